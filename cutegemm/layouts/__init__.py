@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layout algebra in plain Python: no GPU, no tensors, no compiler.
+
+Read in this order: `int_tuple` (nested tuples), `layout` (shape:stride as a function), `swizzle`, `algebra`
+(composition, complement, inverses), `tiling` (divides and products), `sm90` (the layouts that WGMMA, TMA and
+stmatrix fix), `banks` (shared-memory bank conflicts), `draw` (plain-text pictures).
+"""
+
+from cutegemm.layouts.algebra import coalesce, complement, composition, left_inverse, right_inverse
+from cutegemm.layouts.layout import Layout, make_layout, ordered_layout, parse, row_major, slice_
+from cutegemm.layouts.swizzle import ComposedLayout, Swizzle
+from cutegemm.layouts.tiling import (
+    blocked_product,
+    flat_divide,
+    logical_divide,
+    logical_product,
+    raked_product,
+    tile_to_shape,
+    tiled_divide,
+    zipped_divide,
+)
+
+__all__ = [
+    "ComposedLayout",
+    "Layout",
+    "Swizzle",
+    "blocked_product",
+    "coalesce",
+    "complement",
+    "composition",
+    "flat_divide",
+    "left_inverse",
+    "logical_divide",
+    "logical_product",
+    "make_layout",
+    "ordered_layout",
+    "parse",
+    "raked_product",
+    "right_inverse",
+    "row_major",
+    "slice_",
+    "tile_to_shape",
+    "tiled_divide",
+    "zipped_divide",
+]

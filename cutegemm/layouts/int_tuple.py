@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nested tuples of integers: the shapes, strides and coordinates of the layout algebra.
+
+An *int tuple* is an int or a non-empty tuple of int tuples. Every order here is colexicographic: the first
+mode runs fastest, as in CuTe (docs.nvidia.com/cutlass, "CuTe Layouts").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product as cartesian
+from math import prod
+from typing import Union
+
+from cutegemm.errors import SpecError, check
+
+IntTuple = Union[int, tuple["IntTuple", ...]]
+
+
+def is_int(value: object) -> bool:
+    """Say whether `value` is an int and not a bool.
+
+    >>> is_int(3), is_int(True), is_int((3,))
+    (True, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_int_tuple(value: object, field: str, minimum: int) -> None:
+    """Refuse what is not an int tuple with every leaf at least `minimum`.
+
+    Raises:
+        SpecError: a leaf is no int or too small, or a tuple is empty.
+
+    >>> check_int_tuple((4, (2, 3)), "shape", 1)
+    >>> check_int_tuple((4, 0), "shape", 1)
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.SpecError: shape=0: every entry is at least 1; nearest legal value: 1
+    """
+    if isinstance(value, tuple):
+        check(len(value) > 0, SpecError, f"{field}=(): a tuple of modes has at least one mode")
+        for part in value:
+            check_int_tuple(part, field, minimum)
+        return
+    check(is_int(value), SpecError, f"{field}={value!r}: entries are ints or tuples of ints")
+    check(
+        value >= minimum,
+        SpecError,
+        f"{field}={value}: every entry is at least {minimum}; nearest legal value: {minimum}",
+    )
+
+
+def flatten(t: IntTuple) -> tuple[int, ...]:
+    """List the leaves, left to right.
+
+    >>> flatten((1, (2, (3, 4))))
+    (1, 2, 3, 4)
+    """
+    return tuple(leaf for part in t for leaf in flatten(part)) if isinstance(t, tuple) else (t,)
+
+
+def map_leaves(f: Callable[..., IntTuple], *trees: IntTuple) -> IntTuple:
+    """Apply `f` to the corresponding leaves of congruent int tuples; the first one gives the profile.
+
+    >>> map_leaves(lambda s, d: s * d, (4, (2, 3)), (1, (10, 100)))
+    (4, (20, 300))
+    """
+    first = trees[0]
+    if isinstance(first, tuple):
+        return tuple(map_leaves(f, *parts) for parts in zip(*trees))
+    return f(*trees)
+
+
+def unflatten(leaves: tuple, profile: IntTuple) -> IntTuple:
+    """Nest `leaves` like `profile`; the inverse of `flatten`.
+
+    >>> unflatten((5, 6, 7), (1, (1, 1)))
+    (5, (6, 7))
+    """
+    rest = iter(leaves)
+    return map_leaves(lambda _: next(rest), profile)
+
+
+def rank(t: IntTuple) -> int:
+    """Count the top-level modes; an int has one.
+
+    >>> rank(7), rank((4, (2, 3)))
+    (1, 2)
+    """
+    return len(t) if isinstance(t, tuple) else 1
+
+
+def depth(t: IntTuple) -> int:
+    """Count the levels of nesting; an int has none.
+
+    >>> depth(7), depth((4, 2)), depth((4, (2, 3)))
+    (0, 1, 2)
+    """
+    return 1 + max(depth(part) for part in t) if isinstance(t, tuple) else 0
+
+
+def product(t: IntTuple) -> int:
+    """Multiply all leaves: the number of coordinates of a shape.
+
+    >>> product((4, (2, 3)))
+    24
+    """
+    return prod(flatten(t))
+
+
+def modes(t: IntTuple) -> tuple[IntTuple, ...]:
+    """List the top-level modes; an int is its own only mode.
+
+    >>> modes((4, (2, 3))), modes(7)
+    ((4, (2, 3)), (7,))
+    """
+    return t if isinstance(t, tuple) else (t,)
+
+
+def congruent(a: IntTuple, b: IntTuple) -> bool:
+    """Say whether two int tuples nest alike.
+
+    >>> congruent((4, (2, 3)), (0, (0, 0))), congruent((4, 2), 8)
+    (True, False)
+    """
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(congruent(x, y) for x, y in zip(a, b))
+    return not isinstance(a, tuple) and not isinstance(b, tuple)
+
+
+def compatible(coarse: IntTuple, fine: IntTuple) -> bool:
+    """Say whether every coordinate of shape `coarse` is also a coordinate of shape `fine`.
+
+    >>> compatible(24, (4, 6)), compatible((4, 6), (4, (2, 3))), compatible((4, 6), 24)
+    (True, True, False)
+    """
+    if not isinstance(coarse, tuple):
+        return coarse == product(fine)
+    if not isinstance(fine, tuple) or len(coarse) != len(fine):
+        return False
+    return all(compatible(c, f) for c, f in zip(coarse, fine))
+
+
+def prefix_product(shape: IntTuple) -> IntTuple:
+    """Multiply the leaves to the left of each leaf: the strides of a compact column-major layout.
+
+    >>> prefix_product((4, (2, 3)))
+    (1, (4, 8))
+    """
+    products, running = [], 1
+    for extent in flatten(shape):
+        products.append(running)
+        running *= extent
+    return unflatten(tuple(products), shape)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Divide rounding up.
+
+    >>> ceil_div(7, 4), ceil_div(8, 4)
+    (2, 2)
+    """
+    return -(-a // b)
+
+
+def idx2crd(index: int, shape: IntTuple) -> IntTuple:
+    """Turn a linear index into the natural coordinate of `shape`.
+
+    Raises:
+        SpecError: the index lies outside `shape`.
+
+    >>> idx2crd(17, (4, (2, 3)))
+    (1, (0, 2))
+    """
+    check(
+        is_int(index) and 0 <= index < product(shape),
+        SpecError,
+        f"coordinate={index!r}: lies in [0, {product(shape)}) for the shape {shape}",
+    )
+    return map_leaves(lambda extent, before: index // before % extent, shape, prefix_product(shape))
+
+
+def crd2idx(coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
+    """Map a coordinate to an index: the inner product of its natural form with `stride`.
+
+    Raises:
+        SpecError: the coordinate does not fit `shape` or lies outside it.
+
+    >>> crd2idx((1, (0, 2)), (4, (2, 3)), (1, (4, 8))), crd2idx((1, 4), (4, (2, 3)), (1, (4, 8)))
+    (17, 17)
+    """
+    if isinstance(coordinate, tuple):
+        check(
+            isinstance(shape, tuple) and len(coordinate) == len(shape),
+            SpecError,
+            f"coordinate={coordinate}: has the profile of the shape {shape} or a coarser one",
+        )
+        return sum(crd2idx(c, s, d) for c, s, d in zip(coordinate, shape, stride))
+    natural = idx2crd(coordinate, shape)
+    return sum(c * d for c, d in zip(flatten(natural), flatten(stride)))
+
+
+def coordinates(shape: IntTuple) -> Iterator[IntTuple]:
+    """Yield every natural coordinate of `shape`, the first mode fastest.
+
+    >>> list(coordinates((2, (1, 2))))
+    [(0, (0, 0)), (1, (0, 0)), (0, (0, 1)), (1, (0, 1))]
+    """
+    for reversed_leaves in cartesian(*(range(extent) for extent in reversed(flatten(shape)))):
+        yield unflatten(reversed_leaves[::-1], shape)
+
+
+def to_string(t: IntTuple) -> str:
+    """Write an int tuple as CuTe does, without spaces.
+
+    >>> to_string((4, (2, 3))), to_string((4,))
+    ('(4,(2,3))', '(4)')
+    """
+    return f"({','.join(map(to_string, t))})" if isinstance(t, tuple) else str(t)
+
+
+def parse(text: str) -> IntTuple:
+    """Read what `to_string` writes; spaces are free, and `(4)` is the tuple of one mode.
+
+    Raises:
+        SpecError: the text is no int tuple.
+
+    >>> parse("(4, (2,3))")
+    (4, (2, 3))
+    """
+    compact = "".join(text.split())
+    value, end = _parse_at(compact, 0)
+    check(end == len(compact), SpecError, f"text={text!r}: reads on after the int tuple, at {compact[end:]!r}")
+    return value
+
+
+def _parse_at(text: str, start: int) -> tuple[IntTuple, int]:
+    """Read one int tuple at `start`; return it and the place where it ends."""
+    if text[start : start + 1] != "(":
+        end = start + 1 if text[start : start + 1] == "-" else start
+        while text[end : end + 1].isdigit():
+            end += 1
+        digits = text[start:end]
+        check(digits not in ("", "-"), SpecError, f"text={text!r}: expected an int or '(' at {text[start:]!r}")
+        return int(digits), end
+    parts, end = [], start
+    while not parts or text[end : end + 1] == ",":
+        part, end = _parse_at(text, end + 1)
+        parts.append(part)
+    check(text[end : end + 1] == ")", SpecError, f"text={text!r}: expected ',' or ')' at {text[end:]!r}")
+    return tuple(parts), end + 1

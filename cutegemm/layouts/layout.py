@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout: a function from coordinates to offsets, written `shape:stride`.
+
+`Layout((4, (2, 3)), (1, (4, 8)))` maps the coordinate (i, (j, k)) to i + 4j + 8k. A coordinate may be natural
+(one int per leaf), coarser, or one linear index that runs colexicographically (the first mode fastest).
+Coordinates outside the shape are refused, so a layout is exactly a finite function; this is stricter than
+CuTe, which lets the last mode run on. Strides are never negative. Offsets count elements, not bytes.
+Source: docs.nvidia.com/cutlass, "CuTe Layouts"; C. Cecka, "CuTe Layout Representation and Algebra".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cutegemm.errors import SpecError, check
+from cutegemm.layouts import int_tuple
+from cutegemm.layouts.int_tuple import IntTuple
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A shape and a congruent stride; without a stride, compact and column-major.
+
+    Raises:
+        SpecError: an extent below 1, a negative stride, or shape and stride that nest differently.
+
+    >>> layout = Layout((4, (2, 3)), (6, (1, 2)))
+    >>> print(layout, layout.size, layout.cosize, layout(1, (0, 2)), layout((1, 4)), layout(17))
+    (4,(2,3)):(6,(1,2)) 24 24 10 10 10
+    >>> [Layout(4, 2)(i) for i in range(4)]
+    [0, 2, 4, 6]
+    """
+
+    shape: IntTuple
+    stride: IntTuple = None
+
+    def __post_init__(self) -> None:
+        """Check the shape; fill in the compact stride or check the given one."""
+        int_tuple.check_int_tuple(self.shape, "shape", 1)
+        if self.stride is None:
+            object.__setattr__(self, "stride", int_tuple.prefix_product(self.shape))
+        int_tuple.check_int_tuple(self.stride, "stride", 0)
+        check(
+            int_tuple.congruent(self.shape, self.stride),
+            SpecError,
+            f"stride={self.stride}: nests like the shape {self.shape}",
+        )
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return int_tuple.product(self.shape)
+
+    @property
+    def cosize(self) -> int:
+        """One more than the largest offset: how many elements an array for this layout needs."""
+        return self(self.size - 1) + 1
+
+    @property
+    def rank(self) -> int:
+        """The number of top-level modes."""
+        return int_tuple.rank(self.shape)
+
+    @property
+    def depth(self) -> int:
+        """The levels of nesting."""
+        return int_tuple.depth(self.shape)
+
+    @property
+    def flat_modes(self) -> tuple[tuple[int, int], ...]:
+        """The leaves as (extent, stride) pairs."""
+        return tuple(zip(int_tuple.flatten(self.shape), int_tuple.flatten(self.stride)))
+
+    def __call__(self, *coordinate: IntTuple) -> int:
+        """Map a coordinate, given as one argument or one per mode, to its offset."""
+        whole = coordinate[0] if len(coordinate) == 1 else coordinate
+        return int_tuple.crd2idx(whole, self.shape, self.stride)
+
+    def __getitem__(self, mode: int) -> Layout:
+        """Take one top-level mode."""
+        check(
+            -self.rank <= mode < self.rank,
+            SpecError,
+            f"mode={mode}: {self} has the modes 0 to {self.rank - 1}",
+        )
+        return Layout(int_tuple.modes(self.shape)[mode], int_tuple.modes(self.stride)[mode])
+
+    def __len__(self) -> int:
+        """The number of top-level modes."""
+        return self.rank
+
+    def __iter__(self) -> Iterator[Layout]:
+        """Yield the top-level modes."""
+        return (self[mode] for mode in range(self.rank))
+
+    def __str__(self) -> str:
+        """CuTe's notation, `shape:stride`; `parse` reads it."""
+        return f"{int_tuple.to_string(self.shape)}:{int_tuple.to_string(self.stride)}"
+
+    def __repr__(self) -> str:
+        """Valid Python."""
+        return f"Layout({self.shape!r}, {self.stride!r})"
+
+
+def parse(text: str) -> Layout:
+    """Read CuTe's notation; the stride may be left out.
+
+    Raises:
+        SpecError: the text is no layout.
+
+    >>> parse("(4,2):(1,4)"), parse("(4,2)") == parse("(4,2):(1,4)")
+    (Layout((4, 2), (1, 4)), True)
+    """
+    shape, _, stride = text.partition(":")
+    return Layout(int_tuple.parse(shape), int_tuple.parse(stride) if stride else None)
+
+
+def make_layout(*layouts: Layout) -> Layout:
+    """Concatenate layouts: each becomes one mode of the result.
+
+    >>> print(make_layout(Layout(4, 1), Layout((2, 3), (4, 8))))
+    (4,(2,3)):(1,(4,8))
+    """
+    return Layout(tuple(each.shape for each in layouts), tuple(each.stride for each in layouts))
+
+
+def row_major(shape: IntTuple) -> Layout:
+    """Make the compact layout whose last mode runs fastest.
+
+    >>> print(row_major((4, (2, 3))))
+    (4,(2,3)):(6,(3,1))
+    """
+    leaves = int_tuple.flatten(shape)
+    strides = int_tuple.flatten(int_tuple.prefix_product(leaves[::-1]))[::-1]
+    return Layout(shape, int_tuple.unflatten(strides, shape))
+
+
+def ordered_layout(shape: tuple[IntTuple, ...], order: tuple[int, ...]) -> Layout:
+    """Make the compact layout whose top-level mode with the smallest `order` runs fastest.
+
+    Raises:
+        SpecError: `order` has another length than `shape`.
+
+    >>> print(ordered_layout((2, 3, 4), (1, 0, 2)))
+    (2,3,4):(3,1,6)
+    """
+    check(
+        len(order) == len(shape),
+        SpecError,
+        f"order={order}: has one entry for each of the {len(shape)} modes of {shape}",
+    )
+    strides: dict[int, IntTuple] = {}
+    running = 1
+    for mode in sorted(range(len(shape)), key=lambda m: order[m]):
+        strides[mode] = int_tuple.map_leaves(lambda d, unit=running: d * unit, int_tuple.prefix_product(shape[mode]))
+        running *= int_tuple.product(shape[mode])
+    return Layout(shape, tuple(strides[mode] for mode in range(len(shape))))
+
+
+def flatten(layout: Layout) -> Layout:
+    """Remove all nesting; the function of the linear index stays.
+
+    >>> print(flatten(Layout((4, (2, 3)), (6, (1, 2)))))
+    (4,2,3):(6,1,2)
+    """
+    return Layout(int_tuple.flatten(layout.shape), int_tuple.flatten(layout.stride))
+
+
+def group_modes(layout: Layout, begin: int, end: int) -> Layout:
+    """Put the modes begin .. end - 1 into one nested mode; the function of the linear index stays.
+
+    Raises:
+        SpecError: the range is empty or leaves the layout.
+
+    >>> print(group_modes(Layout((2, 3, 4)), 0, 2))
+    ((2,3),4):((1,2),6)
+    """
+    check(
+        0 <= begin < end <= layout.rank,
+        SpecError,
+        f"modes=({begin}, {end}): a non-empty range within the {layout.rank} modes of {layout}",
+    )
+    parts = list(layout)
+    return make_layout(*parts[:begin], make_layout(*parts[begin:end]), *parts[end:])
+
+
+def slice_(layout: Layout, coordinate: Any) -> tuple[Layout, int]:
+    """Fix some modes: None in `coordinate` keeps a mode, an index fixes it.
+
+    Returns the layout of the kept modes (1:0 when none is kept) and the offset of the fixed ones.
+
+    Raises:
+        SpecError: the coordinate does not fit the shape or lies outside it.
+
+    >>> sub, offset = slice_(Layout((4, (2, 3))), (None, (1, None)))
+    >>> print(sub, offset)
+    (4,3):(1,8) 4
+    """
+    kept, offset = _slice(layout, coordinate)
+    if not kept:
+        return Layout(1, 0), offset
+    return (kept[0] if len(kept) == 1 else make_layout(*kept)), offset
+
+
+def _slice(layout: Layout, coordinate: Any) -> tuple[list[Layout], int]:
+    """List the kept modes and add up the offset of the fixed ones."""
+    if coordinate is None:
+        return [layout], 0
+    if not isinstance(coordinate, tuple):
+        return [], layout(coordinate)
+    check(
+        isinstance(layout.shape, tuple) and len(coordinate) == layout.rank,
+        SpecError,
+        f"coordinate={coordinate}: has one entry for each mode of the shape {layout.shape}",
+    )
+    parts = [_slice(mode, c) for mode, c in zip(layout, coordinate)]
+    return [m for kept, _ in parts for m in kept], sum(offset for _, offset in parts)
