@@ -11,14 +11,13 @@ Source: docs.nvidia.com/cutlass, "CuTe Layout Algebra".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Union
 
 from cutegemm.errors import SpecError, check
 from cutegemm.layouts.int_tuple import IntTuple, ceil_div
 from cutegemm.layouts.layout import Layout, make_layout
 from cutegemm.layouts.swizzle import through_swizzle
 
-Tiler = Union[Layout, int, None, tuple["Tiler", ...]]
+Tiler = Layout | int | None | tuple["Tiler", ...]
 FlatModes = tuple[tuple[int, int], ...]
 
 
@@ -80,12 +79,12 @@ def coalesce(layout: Layout, profile: IntTuple | None = None) -> Layout:
 def composition(a: Layout, b: Tiler) -> Layout:
     """Compose two layouts: first B, then A; the result has B's coordinates.
 
-    Law: R(c) = A(B(c)) for every coordinate c of B. Each leaf s:d of B walks through the modes of
-    coalesce(A); it may stay inside one mode, or fill modes whole.
+    Law: R(c) = A(B(c)) for every coordinate c of B. Holds because B's leaves, seen as coordinates of
+    coalesce(A), add up without a carry from one mode of A into the next; that is what is checked.
 
     Raises:
-        SpecError: B leaves A's domain; a leaf of B crosses the end of a mode of A without dividing it;
-            or two leaves of B add up past the end of a mode of A, so that A does not split over them.
+        SpecError: B leaves A's domain; a leaf s:d of B meets the end of a mode of A after a number of steps
+            that does not divide s; or the leaves of B together carry past the end of a mode of A.
 
     >>> print(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     ((2,2),3):((24,2),8)
@@ -122,34 +121,37 @@ def _compose_tree(flat_a: FlatModes, b: Layout, name: str) -> tuple[Layout, list
     return make_layout(*parts), [sum(column) for column in zip(*reaches)]
 
 
-def _compose_leaf(flat_a: FlatModes, extent: int, stride: int, name: str) -> tuple[Layout, list[int]]:
-    """Compose one leaf extent:stride of B; also return its largest coordinate in each mode of A."""
+def _compose_leaf(flat_a: FlatModes, extent: int, step: int, name: str) -> tuple[Layout, list[int]]:
+    """Compose one leaf extent:step of B; also return its largest coordinate in each mode of A.
+
+    Steps as often as no mode of A ends; then goes on with steps as long as all those together.
+    """
     reach = [0] * len(flat_a)
-    if extent == 1 or stride == 0:
+    if step == 0:
         return Layout(extent, 0), reach
     found: list[tuple[int, int]] = []
-    for mode, (a_extent, a_stride) in enumerate(flat_a):
-        # steps over this mode whole: the coordinate here stays 0
-        if stride % a_extent == 0:
-            stride //= a_extent
-            continue
-        # ends inside this mode
-        if (extent - 1) * stride < a_extent:
-            found.append((extent, stride * a_stride))
-            reach[mode] = (extent - 1) * stride
-            break
-        # fills this mode and goes on into the next
-        steps, left_over = divmod(a_extent, stride)
+    while extent > 1:
+        coordinate = _coordinate(flat_a, step)
+        steps = min([extent] + [ceil_div(e, c) for (e, _), c in zip(flat_a, coordinate) if c])
         check(
-            left_over == 0 and extent % steps == 0,
+            extent % steps == 0,
             SpecError,
-            f"{name}: the step {stride} divides the extent {a_extent} of the first, "
-            f"and the number of steps within it divides {extent}",
+            f"{name}: in the second, {extent}:{step} meets the end of a mode of the first after {steps} steps, "
+            f"which do not divide {extent}",
         )
-        found.append((steps, stride * a_stride))
-        reach[mode] = (steps - 1) * stride
-        extent, stride = extent // steps, 1
-    return _from_flat_modes(found), reach
+        found.append((steps, sum(c * stride for (_, stride), c in zip(flat_a, coordinate))))
+        reach = [last + (steps - 1) * c for last, c in zip(reach, coordinate)]
+        extent, step = extent // steps, step * steps
+    return coalesce(_from_flat_modes(found)), reach
+
+
+def _coordinate(flat: FlatModes, index: int) -> list[int]:
+    """Split a linear index over flat modes."""
+    found = []
+    for extent, _ in flat:
+        index, coordinate = divmod(index, extent)
+        found.append(coordinate)
+    return found
 
 
 def complement(layout: Layout, bound: int = 1) -> Layout:

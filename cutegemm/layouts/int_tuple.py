@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product as cartesian
 from math import prod
-from typing import Union
 
 from cutegemm.errors import SpecError, check
 
-IntTuple = Union[int, tuple["IntTuple", ...]]
+IntTuple = int | tuple["IntTuple", ...]
 
 
 def is_int(value: object) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, Union
+from typing import Any
 
 from cutegemm.errors import SpecError, check
 from cutegemm.layouts import int_tuple
@@ -132,7 +132,7 @@ class ComposedLayout:
         return f"S<{s.bits},{s.base},{s.shift}> o {self.offset} o {self.layout}"
 
 
-AnyLayout = Union[Layout, ComposedLayout]
+AnyLayout = Layout | ComposedLayout
 
 
 def through_swizzle(operation: Callable[..., Layout]) -> Callable[..., AnyLayout]:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Swizzles as bit permutations, and layouts under them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutegemm.errors import SpecError
+from cutegemm.layouts.layout import Layout
+from cutegemm.layouts.swizzle import ComposedLayout, Swizzle, slice_swizzled
+
+SWIZZLES = [
+    Swizzle(bits, base, sign * shift)
+    for bits, base, shift, sign in itertools.product(range(4), range(5), range(5), (1, -1))
+    if shift >= bits
+]
+
+
+@pytest.mark.parametrize("swizzle", SWIZZLES, ids=str)
+def test_a_swizzle_is_its_own_inverse_within_its_period(swizzle):
+    """Applied twice it changes nothing, and no offset leaves its aligned block."""
+    for offset in range(3 * swizzle.period):
+        swizzled = swizzle(offset)
+        assert swizzle(swizzled) == offset
+        assert swizzled // swizzle.period == offset // swizzle.period
+
+
+@given(st.sampled_from(SWIZZLES), st.integers(0, 1 << 16))
+def test_a_swizzle_changes_only_its_bits(swizzle, offset):
+    """Bit i of the target field is XORed with bit i of the source field, read one bit at a time."""
+    source = swizzle.base + max(swizzle.shift, 0)
+    target = swizzle.base + max(-swizzle.shift, 0)
+    expected = offset
+    for i in range(swizzle.bits):
+        expected ^= (offset >> (source + i) & 1) << (target + i)
+    assert swizzle(offset) == expected
+
+
+def test_swizzle_128b_moves_the_16_byte_chunks_of_each_row():
+    """In rows of 128 bytes, chunk c of row r lands in chunk c XOR (r mod 8): the TMA and WGMMA mode."""
+    swizzle = Swizzle(3, 4, 3)
+    for row, chunk, byte in itertools.product(range(16), range(8), (0, 15)):
+        assert swizzle(128 * row + 16 * chunk + byte) == 128 * row + 16 * (chunk ^ row % 8) + byte
+
+
+@given(st.sampled_from([s for s in SWIZZLES if s.base >= 2]), st.integers(0, 1 << 12))
+def test_recast_is_the_same_swizzle_in_other_units(swizzle, element):
+    """Swizzling a 4-byte element's number equals swizzling its byte address."""
+    assert 4 * swizzle.recast(8, 32)(element) == swizzle(4 * element)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Swizzle(3, 4, 2), "shift=2: |shift| is at least bits=3; nearest legal value: 3"),
+        (lambda: Swizzle(-1, 4, 3), "bits=-1: is at least 0; nearest legal value: 0"),
+        (lambda: Swizzle(1, 4.0, 3), "base=4.0: is an int"),
+        (lambda: Swizzle(1, 1, 1).recast(8, 32), "new_bits=32: "),
+        (lambda: Swizzle(1, 1, 1).recast(8, 24), "width=24: is a power of two, in bits"),
+        (lambda: ComposedLayout(Swizzle(1, 1, 1), -4, Layout(4)), "offset=-4: is an int and at least 0"),
+    ],
+)
+def test_messages(make, message):
+    """Each refusal says field, value and rule."""
+    with pytest.raises(SpecError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+def test_recast_names_the_widest_legal_element():
+    """The nearest legal width is the one that the swizzle's base allows."""
+    with pytest.raises(SpecError, match="nearest legal value: 16"):
+        Swizzle(1, 1, 1).recast(8, 32)
+    assert Swizzle(1, 1, 1).recast(8, 16).base == 0
+
+
+@given(st.sampled_from(SWIZZLES), st.integers(0, 40), st.integers(0, 3))
+def test_composed_layout_is_the_composed_function(swizzle, offset, column):
+    """Offsets, size and cosize follow the definition; a slice keeps the swizzled offsets."""
+    composed = ComposedLayout(swizzle, offset, Layout((8, 4), (4, 1)))
+    values = [composed(i) for i in range(composed.size)]
+    assert values == [swizzle(offset + composed.layout(i)) for i in range(32)]
+    assert composed.cosize == max(values) + 1
+    assert (composed.shape, composed.rank) == ((8, 4), 2)
+    sliced = slice_swizzled(composed, (None, column))
+    assert [sliced(i) for i in range(8)] == [composed(i, column) for i in range(8)]
