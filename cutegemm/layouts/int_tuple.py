@@ -196,8 +196,16 @@ def crd2idx(coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
             f"coordinate={coordinate}: has the profile of the shape {shape} or a coarser one",
         )
         return sum(crd2idx(c, s, d) for c, s, d in zip(coordinate, shape, stride))
-    natural = idx2crd(coordinate, shape)
-    return sum(c * d for c, d in zip(flatten(natural), flatten(stride)))
+    rest, offset = coordinate if is_int(coordinate) else -1, 0
+    for extent, step in zip(flatten(shape), flatten(stride)):
+        rest, leaf = divmod(rest, extent)
+        offset += leaf * step
+    check(
+        rest == 0,
+        SpecError,
+        f"coordinate={coordinate!r}: lies in [0, {product(shape)}) for the shape {shape}",
+    )
+    return offset
 
 
 def coordinates(shape: IntTuple) -> Iterator[IntTuple]:
