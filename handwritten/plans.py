@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a stage is launched for a problem: grid, threads, shared memory and arguments, as plain data.
+
+A plan holds tensor maps as descriptions, not as the driver's 128 bytes, so that it can be made,
+printed, tested and emulated on a machine without a GPU. `launch.py` turns it into launches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cutegemm.errors import GemmError, check
+from cutegemm.hardware import H200
+from handwritten.problem import ELEMENT_BYTES, Matrix, Problem
+
+if TYPE_CHECKING:
+    from handwritten.registry import Stage
+
+MAX_GRID_Y = 65_535  # CTAs along y, CUDA C++ Programming Guide, technical specifications
+SWIZZLE_BYTES = 128  # the only swizzle the TMA stages use: one row of a box is 128 bytes
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A 2-D tensor map, contiguous dimension first: what `cuTensorMapEncodeTiled` is told."""
+
+    dtype: str
+    pointer: int
+    extents: tuple[int, int]
+    pitch_bytes: int
+    box: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A pointer into the plan's workspace, `offset` bytes in."""
+
+    offset: int = 0
+
+
+Argument = ctypes._SimpleCData | TensorMap | Workspace
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch; grid counts CTAs (clusters are fixed in the source), smem is dynamic bytes."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: int
+    smem: int
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The launches of one run in order, and the bytes of zeroed workspace they share."""
+
+    launches: list[Launch] = field(default_factory=list)
+    workspace_bytes: int = 0
+
+
+PlanFunction = Callable[["Stage", Problem, int], Plan]
+
+
+def _pointer(matrix: Matrix | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(0 if matrix is None else matrix.pointer)
+
+
+def _pitch(matrix: Matrix | None) -> ctypes.c_longlong:
+    return ctypes.c_longlong(0 if matrix is None else matrix.pitch)
+
+
+def _grid(stage: Stage, problem: Problem, splits: int = 1) -> tuple[int, int, int]:
+    """One CTA a tile: x over N, y over M, z over splits of K."""
+    m, n, _ = problem.mnk
+    grid = (-(-n // stage.constants["BN"]), -(-m // stage.constants["BM"]), splits)
+    limit = MAX_GRID_Y * stage.constants["BM"]
+    check(grid[1] <= MAX_GRID_Y, GemmError, f"M={m}: stage {stage.key} has one row of CTAs per tile; at most {limit}")
+    return grid
+
+
+def _sizes(problem: Problem) -> tuple[Argument, ...]:
+    return tuple(ctypes.c_int(extent) for extent in problem.mnk)
+
+
+def plan_pointers(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan:
+    """One CTA a tile, operands by pointer: the kernel signature of the SIMT and WMMA stages."""
+    arguments = (
+        *_sizes(problem),
+        ctypes.c_float(problem.alpha),
+        _pointer(problem.a),
+        _pitch(problem.a),
+        _pointer(problem.b),
+        _pitch(problem.b),
+        *_c_and_d(problem),
+    )
+    constants = stage.constants
+    return Plan([Launch("gemm", _grid(stage, problem), constants["THREADS"], constants.get("SMEM", 0), arguments)])
+
+
+def _c_and_d(problem: Problem) -> tuple[Argument, ...]:
+    c, d = problem.c, problem.d
+    return (ctypes.c_float(problem.beta), _pointer(c), _pitch(c), _pointer(d), _pitch(d))
+
+
+def tensor_map(problem: Problem, matrix: Matrix, box_strided: int) -> TensorMap:
+    """Describe the tiles of an operand: boxes of 128 contiguous bytes by `box_strided` rows."""
+    size = ELEMENT_BYTES[problem.dtype]
+    box = (SWIZZLE_BYTES // size, box_strided)
+    # A matrix of one row has no pitch to speak of, but the driver wants a legal stride.
+    pitch = -(-matrix.pitch * size // 16) * 16
+    return TensorMap(problem.dtype, matrix.pointer, matrix.extents, pitch, box)
+
+
+def _operand_maps(stage: Stage, problem: Problem) -> tuple[TensorMap, TensorMap]:
+    """Return the maps of A and B: K-major tiles come as one tall box, M- or N-major ones in 64-wide boxes."""
+    constants, a, b = stage.constants, problem.a, problem.b
+    a_rows = constants.get("A_BOX", constants["BM"])
+    b_rows = constants.get("B_BOX", constants["BN"])
+    return (
+        tensor_map(problem, a, constants["BK"] if a.col_major else a_rows),
+        tensor_map(problem, b, b_rows if b.col_major else constants["BK"]),
+    )
+
+
+def plan_tma(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan:
+    """One CTA a tile, A and B by tensor map, C and D by pointer."""
+    arguments = (*_operand_maps(stage, problem), *_sizes(problem), ctypes.c_float(problem.alpha), *_c_and_d(problem))
+    constants = stage.constants
+    return Plan([Launch("gemm", _grid(stage, problem), constants["THREADS"], constants["SMEM"], arguments)])
