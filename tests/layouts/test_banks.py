@@ -86,6 +86,13 @@ def test_stmatrix_into_plain_rows(columns, ways):
     assert matrix_access(layout_addresses(row_major((64, columns)), rows)).ways == ways
 
 
+def test_phases_list_every_word():
+    """A 16-byte access wants four words, each in its own bank; 8 threads together want all 32."""
+    one, whole = access([16], 16), access([16 * t for t in range(8)], 16)
+    assert [words for words in one.phases[0] if words] == [(4,), (5,), (6,), (7,)]
+    assert whole.phases == (tuple((bank,) for bank in range(32)),)
+
+
 def test_matrix_phases_are_the_matrices():
     """x4 has one phase for each matrix: the same rows four times cost four wavefronts, not one."""
     assert matrix_access([16 * row for row in range(8)] * 4).wavefronts == 4

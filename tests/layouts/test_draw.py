@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures, and the worked example of every docstring."""
+"""The pictures, the worked example of every docstring, and what the package imports."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import pkgutil
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +53,14 @@ def test_docstring_examples(name):
     """Each module has worked examples and they are true."""
     result = doctest.testmod(importlib.import_module(f"cutegemm.layouts.{name}"), verbose=False)
     assert result.attempted > 0 and result.failed == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_need_nothing_but_python(name):
+    """The layouts import the standard library, the errors and the hardware table, and nothing else."""
+    tree = ast.parse(Path(importlib.import_module(f"cutegemm.layouts.{name}").__file__).read_text())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    own = {"cutegemm.errors", "cutegemm.hardware", "cutegemm.layouts"}
+    for module in imported:
+        assert module in own or module.startswith("cutegemm.layouts.") or module.split(".")[0] in sys.stdlib_module_names

@@ -52,7 +52,8 @@ def test_every_shape_refines_its_size(shape):
     assert int_tuple.compatible(shape, shape)
     assert not int_tuple.compatible(int_tuple.product(shape) + 1, shape)
     assert int_tuple.congruent(shape, int_tuple.prefix_product(shape))
-    assert not int_tuple.congruent(shape, (shape, shape))
+    assert not int_tuple.congruent((shape, 1), (shape, 1, 1))
+    assert not int_tuple.congruent((shape, 1), shape)
 
 
 def test_depth_counts_the_deepest_nesting():
