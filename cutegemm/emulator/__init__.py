@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A functional emulator of sm_90a PTX on the CPU: kernels run exactly as compiled, on any machine.
+
+    report = launch(Module.parse(ptx).kernel(), Launch(grid=..., block=..., params=[...], buffers=[...]))
+
+It knows nothing of how a kernel was planned or written: only its PTX, its launch and its memory.
+"""
+
+from cutegemm.emulator.launch import Launch, Options, Report, launch
+from cutegemm.emulator.memory import Buffer
+from cutegemm.emulator.parse import Kernel, Module
+
+__all__ = ["Buffer", "Kernel", "Launch", "Module", "Options", "Report", "launch"]

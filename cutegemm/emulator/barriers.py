@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Barriers: the CTA's named barriers, the cluster barrier, and mbarrier objects in shared memory.
+
+A function that has to wait returns False or None and is called again later. Arrivals of named barriers count
+whole warps, as the hardware does.
+
+Source: PTX ISA 9.0, 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.7.13.15 (mbarrier).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.emulator.memory import OFFSET_MASK, POLL_COST, Fault, _resolve, lane_of
+from cutegemm.emulator.program import RANK_SHIFT, SHARED_WINDOW
+from cutegemm.emulator.values import ND
+
+WARP = 32
+MAX_COUNT = (1 << 20) - 1  # arrival counts and tx-counts, PTX ISA 9.7.13.15.3
+
+
+class NamedBarrier:
+    """One of the CTA's 16 barriers."""
+
+    def __init__(self, number: int):
+        self.number, self.arrived, self.generation, self.expected = number, 0, 0, None
+        self.value = None  # of bar.red
+        self.result = None
+        self.knowledge = None  # of the race detector
+
+    def arrive(self, group, m, count) -> None:
+        """Count the active warps in; the count must be the same for all who take part."""
+        if count is not None and (count % WARP or count == 0):
+            raise Fault(f"barrier {self.number}: thread count {count} is not a positive multiple of {WARP}")
+        if self.arrived and count != self.expected:
+            raise Fault(f"barrier {self.number}: this warp expects {count or 'all'} threads, an earlier one {self.expected or 'all'}")
+        self.expected = count
+        self.arrived += group.active_warps * WARP
+        self.release(group.cta)
+
+    def release(self, cta) -> None:
+        """Open the barrier if all have come."""
+        need = cta.live_warps * WARP if self.expected is None else self.expected
+        if self.arrived and self.arrived >= need:
+            if self.arrived > need:
+                raise Fault(f"barrier {self.number}: {self.arrived} threads arrived, {need} expected")
+            self.arrived = 0
+            self.generation += 1
+            self.result, self.value = self.value, None
+            cta.device.events += 1
+
+
+def bar_sync(group, m, number, count) -> bool:
+    """barrier.cta.sync: wait for `count` threads, or all that have not exited."""
+    bar = group.cta.barrier(_uniform(number))
+    if group.bar_ticket is None:
+        group.bar_ticket = bar.generation
+        if group.tracker is not None:
+            group.tracker.release_to(bar)
+        bar.arrive(group, m, None if count is None else _uniform(count))
+    if bar.generation == group.bar_ticket:
+        group.waiting = ("barrier", bar)
+        return False
+    group.bar_ticket = None
+    if group.tracker is not None:
+        group.tracker.acquire_from(bar)
+    return True
+
+
+def bar_arrive(group, m, number, count) -> None:
+    """barrier.cta.arrive: arrive and go on."""
+    bar = group.cta.barrier(_uniform(number))
+    if group.tracker is not None:
+        group.tracker.release_to(bar)
+    bar.arrive(group, m, _uniform(count))
+
+
+def bar_red(group, m, number, count, p, operation):
+    """barrier.cta.red: a barrier that also counts, ands or ors a predicate; None while waiting."""
+    bar = group.cta.barrier(_uniform(number))
+    if group.bar_ticket is None:
+        live = np.ones(group.lanes, bool) if m is None else m
+        votes = (p if p.__class__ is ND else np.full(group.lanes, p))[live]
+        old = bar.value
+        if operation == "popc":
+            bar.value = (old or 0) + int(votes.sum())
+        elif operation == "and":
+            bar.value = bool(votes.all()) if old is None else old and bool(votes.all())
+        else:
+            bar.value = bool(votes.any()) if old is None else old or bool(votes.any())
+    return bar.result if bar_sync(group, m, number, count) else None
+
+
+def _uniform(x) -> int:
+    if x.__class__ is ND:
+        if not (x == x[0]).all():
+            raise Fault("a barrier operand differs between the warps of one group; run with warps_per_group=1")
+        return int(x[0])
+    return x
+
+
+def cluster_arrive(group, m, relaxed) -> None:
+    """barrier.cluster.arrive."""
+    if group.cluster_ticket is not None:
+        raise Fault("barrier.cluster.arrive twice without a wait between")
+    cluster = group.cta.cluster
+    group.cluster_ticket = cluster.generation
+    if group.tracker is not None and not relaxed:
+        group.tracker.release_to(cluster)
+    cluster.arrived += group.active_warps
+    cluster.release()
+
+
+def cluster_wait(group, m) -> bool:
+    """barrier.cluster.wait."""
+    cluster = group.cta.cluster
+    if group.cluster_ticket is None:
+        raise Fault("barrier.cluster.wait without an arrive before it")
+    if cluster.generation == group.cluster_ticket:
+        group.waiting = ("cluster barrier", cluster)
+        return False
+    group.cluster_ticket = None
+    if group.tracker is not None:
+        group.tracker.acquire_from(cluster)
+    return True
+
+
+class MBarrier:
+    """An mbarrier object: expected and pending arrivals, tx-count, and the number of completed phases."""
+
+    __slots__ = ("count", "pending", "tx", "phase", "offset", "cta", "next_count", "knowledge", "history")
+
+    def __init__(self, cta, offset: int, count: int):
+        self.cta, self.offset = cta, offset
+        self.count = self.next_count = self.pending = count
+        self.tx = self.phase = 0
+        self.knowledge = None  # what the race detector knows of the phase under way
+        self.history: dict = {}
+
+    def advance(self) -> None:
+        """Complete the phase when nothing is pending."""
+        if self.pending < 0:
+            raise Fault(f"{self}: more arrivals than the {self.count} it was initialised for")
+        if self.pending == 0 and self.tx == 0:
+            if self.cta.device.track:
+                self.history[self.phase] = self.knowledge
+                self.knowledge = None
+            self.phase += 1
+            self.count = self.next_count
+            self.pending = self.count
+            self.cta.device.events += 1
+
+    def __str__(self) -> str:
+        return (f"mbarrier at shared offset {self.offset:#x} of CTA {self.cta.index} "
+                f"(phase {self.phase}, {self.pending} of {self.count} arrivals and {self.tx} bytes pending)")  # fmt: skip
+
+
+def find(group, address: int) -> MBarrier:
+    """The mbarrier at a shared address.
+
+    Raises:
+        Fault: none was initialised there.
+    """
+    if address >= SHARED_WINDOW:
+        address = _resolve(address)[1]
+    rank, offset = address >> RANK_SHIFT, address & OFFSET_MASK
+    peers = group.cta.peers
+    bar = peers[rank].mbarriers.get(offset) if rank < len(peers) else None
+    if bar is None:
+        raise Fault(f"no mbarrier was initialised at shared address {address:#x}")
+    return bar
+
+
+def _targets(group, m, address, *operands):
+    """Distinct (address, operands...) of the active lanes with how many lanes share them."""
+    lanes = group.lanes if m is None else int(m.sum())
+    if address.__class__ is not ND and not any(o.__class__ is ND for o in operands):
+        return {(address, *operands): lanes}
+    out: dict[tuple, int] = {}
+    for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
+        key = (lane_of(address, lane), *(lane_of(o, lane) for o in operands))
+        out[key] = out.get(key, 0) + 1
+    return out
+
+
+def mbarrier_init(group, m, address, count) -> None:
+    """mbarrier.init."""
+    group.device.events += 1
+    for where, n in _targets(group, m, address, count):
+        offset = (where if where < SHARED_WINDOW else _resolve(where)[1]) & OFFSET_MASK
+        if offset % 8:
+            raise Fault(f"mbarrier at shared offset {offset:#x} is not 8-byte aligned")
+        if not 1 <= n <= MAX_COUNT:
+            raise Fault(f"mbarrier count {n} is outside 1..{MAX_COUNT}")
+        group.cta.mbarriers[offset] = MBarrier(group.cta, offset, n)
+        if group.tracker is not None:
+            group.tracker.barrier_init(group.cta.mbarriers[offset])
+
+
+def mbarrier_invalidate(group, m, address) -> None:
+    """mbarrier.inval."""
+    for (where,) in _targets(group, m, address):
+        find(group, where)
+        group.cta.mbarriers.pop((where if where < SHARED_WINDOW else _resolve(where)[1]) & OFFSET_MASK, None)
+
+
+def mbarrier_arrive(group, m, address, count, tx, drop):
+    """mbarrier.arrive[.expect_tx] by every active lane; returns the state (the phase arrived in)."""
+    group.device.events += 1
+    state = 0
+    targets = _targets(group, m, address, count, tx)
+    if group.tracker is not None:
+        group.tracker.arrive([find(group, where) for where, _, _ in targets])
+    for (where, n, bytes_), lanes in targets.items():
+        bar = find(group, where)
+        state = bar.phase
+        bar.tx += bytes_ * lanes
+        bar.pending -= n * lanes
+        if drop:
+            bar.next_count -= n * lanes
+        bar.advance()
+    return state
+
+
+def mbarrier_expect(group, m, address, tx) -> None:
+    """mbarrier.expect_tx (and complete_tx, with a negative amount)."""
+    group.device.events += 1
+    for (where, bytes_), lanes in _targets(group, m, address, tx).items():
+        bar = find(group, where)
+        bar.tx += bytes_ * lanes
+        bar.advance()
+
+
+def mbarrier_wait(group, m, address, state, parity, may_block):
+    """try_wait and test_wait: True when the phase is complete, False when not, None to wait.
+
+    try_wait is allowed to give up; it does when nothing else can move, and at random under the random policy.
+    """
+    device = group.device
+    done = True
+    for (where, s), _ in _targets(group, m, address, state).items():
+        bar = find(group, where)
+        complete = bar.phase & 1 != s if parity else bar.phase > s
+        if not complete:
+            group.waiting = ("mbarrier", bar, s)
+            done = False
+    if done:
+        if may_block and device.fails_spuriously():
+            return False
+        if group.tracker is not None:
+            for where, s in _targets(group, m, address, state):
+                group.tracker.waited(find(group, where), s, parity)
+        return True
+    if not may_block:
+        group.budget -= POLL_COST
+        return False
+    if device.timed_out or device.fails_spuriously():
+        group.budget -= POLL_COST
+        return False
+    return None

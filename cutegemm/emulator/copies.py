@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cp.async: copies of 4, 8 or 16 bytes per thread from global to shared memory, and their groups.
+
+Source: PTX ISA 9.0, 9.7.9.25.3 (cp.async), 9.7.13.15.16 (cp.async.mbarrier.arrive).
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from cutegemm.emulator.barriers import find
+from cutegemm.emulator.memory import Fault, lane_of, locate
+from cutegemm.emulator.values import ND
+
+
+def async_copy(group, m, destination, source, size, used) -> None:
+    """cp.async: copies `used` bytes per lane and zero-fills up to `size`."""
+    lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
+    spread = lambda x: x[lanes] if x.__class__ is ND else np.full(len(lanes), x, np.uint64)  # noqa: E731
+    to, origin, amount = spread(destination), spread(source).astype(np.uint64), spread(used).astype(np.int64)
+    region, offset = locate(group, m, to, size, "shared")
+    if (amount > size).any():
+        raise Fault(f"cp.async reads {int(amount.max())} bytes into {size}")
+    if int(np.bitwise_or.reduce(origin)) % size:
+        raise Fault(f"cp.async from a global address that is not {size}-byte aligned")
+    reads = np.flatnonzero(amount)
+    place = None
+    if len(reads):
+        place = locate(group, m, origin[reads], int(amount.max()) if (amount[reads] == size).all() else 1, "global")
+        if place[0] is None:
+            raise Fault("the lanes of one cp.async reach several buffers; the emulator does not split such accesses")
+    device = group.device
+    if device.observers:
+        device.observe(group, m, region, offset, size, True, "shared")
+        if place is not None:
+            device.observe(group, m, place[0], place[1], size, False, "global")
+    token = None
+    action = functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size)
+    if device.policy == "eager":
+        action()
+        action = None
+    group.copy_open.append((action, token))
+    device.events += 1
+
+
+def _copy(region, offset, place, reads, amount, size) -> None:
+    data = np.zeros((len(offset), size), np.uint8)
+    if place is not None:
+        source, start = place
+        columns = np.arange(size)
+        index = start.astype(np.int64)[:, None] + columns
+        keep = columns < amount[reads][:, None]
+        data[reads] = np.where(keep, source.data[np.where(keep, index, start.astype(np.int64)[:, None])], 0)
+    region.data[offset[:, None] + np.arange(size)] = data
+
+
+def async_commit(group, m) -> None:
+    """cp.async.commit_group."""
+    group.copy_groups.append(group.copy_open)
+    group.copy_open = []
+
+
+def async_wait(group, m, pending) -> None:
+    """cp.async.wait_group (or wait_all for a negative number)."""
+    if pending < 0:
+        async_commit(group, m)
+        pending = 0
+    while len(group.copy_groups) > pending:
+        for action, _ in group.copy_groups.pop(0):
+            if action is not None:
+                action()
+
+
+def async_arrive(group, m, address, no_increment) -> None:
+    """cp.async.mbarrier.arrive: an arrival once the copies issued so far are complete (here: they complete now)."""
+    for copies in (*group.copy_groups, group.copy_open):
+        for i, (action, token) in enumerate(copies):
+            if action is not None:
+                action()
+                copies[i] = (None, token)
+    for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
+        bar = find(group, lane_of(address, lane))
+        if not no_increment:
+            bar.pending += 1
+        bar.pending -= 1
+        bar.advance()
+    group.device.events += 1
+
+

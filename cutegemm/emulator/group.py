@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group of warps of one CTA that run in lockstep, and how it parts and meets again.
+
+Where whole warps go different ways around a wait, the group is split for good; lanes that differ within a warp
+(or whose paths hold no wait) run one path after the other under a mask until the paths meet.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.emulator.memory import Fault, Region
+from cutegemm.emulator.values import ND
+
+WARP = 32
+
+
+class Group:
+    """Warps in lockstep: registers, mask, program counter, and what each asynchronous unit owes them."""
+
+    def __init__(self, cta, warps: list[int]):
+        self.cta, self.warps = cta, warps
+        self.device, self.program = cta.device, cta.device.program
+        self.lanes = WARP * len(warps)
+        self.registers: list = [None] * len(self.program.slots)
+        self.matrices: list = [None] * len(self.program.accumulators)
+        self.mask: np.ndarray | None = None
+        self.stack: list[list] = []  # [meeting block, other path's block or None, its mask, mask to restore]
+        self.pc, self.done, self.budget = 0, False, 0
+        self.waiting: tuple | None = None  # what a blocked group waits for, for the deadlock report
+        self.bar_ticket: int | None = None
+        self.cluster_ticket: int | None = None
+        self.wgmma_open: list = []
+        self.wgmma_groups: list[list] = []
+        self.bulk_open: list = []
+        self.bulk_groups: list[list] = []
+        self.copy_open: list = []
+        self.copy_groups: list[list] = []
+        self.counts = [0] * len(self.program.blocks)
+        self.active_warps = len(warps)
+        self.tracker = None
+        self._set_lanes()
+
+    def _set_lanes(self) -> None:
+        device = self.device
+        linear = np.concatenate([np.arange(WARP, dtype=np.uint32) + np.uint32(WARP * w) for w in self.warps])
+        bx, by, bz = device.block
+        self.exists = None
+        if int(linear[-1]) >= device.threads:
+            self.exists = linear < device.threads
+            self.mask = self.exists
+        one = len(self.warps) == 1
+        lane = np.arange(self.lanes, dtype=np.uint32) % np.uint32(WARP)
+        self.lane = lane
+        self.linear = linear
+        special = dict(self.cta.special)
+        special["laneid"] = lane
+        special["warpid"] = self.warps[0] if one else linear // np.uint32(WARP)
+        special["tid.x"] = linear % np.uint32(bx) if by * bz > 1 else linear
+        special["tid.y"] = linear // np.uint32(bx) % np.uint32(by) if by > 1 else 0
+        special["tid.z"] = linear // np.uint32(bx * by) if bz > 1 else 0
+        one_hot = np.uint32(1) << lane
+        special["lanemask_eq"] = one_hot
+        special["lanemask_lt"] = one_hot - np.uint32(1)
+        special["lanemask_le"] = one_hot | (one_hot - np.uint32(1))
+        special["lanemask_gt"] = ~special["lanemask_le"]
+        special["lanemask_ge"] = ~special["lanemask_lt"]
+        self.special = special
+        if self.program.local_size:
+            self.pitch = -(-self.program.local_size // 16) * 16
+            self.local = Region(np.full(self.pitch * self.lanes, 0xAB, np.uint8), 0, "local memory")
+
+    def local_bases(self, m):
+        """Byte offset of each active lane's local memory."""
+        bases = np.arange(self.lanes, dtype=np.uint64) * np.uint64(self.pitch)
+        return bases if m is None else bases[m]
+
+    def set_mask(self, mask) -> None:
+        """Make `mask` the active lanes (None: all)."""
+        self.mask = mask
+        self.active_warps = len(self.warps) if mask is None else int(mask.reshape(-1, WARP).any(1).sum())
+
+    # ---- divergence
+
+    def branch(self, p, negate, target, fall, meet, splits, mask):
+        """Next block after a conditional branch on predicate `p`."""
+        if p.__class__ is not ND:
+            return target if bool(p) != negate else fall
+        if negate:
+            p = ~p
+        taken = p if mask is None else p & mask
+        count, total = int(taken.sum()), self.lanes if mask is None else int(mask.sum())
+        if count == total:
+            return target
+        if count == 0:
+            return fall
+        if splits and len(self.warps) > 1 and not self.stack:
+            return self._split(taken, mask, target, fall, meet)
+        other = ~p if mask is None else mask & ~p
+        if fall == meet or target == meet:
+            if not (self.stack and self.stack[-1][0] == meet and self.stack[-1][1] is None):
+                self.stack.append([meet, None, None, mask])
+            self.set_mask(taken if fall == meet else other)
+            return target if fall == meet else fall
+        self.stack.append([meet, fall, other, mask])
+        self.set_mask(taken)
+        return target
+
+    def _split(self, taken, mask, target, fall, meet):
+        """Part by warps: all taken, none taken, mixed. This group keeps one part, new groups take the others."""
+        t = taken.reshape(-1, WARP)
+        live = np.ones_like(t) if mask is None else mask.reshape(-1, WARP)
+        some, every = t.any(1), (t == live).all(1)
+        present = live.any(1)
+        parts = [(some & every, target), (present & ~some, fall)]
+        parts += [(np.arange(len(some)) == w, None) for w in np.flatnonzero(some & ~every)]
+        parts = [(which, pc) for which, pc in parts if which.any()]
+        parts[0] = (parts[0][0] | ~present, parts[0][1])  # warps that have exited stay with the first part
+        if len(parts) == 1 and parts[0][1] is not None:
+            return parts[0][1]
+        made = []
+        for which, pc in parts:
+            g = self.take(which)
+            lanes = np.repeat(which, WARP)
+            if mask is not None and not mask[lanes].all():
+                g.set_mask(mask[lanes])
+            g.pc = self.pc if pc is None else pc  # a mixed warp runs the branch again, alone
+            made.append(g)
+        return self.cta.replace(self, made)
+
+    def take(self, which) -> Group:
+        """A new group of some of this group's warps, with their registers."""
+        new = Group(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])
+        lanes = np.repeat(which, WARP)
+        for i, v in enumerate(self.registers):
+            if v.__class__ is ND:
+                v = v[lanes]
+                first = v[0]
+                v = first.item() if (v == first).all() else v
+            new.registers[i] = v
+        rows = np.repeat(which, 16)
+        for i, matrix in enumerate(self.matrices):
+            if matrix is not None:
+                new.matrices[i] = matrix.take(rows, int(which.sum()))
+        if self.program.local_size:
+            new.local = Region(self.local.data.reshape(-1, self.pitch)[lanes].ravel().copy(), 0, "local memory")
+        if self.wgmma_open or self.wgmma_groups or self.copy_open or self.copy_groups:
+            raise Fault("warps that share unfinished wgmma or cp.async groups part ways; run with warps_per_group=1")
+        new.bulk_open, new.bulk_groups = list(self.bulk_open), [list(g) for g in self.bulk_groups]
+        new.tracker = None if self.tracker is None else self.tracker.fork(new)
+        return new

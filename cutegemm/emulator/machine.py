@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine: CTAs, clusters, the order in which warps run, and when asynchronous work completes.
+
+Clusters start one after another, a further one (up to the resident set) whenever those that run are stuck; so
+kernels whose CTAs wait for each other run, and others stay quick. Three completion policies:
+
+    eager    copies and products happen when they are issued (committed)
+    lazy     they happen as late as the program allows: loads when nothing else can move, stores and products at
+             the wait that names them
+    random   they happen at random, warps run in random order, and try_wait fails now and then (seeded)
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import deque
+
+import numpy as np
+
+from cutegemm.emulator.barriers import NamedBarrier
+from cutegemm.emulator.group import WARP, Group
+from cutegemm.emulator.memory import Fault, GlobalMemory, Region
+from cutegemm.emulator.program import RANK_SHIFT, SHARED_BASE, Program
+from cutegemm.emulator.tma import bulk_commit, bulk_wait
+from cutegemm.errors import EmulatorError
+
+POLICIES = ("eager", "lazy", "random")
+TURN = 4000  # blocks a group runs before others get a turn
+STUCK_ROUNDS = 40  # rounds without any effect, try_wait giving up each time, until a deadlock is declared
+FLAKY = 0.1  # chance of a spurious try_wait failure under the random policy
+SHARED_LIMIT = 232448  # bytes of shared memory one CTA may use on sm_90 (227 KiB), CUDA programming guide, table 28
+
+
+class CTA:
+    """One thread block: shared memory, barriers, warps."""
+
+    def __init__(self, device: Device, cluster: Cluster, index: tuple[int, int, int], rank: int):
+        self.device, self.cluster, self.index, self.rank = device, cluster, index, rank
+        self.peers: list[CTA] = cluster.ctas
+        self.window = rank << RANK_SHIFT
+        size = SHARED_BASE + device.shared_bytes
+        self.shared = Region(np.full(-(-size // 16) * 16, 0xAB, np.uint8), 0, f"shared memory of CTA {index}", size)
+        self.shared.first = SHARED_BASE
+        self.barriers: dict[int, NamedBarrier] = {}
+        self.mbarriers: dict[int, object] = {}
+        self.live_warps = device.warps
+        self.special = device.special_of(cluster, index, rank)
+        self.groups: list[Group] = []
+
+    def start(self) -> None:
+        """Create the warps, grouped as the device says."""
+        step = self.device.warps_per_group or self.device.warps
+        self.groups = [Group(self, list(range(w, min(w + step, self.device.warps)))) for w in range(0, self.device.warps, step)]
+        for group in self.groups:
+            if self.device.track is not None:
+                group.tracker = self.device.track.warp(group)
+
+    def barrier(self, number: int) -> NamedBarrier:
+        """Named barrier `number`."""
+        if not 0 <= number < 16:
+            raise Fault(f"barrier {number} is outside 0..15")
+        bar = self.barriers.get(number)
+        if bar is None:
+            bar = self.barriers[number] = NamedBarrier(number)
+        return bar
+
+    def replace(self, old: Group, new: list[Group]) -> int:
+        """Put the parts of a split group in its place; the branch goes on as SPLIT."""
+        self.device.retire(old)
+        at = self.groups.index(old)
+        self.groups[at : at + 1] = new
+        old.done = True
+        return SPLIT
+
+    def ended(self, group: Group) -> None:
+        """A group has reached its end."""
+        if group.tracker is not None:
+            group.tracker.ended()
+        bulk_commit(group, None)
+        bulk_wait(group, None, 0, False)
+        group.done = True
+        self.device.events += 1
+        self.device.retire(group)
+        self.live_warps -= len(group.warps)
+        self.cluster.live_warps -= len(group.warps)
+        for bar in self.barriers.values():
+            if self.live_warps:
+                bar.release(self)
+        self.cluster.release()
+
+
+SPLIT, BLOCKED = -3, -2
+
+
+class Cluster:
+    """The CTAs of one cluster and its barrier."""
+
+    def __init__(self, device: Device, first: tuple[int, int, int]):
+        self.device = device
+        self.ctas: list[CTA] = []
+        self.arrived = self.generation = 0
+        self.knowledge = None
+        cx, cy, cz = device.cluster
+        self.live_warps = cx * cy * cz * device.warps
+        x, y, z = first
+        for rank in range(cx * cy * cz):
+            index = (x + rank % cx, y + rank // cx % cy, z + rank // (cx * cy))
+            self.ctas.append(CTA(device, self, index, rank))
+        for cta in self.ctas:
+            cta.start()
+
+    def release(self) -> None:
+        """Open the cluster barrier if every live warp has arrived."""
+        if self.arrived and self.arrived >= self.live_warps:
+            self.arrived = 0
+            self.generation += 1
+            self.device.events += 1
+
+    @property
+    def live(self) -> list[Group]:
+        """Groups that have not ended."""
+        return [g for cta in self.ctas for g in cta.groups if not g.done]
+
+
+class Device:
+    """One launch: geometry, memories, policy, counters and the scheduler."""
+
+    def __init__(self, program: Program, config, options):
+        self.program, self.options = program, options
+        self.grid, self.block, self.cluster = config.grid, config.block, config.cluster
+        self.threads = int(np.prod(self.block))
+        self.warps = -(-self.threads // WARP)
+        self.shared_bytes = program.shared_size + config.smem_bytes
+        self.dynamic_bytes = config.smem_bytes
+        self.memory = GlobalMemory(config.buffers)
+        self.params = Region(*_parameter_space(program, config.params))
+        self.symbols = self._place_variables()
+        self.tensors: dict = {}
+        self.policy, self.rng = options.policy, random.Random(options.seed)
+        self.warps_per_group = options.warps_per_group
+        self.queue: deque = deque()
+        self.stores: list = []
+        self.products: list = []
+        self.events = 0
+        self.timed_out = False
+        self.observers: list = []
+        self.track = None
+        self.totals = [0] * len(program.blocks)
+        self.by_warp: dict[tuple[int, ...], list[int]] = {}
+        self.meter = None
+        self.started = time.monotonic()
+        self.finished_ctas = 0
+
+    def _place_variables(self) -> dict[str, int]:
+        out, self._keep = {}, []
+        for var in self.program.kernel.variables.values():
+            if var.space in ("global", "const") and var.size:
+                data = np.zeros(var.size + 256, np.uint8)
+                start = -data.ctypes.data % 256
+                data[start : start + len(var.data)] = np.frombuffer(var.data, np.uint8)
+                out[var.name] = data.ctypes.data + start
+                region = Region(data[start : start + var.size], out[var.name], var.name)
+                self.memory.regions.append(region)
+        return out
+
+    def special_of(self, cluster: Cluster, index, rank: int) -> dict[str, int]:
+        """Special registers that are the same for a whole CTA."""
+        special: dict[str, int] = {"smid": 0, "nsmid": 132, "gridid": 0, "nwarpid": 64, "cluster_ctarank": rank,
+                   "dynamic_smem_size": self.dynamic_bytes, "total_smem_size": self.shared_bytes}  # fmt: skip
+        size = self.cluster
+        special["cluster_nctarank"] = size[0] * size[1] * size[2]
+        special["is_explicit_cluster"] = special["cluster_nctarank"] > 1
+        for i, axis in enumerate("xyz"):
+            special |= {
+                f"ctaid.{axis}": index[i], f"nctaid.{axis}": self.grid[i], f"ntid.{axis}": self.block[i],
+                f"cluster_ctaid.{axis}": index[i] % size[i], f"cluster_nctaid.{axis}": size[i],
+                f"clusterid.{axis}": index[i] // size[i], f"nclusterid.{axis}": self.grid[i] // size[i],
+            }  # fmt: skip
+        return special
+
+    # ---- asynchronous work
+
+    def submit(self, action) -> None:
+        """A copy towards shared memory was issued."""
+        self.events += 1
+        if self.policy == "eager":
+            action()
+        else:
+            self.queue.append(action)
+
+    def note_store(self, store) -> None:
+        """A bulk store was issued."""
+        self.events += 1
+        if self.policy == "eager":
+            store.finish()
+        elif self.policy == "random":
+            self.stores.append(store)
+
+    def offer_wgmma(self, group: Group, products: list) -> None:
+        """A wgmma group was committed."""
+        if self.policy == "eager":
+            for p in products:
+                p.compute()
+        elif self.policy == "random":
+            self.products.append((group, products))
+
+    def fails_spuriously(self) -> bool:
+        """Whether this try_wait gives up without need."""
+        return self.policy == "random" and self.rng.random() < FLAKY
+
+    def _stir(self) -> None:
+        """Random policy: some asynchronous work happens."""
+        rng = self.rng
+        while self.queue and rng.random() < 0.3:
+            i = rng.randrange(len(self.queue))
+            self.queue.rotate(-i)
+            self.queue.popleft()()
+        while self.stores and rng.random() < 0.3:
+            store = self.stores.pop(rng.randrange(len(self.stores)))
+            store.read() if rng.random() < 0.5 else store.finish()
+        while self.products and rng.random() < 0.3:
+            _, products = self.products.pop(0)
+            for p in products:
+                p.compute()
+
+    # ---- scheduling
+
+    def run(self) -> None:
+        """Run the whole grid.
+
+        Raises:
+            EmulatorError: a fault, with PTX line and thread; a deadlock, with who waits for what.
+        """
+        waiting = deque(self._cluster_origins())
+        running: list[Cluster] = []
+        resident = max(1, self.options.resident_ctas // int(np.prod(self.cluster)))
+        if self.policy == "random":
+            while waiting and len(running) < resident:
+                running.append(Cluster(self, waiting.popleft()))
+        idle = 0
+        while waiting or running or self.queue:
+            if not running and waiting:
+                running.append(Cluster(self, waiting.popleft()))
+            before = self.events
+            moved = self._round(running)
+            for cluster in [c for c in running if not c.live]:
+                running.remove(cluster)
+                self.finished_ctas += len(cluster.ctas)
+            if moved or self.events != before:
+                idle = 0
+                self.timed_out = False
+            elif self.queue:
+                index = self.rng.randrange(len(self.queue)) if self.policy == "random" else 0
+                self.queue.rotate(-index)
+                self.queue.popleft()()
+            elif waiting and len(running) < resident:
+                running.append(Cluster(self, waiting.popleft()))
+            else:
+                idle += 1
+                self.timed_out = True
+                if idle > STUCK_ROUNDS:
+                    raise EmulatorError(self._deadlock(running))
+            self._check_time()
+
+    def _cluster_origins(self):
+        (gx, gy, gz), (cx, cy, cz) = self.grid, self.cluster
+        return [(x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx)]
+
+    def _round(self, running: list[Cluster]) -> bool:
+        """Every group takes a turn; whether one used up its turn without polling."""
+        groups = [g for cluster in running for g in cluster.live]
+        if self.policy == "random":
+            self.rng.shuffle(groups)
+        moved = False
+        for group in groups:
+            if not group.done:
+                moved |= self._turn(group)
+                if self.policy == "random":
+                    self._stir()
+        return moved
+
+    def _turn(self, group: Group) -> bool:
+        """Run a group until it blocks, ends, splits or has used up its turn."""
+        functions, exit_block = self.program.functions, self.program.exit
+        group.budget = TURN if self.policy != "random" else self.rng.randrange(1, 60)
+        group.waiting = None
+        registers, counts = group.registers, group.counts
+        pc, stack = group.pc, group.stack
+        polled = group.budget
+        try:
+            while group.budget > 0:
+                while stack and stack[-1][0] == pc:
+                    top = stack[-1]
+                    if top[1] is not None:
+                        pc, mask, top[1] = top[1], top[2], None
+                        group.set_mask(mask)
+                    else:
+                        group.set_mask(top[3])
+                        stack.pop()
+                if pc == exit_block:
+                    group.pc = pc
+                    group.cta.ended(group)
+                    return True
+                mask = group.mask
+                group.pc = pc
+                following = functions[pc][mask is not None](group, registers, mask)
+                if following < 0:
+                    if following == SPLIT:
+                        counts[pc] += group.active_warps
+                        return True
+                    return False
+                counts[pc] += group.active_warps
+                pc = following
+                group.budget -= 1
+                polled -= 1
+        except EmulatorError:
+            raise
+        except Exception as e:
+            raise EmulatorError(self._where(group, e)) from e
+        group.pc = pc
+        return polled <= 0
+
+    def retire(self, group: Group) -> None:
+        """Add a group's block counts to the launch's."""
+        key = tuple(group.warps)
+        mine = self.by_warp.get(key)
+        if mine is None:
+            self.by_warp[key] = list(group.counts)
+        else:
+            for i, n in enumerate(group.counts):
+                mine[i] += n
+
+    def _check_time(self) -> None:
+        limit = self.options.max_seconds
+        if limit is not None and time.monotonic() - self.started > limit:
+            total = int(np.prod(self.grid))
+            raise EmulatorError(f"max_seconds={limit}: stopped after {self.finished_ctas} of {total} CTAs had ended")
+
+    # ---- meters; replaced by the meter when one is attached
+
+    def count_load(self, group, tensor_map, copies: int) -> None:
+        """A tensor load was issued."""
+        if self.meter is not None:
+            self.meter.tensor_load(group, tensor_map, copies)
+
+    def count_store(self, group, tensor_map) -> None:
+        """A tensor store was issued."""
+        if self.meter is not None:
+            self.meter.tensor_store(group, tensor_map)
+
+    def count_wgmma(self, group, form) -> None:
+        """A wgmma was issued."""
+        if self.meter is not None:
+            self.meter.wgmma(group, form)
+
+    def observe(self, group, m, region, offset, size, write, space) -> None:
+        """A plain access is about to happen."""
+        for observer in self.observers:
+            observer.access(group, m, region, offset, size, write, space)
+
+    def observe_atomic(self, group, lane, region, offset, size) -> None:
+        """An atomic operation happened."""
+        for observer in self.observers:
+            observer.atomic(group, lane, region, offset, size)
+
+    # ---- reports
+
+    def instruction_at(self, line: int):
+        """The PTX instruction a line of the translated text belongs to."""
+        return self.program.origin[line - 1] if 0 < line <= len(self.program.origin) else None
+
+    def current_instruction(self):
+        """The PTX instruction being executed, found on the Python stack."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.program.file:
+            frame = frame.f_back
+        return None if frame is None else self.instruction_at(frame.f_lineno)
+
+    def _where(self, group: Group, error: Exception) -> str:
+        ins, tb = None, error.__traceback__
+        while tb is not None:
+            if tb.tb_frame.f_code.co_filename == self.program.file:
+                ins = self.instruction_at(tb.tb_lineno)
+            tb = tb.tb_next
+        text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
+        if isinstance(error, TypeError) and "NoneType" in text:
+            text = "read of a register that was not written before"
+        return f"{self.program.kernel.name[:80]}, {describe(ins)}, CTA {group.cta.index}, warps {_ranges(group.warps)}: {text}"
+
+    def _deadlock(self, running: list[Cluster]) -> str:
+        lines = ["deadlock: nothing can move"]
+        for group in [g for c in running for g in c.live][:16]:
+            block = self.program.blocks[min(group.pc, self.program.exit - 1)]
+            what = group.waiting
+            waits = "spins" if what is None else f"waits for {_awaited(what)}"
+            lines.append(f"  CTA {group.cta.index} warps {_ranges(group.warps)} {waits} at {describe(block.code[0])}")
+        return "\n".join(lines)
+
+
+def _awaited(what: tuple) -> str:
+    if what[0] == "mbarrier":
+        return f"{what[1]}, to complete phase {'parity ' if what[2] < 2 else ''}{what[2]}"
+    if what[0] == "barrier":
+        bar = what[1]
+        return f"barrier {bar.number}, where {bar.arrived} of {bar.expected or 'all'} threads have arrived"
+    return f"the cluster barrier, where {what[1].arrived} of {what[1].live_warps} warps have arrived"
+
+
+def describe(ins) -> str:
+    """An instruction with its PTX line and, where known, its source line."""
+    if ins is None:
+        return "outside the kernel"
+    source = "" if ins.source is None else f" ({ins.source[0].rsplit('/', 1)[-1]}:{ins.source[1]})"
+    return f"PTX line {ins.line}{source} `{str(ins)[:100]}`"
+
+
+def _ranges(warps: list[int]) -> str:
+    return str(warps[0]) if len(warps) == 1 else f"{warps[0]}..{warps[-1]}"
+
+
+def _parameter_space(program: Program, params: list[bytes]) -> tuple[np.ndarray, int, str]:
+    """The launch's parameters laid out as the kernel declares them.
+
+    Raises:
+        EmulatorError: a parameter is missing or has another size.
+    """
+    from cutegemm.emulator.program import PARAM_WINDOW
+
+    declared = program.kernel.params
+    if len(params) != len(declared):
+        raise EmulatorError(f"params=<{len(params)} values>: {program.kernel.name[:60]} declares {len(declared)}")
+    total = max((p.offset + p.size for p in declared), default=0)
+    data = np.zeros(-(-max(total, 16) // 16) * 16 + 16, np.uint8)
+    for p, value in zip(declared, params, strict=True):
+        if len(value) != p.size:
+            raise EmulatorError(f"params: {p.name[-12:]} takes {p.size} bytes, got {len(value)}")
+        data[p.offset : p.offset + p.size] = np.frombuffer(value, np.uint8)
+    return data, PARAM_WINDOW, "parameters"

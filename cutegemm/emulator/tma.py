@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bulk and tensor copies: tensor maps decoded from their 128 bytes, boxes moved between global and shared memory.
+
+A copy becomes visible when the device's completion policy lets it (`machine.py`): at once, as late as the program
+allows, or at a random moment between. Bytes outside the tensor read as zero and are not written.
+
+Source: PTX ISA 9.0, 5.5 (tensors, swizzle modes), 9.7.9.25 to 9.7.9.27 (bulk copies). The bit layout of the map
+is undocumented; it was found by varying one field at a time of maps packed by the DSL's host code.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from cutegemm.emulator.memory import OFFSET_MASK, Fault, Region, atomic_update, lane_of
+from cutegemm.emulator.program import PARAM_WINDOW, RANK_SHIFT
+from cutegemm.emulator.values import ND
+
+# Type code of the packed map -> (name, bytes). Not the numbers of CUtensorMapDataType.
+TYPES = {0: ("u8", 1), 1: ("u16", 2), 2: ("u32", 4), 4: ("u64", 8), 6: ("f16", 2), 7: ("f32", 4), 9: ("f64", 8), 10: ("bf16", 2)}
+SWIZZLE_BYTES = (0, 32, 64, 128)
+_SWIZZLE_MASK = (0, 1, 3, 7)  # 16-byte chunks within the span that take part
+GLOBAL_ALIGN = 16  # bytes; base, strides and the box's first byte (the last measured: anything else is an illegal instruction)
+SHARED_ALIGN = 128  # bytes; shared address of a tensor copy, PTX ISA 5.5.6
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A decoded tensor map. Innermost dimension first; strides in bytes, of dimensions 1 and up."""
+
+    base: int
+    kind: str
+    item: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    swizzle: int  # 0 none, 1 32 bytes, 2 64, 3 128
+    interleave: int
+    nan_fill: bool
+
+    @property
+    def inner_bytes(self) -> int:
+        """Bytes of one row of the box."""
+        return self.box[0] * self.item
+
+    @property
+    def rows(self) -> int:
+        """Rows of the box: the product of its outer extents."""
+        return int(np.prod(self.box[1:], dtype=np.int64))
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes one copy moves and adds to the transaction count."""
+        return self.inner_bytes * self.rows
+
+
+def decode(raw: bytes) -> TensorMap:
+    """Decode the 128 bytes of a tensor map.
+
+    Raises:
+        Fault: a field outside what sm_90 takes.
+    """
+    w = [int.from_bytes(raw[8 * i : 8 * i + 8], "little") for i in range(8)]
+    rank = (w[1] >> 4 & 7) + 1
+    code = w[1] >> 7 & 15
+    if code not in TYPES or rank > 5 or w[1] & 15 != 2:
+        raise Fault(f"the bytes are no tensor map (first words {w[0]:#x}, {w[1]:#x})")
+    kind, item = TYPES[code]
+    low = [w[1] >> 32, w[2] & 0xFFFFFFFF, w[2] >> 32, w[3] & 0xFFFFFFFF]
+    strides = [(s | (w[3] >> 32 + 4 * i & 15) << 32) * 16 for i, s in enumerate(low)]
+    dims = [(w[4] & 0xFFFFFFFF) + 1, (w[4] >> 32) + 1, (w[5] & 0xFFFFFFFF) + 1, (w[5] >> 32) + 1, (w[6] & 0xFFFFFFFF) + 1]
+    box = [(w[6] >> 56) + 1] + [(w[7] >> 8 * i & 255) + 1 for i in range(4)]
+    steps = [(w[6] >> 32 + 3 * i & 7) + 1 for i in range(5)]
+    made = TensorMap(w[0], kind, item, tuple(dims[:rank]), tuple(strides[: rank - 1]), tuple(box[:rank]),
+                     tuple(steps[:rank]), w[1] >> 13 & 3, w[1] >> 11 & 3, bool(w[1] >> 15 & 1))  # fmt: skip
+    if made.interleave or any(s != 1 for s in made.element_strides) or w[1] >> 19 & 3:
+        raise Fault(f"tensor map: interleave, element strides and swizzle atomicity are not emulated ({made})")
+    if made.inner_bytes % 16:
+        raise Fault(f"tensor map: box row of {made.inner_bytes} bytes is not a multiple of 16 ({made})")
+    if made.swizzle and made.inner_bytes > SWIZZLE_BYTES[made.swizzle]:
+        raise Fault(f"tensor map: box row of {made.inner_bytes} bytes exceeds the {SWIZZLE_BYTES[made.swizzle]}-byte swizzle ({made})")
+    return made
+
+
+def swizzled(address, mode: int):
+    """Shared byte address under a swizzle mode: bits 4..6 are xored with bits 7..9 as far as the mode reaches."""
+    return address ^ ((address >> 7 & _SWIZZLE_MASK[mode]) << 4)
+
+
+@functools.lru_cache(4096)
+def box_chunks(offset: int, rows: int, inner: int, mode: int) -> np.ndarray:
+    """16-byte chunk numbers of a box in shared memory, row by row."""
+    at = offset + np.arange(rows)[:, None] * inner + np.arange(inner // 16)[None] * 16
+    return (swizzled(at, mode) >> 4).ravel()
+
+
+class Tensor:
+    """A tensor map together with the buffer it reaches, as one strided view."""
+
+    def __init__(self, tensor_map: TensorMap, device):
+        self.map = t = tensor_map
+        extent = t.dims[0] * t.item + sum((d - 1) * s for d, s in zip(t.dims[1:], t.strides, strict=True))
+        region = device.memory.find(t.base, t.base + extent)
+        if region is None:
+            raise Fault(f"tensor map reaches {extent} bytes from {t.base:#x}, {device.memory.describe(t.base)}: {t}")
+        if t.base % GLOBAL_ALIGN:
+            raise Fault(f"tensor map base {t.base:#x} is not {GLOBAL_ALIGN}-byte aligned")
+        self.region = region
+        shape = [t.dims[0] * t.item, *t.dims[1:]][::-1]
+        self.view = np.lib.stride_tricks.as_strided(region.data[t.base - region.base :], shape, [*t.strides[::-1], 1])
+
+    def clip(self, at: tuple[int, ...]):
+        """Slices of the tensor and of the box for a box at element coordinates `at`."""
+        source, target = [], []
+        for i, (c, size, dim) in enumerate(zip(at, self.map.box, self.map.dims, strict=True)):
+            c = (c ^ 0x80000000) - 0x80000000
+            unit = self.map.item if i == 0 else 1
+            low, high = max(c, 0), min(c + size, dim)
+            high = max(high, low)
+            source.append(slice(low * unit, high * unit))
+            target.append(slice((low - c) * unit, (high - c) * unit))
+        return tuple(source[::-1]), tuple(target[::-1])
+
+    def read(self, at: tuple[int, ...]) -> np.ndarray:
+        """The box at `at`, as rows of bytes."""
+        t = self.map
+        source, target = self.clip(at)
+        shape = [*t.box[:0:-1], t.inner_bytes]
+        part = self.view[source]
+        if part.shape == tuple(shape):
+            return np.ascontiguousarray(part).reshape(-1, t.inner_bytes)
+        out = np.zeros(shape, np.uint8)
+        out[target] = part
+        return out.reshape(-1, t.inner_bytes)
+
+    def write(self, at: tuple[int, ...], data: np.ndarray, reduction: str | None) -> None:
+        """Write (or reduce) a box of byte rows at `at`."""
+        source, target = self.clip(at)
+        data = data.reshape([*self.map.box[:0:-1], data.shape[-1]])[target]
+        if reduction is None:
+            self.view[source] = data
+            return
+        old, new = np.ascontiguousarray(self.view[source]), np.ascontiguousarray(data)
+        if old.size:
+            self.view[source] = _reduce(old, new, self.map, reduction)
+
+
+def _reduce(old: np.ndarray, new: np.ndarray, t: TensorMap, operation: str) -> np.ndarray:
+    """Elementwise reduction of two byte arrays."""
+    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[t.item]
+    a, b = old.view(kind), new.view(kind)
+    if t.kind == "f32" and operation == "add":
+        out = (a.view(np.float32) + b.view(np.float32)).view(kind)
+    else:
+        flat = [atomic_update(operation, t.kind, x, [y]) for x, y in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)]
+        out = np.array(flat, kind).reshape(a.shape)
+    return out.view(np.uint8)
+
+
+def _tensor(group, address: int) -> Tensor:
+    device = group.device
+    tensor = device.tensors.get(address)
+    if tensor is None:
+        if address >= PARAM_WINDOW:
+            start = address - PARAM_WINDOW
+            raw = device.params.data[start : start + 128].tobytes()
+        else:
+            region = device.memory.find(address, address + 128)
+            if region is None:
+                raise Fault(f"tensor map at {address:#x}: {device.memory.describe(address)}")
+            raw = region.data[address - region.base :][:128].tobytes()
+        if address % 64:
+            raise Fault(f"tensor map at {address:#x} is not 64-byte aligned")
+        tensor = device.tensors[address] = Tensor(decode(raw), device)
+    return tensor
+
+
+def _distinct(group, m, *operands):
+    """Operands of the distinct requests: one per warp, since ptxas issues a bulk instruction once per warp."""
+    if m is None and len(group.warps) == 1 and not any(o.__class__ is ND for o in operands):
+        return [operands]
+    out, seen = [], set()
+    for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
+        key = (lane >> 5, *(lane_of(o, lane) for o in operands))
+        if key not in seen:
+            seen.add(key)
+            out.append(key[1:])
+    return out
+
+
+def _box_check(tensor: Tensor, at: tuple[int, ...], offset: int, region: Region) -> None:
+    t = tensor.map
+    if len(at) != len(t.dims):
+        raise Fault(f"tensor copy with {len(at)} coordinates of a rank-{len(t.dims)} map")
+    first = (at[0] ^ 0x80000000) - 0x80000000
+    if first * t.item % GLOBAL_ALIGN:
+        raise Fault(f"illegal instruction: a box starts at element {first} of {t.kind}, whose byte is not {GLOBAL_ALIGN}-byte aligned")
+    if offset % SHARED_ALIGN:
+        raise Fault(f"tensor copy at shared offset {offset:#x} is not {SHARED_ALIGN}-byte aligned")
+    if offset < region.first or offset + t.box_bytes > region.size:
+        raise Fault(f"tensor copy of {t.box_bytes} bytes at shared offset {offset:#x} leaves shared memory ({region.size} bytes)")
+
+
+def tensor_load(group, m, destination, tensor_map, at, barrier, multicast) -> None:
+    """cp.async.bulk.tensor from global to shared, of this CTA or of several of the cluster."""
+    for d, address, bar, mask, *c in _distinct(group, m, destination, tensor_map, barrier, multicast, *at):
+        tensor = _tensor(group, address)
+        offset = d & OFFSET_MASK
+        ranks = [d >> RANK_SHIFT & 0xFF] if mask is None else [r for r in range(16) if mask >> r & 1]
+        peers = group.cta.peers
+        if max(ranks) >= len(peers):
+            raise Fault(f"multicast mask {mask:#x} names CTA {max(ranks)} of a cluster of {len(peers)}")
+        _box_check(tensor, tuple(c), offset, group.cta.shared)
+        token = None if group.tracker is None else group.tracker.issue("tensor load")
+        chunks = box_chunks(offset, tensor.map.rows, tensor.map.inner_bytes, tensor.map.swizzle)
+        bars = [peers[r].mbarriers.get(bar & OFFSET_MASK) for r in ranks]
+        if None in bars:
+            raise Fault(f"tensor load completes on shared offset {bar & OFFSET_MASK:#x}, where no mbarrier was initialised")
+        group.device.count_load(group, tensor.map, len(ranks))
+        group.device.submit(functools.partial(_finish_load, tensor, tuple(c), chunks, [peers[r] for r in ranks], bars, token))
+
+
+def _finish_load(tensor: Tensor, at, chunks, ctas, bars, token) -> None:
+    data = tensor.read(at).view("V16").ravel()
+    for cta, bar in zip(ctas, bars, strict=True):
+        if token is not None:
+            token.write_shared(cta, chunks)
+        cta.shared.view(16)[chunks] = data
+        complete(bar, tensor.map.box_bytes, token)
+
+
+def complete(bar, amount: int, token=None) -> None:
+    """complete_tx of `amount` bytes on an mbarrier."""
+    if token is not None:
+        token.complete_on(bar)
+    bar.tx -= amount
+    bar.advance()
+
+
+def tensor_store(group, m, source, tensor_map, at, reduction) -> None:
+    """cp.async.bulk.tensor (or cp.reduce) from shared to global; finished by the bulk group's wait."""
+    for s, address, *c in _distinct(group, m, source, tensor_map, *at):
+        tensor = _tensor(group, address)
+        offset = s & OFFSET_MASK
+        _box_check(tensor, tuple(c), offset, group.cta.shared)
+        chunks = box_chunks(offset, tensor.map.rows, tensor.map.inner_bytes, tensor.map.swizzle)
+        token = None if group.tracker is None else group.tracker.issue("tensor store")
+        if token is not None:
+            token.read_shared(group.cta, chunks)
+        group.device.count_store(group, tensor.map)
+        group.bulk_open.append(BulkStore(group.cta, chunks, functools.partial(tensor.write, tuple(c), reduction=reduction),
+                                         tensor.map.inner_bytes, token))  # fmt: skip
+        group.device.note_store(group.bulk_open[-1])
+
+
+class BulkStore:
+    """A store under way: first its shared bytes are read, later its global bytes are written."""
+
+    def __init__(self, cta, chunks, write, inner: int, token):
+        self.cta, self.chunks, self.write, self.inner, self.token = cta, chunks, write, inner, token
+        self.data: np.ndarray | None = None
+        self.done = False
+
+    def read(self) -> None:
+        """Read the source from shared memory, if that has not happened yet."""
+        if self.data is None:
+            self.data = self.cta.shared.view(16)[self.chunks].view(np.uint8).reshape(-1, self.inner)
+
+    def finish(self) -> None:
+        """Write to global memory, if that has not happened yet."""
+        if not self.done:
+            self.read()
+            self.write(data=self.data)
+            self.done = True
+            self.cta.device.events += 1
+
+
+def bulk_commit(group, m) -> None:
+    """cp.async.bulk.commit_group."""
+    group.bulk_groups.append(group.bulk_open)
+    group.bulk_open = []
+
+
+def bulk_wait(group, m, pending, read_only) -> None:
+    """cp.async.bulk.wait_group[.read]: all but the last `pending` groups have been read (or are complete)."""
+    finished = group.bulk_groups[: max(len(group.bulk_groups) - pending, 0)]
+    for stores in finished:
+        for store in stores:
+            store.read()
+            if not read_only:
+                store.finish()
+            if group.tracker is not None:
+                group.tracker.done(store.token)
+    if not read_only:
+        del group.bulk_groups[: len(finished)]
+
+
+def bulk_load(group, m, destination, source, size, barrier, multicast) -> None:
+    """cp.async.bulk from global to shared memory: `size` bytes in a row."""
+    for d, s, n, bar, mask in _distinct(group, m, destination, source, size, barrier, multicast):
+        region = group.device.memory.find(s, s + n)
+        offset = d & OFFSET_MASK
+        if region is None or s % 16 or offset % 16 or n % 16:
+            raise Fault(f"bulk copy of {n} bytes from {s:#x} to shared offset {offset:#x}: {group.device.memory.describe(s)}, or not 16-byte aligned")
+        peers = group.cta.peers
+        ranks = [d >> RANK_SHIFT & 0xFF] if mask is None else [r for r in range(len(peers)) if mask >> r & 1]
+        chunks = np.arange(offset // 16, (offset + n) // 16)
+        token = None if group.tracker is None else group.tracker.issue("bulk load")
+        bars = [peers[r].mbarriers[bar & OFFSET_MASK] for r in ranks]
+        group.device.submit(functools.partial(_finish_bulk, region, s - region.base, n, chunks, [peers[r] for r in ranks], bars, token))
+
+
+def _finish_bulk(region: Region, start: int, size: int, chunks, ctas, bars, token) -> None:
+    data = region.data[start : start + size].copy().view("V16")
+    for cta, bar in zip(ctas, bars, strict=True):
+        if token is not None:
+            token.write_shared(cta, chunks)
+        cta.shared.view(16)[chunks] = data
+        complete(bar, size, token)
+
+
+def bulk_store(group, m, destination, source, size) -> None:
+    """cp.async.bulk from shared to global memory."""
+    for d, s, n in _distinct(group, m, destination, source, size):
+        region = group.device.memory.find(d, d + n)
+        offset = s & OFFSET_MASK
+        if region is None or d % 16 or offset % 16 or n % 16:
+            raise Fault(f"bulk copy of {n} bytes from shared offset {offset:#x} to {d:#x}: {group.device.memory.describe(d)}, or not 16-byte aligned")
+        chunks = np.arange(offset // 16, (offset + n) // 16)
+        token = None if group.tracker is None else group.tracker.issue("bulk store")
+        if token is not None:
+            token.read_shared(group.cta, chunks)
+        start = d - region.base
+
+        def write(data, region=region, start=start, n=n):
+            region.data[start : start + n] = data.ravel()
+
+        group.bulk_open.append(BulkStore(group.cta, chunks, write, n, token))
+        group.device.note_store(group.bulk_open[-1])
