@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment of a measurement: hardware, its state, versions, sources. Reads settings, changes none."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import importlib.metadata
+import platform
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+SOURCES = Path(__file__).resolve().parent.parent / "cutegemm"
+DIGEST_LENGTH = 16  # hex digits: 64 bits, enough to tell the states of one source tree apart
+
+
+class Sensors:
+    """One GPU's clocks, power and temperature through NVML.
+
+    Args:
+        nvml: the `pynvml` module.
+        uuid: of the GPU, as NVML writes it ("GPU-...").
+    """
+
+    def __init__(self, nvml: ModuleType, uuid: str) -> None:
+        nvml.nvmlInit()
+        self._nvml = nvml
+        self._gpu = nvml.nvmlDeviceGetHandleByUUID(uuid)
+
+    def read(self) -> tuple[int, float]:
+        """(SM clock in MHz, power in W) now."""
+        return self._nvml.nvmlDeviceGetClockInfo(self._gpu, self._nvml.NVML_CLOCK_SM), self._watts()
+
+    def state(self) -> dict[str, Any]:
+        """Driver, clocks in MHz, power and its limit in W, temperature in degrees Celsius."""
+        nvml, gpu = self._nvml, self._gpu
+        sm_mhz, watts = self.read()
+        return {
+            "driver": nvml.nvmlSystemGetDriverVersion(),
+            "sm_mhz": sm_mhz,
+            "sm_mhz_max": nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM),
+            "memory_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+            "watts": watts,
+            "power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,
+            "temperature_c": nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+        }
+
+    def _watts(self) -> float:
+        """Power at this instant; the plain query averages over a second on this chip (NVML manual)."""
+        field = self._nvml.nvmlDeviceGetFieldValues(self._gpu, [self._nvml.NVML_FI_DEV_POWER_INSTANT])[0]
+        if field.nvmlReturn == self._nvml.NVML_SUCCESS:
+            return field.value.uiVal / 1e3
+        return self._nvml.nvmlDeviceGetPowerUsage(self._gpu) / 1e3
+
+
+def sensors(device: int = 0) -> Sensors:
+    """The sensors of torch's CUDA device number `device`."""
+    import pynvml
+    import torch
+
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    return Sensors(pynvml, uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+
+
+def source_digest(root: Path = SOURCES) -> str:
+    """A digest of the names and contents of every Python file under `root`."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix()):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:DIGEST_LENGTH]
+
+
+def record(commit: str, reader: Sensors) -> dict[str, Any]:
+    """The environment of a results file.
+
+    Args:
+        commit: hash of the commit being measured; the machine that measures may hold no repository.
+        reader: the GPU's sensors.
+    """
+    import torch
+
+    gpu = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": gpu.name,
+        "sms": gpu.multi_processor_count,
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "dsl": importlib.metadata.version("nvidia-cutlass-dsl"),
+        "python": platform.python_version(),
+        **reader.state(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit,
+        "sources": source_digest(),
+    }

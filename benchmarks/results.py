@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results files: {schema, environment, rows}, written after every problem and resumed where they stopped.
+
+python -m benchmarks.results OUT IN...       merge files measured on one environment into OUT
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+Row = dict[str, Any]
+
+CASE_FIELDS = ("suite", "dtype", "majors", "m", "n", "k", "batch", "epilogue", "beta")
+ROW_FIELDS = (
+    *CASE_FIELDS,
+    "contender",
+    "plan",
+    "us",
+    "us_min",
+    "us_max",
+    "rounds",
+    "regime",
+    "sm_mhz",
+    "watts",
+    "tflops",
+    "tflop_per_j",
+    "baseline",
+    "baseline_us",
+    "ratio",
+)
+HOST_FIELDS = (
+    "suite",
+    "what",
+    "contender",
+    "us",
+    "us_min",
+    "us_max",
+    "rounds",
+    "baseline",
+    "baseline_us",
+    "ratio",
+)
+KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")
+
+# What must agree for rows to stand in one file. Date, temperature and clocks at the start may differ.
+SAME_ENVIRONMENT = ("gpu", "sms", "driver", "cuda", "torch", "dsl", "python", "power_limit_watts", "sources")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One problem of one suite: D[m, n] = A[m, k] @ B[k, n].
+
+    `majors` names the unit-stride axes of A and B: "kk" is A row-major and B column-major (BLAS's TN),
+    "kn" both row-major. D is row-major.
+    """
+
+    suite: str
+    dtype: str
+    majors: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    epilogue: str = "none"
+    beta: float = 0.0
+
+    @property
+    def flops(self) -> int:
+        """Multiplications plus additions of the product."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    def __str__(self) -> str:
+        return f"{self.suite} {self.m}x{self.n}x{self.k} {self.dtype} {self.majors}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Times of one contender over all rounds, in microseconds a call; clock and power while it ran."""
+
+    us: float
+    us_min: float
+    us_max: float
+    rounds: int
+    sm_mhz: float | None = None
+    watts: float | None = None
+
+
+def compare(measured: dict[str, Measurement], baseline: str) -> list[Row]:
+    """The part of a row that stands a contender beside the baseline, one per contender in the given order."""
+    base = measured[baseline].us if baseline in measured else None
+    rows = []
+    for name, m in measured.items():
+        numbers = {"contender": name, "us": m.us, "us_min": m.us_min, "us_max": m.us_max, "rounds": m.rounds}
+        beside = {"baseline": None if base is None else baseline, "baseline_us": base}
+        rows.append(numbers | beside | {"ratio": None if base is None else base / m.us})
+    return rows
+
+
+def case_rows(
+    case: Case, measured: dict[str, Measurement], *, plans: dict[str, str | None], regime: str, baseline: str
+) -> list[Row]:
+    """Rows of one problem, measured together."""
+    rows = []
+    for row in compare(measured, baseline):
+        m = measured[row["contender"]]
+        tflops = case.flops / m.us / 1e6
+        energy = {"sm_mhz": m.sm_mhz, "watts": m.watts, "tflop_per_j": tflops / m.watts if m.watts else None}
+        row |= asdict(case) | energy
+        row |= {"plan": plans.get(row["contender"]), "regime": regime, "tflops": tflops}
+        rows.append({field: row[field] for field in ROW_FIELDS})
+    return rows
+
+
+def host_rows(what: str, measured: dict[str, Measurement], baseline: str) -> list[Row]:
+    """Rows of suite "host": `what` is the thing timed on the CPU."""
+    rows = compare(measured, baseline)
+    return [{field: (row | {"suite": "host", "what": what})[field] for field in HOST_FIELDS} for row in rows]
+
+
+def key(row: Row) -> tuple:
+    """What makes a row that row; two rows of one key are two measurements of one thing."""
+    return tuple(row.get(field) for field in KEY_FIELDS)
+
+
+class Results:
+    """A results file that grows.
+
+    Attributes:
+        path: of the file.
+        environment: of the first run that wrote it.
+        rows: all rows, in the order they were measured.
+        dropped: rows of an earlier file that another environment or other sources made obsolete.
+    """
+
+    def __init__(self, path: Path, environment: dict[str, Any]) -> None:
+        self.path = path
+        self.environment = environment
+        self.rows: list[Row] = []
+        self.dropped = 0
+        if not path.exists():
+            return
+        found = load(path)
+        if differences(found["environment"], environment):
+            self.dropped = len(found["rows"])
+            return
+        self.rows = found["rows"]
+        dates = [*found["environment"].get("resumed", []), environment["date"]]
+        self.environment = found["environment"] | {"resumed": dates}
+
+    def has(self, rows: Iterable[Row]) -> bool:
+        """Whether every one of these rows (only their key fields matter) has been measured."""
+        present = {key(row) for row in self.rows}
+        return all(key(row) in present for row in rows)
+
+    def put(self, rows: list[Row]) -> None:
+        """Add rows, replacing those of equal key, and write the file.
+
+        Raises:
+            ValueError: a row lacks a field of the schema or has one beside it.
+        """
+        for row in rows:
+            expected = HOST_FIELDS if row.get("suite") == "host" else ROW_FIELDS
+            if odd := set(expected) ^ set(row):
+                raise ValueError(f"row fields {sorted(odd)}: must be exactly those of schema {SCHEMA}")
+        new = {key(row) for row in rows}
+        self.rows = [row for row in self.rows if key(row) not in new] + rows
+        save(self.path, {"schema": SCHEMA, "environment": self.environment, "rows": self.rows})
+
+
+def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    """Fields in which two environments differ so that their rows may not stand in one file."""
+    return [field for field in SAME_ENVIRONMENT if first.get(field) != second.get(field)]
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a results file.
+
+    Raises:
+        ValueError: the file has another schema.
+    """
+    document = json.loads(path.read_text())
+    if document.get("schema") != SCHEMA:
+        raise ValueError(f"{path}: schema {document.get('schema')!r} must be {SCHEMA}; measure it again")
+    return document
+
+
+def save(path: Path, document: dict[str, Any]) -> None:
+    """Write a results file whole or not at all, one row a line so that differences read well."""
+    head = json.dumps({name: document[name] for name in ("schema", "environment")}, indent=1)
+    rows = ",\n  ".join(json.dumps(row) for row in document["rows"])
+    text = f'{head[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text)
+    os.replace(part, path)
+
+
+def merge(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """One document from several of one environment; of two rows with equal key the later document's stays.
+
+    Raises:
+        ValueError: the environments differ in a field that matters.
+    """
+    first = documents[0]["environment"]
+    rows: dict[tuple, Row] = {}
+    for document in documents:
+        if fields := differences(first, document["environment"]):
+            other = document["environment"]
+            values = ", ".join(f"{field}: {first.get(field)!r} and {other.get(field)!r}" for field in fields)
+            raise ValueError(f"environments differ ({values}): rows of one file must share them")
+        rows |= {key(row): row for row in document["rows"]}
+    environments = [document["environment"] for document in documents]
+    dates = sorted({date for e in environments for date in (e["date"], *e.get("resumed", []))})
+    environment = first | {"date": dates[0]} | ({"resumed": dates[1:]} if dates[1:] else {})
+    return {"schema": SCHEMA, "environment": environment, "rows": list(rows.values())}
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The n-th root of the product of positive numbers, the mean that suits ratios."""
+    logs = [math.log(value) for value in values]
+    return math.exp(math.fsum(logs) / len(logs))
+
+
+def summary(rows: Iterable[Row]) -> list[Row]:
+    """Per suite, dtype, majors, regime and contender: rows, geometric mean, least and greatest ratio.
+
+    A row without a ratio, and the baseline itself, count nowhere.
+    """
+    groups: dict[tuple, list[float]] = {}
+    fields = ("suite", "dtype", "majors", "regime", "contender")
+    for row in rows:
+        if row["ratio"] is not None and row["contender"] != row["baseline"] and row["suite"] != "host":
+            groups.setdefault(tuple(row[field] for field in fields), []).append(row["ratio"])
+    return [
+        dict(zip(fields, group, strict=True))
+        | {
+            "rows": len(ratios),
+            "geomean": geometric_mean(ratios),
+            "least": min(ratios),
+            "greatest": max(ratios),
+        }
+        for group, ratios in groups.items()
+    ]
+
+
+def main(arguments: list[str]) -> None:
+    """Merge the files named after the first into the first."""
+    out, *sources = map(Path, arguments)
+    save(out, merge([load(path) for path in sources]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the README's tables from results files, between markers.
+
+    python -m benchmarks.table [--check] [--readme README.md] [--results benchmarks/results]
+
+`<!-- benchmark:NAME -->` to `<!-- /benchmark:NAME -->` is replaced; NAME is "summary", "host", or a suite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import results
+from benchmarks.results import Row
+from benchmarks.suites import SUITES
+
+MARKED = re.compile(r"(<!-- benchmark:(?P<name>[\w-]+) -->\n)(.*?)(<!-- /benchmark:(?P=name) -->)", re.DOTALL)
+OPENING = "<!-- benchmark:"
+# Per thing timed on the CPU: its name for readers, and its unit with the factor from microseconds.
+HOST = {
+    "call": ("one call, 256³", 1.0, "µs"),
+    "import": ("import, beyond torch", 1e-6, "s"),
+    "first_kernel": ("first kernel of a spec", 1e-6, "s"),
+    "from_cache": ("the same from the cache", 1e-6, "s"),
+}
+Document = dict[str, Any]
+
+
+def markdown(head: list[str], lines: list[list[str]]) -> list[str]:
+    """A Markdown table."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
+
+
+def summary_table(rows: list[Row]) -> list[str]:
+    """Geometric means per suite."""
+    lines = [
+        [
+            s["suite"],
+            s["dtype"],
+            s["majors"],
+            s["regime"],
+            str(s["rows"]),
+            f"**{s['geomean']:.2f}**",
+            f"{s['least']:.2f}",
+            f"{s['greatest']:.2f}",
+        ]
+        for s in results.summary(rows)
+    ]
+    head = ["suite", "dtype", "majors", "regime", "problems", "× cuBLAS, geometric mean", "least", "greatest"]
+    return markdown(head, lines)
+
+
+def suite_table(rows: list[Row]) -> list[str]:
+    """Every problem of one suite: us | TFLOP/s | x baseline."""
+    lines = [
+        [
+            f"{r['m']}×{r['n']}×{r['k']}",
+            r["dtype"],
+            r["majors"],
+            r["regime"],
+            f"{r['us']:.1f}",
+            f"{r['tflops']:.0f}",
+            f"{r['baseline_us']:.1f}",
+            f"**{r['ratio']:.2f}**",
+        ]
+        for r in rows
+        if r["ratio"] is not None and r["contender"] != r["baseline"]
+    ]
+    return markdown(["M×N×K", "dtype", "majors", "regime", "µs", "TFLOP/s", "cuBLAS µs", "× cuBLAS"], lines)
+
+
+def host_table(rows: list[Row]) -> list[str]:
+    """Times on the CPU."""
+    lines = []
+    for row in rows:
+        what, scale, unit = HOST[row["what"]]
+        spread = f"{row['us_min'] * scale:.2f} to {row['us_max'] * scale:.2f}"
+        lines.append([what, row["contender"], f"{row['us'] * scale:.2f} {unit}", spread])
+    return markdown(["what", "who", "median", "least to greatest"], lines)
+
+
+def render(name: str, documents: dict[str, Document]) -> str:
+    """One table with the files it was read from, as Markdown.
+
+    Args:
+        name: of the table.
+        documents: results by the path the README links.
+
+    Raises:
+        ValueError: no such table, or no rows for it.
+    """
+    if name not in ("summary", "host", *SUITES):
+        raise ValueError(f"table {name!r}: must be summary, host or a suite of {', '.join(SUITES)}")
+    wanted: Callable[[Row], bool]
+    wanted = (lambda row: row["suite"] in SUITES) if name == "summary" else (lambda row: row["suite"] == name)
+    newest: dict[tuple, Row] = {}
+    source: dict[tuple, str] = {}
+    for path, document in sorted(documents.items(), key=lambda item: item[1]["environment"]["date"]):
+        for row in filter(wanted, document["rows"]):
+            newest[results.key(row)] = row
+            source[results.key(row)] = path
+    if not newest:
+        raise ValueError(f"table {name!r}: no results file has rows for it")
+    rows = list(newest.values())
+    table = {"summary": summary_table, "host": host_table}.get(name, suite_table)(rows)
+    used = [_source(path, documents[path]["environment"]) for path in dict.fromkeys(source.values())]
+    return "\n".join([*table, "", "Measured: " + "; ".join(used) + ".", ""])
+
+
+def _source(path: str, environment: dict[str, Any]) -> str:
+    return (
+        f"[{Path(path).name}]({path}) ({environment['gpu']}, torch {environment['torch']}, "
+        f"{environment['date'][:10]}, commit {environment['commit'][:10]})"
+    )
+
+
+def fill(text: str, documents: dict[str, Document]) -> str:
+    """The README with every marked table rendered anew.
+
+    Raises:
+        ValueError: a marker is not closed, or a table cannot be rendered.
+    """
+    filled, count = MARKED.subn(lambda m: m[1] + render(m["name"], documents) + m[4], text)
+    if count != text.count(OPENING):
+        raise ValueError(f"{text.count(OPENING)} opening benchmark markers, {count} with their closing one")
+    return filled
+
+
+def main(arguments: list[str]) -> int:
+    """Write, or with --check only compare: 1 when the README is out of date."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.table",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if the README is out of date"
+    )
+    parser.add_argument("--readme", type=Path, default=Path("README.md"))
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
+    args = parser.parse_args(arguments)
+    documents = {path.as_posix(): results.load(path) for path in sorted(args.results.glob("*.json"))}
+    text = args.readme.read_text(encoding="utf-8")
+    filled = fill(text, documents)
+    if filled == text:
+        return 0
+    if args.check:
+        print(f"{args.readme} is out of date: run python -m benchmarks.table", file=sys.stderr)
+        return 1
+    args.readme.write_text(filled, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contenders: what they compute and how a plan is named."""
+
+import pytest
+import torch
+
+import cutegemm
+from benchmarks import contenders, correctness, inputs
+from benchmarks.results import Case
+
+CASE = Case(suite="small", dtype="bf16", majors="kk", m=64, n=128, k=64)
+
+
+def test_cublas_is_right():
+    """The baseline computes A @ B into out; it has no plan to tell."""
+    contender = contenders.make("cublas", CASE)
+    correctness.check(contender.call, inputs.make_sets(CASE, "cpu", 1)[0])
+    assert (contender.name, contender.plan) == ("cublas", None)
+
+
+@pytest.mark.parametrize("majors", inputs.MAJORS)
+def test_problem_of_a_case_is_that_of_its_tensors(majors):
+    """The problem built from a case has the extents and strides of the tensors drawn for it."""
+    case = Case(suite="odd", dtype="fp16", majors=majors, m=48, n=64, k=80)
+    problem = contenders.problem(case)
+    x = inputs.make_sets(case, "cpu", 1)[0]
+    assert (problem.m, problem.n, problem.k) == (48, 64, 80)
+    for operand, tensor in ((problem.a, x.a), (problem.b, x.b), (problem.d, x.out)):
+        assert operand.strides[:2] == tensor.stride() and str(tensor.dtype) == "torch.float16"
+        assert operand.dtype is cutegemm.DType.FP16
+
+
+@pytest.mark.parametrize("size", [(4096, 4096, 4096), (4095, 4097, 1023)])
+def test_plan_label_is_one_line(size):
+    """A plan's label is one line that begins with its launches and names the tile."""
+    m, n, k = size
+    plan = cutegemm.plan(cutegemm.GemmSpec(), cutegemm.problem(m, n, k, majors="kk"))
+    label = contenders.plan_label(plan)
+    assert "\n" not in label and label.startswith(" -> ".join(step.name for step in plan.steps))
+    assert f"tile {'x'.join(map(str, plan.config.tile))}" in label and "raster " in label
+
+
+@pytest.mark.gpu
+def test_cutegemm_is_right_on_the_gpu():
+    """The contender that is timed computes A @ B and names its plan."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    contender = contenders.make("cutegemm", CASE)
+    correctness.check(contender.call, inputs.make_sets(CASE, "cuda", 1)[0])
+    assert contender.name == "cutegemm" and "tile" in contender.plan

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README tables from results files."""
+
+import pytest
+
+from benchmarks import results, table
+from benchmarks.results import Case, Measurement
+
+README = """# T
+<!-- benchmark:odd -->
+old
+<!-- /benchmark:odd -->
+text
+<!-- benchmark:summary -->
+<!-- /benchmark:summary -->
+"""
+
+
+def document(us: float = 10.0, date: str = "2026-01-02", suite: str = "odd") -> dict:
+    case = Case(suite=suite, dtype="bf16", majors="kk", m=127, n=4099, k=513)
+    times = {
+        name: Measurement(us=t, us_min=t, us_max=t, rounds=3)
+        for name, t in (("cutegemm", us), ("cublas", 35.0))
+    }
+    environment = {"gpu": "H200", "torch": "2.11", "date": f"{date}T10:00:00", "commit": "0123456789abcdef"}
+    rows = results.case_rows(case, times, plans={}, regime="sustained", baseline="cublas")
+    return {"schema": 1, "environment": environment, "rows": rows}
+
+
+def test_suite_table_in_full():
+    """A suite's table has a line a problem and says where its figures come from."""
+    assert table.render("odd", {"benchmarks/results/r.json": document()}) == (
+        "| M×N×K | dtype | majors | regime | µs | TFLOP/s | cuBLAS µs | × cuBLAS |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        "| 127×4099×513 | bf16 | kk | sustained | 10.0 | 53 | 35.0 | **3.50** |\n"
+        "\n"
+        "Measured: [r.json](benchmarks/results/r.json) (H200, torch 2.11, 2026-01-02, commit 0123456789).\n"
+    )
+
+
+def test_summary_table_has_the_geometric_mean():
+    """The summary has a line a suite with its mean and extremes."""
+    other = document(us=70.0, suite="small")
+    text = table.render("summary", {"a.json": document(), "b.json": other})
+    assert "| odd | bf16 | kk | sustained | 1 | **3.50** | 3.50 | 3.50 |" in text
+    assert "| small | bf16 | kk | sustained | 1 | **0.50** | 0.50 | 0.50 |" in text
+    assert "[a.json](a.json)" in text and "[b.json](b.json)" in text
+
+
+def test_host_table_in_units_for_readers():
+    """A call is in microseconds, a compile in seconds."""
+    rows = []
+    for what, us in (("call", 7.25), ("first_kernel", 2.5e6)):
+        measured = {"cutegemm": Measurement(us=us, us_min=us / 2, us_max=us * 2, rounds=3)}
+        rows += results.host_rows(what, measured, "cublas")
+    text = table.render("host", {"h.json": document() | {"rows": rows}})
+    assert "| one call, 256³ | cutegemm | 7.25 µs | 3.62 to 14.50 |" in text
+    assert "| first kernel of a spec | cutegemm | 2.50 s | 1.25 to 5.00 |" in text
+
+
+def test_newest_row_wins_whatever_the_file_is_called():
+    """Of two measurements of one thing the later stands, and only its file is named."""
+    documents = {"a.json": document(us=5.0, date="2026-01-09"), "b.json": document(us=10.0)}
+    text = table.render("odd", documents)
+    assert "**7.00**" in text and "**3.50**" not in text and "b.json" not in text
+
+
+def test_fill_replaces_between_markers_only_and_settles():
+    """Text around the markers stays, and filling a filled README changes nothing."""
+    documents = {"r.json": document()}
+    once = table.fill(README, documents)
+    assert once.startswith("# T\n<!-- benchmark:odd -->\n| M×N×K") and "old" not in once
+    assert "<!-- /benchmark:odd -->\ntext\n<!-- benchmark:summary -->\n| suite" in once
+    assert table.fill(once, documents) == once
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- benchmark:odd -->\n", "1 opening benchmark markers, 0 with their closing one"),
+        (
+            "<!-- benchmark:even -->\n<!-- /benchmark:even -->",
+            "table 'even': must be summary, host or a suite of",
+        ),
+        (
+            "<!-- benchmark:small -->\n<!-- /benchmark:small -->",
+            "table 'small': no results file has rows for it",
+        ),
+    ],
+)
+def test_fill_refuses(text, message):
+    """An unclosed marker, an unknown table and a table without rows are refused."""
+    with pytest.raises(ValueError, match=message):
+        table.fill(text, {"r.json": document()})
+
+
+def test_command_checks_then_writes(tmp_path, capsys):
+    """--check fails on an old README and writes nothing; after writing it passes."""
+    (tmp_path / "r").mkdir()
+    results.save(tmp_path / "r" / "x.json", document())
+    readme = tmp_path / "README.md"
+    readme.write_text(README, encoding="utf-8")
+    words = ["--readme", str(readme), "--results", str(tmp_path / "r")]
+    assert table.main([*words, "--check"]) == 1
+    assert "out of date: run python -m benchmarks.table" in capsys.readouterr().err
+    assert readme.read_text(encoding="utf-8") == README
+    assert table.main(words) == 0
+    assert table.main([*words, "--check"]) == 0 and "**3.50**" in readme.read_text(encoding="utf-8")
