@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`build(spec)` -> `Gemm`: a family of kernels under one spec, and the run path."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from cutegemm import arguments, cache, loader, resources
+from cutegemm.compile import Artifact, record_launches
+from cutegemm.dtypes import DType
+from cutegemm.plan import KernelPlan, plan
+from cutegemm.problem import Problem
+from cutegemm.problem import problem as make_problem
+from cutegemm.spec import AUTO, GemmSpec
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One problem's kernel: its plan and the GEMM launch's compiled artifact (None when D is empty)."""
+
+    plan: KernelPlan
+    artifact: Artifact | None
+
+    @property
+    def ptx(self) -> str:
+        """The GEMM kernel's PTX."""
+        return self.artifact.ptx if self.artifact else ""
+
+    @property
+    def sass(self) -> str:
+        """The GEMM kernel's machine code as text; needs nvdisasm."""
+        return resources.sass(self.artifact.cubin) if self.artifact else ""
+
+    @property
+    def resources(self) -> resources.Resources | None:
+        """Registers, spills, shared memory, code size, instructions."""
+        return self.artifact.resources if self.artifact else None
+
+
+class Gemm:
+    """Kernels built under one `GemmSpec`, compiled on first need and kept.
+
+    Attributes:
+        spec: the declaration.
+        plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
+    """
+
+    def __init__(self, spec: GemmSpec, representative: Problem) -> None:
+        self.spec = spec
+        self._representative = representative
+        self._prepared: dict[tuple, Callable] = {}
+        self._lock = threading.Lock()
+        self.plan = plan(spec, representative)
+
+    def kernel(self, of: Problem | None = None) -> Kernel:
+        """The kernel that serves a problem (default: the representative), compiled if need be.
+
+        Raises:
+            PlanError: the spec cannot serve the problem.
+            CompileError: the kernel does not compile.
+        """
+        chosen = self.plan if of is None else plan(self.spec, of)
+        return Kernel(chosen, cache.artifact(chosen.config) if chosen.steps else None)
+
+    @property
+    def ptx(self) -> str:
+        """PTX of the representative kernel."""
+        return self.kernel().ptx
+
+    @property
+    def sass(self) -> str:
+        """Machine code of the representative kernel; needs nvdisasm."""
+        return self.kernel().sass
+
+    @property
+    def resources(self) -> resources.Resources:
+        """Resources of the representative kernel."""
+        return self.kernel().resources
+
+    def workspace_bytes(self, of: Problem) -> int:
+        """Device memory that `run` needs for a problem beside its operands, in bytes."""
+        return plan(self.spec, of).workspace_bytes
+
+    def warm(self, problems: Iterable[Problem]) -> None:
+        """Compile every kernel the problems need, in parallel subprocesses where more than one is missing."""
+        plans = [plan(self.spec, p) for p in problems]
+        cache.ensure([step.config for p in plans for step in p.steps])
+
+    def launches(self, of: Problem, addresses: tuple[int, int, int, int] = (1 << 20, 2 << 20, 3 << 20, 4 << 20),
+                 alpha: float = 1.0, beta: float = 1.0, workspace: int = 5 << 20) -> list[loader.Launch]:  # fmt: skip
+        """Run the real host code of a run with CUDA replaced: every launch with its parameters, on any machine.
+
+        Args:
+            of: the problem.
+            addresses: of a, b, c and d.
+            workspace: address of the workspace.
+        """
+        found = []
+        for config, args in arguments.launch_arguments(
+            plan(self.spec, of), addresses, workspace, (alpha, beta), 0
+        ):
+            artifact = cache.artifact(config)
+            found += record_launches(artifact.obj, artifact.ptx, args)
+        return found
+
+    def run(self, a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: float = 1.0, beta: float | None = None,
+            backend: str | None = None, workspace: Any = None) -> Any:  # fmt: skip
+        """D = alpha * a @ b + beta * c (or the spec's epilogue), on the current stream, without synchronising.
+
+        Args:
+            a: (M, K) or (L, M, K); b: (K, N) or (L, K, N); any strides. A 2-D operand serves every batch.
+            c: None or (M, N), (L, M, N); not read when beta is 0.
+            out: where D goes; may be c itself. None allocates a row-major tensor.
+            alpha, beta: scalars; beta None means 1 with c and 0 without.
+            backend: None (the GPU for CUDA tensors, "reference" for CPU tensors), "gpu" or "reference".
+            workspace: a CUDA uint8 tensor of at least `workspace_bytes`; None takes it from torch's allocator.
+
+        Returns:
+            D: `out`, or a new tensor (M, N) or (L, M, N).
+
+        Raises:
+            InputError: a tensor or scalar breaks a rule; nothing has been written.
+            PlanError: the spec cannot serve these operands.
+            HardwareError: the tensors' device is not a Hopper GPU.
+        """
+        key = _key(a, b, c, out, beta, backend)
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._prepare(key, (a, b, c, out), beta, backend)
+        return prepared(a, b, c, out, alpha, beta, workspace)
+
+    def _prepare(self, key: tuple | None, inputs: tuple, beta: float | None, backend: str | None) -> Callable:
+        """Validate a call of a new kind and keep what every call of that kind needs."""
+        from cutegemm.run import prepare  # imports torch
+
+        prepared = prepare(self.spec, inputs, beta, backend)
+        if key is not None:
+            with self._lock:
+                self._prepared[key] = prepared
+        return prepared
+
+    def __str__(self) -> str:
+        lines = [repr(self.spec), str(self.plan)]
+        if self.plan.steps:
+            lines.append(f"compiled: {self.resources}")
+        return "\n".join(lines)
+
+
+def _key(a: Any, b: Any, c: Any, out: Any, beta: float | None, backend: str | None) -> tuple | None:
+    """What distinguishes one kind of call from another: layouts, types, devices; no addresses beyond alignment.
+
+    None where the call must be validated afresh each time (autograd state, or inputs that are no tensors).
+    """
+    key: list[Any] = [backend, beta is not None and beta == 0]
+    for tensor in (a, b, c, out):
+        if tensor is None:
+            key.append(None)
+            continue
+        try:
+            if tensor.requires_grad:
+                return None
+            key.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15))
+        except (AttributeError, RuntimeError):
+            return None
+    return tuple(key)
+
+
+def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
+    """Declare and compile: a `Gemm` for `spec`, with `problem`'s kernel (or the representative one) compiled.
+
+    Args:
+        spec: what to build.
+        problem: the representative problem; None is 4096^3, 16-byte aligned, no C, in the spec's types and majors.
+
+    Raises:
+        PlanError: the spec cannot serve the problem.
+        CompileError: the kernel does not compile.
+    """
+    gemm = Gemm(spec, problem if problem is not None else representative(spec))
+    gemm.kernel()
+    return gemm
+
+
+def representative(spec: GemmSpec) -> Problem:
+    """The problem a bare spec is planned for: 4096^3, aligned, bf16 and row-major where the spec leaves it open."""
+    ab = next((x for x in (spec.a_dtype, spec.b_dtype) if x != AUTO), DType.BF16)
+    majors = ("k" if spec.a_major == AUTO else spec.a_major) + ("n" if spec.b_major == AUTO else spec.b_major)
+    d_dtype = None if spec.d_dtype == AUTO else spec.d_dtype
+    reads_c = spec.epilogue != AUTO and "c" in spec.epilogue.names("matrix")
+    c_dtype = (ab if spec.c_dtype == AUTO else spec.c_dtype) if reads_c else None
+    d_major = "n" if spec.d_major == AUTO else spec.d_major
+    return make_problem(
+        4096, 4096, 4096, dtype=ab, d_dtype=d_dtype, c_dtype=c_dtype, majors=majors, d_major=d_major
+    )
+
+
+__all__ = ["Gemm", "Kernel", "build", "representative"]

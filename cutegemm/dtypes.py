@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Element types of operands, results and accumulators, without importing torch or the DSL."""
+
+from __future__ import annotations
+
+import enum
+
+from cutegemm.errors import SpecError, field_error
+
+
+class DType(enum.Enum):
+    """An element type; the value is the name used in specs, plans and result files."""
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+    @property
+    def bits(self) -> int:
+        """Width of one element in bits."""
+        return 32 if self is DType.FP32 else 16
+
+    @property
+    def bytes(self) -> int:
+        """Width of one element in bytes."""
+        return self.bits // 8
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+_ALIASES = {
+    "fp16": DType.FP16, "float16": DType.FP16, "half": DType.FP16, "f16": DType.FP16,
+    "bf16": DType.BF16, "bfloat16": DType.BF16,
+    "fp32": DType.FP32, "float32": DType.FP32, "float": DType.FP32, "f32": DType.FP32,
+}  # fmt: skip
+
+
+def as_dtype(value: object, field: str = "dtype") -> DType:
+    """Turn a `DType`, a name such as "bf16" or "float32", or a `torch.dtype` into a `DType`.
+
+    Raises:
+        SpecError: the value names no type this library computes with.
+
+    Example:
+        >>> as_dtype("bfloat16")
+        'bf16'
+    """
+    if isinstance(value, DType):
+        return value
+    name = str(value).removeprefix("torch.").lower()
+    if name not in _ALIASES:
+        raise field_error(SpecError, field, value, "must be one of fp16, bf16, fp32")
+    return _ALIASES[name]

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels, in the CuTe DSL for sm_90a. Importing a module of this package imports the DSL.
+
+A driver per family: `warp_specialized`, `multistage`, `simt`, `relayout`. A driver shows set-up, role
+dispatch and the tile loop; everything else is a module of its own (`operands`, `ring`, `tma_load`,
+`gather`, `mainloop`, `scheduler`, `fusion`, `store`), none of which imports a driver.
+
+Legend of tensor names and shape comments:
+    m global memory, g a CTA's view of it, s shared memory, r registers (mA, gA, sA, rA)
+    tXyA = tensor A in memory y partitioned for X (tCrA: WGMMA's descriptor of A; tAsA: TMA's slice of sA)
+    UPPER case extents are compiled in (BLK_M, BLK_N, BLK_K, STAGE, EPI_N); lower case are run-time (m, n, k, l)
+"""

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Global tensors from addresses and strides, shared-memory layouts, and TMA atoms of the operands."""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+from cutegemm import hardware as hw
+from cutegemm.config import KernelConfig, MatrixConfig
+from cutegemm.dtypes import DType
+
+NUMERIC = {DType.FP16: cutlass.Float16, DType.BF16: cutlass.BFloat16, DType.FP32: cutlass.Float32}
+
+_ATOMS = warpgroup.SmemLayoutAtomKind
+_LAYOUT_ATOM = {
+    (True, "128B"): _ATOMS.K_SW128, (True, "64B"): _ATOMS.K_SW64,
+    (True, "32B"): _ATOMS.K_SW32, (True, "none"): _ATOMS.K_INTER,
+    (False, "128B"): _ATOMS.MN_SW128, (False, "64B"): _ATOMS.MN_SW64,
+    (False, "32B"): _ATOMS.MN_SW32, (False, "none"): _ATOMS.MN_INTER,
+}  # fmt: skip
+_SPANS = (("128B", 128), ("64B", 64), ("32B", 32), ("none", 16))  # name, bytes of one swizzled row
+
+
+def global_tensor(matrix: MatrixConfig, address, shape, strides, axes: str) -> cute.Tensor:
+    """A view of global memory of the given shape.
+
+    Args:
+        matrix: dtype and the unit-stride axis.
+        address: Int64.
+        shape: (rows, cols, batch), Int32.
+        strides: (row, col, batch), Int64 elements; the unit-stride axis becomes the constant 1.
+        axes: names of the first two axes, e.g. "mk".
+    """
+    numeric = NUMERIC[matrix.dtype]
+    tma = matrix.load == "tma"
+    step = hw.TMA_ALIGN // matrix.dtype.bytes if tma else 1
+    ptr = cute.make_ptr(
+        numeric, address, cute.AddressSpace.gmem, assumed_align=hw.TMA_ALIGN if tma else matrix.dtype.bytes
+    )
+    known = tuple(
+        1 if axis == matrix.major else cute.assume(stride, divby=step)
+        for axis, stride in zip(axes + "l", strides)
+    )
+    return cute.make_tensor(ptr, cute.make_layout(shape, stride=known))
+
+
+def operand_layout(
+    matrix: MatrixConfig, rows: int, depth: int, stages: int, swizzle: str
+) -> cute.ComposedLayout:
+    """The shared-memory ring of A or B: (rows, BLK_K, STAGE) in a layout WGMMA and TMA both read."""
+    k_major = matrix.major not in ("m", "n")
+    atom = warpgroup.make_smem_layout_atom(_LAYOUT_ATOM[k_major, swizzle], NUMERIC[matrix.dtype])
+    return cute.tile_to_shape(atom, (rows, depth, stages), order=(0, 1, 2) if k_major else (1, 0, 2))
+
+
+def epilogue_layout(config: KernelConfig) -> cute.ComposedLayout:
+    """The epilogue's buffers: (WGMMA_M, EPI_N, CONSUMERS * EPI_STAGE), one slice per warpgroup and stage."""
+    row_major = config.d.major != "m"
+    extent = (config.epi_n if row_major else hw.WGMMA_M) * config.d.dtype.bytes
+    swizzle = next(name for name, span in _SPANS if extent % span == 0)
+    atom = warpgroup.make_smem_layout_atom(_LAYOUT_ATOM[row_major, swizzle], NUMERIC[config.d.dtype])
+    shape = (hw.WGMMA_M, config.epi_n, config.consumers * config.epi_stages)
+    return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if row_major else (1, 0, 2))
+
+
+def tiled_mma(config: KernelConfig, warpgroups: int) -> cute.TiledMma:
+    """`warpgroups` stacked along M, each issuing m64 x BLK_N x k16."""
+    numeric = NUMERIC[config.a.dtype]
+    op = warpgroup.MmaF16BF16Op(
+        numeric,
+        cutlass.Float32,
+        (hw.WGMMA_M, config.tile[1], hw.WGMMA_K_BYTES // config.a.dtype.bytes),
+        warpgroup.OperandSource.SMEM,
+        OperandMajorMode.K if config.a.major not in ("m", "n") else OperandMajorMode.MN,
+        OperandMajorMode.K if config.b.major not in ("m", "n") else OperandMajorMode.MN,
+    )
+    return cute.make_tiled_mma(cute.make_mma_atom(op), (warpgroups, 1, 1))
+
+
+def load_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int], multicast: int):
+    """The TMA atom and coordinate tensor that load a `box` = (rows, BLK_K) tile to `multicast` CTAs."""
+    op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    atom, coords = cpasync.make_tiled_tma_atom(
+        op, tensor, cute.slice_(layout, (None, None, 0)), box, num_multicast=multicast
+    )
+    return atom, coords
+
+
+def store_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int]):
+    """The TMA atom and coordinate tensor that store a `box` = (WGMMA_M, EPI_N) tile."""
+    op = cpasync.CopyBulkTensorTileS2GOp()
+    atom, coords = cpasync.make_tiled_tma_atom(op, tensor, cute.slice_(layout, (None, None, 0)), box)
+    return atom, coords

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mainloop ring: shared-memory stages handed between producer and consumers by mbarriers.
+
+Barriers, per stage (source: PTX ISA, mbarrier):
+    full    the stage holds data.     Arrivals: one per loading agent of this CTA (the TMA warp's elected
+            thread, with the byte count TMA will deliver; every gathering thread) -> all consumers wait.
+    empty   the stage may be refilled. Arrivals: one per consumer warp of every CTA this CTA's TMA writes
+            into (its cluster row and column) -> this CTA's producer waits.
+
+A position in the ring is (stage, phase): the buffer and the parity that a consumer waits for. A producer
+waits for the opposite parity, so that the first pass over fresh barriers does not block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+
+def advance(stage: Any, phase: Any, stages: int) -> tuple[Any, Any]:
+    """The position after (stage, phase); the parity flips when the ring wraps."""
+    following = stage + 1
+    wrapped = cutlass.Int32(following == stages)
+    return following - wrapped * stages, phase ^ wrapped
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The barriers of one ring; `full` and `empty` point to STAGE mbarriers each."""
+
+    full: Any
+    empty: Any
+    stages: int
+    cluster: tuple[int, int]
+
+    def init(self, full_arrivals: int, consumer_warps: int) -> None:
+        """Initialise every barrier; call from one thread, then fence and synchronise the cluster."""
+        readers = self.cluster[0] + self.cluster[1] - 1
+        for stage in range(self.stages):
+            cute.arch.mbarrier_init(self.full + stage, full_arrivals)
+            cute.arch.mbarrier_init(self.empty + stage, readers * consumer_warps)
+
+    def wait_full(self, stage: Any, phase: Any) -> None:
+        """Consumer waits until the stage holds data."""
+        cute.arch.mbarrier_wait(self.full + stage, phase)
+
+    def wait_empty(self, stage: Any, phase: Any) -> None:
+        """Producer waits until every consumer has released the stage."""
+        cute.arch.mbarrier_wait(self.empty + stage, phase ^ 1)
+
+    def expect(self, stage: Any, size: int) -> None:
+        """The TMA warp's elected thread arrives on full and announces `size` bytes."""
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(self.full + stage, size)
+
+    @cute.jit
+    def release(self, stage: Any, rank: Any) -> None:
+        """A consumer warp tells every CTA that writes into this one that it has read the stage.
+
+        Lane i arrives at the i-th of those CTAs: the cluster row first, then the rest of the column.
+        """
+        lane = cute.arch.lane_idx()
+        cluster_m, cluster_n = self.cluster
+        if cutlass.const_expr(self.cluster == (1, 1)):
+            if lane == 0:
+                cute.arch.mbarrier_arrive(self.empty + stage)
+        else:
+            row = rank % cluster_m
+            below = lane - cluster_n
+            other_row = below + cutlass.Int32(below >= row)
+            in_row = cutlass.Int32(lane < cluster_n)
+            peer = in_row * (row + lane * cluster_m) + (1 - in_row) * (other_row + rank - row)
+            if lane < cluster_m + cluster_n - 1:
+                cute.arch.mbarrier_arrive(self.empty + stage, peer)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Problem`: one GEMM to solve, as shapes and memory layouts; no tensors, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutegemm import hardware as hw
+from cutegemm.dtypes import DType, as_dtype
+from cutegemm.errors import InputError, field_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operand:
+    """How one matrix lies in memory: strides of (row, column, batch) in elements, and the base's alignment.
+
+    `batch` is the extent of the batch mode: 1 when one matrix serves every batch. `align` is the largest
+    power of two, at most 16, that divides the base address, in bytes.
+    """
+
+    dtype: DType
+    rows: int
+    cols: int
+    strides: tuple[int, int, int]
+    batch: int = 1
+    align: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strides", _canonical(self))
+
+    @property
+    def unit_row(self) -> bool:
+        """Consecutive rows are adjacent (column-major)."""
+        return self.strides[0] == 1
+
+    @property
+    def unit_col(self) -> bool:
+        """Consecutive columns are adjacent (row-major)."""
+        return self.strides[1] == 1
+
+    def tma_reason(self) -> str | None:
+        """Why a tensor map cannot address this matrix, or None if it can (PTX ISA, tensor maps).
+
+        The base and every non-unit stride must be multiples of 16 bytes and one stride must be 1.
+        """
+        if not (self.unit_row or self.unit_col):
+            return "neither dimension has unit stride"
+        if self.align % hw.TMA_ALIGN:
+            return f"base address is aligned to {self.align} bytes, not {hw.TMA_ALIGN}"
+        leading = self.strides[0] if self.unit_col else self.strides[1]
+        for name, stride in (("leading stride", leading), ("batch stride", self.strides[2])):
+            size = stride * self.dtype.bytes
+            if size % hw.TMA_ALIGN:
+                return f"{name} is {size} bytes, no multiple of {hw.TMA_ALIGN}"
+            if not 0 < size < hw.TMA_MAX_STRIDE:
+                return f"{name} of {size} bytes is outside (0, 2**40)"
+        return None
+
+
+def round_up(value: int, step: int) -> int:
+    """The smallest multiple of `step` that is at least `value`."""
+    return -(-value // step) * step
+
+
+def _canonical(x: Operand) -> tuple[int, int, int]:
+    """Strides with those of extents 0 and 1, which address nothing, chosen so that TMA can use them.
+
+    A row vector is row-major and a column vector column-major where their one real stride allows it.
+    """
+    row, col, batch = x.strides
+    step = hw.TMA_ALIGN // x.dtype.bytes
+    if x.cols <= 1 and x.rows <= 1:
+        row, col = step, 1
+    elif x.rows <= 1:
+        row, col = (round_up(x.cols, step), 1) if col == 1 else (1, col)
+    elif x.cols <= 1:
+        row, col = (1, round_up(x.rows, step)) if row == 1 else (row, 1)
+    if x.batch <= 1:
+        batch = round_up(max(row * x.rows, col * x.cols, 1), step)
+    return row, col, batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """D[l, m, n] = epilogue(A[l, m, k] @ B[l, k, n], C[l, m, n]).
+
+    `a` is M x K, `b` is K x N, `c` (None when no C is read) and `d` are M x N; `batch` is L.
+
+    Raises:
+        InputError: a negative or too large extent.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    a: Operand
+    b: Operand
+    c: Operand | None
+    d: Operand
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k", "batch"):
+            value = getattr(self, name)
+            if not 0 <= value <= hw.MAX_EXTENT:
+                nearest = min(max(value, 0), hw.MAX_EXTENT)
+                raise field_error(InputError, name, value, f"must be from 0 to {hw.MAX_EXTENT}", nearest)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications plus additions of the product."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def min_bytes(self) -> int:
+        """Bytes of every operand read once and D written once."""
+        mats = [self.a, self.b, self.d] + ([self.c] if self.c else [])
+        return sum(x.rows * x.cols * x.batch * x.dtype.bytes for x in mats)
+
+
+def problem(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    batch: int = 1,
+    dtype: object = "bf16",
+    d_dtype: object = None,
+    c_dtype: object = None,
+    majors: str = "kn",
+    d_major: str = "n",
+) -> Problem:
+    """A contiguous, 16-byte-aligned problem, as freshly allocated tensors give it.
+
+    Args:
+        m, n, k, batch: extents.
+        dtype: of A and B.
+        d_dtype: of D; None means that of A.
+        c_dtype: of C; None means no C is read.
+        majors: A's then B's unit-stride axis: "kn" is row-major A and B, "kk" what BLAS calls TN.
+        d_major: "n" (row-major) or "m" (column-major), for D and C.
+
+    Example:
+        >>> problem(64, 64, 100).a.tma_reason()
+        'leading stride is 200 bytes, no multiple of 16'
+    """
+    ab = as_dtype(dtype)
+
+    def matrix(rows: int, cols: int, kind: DType, row_major: bool) -> Operand:
+        strides = (max(cols, 1), 1) if row_major else (1, max(rows, 1))
+        return Operand(dtype=kind, rows=rows, cols=cols, strides=(*strides, rows * cols), batch=batch)
+
+    d_kind = as_dtype(d_dtype) if d_dtype is not None else ab
+    c = None if c_dtype is None else matrix(m, n, as_dtype(c_dtype), d_major == "n")
+    return Problem(m=m, n=n, k=k, batch=batch, a=matrix(m, k, ab, majors[0] == "k"),
+                   b=matrix(k, n, ab, majors[1] == "n"), c=c, d=matrix(m, n, d_kind, d_major == "n"))  # fmt: skip
