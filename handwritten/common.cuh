@@ -108,3 +108,176 @@ __device__ __forceinline__ void tma_prefetch(const TensorMap* map) {
 // A row of a 128-byte-swizzled tile holds 8 chunks of 16 bytes; TMA puts chunk c of row r at c ^ (r % 8)
 // ("Swizzling modes", 5.5.6). Returns the byte offset of a chunk; the tile starts at a multiple of 1024.
 __device__ __forceinline__ int swizzled(int row, int chunk) { return row * 128 + ((chunk ^ row & 7) << 4); }
+
+__device__ __forceinline__ void tma_store(const TensorMap* map, const void* from, int x, int y) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+               "r"(smem_address(from)), "r"(x), "r"(y) : "memory");
+}
+// The same load, delivered to the same address (and barrier) of every CTA of the cluster in `mask`.
+__device__ __forceinline__ void tma_load_multicast(void* to, const TensorMap* map, Barrier* barrier, int x, int y,
+                                                   unsigned short mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(smem_address(to)), "l"(map), "r"(smem_address(barrier)), "r"(x), "r"(y),
+      "h"(mask) : "memory");
+}
+__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until all but N of this thread's committed stores have read their shared memory.
+template <int N>
+__device__ __forceinline__ void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+// Orders this thread's ordinary accesses to shared memory before later ones by TMA or wgmma (9.7.13.4).
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- Warpgroups and clusters ---------------------------------------------------------------------
+// bar.sync (9.7.13.1) among `threads` threads that use the same id; id 0 belongs to __syncthreads.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// setmaxnreg (9.7.20.5): a warpgroup gives registers back, or takes more from what others gave.
+template <int N>
+__device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N>
+__device__ __forceinline__ void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
+__device__ __forceinline__ int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// barrier.cluster (9.7.13.3): all threads of all CTAs of the cluster.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// Arrives on the barrier at the same address in the CTA of that rank (mapa, 9.7.9.22).
+__device__ __forceinline__ void barrier_arrive_remote(Barrier* barrier, int rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "}\n" ::"r"(smem_address(barrier)), "r"(rank) : "memory");
+}
+
+// ---- wgmma (9.7.15): D (64 x N, fp32, registers) += A (64 x 16) * B (16 x N), both in shared memory ---
+// An operand tile is rows of 128 bytes, 128-byte swizzled, as TMA writes them. K-major: a row holds 64 of
+// k. M- or N-major: a row holds 64 of m (or n), and tiles wider than 64 are several such boxes of BK rows.
+constexpr bool A_MN_MAJOR = A_COL;
+constexpr bool B_MN_MAJOR = !B_COL;
+
+// The matrix descriptor (9.7.15.5.1): address, strides and swizzle mode, in units of 16 bytes.
+template <bool MN_MAJOR, int BK>
+__device__ __forceinline__ unsigned long long descriptor(const void* tile) {
+  constexpr unsigned long long SWIZZLE_128B = 1ull << 62;
+  constexpr unsigned long long EIGHT_ROWS = 1024 >> 4;                           // one swizzle pattern
+  constexpr unsigned long long NEXT_BOX = MN_MAJOR ? BK * 128 >> 4 : 1;          // unused when K-major
+  return SWIZZLE_128B | EIGHT_ROWS << 32 | NEXT_BOX << 16 | (smem_address(tile) & 0x3ffff) >> 4;
+}
+// How far a descriptor moves for the next 16 of k: 32 bytes along a row, or 16 rows.
+template <bool MN_MAJOR>
+constexpr int K_STEP = (MN_MAJOR ? 16 * 128 : 32) >> 4;
+
+// Starts the copy of an operand tile: `ROWS` of m (or n) from mn0, BK of k from k0.
+template <bool MN_MAJOR, int ROWS, int BK>
+__device__ __forceinline__ void load_operand(char* to, const TensorMap* map, Barrier* barrier, int mn0, int k0) {
+  if (MN_MAJOR) {
+    for (int box = 0; box < ROWS / 64; ++box) tma_load(to + box * BK * 128, map, barrier, mn0 + box * 64, k0);
+  } else {
+    tma_load(to, map, barrier, k0, mn0);
+  }
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N>
+__device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+
+#define ACC4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define ACC16(i) ACC4(i), ACC4((i) + 4), ACC4((i) + 8), ACC4((i) + 12)
+#define ACC64(i) ACC16(i), ACC16((i) + 16), ACC16((i) + 32), ACC16((i) + 48)
+#define REG0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define REG1 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define REG2 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define REG3 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define REG4 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define REG5 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define REG6 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define REG7 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+// The asm text of one wgmma: register list, then operand numbers of A, B, accumulate and the two majors.
+#define WGMMA_TEXT(n, list, a, b, add, ta, tb)                                                          \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, %" #add ", 0;\n"                                                  \
+  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." HALF_PTX "." HALF_PTX " {" list "}, %" #a ", %" #b    \
+  ", p, 1, 1, %" #ta ", %" #tb ";\n}\n"
+#define WGMMA_INPUTS "l"(a), "l"(b), "r"(int(add)), "n"(int(A_MN_MAJOR)), "n"(int(B_MN_MAJOR))
+
+__device__ __forceinline__ void wgmma(float (&d)[16], unsigned long long a, unsigned long long b, bool add) {
+  asm volatile(WGMMA_TEXT(32, REG0, 16, 17, 18, 19, 20) : ACC16(0) : WGMMA_INPUTS);
+}
+__device__ __forceinline__ void wgmma(float (&d)[32], unsigned long long a, unsigned long long b, bool add) {
+  asm volatile(WGMMA_TEXT(64, REG0 "," REG1, 32, 33, 34, 35, 36) : ACC16(0), ACC16(16) : WGMMA_INPUTS);
+}
+__device__ __forceinline__ void wgmma(float (&d)[64], unsigned long long a, unsigned long long b, bool add) {
+  asm volatile(WGMMA_TEXT(128, REG0 "," REG1 "," REG2 "," REG3, 64, 65, 66, 67, 68) : ACC64(0) : WGMMA_INPUTS);
+}
+__device__ __forceinline__ void wgmma(float (&d)[128], unsigned long long a, unsigned long long b, bool add) {
+  asm volatile(WGMMA_TEXT(256, REG0 "," REG1 "," REG2 "," REG3 "," REG4 "," REG5 "," REG6 "," REG7, 128, 129, 130, 131, 132) : ACC64(0), ACC64(64) : WGMMA_INPUTS);
+}
+
+// ---- Epilogue of the 16-bit stages ------------------------------------------------------------------
+// D = alpha * acc + beta * C, guarded at the edges. C is not read when beta is zero.
+struct Output {
+  int M, N;
+  float alpha, beta;
+  const half16* C;
+  int64 ldc;
+  half16* D;
+  int64 ldd;
+
+  // Two neighbouring elements; col is even, so that both fit one aligned access when both are inside.
+  __device__ __forceinline__ void pair(int row, int col, float x, float y) const {
+    if (row >= M || col >= N) return;
+    if (col + 1 == N) {
+      D[row * ldd + col] = blend(alpha, x, beta, C, row * ldc + col);
+      return;
+    }
+    x *= alpha, y *= alpha;
+    if (beta != 0) {
+      const float2 c = unpack(*reinterpret_cast<const half16x2*>(&C[row * ldc + col]));
+      x += beta * c.x, y += beta * c.y;
+    }
+    *reinterpret_cast<half16x2*>(&D[row * ldd + col]) = pack(x, y);
+  }
+
+  // Eight neighbouring elements from shared memory, 16 bytes of C and of D; col is a multiple of 8.
+  __device__ __forceinline__ void eight(int row, int col, const float* acc) const {
+    if (row >= M || col >= N) return;
+    if (col + 8 > N) {
+      for (int i = 0; col + i < N; ++i) D[row * ldd + col + i] = blend(alpha, acc[i], beta, C, row * ldc + col + i);
+      return;
+    }
+    union Vector {
+      uint4 bits;
+      half16x2 pair[4];
+    } c{}, d;
+    if (beta != 0) c.bits = *reinterpret_cast<const uint4*>(&C[row * ldc + col]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 x = *reinterpret_cast<const float2*>(acc + 2 * i), y = unpack(c.pair[i]);
+      d.pair[i] = pack(alpha * x.x + beta * y.x, alpha * x.y + beta * y.y);
+    }
+    *reinterpret_cast<uint4*>(&D[row * ldd + col]) = d.bits;
+  }
+};
+
+// A wgmma accumulator: in a group of 8 columns a thread holds 2 neighbours of row lane/4, and of the row 8 below.
+template <int N>
+__device__ __forceinline__ void store_accumulator(const Output& out, const float (&acc)[N], int row0, int col0) {
+  const int row = row0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  const int col = col0 + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < N; i += 4) {
+    out.pair(row, col + i * 2, acc[i], acc[i + 1]);
+    out.pair(row + 8, col + i * 2, acc[i + 2], acc[i + 3]);
+  }
+}

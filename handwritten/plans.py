@@ -132,3 +132,17 @@ def plan_tma(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan:
     arguments = (*_operand_maps(stage, problem), *_sizes(problem), ctypes.c_float(problem.alpha), *_c_and_d(problem))
     constants = stage.constants
     return Plan([Launch("gemm", _grid(stage, problem), constants["THREADS"], constants["SMEM"], arguments)])
+
+
+def plan_persistent(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan:
+    """As many clusters as the GPU holds, or as there are pairs of tiles; every operand by tensor map."""
+    constants, (m, n, _) = stage.constants, problem.mnk
+    cluster = constants["CLUSTER"]
+    pairs = -(-m // (cluster * constants["BM"])) * -(-n // constants["BN"])
+    span = constants["SPAN"]
+    d_map = tensor_map(problem, problem.d, span)
+    c_map = d_map if problem.c is None else tensor_map(problem, problem.c, span)
+    floats = (ctypes.c_float(problem.alpha), ctypes.c_float(problem.beta))
+    arguments = (*_operand_maps(stage, problem), c_map, d_map, *_sizes(problem), *floats)
+    grid = (cluster * min(pairs, sms // cluster), 1, 1)
+    return Plan([Launch("gemm", grid, constants["THREADS"], constants["SMEM"], arguments)])

@@ -18,7 +18,7 @@ from cutegemm.errors import GemmError, check
 from cutegemm.hardware import H200
 from handwritten import compile as compiler
 from handwritten import resources
-from handwritten.plans import Plan, PlanFunction, plan_pointers, plan_tma
+from handwritten.plans import Plan, PlanFunction, plan_persistent, plan_pointers, plan_tma
 from handwritten.problem import ELEMENT_BYTES, Limits, Problem, contiguous
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ def read_constants(source: str, given: dict[str, int]) -> dict[str, int]:
 
 ANY = Limits()
 VECTORS = Limits(n=4, k=4, align=16, col_major=False)
+TMA = Limits(align=16)
 
 _STAGES = (
     Stage(
@@ -230,6 +231,51 @@ _STAGES = (
         limits=VECTORS,
         instruction=r"UTMALDG",
         planner=plan_tma,
+    ),
+    Stage(
+        file="16_wgmma_serial.cu",
+        idea="TMA fills swizzled shared memory, wgmma multiplies from it, in turn",
+        dtypes=HALVES,
+        limits=TMA,
+        instruction=r"HGMMA\.64x64x16",
+        planner=plan_tma,
+    ),
+    *(
+        Stage(
+            file="17_wgmma_shapes.cu",
+            variant=f"n{n}",
+            macros={"WGMMA_N": n},
+            idea=f"128 rows in two m-steps, instruction m64n{n}k16",
+            dtypes=HALVES,
+            limits=TMA,
+            instruction=rf"HGMMA\.64x{n}x16",
+            planner=plan_tma,
+        )
+        for n in (32, 64, 128, 256)
+    ),
+    Stage(
+        file="18_producer_consumer.cu",
+        idea="one warpgroup loads ahead into a ring, two multiply",
+        dtypes=HALVES,
+        limits=TMA,
+        instruction=r"USETMAXREG",
+        planner=plan_tma,
+    ),
+    Stage(
+        file="19_staged_epilogue.cu",
+        idea="accumulators cross shared memory so that C and D move in rows",
+        dtypes=HALVES,
+        limits=TMA,
+        instruction=r"STG\.E\.128",
+        planner=plan_tma,
+    ),
+    Stage(
+        file="20_persistent_cluster.cu",
+        idea="resident CTAs in pairs multicast B; C and D by TMA under the next tile",
+        dtypes=HALVES,
+        limits=TMA,
+        instruction=r"UTMALDG\.2D\.MULTICAST",
+        planner=plan_persistent,
     ),
 )
 
