@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cutegemm.emulator.group import Part
 from cutegemm.emulator.memory import OFFSET_MASK, POLL_COST, Fault, _resolve, lane_of
 from cutegemm.emulator.program import RANK_SHIFT, SHARED_WINDOW
 from cutegemm.emulator.values import ND
@@ -54,10 +55,11 @@ def bar_sync(group, m, number, count) -> bool:
     """barrier.cta.sync: wait for `count` threads, or all that have not exited."""
     bar = group.cta.barrier(_uniform(number))
     if group.bar_ticket is None:
+        count = None if count is None else _uniform(count)
         group.bar_ticket = bar.generation
         if group.tracker is not None:
             group.tracker.release_to(bar)
-        bar.arrive(group, m, None if count is None else _uniform(count))
+        bar.arrive(group, m, count)
     if bar.generation == group.bar_ticket:
         group.waiting = ("barrier", bar)
         return False
@@ -94,7 +96,7 @@ def bar_red(group, m, number, count, p, operation):
 def _uniform(x) -> int:
     if x.__class__ is ND:
         if not (x == x[0]).all():
-            raise Fault("a barrier operand differs between the warps of one group; run with warps_per_group=1")
+            raise Part(x.reshape(-1, WARP)[:, 0])
         return int(x[0])
     return x
 
@@ -237,20 +239,18 @@ def mbarrier_wait(group, m, address, state, parity, may_block):
     try_wait is allowed to give up; it does when nothing else can move, and at random under the random policy.
     """
     device = group.device
-    done = True
-    for (where, s), _ in _targets(group, m, address, state).items():
-        bar = find(group, where)
-        complete = bar.phase & 1 != s if parity else bar.phase > s
-        if not complete:
-            group.waiting = ("mbarrier", bar, s)
-            done = False
-    if done:
+    targets = [(find(group, where), s) for where, s in _targets(group, m, address, state)]
+    incomplete = [(bar, s) for bar, s in targets if not (bar.phase & 1 != s if parity else bar.phase > s)]
+    if not incomplete:
         if may_block and device.fails_spuriously():
             return False
         if group.tracker is not None:
-            for where, s in _targets(group, m, address, state):
-                group.tracker.waited(find(group, where), s, parity)
+            for bar, s in targets:
+                group.tracker.waited(bar, s, parity)
         return True
+    group.waiting = ("mbarrier", *incomplete[0])
+    if len(incomplete) < len(targets) and len(group.warps) > 1 and not group.stack:
+        _part_by_completion(group, m, address, state, incomplete)
     if not may_block:
         group.budget -= POLL_COST
         return False
@@ -258,3 +258,14 @@ def mbarrier_wait(group, m, address, state, parity, may_block):
         group.budget -= POLL_COST
         return False
     return None
+
+
+def _part_by_completion(group, m, address, state, incomplete) -> None:
+    """Part the warps whose phase is complete from those that must wait, which may be waiting for the former."""
+    late = {(id(bar), s) for bar, s in incomplete}
+    keys = np.zeros(len(group.warps), bool)
+    for lane in range(0, group.lanes, WARP):
+        live = [lane + i for i in range(WARP) if m is None or m[lane + i]]
+        keys[lane // WARP] = any((id(find(group, lane_of(address, i))), lane_of(state, i)) in late for i in live)
+    if keys.any() and not keys.all():
+        raise Part(keys)

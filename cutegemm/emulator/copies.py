@@ -36,13 +36,26 @@ def async_copy(group, m, destination, source, size, used) -> None:
         device.observe(group, m, region, offset, size, True, "shared")
         if place is not None:
             device.observe(group, m, place[0], place[1], size, False, "global")
-    token = None
-    action = functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size)
+    copy = Copy(functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size))
     if device.policy == "eager":
-        action()
-        action = None
-    group.copy_open.append((action, token))
+        copy.finish()
+    group.copy_open.append(copy)
     device.events += 1
+
+
+class Copy:
+    """The copies of one cp.async instruction, done once."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action):
+        self.action = action
+
+    def finish(self) -> None:
+        """Copy, if that has not happened yet."""
+        if self.action is not None:
+            self.action()
+            self.action = None
 
 
 def _copy(region, offset, place, reads, amount, size) -> None:
@@ -68,18 +81,15 @@ def async_wait(group, m, pending) -> None:
         async_commit(group, m)
         pending = 0
     while len(group.copy_groups) > pending:
-        for action, _ in group.copy_groups.pop(0):
-            if action is not None:
-                action()
+        for copy in group.copy_groups.pop(0):
+            copy.finish()
 
 
 def async_arrive(group, m, address, no_increment) -> None:
     """cp.async.mbarrier.arrive: an arrival once the copies issued so far are complete (here: they complete now)."""
     for copies in (*group.copy_groups, group.copy_open):
-        for i, (action, token) in enumerate(copies):
-            if action is not None:
-                action()
-                copies[i] = (None, token)
+        for copy in copies:
+            copy.finish()
     for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
         bar = find(group, lane_of(address, lane))
         if not no_increment:

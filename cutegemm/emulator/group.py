@@ -15,6 +15,14 @@ from cutegemm.emulator.values import ND
 WARP = 32
 
 
+class Part(Exception):
+    """The warps of a group must part before they go on: `keys` holds a value per warp, equal ones stay together."""
+
+    def __init__(self, keys: np.ndarray):
+        super().__init__()
+        self.keys = keys
+
+
 class Group:
     """Warps in lockstep: registers, mask, program counter, and what each asynchronous unit owes them."""
 
@@ -24,7 +32,6 @@ class Group:
         self.lanes = WARP * len(warps)
         self.registers: list = [None] * len(self.program.slots)
         self.matrices: list = [None] * len(self.program.accumulators)
-        self.mask: np.ndarray | None = None
         self.stack: list[list] = []  # [meeting block, other path's block or None, its mask, mask to restore]
         self.pc, self.done, self.budget = 0, False, 0
         self.waiting: tuple | None = None  # what a blocked group waits for, for the deadlock report
@@ -39,6 +46,7 @@ class Group:
         self.counts = [0] * len(self.program.blocks)
         self.active_warps = len(warps)
         self.tracker = None
+        self.mask: np.ndarray | None = None
         self._set_lanes()
 
     def _set_lanes(self) -> None:
@@ -128,8 +136,33 @@ class Group:
             made.append(g)
         return self.cta.replace(self, made)
 
+    def part(self, keys: np.ndarray) -> list[Group]:
+        """Groups of the warps with equal keys, each to run the current block again."""
+        if self.stack:
+            raise Fault("warps part inside divergent code; run with warps_per_group=1")
+        made = []
+        for key in dict.fromkeys(keys.tolist()):
+            which = keys == key
+            g = self.take(which)
+            if self.mask is not None:
+                lanes = np.repeat(which, WARP)
+                g.set_mask(None if self.mask[lanes].all() else self.mask[lanes])
+            g.pc = self.pc
+            made.append(g)
+        return made
+
+    def _finish_products(self) -> None:
+        """Products and copies under way may complete at any time; before a split they do."""
+        for products in (*self.wgmma_groups, self.wgmma_open):
+            for p in products:
+                p.compute()
+        for copies in (*self.copy_groups, self.copy_open):
+            for copy in copies:
+                copy.finish()
+
     def take(self, which) -> Group:
         """A new group of some of this group's warps, with their registers."""
+        self._finish_products()
         new = Group(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])
         lanes = np.repeat(which, WARP)
         for i, v in enumerate(self.registers):
@@ -144,8 +177,8 @@ class Group:
                 new.matrices[i] = matrix.take(rows, int(which.sum()))
         if self.program.local_size:
             new.local = Region(self.local.data.reshape(-1, self.pitch)[lanes].ravel().copy(), 0, "local memory")
-        if self.wgmma_open or self.wgmma_groups or self.copy_open or self.copy_groups:
-            raise Fault("warps that share unfinished wgmma or cp.async groups part ways; run with warps_per_group=1")
-        new.bulk_open, new.bulk_groups = list(self.bulk_open), [list(g) for g in self.bulk_groups]
+        for name in ("wgmma", "bulk", "copy"):
+            setattr(new, f"{name}_open", list(getattr(self, f"{name}_open")))
+            setattr(new, f"{name}_groups", [list(g) for g in getattr(self, f"{name}_groups")])
         new.tracker = None if self.tracker is None else self.tracker.fork(new)
         return new

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -87,9 +87,12 @@ def launch(kernel: Kernel | Module | str, what: Launch, options: Options | None 
         kernel = kernel.kernel()
     options = options or Options()
     program = program_of(kernel)
+    fixed = kernel.directives.get("reqnctapercluster")
+    if fixed and what.cluster == (1, 1, 1):
+        what = replace(what, cluster=(*fixed, 1, 1)[:3])
     _check(kernel, program, what, options)
     if options.races and options.warps_per_group != 1:
-        options = Options(**{**vars(options), "warps_per_group": 1})
+        options = replace(options, warps_per_group=1)
     device = Device(program, what, options)
     with np.errstate(all="ignore"):
         device.run()

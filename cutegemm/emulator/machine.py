@@ -20,7 +20,7 @@ from collections import deque
 import numpy as np
 
 from cutegemm.emulator.barriers import NamedBarrier
-from cutegemm.emulator.group import WARP, Group
+from cutegemm.emulator.group import WARP, Group, Part
 from cutegemm.emulator.memory import Fault, GlobalMemory, Region
 from cutegemm.emulator.program import RANK_SHIFT, SHARED_BASE, Program
 from cutegemm.emulator.tma import bulk_commit, bulk_wait
@@ -315,12 +315,22 @@ class Device:
                 pc = following
                 group.budget -= 1
                 polled -= 1
+        except Part as parting:
+            counts[pc] += group.active_warps
+            group.cta.replace(group, self._apart(group, parting.keys))
+            return True
         except EmulatorError:
             raise
         except Exception as e:
             raise EmulatorError(self._where(group, e)) from e
         group.pc = pc
         return polled <= 0
+
+    def _apart(self, group: Group, keys) -> list[Group]:
+        try:
+            return group.part(keys)
+        except Fault as e:
+            raise EmulatorError(self._where(group, e)) from e
 
     def retire(self, group: Group) -> None:
         """Add a group's block counts to the launch's."""

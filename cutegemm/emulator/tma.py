@@ -86,6 +86,23 @@ def decode(raw: bytes) -> TensorMap:
     return made
 
 
+def encode(t: TensorMap) -> bytes:
+    """Pack a tensor map into its 128 bytes: the inverse of `decode`, for launches made without the driver."""
+    code = next(c for c, (kind, _) in TYPES.items() if kind == t.kind)
+    pad = lambda values, n, fill: (*values, *[fill] * (n - len(values)))  # noqa: E731
+    strides = [s // 16 for s in pad(t.strides, 4, 0)]
+    dims = [d - 1 for d in pad(t.dims, 5, 1)]
+    box = [b - 1 for b in pad(t.box, 5, 1)]
+    w = [t.base, 2 | (len(t.dims) - 1) << 4 | code << 7 | t.swizzle << 13 | int(t.nan_fill) << 15 | (strides[0] & 0xFFFFFFFF) << 32]
+    w.append((strides[1] & 0xFFFFFFFF) | (strides[2] & 0xFFFFFFFF) << 32)
+    w.append((strides[3] & 0xFFFFFFFF) | sum((s >> 32 & 15) << 32 + 4 * i for i, s in enumerate(strides)))
+    w.append(dims[0] | dims[1] << 32)
+    w.append(dims[2] | dims[3] << 32)
+    w.append(dims[4] | box[0] << 56)
+    w.append(sum(b << 8 * i for i, b in enumerate(box[1:])))
+    return b"".join(x.to_bytes(8, "little") for x in w).ljust(128, b"\0")
+
+
 def swizzled(address, mode: int):
     """Shared byte address under a swizzle mode: bits 4..6 are xored with bits 7..9 as far as the mode reaches."""
     return address ^ ((address >> 7 & _SWIZZLE_MASK[mode]) << 4)
