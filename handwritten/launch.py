@@ -119,7 +119,9 @@ def execute(stage: Stage, plan: Plan, problem: Problem) -> None:
     """Launch a plan on torch's current stream of the current device, without synchronising."""
     workspace = None
     if plan.workspace_bytes:
-        workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device="cuda")
+        workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device="cuda")
+        if plan.zeroed_bytes:
+            workspace[: plan.zeroed_bytes].zero_()
     base = 0 if workspace is None else workspace.data_ptr()
     stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
     majors = "".join("c" if matrix.col_major else "r" for matrix in (problem.a, problem.b))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from handwritten.registry import Stage
 
 MAX_GRID_Y = 65_535  # CTAs along y, CUDA C++ Programming Guide, technical specifications
+SPLIT_TILES = 8  # tiles of k that a part of K has at least, so that the ring is worth filling
 SWIZZLE_BYTES = 128  # the only swizzle the TMA stages use: one row of a box is 128 bytes
 
 
@@ -57,10 +58,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class Plan:
-    """The launches of one run in order, and the bytes of zeroed workspace they share."""
+    """The launches of one run in order, and the workspace they share, of which the head is zeroed first."""
 
     launches: list[Launch] = field(default_factory=list)
     workspace_bytes: int = 0
+    zeroed_bytes: int = 0
 
 
 PlanFunction = Callable[["Stage", Problem, int], Plan]
@@ -146,3 +148,42 @@ def plan_persistent(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan
     arguments = (*_operand_maps(stage, problem), c_map, d_map, *_sizes(problem), *floats)
     grid = (cluster * min(pairs, sms // cluster), 1, 1)
     return Plan([Launch("gemm", grid, constants["THREADS"], constants["SMEM"], arguments)])
+
+
+def split_count(stage: Stage, problem: Problem, sms: int) -> int:
+    """Choose how many parts of K: enough CTAs to fill the GPU, at least SPLIT_TILES tiles of k each."""
+    x, y, _ = _grid(stage, problem)
+    tiles = -(-problem.mnk[2] // stage.constants["BK"])
+    wanted = max(1, min(sms // (x * y), tiles // SPLIT_TILES))
+    per_split = -(-tiles // wanted)
+    return -(-tiles // per_split)  # no part is empty
+
+
+def plan_split_k_atomic(stage: Stage, problem: Problem, sms: int = H200.sms, splits: int | None = None) -> Plan:
+    """Several CTAs a tile adding into one fp32 tile of workspace; counters after the tiles, all zeroed."""
+    splits = splits or split_count(stage, problem, sms)
+    grid = _grid(stage, problem, splits)
+    constants, tiles = stage.constants, grid[0] * grid[1]
+    sums_bytes = tiles * constants["BM"] * constants["BN"] * 4
+    workspace = (Workspace(0), Workspace(sums_bytes))
+    alpha = ctypes.c_float(problem.alpha)
+    arguments = (*_operand_maps(stage, problem), *_sizes(problem), alpha, *_c_and_d(problem), *workspace)
+    size = sums_bytes + 4 * tiles
+    return Plan([Launch("gemm", grid, constants["THREADS"], constants["SMEM"], arguments)], size, size)
+
+
+def plan_split_k_workspace(stage: Stage, problem: Problem, sms: int = H200.sms, splits: int | None = None) -> Plan:
+    """Several CTAs a tile, a slab of fp32 sums each, and a second kernel that adds the slabs."""
+    splits = splits or split_count(stage, problem, sms)
+    grid = _grid(stage, problem, splits)
+    constants = stage.constants
+    arguments = (*_operand_maps(stage, problem), *_sizes(problem), Workspace(0))
+    m, n, _ = problem.mnk
+    sizes = (ctypes.c_int(m), ctypes.c_int(n), ctypes.c_int(splits), ctypes.c_float(problem.alpha))
+    quads = constants["BN"] // 8
+    reduction = (*sizes, Workspace(0), *_c_and_d(problem))
+    launches = [
+        Launch("gemm", grid, constants["THREADS"], constants["SMEM"], arguments),
+        Launch("reduce", (*grid[:2], quads), constants["CONSUMERS"] * 128, 0, reduction),
+    ]
+    return Plan(launches, splits * grid[0] * grid[1] * constants["BM"] * constants["BN"] * 4)

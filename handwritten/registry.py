@@ -18,7 +18,15 @@ from cutegemm.errors import GemmError, check
 from cutegemm.hardware import H200
 from handwritten import compile as compiler
 from handwritten import resources
-from handwritten.plans import Plan, PlanFunction, plan_persistent, plan_pointers, plan_tma
+from handwritten.plans import (
+    Plan,
+    PlanFunction,
+    plan_persistent,
+    plan_pointers,
+    plan_split_k_atomic,
+    plan_split_k_workspace,
+    plan_tma,
+)
 from handwritten.problem import ELEMENT_BYTES, Limits, Problem, contiguous
 
 if TYPE_CHECKING:
@@ -276,6 +284,22 @@ _STAGES = (
         limits=TMA,
         instruction=r"UTMALDG\.2D\.MULTICAST",
         planner=plan_persistent,
+    ),
+    Stage(
+        file="21_split_k_atomic.cu",
+        idea="CTAs share a tile, each a part of K, and add into one workspace tile",
+        dtypes=HALVES,
+        limits=TMA,
+        instruction=r"REDG\.E\.ADD\.F32x4",
+        planner=plan_split_k_atomic,
+    ),
+    Stage(
+        file="22_split_k_workspace.cu",
+        idea="every part of K keeps its sums, a second kernel adds them in order",
+        dtypes=HALVES,
+        limits=TMA,
+        instruction=r"STG\.E\.128",
+        planner=plan_split_k_workspace,
     ),
 )
 

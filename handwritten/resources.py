@@ -33,7 +33,7 @@ _ATTRIBUTE_FRAME = 0x11  # EIATTR_FRAME_SIZE
 _FORMAT_SIZED = 4  # attribute format whose payload has an explicit size
 _SPILL = re.compile(r"^(STL|LDL)\b")
 # One instruction of nvdisasm's listing: address comment, optional predicate, opcode with modifiers.
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
