@@ -42,8 +42,8 @@ def lines(rows: list[Row], suite: str) -> dict[str, list[Row]]:
 def draw(document: dict[str, Any], suite: str, path: Path) -> None:
     """Draw one suite of a results document as PNG."""
     figure, (upper, lower) = pyplot.subplots(2, 1, sharex=True, figsize=FIGURE_INCHES, layout="constrained")
-    for name, rows in lines(document["rows"], suite).items():
-        style = {"label": name, "marker": "o", "markersize": 4, "linewidth": 1}
+    for number, (name, rows) in enumerate(lines(document["rows"], suite).items()):
+        style = {"label": name, "color": f"C{number}", "marker": "o", "markersize": 4, "linewidth": 1}
         if any(row["contender"] != row["baseline"] and row["ratio"] is not None for row in rows):
             _line(upper, rows, "ratio", style)
         _line(lower, rows, "tflops", style)

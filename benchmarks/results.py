@@ -6,6 +6,7 @@ python -m benchmarks.results OUT IN...       merge files measured on one environ
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -252,9 +253,12 @@ def summary(rows: Iterable[Row]) -> list[Row]:
 
 
 def main(arguments: list[str]) -> None:
-    """Merge the files named after the first into the first."""
-    out, *sources = map(Path, arguments)
-    save(out, merge([load(path) for path in sources]))
+    """Merge files into one."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.results", description="Merge results files.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("sources", type=Path, nargs="+", help="files of one environment")
+    args = parser.parse_args(arguments)
+    save(args.out, merge([load(path) for path in args.sources]))
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def fill(text: str, documents: dict[str, Document]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or with --check only compare: 1 when the README is out of date."""
+    """Write, or with --check only compare: 1 when the README is out of date or cannot be filled."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.table",
         description=__doc__,
@@ -146,7 +146,11 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     documents = {path.as_posix(): results.load(path) for path in sorted(args.results.glob("*.json"))}
     text = args.readme.read_text(encoding="utf-8")
-    filled = fill(text, documents)
+    try:
+        filled = fill(text, documents)
+    except ValueError as error:
+        print(f"{args.readme}: {error}", file=sys.stderr)
+        return 1
     if filled == text:
         return 0
     if args.check:

@@ -9,10 +9,12 @@ from benchmarks.results import Case
 
 
 def one_set(dtype: str = "bf16", m: int = 70, n: int = 90, k: int = 130) -> inputs.InputSet:
+    """One set of operands on the CPU."""
     return inputs.make_sets(Case(suite="odd", dtype=dtype, majors="kk", m=m, n=n, k=k), "cpu", 1)[0]
 
 
 def right(x: inputs.InputSet) -> None:
+    """Compute D in fp32 and round it."""
     x.out.copy_(x.a.float() @ x.b.float())
 
 
@@ -74,3 +76,11 @@ def test_one_element_is_caught_where_the_norm_hides_it():
     """In a row so long that one element vanishes in the norm, the element bound catches it."""
     with pytest.raises(correctness.WrongResult, match="an element of D errs by"):
         correctness.check(one_corner, one_set(m=16, n=4096, k=64))
+
+
+@pytest.mark.parametrize("extent", [1, 2, 3, 16, 17, 5000])
+def test_sample_has_both_ends_and_no_index_twice(extent):
+    """Where tiles are cut off, at the ends, is always looked at."""
+    indices = correctness._sample(extent, torch.device("cpu")).tolist()
+    assert {0, extent - 1} <= set(indices) <= set(range(extent))
+    assert len(indices) == len(set(indices)) == min(extent, 16)

@@ -4,6 +4,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from benchmarks import environment
 
@@ -90,3 +91,14 @@ def test_source_digest_sees_content_and_names(tmp_path):
 def test_source_digest_covers_the_package():
     """The package's own sources are found."""
     assert (environment.SOURCES / "errors.py").exists()
+
+
+@pytest.mark.gpu
+def test_record_on_the_gpu():
+    """The record of a real GPU has plausible clocks and power, and names what torch names."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    record = environment.record("abc", environment.sensors())
+    assert record["gpu"] == torch.cuda.get_device_name() and record["commit"] == "abc"
+    assert 200 < record["sm_mhz"] <= record["sm_mhz_max"] < 4000
+    assert 10 < record["watts"] < 2 * record["power_limit_watts"]

@@ -4,6 +4,7 @@
 from dataclasses import asdict
 
 import pytest
+import torch
 from rich.console import Console
 
 from benchmarks import correctness, gemm, inputs, results, timing
@@ -158,3 +159,17 @@ def test_command_line_refuses(capsys, words, message):
     with pytest.raises(SystemExit):
         gemm.parse([*words.split(), "--out", "f", "--commit", "c"])
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_command_on_the_gpu(tmp_path):
+    """The whole command checks, times and writes a small problem, and the second time skips it."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    out = tmp_path / "r.json"
+    words = f"--shapes 256x256x256 --regime burst --out {out} --commit abc".split()
+    assert gemm.main(words) == 0
+    ours, cublas = results.load(out)["rows"]
+    assert ours["ratio"] == cublas["us"] / ours["us"] and 1 < ours["us"] < 100
+    assert ours["plan"] and ours["watts"] > 10 and ours["us_min"] <= ours["us"] <= ours["us_max"]
+    assert gemm.main(words) == 0 and results.load(out)["rows"] == [ours, cublas]

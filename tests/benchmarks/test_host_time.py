@@ -57,10 +57,12 @@ def test_each_round_has_a_fresh_cache(monkeypatch):
 
 
 def test_scripts_are_python():
-    """Both scripts compile and bound their cores before torch starts threads."""
+    """Both scripts compile, bound their cores before torch loads, and import ours when they should."""
     for script in (host_time._IMPORT, host_time._KERNEL):
         compile(script, "script", "exec")
-        assert script.index("sched_setaffinity") < script.index("torch")
+        assert script.index("sched_setaffinity") < script.index("import torch")
+    assert host_time._IMPORT.index("start =") < host_time._IMPORT.index("import cutegemm")
+    assert host_time._KERNEL.index("start =") > host_time._KERNEL.index("import cutegemm")
 
 
 def test_rows_have_the_host_schema():

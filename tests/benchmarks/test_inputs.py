@@ -11,6 +11,7 @@ from benchmarks.results import Case
 
 
 def case(m: int, n: int, k: int, majors: str = "kk", dtype: str = "bf16", batch: int = 1) -> Case:
+    """A case of this size."""
     return Case(suite="square", dtype=dtype, majors=majors, m=m, n=n, k=k, batch=batch)
 
 

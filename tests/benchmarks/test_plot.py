@@ -8,6 +8,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def rows(suite: str, sizes: tuple[int, ...]) -> list[results.Row]:
+    """Two contenders' rows of cubes."""
     found = []
     for size in sizes:
         times = {

@@ -17,10 +17,12 @@ CASE = Case(suite="square", dtype="bf16", majors="kk", m=100, n=200, k=300)
 
 
 def measured(us: float, **more) -> Measurement:
+    """A measurement around this time."""
     return Measurement(us=us, us_min=us - 1, us_max=us + 1, rounds=7, **more)
 
 
 def rows(case: Case = CASE, ours: float = 10.0, cublas: float = 20.0) -> list[results.Row]:
+    """Our row and the baseline's of one case."""
     times = {"cutegemm": measured(ours, sm_mhz=1500, watts=600.0), "cublas": measured(cublas)}
     return results.case_rows(case, times, plans={"cutegemm": "p"}, regime="burst", baseline="cublas")
 
@@ -28,8 +30,8 @@ def rows(case: Case = CASE, ours: float = 10.0, cublas: float = 20.0) -> list[re
 def test_row_has_exactly_the_schema():
     """A row's fields are the schema's, in its order."""
     fields = (
-        "suite dtype majors m n k batch epilogue beta contender plan us us_min us_max rounds regime sm_mhz watts "
-        "tflops tflop_per_j baseline baseline_us ratio"
+        "suite dtype majors m n k batch epilogue beta contender plan us us_min us_max rounds regime sm_mhz "
+        "watts tflops tflop_per_j baseline baseline_us ratio"
     )
     assert " ".join(rows()[0]) == fields
 
@@ -55,6 +57,7 @@ def test_file_resumes(tmp_path):
     Results(path, ENVIRONMENT).put(rows())
     again = Results(path, ENVIRONMENT | {"date": "2026-01-03"})
     assert again.has(rows()) and again.dropped == 0
+    assert not again.has([*rows(), rows()[0] | {"contender": "third"}])
     assert not again.has(rows(Case(suite="square", dtype="bf16", majors="kn", m=100, n=200, k=300)))
     assert again.environment == ENVIRONMENT | {"resumed": ["2026-01-03"]}
 

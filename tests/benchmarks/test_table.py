@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """README tables from results files."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks import results, table
@@ -17,6 +19,7 @@ text
 
 
 def document(us: float = 10.0, date: str = "2026-01-02", suite: str = "odd") -> dict:
+    """A results document of one problem."""
     case = Case(suite=suite, dtype="bf16", majors="kk", m=127, n=4099, k=513)
     times = {
         name: Measurement(us=t, us_min=t, us_max=t, rounds=3)
@@ -106,3 +109,22 @@ def test_command_checks_then_writes(tmp_path, capsys):
     assert readme.read_text(encoding="utf-8") == README
     assert table.main(words) == 0
     assert table.main([*words, "--check"]) == 0 and "**3.50**" in readme.read_text(encoding="utf-8")
+
+
+def test_command_without_results_says_so(tmp_path, capsys):
+    """A README whose tables have no results is an error in one line."""
+    (tmp_path / "README.md").write_text(README, encoding="utf-8")
+    words = ["--readme", str(tmp_path / "README.md"), "--results", str(tmp_path / "none")]
+    assert table.main(words) == 1
+    assert capsys.readouterr().err.endswith("README.md: table 'odd': no results file has rows for it\n")
+
+
+def test_readme_of_the_project_is_up_to_date():
+    """The project's README says what its results files say."""
+    root = Path(__file__).resolve().parents[2]
+    files = sorted((root / "benchmarks" / "results").glob("*.json"))
+    if not files:
+        pytest.skip("no results file in benchmarks/results yet")
+    documents = {path.relative_to(root).as_posix(): results.load(path) for path in files}
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert table.fill(readme, documents) == readme, "run python -m benchmarks.table"

@@ -56,10 +56,12 @@ class FakeSensors:
 
 
 def regime(**changes) -> Regime:
+    """A short regime with some fields changed."""
     return Regime(**({"name": "r", "preheat": 0.0, "rest": 0.0, "sample": 2e-3, "rounds": 5} | changes))
 
 
 def pair(gpu: FakeGpu) -> list[Contender]:
+    """A fast and a slow contender."""
     return [gpu.contender("fast", FAST), gpu.contender("slow", SLOW)]
 
 
