@@ -72,6 +72,32 @@ class KernelConfig:
         """Rows of the CTA tile that one wgmma of every consumer covers together."""
         return hw.WGMMA_M * self.consumers
 
+    @property
+    def passes(self) -> int:
+        """Passes over the CTA tile's rows: WGMMAs along M of each consumer."""
+        return self.tile[0] // self.rows_per_pass
+
+    @property
+    def pieces_n(self) -> int:
+        """Pieces of EPI_N columns in the CTA tile."""
+        return self.tile[1] // self.epi_n
+
+    @property
+    def gathers(self) -> bool:
+        """Whether an operand is loaded by the producer warpgroup's threads."""
+        return "gather" in (self.a.load, self.b.load)
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """(producer, consumer) registers per thread set by setmaxnreg; None keeps the launch's allocation.
+
+        Over the warpgroups they sum to at most 512, the registers of an SM divided by 128 threads.
+        """
+        if self.family != "warp_specialized":
+            return None
+        table = {2: (56, 224), 3: (56, 152)} if self.gathers else {2: (40, 232), 3: (32, 160)}
+        return table.get(self.consumers)
+
     def to_data(self) -> dict[str, Any]:
         """A JSON-serialisable form; `config_from_data` reads it back."""
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choices the planner makes when the spec leaves them open.
 
-Tiles are ranked by a model of one wave: cycles of the tensor cores, of L2 and of DRAM for a CTA tile, times
-waves, plus what a tile costs outside its mainloop. Constants were fitted to sweeps on an H200
-(`benchmarks/NOTES.md`); the model only has to order candidates.
+Tiles are ranked by a model of a launch: the time of a mainloop stage on the tensor cores or from L2, times
+the stages of a tile, plus what a tile costs outside its mainloop, times waves; never less than DRAM takes.
+Constants were fitted to sweeps on an H200 under its power cap (`benchmarks/NOTES.md`); the model only has to
+order candidates.
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ from dataclasses import dataclass
 from cutegemm import hardware as hw
 from cutegemm.problem import Problem
 
-# (tile m, tile n, cluster): what the planner considers; every one compiles without spills
-CANDIDATES = (
-    (128, 256, (2, 1)), (128, 256, (1, 1)), (256, 128, (2, 1)), (256, 128, (1, 1)),
-    (128, 192, (2, 1)), (128, 192, (1, 1)), (128, 128, (2, 1)), (128, 128, (1, 1)),
-    (128, 64, (1, 1)), (64, 256, (1, 1)), (64, 128, (1, 1)), (64, 64, (1, 1)), (64, 32, (1, 1)), (64, 16, (1, 1)),
-)  # fmt: skip
+BLOCK_K = 64  # elements: 128 bytes, one row of the 128-byte swizzle
 
-TILE_CYCLES = 1_500  # per CTA tile: ring fill, first loads, epilogue not hidden
-LAUNCH_CYCLES = 3_000  # per kernel, whatever its size
-L2_BYTES_PER_CYCLE = 44  # per SM, delivered to shared memory by TMA
-SMEM_BYTES_PER_CYCLE = 128  # per SM: 32 banks of 4 bytes
-RELAYOUT_NS = 2_500  # per launch of a re-layout, beside its bytes
+MMA_NS = 775 / (128 * 256)  # of one stage, per element of the tile: a 128 x 256 tile takes 775 ns
+NARROW = 1.1  # factor on MMA_NS where one warpgroup of 64 rows computes alone
+L2_BYTES_PER_NS = 73.0  # per SM, delivered by TMA while every SM loads
+TILE_NS = 600.0  # per tile: the ring's first fill and the accumulators' turn
+STORE_BYTES_PER_NS = 60.0  # per SM: the epilogue, which the mainloop does not hide
+LAUNCH_NS = 2_500.0  # per kernel
+
+WIDTHS = (256, 240, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)
+SHAPES = (
+    (128, (2, 1)),
+    (128, (1, 1)),
+    (256, (2, 1)),
+    (256, (1, 1)),
+    (64, (1, 1)),
+    (64, (2, 1)),
+)  # rows, cluster
 
 
 @dataclass(frozen=True)
@@ -34,53 +41,46 @@ class Choice:
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int]
-    cycles: float
+    ns: float
 
 
-def mma_cycles(tile: tuple[int, int, int]) -> float:
-    """Cycles of one mainloop stage on the tensor cores; narrow tiles are bound by shared-memory reads.
+def stage_ns(tile: tuple[int, int, int], cluster: tuple[int, int]) -> float:
+    """One mainloop stage: bound by the tensor cores or by what L2 delivers to an SM.
 
-    A wgmma m64nNk16 reads A (64 x 32 bytes) and B (N x 32 bytes) once each.
+    A multicast slice crosses L2's port once for the cluster.
     """
     m, n, k = tile
-    wgmmas = (m // hw.WGMMA_M) * (k / 16)
-    compute = hw.WGMMA_M * n * 16 * 2 / hw.H200.mma_flops_per_cycle
-    reads = (hw.WGMMA_M + n) * hw.WGMMA_K_BYTES / SMEM_BYTES_PER_CYCLE
-    return wgmmas * max(compute, reads)
-
-
-def tile_cycles(tile: tuple[int, int, int], cluster: tuple[int, int], k: int) -> float:
-    """Cycles of one CTA tile: mainloop bound by the tensor cores or by L2, plus what is not hidden."""
-    m, n, block_k = tile
-    bytes_per_stage = (m / cluster[1] + n / cluster[0]) * block_k * 2
-    stage = max(mma_cycles(tile), bytes_per_stage / L2_BYTES_PER_CYCLE)
-    return math.ceil(k / block_k) * stage + TILE_CYCLES
+    compute = MMA_NS * m * n * (k / BLOCK_K) * (NARROW if m == hw.WGMMA_M else 1.0)
+    delivered = (m / cluster[1] + n / cluster[0]) * k * 2
+    return max(compute, delivered / L2_BYTES_PER_NS)
 
 
 def estimate(
     problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], device: hw.Device
 ) -> float:
-    """Cycles for the whole problem, never below the DRAM time of its operands."""
-    tiles_m = math.ceil(problem.m / (tile[0] * cluster[0])) * cluster[0]
-    tiles_n = math.ceil(problem.n / (tile[1] * cluster[1])) * cluster[1]
-    tiles = tiles_m * tiles_n * problem.batch
-    size = cluster[0] * cluster[1]
-    slots = device.resident_clusters(size) * size
-    waves = math.ceil(tiles / slots)
-    dram = problem.min_bytes / device.dram_gbs * device.clock_ghz
-    return max(waves * tile_cycles(tile, cluster, problem.k), dram) + LAUNCH_CYCLES
+    """Nanoseconds for the whole problem."""
+    across_m = math.ceil(problem.m / (tile[0] * cluster[0]))
+    across_n = math.ceil(problem.n / (tile[1] * cluster[1]))
+    waves = math.ceil(across_m * across_n * problem.batch / device.resident_clusters(cluster[0] * cluster[1]))
+    stages = math.ceil(problem.k / tile[2])
+    store = tile[0] * tile[1] * problem.d.dtype.bytes / STORE_BYTES_PER_NS
+    each = stages * stage_ns(tile, cluster) + TILE_NS + store
+    return max(waves * each, problem.min_bytes / device.dram_gbs) + LAUNCH_NS
 
 
 def rank_tiles(problem: Problem, device: hw.Device) -> list[Choice]:
-    """Every candidate tile and cluster, fastest first by the model."""
+    """Every candidate tile and cluster, fastest first by the model; larger tiles first among equals."""
     found = []
-    for m, n, cluster in CANDIDATES:
-        tile = (m, n, 64)
-        found.append(Choice(tile, cluster, estimate(problem, tile, cluster, device)))
-    return sorted(found, key=lambda choice: choice.cycles)
+    for m, cluster in SHAPES:
+        for n in WIDTHS:
+            if m * n > 128 * 256 or (cluster != (1, 1) and n % 32):
+                continue
+            tile = (m, n, BLOCK_K)
+            found.append(Choice(tile, cluster, estimate(problem, tile, cluster, device)))
+    return sorted(found, key=lambda choice: choice.ns)
 
 
 def raster_for(problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int]) -> tuple[str, int]:
-    """Panels along M, about as tall as the CTAs of a wave are wide, so that a wave's operands are a square."""
+    """Panels of eight clusters along M (or all there are): measured best or within 1 % on large squares."""
     rows = math.ceil(problem.m / (tile[0] * cluster[0]))
     return "m", max(1, min(8, rows))

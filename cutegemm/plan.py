@@ -254,7 +254,7 @@ def _plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.D
     return KernelPlan(
         spec=spec, problem=problem, steps=(*steps, Step("gemm", config)), tiles=tiles, clusters=clusters,
         waves=waves, raster=raster, smem=smem, smem_bytes=smem[-1].offset + smem[-1].size,
-        barriers=_barriers(config), accumulators=accumulators(tile, consumers), registers=registers(config),
+        barriers=_barriers(config), accumulators=accumulators(tile, consumers), registers=config.registers,
         boxes=_boxes(config), workspace_bytes=workspace, reasons=tuple(reasons),
     )  # fmt: skip
 
@@ -326,7 +326,7 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
         except PlanError:
             continue
         reasons.append(
-            f"tile {choice.tile}, cluster {cluster}: the model's fastest, {choice.cycles:,.0f} cycles"
+            f"tile {choice.tile}, cluster {cluster}: the model's fastest, {choice.ns / 1e3:,.1f} us"
         )
         return choice.tile, cluster, consumers
     raise field_error(
@@ -376,19 +376,6 @@ def register_budget(family: str, consumers: int) -> int:
     return {1: hw.MAX_REGISTERS, 2: 232, 3: 160}[consumers]
 
 
-def registers(config: KernelConfig) -> tuple[int, int] | None:
-    """(producer, consumer) registers per thread set by setmaxnreg; None where the launch's allocation stays.
-
-    Their sum over warpgroups must not exceed the SM's registers: 40 + 2 * 232 and 32 + 3 * 160 = 512
-    per thread column of 128.
-    """
-    if config.family != "warp_specialized":
-        return None
-    gathers = "gather" in (config.a.load, config.b.load)
-    table = {2: (56, 224), 3: (56, 152)} if gathers else {2: (40, 232), 3: (32, 160)}
-    return table.get(config.consumers)
-
-
 def _store(spec: GemmSpec, problem: Problem, reasons: list[str]) -> str:
     why_not = problem.d.tma_reason()
     if spec.store == "tma" and why_not:
@@ -422,17 +409,13 @@ def epilogue_columns(tile_n: int, dtype: DType) -> int:
 def _epilogue_stages(
     spec: GemmSpec, tile: tuple[int, int, int], consumers: int, epi_n: int, store: str
 ) -> int:
-    """Staging buffers per warpgroup: they must divide its pieces, so that a buffer's turn is known statically."""
+    """Staging buffers per warpgroup: two hide TMA's reads behind the next piece."""
     pieces = tile[0] // (hw.WGMMA_M * consumers) * (tile[1] // epi_n)
-    legal = [s for s in range(1, pieces + 1) if pieces % s == 0]
     if spec.epilogue_stages == AUTO:
-        if store != "tma":
-            return 1
-        return next(s for s in (2, 3, 1) if s in legal)
-    if spec.epilogue_stages not in legal:
-        rule = f"must divide the {pieces} pieces a warpgroup stores"
-        nearest = min(legal, key=lambda s: abs(s - spec.epilogue_stages))
-        raise field_error(PlanError, "epilogue_stages", spec.epilogue_stages, rule, nearest)
+        return min(2, pieces) if store == "tma" else 1
+    if spec.epilogue_stages > pieces:
+        rule = f"a warpgroup stores {pieces} pieces a tile; more buffers than that are never filled"
+        raise field_error(PlanError, "epilogue_stages", spec.epilogue_stages, rule, pieces)
     return spec.epilogue_stages
 
 
@@ -484,7 +467,7 @@ def _barriers(config: KernelConfig) -> tuple[Barrier, ...]:
     """Every barrier of the kernel (`kernels/ring.py`, `kernels/store.py`)."""
     found = []
     if config.family == "warp_specialized":
-        gathers = "gather" in (config.a.load, config.b.load)
+        gathers = config.gathers
         tma = "tma" in (config.a.load, config.b.load)
         who = " and ".join(["TMA's elected thread"] * tma + ["every producer thread"] * gathers)
         readers = config.cluster[0] + config.cluster[1] - 1

@@ -56,11 +56,11 @@ class MultistageGemm:
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         mma = tiled_mma(config, config.consumers)
         tCrA, tCrB, acc = frame.fragments(mma, group)
-        position = cutlass.Int32(0), cutlass.Int32(0)
+        position, turn = (cutlass.Int32(0), cutlass.Int32(0)), cutlass.Int32(0)
         while index < tiles[0] * tiles[1] * tiles[2]:
             tile = scheduler.tile_of(index, tiles[0], tiles[1], walk[0], config.raster)
             position = self._multiply(frame, mma, acc, (tCrA, tCrB), position, (tile, k_tiles, thread))
-            store_tile(frame.output, frame.fusion, acc, group, thread % hw.WARPGROUP, tile)
+            turn = store_tile(frame.output, frame.fusion, acc, (group, thread % hw.WARPGROUP), tile, turn)
             index += walk[1]
         finish_stores(frame.output, thread % hw.WARPGROUP)
 

@@ -75,42 +75,38 @@ def _to_shared(config: KernelConfig) -> cute.TiledCopy:
 
 @cute.jit
 def store_tile(
-    output: cutlass.Constexpr, fusion: cutlass.Constexpr, acc: cute.Tensor, group: Any, thread: Any, tile: Any
-) -> None:
-    """Store a warpgroup's share of a CTA tile.
+    output: cutlass.Constexpr, fusion: cutlass.Constexpr, acc: cute.Tensor, role: Any, tile: Any, turn: Any
+) -> Any:
+    """Store a warpgroup's share of a CTA tile; returns the staging buffer whose turn is next.
 
     Args:
         output, fusion: where D goes and the epilogue.
         acc: fp32 accumulators, ((2, 2, BLK_N / 8), MMA_M, 1).
-        group: the consumer warpgroup's index.
-        thread: the thread's index in its warpgroup.
+        role: (the consumer warpgroup's index, the thread's index in it).
         tile: (m, n, l) of the CTA tile.
+        turn: the staging buffer, of EPI_STAGE, that the first piece takes.
     """
     config = output.config
+    group, thread = role
     tile_m, tile_n, batch = tile
-    passes = config.tile[0] // config.rows_per_pass
-    for i in cutlass.range_constexpr(passes):
-        for j in cutlass.range_constexpr(config.tile[1] // config.epi_n):
+    for i in cutlass.range_constexpr(config.passes):
+        for j in cutlass.range_constexpr(config.pieces_n):
             block = tile_m * (config.tile[0] // hw.WGMMA_M) + i * config.consumers + group
-            row0 = block * hw.WGMMA_M
-            col0 = tile_n * config.tile[1] + j * config.epi_n
-            rD = _fused(config, fusion, acc, (i, j), (thread, row0, col0, batch))
+            column = tile_n * config.pieces_n + j
+            origin = (block * hw.WGMMA_M, column * config.epi_n, batch)
+            rD = _fused(config, fusion, acc, (i, j), (thread, *origin))
             if cutlass.const_expr(config.store == "direct"):
-                _store_direct(output, rD, thread, (row0, col0, batch))
+                _store_direct(output, rD, thread, origin)
             else:
-                buffer = (
-                    group * config.epi_stages + (i * (config.tile[1] // config.epi_n) + j) % config.epi_stages
-                )
+                buffer = group * config.epi_stages + (turn + i * config.pieces_n + j) % config.epi_stages
                 _fill_buffer(output, rD, group, thread, buffer)
-                if cutlass.const_expr(config.store == "tma"):
-                    column = tile_n * (config.tile[1] // config.epi_n) + j
-                    if thread // hw.WARP == 0:
-                        cute.copy(
-                            output.atom, output.tDsD[None, buffer], output.tDgD[None, block, column, batch]
-                        )
-                        cute.arch.cp_async_bulk_commit_group()
-                else:
-                    _store_staged(output, thread, buffer, (row0, col0, batch))
+                if cutlass.const_expr(config.store == "staged"):
+                    _store_staged(output, thread, buffer, origin)
+                elif thread // hw.WARP == 0:
+                    target = output.tDgD[None, block, column, batch]
+                    cute.copy(output.atom, output.tDsD[None, buffer], target)
+                    cute.arch.cp_async_bulk_commit_group()
+    return (turn + config.passes * config.pieces_n) % config.epi_stages
 
 
 @cute.jit

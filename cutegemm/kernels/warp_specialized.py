@@ -26,17 +26,12 @@ from cutegemm.kernels.operands import tiled_mma
 from cutegemm.kernels.ring import advance
 from cutegemm.kernels.store import finish_stores, store_tile
 
-# consumers -> (producer, consumer) registers per thread; their sum over warpgroups fits the SM (setmaxnreg)
-REGISTERS = {2: (40, 232), 3: (32, 160)}
-GATHER_REGISTERS = {2: (56, 224), 3: (56, 152)}
-
 
 class WarpSpecializedGemm:
     """The driver of one `KernelConfig` of family "warp_specialized"."""
 
     def __init__(self, config: KernelConfig) -> None:
         self.config = config
-        self.gathers = "gather" in (config.a.load, config.b.load)
 
     @cute.jit
     def __call__(self, addresses, shape, strides, scalars, walk, stream: cuda.CUstream):
@@ -66,19 +61,17 @@ class WarpSpecializedGemm:
         k_tiles = (shape[2] + (config.tile[2] - 1)) // config.tile[2]
 
         if group == 0:
-            registers = (GATHER_REGISTERS if self.gathers else REGISTERS).get(config.consumers)
-            if cutlass.const_expr(registers is not None):
-                cute.arch.setmaxregister_decrease(registers[0])
+            if cutlass.const_expr(config.registers is not None):
+                cute.arch.setmaxregister_decrease(config.registers[0])
             self._produce(frame, thread, cluster, walk, tiles, k_tiles)
         else:
-            registers = (GATHER_REGISTERS if self.gathers else REGISTERS).get(config.consumers)
-            if cutlass.const_expr(registers is not None):
-                cute.arch.setmaxregister_increase(registers[1])
+            if cutlass.const_expr(config.registers is not None):
+                cute.arch.setmaxregister_increase(config.registers[1])
             self._consume(frame, thread - hw.WARPGROUP, cluster, walk, tiles, k_tiles)
 
     def _full_arrivals(self) -> int:
         tma = 1 if "tma" in (self.config.a.load, self.config.b.load) else 0
-        return tma + (hw.WARPGROUP if self.gathers else 0)
+        return tma + (hw.WARPGROUP if self.config.gathers else 0)
 
     @cute.jit
     def _produce(
@@ -88,7 +81,7 @@ class WarpSpecializedGemm:
         config, ring = self.config, frame.ring
         group, clusters = walk
         stage, phase = cutlass.Int32(0), cutlass.Int32(0)
-        if thread // hw.WARP == 0 or cutlass.const_expr(self.gathers):
+        if thread // hw.WARP == 0 or cutlass.const_expr(self.config.gathers):
             index = cluster
             while index < tiles[0] * tiles[1] * tiles[2]:
                 place_m, place_n, batch = scheduler.tile_of(index, tiles[0], tiles[1], group, config.raster)
@@ -114,13 +107,13 @@ class WarpSpecializedGemm:
         warpgroup = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         mma = tiled_mma(config, config.consumers)
         tCrA, tCrB, acc = frame.fragments(mma, warpgroup)
-        position = cutlass.Int32(0), cutlass.Int32(0)
+        position, turn = (cutlass.Int32(0), cutlass.Int32(0)), cutlass.Int32(0)
         index = cluster
         while index < tiles[0] * tiles[1] * tiles[2]:
             place_m, place_n, batch = scheduler.tile_of(index, tiles[0], tiles[1], group, config.raster)
             tile_m, tile_n = frame.cta_tile(place_m, place_n)
             position = multiply(mma, acc, (tCrA, tCrB), (frame.ring, frame.rank), position, k_tiles)
             tile = (tile_m, tile_n, batch)
-            store_tile(frame.output, frame.fusion, acc, warpgroup, thread % hw.WARPGROUP, tile)
+            turn = store_tile(frame.output, frame.fusion, acc, (warpgroup, thread % hw.WARPGROUP), tile, turn)
             index += clusters
         finish_stores(frame.output, thread % hw.WARPGROUP)
