@@ -24,6 +24,8 @@ from benchmarks.results import Case, Results, Row
 from benchmarks.suites import SUITES
 from cutegemm.errors import GemmError
 
+LOG_COLUMNS = 120  # of output that goes to a file or pipe
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -196,7 +198,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Run the command; 1 when a contender refused a problem or was wrong."""
     args = parse(arguments)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else LOG_COLUMNS, soft_wrap=True)
     sensors = environment.sensors()
     out = Results(args.out, environment.record(args.commit, sensors))
     if out.dropped:

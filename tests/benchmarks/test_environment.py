@@ -81,6 +81,8 @@ def test_source_digest_sees_content_and_names(tmp_path):
     (tmp_path / "sub" / "a.py").write_text("x = 1\n")
     first = environment.source_digest(tmp_path)
     (tmp_path / "notes.txt").write_text("not a source")
+    (tmp_path / "emulator").mkdir()
+    (tmp_path / "emulator" / "a.py").write_text("no timed call runs this")
     assert environment.source_digest(tmp_path) == first and len(first) == 16
     (tmp_path / "sub" / "a.py").write_text("x = 2\n")
     changed = environment.source_digest(tmp_path)
