@@ -11,10 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-NOT_MEASURED = (
-    "emulator",
-    "explain",
-)  # packages that no timed call runs; a change there leaves figures valid
+NOT_MEASURED = ("emulator", "explain")  # packages no timed call runs: figures outlive a change there
 SOURCES = Path(__file__).resolve().parent.parent / "cutegemm"
 DIGEST_LENGTH = 16  # hex digits: 64 bits, enough to tell the states of one source tree apart
 
