@@ -161,7 +161,7 @@ def _check_numbers(spec: GemmSpec) -> None:
     if not _is_auto(spec.cluster):
         rule = f"must be (m, n), each a power of two, m * n <= {hw.MAX_CLUSTER}"
         ok = isinstance(spec.cluster, tuple) and len(spec.cluster) == 2
-        if not ok or any(isinstance(c, bool) or c not in (1, 2, 4, 8) for c in spec.cluster):
+        if not ok or any(type(c) is not int or c not in (1, 2, 4, 8) for c in spec.cluster):
             raise field_error(SpecError, "cluster", spec.cluster, rule, (2, 1))
         if spec.cluster[0] * spec.cluster[1] > hw.MAX_CLUSTER:
             raise field_error(SpecError, "cluster", spec.cluster, rule, (2, 1))

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hypothesis strategies over what a user can ask for: extents, memory layouts, problems, specs, scalars."""
+
+from hypothesis import strategies as st
+
+from cutegemm import GemmSpec, Operand, Problem, Tile
+from cutegemm.dtypes import DType
+from cutegemm.errors import SpecError
+from cutegemm.spec import AUTO, LOADS, SCHEDULERS, SCHEDULES, STORES, SWIZZLES
+
+TILE_EDGES = (16, 64, 128, 192, 256)
+HALF_TYPES = (DType.FP16, DType.BF16)
+
+
+def extents(low: int = 0, high: int = 700) -> st.SearchStrategy[int]:
+    """One of M, N, K: anything, odd numbers, tile edges plus and minus one."""
+    edges = sorted({x for e in TILE_EDGES for x in (e - 1, e, e + 1, 2 * e + 1) if low <= x <= high})
+    odd = st.integers(low // 2, (high - 1) // 2).map(lambda x: 2 * x + 1)
+    return st.one_of(odd, st.sampled_from(edges), st.integers(low, high))
+
+
+def scalars() -> st.SearchStrategy[float]:
+    """alpha or beta: 0 and 1 often."""
+    return st.one_of(st.sampled_from((0.0, 1.0, 1.0)), st.sampled_from((-1.0, 0.5, 2.0, -0.375)))
+
+
+@st.composite
+def operands(draw, rows: int, cols: int, dtype: DType, batch: int, output: bool = False) -> Operand:
+    """How one matrix lies in memory: either major, padded or odd leading dimension, strided, broadcast, misaligned."""
+    row_major = draw(st.booleans())
+    unit = draw(st.sampled_from((1, 1, 1, 1, 2)))
+    inner, outer = (cols, rows) if row_major else (rows, cols)
+    leading = max(1, inner * unit) + draw(st.sampled_from((0, 0, 1, 3, 8, 64)))
+    if draw(st.booleans()):
+        leading = -(-leading // 8) * 8
+    step = leading * max(outer, 1) + draw(st.sampled_from((0, 0, 5, 16)))
+    own_batch = 1 if batch > 0 and not output and draw(st.booleans()) else batch
+    align = draw(st.sampled_from((16, 16, 16, 8, 4, 2)))
+    strides = (leading, unit, step) if row_major else (unit, leading, step)
+    return Operand(dtype=dtype, rows=rows, cols=cols, strides=strides, batch=own_batch, align=max(align, dtype.bytes))
+
+
+@st.composite
+def problems(draw, low: int = 0, high: int = 20_000) -> Problem:
+    """Any problem the planner may meet."""
+    m, n, k = (draw(extents(low, high)) for _ in range(3))
+    batch = draw(st.sampled_from((1, 1, 1, 2, 3, 0 if low == 0 else 1)))
+    ab = draw(st.sampled_from((*HALF_TYPES, *HALF_TYPES, DType.FP32)))
+    out = DType.FP32 if ab is DType.FP32 else draw(st.sampled_from((ab, ab, *DType)))
+    c = draw(st.none() | operands(m, n, draw(st.sampled_from(tuple(DType))), batch))
+    return Problem(
+        m=m, n=n, k=k, batch=batch, a=draw(operands(m, k, ab, batch)), b=draw(operands(k, n, ab, batch)),
+        c=c, d=draw(operands(m, n, out, batch, output=True)),
+    )  # fmt: skip
+
+
+def tiles() -> st.SearchStrategy[Tile]:
+    """CTA tiles made of whole wgmmas, most of which fit."""
+    return st.builds(
+        Tile,
+        st.sampled_from((64, 128, 128, 192, 256, 384, 512)),
+        st.sampled_from((16, 32, 48, 64, 96, 128, 144, 192, 224, 240, 256)),
+        st.sampled_from((16, 32, 48, 64, 64, 64, 96, 128)),
+    )
+
+
+_FIELDS = {
+    "a_dtype": st.sampled_from(("fp16", "bf16", "fp32")),
+    "b_dtype": st.sampled_from(("fp16", "bf16")),
+    "c_dtype": st.sampled_from(("fp16", "bf16", "fp32")),
+    "d_dtype": st.sampled_from(("fp16", "bf16", "fp32")),
+    "acc_dtype": st.just("fp32"),
+    "a_major": st.sampled_from(("k", "m")),
+    "b_major": st.sampled_from(("n", "k")),
+    "c_major": st.sampled_from(("n", "m")),
+    "d_major": st.sampled_from(("n", "m")),
+    "tile": tiles(),
+    "cluster": st.sampled_from(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (8, 1), (4, 2))),
+    "stages": st.integers(1, 16),
+    "swizzle": st.sampled_from(SWIZZLES),
+    "schedule": st.sampled_from(SCHEDULES),
+    "consumers": st.integers(1, 3),
+    "a_load": st.sampled_from(LOADS),
+    "b_load": st.sampled_from(LOADS),
+    "store": st.sampled_from(STORES),
+    "epilogue_stages": st.integers(1, 6),
+    "scheduler": st.sampled_from(SCHEDULERS),
+    "raster": st.tuples(st.sampled_from(("m", "n")), st.integers(1, 64)),
+    "sms": st.integers(1, 200),
+}  # fmt: skip
+
+
+@st.composite
+def specs(draw) -> GemmSpec:
+    """A legal spec in which a few fields are given."""
+    names = draw(st.lists(st.sampled_from(sorted(_FIELDS)), unique=True, max_size=6))
+    fields = {}
+    for name in names:
+        value = draw(_FIELDS[name])
+        try:
+            GemmSpec(**fields, **{name: value})
+        except SpecError:
+            continue  # this value contradicts the fields before it
+        fields[name] = value
+    return GemmSpec(**fields)
+
+
+def for_problem(spec: GemmSpec, problem: Problem) -> GemmSpec:
+    """The spec without its demands on types and majors, which any problem but their own contradicts."""
+    fields = {k: v for k, v in spec.given().items() if not k.endswith(("_dtype", "_major"))}
+    return GemmSpec(**fields)
+
+
+__all__ = ["AUTO", "extents", "for_problem", "operands", "problems", "scalars", "specs", "tiles"]

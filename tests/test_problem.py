@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems as shapes and strides: what TMA can address, and strides that address nothing."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutegemm import DType, Operand, Problem, problem
+from cutegemm.errors import InputError
+from cutegemm.problem import round_up
+from tests.support.strategies import operands
+
+
+def operand(strides, rows=64, cols=64, batch=1, align=16, dtype=DType.BF16):
+    """A matrix with the given strides."""
+    return Operand(dtype=dtype, rows=rows, cols=cols, strides=strides, batch=batch, align=align)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "reason"),
+    [
+        (operand((64, 1, 4096)), None),
+        (operand((1, 64, 4096)), None),
+        (operand((72, 1, 4608), batch=3), None),
+        (operand((68, 1, 0), dtype=DType.FP32), None),
+        (operand((2, 64, 0)), "neither dimension has unit stride"),
+        (operand((64, 1, 0), align=8), "base address is aligned to 8 bytes, not 16"),
+        (operand((65, 1, 0)), "leading stride is 130 bytes, no multiple of 16"),
+        (operand((1, 100, 0)), "leading stride is 200 bytes, no multiple of 16"),
+        (operand((66, 1, 0), dtype=DType.FP32), "leading stride is 264 bytes, no multiple of 16"),
+        (operand((64, 1, 4097), batch=2), "batch stride is 8194 bytes, no multiple of 16"),
+        (operand((0, 1, 0)), "leading stride of 0 bytes is outside (0, 2**40)"),
+        (operand((1 << 39, 1, 0)), "leading stride of 1099511627776 bytes is outside (0, 2**40)"),
+        (operand((64, 1, 1 << 40), batch=2), "batch stride of 2199023255552 bytes is outside (0, 2**40)"),
+    ],
+)
+def test_why_tma_cannot_address(matrix, reason):
+    """Base, leading and batch strides must be multiples of 16 bytes below 2**40, and one stride must be 1."""
+    assert matrix.tma_reason() == reason
+
+
+def offsets(matrix):
+    """Every element's offset, by brute force."""
+    index = itertools.product(range(matrix.batch), range(matrix.rows), range(matrix.cols))
+    row, col, step = matrix.strides
+    return [b * step + i * row + j * col for b, i, j in index]
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.sampled_from((1, 2, 3)), st.data())
+def test_canonical_strides_address_the_same_elements(rows, cols, batch, data):
+    """Replacing strides of extents 0 and 1 moves no element."""
+    strides = data.draw(st.tuples(*[st.integers(0, 20)] * 3))
+    matrix = operand(strides, rows, cols, batch)
+    row, col, step = strides
+    expected = [b * step + i * row + j * col for b in range(batch) for i in range(rows) for j in range(cols)]
+    assert offsets(matrix) == expected
+
+
+@given(st.integers(1, 300), st.sampled_from(tuple(DType)), st.booleans())
+def test_contiguous_vectors_are_addressable(length, dtype, is_row):
+    """A contiguous row or column vector can be loaded by TMA whatever its length."""
+    rows, cols = (1, length) if is_row else (length, 1)
+    vector = operand((length, 1, 0) if is_row else (1, length, 0), rows, cols, dtype=dtype)
+    assert vector.tma_reason() is None
+
+
+@given(st.data())
+def test_canonical_strides_are_stable(data):
+    """Making an operand of an operand's strides changes nothing."""
+    x = data.draw(operands(data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9)), DType.FP16, 2))
+    assert operand(x.strides, x.rows, x.cols, x.batch, x.align, x.dtype).strides == x.strides
+
+
+@given(st.integers(0, 10**6), st.integers(1, 1000))
+def test_round_up(value, step):
+    """The least multiple that is not below the value."""
+    up = round_up(value, step)
+    assert up % step == 0 and value <= up < value + step
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"m": -1}, "m=-1: must be from 0 to 2147483647; nearest legal value: 0"),
+        ({"n": 1 << 31}, "n=2147483648: must be from 0 to 2147483647; nearest legal value: 2147483647"),
+        ({"k": -5}, "k=-5: must be from 0 to 2147483647; nearest legal value: 0"),
+        ({"batch": -2}, "batch=-2: must be from 0 to 2147483647; nearest legal value: 0"),
+    ],
+)
+def test_extents_out_of_range(fields, message):
+    """Negative extents, and those beyond signed 32-bit coordinates, are refused."""
+    base = problem(8, 8, 8)
+    values = {"m": 8, "n": 8, "k": 8, "batch": 1} | fields
+    with pytest.raises(InputError) as e:
+        Problem(**values, a=base.a, b=base.b, c=None, d=base.d)
+    assert str(e.value) == message
+
+
+@pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
+@pytest.mark.parametrize("d_major", ["n", "m"])
+def test_majors_of_a_contiguous_problem(majors, d_major):
+    """The letters name each operand's unit-stride axis; C lies like D."""
+    p = problem(24, 40, 56, majors=majors, d_major=d_major, c_dtype="fp32", d_dtype="fp16", batch=2)
+    assert p.a.strides == ((56, 1, 24 * 56) if majors[0] == "k" else (1, 24, 24 * 56))
+    assert p.b.strides == ((40, 1, 56 * 40) if majors[1] == "n" else (1, 56, 56 * 40))
+    assert p.d.strides == p.c.strides == ((40, 1, 24 * 40) if d_major == "n" else (1, 24, 24 * 40))
+    assert (p.a.dtype, p.b.dtype, p.c.dtype, p.d.dtype) == (DType.BF16, DType.BF16, DType.FP32, DType.FP16)
+
+
+def test_work_of_a_problem():
+    """FLOPs count multiplications and additions; bytes count every operand once."""
+    p = problem(2, 3, 5, batch=7, dtype="fp16", d_dtype="fp32", c_dtype="bf16")
+    assert p.flops == 2 * 2 * 3 * 5 * 7
+    assert p.min_bytes == 7 * (2 * 5 * 2 + 5 * 3 * 2 + 2 * 3 * 4 + 2 * 3 * 2)

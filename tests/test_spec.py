@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a GemmSpec accepts, how it prints, and the wording of every refusal."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given
+
+from cutegemm import DType, GemmSpec, Tile
+from cutegemm.epilogue import linear_combination
+from cutegemm.errors import SpecError
+from tests.support.strategies import specs
+
+CLUSTER_RULE = "must be (m, n), each a power of two, m * n <= 8; nearest legal value: (2, 1)"
+RASTER_RULE = 'must be ("m" or "n", group) with a group from 1 to 4096; nearest legal value: (\'m\', 8)'
+SIMT_RULE = "has no meaning for schedule=\"simt\"; nearest legal value: 'auto'"
+
+REFUSALS = [
+    # choices
+    ({"a_major": "n"}, "a_major='n': must be one of k, m"),
+    ({"b_major": "m"}, "b_major='m': must be one of n, k"),
+    ({"c_major": "k"}, "c_major='k': must be one of n, m"),
+    ({"d_major": 1}, "d_major=1: must be one of n, m"),
+    ({"swizzle": "256B"}, "swizzle='256B': must be one of 128B, 64B, 32B, none"),
+    ({"schedule": "pingpong"}, "schedule='pingpong': must be one of cooperative, multistage, simt"),
+    ({"a_load": "cp.async"}, "a_load='cp.async': must be one of tma, gather, relayout"),
+    ({"b_load": None}, "b_load=None: must be one of tma, gather, relayout"),
+    ({"store": "smem"}, "store='smem': must be one of tma, staged, direct"),
+    ({"scheduler": "static"}, "scheduler='static': must be one of persistent, per_tile"),
+    ({"epilogue": "relu"}, "epilogue='relu': must be an epilogue graph"),
+    ({"a_dtype": "fp8"}, "a_dtype='fp8': must be one of fp16, bf16, fp32"),
+    ({"d_dtype": torch.int8}, "d_dtype=torch.int8: must be one of fp16, bf16, fp32"),
+    # the tile
+    ({"tile": 128}, "tile=128: must be Tile(m, n, k)"),
+    ({"tile": (128,)}, "tile=(128,): must be Tile(m, n, k)"),
+    ({"tile": (100, 128, 64)}, "tile.m=100: must be a multiple of 64; nearest legal value: 128"),
+    ({"tile": (16, 128, 64)}, "tile.m=16: must be a multiple of 64; nearest legal value: 64"),
+    ({"tile": (128, 120, 64)}, "tile.n=120: must be a multiple of 16; nearest legal value: 128"),
+    ({"tile": (128, 128, 40)}, "tile.k=40: must be a multiple of 16; nearest legal value: 32"),
+    ({"tile": (128, 272, 64)}, "tile.n=272: one wgmma has at most 256 columns; nearest legal value: 256"),
+    (
+        {"tile": (192, 64, 64), "consumers": 2},
+        "tile.m=192: 2 consumer warpgroups need a multiple of 128 rows; nearest legal value: 128",
+    ),
+    (
+        {"tile": (64, 64, 64), "consumers": 3},
+        "tile.m=64: 3 consumer warpgroups need a multiple of 192 rows; nearest legal value: 192",
+    ),
+    # numbers
+    ({"stages": 0}, "stages=0: must be from 1 to 16; nearest legal value: 1"),
+    ({"stages": 17}, "stages=17: must be from 1 to 16; nearest legal value: 16"),
+    ({"stages": 2.0}, "stages=2.0: must be an integer from 1 to 16"),
+    ({"stages": True}, "stages=True: must be an integer from 1 to 16"),
+    ({"consumers": 4}, "consumers=4: must be from 1 to 3; nearest legal value: 3"),
+    ({"epilogue_stages": -1}, "epilogue_stages=-1: must be from 1 to 16; nearest legal value: 1"),
+    ({"sms": 2000}, "sms=2000: must be from 1 to 1024; nearest legal value: 1024"),
+    ({"cluster": (3, 1)}, f"cluster=(3, 1): {CLUSTER_RULE}"),
+    ({"cluster": (2, 8)}, f"cluster=(2, 8): {CLUSTER_RULE}"),
+    ({"cluster": 2}, f"cluster=2: {CLUSTER_RULE}"),
+    ({"cluster": (2, 1, 1)}, f"cluster=(2, 1, 1): {CLUSTER_RULE}"),
+    ({"cluster": (2.0, 1)}, f"cluster=(2.0, 1): {CLUSTER_RULE}"),
+    ({"cluster": (True, 1)}, f"cluster=(True, 1): {CLUSTER_RULE}"),
+    ({"raster": ("k", 8)}, f"raster=('k', 8): {RASTER_RULE}"),
+    ({"raster": "m"}, f"raster='m': {RASTER_RULE}"),
+    ({"raster": ("m", 0)}, "raster[1]=0: must be from 1 to 4096; nearest legal value: 1"),
+    ({"raster": ("n", 1.5)}, "raster[1]=1.5: must be an integer from 1 to 4096"),
+    # fields together
+    ({"acc_dtype": "fp16"}, "acc_dtype='fp16': kernels accumulate in fp32; nearest legal value: 'fp32'"),
+    (
+        {"a_dtype": "fp32", "schedule": "cooperative"},
+        "schedule='cooperative': fp32 operands run on the CUDA cores; nearest legal value: 'simt'",
+    ),
+    (
+        {"b_dtype": "fp32", "schedule": "multistage"},
+        "schedule='multistage': fp32 operands run on the CUDA cores; nearest legal value: 'simt'",
+    ),
+    ({"a_dtype": "fp16", "b_dtype": "bf16"}, "b_dtype='bf16': A and B have one dtype; nearest legal value: 'fp16'"),
+    (
+        {"schedule": "multistage", "cluster": (2, 1)},
+        'cluster=(2, 1): multicast needs the producer warp of schedule="cooperative"; nearest legal value: (1, 1)',
+    ),
+    (
+        {"schedule": "multistage", "a_load": "gather"},
+        'a_load=\'gather\': gathering needs the producer warpgroup of schedule="cooperative"; '
+        "nearest legal value: 'relayout'",
+    ),
+    (
+        {"schedule": "multistage", "b_load": "gather"},
+        'b_load=\'gather\': gathering needs the producer warpgroup of schedule="cooperative"; '
+        "nearest legal value: 'relayout'",
+    ),
+    ({"schedule": "simt", "tile": (128, 128, 64)}, f"tile=Tile(m=128, n=128, k=64): {SIMT_RULE}"),
+    *[
+        ({"schedule": "simt", name: value}, f"{name}={value!r}: {SIMT_RULE}")
+        for name, value in {
+            "cluster": (1, 1), "stages": 2, "swizzle": "128B", "consumers": 1, "a_load": "tma", "b_load": "tma",
+            "store": "direct", "epilogue_stages": 1, "scheduler": "persistent", "raster": ("m", 1), "sms": 4,
+        }.items()
+    ],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSALS, ids=[m.split(":")[0] for _, m in REFUSALS])
+def test_refusals_word_for_word(fields, message):
+    """Each illegal field names itself, its value, the rule and the nearest legal value."""
+    with pytest.raises(SpecError) as e:
+        GemmSpec(**fields)
+    assert str(e.value) == message
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ((0, 64, 64), "tile.m=0: must be from 1 to 65536; nearest legal value: 1"),
+        ((64, -16, 64), "tile.n=-16: must be from 1 to 65536; nearest legal value: 1"),
+        ((64, 64, 1 << 20), "tile.k=1048576: must be from 1 to 65536; nearest legal value: 65536"),
+        ((math.nan, 64, 64), "tile.m=nan: must be an integer from 1 to 65536"),
+        ((64, math.inf, 64), "tile.n=inf: must be an integer from 1 to 65536"),
+        ((64, 64, "64"), "tile.k='64': must be an integer from 1 to 65536"),
+    ],
+)
+def test_tile_refusals_word_for_word(size, message):
+    """A tile is made of positive, finite integers."""
+    with pytest.raises(SpecError) as e:
+        Tile(*size)
+    assert str(e.value) == message
+
+
+def test_the_declared_example():
+    """The spec of the documentation is legal and keeps what it was given."""
+    spec = GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1), stages=4, swizzle="128B", schedule="cooperative",
+                    raster=("m", 8))  # fmt: skip
+    assert list(spec.given()) == ["tile", "cluster", "stages", "swizzle", "schedule", "raster"]
+    assert tuple(spec.tile) == (128, 256, 64)
+
+
+def test_a_bare_spec_leaves_everything_open():
+    """Without fields all is "auto"."""
+    assert GemmSpec().given() == {}
+    assert repr(GemmSpec()) == "GemmSpec()"
+    assert all(getattr(GemmSpec(), f.name) == "auto" for f in dataclasses.fields(GemmSpec))
+
+
+def test_dtypes_are_normalised():
+    """Names, torch dtypes and members make equal specs."""
+    made = {GemmSpec(a_dtype=x) for x in ("bf16", "bfloat16", torch.bfloat16, DType.BF16)}
+    assert len(made) == 1 and made.pop().a_dtype is DType.BF16
+
+
+def test_a_tile_may_be_given_as_a_tuple():
+    """Tuples of two or three numbers become a `Tile`; k is 64 when left out."""
+    assert GemmSpec(tile=(128, 256)).tile == Tile(128, 256, 64)
+
+
+def test_specs_are_frozen_and_keyword_only():
+    """A spec cannot be changed after it was made, nor be given fields by position."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        GemmSpec().stages = 3
+    with pytest.raises(TypeError):
+        GemmSpec("bf16")
+
+
+def test_an_epilogue_prints_as_python():
+    """A spec with an epilogue graph prints as valid Python too."""
+    from cutegemm.epilogue import Graph, Node  # the names that the printed text uses
+
+    spec = GemmSpec(epilogue=linear_combination(with_c=True))
+    assert eval(repr(spec), {"GemmSpec": GemmSpec, "Graph": Graph, "Node": Node}) == spec
+
+
+@given(specs())
+def test_any_spec_prints_as_python_and_hashes_by_value(spec):
+    """Evaluating the printed spec gives an equal spec with an equal hash."""
+    again = eval(repr(spec), {"GemmSpec": GemmSpec, "Tile": Tile})
+    assert again == spec and hash(again) == hash(spec)
+    assert GemmSpec(**spec.given()) == spec
