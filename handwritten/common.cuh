@@ -160,6 +160,26 @@ __device__ __forceinline__ void barrier_arrive_remote(Barrier* barrier, int rank
       "}\n" ::"r"(smem_address(barrier)), "r"(rank) : "memory");
 }
 
+// ---- ldmatrix and mma.sync (9.7.14.5): one warp, operands in registers ----------------------------
+// Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. TRANS
+// hands each lane the transposed matrix's part.
+template <bool TRANS>
+__device__ __forceinline__ void ldmatrix4(unsigned (&r)[4], const void* row) {
+  if (TRANS)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_address(row)) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_address(row)) : "memory");
+}
+// d (16 x 8) += a (16 x 16) * b (16 x 8)
+__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." HALF_PTX "." HALF_PTX
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // ---- wgmma (9.7.15): D (64 x N, fp32, registers) += A (64 x 16) * B (16 x N), both in shared memory ---
 // An operand tile is rows of 128 bytes, 128-byte swizzled, as TMA writes them. K-major: a row holds 64 of
 // k. M- or N-major: a row holds 64 of m (or n), and tiles wider than 64 are several such boxes of BK rows.

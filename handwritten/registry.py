@@ -178,7 +178,7 @@ def read_constants(source: str, given: dict[str, int]) -> dict[str, int]:
 
 ANY = Limits()
 VECTORS = Limits(n=4, k=4, align=16, col_major=False)
-TMA = Limits(align=16)
+ALIGNED = Limits(align=16)
 
 _STAGES = (
     Stage(
@@ -241,10 +241,25 @@ _STAGES = (
         planner=plan_tma,
     ),
     Stage(
+        file="14_mma_sync.cu",
+        idea="ldmatrix and mma.sync from an XOR-swizzled ring of cp.async tiles",
+        dtypes=HALVES,
+        limits=ALIGNED,
+        instruction=r"LDSM\.16\.M",
+    ),
+    Stage(
+        file="15_mma_tma.cu",
+        idea="TMA and a producer feed mma.sync; barriers per slot, none per CTA",
+        dtypes=HALVES,
+        limits=ALIGNED,
+        instruction=r"UTMALDG",
+        planner=plan_tma,
+    ),
+    Stage(
         file="16_wgmma_serial.cu",
         idea="TMA fills swizzled shared memory, wgmma multiplies from it, in turn",
         dtypes=HALVES,
-        limits=TMA,
+        limits=ALIGNED,
         instruction=r"HGMMA\.64x64x16",
         planner=plan_tma,
     ),
@@ -255,7 +270,7 @@ _STAGES = (
             macros={"WGMMA_N": n},
             idea=f"128 rows in two m-steps, instruction m64n{n}k16",
             dtypes=HALVES,
-            limits=TMA,
+            limits=ALIGNED,
             instruction=rf"HGMMA\.64x{n}x16",
             planner=plan_tma,
         )
@@ -265,7 +280,7 @@ _STAGES = (
         file="18_producer_consumer.cu",
         idea="one warpgroup loads ahead into a ring, two multiply",
         dtypes=HALVES,
-        limits=TMA,
+        limits=ALIGNED,
         instruction=r"USETMAXREG",
         planner=plan_tma,
     ),
@@ -273,7 +288,7 @@ _STAGES = (
         file="19_staged_epilogue.cu",
         idea="accumulators cross shared memory so that C and D move in rows",
         dtypes=HALVES,
-        limits=TMA,
+        limits=ALIGNED,
         instruction=r"STG\.E\.128",
         planner=plan_tma,
     ),
@@ -281,7 +296,7 @@ _STAGES = (
         file="20_persistent_cluster.cu",
         idea="resident CTAs in pairs multicast B; C and D by TMA under the next tile",
         dtypes=HALVES,
-        limits=TMA,
+        limits=ALIGNED,
         instruction=r"UTMALDG\.2D\.MULTICAST",
         planner=plan_persistent,
     ),
@@ -289,7 +304,7 @@ _STAGES = (
         file="21_split_k_atomic.cu",
         idea="CTAs share a tile, each a part of K, and add into one workspace tile",
         dtypes=HALVES,
-        limits=TMA,
+        limits=ALIGNED,
         instruction=r"REDG\.E\.ADD\.F32x4",
         planner=plan_split_k_atomic,
     ),
@@ -297,7 +312,7 @@ _STAGES = (
         file="22_split_k_workspace.cu",
         idea="every part of K keeps its sums, a second kernel adds them in order",
         dtypes=HALVES,
-        limits=TMA,
+        limits=ALIGNED,
         instruction=r"STG\.E\.128",
         planner=plan_split_k_workspace,
     ),

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 14, mma.sync: ldmatrix feeds the tensor cores from an XOR-swizzled multistage ring.
+//
+// Idea      Below WMMA: ldmatrix hands a warp four 8 x 8 matrices at once, mma.sync multiplies 16x8x16
+//           from registers. A tile's rows are 128 bytes, and chunk c of row r lies at c ^ (r % 8), so
+//           neither the copies in nor ldmatrix out meet in a bank, without padding. STAGES tiles are in
+//           flight by cp.async; a warp owns 64 x 64 with every thread busy in both loads.
+// Changes   Shared-memory bytes read per FLOP (WM+WN) / (WM*WN) = 1/32, from 1/16 with 32 x 32 a warp.
+//           Arithmetic intensity BM*BN / (BM+BN) = 64 FLOP/byte. One __syncthreads per 64 of k.
+// Measured  README.md, row 14.
+// Answers   "cuBLAS Worklog", ldmatrix + mma.sync: 17 TFLOP/s on a T4.
+#include "common.cuh"
+
+constexpr int BM = 128;
+constexpr int BN = 128;
+constexpr int BK = 64;
+constexpr int WM = 64;
+constexpr int WN = 64;
+constexpr int STAGES = 3;
+constexpr int THREADS = BM * BN / (WM * WN) * 32;
+constexpr int A_BYTES = BM * BK * 2;
+constexpr int B_BYTES = BK * BN * 2;
+constexpr int SMEM = 1024 + STAGES * (A_BYTES + B_BYTES);
+
+// Byte offset of the 16 bytes that begin at element (mn, k) of an operand tile in shared memory. K-major:
+// rows of 64 along k. MN-major: boxes of BK rows of 64 along m (or n). Both XOR-swizzled.
+template <bool MN_MAJOR>
+__device__ __forceinline__ int at(int mn, int k) {
+  return MN_MAJOR ? mn / 64 * BK * 128 + swizzled(k, mn % 64 / 8) : swizzled(mn, k / 8);
+}
+
+// Copies `ROWS` of m (or n) from mn0 and BK of k from k0, 16 bytes a thread, zero outside the matrix.
+template <bool MN_MAJOR, int ROWS>
+__device__ __forceinline__ void copy_tile(char* to, const half16* from, int64 ld, int mn0, int k0, int MN, int K) {
+  constexpr int VECTORS = MN_MAJOR ? ROWS / 8 : BK / 8;  // along a row in memory
+#pragma unroll
+  for (int i = 0; i < ROWS * BK / 8 / THREADS; ++i) {
+    const int vector = i * THREADS + threadIdx.x;
+    const int strided = vector / VECTORS, along = vector % VECTORS * 8;
+    const int mn = MN_MAJOR ? along : strided, k = MN_MAJOR ? strided : along;
+    const int inside = MN_MAJOR ? MN - mn0 - mn : K - k0 - k;  // elements left along the row
+    const bool row_inside = MN_MAJOR ? k0 + k < K : mn0 + mn < MN;
+    const int bytes = row_inside ? max(0, min(16, inside * 2)) : 0;
+    const half16* source = MN_MAJOR ? from + (k0 + k) * ld + mn0 + mn : from + (mn0 + mn) * ld + k0 + k;
+    cp_async16(to + at<MN_MAJOR>(mn, k), bytes ? source : from, bytes);
+  }
+}
+
+// A 16 x 16 fragment of A: matrices (m, k), (m + 8, k), (m, k + 8), (m + 8, k + 8).
+__device__ __forceinline__ void load_a(unsigned (&r)[4], const char* As, int m, int k) {
+  const int lane = threadIdx.x % 32;
+  if (A_MN_MAJOR) ldmatrix4<true>(r, As + at<true>(m + (lane / 8 & 1) * 8, k + lane / 16 * 8 + lane % 8));
+  else ldmatrix4<false>(r, As + at<false>(m + lane % 16, k + lane / 16 * 8));
+}
+// Two 16 x 8 fragments of B side by side: matrices (n, k), (n, k + 8), (n + 8, k), (n + 8, k + 8).
+__device__ __forceinline__ void load_b(unsigned (&r)[4], const char* Bs, int n, int k) {
+  const int lane = threadIdx.x % 32;
+  if (B_MN_MAJOR) ldmatrix4<true>(r, Bs + at<true>(n + lane / 16 * 8, k + lane % 16));
+  else ldmatrix4<false>(r, Bs + at<false>(n + lane / 16 * 8 + lane % 8, k + (lane / 8 & 1) * 8));
+}
+
+// Multiplies one tile of k: WM x WN of a warp, 16 of k at a time.
+__device__ __forceinline__ void multiply(float (&acc)[WM / 16][WN / 8][4], const char* As, const char* Bs, int m0, int n0) {
+#pragma unroll
+  for (int k = 0; k < BK; k += 16) {
+    unsigned a[WM / 16][4], b[WN / 16][4];
+#pragma unroll
+    for (int i = 0; i < WM / 16; ++i) load_a(a[i], As, m0 + i * 16, k);
+#pragma unroll
+    for (int j = 0; j < WN / 16; ++j) load_b(b[j], Bs, n0 + j * 16, k);
+#pragma unroll
+    for (int i = 0; i < WM / 16; ++i)
+#pragma unroll
+      for (int j = 0; j < WN / 8; ++j) mma(acc[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+  }
+}
+
+// Two neighbours of row lane/4 and two of the row 8 below, for each 16 x 8 of the warp's part.
+__device__ __forceinline__ void store(const Output& out, const float (&acc)[WM / 16][WN / 8][4], int row0, int col0) {
+  const int row = row0 + threadIdx.x % 32 / 4, col = col0 + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < WM / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < WN / 8; ++j) {
+      out.pair(row + i * 16, col + j * 8, acc[i][j][0], acc[i][j][1]);
+      out.pair(row + i * 16 + 8, col + j * 8, acc[i][j][2], acc[i][j][3]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+gemm(int M, int N, int K, float alpha, const half16* A, int64 lda, const half16* B, int64 ldb,
+     float beta, const half16* C, int64 ldc, half16* D, int64 ldd) {
+  extern __shared__ char smem[];
+  char* ring = smem + (-smem_address(smem) & 1023);  // so that the swizzle's rows count from 0
+  const int row0 = blockIdx.y * BM;
+  const int col0 = blockIdx.x * BN;
+  const int tiles = ceil_div(K, BK);
+  const int warp = threadIdx.x / 32;
+  const int m0 = warp / (BN / WN) * WM, n0 = warp % (BN / WN) * WN;  // this warp's part of the tile
+
+  auto load = [&](int tile) {
+    char* As = ring + tile % STAGES * (A_BYTES + B_BYTES);
+    if (tile < tiles) {
+      copy_tile<A_MN_MAJOR, BM>(As, A, lda, row0, tile * BK, M, K);
+      copy_tile<B_MN_MAJOR, BN>(As + A_BYTES, B, ldb, col0, tile * BK, N, K);
+    }
+    cp_async_commit();  // a group for every tile, empty ones too, keeps the count right
+  };
+  for (int tile = 0; tile < STAGES - 1; ++tile) load(tile);
+
+  float acc[WM / 16][WN / 8][4] = {};
+  for (int tile = 0; tile < tiles; ++tile) {
+    cp_async_wait<STAGES - 2>();  // this thread's part of the tile has arrived
+    __syncthreads();              // everyone's has, and everyone is done with the slot refilled next
+    load(tile + STAGES - 1);
+    const char* As = ring + tile % STAGES * (A_BYTES + B_BYTES);
+    multiply(acc, As, As + A_BYTES, m0, n0);
+  }
+  store({M, N, alpha, beta, C, ldc, D, ldd}, acc, row0 + m0, col0 + n0);
+}
