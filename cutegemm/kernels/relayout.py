@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copying a matrix that TMA cannot address into one that it can: unit stride, 16-byte-aligned lines.
+
+A line is the unit-stride axis: a row of a row-major source, a column of a column-major one. Its address is
+known to be a multiple of the element size only, but its misalignment is the same all along. A thread makes
+one 16-byte chunk of the destination: it reads the two aligned 16-byte words of the source that hold those
+bytes and shifts them together in registers. Neighbouring lanes share a word, which the L1 cache serves, so
+DRAM sees every sector once or, at a warp's edges, twice; writes are whole aligned sectors. A thread has
+`CHUNKS` chunks of different lines in flight. No byte outside the matrix's span (its first to its last
+element) is read: where a word reaches over the span's ends the chunk is put together from elements.
+
+A source without unit stride goes through shared memory, a tile at a time: neighbouring threads read along
+the axis of smaller stride and write along columns.
+
+Either way the elements between a line's end and the next multiple of 16 bytes are written as zero; what
+lies beyond, up to the destination's leading dimension, is left as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.config import RelayoutConfig
+
+THREADS = 256  # per CTA
+WORD = 16  # bytes of the widest global access
+REGISTER = 4  # bytes
+CHUNKS = 4  # of 16 bytes in flight per thread: 32 KiB per SM at half occupancy, twice what DRAM latency hides
+MAX_SPREAD = 5  # log2 of a warp's lanes
+TILE = 64  # rows and columns of a shared-memory tile
+
+
+class Relayout:
+    """The driver of one `RelayoutConfig`."""
+
+    def __init__(self, config: RelayoutConfig) -> None:
+        self.numeric = {2: cutlass.Uint16, 4: cutlass.Uint32}[config.dtype.bytes]
+        self.unit = config.unit
+        self.bytes = config.dtype.bytes  # of an element
+        self.per_chunk = WORD // config.dtype.bytes  # elements
+
+    @cute.jit
+    def __call__(self, addresses, shape, strides, stream: cuda.CUstream):
+        """Launch.
+
+        Args:
+            addresses: (source, destination), Int64; the destination is 16-byte aligned.
+            shape: (rows, columns, batch), Int32, all positive.
+            strides: (row, column, batch) of the source, then of the destination, Int64 elements, none
+                negative. The destination has unit stride along the source's axis (columns for "none") and
+                its other strides are multiples of 16 bytes.
+        """
+        rows, cols, batch = shape
+        if cutlass.const_expr(self.unit == "none"):
+            tiles = ((rows + (TILE - 1)) // TILE) * ((cols + (TILE - 1)) // TILE) * batch
+            self.transfer(addresses, shape, strides).launch(grid=(tiles, 1, 1), block=(THREADS, 1, 1), stream=stream)
+        else:
+            row, col = (0, 1) if cutlass.const_expr(self.unit == "col") else (1, 0)
+            lines, length = shape[row], shape[col]
+            chunks = (length + (self.per_chunk - 1)) // self.per_chunk
+            spread = cutlass.Int32(0)  # log2 of the threads side by side along a line: no more than it has chunks
+            for bit in cutlass.range_constexpr(MAX_SPREAD):
+                spread += cutlass.Int32(chunks > (1 << bit))
+            at_once = (THREADS * CHUNKS) >> spread  # lines of one CTA
+            blocks = ((chunks + (1 << spread) - 1) >> spread, (lines + at_once - 1) // at_once)
+            pitches = (strides[row], strides[2], strides[3 + row], strides[5])
+            self.shift(addresses, (lines, length, batch), pitches, (spread, blocks[0], blocks[1])).launch(
+                grid=(blocks[0] * blocks[1] * batch, 1, 1), block=(THREADS, 1, 1), stream=stream
+            )
+
+    @cute.kernel
+    def shift(self, addresses, shape, pitches, split):
+        """Copy `CHUNKS` chunks per thread of unit-stride lines.
+
+        Args:
+            shape: (lines, elements of a line, batch).
+            pitches: from line to line and from batch to batch, of the source, then of the destination; elements.
+            split: (log2 of the threads along a line, CTAs along a line, CTAs across lines).
+        """
+        lines, length, batches = shape
+        spread, along, across = split
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        batch = block // (along * across)
+        block -= batch * (along * across)
+        threads_across = THREADS >> spread
+        first_line = block // along * (threads_across * CHUNKS) + (thread >> spread)
+        element = ((block % along << spread) + (thread & ((1 << spread) - 1))) * self.per_chunk
+        last = cutlass.Int64(lines - 1) * pitches[0] + cutlass.Int64(batches - 1) * pitches[1] + cutlass.Int64(length)
+        span = (addresses[0], addresses[0] + last * self.bytes)
+        source = addresses[0] + (cutlass.Int64(batch) * pitches[1] + cutlass.Int64(element)) * self.bytes
+        target = addresses[1] + (cutlass.Int64(batch) * pitches[3] + cutlass.Int64(element)) * self.bytes
+        rW = cute.make_rmem_tensor((2 * WORD // REGISTER, CHUNKS), cutlass.Uint32)  # (8, CHUNKS), two words each
+        for i in cutlass.range_constexpr(CHUNKS):
+            line = first_line + i * threads_across
+            low, high = _words(source + cutlass.Int64(line) * pitches[0] * self.bytes)
+            if line < lines and element < length and low >= span[0] and high + WORD <= span[1]:
+                cute.autovec_copy(_global(cutlass.Uint32, low), cute.make_tensor(rW[None, i].iterator, 4))
+                cute.autovec_copy(_global(cutlass.Uint32, high), cute.make_tensor(rW[None, i].iterator + 4, 4))
+        for i in cutlass.range_constexpr(CHUNKS):
+            line = first_line + i * threads_across
+            if line < lines and element < length:
+                address = source + cutlass.Int64(line) * pitches[0] * self.bytes
+                low, high = _words(address)
+                rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
+                if low >= span[0] and high + WORD <= span[1]:
+                    self._align([rW[x, i] for x in range(2 * WORD // REGISTER)], address, rD)
+                else:
+                    self._gather(address, length - element, rD)
+                if element + self.per_chunk > length:
+                    self._clear(rD, length - element)
+                out = target + cutlass.Int64(line) * pitches[2] * self.bytes
+                cute.autovec_copy(rD, _global(cutlass.Uint32, out))
+
+    def _align(self, words: list[Any], address: Any, rD: cute.Tensor) -> None:
+        """rD = the 16 bytes that start `address % 16` bytes into the eight registers `words`."""
+        offset = cutlass.Int32(address & (WORD - 1))
+        for step in (2, 1):  # registers
+            move = (offset & (step * REGISTER)) != 0
+            words = [cutlass.Uint32(cutlass.select_(move, words[x + step], words[x])) for x in range(len(words) - step)]
+        for x in range(WORD // REGISTER):
+            if self.bytes < REGISTER:  # then the rest of the offset is 0 or 2 bytes
+                rD[x] = cute.arch.shf(words[x], words[x + 1], (offset & (REGISTER - 1)) * 8, "r")
+            else:
+                rD[x] = words[x]
+
+    @cute.jit
+    def _gather(self, address: Any, count: Any, rD: cute.Tensor) -> None:
+        """rD = the `count` elements from `address` on, as far as they fit, read one by one."""
+        rX = cute.make_rmem_tensor(self.per_chunk, self.numeric)
+        rX.fill(0)
+        ptr = cute.make_ptr(self.numeric, address, cute.AddressSpace.gmem, assumed_align=self.bytes)
+        gX = cute.make_tensor(ptr, self.per_chunk)
+        for x in cutlass.range_constexpr(self.per_chunk):
+            if x < count:
+                rX[x] = gX[x]
+        rD.store(cute.recast_tensor(rX, cutlass.Uint32).load())
+
+    def _clear(self, rD: cute.Tensor, count: Any) -> None:
+        """Zero the elements of rD from `count` on."""
+        each = REGISTER // self.bytes
+        for x in range(WORD // REGISTER):
+            kept = cutlass.Uint32(cutlass.select_(count > x * each, rD[x], cutlass.Uint32(0)))
+            if each == 2:
+                kept = cutlass.select_(count > x * each + 1, kept, kept & 0xFFFF)
+            rD[x] = kept
+
+    @cute.kernel
+    def transfer(self, addresses, shape, strides):
+        """Copy one TILE x TILE tile of a source without unit stride."""
+        rows, cols, _ = shape
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        along, across = (cols + (TILE - 1)) // TILE, (rows + (TILE - 1)) // TILE
+        batch = block // (along * across)
+        block -= batch * (along * across)
+        row0, col0 = block // along * TILE, block % along * TILE
+        ptr = cute.make_ptr(self.numeric, addresses[0], cute.AddressSpace.gmem, assumed_align=self.bytes)
+        mX = cute.make_tensor(ptr, cute.make_layout(shape, stride=strides[0:3]))  # (rows, cols, batch)
+        smem = cutlass.memory.SmemAllocator()
+        pitch = TILE + REGISTER // self.bytes  # one bank more than a row, so that columns spread over the banks
+        sX = smem.allocate_tensor(self.numeric, cute.make_layout((TILE, TILE), stride=(pitch, 1)), WORD)  # (ROWS, COLS)
+        rX = cute.make_rmem_tensor(TILE * TILE // THREADS, self.numeric)
+        rX.fill(0)
+        by_rows = strides[0] < strides[1]  # neighbouring threads read neighbouring rows
+        slow0, fast = thread // TILE, thread % TILE
+        for i in cutlass.range_constexpr(TILE * TILE // THREADS):
+            slow = slow0 + i * (THREADS // TILE)
+            row, col = row0 + cutlass.select_(by_rows, fast, slow), col0 + cutlass.select_(by_rows, slow, fast)
+            if row < rows and col < cols:
+                rX[i] = mX[row, col, batch]
+        for i in cutlass.range_constexpr(TILE * TILE // THREADS):
+            slow = slow0 + i * (THREADS // TILE)
+            sX[cutlass.select_(by_rows, fast, slow), cutlass.select_(by_rows, slow, fast)] = rX[i]
+        cute.arch.sync_threads()  # the tile is written
+        chunks = TILE // self.per_chunk  # of a tile's row
+        for i in cutlass.range_constexpr(TILE * chunks // THREADS):
+            row, col = (thread + i * THREADS) // chunks, (thread + i * THREADS) % chunks * self.per_chunk
+            rD = cute.make_rmem_tensor(self.per_chunk, self.numeric)
+            for x in cutlass.range_constexpr(self.per_chunk):
+                rD[x] = sX[row, col + x]
+            if row0 + row < rows and col0 + col < cols:
+                at = cutlass.Int64(row0 + row) * strides[3] + cutlass.Int64(batch) * strides[5] + (col0 + col)
+                cute.autovec_copy(rD, _global(self.numeric, addresses[1] + at * self.bytes))
+
+
+def _words(address: Any) -> tuple[Any, Any]:
+    """The aligned words that hold the first and the last of the 16 bytes from `address` on."""
+    return address & -WORD, (address + (WORD - 1)) & -WORD
+
+
+def _global(numeric: Any, address: Any) -> cute.Tensor:
+    """The aligned 16 bytes of global memory at `address`."""
+    ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=WORD)
+    return cute.make_tensor(ptr, WORD * 8 // numeric.width)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The re-layout copy: what it compiles to, its grid, and (on a GPU) that every bit arrives and nothing else moves."""
+
+import functools
+import re
+
+import pytest
+
+from cutegemm import loader
+from cutegemm.compile import compile_config, record_launches
+from cutegemm.config import RelayoutConfig
+from cutegemm.dtypes import as_dtype
+
+torch = pytest.importorskip("torch")
+
+
+@functools.cache
+def compiled(kind: str, unit: str):
+    """The kernel for a dtype and a unit-stride axis."""
+    return compile_config(RelayoutConfig(dtype=as_dtype(kind), unit=unit))
+
+
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+@pytest.mark.parametrize("unit", ["col", "row"])
+def test_lines_move_in_16_byte_words(kind, unit):
+    """Four chunks per thread, each from two aligned words; no shared memory and no spills."""
+    kernel = compiled(kind, unit)
+    assert len(re.findall(r"ld\.global\.v4", kernel.ptx)) == 4 * 2
+    assert len(re.findall(r"st\.global\.v4", kernel.ptx)) == kernel.resources.instructions["st.global"] == 4
+    assert kernel.resources.frame_bytes == kernel.resources.smem_bytes == 0
+    assert kernel.resources.registers <= 80  # three CTAs of 256 threads per SM
+
+
+def test_all_words_are_requested_before_any_is_used():
+    """The wide loads stand before the first store, so that a thread's chunks are in flight together."""
+    ptx = compiled("bf16", "col").ptx
+    loads = [x.start() for x in re.finditer(r"ld\.global\.v4", ptx)]
+    assert max(loads) < ptx.index("st.global.v4")
+
+
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+def test_source_without_unit_stride_is_written_in_16_byte_words(kind):
+    """Elements are read one by one, staged in shared memory, and written in whole words."""
+    kernel = compiled(kind, "none")
+    assert len(re.findall(r"st\.global\.v4", kernel.ptx)) == kernel.resources.instructions["st.global"]
+    assert kernel.resources.frame_bytes == 0
+    assert kernel.resources.smem_bytes > 64 * 64 * as_dtype(kind).bytes
+
+
+@pytest.mark.parametrize("unit,rows,cols,batch,ctas", [
+    ("col", 4096, 4097, 1, 128 * 17),  # 513 chunks: 17 of 32 threads; 32 lines per CTA
+    ("row", 4097, 4096, 1, 128 * 17),
+    ("col", 1000, 9, 2, 2 * 2),  # 2 chunks a line: 512 lines per CTA
+    ("none", 65, 64, 3, 2 * 3),
+])  # fmt: skip
+def test_grid_covers_the_lines(unit, rows, cols, batch, ctas):
+    """Threads spread along a line only as far as it has chunks."""
+    kernel = compiled("bf16", unit)
+    arguments = ((4096, 8192), (rows, cols, batch), (cols, 1, 0, cols, 1, 0), 0)
+    (launch,) = record_launches(kernel.obj, kernel.ptx, arguments)
+    assert launch.grid == (ctas, 1, 1)
+    assert launch.block == (256, 1, 1)
+
+
+BITS = {"bf16": torch.int16, "fp32": torch.int32}
+POISON = 0x5A5A
+
+
+def copy(kind, unit, source):
+    """Relayout `source` (batch, rows, cols) of bits; returns the destination (batch, lines, ld), poisoned before."""
+    batch, rows, cols = source.shape
+    lines, length = (cols, rows) if unit == "row" else (rows, cols)
+    pitch = -(-length // 8) * 8
+    target = torch.full((batch, lines, pitch), POISON, device="cuda", dtype=source.dtype)
+    line = target.stride(1)
+    out = (1, line, target.stride(0)) if unit == "row" else (line, 1, target.stride(0))
+    strides = (source.stride(1), source.stride(2), source.stride(0), *out)
+    stream = torch.cuda.current_stream().cuda_stream
+    addresses = (source.data_ptr(), target.data_ptr())
+    loader.load(compiled(kind, unit).obj)(addresses, (rows, cols, batch), strides, stream)
+    torch.cuda.synchronize()
+    return target
+
+
+def check(kind, unit, source):
+    """Every element arrives; the rest of the last 16-byte word is zero, what follows is untouched."""
+    target = copy(kind, unit, source)
+    moved = source.transpose(1, 2) if unit == "row" else source
+    length = moved.shape[2]
+    word_end = -(-length // (16 // source.element_size())) * (16 // source.element_size())
+    assert torch.equal(target[:, :, :length], moved)
+    assert (target[:, :, length:word_end] == 0).all()
+    assert (target[:, :, word_end:] == POISON).all()
+
+
+def bits(kind, count):
+    """Random bit patterns, NaNs and infinities included."""
+    return torch.randint(-32768, 32767, (count,), device="cuda", dtype=torch.int32).to(BITS[kind])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+@pytest.mark.parametrize("unit", ["col", "row"])
+@pytest.mark.parametrize("offset", range(8))
+@pytest.mark.parametrize("rows,cols,batch", [(1, 1, 1), (37, 301, 2), (300, 9, 1), (1025, 513, 1), (64, 64, 3)])
+def test_every_bit_arrives(kind, unit, offset, rows, cols, batch):
+    """Any misalignment of the base, any leading dimension; the matrix ends where its memory does."""
+    flat = bits(kind, offset + batch * rows * cols)[offset:]
+    source = flat.view(batch, cols, rows).transpose(1, 2) if unit == "row" else flat.view(batch, rows, cols)
+    check(kind, unit, source)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+def test_slices_and_strided_views(kind):
+    """A slice of a wider matrix, and views with neither stride 1."""
+    whole = bits(kind, 2 * 200 * 333).view(2, 200, 333)
+    check(kind, "col", whole[:, 3:150, 7:290])
+    check(kind, "none", whole[:, ::3, 1::2])
+    check(kind, "none", whole[:, 1::2, ::3].transpose(1, 2))
