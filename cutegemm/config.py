@@ -18,6 +18,15 @@ from cutegemm.epilogue.graph import Graph
 FAMILIES = ("warp_specialized", "multistage", "simt", "relayout")
 
 
+def setmaxnreg(family: str, gathers: bool) -> dict[int, tuple[int, int]]:
+    """Consumer warpgroups -> (producer, consumer) registers per thread, where the kernel moves registers."""
+    if family != "warp_specialized":
+        return {}
+    return {2: (56, 224), 3: (56, 152)} if gathers else {2: (40, 232), 3: (32, 160)}
+
+
+
+
 @dataclass(frozen=True, kw_only=True)
 class MatrixConfig:
     """What a kernel knows of one matrix when it is compiled.
@@ -93,10 +102,7 @@ class KernelConfig:
 
         Over the warpgroups they sum to at most 512, the registers of an SM divided by 128 threads.
         """
-        if self.family != "warp_specialized":
-            return None
-        table = {2: (56, 224), 3: (56, 152)} if self.gathers else {2: (40, 232), 3: (32, 160)}
-        return table.get(self.consumers)
+        return setmaxnreg(self.family, self.gathers).get(self.consumers)
 
     def to_data(self) -> dict[str, Any]:
         """A JSON-serialisable form; `config_from_data` reads it back."""

@@ -14,12 +14,12 @@ from typing import Any
 
 from cutegemm import hardware as hw
 from cutegemm import heuristics
-from cutegemm.config import Config, KernelConfig, MatrixConfig, RelayoutConfig, SimtConfig
+from cutegemm.config import Config, KernelConfig, MatrixConfig, RelayoutConfig, SimtConfig, setmaxnreg
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import PlanError, field_error
 from cutegemm.problem import Operand, Problem, round_up
-from cutegemm.spec import AUTO, GemmSpec
+from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, TILE_N_STEP, GemmSpec, Tile
 
 WORKSPACE_ALIGN = 256  # bytes: alignment of torch's allocations, enough for TMA
 RESERVED_REGISTERS = 32  # per consumer thread beside the accumulators: addresses, loop state, epilogue
@@ -175,7 +175,7 @@ def _check_majors(spec: GemmSpec, problem: Problem) -> None:
         if not has:
             actual = col if operand.unit_col else row if operand.unit_row else None
             rule = f"the problem's {name.upper()} has strides {operand.strides[:2]} (row, column)"
-            raise field_error(PlanError, f"{name}_major", given, rule, actual)
+            raise field_error(PlanError, f"{name}_major", given, rule, actual or AUTO)
 
 
 def _check_epilogue(epilogue: Graph, problem: Problem) -> None:
@@ -197,6 +197,10 @@ def _simt_reason(spec: GemmSpec, problem: Problem) -> str | None:
     if problem.k == 0:
         return "K is 0: there is no mainloop, only the epilogue"
     if problem.a.dtype is DType.FP32:
+        for name in TENSOR_CORE_FIELDS:
+            if getattr(spec, name) != AUTO:
+                rule = "has no meaning for fp32 operands, which run on the CUDA cores"
+                raise field_error(PlanError, name, getattr(spec, name), rule, AUTO)
         if spec.schedule not in (AUTO, "simt"):
             rule = "fp32 operands run on the CUDA cores"
             raise field_error(PlanError, "schedule", spec.schedule, rule, "simt")
@@ -312,7 +316,7 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
     if spec.tile != AUTO:
         tile = tuple(spec.tile)
         cluster = spec.cluster if spec.cluster != AUTO else (1, 1)
-        consumers = _consumers(spec, tile, family)
+        consumers = _consumers(spec, tile, family, "gather" in loads.values())
         return tile, cluster, consumers
     for choice in heuristics.rank_tiles(problem, device):
         cluster = choice.cluster if spec.cluster == AUTO else spec.cluster
@@ -321,7 +325,7 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
         if spec.consumers != AUTO and choice.tile[0] % (hw.WGMMA_M * spec.consumers):
             continue
         try:
-            consumers = _consumers(spec, choice.tile, family)
+            consumers = _consumers(spec, choice.tile, family, "gather" in loads.values())
             _check_tile_fits(spec, problem, choice.tile)
         except PlanError:
             continue
@@ -329,9 +333,23 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
             f"tile {choice.tile}, cluster {cluster}: the model's fastest, {choice.ns / 1e3:,.1f} us"
         )
         return choice.tile, cluster, consumers
-    raise field_error(
-        PlanError, "consumers", spec.consumers, "no candidate tile serves it together with the other fields"
-    )
+    raise _no_candidate(spec, problem, family, "gather" in loads.values())
+
+
+def _no_candidate(spec: GemmSpec, problem: Problem, family: str, gathers: bool) -> PlanError:
+    """No tile the planner ranks serves the given fields: name one that does, or fewer stages."""
+    consumers = 1 if spec.consumers == AUTO else spec.consumers
+    for k in (64, 48, 32, 16):
+        for n in heuristics.WIDTHS:
+            tile = (hw.WGMMA_M * consumers, n, k)
+            try:
+                _consumers(spec, tile, family, gathers)
+                _check_tile_fits(spec, problem, tile)
+            except PlanError:
+                continue
+            rule = "no tile that the planner chooses by itself serves the other given fields"
+            return field_error(PlanError, "tile", AUTO, rule, Tile(*tile))
+    return field_error(PlanError, "stages", spec.stages, "no tile leaves room for so many", spec.stages // 2)
 
 
 def _check_tile_fits(spec: GemmSpec, problem: Problem, tile: tuple[int, int, int]) -> None:
@@ -348,18 +366,21 @@ def _check_tile_fits(spec: GemmSpec, problem: Problem, tile: tuple[int, int, int
         raise field_error(PlanError, "stages", stages, "does not fit beside the tile")
 
 
-def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str) -> int:
+def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str, gathers: bool) -> int:
     """Warpgroups that share the tile; refuses accumulators that do not fit their registers."""
     blocks = tile[0] // hw.WGMMA_M
     if spec.consumers != AUTO:
         chosen = spec.consumers
     else:
         chosen = next((c for c in (2, 3, 1) if blocks % c == 0), 1)
-    limit = register_budget(family, chosen) - RESERVED_REGISTERS
+    limit = register_budget(family, chosen, gathers) - RESERVED_REGISTERS
     if accumulators(tile, chosen) > limit:
-        columns = limit * 2 * chosen // blocks // 16 * 16
         rule = (f"{chosen} consumer warpgroups hold {accumulators(tile, chosen)} accumulators per thread, "
                 f"more than {limit}")  # fmt: skip
+        columns = limit * 2 * chosen // blocks // TILE_N_STEP * TILE_N_STEP
+        if columns == 0:
+            rows = hw.WGMMA_M * chosen
+            raise field_error(PlanError, "tile.m", tile[0], rule, limit * 2 * chosen // tile[1] // chosen * rows)
         raise field_error(PlanError, "tile.n", tile[1], rule, columns)
     return chosen
 
@@ -369,11 +390,13 @@ def accumulators(tile: tuple[int, int, int], consumers: int) -> int:
     return tile[0] * tile[1] // (consumers * hw.WARPGROUP)
 
 
-def register_budget(family: str, consumers: int) -> int:
+def register_budget(family: str, consumers: int, gathers: bool = False) -> int:
     """Registers a consumer thread may use."""
-    if family == "multistage":
-        return min(hw.MAX_REGISTERS, hw.REGISTERS_PER_SM // (consumers * hw.WARPGROUP))
-    return {1: hw.MAX_REGISTERS, 2: 232, 3: 160}[consumers]
+    table = setmaxnreg(family, gathers)
+    if consumers in table:
+        return table[consumers][1]
+    threads = (consumers + (family == "warp_specialized")) * hw.WARPGROUP
+    return min(hw.MAX_REGISTERS, hw.REGISTERS_PER_SM // threads)
 
 
 def _store(spec: GemmSpec, problem: Problem, reasons: list[str]) -> str:
@@ -439,7 +462,10 @@ def _stages(spec: GemmSpec, config: KernelConfig) -> int:
     if room < 1:
         need = stage_bytes(config) + epilogue_bytes(config) + barrier
         rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {hw.SMEM_BYTES:,}"
-        raise field_error(PlanError, "tile", config.tile, rule)
+        fits = (hw.SMEM_BYTES - epilogue_bytes(config) - barrier) * config.tile[2] // stage_bytes(config) // 16 * 16
+        if fits <= 0:
+            raise field_error(PlanError, "epilogue_stages", config.epi_stages, rule, max(1, config.epi_stages // 2))
+        raise field_error(PlanError, "tile.k", config.tile[2], rule, fits)
     if spec.stages == AUTO:
         return min(room, 8)
     if spec.stages > room:

@@ -19,6 +19,10 @@ SWIZZLES = ("128B", "64B", "32B", "none")
 LOADS = ("tma", "gather", "relayout")
 STORES = ("tma", "staged", "direct")
 SCHEDULERS = ("persistent", "per_tile")
+TENSOR_CORE_FIELDS = (
+    "tile", "cluster", "stages", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages", "scheduler",
+    "raster", "sms",
+)  # fmt: skip
 TILE_N_STEP = 16  # columns: stmatrix.x4 writes 16 columns at once
 MAX_STAGES = 16
 MAX_CONSUMERS = 3
@@ -215,8 +219,7 @@ def _check_together(spec: GemmSpec) -> None:
 
 def _check_simt(spec: GemmSpec) -> None:
     """Fields of the tensor-core kernels have no meaning on the CUDA cores."""
-    for name in ("tile", "cluster", "stages", "swizzle", "consumers", "a_load", "b_load", "store",
-                 "epilogue_stages", "scheduler", "raster", "sms"):  # fmt: skip
+    for name in TENSOR_CORE_FIELDS:
         if not _is_auto(getattr(spec, name)):
             rule = 'has no meaning for schedule="simt"'
             raise field_error(SpecError, name, getattr(spec, name), rule, AUTO)

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner: it honours every given field or refuses in the standard words, and what it plans fits the hardware."""
+
+import dataclasses
+import json
+import math
+import re
+import subprocess
+import sys
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from cutegemm import DType, GemmSpec, Operand, Problem, Tile, plan, problem
+from cutegemm import hardware as hw
+from cutegemm.config import KernelConfig, RelayoutConfig, SimtConfig
+from cutegemm.epilogue import Graph, Node, linear_combination
+from cutegemm.errors import PlanError, SpecError
+from cutegemm.plan import RESERVED_REGISTERS, accumulators, shared_memory
+from tests.support.strategies import for_problem, problems, specs
+
+MESSAGE = re.compile(
+    r"^(?P<field>\w+(\.[mnk])?)=(?P<value>.+?): (?P<rule>.+?)(; nearest legal value: (?P<nearest>.+))?$"
+)
+
+
+def attempt(spec, of):
+    """The plan, or the error."""
+    try:
+        return plan(spec, of)
+    except PlanError as error:
+        return error
+
+
+def corrected(spec, error):
+    """The spec with the error's field set to the nearest legal value it names."""
+    found = MESSAGE.match(str(error))
+    assert found and found["nearest"], f"no nearest legal value in: {error}"
+    value = eval(found["nearest"], {"Tile": Tile})
+    name = found["field"]
+    if "." in name:
+        return dataclasses.replace(spec, tile=dataclasses.replace(spec.tile, **{name[-1]: value}))
+    return dataclasses.replace(spec, **{name: value})
+
+
+def check_honoured(spec, p):
+    """Every given field stands in the plan."""
+    config = p.config
+    given_fields = spec.given()
+    for name in ("a", "b", "c", "d"):
+        operand = getattr(p.problem, name)
+        if operand is not None and f"{name}_dtype" in given_fields:
+            assert operand.dtype is given_fields[f"{name}_dtype"]
+            assert getattr(config, name).dtype is operand.dtype
+    if isinstance(config, SimtConfig):
+        open_fields = {"a_dtype", "b_dtype", "c_dtype", "d_dtype", "acc_dtype", "a_major", "b_major", "c_major",
+                       "d_major", "schedule", "epilogue"}  # fmt: skip
+        assert p.problem.k == 0 or set(given_fields) <= open_fields
+        return
+    direct = {
+        "tile": lambda: Tile(*config.tile), "cluster": lambda: config.cluster, "stages": lambda: config.stages,
+        "consumers": lambda: config.consumers, "store": lambda: config.store, "raster": lambda: p.raster,
+        "epilogue_stages": lambda: config.epi_stages,
+        "scheduler": lambda: "persistent" if config.persistent else "per_tile",
+        "schedule": lambda: {"warp_specialized": "cooperative"}.get(config.family, config.family),
+        "epilogue": lambda: config.epilogue,
+    }  # fmt: skip
+    for name, value in given_fields.items():
+        if name in direct:
+            assert direct[name]() == value, name
+    if "swizzle" in given_fields:
+        assert config.swizzle == (spec.swizzle, spec.swizzle)
+    if "sms" in given_fields:
+        assert p.clusters * config.cluster_size <= spec.sms
+    copied = {step.operand for step in p.steps[:-1]}
+    for name in ("a", "b"):
+        load = given_fields.get(f"{name}_load")
+        kernel_load = getattr(config, name).load
+        if load is not None:
+            assert (load == "relayout") == (name in copied)
+            assert kernel_load == ("gather" if load == "gather" else "tma")
+    for name, axes in {"a": "mk", "b": "kn", "d": "mn"}.items():
+        major = given_fields.get(f"{name}_major")
+        if major is not None:
+            operand = getattr(p.problem, name)
+            assert operand.strides[axes.index(major)] == 1
+            assert getattr(config, name).major == major
+
+
+def check_fits(p):
+    """The plan is within the hardware's limits and its parts agree with one another."""
+    assert 1 <= p.clusters
+    if not isinstance(p.config, KernelConfig):
+        assert p.clusters == math.prod(p.tiles) <= hw.MAX_GRID
+        return
+    config = p.config
+    assert p.clusters * config.cluster_size <= hw.MAX_GRID
+    assert config.threads <= hw.MAX_THREADS
+    assert p.smem_bytes <= hw.SMEM_BYTES
+    assert p.smem == shared_memory(config)
+    for before, after in zip(p.smem, p.smem[1:], strict=False):
+        assert before.offset + before.size <= after.offset
+    assert p.smem_bytes == p.smem[-1].offset + p.smem[-1].size
+    for region in p.smem:
+        assert region.offset % (8 if region.name == "barriers" else hw.SMEM_ALIGN) == 0 and region.size > 0
+    assert p.accumulators == accumulators(config.tile, config.consumers)
+    if p.registers is None:
+        per_thread = min(hw.MAX_REGISTERS, hw.REGISTERS_PER_SM // config.threads)
+    else:
+        producer, per_thread = p.registers
+        assert producer % hw.REGISTER_STEP == per_thread % hw.REGISTER_STEP == 0
+        assert (producer + config.consumers * per_thread) * hw.WARPGROUP <= hw.REGISTERS_PER_SM
+    assert p.accumulators + RESERVED_REGISTERS <= per_thread
+    for axis, extent in enumerate((p.problem.m, p.problem.n)):
+        step = config.tile[axis] * config.cluster[axis]
+        assert p.tiles[axis] * config.tile[axis] == -(-extent // step) * step
+    assert p.tiles[2] == p.problem.batch
+    if config.persistent:
+        assert p.clusters * config.cluster_size <= hw.H200.sms
+    else:
+        assert p.clusters * config.cluster_size == math.prod(p.tiles)
+
+
+def check_workspace(p):
+    """Copies lie one after another in the workspace, aligned, and TMA can address them."""
+    end = 0
+    for step in p.steps[:-1]:
+        assert isinstance(step.config, RelayoutConfig)
+        assert step.offset >= end and step.offset % 256 == 0
+        target = step.target
+        assert target.tma_reason() is None
+        last = sum((n - 1) * s for n, s in zip((target.rows, target.cols, target.batch), target.strides, strict=True))
+        end = step.offset + (last + 1) * target.dtype.bytes
+    assert end <= p.workspace_bytes
+    assert bool(p.workspace_bytes) == (len(p.steps) > 1)
+
+
+@given(specs(), problems())
+def test_any_spec_and_problem_plan_or_are_refused(spec, of):
+    """A drawn spec either plans, honoured and within limits, or is refused naming a value that cures the error."""
+    if attempt(GemmSpec(), of).__class__ is PlanError:
+        assume("grid=" not in str(attempt(GemmSpec(), of)))
+    spec = for_problem(spec, of)
+    for _ in range(len(spec.given()) + 2):
+        result = attempt(spec, of)
+        if not isinstance(result, PlanError):
+            break
+        try:
+            spec = corrected(spec, result)
+        except SpecError as error:
+            raise AssertionError(f"{result}\nnames a value that no spec takes: {error}") from error
+    assert not isinstance(result, PlanError), f"no end of corrections: {result}"
+    if result.steps:
+        check_honoured(spec, result)
+        check_fits(result)
+        check_workspace(result)
+
+
+@given(specs(), problems(low=1, high=300))
+def test_types_and_majors_are_honoured_or_refused(spec, of):
+    """A spec that demands types and majors plans only for a problem that has them."""
+    result = attempt(spec, of)
+    if isinstance(result, PlanError):
+        assert MESSAGE.match(str(result))
+    else:
+        check_honoured(spec, result)
+
+
+@given(problems(low=1))
+def test_a_bare_spec_serves_every_problem(of):
+    """With everything left open there is a plan for any types, strides and alignments."""
+    p = plan(GemmSpec(), of)
+    check_fits(p)
+    check_workspace(p)
+
+
+@given(st.sampled_from(((0, 5, 5, 1), (5, 0, 5, 1), (5, 5, 5, 0), (0, 0, 0, 0))), st.sampled_from(("bf16", "fp32")))
+def test_an_empty_result_needs_no_launch(shape, dtype):
+    """M, N or the batch being 0 gives a plan without steps."""
+    m, n, k, batch = shape
+    p = plan(GemmSpec(), problem(m, n, k, batch=batch, dtype=dtype))
+    assert p.steps == () and p.config is None and p.workspace_bytes == 0
+
+
+@pytest.mark.parametrize("schedule", ["auto", "cooperative", "multistage", "simt"])
+def test_no_k_is_served_without_a_mainloop(schedule):
+    """K = 0 plans under every schedule, because D = beta * C whoever computes it."""
+    p = plan(GemmSpec(schedule=schedule), problem(100, 90, 0, c_dtype="bf16"))
+    assert p.config.family == "simt" and p.config.c is not None
+
+
+def odd(m=256, n=256, k=256, **changes):
+    """A problem with the given operands replaced by misaligned ones."""
+    base = problem(m, n, k)
+    return dataclasses.replace(base, **changes)
+
+
+MISALIGNED_A = Operand(dtype=DType.BF16, rows=256, cols=256, strides=(257, 1, 0))
+STRIDED_D = Operand(dtype=DType.BF16, rows=256, cols=256, strides=(512, 2, 0))
+
+REFUSALS = [
+    ({"a_dtype": "fp16"}, odd(), "a_dtype='fp16': the problem's A is bf16; nearest legal value: 'bf16'"),
+    ({"d_dtype": "fp32"}, odd(), "d_dtype='fp32': the problem's D is bf16; nearest legal value: 'bf16'"),
+    ({"c_dtype": "fp32"}, problem(64, 64, 64, c_dtype="bf16"),
+     "c_dtype='fp32': the problem's C is bf16; nearest legal value: 'bf16'"),
+    ({}, odd(b=dataclasses.replace(MISALIGNED_A, dtype=DType.FP16)),
+     "b_dtype='fp16': A and B have one dtype; nearest legal value: 'bf16'"),
+    ({"a_major": "m"}, odd(),
+     "a_major='m': the problem's A has strides (256, 1) (row, column); nearest legal value: 'k'"),
+    ({"b_major": "n"}, problem(64, 128, 64, majors="kk"),
+     "b_major='n': the problem's B has strides (1, 64) (row, column); nearest legal value: 'k'"),
+    ({"d_major": "n"}, odd(d=STRIDED_D),
+     "d_major='n': the problem's D has strides (512, 2) (row, column); nearest legal value: 'auto'"),
+    ({"a_load": "tma"}, odd(a=MISALIGNED_A),
+     "a_load='tma': TMA cannot address A: leading stride is 514 bytes, no multiple of 16; "
+     "nearest legal value: 'relayout'"),
+    ({"b_load": "tma"}, odd(b=dataclasses.replace(MISALIGNED_A, strides=(256, 1, 0), align=2)),
+     "b_load='tma': TMA cannot address B: base address is aligned to 2 bytes, not 16; "
+     "nearest legal value: 'relayout'"),
+    ({"store": "tma"}, odd(d=STRIDED_D),
+     "store='tma': TMA cannot address D: neither dimension has unit stride; nearest legal value: 'staged'"),
+    ({"a_load": "gather", "cluster": (2, 1)}, odd(),
+     "cluster=(2, 1): a gathered operand cannot be multicast; nearest legal value: (1, 1)"),
+    ({"schedule": "cooperative"}, problem(64, 64, 64, dtype="fp32"),
+     "schedule='cooperative': fp32 operands run on the CUDA cores; nearest legal value: 'simt'"),
+    ({"tile": Tile(128, 128, 64)}, problem(64, 64, 64, dtype="fp32"),
+     "tile=Tile(m=128, n=128, k=64): has no meaning for fp32 operands, which run on the CUDA cores; "
+     "nearest legal value: 'auto'"),
+    ({"tile": Tile(256, 256, 64), "consumers": 2}, odd(),
+     "tile.n=256: 2 consumer warpgroups hold 256 accumulators per thread, more than 200; nearest legal value: 192"),
+    ({"tile": Tile(192, 256, 64), "a_load": "gather"}, odd(),
+     "tile.n=256: 3 consumer warpgroups hold 128 accumulators per thread, more than 120; nearest legal value: 240"),
+    ({"tile": Tile(128, 32, 64), "swizzle": "128B", "b_major": "n"}, odd(),
+     "swizzle='128B': the tile is contiguous over 64 bytes, no multiple of 128; nearest legal value: '64B'"),
+    ({"tile": Tile(128, 256, 64), "stages": 9}, odd(),
+     "stages=9: each stage takes 49,152 bytes; 232,448 hold 4 beside the epilogue; nearest legal value: 4"),
+    ({"tile": Tile(128, 128, 64), "epilogue_stages": 3}, odd(),
+     "epilogue_stages=3: a warpgroup stores 2 pieces a tile; more buffers than that are never filled; "
+     "nearest legal value: 2"),
+    ({"scheduler": "per_tile", "sms": 8}, odd(),
+     "sms=8: an SM limit needs scheduler=\"persistent\"; nearest legal value: 'auto'"),
+    ({"cluster": (2, 2), "sms": 3, "tile": Tile(128, 128, 64)}, odd(),
+     "sms=3: a cluster occupies 4 SMs; nearest legal value: 4"),
+    ({"epilogue": linear_combination(with_c=True)}, odd(),
+     "epilogue='d = (alpha * acc + beta * c)': c must be passed exactly if the epilogue reads it"),
+    ({"epilogue": Graph((Node("acc"), Node("matrix", value="bias"), Node("add", (0, 1))), (("d", 2),))}, odd(),
+     "epilogue='bias': an epilogue reads the matrix c and the scalars alpha and beta"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "of", "message"), REFUSALS, ids=[m.split(":")[0] for *_, m in REFUSALS])
+def test_refusals_word_for_word(fields, of, message):
+    """Each contradiction between spec, problem and hardware is refused in its own words."""
+    with pytest.raises(PlanError) as e:
+        plan(GemmSpec(**fields), of)
+    assert str(e.value) == message
+
+
+def test_a_grid_beyond_the_launch_limit_is_refused():
+    """More CTAs than a launch may have are refused; nothing wraps around."""
+    big = problem((1 << 31) - 1, (1 << 31) - 1, 8)
+    with pytest.raises(PlanError, match=r"^grid=\d+: a launch has at most 2147483647 CTAs; nearest legal value: "):
+        plan(GemmSpec(scheduler="per_tile"), big)
+    assert plan(GemmSpec(), big).clusters <= hw.H200.sms
+
+
+def test_a_tile_too_large_for_one_stage_is_refused():
+    """A tile of which not even one stage fits names the bytes it needs, and a depth that fits."""
+    with pytest.raises(PlanError) as e:
+        plan(GemmSpec(tile=Tile(256, 192, 512)), problem(512, 512, 512))
+    assert "bytes of shared memory, a CTA has 232,448" in str(e.value)
+    plan(corrected(GemmSpec(tile=Tile(256, 192, 512)), e.value), problem(512, 512, 512))
+
+
+def test_the_choices_for_a_large_aligned_problem():
+    """4096^3 in bf16: TMA both ways, warp-specialised, persistent, two consumers, one wave of clusters in flight."""
+    p = plan(GemmSpec(), problem(4096, 4096, 4096))
+    assert p.config.family == "warp_specialized" and p.config.persistent and p.config.consumers == 2
+    assert (p.config.a.load, p.config.b.load, p.config.store) == ("tma", "tma", "tma")
+    assert p.workspace_bytes == 0 and len(p.steps) == 1
+
+
+@pytest.mark.parametrize(("changed", "steps"), [("a", ["relayout a", "gemm"]), ("b", ["relayout b", "gemm"])])
+def test_only_the_misaligned_operand_is_copied(changed, steps):
+    """An odd leading dimension costs a re-layout of that operand alone."""
+    p = plan(GemmSpec(), odd(**{changed: MISALIGNED_A}))
+    assert [step.name for step in p.steps] == steps
+    assert p.workspace_bytes == 256 * 256 * 2
+
+
+def test_an_odd_d_costs_no_copy():
+    """An odd leading dimension of D changes only the store path."""
+    p = plan(GemmSpec(), odd(d=dataclasses.replace(MISALIGNED_A)))
+    assert p.config.store == "staged" and p.workspace_bytes == 0
+
+
+def test_shapes_share_a_kernel():
+    """Two shapes of one alignment class have equal configs under a given tile."""
+    spec = GemmSpec(tile=Tile(128, 128, 64))
+    assert plan(spec, problem(128, 256, 512)).config == plan(spec, problem(1000, 1000, 1000)).config
+
+
+def test_barriers_count_their_participants():
+    """Multicast: a stage's empty barrier hears every consumer warp of the CTA's cluster row and column."""
+    p = plan(GemmSpec(tile=Tile(128, 128, 64), cluster=(2, 2), stages=3), problem(512, 512, 512))
+    barriers = {b.name: (b.count, b.arrivals) for b in p.barriers}
+    assert barriers == {"full": (3, 1), "empty": (3, 3 * 2 * 4), "epilogue": (2, 128)}
+    gathered = plan(GemmSpec(tile=Tile(128, 128, 64), a_load="gather", stages=3), problem(512, 512, 512))
+    assert {b.name: b.arrivals for b in gathered.barriers}["full"] == 1 + 128
+
+
+def test_boxes_of_a_multicast():
+    """CTAs that share a tile load a slice of it each."""
+    p = plan(GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1)), problem(512, 512, 512))
+    assert dict(p.boxes) == {"A": (128, 64), "B": (128, 64), "D": (64, 64)}
+
+
+@given(problems(low=1, high=4000), specs())
+def test_a_plan_is_plain_data(of, spec):
+    """`to_dict` survives JSON unchanged, and the text names the problem's shape."""
+    result = attempt(for_problem(spec, of), of)
+    assume(not isinstance(result, PlanError))
+    data = result.to_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert data["problem"]["m"] == of.m and len(data["steps"]) == len(result.steps)
+    assert f"{of.m} x {of.n} x {of.k}" in str(result)
+
+
+def test_sms_limits_the_grid():
+    """`sms` bounds the CTAs of a persistent grid and changes no kernel."""
+    free, limited = (plan(GemmSpec(tile=Tile(128, 128, 64), **x), problem(4096, 4096, 64)) for x in ({}, {"sms": 10}))
+    assert (free.clusters, limited.clusters) == (132, 10) and free.config == limited.config
+
+
+@pytest.mark.parametrize("module", ["cutegemm", *(f"cutegemm.{x}" for x in ("plan", "spec", "plan_text", "layouts"))])
+def test_planning_imports_neither_torch_nor_the_dsl(module):
+    """Specs, plans and layouts work where torch and the DSL are not installed."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'cutlass', 'tvm_ffi', 'llvmlite')));"
+        f"import {module}; from cutegemm import GemmSpec, plan, problem;"
+        "print(plan(GemmSpec(), problem(4096, 4096, 4095)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "relayout a" in done.stdout, done.stderr
+
+
+def test_importing_is_fast():
+    """`import cutegemm` takes at most 0.3 s beyond Python's start (best of five)."""
+    code = "import time; t = time.perf_counter(); import cutegemm; print(time.perf_counter() - t)"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(5)]
+    assert min(float(run.stdout) for run in runs) <= 0.3
+
+
+def test_a_problem_type_error_is_not_hidden():
+    """A spec of one type planned for a `Problem` of another names the spec's field, also when D is empty."""
+    with pytest.raises(PlanError, match="^a_dtype='fp16'"):
+        plan(GemmSpec(a_dtype="fp16"), problem(0, 4, 4))
+    assert isinstance(problem(1, 1, 1), Problem)
