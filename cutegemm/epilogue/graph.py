@@ -49,6 +49,9 @@ class Graph:
                 raise field_error(SpecError, "epilogue", node.args, rule)
         if dict(self.outputs).keys() != {"d"}:
             raise field_error(SpecError, "epilogue", self.outputs, "must have exactly the output d")
+        if not 0 <= dict(self.outputs)["d"] < len(self.nodes):
+            rule = f"the output must be one of the {len(self.nodes)} nodes"
+            raise field_error(SpecError, "epilogue", self.outputs, rule)
 
     def names(self, leaf: str) -> tuple[str, ...]:
         """The distinct names of the leaves of one kind ("matrix" or "scalar"), in order of first use."""
