@@ -13,18 +13,21 @@ import math
 from dataclasses import dataclass
 
 from cutegemm import hardware as hw
+from cutegemm.dtypes import DType
 from cutegemm.problem import Problem
 
 BLOCK_K = 64  # elements: 128 bytes, one row of the 128-byte swizzle
 
 MMA_NS = 775 / (128 * 256)  # of one stage, per element of the tile: a 128 x 256 tile takes 775 ns
-NARROW = 1.1  # factor on MMA_NS where one warpgroup of 64 rows computes alone
+NARROW = 1.05  # factor on MMA_NS where one warpgroup of 64 rows computes alone
+TRAFFIC = 0.02  # of MMA_NS per extra unit of operand traffic: power spent on moving data lowers the clock
 L2_BYTES_PER_NS = 73.0  # per SM, delivered by TMA while every SM loads
-TILE_NS = 600.0  # per tile: the ring's first fill and the accumulators' turn
-STORE_BYTES_PER_NS = 60.0  # per SM: the epilogue, which the mainloop does not hide
+TILE_NS = 300.0  # per tile: the ring's first fill and the accumulators' turn
+PIECE_NS = 120.0  # per piece of the epilogue's store: its barriers
+STORE_BYTES_PER_NS = 40.0  # per SM: the epilogue, which the mainloop does not hide
 LAUNCH_NS = 2_500.0  # per kernel
 
-WIDTHS = (256, 240, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)
+WIDTHS = (256, 224, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)
 SHAPES = (
     (128, (2, 1)),
     (128, (1, 1)),
@@ -50,9 +53,10 @@ def stage_ns(tile: tuple[int, int, int], cluster: tuple[int, int]) -> float:
     A multicast slice crosses L2's port once for the cluster.
     """
     m, n, k = tile
-    compute = MMA_NS * m * n * (k / BLOCK_K) * (NARROW if m == hw.WGMMA_M else 1.0)
     delivered = (m / cluster[1] + n / cluster[0]) * k * 2
-    return max(compute, delivered / L2_BYTES_PER_NS)
+    traffic = delivered / (m * n * k / BLOCK_K)  # bytes per element of the tile: 1 for 128 x 256 in pairs
+    compute = MMA_NS * m * n * (k / BLOCK_K) * (NARROW if m == hw.WGMMA_M else 1.0)
+    return max(compute * (1 + TRAFFIC * (traffic - 1)), delivered / L2_BYTES_PER_NS)
 
 
 def estimate(
@@ -63,9 +67,15 @@ def estimate(
     across_n = math.ceil(problem.n / (tile[1] * cluster[1]))
     waves = math.ceil(across_m * across_n * problem.batch / device.resident_clusters(cluster[0] * cluster[1]))
     stages = math.ceil(problem.k / tile[2])
-    store = tile[0] * tile[1] * problem.d.dtype.bytes / STORE_BYTES_PER_NS
+    pieces = max(1, tile[0] // 128) * tile[1] / epilogue_columns(tile[1], problem.d.dtype)
+    store = pieces * PIECE_NS + tile[0] * tile[1] * problem.d.dtype.bytes / STORE_BYTES_PER_NS
     each = stages * stage_ns(tile, cluster) + TILE_NS + store
     return max(waves * each, problem.min_bytes / device.dram_gbs) + LAUNCH_NS
+
+
+def epilogue_columns(tile_n: int, dtype: DType) -> int:
+    """EPI_N: the widest piece of at most 128 bytes a row that divides BLK_N."""
+    return next(n for n in (64, 32, 16) if tile_n % n == 0 and n * dtype.bytes <= 128)
 
 
 def rank_tiles(problem: Problem, device: hw.Device) -> list[Choice]:
@@ -73,7 +83,8 @@ def rank_tiles(problem: Problem, device: hw.Device) -> list[Choice]:
     found = []
     for m, cluster in SHAPES:
         for n in WIDTHS:
-            if m * n > 128 * 256 or (cluster != (1, 1) and n % 32):
+            whole_rows = n % 64 == 0 or n < 64 or not problem.b.unit_col  # of B's 128-byte swizzle
+            if m * n > 128 * 256 or (cluster != (1, 1) and n % 32) or not whole_rows:
                 continue
             tile = (m, n, BLOCK_K)
             found.append(Choice(tile, cluster, estimate(problem, tile, cluster, device)))

@@ -24,7 +24,8 @@ from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, TILE_N_STEP, GemmSpec, Tile
 WORKSPACE_ALIGN = 256  # bytes: alignment of torch's allocations, enough for TMA
 RESERVED_REGISTERS = 32  # per consumer thread beside the accumulators: addresses, loop state, epilogue
 SWIZZLE_SPAN = {"128B": 128, "64B": 64, "32B": 32, "none": 16}  # bytes of one row
-SIMT_TILE = (128, 128, 16)
+STAGING_BYTES = 16 * 1024  # of shared memory per consumer warpgroup for the epilogue's pieces
+SIMT_TILES = ((128, 128, 8), (64, 128, 8), (64, 64, 8))  # the first that fills the GPU is taken
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def plan(spec: GemmSpec, problem: Problem, device: hw.Device = hw.H200) -> Kerne
         _check_epilogue(epilogue, problem)
     simt = _simt_reason(spec, problem)
     if simt is not None:
-        return _plan_simt(spec, problem, epilogue, simt)
+        return _plan_simt(spec, problem, epilogue, simt, device)
     return _plan_tensor(spec, problem, epilogue, device)
 
 
@@ -219,16 +220,48 @@ def _direct(operand: Operand | None, row: str, col: str) -> MatrixConfig | None:
     return None if operand is None else MatrixConfig(dtype=operand.dtype, major=_major(operand, row, col))
 
 
-def _plan_simt(spec: GemmSpec, problem: Problem, epilogue: Graph, reason: str) -> KernelPlan:
+def _plan_simt(
+    spec: GemmSpec, problem: Problem, epilogue: Graph, reason: str, device: hw.Device
+) -> KernelPlan:
+    def tiles_of(tile: tuple[int, int, int]) -> tuple[int, int, int]:
+        return math.ceil(problem.m / tile[0]), math.ceil(problem.n / tile[1]), problem.batch
+
+    tile = next((t for t in SIMT_TILES if math.prod(tiles_of(t)) >= device.sms), SIMT_TILES[-1])
     config = SimtConfig(
-        a=_direct(problem.a, "m", "k"), b=_direct(problem.b, "k", "n"), c=_direct(problem.c, "m", "n"),
-        d=_direct(problem.d, "m", "n"), tile=SIMT_TILE, epilogue=epilogue,
-    )  # fmt: skip
-    tiles = (math.ceil(problem.m / SIMT_TILE[0]), math.ceil(problem.n / SIMT_TILE[1]), problem.batch)
+        a=_direct(problem.a, "m", "k"),
+        b=_direct(problem.b, "k", "n"),
+        c=_direct(problem.c, "m", "n"),
+        d=_direct(problem.d, "m", "n"),
+        tile=tile,
+        epilogue=epilogue,
+        vector=(vector_elements(problem.a), vector_elements(problem.b), vector_elements(problem.d, (4,))),
+    )
+    tiles = tiles_of(tile)
     count = math.prod(tiles)
     _check_grid(count)
-    return KernelPlan(spec=spec, problem=problem, steps=(Step("gemm", config),), tiles=tiles, clusters=count,
-                      waves=count / hw.H200.sms, accumulators=64, reasons=(reason,))  # fmt: skip
+    return KernelPlan(
+        spec=spec,
+        problem=problem,
+        steps=(Step("gemm", config),),
+        tiles=tiles,
+        clusters=count,
+        waves=count / device.sms,
+        raster=("m", 8),
+        accumulators=config.thread_tile[0] * config.thread_tile[1],
+        reasons=(reason,),
+    )
+
+
+def vector_elements(x: Operand, widths: tuple[int, ...] = (4, 2)) -> int:
+    """Elements per global access of a CUDA-core kernel: the first of `widths` that every line allows, or 1."""
+    if not (x.unit_row or x.unit_col):
+        return 1
+    extent, leading = (x.cols, x.strides[0]) if x.unit_col else (x.rows, x.strides[1])
+    batch = x.strides[2] if x.batch > 1 else 0
+    for width in widths:
+        if all(v % width == 0 for v in (extent, leading, batch)) and x.align % (width * x.dtype.bytes) == 0:
+            return width
+    return 1
 
 
 # ---- tensor cores ------------------------------------------------------------------------------
@@ -244,8 +277,9 @@ def _plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.D
     b = MatrixConfig(dtype=problem.b.dtype, major=_major(views["b"], "k", "n"), load=_kernel_load(loads["b"]))
     store = _store(spec, problem, reasons)
     swizzle = tuple(_swizzle(spec, x, extent, tile[2]) for x, extent in ((a, tile[0]), (b, tile[1])))
-    epi_n = epilogue_columns(tile[1], problem.d.dtype)
-    epi_stages = _epilogue_stages(spec, tile, consumers, epi_n, store)
+    epi_n = heuristics.epilogue_columns(tile[1], problem.d.dtype)
+    pieces = tile[0] // (hw.WGMMA_M * consumers) * (tile[1] // epi_n)
+    epi_stages = _epilogue_stages(spec, pieces, hw.WGMMA_M * epi_n * problem.d.dtype.bytes, store)
     raster = spec.raster if spec.raster != AUTO else heuristics.raster_for(problem, tile, cluster)
     config = KernelConfig(
         family=family, a=a, b=b, c=_direct(problem.c, "m", "n"), d=_direct(problem.d, "m", "n"), tile=tile,
@@ -380,7 +414,9 @@ def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str, gathers:
         columns = limit * 2 * chosen // blocks // TILE_N_STEP * TILE_N_STEP
         if columns == 0:
             rows = hw.WGMMA_M * chosen
-            raise field_error(PlanError, "tile.m", tile[0], rule, limit * 2 * chosen // tile[1] // chosen * rows)
+            raise field_error(
+                PlanError, "tile.m", tile[0], rule, limit * 2 * chosen // tile[1] // chosen * rows
+            )
         raise field_error(PlanError, "tile.n", tile[1], rule, columns)
     return chosen
 
@@ -424,18 +460,13 @@ def _swizzle(spec: GemmSpec, matrix: MatrixConfig, extent: int, depth: int) -> s
     return spec.swizzle
 
 
-def epilogue_columns(tile_n: int, dtype: DType) -> int:
-    """EPI_N: the widest piece of at most 128 bytes a row that divides BLK_N."""
-    return next(n for n in (64, 32, 16) if tile_n % n == 0 and n * dtype.bytes <= 128)
+def _epilogue_stages(spec: GemmSpec, pieces: int, piece_bytes: int, store: str) -> int:
+    """Staging buffers per warpgroup: TMA reads some while the next is written.
 
-
-def _epilogue_stages(
-    spec: GemmSpec, tile: tuple[int, int, int], consumers: int, epi_n: int, store: str
-) -> int:
-    """Staging buffers per warpgroup: two hide TMA's reads behind the next piece."""
-    pieces = tile[0] // (hw.WGMMA_M * consumers) * (tile[1] // epi_n)
+    16 KiB a warpgroup is two buffers of the widest pieces; narrow pieces get more, as each takes TMA as long.
+    """
     if spec.epilogue_stages == AUTO:
-        return min(2, pieces) if store == "tma" else 1
+        return min(STAGING_BYTES // piece_bytes, pieces) if store == "tma" else 1
     if spec.epilogue_stages > pieces:
         rule = f"a warpgroup stores {pieces} pieces a tile; more buffers than that are never filled"
         raise field_error(PlanError, "epilogue_stages", spec.epilogue_stages, rule, pieces)
@@ -462,9 +493,17 @@ def _stages(spec: GemmSpec, config: KernelConfig) -> int:
     if room < 1:
         need = stage_bytes(config) + epilogue_bytes(config) + barrier
         rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {hw.SMEM_BYTES:,}"
-        fits = (hw.SMEM_BYTES - epilogue_bytes(config) - barrier) * config.tile[2] // stage_bytes(config) // 16 * 16
+        fits = (
+            (hw.SMEM_BYTES - epilogue_bytes(config) - barrier)
+            * config.tile[2]
+            // stage_bytes(config)
+            // 16
+            * 16
+        )
         if fits <= 0:
-            raise field_error(PlanError, "epilogue_stages", config.epi_stages, rule, max(1, config.epi_stages // 2))
+            raise field_error(
+                PlanError, "epilogue_stages", config.epi_stages, rule, max(1, config.epi_stages // 2)
+            )
         raise field_error(PlanError, "tile.k", config.tile[2], rule, fits)
     if spec.stages == AUTO:
         return min(room, 8)
