@@ -27,7 +27,7 @@ class NamedBarrier:
         self.number, self.arrived, self.generation, self.expected = number, 0, 0, None
         self.value = None  # of bar.red
         self.result = None
-        self.knowledge = None  # of the race detector
+        self.knowledge = self.released = None  # of the race detector: being collected, given to waiters
 
     def arrive(self, group, m, count) -> None:
         """Count the active warps in; the count must be the same for all who take part."""
@@ -48,6 +48,7 @@ class NamedBarrier:
             self.arrived = 0
             self.generation += 1
             self.result, self.value = self.value, None
+            self.released = self.knowledge
             cta.device.events += 1
 
 
@@ -107,8 +108,8 @@ def cluster_arrive(group, m, relaxed) -> None:
         raise Fault("barrier.cluster.arrive twice without a wait between")
     cluster = group.cta.cluster
     group.cluster_ticket = cluster.generation
-    if group.tracker is not None and not relaxed:
-        group.tracker.release_to(cluster)
+    if group.tracker is not None:
+        (group.tracker.release_inits if relaxed else group.tracker.release_to)(cluster)
     cluster.arrived += group.active_warps
     cluster.release()
 
@@ -130,23 +131,23 @@ def cluster_wait(group, m) -> bool:
 class MBarrier:
     """An mbarrier object: expected and pending arrivals, tx-count, and the number of completed phases."""
 
-    __slots__ = ("count", "pending", "tx", "phase", "offset", "cta", "next_count", "knowledge", "history")
+    __slots__ = ("count", "pending", "tx", "phase", "offset", "cta", "next_count", "knowledge", "released", "init",
+                 "fenced")  # fmt: skip
 
     def __init__(self, cta, offset: int, count: int):
         self.cta, self.offset = cta, offset
         self.count = self.next_count = self.pending = count
         self.tx = self.phase = 0
-        self.knowledge = None  # what the race detector knows of the phase under way
-        self.history: dict = {}
+        self.knowledge = self.released = None  # of the race detector
+        self.init: int | None = None  # segment that initialised it
+        self.fenced = False  # a fence made the initialisation visible to the async proxy
 
     def advance(self) -> None:
         """Complete the phase when nothing is pending."""
         if self.pending < 0:
             raise Fault(f"{self}: more arrivals than the {self.count} it was initialised for")
         if self.pending == 0 and self.tx == 0:
-            if self.cta.device.track:
-                self.history[self.phase] = self.knowledge
-                self.knowledge = None
+            self.released = self.knowledge
             self.phase += 1
             self.count = self.next_count
             self.pending = self.count

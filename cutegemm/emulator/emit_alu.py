@@ -237,6 +237,8 @@ def move(e: Emitter, ins: Instruction) -> None:
         parts = e.items(a)
         each = bits // len(parts)
         e.dst(d, f"pack([{', '.join(e.src(x, each) for x in parts)}], {each})")
+    elif a in e.views and d in e.views:  # zeroing by copies: no use of the values
+        e.dst(d, "accumulator_peek(G, {}, {})".format(*e.views[a]))
     else:
         text = e.src(a, bits)
         e.dst(d, f"wrap({text}, {bits})" if a.startswith("%") and e.width(a) is None and bits < 64 else text)

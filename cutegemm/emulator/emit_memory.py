@@ -56,8 +56,9 @@ def store(e: Emitter, ins: Instruction) -> None:
     size, names = TYPE_BYTES[kind], e.items(ins.operands[1])
     if len(names) != _count(ins) or kind == "b128":
         raise Unknown("vector")
+    strong = bool({"volatile", "release", "relaxed"} & set(ins.parts))
     values = ", ".join(e.src(x, 8 * size) for x in names)
-    e.line(f"store(G, {e.mask}, {e.address(ins.operands[0])}, ({values},), {size}, '{space}')")
+    e.line(f"store(G, {e.mask}, {e.address(ins.operands[0])}, ({values},), {size}, '{space}', {strong})")
 
 
 @emits("atom", "red")
@@ -71,8 +72,14 @@ def atomic(e: Emitter, ins: Instruction) -> None:
     width = bits_of(kind)
     returns = ins.parts[0] == "atom"
     d, address, *values = ins.operands if returns else ("_", *ins.operands)
-    if any("v2" == p or "v4" == p for p in ins.parts):
-        raise Unknown("vector")
+    if _count(ins) > 1:  # each element is atomic by itself
+        if returns:
+            raise Unknown("vector atom")
+        e.line(f"a = {e.address(address)}")
+        for i, x in enumerate(e.items(values[0])):
+            place = f"shift_address(a, {i * width // 8}, 64)"
+            e.line(f"atomic(G, {e.mask}, {place}, ({e.src(x, width)},), '{operation}', '{kind}', '{space_of(ins)}', False)")
+        return
     args = ", ".join(e.src(x, width) for x in values)
     e.dst(d, f"atomic(G, {e.mask}, {e.address(address)}, ({args},), '{operation}', '{kind}', '{space_of(ins)}', {returns})")
 
@@ -174,13 +181,13 @@ def wmma(e: Emitter, ins: Instruction) -> None:
     """wmma.load, wmma.mma and wmma.store of 16-bit types."""
     p = ins.parts
     if p[1] == "mma":
-        types = p[6:]
+        types = p[7:]
         a, b, c = (", ".join(e.src(x, 32) for x in e.items(o)) for o in ins.operands[1:4])
-        e.line(f"v = wmma_mma(G, '{p[5]}', {types!r}, ({a},), ({b},), ({c},), {(p[3], p[4])!r})")
+        e.line(f"v = wmma_mma(G, '{p[6]}', {types!r}, ({a},), ({b},), ({c},))")
         for i, name in enumerate(e.items(ins.operands[0])):
             e.dst(name, f"v[{i}]")
         return
-    fragment, layout, shape, kind = p[2], p[4], p[5], p[-1]
+    fragment, layout, shape, kind = p[2], p[5], p[6], p[-1]
     address, stride = (ins.operands[1], ins.operands[2:3]) if p[1] == "load" else (ins.operands[0], ins.operands[2:3])
     step = e.src(stride[0], 32) if stride else "None"
     common = f"G, {e.mask}, {e.address(address)}, {step}, '{fragment}', '{layout}', '{shape}', '{kind}', '{space_of(ins)}'"

@@ -180,5 +180,4 @@ class Group:
         for name in ("wgmma", "bulk", "copy"):
             setattr(new, f"{name}_open", list(getattr(self, f"{name}_open")))
             setattr(new, f"{name}_groups", [list(g) for g in getattr(self, f"{name}_groups")])
-        new.tracker = None if self.tracker is None else self.tracker.fork(new)
         return new

@@ -134,4 +134,5 @@ def _report(device: Device) -> Report:
                 instructions[ins.op] = instructions.get(ins.op, 0) + n
     sizes = [len(b.code) for b in device.program.blocks]
     by_warp = {warps: sum(c * s for c, s in zip(counts, sizes, strict=True)) for warps, counts in device.by_warp.items()}
-    return Report(instructions, by_warp)
+    findings = [] if device.track is None else list(device.track.findings.values())
+    return Report(instructions, by_warp, findings)

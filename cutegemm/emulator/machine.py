@@ -23,6 +23,7 @@ from cutegemm.emulator.barriers import NamedBarrier
 from cutegemm.emulator.group import WARP, Group, Part
 from cutegemm.emulator.memory import Fault, GlobalMemory, Region
 from cutegemm.emulator.program import RANK_SHIFT, SHARED_BASE, Program
+from cutegemm.emulator.races import Detector
 from cutegemm.emulator.tma import bulk_commit, bulk_wait
 from cutegemm.errors import EmulatorError
 
@@ -101,7 +102,7 @@ class Cluster:
         self.device = device
         self.ctas: list[CTA] = []
         self.arrived = self.generation = 0
-        self.knowledge = None
+        self.knowledge = self.released = None  # of the race detector
         cx, cy, cz = device.cluster
         self.live_warps = cx * cy * cz * device.warps
         x, y, z = first
@@ -116,6 +117,7 @@ class Cluster:
         if self.arrived and self.arrived >= self.live_warps:
             self.arrived = 0
             self.generation += 1
+            self.released = self.knowledge
             self.device.events += 1
 
     @property
@@ -145,8 +147,8 @@ class Device:
         self.products: list = []
         self.events = 0
         self.timed_out = False
-        self.observers: list = []
-        self.track = None
+        self.track = Detector(self) if options.races else None
+        self.observers: list = [self.track] if options.races else []
         self.totals = [0] * len(program.blocks)
         self.by_warp: dict[tuple[int, ...], list[int]] = {}
         self.meter = None
@@ -365,10 +367,10 @@ class Device:
         if self.meter is not None:
             self.meter.wgmma(group, form)
 
-    def observe(self, group, m, region, offset, size, write, space) -> None:
-        """A plain access is about to happen."""
+    def observe(self, group, m, region, offset, size, write, space, strong=False) -> None:
+        """A plain (or strong: volatile, relaxed, acquire, release) access is about to happen."""
         for observer in self.observers:
-            observer.access(group, m, region, offset, size, write, space)
+            observer.access(group, m, region, offset, size, write, space, strong)
 
     def observe_atomic(self, group, lane, region, offset, size) -> None:
         """An atomic operation happened."""

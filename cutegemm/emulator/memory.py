@@ -228,7 +228,7 @@ def load(group, m, a, size, count, space, polls):
     if region is None:
         return _each_lane(group, m, x, size, count, space)
     if group.device.observers:
-        group.device.observe(group, m, region, offset, size * count, False, space)
+        group.device.observe(group, m, region, offset, size * count, False, space, polls)
     if offset.__class__ is not ND:
         row = region.view(size)[(offset >> shift) : (offset >> shift) + count]
         return tuple(int(v) for v in row)
@@ -251,8 +251,8 @@ def _each_lane(group, m, x, size, count, space):
     return tuple(out)
 
 
-def store(group, m, a, values, size, space):
-    """Write `values` (one per vector element); where lanes collide the last one wins."""
+def store(group, m, a, values, size, space, strong=False):
+    """Write `values` (one per vector element); where lanes collide the last one wins. `strong`: volatile, release..."""
     group.device.events += 1
     count = len(values)
     uniform = a.__class__ is not ND
@@ -267,10 +267,10 @@ def store(group, m, a, values, size, space):
     if region is None:
         lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
         for lane, address in zip(lanes, a.tolist(), strict=True):
-            store(group, None, address, tuple(lane_of(v, lane) for v in values), size, space)
+            store(group, None, address, tuple(lane_of(v, lane) for v in values), size, space, strong)
         return
     if group.device.observers:
-        group.device.observe(group, m, region, offset, size * count, True, space)
+        group.device.observe(group, m, region, offset, size * count, True, space, strong)
     view = region.view(size)
     kind = _WIDTHS[size]
     if uniform:

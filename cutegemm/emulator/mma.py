@@ -93,7 +93,7 @@ def _fragment(group, registers, kind: str, halves: int) -> np.ndarray:
 def mma_sync(group, shape, a_type, d_type, c_type, a, b, c):
     """mma.sync.aligned.m16n8kK.row.col with fp32 or fp16 accumulators."""
     k = int(re.fullmatch(r"m16n8k(\d+)", shape)[1])
-    if len(a) * 8 != 2 * k * ITEM_BYTES[a_type] or {d_type, c_type} - {"f32", "f16"}:
+    if len(a) * 8 != k * ITEM_BYTES[a_type] or {d_type, c_type} - {"f32", "f16"}:
         raise Fault(f"mma.sync {shape} of {a_type} into {d_type} is not emulated")
     warps = len(group.warps)
     product = _fragment(group, a, a_type, 2) @ _fragment(group, b, a_type, 1).transpose(0, 2, 1)  # (warps, 16, 8)
@@ -164,7 +164,7 @@ def _tile(group, registers, kind: str, fragment: str) -> np.ndarray:
     return flat[:, : rows * columns].reshape(-1, rows, columns)
 
 
-def wmma_mma(group, shape, types, a, b, c, layouts):
+def wmma_mma(group, shape, types, a, b, c):
     """wmma.mma.sync: D = A * B + C on tiles held in row-major order whatever the memory layout was."""
     _wmma_shape(shape)
     if len(types) == 2:  # d, c: A and B are f16

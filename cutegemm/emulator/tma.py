@@ -237,15 +237,22 @@ def tensor_load(group, m, destination, tensor_map, at, barrier, multicast) -> No
         bars = [peers[r].mbarriers.get(bar & OFFSET_MASK) for r in ranks]
         if None in bars:
             raise Fault(f"tensor load completes on shared offset {bar & OFFSET_MASK:#x}, where no mbarrier was initialised")
+        _announce(token, [peers[r] for r in ranks], bars, chunks)
         group.device.count_load(group, tensor.map, len(ranks))
         group.device.submit(functools.partial(_finish_load, tensor, tuple(c), chunks, [peers[r] for r in ranks], bars, token))
+
+
+def _announce(token, ctas, bars, chunks) -> None:
+    """Tell the race detector, at issue, what a load will write and where it will complete."""
+    if token is not None:
+        for cta, bar in zip(ctas, bars, strict=True):
+            token.write_shared(cta, chunks)
+            token.uses(bar)
 
 
 def _finish_load(tensor: Tensor, at, chunks, ctas, bars, token) -> None:
     data = tensor.read(at).view("V16").ravel()
     for cta, bar in zip(ctas, bars, strict=True):
-        if token is not None:
-            token.write_shared(cta, chunks)
         cta.shared.view(16)[chunks] = data
         complete(bar, tensor.map.box_bytes, token)
 
@@ -280,7 +287,7 @@ class BulkStore:
     def __init__(self, cta, chunks, write, inner: int, token):
         self.cta, self.chunks, self.write, self.inner, self.token = cta, chunks, write, inner, token
         self.data: np.ndarray | None = None
-        self.done = False
+        self.done = self.awaited = False
 
     def read(self) -> None:
         """Read the source from shared memory, if that has not happened yet."""
@@ -308,6 +315,7 @@ def bulk_wait(group, m, pending, read_only) -> None:
     for stores in finished:
         for store in stores:
             store.read()
+            store.awaited = True
             if not read_only:
                 store.finish()
             if group.tracker is not None:
@@ -328,14 +336,13 @@ def bulk_load(group, m, destination, source, size, barrier, multicast) -> None:
         chunks = np.arange(offset // 16, (offset + n) // 16)
         token = None if group.tracker is None else group.tracker.issue("bulk load")
         bars = [peers[r].mbarriers[bar & OFFSET_MASK] for r in ranks]
+        _announce(token, [peers[r] for r in ranks], bars, chunks)
         group.device.submit(functools.partial(_finish_bulk, region, s - region.base, n, chunks, [peers[r] for r in ranks], bars, token))
 
 
 def _finish_bulk(region: Region, start: int, size: int, chunks, ctas, bars, token) -> None:
     data = region.data[start : start + size].copy().view("V16")
     for cta, bar in zip(ctas, bars, strict=True):
-        if token is not None:
-            token.write_shared(cta, chunks)
         cta.shared.view(16)[chunks] = data
         complete(bar, size, token)
 

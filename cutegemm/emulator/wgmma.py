@@ -71,6 +71,11 @@ def accumulator_get(group, index: int, register: int):
     return _matrix(group, index).register(register).reshape(group.lanes)
 
 
+def accumulator_peek(group, index: int, register: int):
+    """Read an accumulator register to copy it to another: compilers zero a whole list that way."""
+    return _matrix(group, index).register(register).reshape(group.lanes)
+
+
 def accumulator_set(group, index: int, register: int, value, mask) -> None:
     """Write an accumulator register."""
     if group.tracker is not None:
