@@ -254,6 +254,10 @@ struct Output {
   half16* D;
   int64 ldd;
 
+  __device__ __forceinline__ void element(int row, int col, float x) const {
+    if (row < M && col < N) D[row * ldd + col] = blend(alpha, x, beta, C, row * ldc + col);
+  }
+
   // Two neighbouring elements; col is even, so that both fit one aligned access when both are inside.
   __device__ __forceinline__ void pair(int row, int col, float x, float y) const {
     if (row >= M || col >= N) return;

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 11, WMMA double-buffered: the next tile is on its way while this one is multiplied.
+//
+// Idea      cp.async copies global to shared memory without a register and without waiting. Two buffers
+//           take turns: start the copy of tile k+1, multiply tile k, wait. The result crosses shared
+//           memory as a whole tile, so that C and D move in rows of 16 bytes a thread.
+// Changes   Time per tile from copy + multiply to the longer of the two. Stores of D from 16 elements a
+//           row to 64: 128 contiguous bytes.
+// Measured  README.md, row 11.
+// Answers   "Note 001", double buffer: 0.05 ms on an H200; "Learn CUTLASS the hard way": +30 %.
+#include "wmma.cuh"
+
+constexpr int BM = 64;
+constexpr int BN = 64;
+constexpr int BK = 16;
+constexpr int WM = 32;
+constexpr int WN = 32;
+constexpr int BUFFERS = 2;
+constexpr int THREADS = BM * BN / (WM * WN) * 32;
+
+// Tiles lie in shared memory as in global memory: rows along the contiguous dimension.
+struct TileA {
+  static constexpr int ROWS = A_COL ? BK : BM, COLS = A_COL ? BM : BK, PITCH = COLS;
+};
+struct TileB {
+  static constexpr int ROWS = B_COL ? BN : BK, COLS = B_COL ? BK : BN, PITCH = COLS;
+};
+
+// Starts copying a tile, 16 bytes a thread.
+template <class Tile>
+__device__ __forceinline__ void copy_tile(half16* to, const half16* from, int64 ld) {
+  for (int i = threadIdx.x * 8; i < Tile::ROWS * Tile::COLS; i += THREADS * 8) {
+    const int row = i / Tile::COLS, col = i % Tile::COLS;
+    cp_async16(to + row * Tile::PITCH + col, from + row * ld + col, 16);
+  }
+}
+
+// Multiplies one tile of k: WM x WN of a warp at (m0, n0).
+__device__ __forceinline__ void multiply(Accumulator (&acc)[WM / 16][WN / 16], const half16* As, const half16* Bs, int m0, int n0) {
+#pragma unroll
+  for (int k = 0; k < BK; k += 16) {
+    FragmentA a[WM / 16];
+    FragmentB b[WN / 16];
+    for (int i = 0; i < WM / 16; ++i) load_shared(a[i], As + offset<A_COL>(m0 + i * 16, k, TileA::PITCH), TileA::PITCH);
+    for (int j = 0; j < WN / 16; ++j) load_shared(b[j], Bs + offset<B_COL>(k, n0 + j * 16, TileB::PITCH), TileB::PITCH);
+    for (int i = 0; i < WM / 16; ++i)
+      for (int j = 0; j < WN / 16; ++j) wmma::mma_sync(acc[i][j], a[i], b[j], acc[i][j]);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+gemm(int M, int N, int K, float alpha, const half16* A, int64 lda, const half16* B, int64 ldb,
+     float beta, const half16* C, int64 ldc, half16* D, int64 ldd) {
+  constexpr int A_SIZE = TileA::ROWS * TileA::PITCH, B_SIZE = TileB::ROWS * TileB::PITCH;
+  constexpr int OUT_PITCH = BN + 8;  // in floats; the padding keeps the rows of a fragment apart
+  union Shared {
+    half16 tiles[BUFFERS][A_SIZE + B_SIZE];
+    float out[BM * OUT_PITCH];
+  };
+  __shared__ alignas(32) char smem[sizeof(Shared)];
+  Shared& shared = reinterpret_cast<Shared&>(smem);
+  const int warp = threadIdx.x / 32;
+  const int row0 = blockIdx.y * BM, col0 = blockIdx.x * BN;
+  const int m0 = warp / (BN / WN) * WM, n0 = warp % (BN / WN) * WN;  // this warp's part of the tile
+
+  Accumulator acc[WM / 16][WN / 16];
+#pragma unroll
+  for (int i = 0; i < WM / 16; ++i)
+    for (int j = 0; j < WN / 16; ++j) wmma::fill_fragment(acc[i][j], 0);
+  auto load = [&](int k0) {
+    half16* As = shared.tiles[k0 / BK % BUFFERS];
+    copy_tile<TileA>(As, A + offset<A_COL>(row0, k0, lda), lda);
+    copy_tile<TileB>(As + A_SIZE, B + offset<B_COL>(k0, col0, ldb), ldb);
+    cp_async_commit();
+  };
+  load(0);
+  for (int k0 = 0; k0 < K; k0 += BK) {
+    if (k0 + BK < K) load(k0 + BK);
+    else cp_async_commit();  // an empty group keeps the count right
+    cp_async_wait<1>();      // this thread's part of the tile has arrived
+    __syncthreads();         // everyone's has
+    const half16* As = shared.tiles[k0 / BK % BUFFERS];
+    multiply(acc, As, As + A_SIZE, m0, n0);
+    __syncthreads();  // everyone has read the tile before it is overwritten
+  }
+
+#pragma unroll
+  for (int i = 0; i < WM / 16; ++i)
+    for (int j = 0; j < WN / 16; ++j)
+      wmma::store_matrix_sync(&shared.out[(m0 + i * 16) * OUT_PITCH + n0 + j * 16], acc[i][j], OUT_PITCH, wmma::mem_row_major);
+  __syncthreads();  // the tile of D is complete before it is read in rows
+  const Output out{M, N, alpha, beta, C, ldc, D, ldd};
+  for (int i = threadIdx.x * 8; i < BM * BN; i += THREADS * 8)
+    out.eight(row0 + i / BN, col0 + i % BN, &shared.out[i / BN * OUT_PITCH + i % BN]);
+}
