@@ -243,10 +243,14 @@ def function_for(config: Config, index: int) -> Callable:
 
 
 def _touch(function: Callable, config: Config) -> None:
-    """Launch over an empty batch, so that the module is loaded now and not inside a later graph capture."""
-    scratch = torch.empty(4096, dtype=torch.uint8, device="cuda").data_ptr()
+    """Launch over 8 x 8 matrices of scratch memory, so that the module loads now and not inside a graph capture.
+
+    Extents and strides of 8 elements satisfy whatever alignment a config was compiled for.
+    """
+    scratch = torch.zeros(4, 1024, dtype=torch.uint8, device="cuda")
+    addresses = tuple(row.data_ptr() for row in scratch)
     stream = torch.cuda.current_stream().cuda_stream
     if config.family == "relayout":
-        function((scratch, scratch), (1, 1, 0), (8,) * 6, stream)
+        function(addresses[:2], (8, 8, 1), (8, 8, 64) * 2, stream)
     else:
-        function((scratch,) * 4, (1, 1, 1, 0, 1, 1), (8,) * 12, (0.0, 0.0), (1, 1), stream)
+        function(addresses, (8, 8, 8, 1, 1, 1), (8, 8, 64) * 4, (0.0, 0.0), (1, 1), stream)
