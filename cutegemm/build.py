@@ -126,18 +126,27 @@ class Gemm:
             PlanError: the spec cannot serve these operands.
             HardwareError: the tensors' device is not a Hopper GPU.
         """
-        key = _key(a, b, c, out, beta, backend)
+        try:
+            places = (
+                a.data_ptr(),
+                b.data_ptr(),
+                0 if c is None else c.data_ptr(),
+                0 if out is None else out.data_ptr(),
+            )
+            key = _key(a, b, c, out, places) + (backend, beta is not None and beta == 0)
+        except (AttributeError, RuntimeError):  # no tensors, or without storage: validation says which
+            places, key = (0, 0, 0, 0), None
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = self._prepare(key, (a, b, c, out), beta, backend)
-        return prepared(a, b, c, out, alpha, beta, workspace)
+        return prepared((a, b, c, out), places, alpha, beta, workspace)
 
     def _prepare(self, key: tuple | None, inputs: tuple, beta: float | None, backend: str | None) -> Callable:
         """Validate a call of a new kind and keep what every call of that kind needs."""
         from cutegemm.run import prepare  # imports torch
 
         prepared = prepare(self.spec, inputs, beta, backend)
-        if key is not None:
+        if key is not None and not any(t is not None and t.requires_grad for t in inputs):
             with self._lock:
                 self._prepared[key] = prepared
         return prepared
@@ -149,23 +158,23 @@ class Gemm:
         return "\n".join(lines)
 
 
-def _key(a: Any, b: Any, c: Any, out: Any, beta: float | None, backend: str | None) -> tuple | None:
-    """What distinguishes one kind of call from another: layouts, types, devices; no addresses beyond alignment.
+def _key(a: Any, b: Any, c: Any, out: Any, places: tuple[int, int, int, int]) -> tuple:
+    """What distinguishes one kind of call from another: layouts, types, devices; of addresses, the alignment.
 
-    None where the call must be validated afresh each time (autograd state, or inputs that are no tensors).
+    On the path of every call: a tensor that wants gradients gets a key that no prepared call has.
     """
-    key: list[Any] = [backend, beta is not None and beta == 0]
-    for tensor in (a, b, c, out):
-        if tensor is None:
-            key.append(None)
-            continue
-        try:
-            if tensor.requires_grad:
-                return None
-            key.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15))
-        except (AttributeError, RuntimeError):
-            return None
-    return tuple(key)
+    pa, pb, pc, pd = places
+    key = (
+        a.shape, a.stride(), a.dtype, a.get_device(), a.requires_grad,
+        b.shape, b.stride(), b.dtype, b.get_device(), b.requires_grad,
+        (pa & 15) | (pb & 15) << 4 | (pc & 15) << 8 | (pd & 15) << 12,
+    )  # fmt: skip
+    for tensor in (c, out):
+        if tensor is not None:
+            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.requires_grad)
+        else:
+            key += (None,)
+    return key
 
 
 def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import tvm_ffi
 
 from cutegemm import arguments, cache, loader, reference, tensors
 from cutegemm import hardware as hw
@@ -39,7 +40,7 @@ _ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.
 
 
 def prepare(spec: GemmSpec, inputs: tuple, beta: float | None, backend: str | None) -> Callable:
-    """Validate one kind of call and return `f(a, b, c, out, alpha, beta, workspace) -> D`.
+    """Validate one kind of call and return `f((a, b, c, out), addresses, alpha, beta, workspace) -> D`.
 
     Raises:
         InputError, PlanError, HardwareError, CompileError: see `Gemm.run`.
@@ -77,7 +78,8 @@ class _Reference:
     def __init__(self, graph: Graph, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.graph, self.shape, self.dtype = graph, shape, dtype
 
-    def __call__(self, a, b, c, out, alpha, beta, workspace):
+    def __call__(self, inputs, places, alpha, beta, workspace):
+        a, b, c, out = inputs
         if out is not None:
             tensors.check_overlap(a, b, c, out)
         alpha, beta = _scalars(alpha, beta, c)
@@ -105,51 +107,46 @@ class _Launcher:
             inputs[2] is not None and inputs[3] is not None and _same_layout(inputs[2], inputs[3])
         )
         self.relayouts = [
-            (
-                function_for(step.config, self.index),
-                "ab".index(step.operand),
-                step.offset,
-                arguments.relayout_tail(step),
-            )
+            (function_for(step.config, self.index), "ab".index(step.operand), step.offset, _packed(step_tail))
             for step in plan.steps[:-1]
+            for step_tail in [arguments.relayout_tail(step)]
         ]
         if plan.steps:
             self.gemm = function_for(plan.config, self.index)
-            self.tail = arguments.gemm_tail(plan)
+            self.tail = _packed(arguments.gemm_tail(plan))
 
-    def __call__(self, a, b, c, out, alpha, beta, workspace):
-        pa, pb = a.data_ptr(), b.data_ptr()
-        pc = 0 if c is None else c.data_ptr()
+    def __call__(self, inputs, places, alpha, beta, workspace):
+        _, _, c, out = inputs
+        pa, pb, pc, pd = places
         if out is None:
             out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
             pd = out.data_ptr()
         else:
-            pd = out.data_ptr()
             self._check_overlap(pa, pb, pc, pd)
         if not self.plan.steps:
             return out
-        if torch._C._cuda_getDevice() != self.index:
-            with torch.cuda.device(self.index):
-                self._launch(pa, pb, pc, pd, _scalars(alpha, beta, c), workspace)
+        if torch._C._cuda_getDevice() == self.index:
+            self._launch((pa, pb, pc, pd), _scalars(alpha, beta, c), workspace)
         else:
-            self._launch(pa, pb, pc, pd, _scalars(alpha, beta, c), workspace)
+            with torch.cuda.device(self.index):
+                self._launch((pa, pb, pc, pd), _scalars(alpha, beta, c), workspace)
         return out
 
     def _launch(
-        self, pa: int, pb: int, pc: int, pd: int, scalars: tuple[float, float], workspace: Any
+        self, places: tuple[int, int, int, int], scalars: tuple[float, float], workspace: Any
     ) -> None:
         stream = torch._C._cuda_getCurrentRawStream(self.index)
         if self.relayouts:
-            places = [pa, pb]
+            moved = list(places)
             if workspace is None:
                 workspace = torch.empty(self.need, dtype=torch.uint8, device=self.device)
             base = self._workspace_address(workspace)
             for function, operand, offset, (shape, strides) in self.relayouts:
                 function((places[operand], base + offset), shape, strides, stream)
-                places[operand] = base + offset
-            pa, pb = places
+                moved[operand] = base + offset
+            places = tuple(moved)
         shape, strides, walk = self.tail
-        self.gemm((pa, pb, pc, pd), shape, strides, scalars, walk, stream)
+        self.gemm(places, shape, strides, scalars, walk, stream)
 
     def _workspace_address(self, workspace: Any) -> int:
         size = workspace.numel() * workspace.element_size()
@@ -179,9 +176,10 @@ class _Checked:
     def __init__(self, launcher: _Launcher, graph: Graph) -> None:
         self.launcher, self.graph = launcher, graph
 
-    def __call__(self, a, b, c, out, alpha, beta, workspace):
+    def __call__(self, inputs, places, alpha, beta, workspace):
+        a, b, c, _ = inputs
         kept = None if c is None else c.clone()
-        result = self.launcher(a, b, c, out, alpha, beta, workspace)
+        result = self.launcher(inputs, places, alpha, beta, workspace)
         alpha, beta = _scalars(alpha, beta, c)
         scalars = {"alpha": alpha, "beta": beta}
         expected = reference.evaluate(self.graph, a, b, {"c": kept}, scalars, torch.float64)
@@ -199,6 +197,11 @@ class _Checked:
                 f"{wrong.numel()} elements are off\n{self.launcher.plan}"
             )
         return result
+
+
+def _packed(tail: tuple) -> tuple:
+    """Argument tuples as TVM-FFI arrays, converted once instead of at every call."""
+    return tuple(tvm_ffi.convert(values) for values in tail)
 
 
 def _same_layout(x: torch.Tensor, y: torch.Tensor) -> bool:
