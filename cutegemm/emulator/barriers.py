@@ -62,7 +62,7 @@ def bar_sync(group, m, number, count) -> bool:
             group.tracker.release_to(bar)
         bar.arrive(group, m, count)
     if bar.generation == group.bar_ticket:
-        group.waiting = ("barrier", bar)
+        group.waiting, group.waiting_at = ("barrier", bar), group.pc
         return False
     group.bar_ticket = None
     if group.tracker is not None:
@@ -120,7 +120,7 @@ def cluster_wait(group, m) -> bool:
     if group.cluster_ticket is None:
         raise Fault("barrier.cluster.wait without an arrive before it")
     if cluster.generation == group.cluster_ticket:
-        group.waiting = ("cluster barrier", cluster)
+        group.waiting, group.waiting_at = ("cluster barrier", cluster), group.pc
         return False
     group.cluster_ticket = None
     if group.tracker is not None:
@@ -249,7 +249,7 @@ def mbarrier_wait(group, m, address, state, parity, may_block):
             for bar, s in targets:
                 group.tracker.waited(bar, s, parity)
         return True
-    group.waiting = ("mbarrier", *incomplete[0])
+    group.waiting, group.waiting_at = ("mbarrier", *incomplete[0]), group.pc
     if len(incomplete) < len(targets) and len(group.warps) > 1 and not group.stack:
         _part_by_completion(group, m, address, state, incomplete)
     if not may_block:

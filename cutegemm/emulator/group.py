@@ -35,6 +35,7 @@ class Group:
         self.stack: list[list] = []  # [meeting block, other path's block or None, its mask, mask to restore]
         self.pc, self.done, self.budget = 0, False, 0
         self.waiting: tuple | None = None  # what a blocked group waits for, for the deadlock report
+        self.waiting_at = 0  # and the block where it does
         self.bar_ticket: int | None = None
         self.cluster_ticket: int | None = None
         self.wgmma_open: list = []

@@ -94,8 +94,14 @@ def launch(kernel: Kernel | Module | str, what: Launch, options: Options | None 
     if options.races and options.warps_per_group != 1:
         options = replace(options, warps_per_group=1)
     device = Device(program, what, options)
-    with np.errstate(all="ignore"):
-        device.run()
+    try:
+        with np.errstate(all="ignore"):
+            device.run()
+    except EmulatorError as e:
+        found = [] if device.track is None else list(device.track.findings.values())
+        if found:
+            raise EmulatorError("\n  ".join([f"{e}\nfound before that:", *(str(f) for f in found[:20])])) from e
+        raise
     return _report(device)
 
 

@@ -404,10 +404,12 @@ class Device:
     def _deadlock(self, running: list[Cluster]) -> str:
         lines = ["deadlock: nothing can move"]
         for group in [g for c in running for g in c.live][:16]:
-            block = self.program.blocks[min(group.pc, self.program.exit - 1)]
-            what = group.waiting
+            what, pc = group.waiting, group.waiting_at
+            if what is None:
+                pc = group.pc
             waits = "spins" if what is None else f"waits for {_awaited(what)}"
-            lines.append(f"  CTA {group.cta.index} warps {_ranges(group.warps)} {waits} at {describe(block.code[0])}")
+            ins = self.program.blocks[min(pc, self.program.exit - 1)].code[0]
+            lines.append(f"  CTA {group.cta.index} warps {_ranges(group.warps)} {waits} at {describe(ins)}")
         return "\n".join(lines)
 
 
