@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")  # read when the DSL is first imported
 _CACHE = tempfile.TemporaryDirectory(prefix="cutegemm-test-cache-")
-os.environ["CUTEGEMM_CACHE_DIR"] = _CACHE.name  # compiled kernels serve the whole session, and no other
+# Compiled kernels serve the whole session, and no other unless a directory to keep is named.
+os.environ["CUTEGEMM_CACHE_DIR"] = os.environ.get("CUTEGEMM_TEST_CACHE_DIR") or _CACHE.name
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=_SLOW)

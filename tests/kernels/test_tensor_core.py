@@ -51,7 +51,7 @@ class Case:
 
     def tensors(self, shape, device, batch=None, broadcast=""):
         """(a, b, c, guarded out) of (m, n, k); operands named in `broadcast` are 2-D."""
-        m, n, k = shape
+        m, n, k = (-(-x // self.step) * self.step for x in shape)
         generator = torch.Generator(device).manual_seed(m * 7 + n * 3 + k)
         lead = {x: () if batch is None or x in broadcast else (batch,) for x in "abc"}
         a = self.a.random((*lead["a"], m, k), self.dtype, generator)
@@ -154,7 +154,6 @@ def compiled():
 
 def check(case, shape, alpha=1.0, beta=None, batch=None, broadcast="") -> None:
     """Run a case at one shape and compare; D starts as poison and its surroundings must stay so."""
-    shape = tuple(-(-x // case.step) * case.step for x in shape)
     a, b, c, d = case.tensors(shape, "cuda", batch, broadcast)
     if beta == 0 and c is not None:
         c.fill_(torch.nan)  # must not be read
