@@ -33,7 +33,7 @@ __device__ __forceinline__ int at(int mn, int k) {
 template <bool MN_MAJOR, int ROWS>
 __device__ __forceinline__ void copy_tile(char* to, const half16* from, int64 ld, int mn0, int k0, int MN, int K) {
   constexpr int VECTORS = MN_MAJOR ? ROWS / 8 : BK / 8;  // along a row in memory
-#pragma unroll
+#pragma unroll 4
   for (int i = 0; i < ROWS * BK / 8 / THREADS; ++i) {
     const int vector = i * THREADS + threadIdx.x;
     const int strided = vector / VECTORS, along = vector % VECTORS * 8;

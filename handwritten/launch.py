@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from cuda.bindings import driver
-from cuda.core import ObjectCode
 
 from cutegemm.errors import GemmError, HardwareError, InputError, check
 from handwritten.plans import Argument, Launch, Plan, TensorMap, Workspace
@@ -43,15 +42,24 @@ def run(
         out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     problem = describe(a, b, c, out, alpha=alpha, beta=beta)
     for tensor in (a, b, c, out):
-        check(tensor is None or tensor.is_cuda, HardwareError, _NEEDS_GPU.format(stage=stage.key, device=a.device))
-    check(torch.cuda.get_device_capability(a.device) == HOPPER, HardwareError, f"{a.device}: needs Hopper (sm_90)")
+        check(
+            tensor is None or tensor.is_cuda,
+            HardwareError,
+            _NEEDS_GPU.format(stage=stage.key, device=a.device),
+        )
+    check(
+        torch.cuda.get_device_capability(a.device) == HOPPER,
+        HardwareError,
+        f"{a.device}: needs Hopper (sm_90)",
+    )
     with torch.cuda.device(a.device):
         execute(stage, stage.plan(problem, _sms(a.device)), problem)
     return out
 
 
 _NEEDS_GPU = (
-    "device={device}: stage {stage} runs on a Hopper GPU only; without one ask for .resources(), .ptx, .sass or .plan()"
+    "device={device}: stage {stage} runs on a Hopper GPU only; "
+    "without one ask for .resources(), .ptx, .sass or .plan()"
 )
 
 
@@ -67,10 +75,18 @@ def check_inputs(
         if tensor is not None:
             check(tensor.ndim == 2, InputError, f"{name}.ndim={tensor.ndim}: must be 2")
             check(tensor.dtype == a.dtype, InputError, f"{name}.dtype={tensor.dtype}: must be a's, {a.dtype}")
-            check(tensor.device == a.device, InputError, f"{name}.device={tensor.device}: must be a's, {a.device}")
+            check(
+                tensor.device == a.device,
+                InputError,
+                f"{name}.device={tensor.device}: must be a's, {a.device}",
+            )
     legal = [str(torch_type) for torch_type, name in DTYPES.items() if name in stage.dtypes]
     check(str(a.dtype) in legal, InputError, f"a.dtype={a.dtype}: stage {stage.key} takes {', '.join(legal)}")
-    check(a.shape[1] == b.shape[0], InputError, f"b.shape={tuple(b.shape)}: must have a's {a.shape[1]} columns as rows")
+    check(
+        a.shape[1] == b.shape[0],
+        InputError,
+        f"b.shape={tuple(b.shape)}: must have a's {a.shape[1]} columns as rows",
+    )
     check(c is not None or not beta, InputError, f"beta={beta}: must be 0 or None when c is not given")
 
 
@@ -92,9 +108,17 @@ def describe(
     shape = (a.shape[0], b.shape[1])
     for name, tensor in (("c", c), ("out", out)):
         if tensor is not None:
-            check(tuple(tensor.shape) == shape, InputError, f"{name}.shape={tuple(tensor.shape)}: must be {shape}")
+            check(
+                tuple(tensor.shape) == shape,
+                InputError,
+                f"{name}.shape={tuple(tensor.shape)}: must be {shape}",
+            )
             check(tensor.dtype == a.dtype, InputError, f"{name}.dtype={tensor.dtype}: must be a's, {a.dtype}")
-            check(tensor.device == a.device, InputError, f"{name}.device={tensor.device}: must be a's, {a.device}")
+            check(
+                tensor.device == a.device,
+                InputError,
+                f"{name}.device={tensor.device}: must be a's, {a.device}",
+            )
     matrices = {name: _matrix(name, tensor) for name, tensor in (("a", a), ("b", b), ("out", out))}
     c_matrix = _matrix("c", c) if c is not None and beta != 0 else None
     return Problem(DTYPES[a.dtype], matrices["a"], matrices["b"], matrices["out"], c_matrix, alpha, beta)
@@ -127,22 +151,28 @@ def execute(stage: Stage, plan: Plan, problem: Problem) -> None:
     majors = "".join("c" if matrix.col_major else "r" for matrix in (problem.a, problem.b))
     for launch in plan.launches:
         function = _function(stage, problem.dtype, majors, launch.kernel, torch.cuda.current_device())
-        values, types = _pack(launch, base)
-        _check(driver.cuLaunchKernel(function, *launch.grid, launch.threads, 1, 1, launch.smem, stream, (values, types), 0))
+        values, addresses = _pack(launch, base)
+        array = ctypes.addressof(addresses)  # the void** of cuLaunchKernel, which copies before it returns
+        shape = (*launch.grid, launch.threads, 1, 1, launch.smem)
+        _check(driver.cuLaunchKernel(function, *shape, stream, array, 0))
 
 
-def _pack(launch: Launch, workspace: int) -> tuple[tuple, tuple]:
-    """Return the values and C types that cuLaunchKernel takes; None marks a by-value driver struct."""
-    pairs = [_argument(argument, workspace) for argument in launch.arguments]
-    return tuple(value for value, _ in pairs), tuple(kind for _, kind in pairs)
+def _pack(launch: Launch, workspace: int) -> tuple[list[object], ctypes.Array[ctypes.c_void_p]]:
+    """Return the arguments' values, which must stay alive, and the array of their addresses."""
+    values = [_value(argument, workspace) for argument in launch.arguments]
+    addresses = (
+        value.getPtr() if isinstance(value, driver.CUtensorMap) else ctypes.addressof(value)
+        for value in values
+    )
+    return values, (ctypes.c_void_p * len(values))(*addresses)
 
 
-def _argument(argument: Argument, workspace: int) -> tuple[object, type | None]:
+def _value(argument: Argument, workspace: int) -> ctypes._SimpleCData | driver.CUtensorMap:
     if isinstance(argument, TensorMap):
-        return encode(argument), None
+        return encode(argument)
     if isinstance(argument, Workspace):
-        return workspace + argument.offset, ctypes.c_void_p
-    return argument.value or 0, type(argument)
+        return ctypes.c_void_p(workspace + argument.offset)
+    return argument
 
 
 @functools.lru_cache(maxsize=1024)
@@ -168,17 +198,16 @@ def encode(described: TensorMap) -> driver.CUtensorMap:
 
 @functools.cache
 def _function(stage: Stage, dtype: str, majors: str, kernel: str, device: int) -> driver.CUfunction:
-    """Load a compiled kernel and raise its shared-memory ceiling to what the stage declares."""
-    torch.cuda.current_stream()  # makes torch's context current before the module is loaded into it
-    code = ObjectCode.from_cubin(stage.compiled(dtype, majors).cubin)
-    function = _check(driver.cuKernelGetFunction(driver.CUkernel(int(code.get_kernel(kernel).handle))))
-    _loaded.append(code)  # unloading the module would invalidate the function
+    """Load a compiled kernel and raise its shared-memory ceiling to what the stage declares.
+
+    The library is never unloaded: the function it holds is cached for the life of the process.
+    """
+    cubin = stage.compiled(dtype, majors).cubin
+    library = _check(driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
+    function = _check(driver.cuKernelGetFunction(_check(driver.cuLibraryGetKernel(library, kernel.encode()))))
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     _check(driver.cuFuncSetAttribute(function, attribute, stage.constants.get("SMEM", 0)))
     return function
-
-
-_loaded: list[ObjectCode] = []
 
 
 def _check(result: tuple) -> object:

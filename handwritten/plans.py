@@ -81,7 +81,11 @@ def _grid(stage: Stage, problem: Problem, splits: int = 1) -> tuple[int, int, in
     m, n, _ = problem.mnk
     grid = (-(-n // stage.constants["BN"]), -(-m // stage.constants["BM"]), splits)
     limit = MAX_GRID_Y * stage.constants["BM"]
-    check(grid[1] <= MAX_GRID_Y, GemmError, f"M={m}: stage {stage.key} has one row of CTAs per tile; at most {limit}")
+    check(
+        grid[1] <= MAX_GRID_Y,
+        GemmError,
+        f"M={m}: stage {stage.key} has one row of CTAs per tile; at most {limit}",
+    )
     return grid
 
 
@@ -101,7 +105,9 @@ def plan_pointers(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan:
         *_c_and_d(problem),
     )
     constants = stage.constants
-    return Plan([Launch("gemm", _grid(stage, problem), constants["THREADS"], constants.get("SMEM", 0), arguments)])
+    return Plan(
+        [Launch("gemm", _grid(stage, problem), constants["THREADS"], constants.get("SMEM", 0), arguments)]
+    )
 
 
 def _c_and_d(problem: Problem) -> tuple[Argument, ...]:
@@ -131,7 +137,12 @@ def _operand_maps(stage: Stage, problem: Problem) -> tuple[TensorMap, TensorMap]
 
 def plan_tma(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan:
     """One CTA a tile, A and B by tensor map, C and D by pointer."""
-    arguments = (*_operand_maps(stage, problem), *_sizes(problem), ctypes.c_float(problem.alpha), *_c_and_d(problem))
+    arguments = (
+        *_operand_maps(stage, problem),
+        *_sizes(problem),
+        ctypes.c_float(problem.alpha),
+        *_c_and_d(problem),
+    )
     constants = stage.constants
     return Plan([Launch("gemm", _grid(stage, problem), constants["THREADS"], constants["SMEM"], arguments)])
 
@@ -159,7 +170,9 @@ def split_count(stage: Stage, problem: Problem, sms: int) -> int:
     return -(-tiles // per_split)  # no part is empty
 
 
-def plan_split_k_atomic(stage: Stage, problem: Problem, sms: int = H200.sms, splits: int | None = None) -> Plan:
+def plan_split_k_atomic(
+    stage: Stage, problem: Problem, sms: int = H200.sms, splits: int | None = None
+) -> Plan:
     """Several CTAs a tile adding into one fp32 tile of workspace; counters after the tiles, all zeroed."""
     splits = splits or split_count(stage, problem, sms)
     grid = _grid(stage, problem, splits)
@@ -172,7 +185,9 @@ def plan_split_k_atomic(stage: Stage, problem: Problem, sms: int = H200.sms, spl
     return Plan([Launch("gemm", grid, constants["THREADS"], constants["SMEM"], arguments)], size, size)
 
 
-def plan_split_k_workspace(stage: Stage, problem: Problem, sms: int = H200.sms, splits: int | None = None) -> Plan:
+def plan_split_k_workspace(
+    stage: Stage, problem: Problem, sms: int = H200.sms, splits: int | None = None
+) -> Plan:
     """Several CTAs a tile, a slab of fp32 sums each, and a second kernel that adds the slabs."""
     splits = splits or split_count(stage, problem, sms)
     grid = _grid(stage, problem, splits)

@@ -100,7 +100,11 @@ class Limits:
 
     def _verify_matrix(self, stage: str, name: str, matrix: Matrix, size: int) -> None:
         if name in "CD":
-            check(not matrix.col_major, GemmError, f"{name}=column-major: stage {stage} stores rows; pass row-major")
+            check(
+                not matrix.col_major,
+                GemmError,
+                f"{name}=column-major: stage {stage} stores rows; pass row-major",
+            )
         elif not self.col_major:
             rule = f"{name}=column-major: stage {stage} copies vectors along rows; pass a row-major {name}"
             check(not matrix.col_major, GemmError, rule)

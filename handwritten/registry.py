@@ -94,10 +94,18 @@ class Stage:
             CompileError: NVRTC fails.
         """
         dtype = dtype or self.dtypes[0]
-        check(dtype in self.dtypes, GemmError, f"dtype={dtype!r}: stage {self.key} takes {', '.join(self.dtypes)}")
+        check(
+            dtype in self.dtypes,
+            GemmError,
+            f"dtype={dtype!r}: stage {self.key} takes {', '.join(self.dtypes)}",
+        )
         legal = ("rr", "rc", "cr", "cc") if self.limits.col_major else ("rr",)
         check(majors in legal, GemmError, f"majors={majors!r}: stage {self.key} takes {', '.join(legal)}")
-        macros = {"HALF": int(dtype == "fp16"), "A_COL": int(majors[0] == "c"), "B_COL": int(majors[1] == "c")}
+        macros = {
+            "HALF": int(dtype == "fp16"),
+            "A_COL": int(majors[0] == "c"),
+            "B_COL": int(majors[1] == "c"),
+        }
         return compiler.compile_source(self.path, macros | self.macros)
 
     @property
@@ -127,7 +135,11 @@ class Stage:
         Raises:
             GemmError: the problem is outside the stage's limits.
         """
-        check(problem.dtype in self.dtypes, GemmError, f"dtype={problem.dtype!r}: stage {self.key} takes {self.dtypes}")
+        check(
+            problem.dtype in self.dtypes,
+            GemmError,
+            f"dtype={problem.dtype!r}: stage {self.key} takes {self.dtypes}",
+        )
         self.limits.verify(self.key, problem)
         return self.planner(self, problem, sms)
 

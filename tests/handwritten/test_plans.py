@@ -52,7 +52,9 @@ def test_grid_covers_d_without_waste(m, n):
 
 def test_too_many_rows_for_the_grid():
     """More rows of tiles than CUDA has CTAs along y are refused before the launch."""
-    with pytest.raises(GemmError, match=r"M=2097152: stage 01_naive has one row of CTAs per tile; at most 2097120"):
+    with pytest.raises(
+        GemmError, match=r"M=2097152: stage 01_naive has one row of CTAs per tile; at most 2097120"
+    ):
         handwritten.stage(1).plan(contiguous("fp32", 65_536 * 32, 1, 1))
 
 

@@ -86,7 +86,11 @@ def test_wrong_dtype():
 @pytest.mark.parametrize(
     "limits, problem, message",
     [
-        (Limits(k=16), (64, 64, 40, "rr"), "K=40: stage s needs a positive multiple of 16; nearest legal value: 48"),
+        (
+            Limits(k=16),
+            (64, 64, 40, "rr"),
+            "K=40: stage s needs a positive multiple of 16; nearest legal value: 48",
+        ),
         (Limits(), (0, 64, 64, "rr"), "M=0: stage s needs a positive multiple of 1; nearest legal value: 1"),
         (
             Limits(align=16),

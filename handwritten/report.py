@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ladder as a table, a chart and the README's rows; measured columns only where there are measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from handwritten.registry import Stage, stages
+
+# Ridge points: datasheet peak over datasheet memory bandwidth of an H200 SXM, in FLOP/byte.
+MEMORY_TBS = 4.8
+PEAK_TFLOPS = {"fp32": 67.0, "bf16": 989.0, "fp16": 989.0}
+MARKERS = ("<!-- results: begin -->", "<!-- results: end -->")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One stage's line: what needs no GPU, and its measured row if there is one."""
+
+    stage: Stage
+    dtype: str
+    row: Row | None
+    before: Row | None  # the measured row of the stage before it in the same dtype
+
+    def cells(self) -> list[str]:
+        """Return the line's cells, in the order of `HEAD`."""
+        used, intensity = self.stage.resources(self.dtype), self.stage.intensity(self.dtype)
+        ridge = PEAK_TFLOPS[self.dtype] / MEMORY_TBS
+        return [
+            self.stage.key,
+            *self._measured(),
+            f"{intensity:.3g}",
+            "memory" if intensity < ridge else "compute",
+            str(used.registers) + (f" ({used.spills} spills)" if used.spills else ""),
+            f"{used.smem / 1024:.1f}",
+            f"{used.occupancy:.0%}",
+            f"{used.ctas_per_sm} ({used.bound})",
+        ]
+
+    def _measured(self) -> list[str]:
+        if self.row is None:
+            return ["", "", ""]
+        step = f"{self.before['us'] / self.row['us']:.2f}" if self.before else ""
+        return [f"{self.row['tflops']:.1f}", f"{self.row['ratio']:.1%}", step]
+
+
+HEAD = [
+    "stage",
+    "TFLOP/s",
+    "of cuBLAS",
+    "x before",
+    "FLOP/byte",
+    "bound",
+    "registers",
+    "smem KiB",
+    "occupancy",
+    "CTAs per SM (limit)",
+]
+
+
+def lines(rows: list[Row], dtypes: tuple[str, ...] = ("fp32", "bf16")) -> list[Line]:
+    """Return a line for each stage in its first dtype among `dtypes`; rows are of one problem per dtype."""
+    measured = {(row["dtype"], row["contender"]): row for row in rows}
+    found: list[Line] = []
+    before: dict[str, Row] = {}
+    for stage in stages():
+        dtype = next((dtype for dtype in dtypes if dtype in stage.dtypes), None)
+        if dtype is None:
+            continue
+        row = measured.get((dtype, stage.key))
+        found.append(Line(stage, dtype, row, before.get(dtype)))
+        if row is not None:
+            before[dtype] = row
+    return found
+
+
+def table(rows: list[Row], title: str, dtypes: tuple[str, ...]) -> Table:
+    """Return the ladder as a terminal table; without rows the measured columns are left out."""
+    shown = [i for i in range(len(HEAD)) if rows or not 1 <= i <= 3]
+    result = Table(title=title)
+    for i in shown:
+        result.add_column(HEAD[i], justify="left" if i == 0 else "right", no_wrap=i == 0)
+    for line in lines(rows, dtypes):
+        cells = line.cells()
+        result.add_row(*(cells[i] for i in shown))
+    known = {stage.key for stage in stages()}
+    for row in rows:
+        if row["contender"] not in known and row["dtype"] in dtypes:  # cuBLAS, the builder, twins
+            name = f"{row['contender']} ({row['dtype']})"
+            cells = [name, f"{row['tflops']:.1f}", f"{row['ratio']:.1%}"] + [""] * (len(HEAD) - 3)
+            result.add_row(*(cells[i] for i in shown), style="bold")
+    return result
+
+
+def of_size(rows: list[Row], m: int, n: int, k: int, beta: float = 0.0) -> list[Row]:
+    """Return the rows of one problem."""
+    return [row for row in rows if (row["m"], row["n"], row["k"], row["beta"]) == (m, n, k, beta)]
+
+
+def markdown(document: dict[str, Any], source: str) -> str:
+    """Return the README's tables: one per problem measured, named with the file the numbers come from."""
+    environment, rows = document["environment"], document["rows"]
+    problems = sorted(
+        {(row["dtype"], row["m"], row["n"], row["k"], row["beta"]) for row in rows}, reverse=True
+    )
+    parts = [
+        f"{environment['gpu']}, torch {environment['torch']}, {environment['date'][:10]}; from `{source}`."
+    ]
+    for dtype, m, n, k, beta in problems:
+        chosen = [row for row in of_size(rows, m, n, k, beta) if row["dtype"] == dtype]
+        parts.append(f"\n**{dtype} {m}×{n}×{k}, beta {beta:g}**\n")
+        parts.append("| contender | µs | TFLOP/s | of cuBLAS |\n|---|---|---|---|")
+        parts += [
+            f"| {row['contender']} | {row['us']:.1f} | {row['tflops']:.1f} | {row['ratio']:.1%} |"
+            for row in chosen
+        ]
+    return "\n".join(parts)
+
+
+def fill(text: str, body: str) -> str:
+    """Replace what stands between the markers."""
+    begin, end = MARKERS
+    head, _, rest = text.partition(begin)
+    _, _, tail = rest.partition(end)
+    return f"{head}{begin}\n{body}\n{end}{tail}"
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Draw the ladder as bars (largest square per dtype) and, with several sizes, TFLOP/s over size."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    squares = [row for row in rows if row["m"] == row["n"] == row["k"] and row["beta"] == 0]
+    dtypes = sorted({row["dtype"] for row in squares})
+    figure, axes = plt.subplots(2, max(len(dtypes), 1), figsize=(7 * max(len(dtypes), 1), 10), squeeze=False)
+    for column, dtype in enumerate(dtypes):
+        chosen = [row for row in squares if row["dtype"] == dtype]
+        largest = max(row["m"] for row in chosen)
+        bars = [row for row in chosen if row["m"] == largest]
+        bars.sort(key=lambda row: (row["contender"][:1].isalpha(), row["contender"]))
+        axes[0][column].barh([row["contender"] for row in bars], [row["tflops"] for row in bars])
+        axes[0][column].invert_yaxis()
+        axes[0][column].set(title=f"{dtype} {largest}³", xlabel="TFLOP/s")
+        for name in dict.fromkeys(row["contender"] for row in chosen):
+            points = sorted((row["m"], row["tflops"]) for row in chosen if row["contender"] == name)
+            axes[1][column].plot(*zip(*points), marker=".", label=name)
+        axes[1][column].set(title=f"{dtype}, squares", xlabel="M = N = K", ylabel="TFLOP/s", xscale="log")
+        axes[1][column].legend(fontsize=6)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
