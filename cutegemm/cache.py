@@ -50,9 +50,8 @@ def sources_digest() -> str:
     """SHA-256 over every source file a kernel's code depends on."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(
-        [*root.glob("kernels/*.py"), root / "config.py", root / "epilogue/graph.py", root / "hardware.py"]
-    ):
+    others = ("config.py", "epilogue/graph.py", "hardware.py", "budget.py", "layouts/sm90.py")
+    for path in sorted([*root.glob("kernels/*.py"), *(root / name for name in others)]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

@@ -25,8 +25,6 @@ def setmaxnreg(family: str, gathers: bool) -> dict[int, tuple[int, int]]:
     return {2: (56, 224), 3: (56, 152)} if gathers else {2: (40, 232), 3: (32, 160)}
 
 
-
-
 @dataclass(frozen=True, kw_only=True)
 class MatrixConfig:
     """What a kernel knows of one matrix when it is compiled.

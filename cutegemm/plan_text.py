@@ -53,6 +53,8 @@ def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
         f"{config.epi_stages} buffers",
         f"epilogue   {config.epilogue}",
         f"smem       {plan.smem_bytes:,} of {hw.SMEM_BYTES:,} B: {regions}",
+        "tma boxes  "
+        + ", ".join(f"{b.operand} {b.count} x {b.extents[0]} x {b.extents[1]}" for b in plan.boxes),
         "barriers   " + ", ".join(f"{b.count} {b.name} ({b.arrivals} arrivals)" for b in plan.barriers),
         f"grid       {plan.clusters} clusters, {walk}, {along}; "
         f"{plan.tiles[0]} x {plan.tiles[1]} x {plan.tiles[2]} tiles, {plan.waves:.2f} waves",

@@ -35,7 +35,9 @@ def validate(a: Any, b: Any, c: Any, out: Any, d_dtype: DType | None) -> Call:
     """
     import torch
 
-    tensors = {name: t for name, t in (("a", a), ("b", b), ("c", c), ("out", out)) if t is not None or name in "ab"}
+    tensors = {
+        name: t for name, t in (("a", a), ("b", b), ("c", c), ("out", out)) if t is not None or name in "ab"
+    }
     for name, tensor in tensors.items():
         _check_tensor(name, tensor, torch)
     for name in ("b", "c", "out"):

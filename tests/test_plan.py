@@ -17,7 +17,8 @@ from cutegemm import hardware as hw
 from cutegemm.config import KernelConfig, RelayoutConfig, SimtConfig
 from cutegemm.epilogue import Graph, Node, linear_combination
 from cutegemm.errors import PlanError, SpecError
-from cutegemm.plan import RESERVED_REGISTERS, accumulators, shared_memory
+from cutegemm.budget import shared_memory
+from cutegemm.plan_tensor import RESERVED_REGISTERS, accumulators
 from tests.support.strategies import for_problem, problems, specs
 
 MESSAGE = re.compile(
@@ -311,9 +312,18 @@ def test_barriers_count_their_participants():
 
 
 def test_boxes_of_a_multicast():
-    """CTAs that share a tile load a slice of it each."""
+    """CTAs that share a tile load a slice of it each, cut along its strided axis."""
     p = plan(GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1)), problem(512, 512, 512))
-    assert dict(p.boxes) == {"A": (128, 64), "B": (128, 64), "D": (64, 64)}
+    boxes = {b.operand: (b.extents, b.count) for b in p.boxes}
+    assert boxes == {"A": ((64, 128), 1), "B": ((64, 32), 4), "D": ((64, 64), 1)}
+
+
+def test_multicast_shares_are_whole_swizzle_rows():
+    """Four CTAs cannot share the 16 rows of a K-major B tile: a share would cut an 8-row group."""
+    with pytest.raises(PlanError) as e:
+        plan(GemmSpec(tile=Tile(128, 16, 64), cluster=(4, 1)), problem(512, 512, 512, majors="kk"))
+    rule = "4 CTAs share 16 lines of B's tile, which must be a multiple of 32"
+    assert str(e.value) == f"cluster=(4, 1): {rule}; nearest legal value: (1, 1)"
 
 
 @given(problems(low=1, high=4000), specs())

@@ -8,6 +8,7 @@ import cutlass.cute as cute
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cutegemm import hardware as hw
+from cutegemm.budget import epilogue_swizzle
 from cutegemm.config import KernelConfig, MatrixConfig
 from cutegemm.dtypes import DType
 
@@ -20,7 +21,6 @@ _LAYOUT_ATOM = {
     (False, "128B"): _ATOMS.MN_SW128, (False, "64B"): _ATOMS.MN_SW64,
     (False, "32B"): _ATOMS.MN_SW32, (False, "none"): _ATOMS.MN_INTER,
 }  # fmt: skip
-_SPANS = (("128B", 128), ("64B", 64), ("32B", 32), ("none", 16))  # name, bytes of one swizzled row
 
 
 def global_tensor(matrix: MatrixConfig, address, shape, strides, axes: str) -> cute.Tensor:
@@ -58,8 +58,7 @@ def operand_layout(
 def epilogue_layout(config: KernelConfig) -> cute.ComposedLayout:
     """The epilogue's buffers: (WGMMA_M, EPI_N, CONSUMERS * EPI_STAGE), one slice per warpgroup and stage."""
     row_major = config.d.major != "m"
-    extent = (config.epi_n if row_major else hw.WGMMA_M) * config.d.dtype.bytes
-    swizzle = next(name for name, span in _SPANS if extent % span == 0)
+    swizzle = epilogue_swizzle(config)
     atom = warpgroup.make_smem_layout_atom(_LAYOUT_ATOM[row_major, swizzle], NUMERIC[config.d.dtype])
     shape = (hw.WGMMA_M, config.epi_n, config.consumers * config.epi_stages)
     return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if row_major else (1, 0, 2))

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planning a tensor-core kernel: loads, tile, cluster, roles, store, grid. Each rule is one function."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from cutegemm import budget, heuristics
+from cutegemm import hardware as hw
+from cutegemm.config import KernelConfig, MatrixConfig, RelayoutConfig, setmaxnreg
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import PlanError, field_error
+from cutegemm.layouts.sm90 import SWIZZLE_SPANS
+from cutegemm.plan_parts import check_grid, direct, major
+from cutegemm.plan_types import KernelPlan, Step
+from cutegemm.problem import Operand, Problem, round_up
+from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec, Tile
+
+WORKSPACE_ALIGN = 256  # bytes: alignment of torch's allocations, enough for TMA
+RESERVED_REGISTERS = 32  # per consumer thread beside the accumulators: addresses, loop state, epilogue
+STAGING_BYTES = 16 * 1024  # of shared memory per consumer warpgroup for the epilogue's pieces
+
+
+def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.Device) -> KernelPlan:
+    """The plan of a problem that runs on the tensor cores.
+
+    Raises:
+        PlanError: a given field contradicts the problem or does not fit.
+    """
+    reasons: list[str] = []
+    family = "multistage" if spec.schedule == "multistage" else "warp_specialized"
+    loads = {name: _load(spec, problem, name, reasons) for name in ("a", "b")}
+    steps, workspace, views = _relayouts(problem, loads)
+    tile, cluster, consumers = _tile(spec, problem, family, loads, device, reasons)
+    a = MatrixConfig(dtype=problem.a.dtype, major=major(views["a"], "m", "k"), load=_kernel_load(loads["a"]))
+    b = MatrixConfig(dtype=problem.b.dtype, major=major(views["b"], "k", "n"), load=_kernel_load(loads["b"]))
+    _check_multicast(tile, cluster, (a, b))
+    store = _store(spec, problem, reasons)
+    swizzle = tuple(_swizzle(spec, x, extent, tile[2]) for x, extent in ((a, tile[0]), (b, tile[1])))
+    epi_n = heuristics.epilogue_columns(tile[1], problem.d.dtype)
+    pieces = tile[0] // (hw.WGMMA_M * consumers) * (tile[1] // epi_n)
+    epi_stages = _epilogue_stages(spec, pieces, hw.WGMMA_M * epi_n * problem.d.dtype.bytes, store)
+    raster = spec.raster if spec.raster != AUTO else heuristics.raster_for(problem, tile, cluster)
+    config = KernelConfig(
+        family=family, a=a, b=b, c=direct(problem.c, "m", "n"), d=direct(problem.d, "m", "n"), tile=tile,
+        cluster=cluster, stages=1, swizzle=swizzle, consumers=consumers, store=store, epi_n=epi_n,
+        epi_stages=epi_stages, persistent=spec.scheduler != "per_tile", raster=raster[0], epilogue=epilogue,
+    )  # fmt: skip
+    config = dataclasses.replace(config, stages=budget.stages(spec, config))
+    smem = budget.shared_memory(config)
+    tiles, clusters, waves = _grid(spec, problem, config, device)
+    return KernelPlan(
+        spec=spec, problem=problem, steps=(*steps, Step("gemm", config)), tiles=tiles, clusters=clusters,
+        waves=waves, raster=raster, smem=smem, smem_bytes=smem[-1].offset + smem[-1].size,
+        barriers=budget.barriers(config), accumulators=accumulators(tile, consumers), registers=config.registers,
+        boxes=budget.boxes(config),
+        store_conflicts=budget.store_conflicts(config), workspace_bytes=workspace, reasons=tuple(reasons),
+    )  # fmt: skip
+
+
+def _load(spec: GemmSpec, problem: Problem, name: str, reasons: list[str]) -> str:
+    """How operand `name` reaches shared memory: the given way if it can, else the cheapest that can."""
+    given, operand = getattr(spec, f"{name}_load"), getattr(problem, name)
+    why_not = operand.tma_reason()
+    if given == "tma" and why_not:
+        rule = f"TMA cannot address {name.upper()}: {why_not}"
+        raise field_error(PlanError, f"{name}_load", given, rule, "relayout")
+    if given != AUTO:
+        return given
+    if why_not is None:
+        return "tma"
+    reasons.append(f"{name.upper()} is copied into aligned workspace first: {why_not}")
+    return "relayout"
+
+
+def _kernel_load(load: str) -> str:
+    return "gather" if load == "gather" else "tma"
+
+
+def _relayouts(problem: Problem, loads: dict[str, str]) -> tuple[list[Step], int, dict[str, Operand]]:
+    """The re-layout launches, the workspace they fill, and the operands as the GEMM kernel sees them."""
+    steps, offset = [], 0
+    views = {"a": problem.a, "b": problem.b}
+    for name, load in loads.items():
+        if load != "relayout":
+            continue
+        source = views[name]
+        unit = "col" if source.unit_col else "row" if source.unit_row else "none"
+        step = hw.TMA_ALIGN // source.dtype.bytes
+        if unit == "row":
+            leading = round_up(source.rows, step)
+            strides, size = (1, leading), leading * source.cols
+        else:
+            leading = round_up(source.cols, step)
+            strides, size = (leading, 1), leading * source.rows
+        target = dataclasses.replace(source, strides=(*strides, size), align=hw.TMA_ALIGN)
+        config = RelayoutConfig(dtype=source.dtype, unit=unit)
+        steps.append(Step(f"relayout {name}", config, name, source, target, offset))
+        views[name] = target
+        offset += round_up(size * source.batch * source.dtype.bytes, WORKSPACE_ALIGN)
+    return steps, offset, views
+
+
+def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], device: hw.Device,
+          reasons: list[str]) -> tuple[tuple[int, int, int], tuple[int, int], int]:  # fmt: skip
+    """The CTA tile, the cluster and the consumer warpgroups."""
+    no_multicast = family == "multistage" or "gather" in loads.values()
+    if spec.cluster not in (AUTO, (1, 1)) and "gather" in loads.values():
+        rule = "a gathered operand cannot be multicast"
+        raise field_error(PlanError, "cluster", spec.cluster, rule, (1, 1))
+    if spec.tile != AUTO:
+        tile = tuple(spec.tile)
+        cluster = spec.cluster if spec.cluster != AUTO else (1, 1)
+        consumers = _consumers(spec, tile, family, "gather" in loads.values())
+        return tile, cluster, consumers
+    for choice in heuristics.rank_tiles(problem, device):
+        cluster = choice.cluster if spec.cluster == AUTO else spec.cluster
+        if no_multicast and cluster != (1, 1):
+            continue
+        if spec.consumers != AUTO and choice.tile[0] % (hw.WGMMA_M * spec.consumers):
+            continue
+        try:
+            consumers = _consumers(spec, choice.tile, family, "gather" in loads.values())
+            _check_tile_fits(spec, problem, choice.tile)
+        except PlanError:
+            continue
+        reasons.append(
+            f"tile {choice.tile}, cluster {cluster}: the model's fastest, {choice.ns / 1e3:,.1f} us"
+        )
+        return choice.tile, cluster, consumers
+    raise _no_candidate(spec, problem, family, "gather" in loads.values())
+
+
+def _no_candidate(spec: GemmSpec, problem: Problem, family: str, gathers: bool) -> PlanError:
+    """No tile the planner ranks serves the given fields: name one that does, or fewer stages."""
+    consumers = 1 if spec.consumers == AUTO else spec.consumers
+    for k in (64, 48, 32, 16):
+        for n in heuristics.WIDTHS:
+            tile = (hw.WGMMA_M * consumers, n, k)
+            try:
+                _consumers(spec, tile, family, gathers)
+                _check_tile_fits(spec, problem, tile)
+            except PlanError:
+                continue
+            rule = "no tile that the planner chooses by itself serves the other given fields"
+            return field_error(PlanError, "tile", AUTO, rule, Tile(*tile))
+    return field_error(PlanError, "stages", spec.stages, "no tile leaves room for so many", spec.stages // 2)
+
+
+def _check_tile_fits(spec: GemmSpec, problem: Problem, tile: tuple[int, int, int]) -> None:
+    """A given swizzle or stage count must fit the candidate."""
+    extents = {
+        "a": tile[2] if problem.a.unit_col else tile[0],
+        "b": tile[1] if problem.b.unit_col else tile[2],
+    }
+    for extent in extents.values():
+        if spec.swizzle != AUTO and extent * problem.a.dtype.bytes % SWIZZLE_SPANS[spec.swizzle]:
+            raise field_error(PlanError, "swizzle", spec.swizzle, "does not divide the tile")
+    stages = 2 if spec.stages == AUTO else spec.stages
+    if stages * (tile[0] + tile[1]) * tile[2] * problem.a.dtype.bytes > hw.SMEM_BYTES - 48 * 1024:
+        raise field_error(PlanError, "stages", stages, "does not fit beside the tile")
+
+
+def _check_multicast(
+    tile: tuple[int, int, int], cluster: tuple[int, int], operands: tuple[MatrixConfig, MatrixConfig]
+) -> None:
+    """Each CTA's share of a multicast tile must be whole 8-row groups of the swizzle (`budget.boxes`)."""
+    for matrix, rows, peers, name in zip(operands, tile, reversed(cluster), "AB"):
+        shared = tile[2] if matrix.major in ("m", "n") else rows
+        if matrix.load == "tma" and shared % (8 * peers):
+            rule = (
+                f"{peers} CTAs share {shared} lines of {name}'s tile, which must be a multiple of {8 * peers}"
+            )
+            raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
+
+
+def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str, gathers: bool) -> int:
+    """Warpgroups that share the tile; refuses accumulators that do not fit their registers."""
+    blocks = tile[0] // hw.WGMMA_M
+    if spec.consumers != AUTO:
+        chosen = spec.consumers
+    else:
+        chosen = next((c for c in (2, 3, 1) if blocks % c == 0), 1)
+    limit = register_budget(family, chosen, gathers) - RESERVED_REGISTERS
+    if accumulators(tile, chosen) > limit:
+        rule = (f"{chosen} consumer warpgroups hold {accumulators(tile, chosen)} accumulators per thread, "
+                f"more than {limit}")  # fmt: skip
+        columns = limit * 2 * chosen // blocks // TILE_N_STEP * TILE_N_STEP
+        if columns == 0:
+            rows = hw.WGMMA_M * chosen
+            raise field_error(
+                PlanError, "tile.m", tile[0], rule, limit * 2 * chosen // tile[1] // chosen * rows
+            )
+        raise field_error(PlanError, "tile.n", tile[1], rule, columns)
+    return chosen
+
+
+def accumulators(tile: tuple[int, int, int], consumers: int) -> int:
+    """fp32 registers per thread: its warpgroup's share of BLK_M x BLK_N."""
+    return tile[0] * tile[1] // (consumers * hw.WARPGROUP)
+
+
+def register_budget(family: str, consumers: int, gathers: bool = False) -> int:
+    """Registers a consumer thread may use."""
+    table = setmaxnreg(family, gathers)
+    if consumers in table:
+        return table[consumers][1]
+    threads = (consumers + (family == "warp_specialized")) * hw.WARPGROUP
+    return min(hw.MAX_REGISTERS, hw.REGISTERS_PER_SM // threads)
+
+
+def _store(spec: GemmSpec, problem: Problem, reasons: list[str]) -> str:
+    why_not = problem.d.tma_reason()
+    if spec.store == "tma" and why_not:
+        rule = f"TMA cannot address D: {why_not}"
+        raise field_error(PlanError, "store", "tma", rule, "staged")
+    if spec.store != AUTO:
+        return spec.store
+    if why_not is None:
+        return "tma"
+    reasons.append(f"D is stored element by element through shared memory: {why_not}")
+    return "staged"
+
+
+def _swizzle(spec: GemmSpec, matrix: MatrixConfig, extent: int, depth: int) -> str:
+    """The widest swizzle whose row divides the tile's contiguous extent, or the given one if it does."""
+    contiguous = (depth if matrix.major not in ("m", "n") else extent) * matrix.dtype.bytes
+    legal = [name for name, span in reversed(SWIZZLE_SPANS.items()) if contiguous % span == 0]
+    if spec.swizzle == AUTO:
+        return legal[0]
+    if spec.swizzle not in legal:
+        rule = f"the tile is contiguous over {contiguous} bytes, no multiple of {SWIZZLE_SPANS[spec.swizzle]}"
+        raise field_error(PlanError, "swizzle", spec.swizzle, rule, legal[0])
+    return spec.swizzle
+
+
+def _epilogue_stages(spec: GemmSpec, pieces: int, piece_bytes: int, store: str) -> int:
+    """Staging buffers per warpgroup: TMA reads some while the next is written.
+
+    16 KiB a warpgroup is two buffers of the widest pieces; narrow pieces get more, as each takes TMA as long.
+    """
+    if spec.epilogue_stages == AUTO:
+        return min(STAGING_BYTES // piece_bytes, pieces) if store == "tma" else 1
+    if spec.epilogue_stages > pieces:
+        rule = f"a warpgroup stores {pieces} pieces a tile; more buffers than that are never filled"
+        raise field_error(PlanError, "epilogue_stages", spec.epilogue_stages, rule, pieces)
+    return spec.epilogue_stages
+
+
+def _grid(spec: GemmSpec, problem: Problem, config: KernelConfig, device: hw.Device):
+    """Tiles, clusters to launch and waves."""
+    cluster_m, cluster_n = config.cluster
+    across_m = math.ceil(problem.m / (config.tile[0] * cluster_m))
+    across_n = math.ceil(problem.n / (config.tile[1] * cluster_n))
+    count = across_m * across_n * problem.batch
+    if spec.sms != AUTO and not config.persistent:
+        raise field_error(PlanError, "sms", spec.sms, 'an SM limit needs scheduler="persistent"', AUTO)
+    resident = device.resident_clusters(config.cluster_size)
+    if spec.sms != AUTO:
+        if spec.sms < config.cluster_size:
+            rule = f"a cluster occupies {config.cluster_size} SMs"
+            raise field_error(PlanError, "sms", spec.sms, rule, config.cluster_size)
+        resident = min(resident, spec.sms // config.cluster_size)
+    clusters = min(count, resident) if config.persistent else count
+    check_grid(clusters * config.cluster_size)
+    tiles = (across_m * cluster_m, across_n * cluster_n, problem.batch)
+    return tiles, clusters, count / resident
