@@ -27,6 +27,9 @@ PIECE_NS = 120.0  # per piece of the epilogue's store: its barriers
 STORE_BYTES_PER_NS = 40.0  # per SM: the epilogue, which the mainloop does not hide
 LAUNCH_NS = 2_500.0  # per kernel
 
+RELAYOUT_NS = 4_800.0  # per re-layout launch, beside its bytes
+GATHER_NS = 0.58  # per element that a producer warpgroup gathers into a stage
+
 WIDTHS = (256, 224, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)
 SHAPES = (
     (128, (2, 1)),
@@ -89,6 +92,20 @@ def rank_tiles(problem: Problem, device: hw.Device) -> list[Choice]:
             tile = (m, n, BLOCK_K)
             found.append(Choice(tile, cluster, estimate(problem, tile, cluster, device)))
     return sorted(found, key=lambda choice: choice.ns)
+
+
+def cheaper_load(problem: Problem, name: str, device: hw.Device) -> str:
+    """How to load an operand that TMA cannot address: "relayout" or "gather".
+
+    A re-layout is a launch and two passes over the operand; gathering costs every stage of every tile, and
+    pays only where there are few of either.
+    """
+    operand = getattr(problem, name)
+    size = operand.rows * operand.cols * operand.batch * operand.dtype.bytes
+    relayout = RELAYOUT_NS + 2 * size / device.dram_gbs
+    tiles = math.ceil(problem.m / 64) * math.ceil(problem.n / 64) * problem.batch
+    stages = math.ceil(tiles / device.sms) * math.ceil(problem.k / BLOCK_K)
+    return "gather" if stages * 64 * BLOCK_K * GATHER_NS < relayout else "relayout"
 
 
 def raster_for(problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int]) -> tuple[str, int]:

@@ -30,7 +30,7 @@ def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.De
     """
     reasons: list[str] = []
     family = "multistage" if spec.schedule == "multistage" else "warp_specialized"
-    loads = {name: _load(spec, problem, name, reasons) for name in ("a", "b")}
+    loads = {name: _load(spec, problem, name, device, reasons) for name in ("a", "b")}
     steps, workspace, views = _relayouts(problem, loads)
     tile, cluster, consumers = _tile(spec, problem, family, loads, device, reasons)
     a = MatrixConfig(dtype=problem.a.dtype, major=major(views["a"], "m", "k"), load=_kernel_load(loads["a"]))
@@ -59,7 +59,7 @@ def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.De
     )  # fmt: skip
 
 
-def _load(spec: GemmSpec, problem: Problem, name: str, reasons: list[str]) -> str:
+def _load(spec: GemmSpec, problem: Problem, name: str, device: hw.Device, reasons: list[str]) -> str:
     """How operand `name` reaches shared memory: the given way if it can, else the cheapest that can."""
     given, operand = getattr(spec, f"{name}_load"), getattr(problem, name)
     why_not = operand.tma_reason()
@@ -70,8 +70,16 @@ def _load(spec: GemmSpec, problem: Problem, name: str, reasons: list[str]) -> st
         return given
     if why_not is None:
         return "tma"
-    reasons.append(f"{name.upper()} is copied into aligned workspace first: {why_not}")
-    return "relayout"
+    chosen = heuristics.cheaper_load(problem, name, device)
+    if spec.schedule == "multistage" or spec.cluster not in (AUTO, (1, 1)):
+        chosen = "relayout"  # neither leaves room for a gathering producer
+    how = (
+        "copied into aligned workspace first"
+        if chosen == "relayout"
+        else "gathered by the producer's threads"
+    )
+    reasons.append(f"{name.upper()} is {how}: {why_not}")
+    return chosen
 
 
 def _kernel_load(load: str) -> str:
