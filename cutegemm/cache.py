@@ -9,6 +9,7 @@ graph), the DSL's version, the architecture and the kernel sources.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -154,7 +155,8 @@ def _write(config: Config, made: Artifact) -> None:
         part.write_bytes(buffer.getvalue())
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         warnings.warn(f"compiled kernel not kept: {error}", RuntimeWarning, stacklevel=3)
 
 
@@ -171,7 +173,7 @@ def _read(config: Config) -> Artifact | None:
         if config_from_data(entry["config"]) != config:
             raise ValueError("it describes another kernel")
         measured = Resources(**entry["resources"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         warnings.warn(

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from cutegemm import DType, GemmSpec, Operand, Problem, Tile, plan, problem
 from cutegemm import hardware as hw
+from cutegemm.budget import shared_memory
 from cutegemm.config import KernelConfig, RelayoutConfig, SimtConfig
 from cutegemm.epilogue import Graph, Node, linear_combination
 from cutegemm.errors import PlanError, SpecError
-from cutegemm.budget import shared_memory
 from cutegemm.plan_tensor import RESERVED_REGISTERS, accumulators
 from tests.support.strategies import for_problem, problems, specs
 
