@@ -219,9 +219,9 @@ def register_budget(family: str, consumers: int, gathers: bool = False) -> int:
 
 
 def _store(spec: GemmSpec, problem: Problem, reasons: list[str]) -> str:
-    why_not = problem.d.tma_reason()
+    why_not = problem.d.tma_store_reason()
     if spec.store == "tma" and why_not:
-        rule = f"TMA cannot address D: {why_not}"
+        rule = f"TMA cannot store D: {why_not}"
         raise field_error(PlanError, "store", "tma", rule, "staged")
     if spec.store != AUTO:
         return spec.store

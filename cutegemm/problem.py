@@ -56,6 +56,21 @@ class Operand:
                 return f"{name} of {size} bytes is outside (0, 2**40)"
         return None
 
+    def tma_store_reason(self) -> str | None:
+        """Why TMA cannot store this matrix, or None if it can.
+
+        Beyond what a tensor map needs, the contiguous extent must be a multiple of 16 bytes: a TMA load clips
+        its box to the tensor by elements, a TMA store by 16-byte chunks (measured on an H200: storing 3
+        columns of bf16 into rows of 8 writes all 8).
+        """
+        reason = self.tma_reason()
+        if reason is not None:
+            return reason
+        size = (self.cols if self.unit_col else self.rows) * self.dtype.bytes
+        if size % hw.TMA_ALIGN:
+            return f"its contiguous extent is {size} bytes, no multiple of {hw.TMA_ALIGN}"
+        return None
+
 
 def round_up(value: int, step: int) -> int:
     """The smallest multiple of `step` that is at least `value`."""

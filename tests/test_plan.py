@@ -220,7 +220,7 @@ REFUSALS = [
      "b_load='tma': TMA cannot address B: base address is aligned to 2 bytes, not 16; "
      "nearest legal value: 'relayout'"),
     ({"store": "tma"}, odd(d=STRIDED_D),
-     "store='tma': TMA cannot address D: neither dimension has unit stride; nearest legal value: 'staged'"),
+     "store='tma': TMA cannot store D: neither dimension has unit stride; nearest legal value: 'staged'"),
     ({"a_load": "gather", "cluster": (2, 1)}, odd(),
      "cluster=(2, 1): a gathered operand cannot be multicast; nearest legal value: (1, 1)"),
     ({"schedule": "cooperative"}, problem(64, 64, 64, dtype="fp32"),
