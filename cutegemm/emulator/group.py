@@ -34,6 +34,7 @@ class Group:
         self.matrices: list = [None] * len(self.program.accumulators)
         self.stack: list[list] = []  # [meeting block, other path's block or None, its mask, mask to restore]
         self.pc, self.done, self.budget = 0, False, 0
+        self.stretch = 0  # blocks run since it last polled or blocked
         self.waiting: tuple | None = None  # what a blocked group waits for, for the deadlock report
         self.waiting_at = 0  # and the block where it does
         self.bar_ticket: int | None = None
@@ -51,19 +52,27 @@ class Group:
         self._set_lanes()
 
     def _set_lanes(self) -> None:
+        """Lane numbers and special registers; those that do not depend on the CTA are made once per launch."""
+        key = tuple(self.warps)
+        made = self.device.lane_cache.get(key)
+        if made is None:
+            made = self.device.lane_cache[key] = self._make_lanes()
+        self.lane, self.leaders, exists, special = made
+        if exists is not None:
+            self.set_mask(exists)
+        self.special = {**self.cta.special, **special}
+        if self.program.local_size:
+            self.pitch = -(-self.program.local_size // 16) * 16
+            self.local = Region(np.full(self.pitch * self.lanes, 0xAB, np.uint8), 0, "local memory")
+
+    def _make_lanes(self) -> tuple:
         device = self.device
         linear = np.concatenate([np.arange(WARP, dtype=np.uint32) + np.uint32(WARP * w) for w in self.warps])
         bx, by, bz = device.block
-        self.exists = None
-        if int(linear[-1]) >= device.threads:
-            self.exists = linear < device.threads
-            self.mask = self.exists
+        exists = linear < device.threads if int(linear[-1]) >= device.threads else None
         one = len(self.warps) == 1
         lane = np.arange(self.lanes, dtype=np.uint32) % np.uint32(WARP)
-        self.lane = lane
-        self.linear = linear
-        special = dict(self.cta.special)
-        special["laneid"] = lane
+        special = {"laneid": lane}
         special["warpid"] = self.warps[0] if one else linear // np.uint32(WARP)
         special["tid.x"] = linear % np.uint32(bx) if by * bz > 1 else linear
         special["tid.y"] = linear // np.uint32(bx) % np.uint32(by) if by > 1 else 0
@@ -74,10 +83,7 @@ class Group:
         special["lanemask_le"] = one_hot | (one_hot - np.uint32(1))
         special["lanemask_gt"] = ~special["lanemask_le"]
         special["lanemask_ge"] = ~special["lanemask_lt"]
-        self.special = special
-        if self.program.local_size:
-            self.pitch = -(-self.program.local_size // 16) * 16
-            self.local = Region(np.full(self.pitch * self.lanes, 0xAB, np.uint8), 0, "local memory")
+        return lane, lane == 0, exists, special
 
     def local_bases(self, m):
         """Byte offset of each active lane's local memory."""
@@ -98,7 +104,7 @@ class Group:
         if negate:
             p = ~p
         taken = p if mask is None else p & mask
-        count, total = int(taken.sum()), self.lanes if mask is None else int(mask.sum())
+        count, total = np.count_nonzero(taken), self.lanes if mask is None else np.count_nonzero(mask)
         if count == total:
             return target
         if count == 0:

@@ -29,7 +29,8 @@ from cutegemm.errors import EmulatorError
 
 POLICIES = ("eager", "lazy", "random")
 TURN = 4000  # blocks a group runs before others get a turn
-STUCK_ROUNDS = 40  # rounds without any effect, try_wait giving up each time, until a deadlock is declared
+STRETCH = 200  # blocks run without polling or blocking that count as getting somewhere
+STUCK_ROUNDS = 100  # rounds without any effect, try_wait giving up each time, until a deadlock is declared
 FLAKY = 0.1  # chance of a spurious try_wait failure under the random policy
 SHARED_LIMIT = 232448  # bytes of shared memory one CTA may use on sm_90 (227 KiB), CUDA programming guide, table 28
 
@@ -140,6 +141,7 @@ class Device:
         self.params = Region(*_parameter_space(program, config.params))
         self.symbols = self._place_variables()
         self.tensors: dict = {}
+        self.lane_cache: dict = {}  # per tuple of warps, what their lanes always hold
         self.policy, self.rng = options.policy, random.Random(options.seed)
         self.warps_per_group = options.warps_per_group
         self.queue: deque = deque()
@@ -271,7 +273,7 @@ class Device:
         return [(x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx)]
 
     def _round(self, running: list[Cluster]) -> bool:
-        """Every group takes a turn; whether one used up its turn without polling."""
+        """Every group takes a turn; whether one got somewhere without polling."""
         groups = [g for cluster in running for g in cluster.live]
         if self.policy == "random":
             self.rng.shuffle(groups)
@@ -284,13 +286,13 @@ class Device:
         return moved
 
     def _turn(self, group: Group) -> bool:
-        """Run a group until it blocks, ends, splits or has used up its turn."""
+        """Run a group until it blocks, ends, splits or has used up its turn; whether it got somewhere."""
         functions, exit_block = self.program.functions, self.program.exit
         group.budget = TURN if self.policy != "random" else self.rng.randrange(1, 60)
         group.waiting = None
         registers, counts = group.registers, group.counts
         pc, stack = group.pc, group.stack
-        polled = group.budget
+        unpolled = group.budget
         try:
             while group.budget > 0:
                 while stack and stack[-1][0] == pc:
@@ -312,11 +314,13 @@ class Device:
                     if following == SPLIT:
                         counts[pc] += group.active_warps
                         return True
+                    group.stretch = 0
                     return False
                 counts[pc] += group.active_warps
                 pc = following
                 group.budget -= 1
-                polled -= 1
+                group.stretch += 1
+                unpolled -= 1
         except Part as parting:
             counts[pc] += group.active_warps
             group.cta.replace(group, self._apart(group, parting.keys))
@@ -326,7 +330,9 @@ class Device:
         except Exception as e:
             raise EmulatorError(self._where(group, e)) from e
         group.pc = pc
-        return polled <= 0
+        if group.budget != unpolled:
+            group.stretch = 0
+        return group.stretch >= STRETCH
 
     def _apart(self, group: Group, keys) -> list[Group]:
         try:

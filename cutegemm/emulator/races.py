@@ -77,7 +77,6 @@ class Detector:
         self.device = device
         self.segments: list[Segment] = []
         self.findings: dict[tuple, Finding] = {}
-        self.shadows: dict[int, Shadow] = {}
         self.sync: dict[int, list[int]] = {}  # global address of an atomic -> knowledge passed through it
         self.cell = _cell_bytes(device.program)
 
@@ -92,10 +91,9 @@ class Detector:
 
     def shadow(self, region: Region) -> Shadow:
         """The shadow of a region."""
-        found = self.shadows.get(id(region))
-        if found is None:
-            found = self.shadows[id(region)] = Shadow(region, self.cell)
-        return found
+        if region.shadow is None:
+            region.shadow = Shadow(region, self.cell)
+        return region.shadow
 
     def where(self, offset, size: int) -> Where:
         """Cells of one access per lane: byte offsets, each `size` bytes."""

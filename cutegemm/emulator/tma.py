@@ -42,17 +42,17 @@ class TensorMap:
     interleave: int
     nan_fill: bool
 
-    @property
+    @functools.cached_property
     def inner_bytes(self) -> int:
         """Bytes of one row of the box."""
         return self.box[0] * self.item
 
-    @property
+    @functools.cached_property
     def rows(self) -> int:
         """Rows of the box: the product of its outer extents."""
         return int(np.prod(self.box[1:], dtype=np.int64))
 
-    @property
+    @functools.cached_property
     def box_bytes(self) -> int:
         """Bytes one copy moves and adds to the transaction count."""
         return self.inner_bytes * self.rows

@@ -69,9 +69,10 @@ def lane_mask(p, negate, mask):
         p = ~p
     if mask is not None:
         p = p & mask
-    if not p.any():
+    count = np.count_nonzero(p)
+    if count == 0:
         return False
-    return None if p.all() else p
+    return None if count == len(p) else p
 
 
 def pnot(p):

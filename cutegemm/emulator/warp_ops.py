@@ -107,6 +107,8 @@ def redux(group, m, a, operation, signed):
 
 def elect(group, m, membership):
     """elect.sync: the lowest active lane of the membership leads; returns (leader lane, predicate)."""
+    if m is None and membership.__class__ is not ND and membership == M32:
+        return 0, group.leaders
     member = group.lane == group.lane  # all
     if membership.__class__ is ND or membership != M32:
         member = (vector(group, membership) >> group.lane) & np.uint32(1) != 0

@@ -275,9 +275,7 @@ def _register_operand(group, slots: tuple[int, ...], first: int, warps: int, kin
 
 def wgmma_issue(group, where, a, b, scale, form) -> None:
     """wgmma.mma_async: remembered until its group is committed."""
-    token = None
-    if group.tracker is not None:
-        token = group.tracker.issue_wgmma(where, a, b, form)
+    token = None if group.tracker is None else group.tracker.issue_wgmma(where, a, b, form)
     group.device.count_wgmma(group, form)
     scale = scale if scale.__class__ is ND else bool(scale)
     if scale.__class__ is ND and scale.all():
@@ -288,9 +286,11 @@ def wgmma_issue(group, where, a, b, scale, form) -> None:
 def wgmma_commit(group) -> None:
     """wgmma.commit_group."""
     products: list[Product] = []
+    latest: dict = {}  # per accumulator list; the order between lists does not matter
     for p in group.wgmma_open:
-        if not (products and products[-1].join(p)):
+        if not (p.where in latest and latest[p.where].join(p)):
             products.append(p)
+            latest[p.where] = p
     group.wgmma_open = []
     group.wgmma_groups.append(products)
     group.device.offer_wgmma(group, products)
