@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every stage runs, as compiled, in the emulator: right on drawn problems, free of races, and mutants are caught."""
+
+import math
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+import handwritten
+from cutegemm.errors import EmulatorError
+from handwritten.problem import ELEMENT_BYTES
+from tests.handwritten import emulation
+
+STAGES = handwritten.stages()
+by_key = pytest.mark.parametrize("stage", STAGES, ids=[stage.key for stage in STAGES])
+DRAWS = max(settings().max_examples // 10, 1)  # a stage takes tenths of a second a problem
+
+
+def steps(stage, dtype, majors):
+    """What M, N and K must be multiples of; pitches are padded to the stage's alignment by the test."""
+    vector = max(stage.limits.align // ELEMENT_BYTES[dtype], 1) if stage.number == 9 else 1
+    return (stage.limits.m, math.lcm(stage.limits.n, vector), math.lcm(stage.limits.k, vector))
+
+
+@st.composite
+def problems(draw, stage):
+    """A problem within the stage's limits, around its tile: often ragged, sometimes smaller than a tile."""
+    dtype = draw(st.sampled_from(stage.dtypes))
+    majors = draw(st.sampled_from(("rr", "rc", "cr", "cc"))) if stage.limits.col_major else "rr"
+    tile = [stage.constants.get(name, 16) for name in ("BM", "BN", "BK")]
+    most = (tile[0] + tile[0] // 2, tile[1] + tile[1] // 2, 6 * tile[2])
+    shape = tuple(
+        step * draw(st.integers(1, max(extent // step, 1)))
+        for step, extent in zip(steps(stage, dtype, majors), most)
+    )
+    return dtype, shape, majors, draw(st.sampled_from((1.0, -0.75))), draw(st.sampled_from((0.0, 1.0, 0.5)))
+
+
+@by_key
+def test_right_on_drawn_problems(stage):
+    """Any problem within the limits comes out right, whatever the order in which asynchronous work completes."""
+
+    @settings(max_examples=DRAWS)
+    @given(problems(stage), st.sampled_from(("eager", "lazy", "random")))
+    def solve(problem, policy):
+        dtype, shape, majors, alpha, beta = problem
+        emulation.solve(stage, dtype, shape, majors, alpha, beta, policy=policy)
+
+    solve()
+
+
+def ragged(stage):
+    """A problem a little larger than one tile in each direction, several tiles of K."""
+    tile = [stage.constants.get(name, 16) for name in ("BM", "BN", "BK")]
+    wanted = (tile[0] + 9, tile[1] + 9, 5 * tile[2] + 5)
+    needs = steps(stage, stage.dtypes[0], "rr")
+    return tuple(-(-extent // step) * step for extent, step in zip(wanted, needs))
+
+
+@by_key
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_free_of_races(stage, beta):
+    """With every warp interleaved and all accesses tracked, the detector has nothing to say."""
+    findings = emulation.solve(stage, stage.dtypes[0], ragged(stage), beta=beta, policy="random", races=True)
+    assert findings == []
+
+
+def without(kernel, index):
+    """The kernel with one instruction deleted; a deleted wait reads as one that succeeds at once."""
+    ins = kernel.code[index]
+    if "try_wait" in ins.op:
+        code = list(kernel.code)
+        code[index] = replace(ins, op="setp.eq.b32", operands=(ins.operands[0], "0", "0"))
+        return replace(kernel, code=code)
+    code = kernel.code[:index] + kernel.code[index + 1 :]
+    return replace(kernel, code=code, labels={name: at - (at > index) for name, at in kernel.labels.items()})
+
+
+MUTANTS = [
+    ("smem_tile", "bar.sync"),
+    ("pipelined", "bar.sync"),
+    ("wmma_double_buffer", "cp.async.wait_group"),
+    ("mma_sync", "cp.async.wait_group"),
+    ("mma_tma", "mbarrier.try_wait"),
+    ("wgmma_serial", "wgmma.wait_group"),
+    ("producer_consumer", "mbarrier.try_wait"),
+    ("staged_epilogue", "bar.sync"),
+    ("persistent_cluster", "fence.proxy.async"),
+    ("persistent_cluster", "cp.async.bulk.wait_group.read"),
+]
+
+
+@pytest.mark.parametrize("name, instruction", MUTANTS)
+def test_a_stage_without_its_synchronisation_is_caught(name, instruction, monkeypatch):
+    """Deleting a wait, fence or barrier makes the run fail: a finding, an error or a wrong D."""
+    stage = handwritten.stage(name)
+    dtype = stage.dtypes[0]
+    module = emulation.module(stage, dtype, "rr")
+    kernel = module.kernel("gemm")
+    places = [i for i, ins in enumerate(kernel.code) if ins.op.startswith(instruction)]
+    assert places, f"{name} has no {instruction}"
+    caught = []
+    for place in places:
+        mutant = replace(module, kernels={"gemm": without(kernel, place)})
+        monkeypatch.setattr(emulation, "module", lambda *_, mutant=mutant: mutant)
+        shape = (2 * stage.constants["BM"] + 9 - 9 * (stage.limits.m > 1), *ragged(stage)[1:])
+        try:
+            caught.append(bool(emulation.solve(stage, dtype, shape, races=True, policy="lazy", sms=2)))
+        except (EmulatorError, AssertionError):
+            caught.append(True)
+    assert any(caught), f"none of {len(places)} deletions of {instruction} was caught"
