@@ -85,9 +85,24 @@ class Gemm:
         return plan(self.spec, of).workspace_bytes
 
     def warm(self, problems: Iterable[Problem]) -> None:
-        """Compile every kernel the problems need, in parallel subprocesses where more than one is missing."""
-        plans = [plan(self.spec, p) for p in problems]
-        cache.ensure([step.config for p in plans for step in p.steps])
+        """Make every kernel the problems need ready, so that running them compiles and loads nothing.
+
+        Missing kernels compile in parallel subprocesses. On a machine with a Hopper GPU they are also loaded on
+        the current device, after which their calls may be captured in a CUDA graph.
+
+        Raises:
+            PlanError: the spec cannot serve a problem.
+            CompileError: a kernel does not compile.
+        """
+        from cutegemm.run import current_device, function_for  # imports torch
+
+        index, device = current_device()
+        plans = [plan(self.spec, p, device) for p in problems]
+        configs = list(dict.fromkeys(step.config for p in plans for step in p.steps))
+        cache.ensure(configs)
+        if index is not None:
+            for config in configs:
+                function_for(config, index)
 
     def launches(self, of: Problem, addresses: tuple[int, int, int, int] = (1 << 20, 2 << 20, 3 << 20, 4 << 20),
                  alpha: float = 1.0, beta: float = 1.0, workspace: int = 5 << 20) -> list[loader.Launch]:  # fmt: skip

@@ -224,6 +224,14 @@ def _device(device: torch.device) -> hw.Device:
     return hw.H200 if sms == hw.H200.sms else dataclasses.replace(hw.H200, sms=sms, clusters=())
 
 
+def current_device() -> tuple[int | None, hw.Device]:
+    """The index and figures of the current CUDA device if it is a Hopper GPU, else None and the H200's figures."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        return None, hw.H200
+    index = torch.cuda.current_device()
+    return index, _device(torch.device("cuda", index))
+
+
 def function_for(config: Config, index: int) -> Callable:
     """The launching function of a config, its code on device `index`; compiled or read from the cache if need be.
 
