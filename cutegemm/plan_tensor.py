@@ -8,7 +8,7 @@ import math
 
 from cutegemm import budget, heuristics
 from cutegemm import hardware as hw
-from cutegemm.config import KernelConfig, MatrixConfig, RelayoutConfig, setmaxnreg
+from cutegemm.config import KernelConfig, MatrixConfig, RelayoutConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
@@ -18,7 +18,12 @@ from cutegemm.problem import Operand, Problem, round_up
 from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec, Tile
 
 WORKSPACE_ALIGN = 256  # bytes: alignment of torch's allocations, enough for TMA
-RESERVED_REGISTERS = 32  # per consumer thread beside the accumulators: addresses, loop state, epilogue
+# Family -> consumer warpgroups -> most fp32 accumulators per thread that compile without spills, whatever the
+# epilogue's types (measured with the DSL's ptxas: fp32 column-major D with C, which needs most registers).
+MAX_ACCUMULATORS = {
+    "warp_specialized": {1: 144, 2: 128, 3: 96},
+    "multistage": {1: 160, 2: 160, 3: 128},
+}
 STAGING_BYTES = 16 * 1024  # of shared memory per consumer warpgroup for the epilogue's pieces
 
 
@@ -120,7 +125,7 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
     if spec.tile != AUTO:
         tile = tuple(spec.tile)
         cluster = spec.cluster if spec.cluster != AUTO else (1, 1)
-        consumers = _consumers(spec, tile, family, "gather" in loads.values())
+        consumers = _consumers(spec, tile, family)
         return tile, cluster, consumers
     for choice in heuristics.rank_tiles(problem, device):
         cluster = choice.cluster if spec.cluster == AUTO else spec.cluster
@@ -129,7 +134,7 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
         if spec.consumers != AUTO and choice.tile[0] % (hw.WGMMA_M * spec.consumers):
             continue
         try:
-            consumers = _consumers(spec, choice.tile, family, "gather" in loads.values())
+            consumers = _consumers(spec, choice.tile, family)
             _check_tile_fits(spec, problem, choice.tile)
         except PlanError:
             continue
@@ -137,17 +142,17 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
             f"tile {choice.tile}, cluster {cluster}: the model's fastest, {choice.ns / 1e3:,.1f} us"
         )
         return choice.tile, cluster, consumers
-    raise _no_candidate(spec, problem, family, "gather" in loads.values())
+    raise _no_candidate(spec, problem, family)
 
 
-def _no_candidate(spec: GemmSpec, problem: Problem, family: str, gathers: bool) -> PlanError:
+def _no_candidate(spec: GemmSpec, problem: Problem, family: str) -> PlanError:
     """No tile the planner ranks serves the given fields: name one that does, or fewer stages."""
     consumers = 1 if spec.consumers == AUTO else spec.consumers
     for k in (64, 48, 32, 16):
         for n in heuristics.WIDTHS:
             tile = (hw.WGMMA_M * consumers, n, k)
             try:
-                _consumers(spec, tile, family, gathers)
+                _consumers(spec, tile, family)
                 _check_tile_fits(spec, problem, tile)
             except PlanError:
                 continue
@@ -183,14 +188,14 @@ def _check_multicast(
             raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
 
 
-def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str, gathers: bool) -> int:
+def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str) -> int:
     """Warpgroups that share the tile; refuses accumulators that do not fit their registers."""
     blocks = tile[0] // hw.WGMMA_M
     if spec.consumers != AUTO:
         chosen = spec.consumers
     else:
         chosen = next((c for c in (2, 3, 1) if blocks % c == 0), 1)
-    limit = register_budget(family, chosen, gathers) - RESERVED_REGISTERS
+    limit = MAX_ACCUMULATORS[family][chosen]
     if accumulators(tile, chosen) > limit:
         rule = (f"{chosen} consumer warpgroups hold {accumulators(tile, chosen)} accumulators per thread, "
                 f"more than {limit}")  # fmt: skip
@@ -207,15 +212,6 @@ def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str, gathers:
 def accumulators(tile: tuple[int, int, int], consumers: int) -> int:
     """fp32 registers per thread: its warpgroup's share of BLK_M x BLK_N."""
     return tile[0] * tile[1] // (consumers * hw.WARPGROUP)
-
-
-def register_budget(family: str, consumers: int, gathers: bool = False) -> int:
-    """Registers a consumer thread may use."""
-    table = setmaxnreg(family, gathers)
-    if consumers in table:
-        return table[consumers][1]
-    threads = (consumers + (family == "warp_specialized")) * hw.WARPGROUP
-    return min(hw.MAX_REGISTERS, hw.REGISTERS_PER_SM // threads)
 
 
 def _store(spec: GemmSpec, problem: Problem, reasons: list[str]) -> str:

@@ -39,16 +39,16 @@ def grid() -> dict[str, tuple[GemmSpec, Problem]]:
     """Name -> (spec, problem), one per kernel to check."""
     base = problem(**ALIGNED)
     found = {}
-    for m, n in ((64, 16), (64, 256), (128, 48), (128, 128), (128, 208), (128, 256), (192, 256), (256, 192),
-                 (384, 128), (512, 64)):  # fmt: skip
+    for m, n in ((64, 16), (64, 128), (64, 256), (128, 48), (128, 128), (128, 208), (128, 256), (192, 192), (256, 64),
+                 (256, 128), (512, 64)):  # fmt: skip
         found[f"tile {m}x{n}"] = GemmSpec(tile=Tile(m, n, 64)), base
     for k in (16, 48, 128):
         found[f"tile depth {k}"] = GemmSpec(tile=Tile(128, 64, k)), base
-    for cluster in ((2, 1), (1, 2), (2, 2), (1, 4), (8, 1), (4, 2)):
+    for cluster in ((1, 2), (2, 2), (1, 4), (8, 1), (4, 2)):
         found[f"cluster {cluster}"] = GemmSpec(tile=Tile(128, 128, 64), cluster=cluster), base
     found["cluster (2, 1), wide"] = GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1)), base
     for swizzle in ("64B", "32B", "none"):
-        for majors in ("kk", "mn"):
+        for majors in ("kk", "mn")[: 1 + (swizzle == "64B")]:
             spec = GemmSpec(tile=SMALL, swizzle=swizzle)
             found[f"swizzle {swizzle} {majors}"] = spec, problem(**ALIGNED, majors=majors)
     for stages in (1, 2):
@@ -60,10 +60,9 @@ def grid() -> dict[str, tuple[GemmSpec, Problem]]:
     for majors in ("kk", "mn", "mk"):
         found[f"majors {majors}, fp16"] = GemmSpec(tile=SMALL), problem(**ALIGNED, majors=majors, dtype="fp16")
     for store in ("tma", "staged", "direct"):
-        for d_dtype in ("bf16", "fp32"):
-            for d_major in ("n", "m"):
-                of = problem(**ALIGNED, d_dtype=d_dtype, c_dtype=d_dtype, d_major=d_major)
-                found[f"store {store} {d_dtype} {d_major} with C"] = GemmSpec(tile=SMALL, store=store), of
+        for d_dtype, d_major in (("bf16", "m"), ("fp32", "n"), ("fp32", "m")):
+            of = problem(**ALIGNED, d_dtype=d_dtype, c_dtype=d_dtype, d_major=d_major)
+            found[f"store {store} {d_dtype} {d_major} with C"] = GemmSpec(tile=SMALL, store=store), of
     for store in ("staged", "direct"):
         found[f"store {store}, strided D"] = GemmSpec(tile=SMALL, store=store), strided(base, "d")
     for loads in (("gather", "tma"), ("tma", "gather"), ("gather", "gather")):
@@ -74,7 +73,11 @@ def grid() -> dict[str, tuple[GemmSpec, Problem]]:
         for scheduler in ("per_tile", "persistent"):
             spec = GemmSpec(tile=SMALL, schedule="multistage", stages=stages, scheduler=scheduler)
             found[f"multistage {stages} {scheduler}"] = spec, base
-    found["multistage 128x256"] = GemmSpec(tile=Tile(128, 256, 64), schedule="multistage"), base
+    worst = problem(**ALIGNED, d_dtype="fp32", c_dtype="fp32", d_major="m")  # needs most registers
+    for schedule, consumers, m, n in (("cooperative", 1, 128, 144), ("cooperative", 2, 128, 256),
+                                      ("cooperative", 3, 192, 192), ("multistage", 2, 256, 160)):  # fmt: skip
+        spec = GemmSpec(tile=Tile(m, n, 64), schedule=schedule, consumers=consumers)
+        found[f"most accumulators, {schedule} {consumers}"] = spec, worst
     found["simt fp32"] = GemmSpec(), problem(**ALIGNED, dtype="fp32", c_dtype="fp32")
     found["simt fp32, strided"] = GemmSpec(), strided(problem(**ALIGNED, dtype="fp32"), "a")
     found["simt bf16"] = GemmSpec(schedule="simt"), base

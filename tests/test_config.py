@@ -28,15 +28,15 @@ def test_each_family_has_its_config():
     """The three kinds of config, by what is asked."""
     kinds = {
         type(step.config)
-        for of in (problem(64, 64, 63), problem(64, 64, 64, dtype="fp32"))
-        for step in plan(GemmSpec(), of).steps
+        for spec, dtype in ((GemmSpec(a_load="relayout"), "bf16"), (GemmSpec(), "fp32"))
+        for step in plan(spec, problem(64, 64, 64, dtype=dtype)).steps
     }
     assert kinds == {KernelConfig, SimtConfig, RelayoutConfig}
 
 
 def test_figures_that_follow_from_a_config():
     """Threads, passes, pieces and registers are worked out from tile, roles and family."""
-    config = plan(GemmSpec(tile=Tile(256, 192, 64), cluster=(2, 1), consumers=2), problem(512, 512, 512)).config
+    config = plan(GemmSpec(tile=Tile(256, 96, 64), cluster=(2, 1), consumers=2), problem(512, 512, 512)).config
     assert (config.cluster_size, config.producers, config.threads) == (2, 1, 384)
     assert (config.rows_per_pass, config.passes, config.pieces_n) == (128, 2, 3)
     assert not config.gathers and config.registers == (40, 232)

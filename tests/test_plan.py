@@ -18,7 +18,7 @@ from cutegemm.budget import shared_memory
 from cutegemm.config import KernelConfig, RelayoutConfig, SimtConfig
 from cutegemm.epilogue import Graph, Node, linear_combination
 from cutegemm.errors import PlanError, SpecError
-from cutegemm.plan_tensor import RESERVED_REGISTERS, accumulators
+from cutegemm.plan_tensor import MAX_ACCUMULATORS, accumulators
 from tests.support.strategies import for_problem, problems, specs
 
 MESSAGE = re.compile(
@@ -112,7 +112,7 @@ def check_fits(p):
         producer, per_thread = p.registers
         assert producer % hw.REGISTER_STEP == per_thread % hw.REGISTER_STEP == 0
         assert (producer + config.consumers * per_thread) * hw.WARPGROUP <= hw.REGISTERS_PER_SM
-    assert p.accumulators + RESERVED_REGISTERS <= per_thread
+    assert p.accumulators <= MAX_ACCUMULATORS[config.family][config.consumers] <= per_thread - 24
     for axis, extent in enumerate((p.problem.m, p.problem.n)):
         step = config.tile[axis] * config.cluster[axis]
         assert p.tiles[axis] * config.tile[axis] == -(-extent // step) * step
@@ -229,9 +229,11 @@ REFUSALS = [
      "tile=Tile(m=128, n=128, k=64): has no meaning for fp32 operands, which run on the CUDA cores; "
      "nearest legal value: 'auto'"),
     ({"tile": Tile(256, 256, 64), "consumers": 2}, odd(),
-     "tile.n=256: 2 consumer warpgroups hold 256 accumulators per thread, more than 200; nearest legal value: 192"),
-    ({"tile": Tile(192, 256, 64), "a_load": "gather"}, odd(),
-     "tile.n=256: 3 consumer warpgroups hold 128 accumulators per thread, more than 120; nearest legal value: 240"),
+     "tile.n=256: 2 consumer warpgroups hold 256 accumulators per thread, more than 128; nearest legal value: 128"),
+    ({"tile": Tile(192, 256, 64)}, odd(),
+     "tile.n=256: 3 consumer warpgroups hold 128 accumulators per thread, more than 96; nearest legal value: 192"),
+    ({"tile": Tile(4096, 256, 64)}, odd(),
+     "tile.m=4096: 2 consumer warpgroups hold 4096 accumulators per thread, more than 128; nearest legal value: 128"),
     ({"tile": Tile(128, 32, 64), "swizzle": "128B", "b_major": "n"}, odd(),
      "swizzle='128B': the tile is contiguous over 64 bytes, no multiple of 128; nearest legal value: '64B'"),
     ({"tile": Tile(128, 256, 64), "stages": 9}, odd(),
@@ -269,9 +271,9 @@ def test_a_grid_beyond_the_launch_limit_is_refused():
 def test_a_tile_too_large_for_one_stage_is_refused():
     """A tile of which not even one stage fits names the bytes it needs, and a depth that fits."""
     with pytest.raises(PlanError) as e:
-        plan(GemmSpec(tile=Tile(256, 192, 512)), problem(512, 512, 512))
+        plan(GemmSpec(tile=Tile(256, 128, 512)), problem(512, 512, 512))
     assert "bytes of shared memory, a CTA has 232,448" in str(e.value)
-    plan(corrected(GemmSpec(tile=Tile(256, 192, 512)), e.value), problem(512, 512, 512))
+    plan(corrected(GemmSpec(tile=Tile(256, 128, 512)), e.value), problem(512, 512, 512))
 
 
 def test_the_choices_for_a_large_aligned_problem():

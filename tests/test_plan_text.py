@@ -15,6 +15,7 @@ loads      A by tma (k-major), B by tma (n-major); swizzle 128B / 128B
 store      tma (n-major), pieces of 64 x 32, 2 buffers
 epilogue   d = (alpha * acc + beta * c)
 smem       131,120 of 232,448 B: A 49,152, B 49,152, epilogue 32,768, barriers 48
+tma boxes  A 1 x 64 x 128, B 2 x 64 x 32, D 1 x 32 x 64
 barriers   3 full (1 arrivals), 3 empty (16 arrivals), 2 epilogue (128 arrivals)
 grid       32 clusters, persistent, panels of 4 clusters along M; 8 x 4 x 2 tiles, 0.48 waves
 workspace  1,024,000 B
