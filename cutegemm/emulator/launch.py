@@ -9,6 +9,7 @@ import numpy as np
 
 from cutegemm.emulator.machine import POLICIES, SHARED_LIMIT, Device
 from cutegemm.emulator.memory import Buffer
+from cutegemm.emulator.meter import LineCost
 from cutegemm.emulator.parse import Kernel, Module
 from cutegemm.emulator.program import Program, translate
 from cutegemm.errors import EmulatorError
@@ -38,6 +39,7 @@ class Options:
     warps_per_group: warps that start in lockstep; None for the whole CTA (fast), 1 to interleave every warp.
     resident_ctas: how many CTAs can be on the device together.
     races: run the race detector (implies one warp per group).
+    meter: count sectors, wavefronts, bytes and operations.
     max_seconds: stop with an error after this time.
     """
 
@@ -58,6 +60,7 @@ class Report:
     by_warp: dict[tuple[int, ...], int]
     findings: list = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
+    lines: list[LineCost] = field(default_factory=list)  # costliest memory lines first
 
     @property
     def races(self) -> list:
@@ -141,4 +144,8 @@ def _report(device: Device) -> Report:
     sizes = [len(b.code) for b in device.program.blocks]
     by_warp = {warps: sum(c * s for c, s in zip(counts, sizes, strict=True)) for warps, counts in device.by_warp.items()}
     findings = [] if device.track is None else list(device.track.findings.values())
-    return Report(instructions, by_warp, findings)
+    report = Report(instructions, by_warp, findings)
+    if device.meter is not None:
+        report.counters = device.meter.counters()
+        report.lines = sorted(device.meter.lines.values(), key=lambda c: c.ideal - c.units)
+    return report

@@ -22,6 +22,7 @@ import numpy as np
 from cutegemm.emulator.barriers import NamedBarrier
 from cutegemm.emulator.group import WARP, Group, Part
 from cutegemm.emulator.memory import Fault, GlobalMemory, Region
+from cutegemm.emulator.meter import Meter
 from cutegemm.emulator.program import RANK_SHIFT, SHARED_BASE, Program
 from cutegemm.emulator.races import Detector
 from cutegemm.emulator.tma import bulk_commit, bulk_wait
@@ -150,10 +151,10 @@ class Device:
         self.events = 0
         self.timed_out = False
         self.track = Detector(self) if options.races else None
-        self.observers: list = [self.track] if options.races else []
+        self.meter = Meter(self) if options.meter else None
+        self.observers: list = [o for o in (self.track, self.meter) if o is not None]
         self.totals = [0] * len(program.blocks)
         self.by_warp: dict[tuple[int, ...], list[int]] = {}
-        self.meter = None
         self.started = time.monotonic()
         self.finished_ctas = 0
 
@@ -293,6 +294,7 @@ class Device:
         registers, counts = group.registers, group.counts
         pc, stack = group.pc, group.stack
         unpolled = group.budget
+        lanes = None if self.meter is None else self.meter.lanes
         try:
             while group.budget > 0:
                 while stack and stack[-1][0] == pc:
@@ -317,6 +319,8 @@ class Device:
                     group.stretch = 0
                     return False
                 counts[pc] += group.active_warps
+                if lanes is not None:
+                    lanes[pc] += group.lanes if mask is None else np.count_nonzero(mask)
                 pc = following
                 group.budget -= 1
                 group.stretch += 1

@@ -145,15 +145,12 @@ def divide(a, b, bits, signed, remainder):
         return (x - q * y if remainder else q) & ((1 << bits) - 1)
     n = len(a) if a.__class__ is ND else len(b)
     x, y = (np.broadcast_to(np.asarray(v, UINT[bits]), n) for v in (a, b))
-    if signed:
-        x, y = x.view(SINT[bits]), y.view(SINT[bits])
-    zero = y == 0
-    safe = np.where(zero, y.dtype.type(1), y)
-    q = np.abs(x) // np.abs(safe) if signed else x // safe
-    if signed:
-        q = np.where((x < 0) != (safe < 0), -q, q).astype(x.dtype)
-    out = x - q * safe if remainder else q
-    return np.where(zero, x if remainder else ~np.zeros_like(x), out).view(UINT[bits])
+    if signed or bits == 64:  # exact, lane by lane; the quotient of the least integer by -1 wraps
+        out = [divide(u, v, bits, signed, remainder) for u, v in zip(x.tolist(), y.tolist(), strict=True)]
+        return np.array(out, UINT[bits])
+    safe = np.where(y == 0, y.dtype.type(1), y)
+    out = x % safe if remainder else x // safe
+    return np.where(y == 0, x if remainder else ~np.zeros_like(x), out)
 
 
 def bit_reverse(x):
