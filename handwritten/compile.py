@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,20 +42,30 @@ def cache_dir() -> Path:
     return Path(root) / "handwritten"
 
 
+HEADERS = ("cuda_bf16.hpp", "cuda_fp16.hpp", "mma.h", "crt/mma.hpp")  # what the stages include
+_WHEEL_INCLUDE = Path("nvidia", "cu13", "include")  # inside a folder that wheels were unpacked into
+
+
 @functools.cache
-def include_dir() -> str:
-    """Return the folder of the CUDA runtime headers.
+def include_dirs() -> tuple[str, ...]:
+    """Return the folders of the CUDA headers: where wheels or a toolkit put them, or anywhere on `sys.path`.
 
     Raises:
-        CompileError: they are not installed.
+        CompileError: one is not installed.
     """
-    folder = pathfinder.find_nvidia_header_directory("cudart")
-    if folder is None or not Path(folder, "crt", "mma.hpp").exists():
-        raise CompileError(
-            f"CUDA headers: found {folder!r} without crt/mma.hpp; the stages need cuda_bf16.h and mma.h; "
-            "pip install nvidia-cuda-runtime nvidia-cuda-crt"
-        )
-    return str(folder)
+    located = pathfinder.find_nvidia_header_directory("cudart")
+    candidates = [Path(located)] if located else []
+    candidates += [Path(entry) / _WHEEL_INCLUDE for entry in sys.path]
+    found = {}
+    for header in HEADERS:
+        folder = next((folder for folder in candidates if (folder / header).exists()), None)
+        if folder is None:
+            raise CompileError(
+                f"CUDA headers: no {header} in {[str(folder) for folder in candidates[:1]]} or on sys.path; "
+                "pip install nvidia-cuda-runtime nvidia-cuda-crt"
+            )
+        found[str(folder)] = None
+    return tuple(found)
 
 
 @functools.cache
@@ -63,8 +74,9 @@ def _header_digest() -> bytes:
     digest = hashlib.sha256()
     for path in sorted(FOLDER.glob("*.cuh")):
         digest.update(path.name.encode() + path.read_bytes())
-    for name in ("cuda_bf16.hpp", "cuda_fp16.hpp", "mma.h", "crt/mma.hpp"):
-        digest.update(f"{name} {Path(include_dir(), name).stat().st_size}".encode())
+    for name in HEADERS:
+        path = next(Path(folder, name) for folder in include_dirs() if Path(folder, name).exists())
+        digest.update(f"{name} {path.stat().st_size}".encode())
     return digest.digest()
 
 
@@ -86,7 +98,7 @@ def _compile_cached(path: Path, macros: tuple[tuple[str, int], ...], folder: str
         arch=ARCH,
         std="c++17",
         name=path.name,
-        include_path=[str(FOLDER), include_dir()],
+        include_path=[str(FOLDER), *include_dirs()],
         define_macro=[(name, str(value)) for name, value in macros] or None,
         lineinfo=True,
     )

@@ -37,7 +37,7 @@ class Line:
             *self._measured(),
             f"{intensity:.3g}",
             "memory" if intensity < ridge else "compute",
-            str(used.registers) + (f" ({used.spills} spills)" if used.spills else ""),
+            str(used.registers) + (f" (+{used.stack} B stack)" if used.stack else ""),
             f"{used.smem / 1024:.1f}",
             f"{used.occupancy:.0%}",
             f"{used.ctas_per_sm} ({used.bound})",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a compiled stage costs: registers, shared memory, spills, occupancy and instruction mix.
 
-Everything is read from the CUBIN, so no GPU is needed. Registers and stack come from the ELF's
-`.nv.info` attributes, SASS from the `nvdisasm` of the `nvidia-cuda-nvdisasm` wheel.
+Everything is read from the CUBIN, so no GPU is needed. Registers, stack and shared memory come from the
+ELF itself, SASS from the `nvdisasm` of the `nvidia-cuda-nvdisasm` wheel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ SMEM_RESERVED_PER_CTA = 1_024  # bytes that the system keeps for each resident C
 _ATTRIBUTE_REGISTERS = 0x2F  # EIATTR_REGCOUNT in .nv.info: (symbol index, value)
 _ATTRIBUTE_FRAME = 0x11  # EIATTR_FRAME_SIZE
 _FORMAT_SIZED = 4  # attribute format whose payload has an explicit size
-_SPILL = re.compile(r"^(STL|LDL)\b")
 # One instruction of nvdisasm's listing: address comment, optional predicate, opcode with modifiers.
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)", re.MULTILINE)
 
@@ -40,14 +39,13 @@ _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z
 class Resources:
     """What one kernel takes from a multiprocessor.
 
-    registers are per thread, stack and smem in bytes (static plus dynamic); spills counts the SASS
-    instructions that touch local memory; ctas_per_sm is the occupancy and bound names what limits it.
+    registers are per thread; stack is bytes of local memory per thread, which is where spilled registers
+    go; smem is bytes per CTA, static plus dynamic; ctas_per_sm is the occupancy and bound names its limit.
     """
 
     registers: int
     stack: int
     smem: int
-    spills: int
     threads: int
     ctas_per_sm: int
     bound: str
@@ -88,12 +86,10 @@ def read_resources(cubin: bytes, kernel: str, threads: int, dynamic_smem: int) -
     registers = info[_ATTRIBUTE_REGISTERS][kernel]
     smem = _static_smem(sections, kernel) + dynamic_smem
     ctas, bound = occupancy(registers, threads, smem)
-    mix = instruction_mix(disassemble(cubin), kernel)
     return Resources(
         registers=registers,
         stack=info[_ATTRIBUTE_FRAME].get(kernel, 0),
         smem=smem,
-        spills=sum(count for opcode, count in mix.items() if _SPILL.match(opcode)),
         threads=threads,
         ctas_per_sm=ctas,
         bound=bound,

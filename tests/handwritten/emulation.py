@@ -41,11 +41,18 @@ def matrix(rows: int, cols: int, major: str, dtype: str, align: int, seed: int) 
 def pack(argument, workspace: torch.Tensor) -> bytes:
     """A kernel parameter as the driver would pass it."""
     if isinstance(argument, TensorMap):
-        size = ELEMENT_BYTES[argument.dtype]
-        pitch = (argument.pitch_bytes,)
         described = tma.TensorMap(
-            argument.pointer, KINDS[argument.dtype], size, argument.extents, pitch, argument.box, (1, 1), SWIZZLE_128B, 0, False
-        )  # fmt: skip
+            base=argument.pointer,
+            kind=KINDS[argument.dtype],
+            item=ELEMENT_BYTES[argument.dtype],
+            dims=argument.extents,
+            strides=(argument.pitch_bytes,),
+            box=argument.box,
+            element_strides=(1, 1),
+            swizzle=SWIZZLE_128B,
+            interleave=0,
+            nan_fill=False,
+        )
         return tma.encode(described)
     if isinstance(argument, Workspace):
         return bytes(ctypes.c_void_p(workspace.data_ptr() + argument.offset))

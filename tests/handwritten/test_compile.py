@@ -44,3 +44,24 @@ def test_compiler_log_is_in_the_error(source):
     source.write_text("extern void;;; nonsense\n")
     with pytest.raises(CompileError, match=r"tiny\.cu: NVRTC for sm_90a: (?s:.)*nonsense"):
         compiler.compile_source(source, {})
+
+
+def test_headers_are_found_wherever_wheels_were_unpacked(tmp_path, monkeypatch):
+    """Headers of a folder on sys.path serve where the installed ones are incomplete."""
+    unpacked = tmp_path / "nvidia" / "cu13" / "include"
+    for name in compiler.HEADERS:
+        (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
+        (unpacked / name).touch()
+    monkeypatch.setattr(compiler.pathfinder, "find_nvidia_header_directory", lambda name: None)
+    monkeypatch.setattr(compiler.sys, "path", [str(tmp_path)])
+    assert compiler.include_dirs.__wrapped__() == (str(unpacked),)
+
+
+def test_missing_headers_are_named_with_their_wheels(monkeypatch):
+    """Without the CUDA headers the error says which one and what to install."""
+    monkeypatch.setattr(compiler.pathfinder, "find_nvidia_header_directory", lambda name: None)
+    monkeypatch.setattr(compiler.sys, "path", [])
+    with pytest.raises(
+        CompileError, match=r"no cuda_bf16.hpp in .*pip install nvidia-cuda-runtime nvidia-cuda-crt"
+    ):
+        compiler.include_dirs.__wrapped__()

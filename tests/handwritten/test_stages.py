@@ -39,7 +39,9 @@ def test_every_variant_fits(stage, dtype, majors):
     assert used.smem <= SMEM_BYTES
     assert used.ctas_per_sm >= 1
     if stage.key not in SPILLING:
-        assert used.spills == 0, used
+        assert used.stack == 0, used
+    else:
+        assert used.stack > 0
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=KEYS)
