@@ -205,7 +205,7 @@ class _Reader:
                 items.append((char, pos, ""))
             elif char == ";":
                 pos += 1
-            elif text.startswith((".loc", ".file"), pos):
+            elif text.startswith((".loc ", ".loc\t", ".file"), pos):
                 end = text.index("\n", pos)
                 items.append(("loc", pos, text[pos:end]))
                 pos = end
