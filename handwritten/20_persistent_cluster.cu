@@ -179,5 +179,6 @@ const Epilogue epilogue{stage, c_full[consumer], &map_c, &map_d, alpha, beta, co
     }
     if (leader) tma_store_wait_read<0>();
   }
+  __syncwarp();    // single threads have gone their own way, and the barrier takes whole warps
   cluster_sync();  // nobody leaves while the other CTA may still arrive on its barriers
 }

@@ -133,3 +133,12 @@ def test_constants_come_from_the_source():
     source = "#define N 64\nconstexpr int BM = 128;\nconstexpr int HALF_BM = BM / 2 + N;\n"
     assert read_constants(source, {}) == {"N": 64, "BM": 128, "HALF_BM": 128}
     assert read_constants(source, {"N": 8})["HALF_BM"] == 72
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if "16" <= key[:2] and key not in SPILLING])
+def test_wgmmas_of_a_tile_are_in_flight_together(key):
+    """Only the last of a tile's four (or more) wgmmas is waited for; ptxas serialises them when it must."""
+    lines = [line for line in handwritten.stage(key).sass.splitlines() if "HGMMA" in line]
+    waited = [line for line in lines if "gsb0" in line]
+    assert waited
+    assert len(lines) >= 4 * len(waited)
