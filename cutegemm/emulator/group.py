@@ -139,8 +139,11 @@ class Group:
             lanes = np.repeat(which, WARP)
             if mask is not None and not mask[lanes].all():
                 g.set_mask(mask[lanes])
-            g.pc = self.pc if pc is None else pc  # a mixed warp runs the branch again, alone
+            g.pc = g.branch(taken[lanes], False, target, fall, meet, False, g.mask) if pc is None else pc
             made.append(g)
+        self.counts[self.pc] += self.active_warps  # the block that ends in this branch has run
+        if self.device.meter is not None:
+            self.device.meter.lanes[self.pc] += self.lanes if mask is None else np.count_nonzero(mask)
         return self.cta.replace(self, made)
 
     def part(self, keys: np.ndarray) -> list[Group]:

@@ -309,16 +309,15 @@ class Device:
                     group.pc = pc
                     group.cta.ended(group)
                     return True
-                mask = group.mask
+                mask, warps = group.mask, group.active_warps  # as they are before a branch changes them
                 group.pc = pc
                 following = functions[pc][mask is not None](group, registers, mask)
                 if following < 0:
                     if following == SPLIT:
-                        counts[pc] += group.active_warps
                         return True
                     group.stretch = 0
                     return False
-                counts[pc] += group.active_warps
+                counts[pc] += warps
                 if lanes is not None:
                     lanes[pc] += group.lanes if mask is None else np.count_nonzero(mask)
                 pc = following
@@ -326,7 +325,6 @@ class Device:
                 group.stretch += 1
                 unpolled -= 1
         except Part as parting:
-            counts[pc] += group.active_warps
             group.cta.replace(group, self._apart(group, parting.keys))
             return True
         except EmulatorError:

@@ -122,7 +122,9 @@ def _is_nearest(exact: Fraction, d: np.float32) -> bool:
     if np.isinf(d):
         return abs(exact) >= Fraction(2**128 - 2**103)
     error = abs(exact - Fraction(float(d)))
-    for other in (np.nextafter(d, np.float32(np.inf)), np.nextafter(d, np.float32(-np.inf))):
+    with np.errstate(over="ignore"):
+        neighbours = (np.nextafter(d, np.float32(np.inf)), np.nextafter(d, np.float32(-np.inf)))
+    for other in neighbours:
         if np.isinf(other):
             continue
         distance = abs(exact - Fraction(float(other)))

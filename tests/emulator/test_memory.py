@@ -256,3 +256,18 @@ def test_the_module_reader_keeps_lines_and_sources():
     assert first.operands[0] != second.operands[0]
     assert len(kernel.labels) == 2
     assert str(last) == "mov.u32 %r1, 3" and last.line == 12
+
+
+@pytest.mark.parametrize("warps_per_group", [None, 1])
+def test_parting_warps_do_not_repeat_what_came_before(warps_per_group):
+    """A branch that splits a group around a barrier runs the instructions before it once, mixed warps included."""
+    cell = aligned(1, np.uint32)
+    report = run("""
+ mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; red.global.add.u32 [%rd0], 1;
+ setp.ge.u32 %p0, %r0, 40; @%p0 bra END;
+ bar.sync 1, 64;
+END:
+""", [cell], threads=128, warps_per_group=warps_per_group)  # fmt: skip
+    assert cell[0] == 128
+    assert report.instructions["red.global.add.u32"] == 4
+    assert report.instructions["bar.sync"] == 2
