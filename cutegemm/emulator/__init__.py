@@ -6,8 +6,10 @@
 It knows nothing of how a kernel was planned or written: only its PTX, its launch and its memory.
 """
 
+from cutegemm.emulator.front import Step, run_steps, tensor_buffer
 from cutegemm.emulator.launch import Launch, Options, Report, launch
 from cutegemm.emulator.memory import Buffer
 from cutegemm.emulator.parse import Kernel, Module
 
-__all__ = ["Buffer", "Kernel", "Launch", "Module", "Options", "Report", "launch"]
+__all__ = ["Buffer", "Kernel", "Launch", "Module", "Options", "Report", "Step", "launch", "run_steps",
+           "tensor_buffer"]  # fmt: skip

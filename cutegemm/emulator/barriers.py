@@ -34,7 +34,9 @@ class NamedBarrier:
         if count is not None and (count % WARP or count == 0):
             raise Fault(f"barrier {self.number}: thread count {count} is not a positive multiple of {WARP}")
         if self.arrived and count != self.expected:
-            raise Fault(f"barrier {self.number}: this warp expects {count or 'all'} threads, an earlier one {self.expected or 'all'}")
+            raise Fault(
+                f"barrier {self.number}: this warp expects {count or 'all'} threads, an earlier one {self.expected or 'all'}"
+            )
         self.expected = count
         self.arrived += group.active_warps * WARP
         self.release(group.cta)
@@ -267,6 +269,8 @@ def _part_by_completion(group, m, address, state, incomplete) -> None:
     keys = np.zeros(len(group.warps), bool)
     for lane in range(0, group.lanes, WARP):
         live = [lane + i for i in range(WARP) if m is None or m[lane + i]]
-        keys[lane // WARP] = any((id(find(group, lane_of(address, i))), lane_of(state, i)) in late for i in live)
+        keys[lane // WARP] = any(
+            (id(find(group, lane_of(address, i))), lane_of(state, i)) in late for i in live
+        )
     if keys.any() and not keys.all():
         raise Part(keys)

@@ -28,9 +28,13 @@ def async_copy(group, m, destination, source, size, used) -> None:
     reads = np.flatnonzero(amount)
     place = None
     if len(reads):
-        place = locate(group, m, origin[reads], int(amount.max()) if (amount[reads] == size).all() else 1, "global")
+        place = locate(
+            group, m, origin[reads], int(amount.max()) if (amount[reads] == size).all() else 1, "global"
+        )
         if place[0] is None:
-            raise Fault("the lanes of one cp.async reach several buffers; the emulator does not split such accesses")
+            raise Fault(
+                "the lanes of one cp.async reach several buffers; the emulator does not split such accesses"
+            )
     device = group.device
     if device.observers:
         device.observe(group, m, region, offset, size, True, "shared")
@@ -97,5 +101,3 @@ def async_arrive(group, m, address, no_increment) -> None:
         bar.pending -= 1
         bar.advance()
     group.device.events += 1
-
-

@@ -136,14 +136,34 @@ def special_function(e: Emitter, ins: Instruction) -> None:
         e.dst(d, f"pair({one(base, ins.parts[0], f'high({x})')}, {one(base, ins.parts[0], f'low({x})')})")
 
 
-@emits("and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "prmt", "brev", "popc", "clz", "bfe", "bfi", "bfind")
+@emits(
+    "and",
+    "or",
+    "xor",
+    "not",
+    "cnot",
+    "lop3",
+    "shl",
+    "shr",
+    "shf",
+    "prmt",
+    "brev",
+    "popc",
+    "clz",
+    "bfe",
+    "bfi",
+    "bfind",
+)
 def logic(e: Emitter, ins: Instruction) -> None:
     """Bitwise operations, shifts and fields."""
     head, kind = ins.parts[0], ins.parts[-1]
     bits = bits_of(kind)
     d, *o = ins.operands
     if head in ("and", "or", "xor"):
-        e.dst(d, f"{e.src(o[0], bits)} {dict(zip(('and', 'or', 'xor'), '&|^', strict=True))[head]} {e.src(o[1], bits)}")
+        e.dst(
+            d,
+            f"{e.src(o[0], bits)} {dict(zip(('and', 'or', 'xor'), '&|^', strict=True))[head]} {e.src(o[1], bits)}",
+        )
     elif head == "not":
         e.dst(d, f"pnot({e.src(o[0], 1)})" if bits == 1 else f"{e.src(o[0], bits)} ^ {_HEX[bits]}")
     elif head == "lop3":
@@ -155,9 +175,14 @@ def logic(e: Emitter, ins: Instruction) -> None:
             text = f"{a} {'<<' if head == 'shl' else '>>'} {amount}"
             _integer(e, d, text, bits) if head == "shl" else e.dst(d, text)
         else:
-            e.dst(d, f"shl({a}, {amount}, {bits})" if head == "shl" else f"shr({a}, {amount}, {bits}, {signed})")
+            e.dst(
+                d, f"shl({a}, {amount}, {bits})" if head == "shl" else f"shr({a}, {amount}, {bits}, {signed})"
+            )
     elif head == "shf":
-        e.dst(d, f"funnel({', '.join(e.src(x, 32) for x in o)}, {ins.parts[1] == 'l'}, {ins.parts[2] == 'clamp'})")
+        e.dst(
+            d,
+            f"funnel({', '.join(e.src(x, 32) for x in o)}, {ins.parts[1] == 'l'}, {ins.parts[2] == 'clamp'})",
+        )
     elif head == "prmt" and ins.op == "prmt.b32":
         e.dst(d, f"byte_permute({', '.join(e.src(x, 32) for x in o)})")
     elif head == "brev" and bits == 32:
@@ -171,7 +196,9 @@ def logic(e: Emitter, ins: Instruction) -> None:
     elif head == "bfe":
         e.dst(d, f"bfe({e.src(o[0], bits)}, {e.src(o[1], 32)}, {e.src(o[2], 32)}, {bits}, {kind[0] == 's'})")
     elif head == "bfi":
-        e.dst(d, f"bfi({e.src(o[0], bits)}, {e.src(o[1], bits)}, {e.src(o[2], 32)}, {e.src(o[3], 32)}, {bits})")
+        e.dst(
+            d, f"bfi({e.src(o[0], bits)}, {e.src(o[1], bits)}, {e.src(o[2], 32)}, {e.src(o[3], 32)}, {bits})"
+        )
     else:
         raise Unknown(head)
 
@@ -191,7 +218,18 @@ def set_predicate(e: Emitter, ins: Instruction) -> None:
             a, b = f"flush({a})", f"flush({b})"
         text = f"compare({a}, {b}, '{relation}')"
     else:
-        sign = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
+        sign = {
+            "eq": "==",
+            "ne": "!=",
+            "lt": "<",
+            "le": "<=",
+            "gt": ">",
+            "ge": ">=",
+            "lo": "<",
+            "ls": "<=",
+            "hi": ">",
+            "hs": ">=",
+        }
         wrapper = f"s{bits}({{}})" if kind[0] == "s" else "{}"
         a, b = (wrapper.format(e.src(x, bits)) for x in o[:2])
         text = f"{a} {sign[relation]} {b}"

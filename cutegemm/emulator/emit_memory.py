@@ -78,10 +78,15 @@ def atomic(e: Emitter, ins: Instruction) -> None:
         e.line(f"a = {e.address(address)}")
         for i, x in enumerate(e.items(values[0])):
             place = f"shift_address(a, {i * width // 8}, 64)"
-            e.line(f"atomic(G, {e.mask}, {place}, ({e.src(x, width)},), '{operation}', '{kind}', '{space_of(ins)}', False)")
+            e.line(
+                f"atomic(G, {e.mask}, {place}, ({e.src(x, width)},), '{operation}', '{kind}', '{space_of(ins)}', False)"
+            )
         return
     args = ", ".join(e.src(x, width) for x in values)
-    e.dst(d, f"atomic(G, {e.mask}, {e.address(address)}, ({args},), '{operation}', '{kind}', '{space_of(ins)}', {returns})")
+    e.dst(
+        d,
+        f"atomic(G, {e.mask}, {e.address(address)}, ({args},), '{operation}', '{kind}', '{space_of(ins)}', {returns})",
+    )
 
 
 @emits("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
@@ -138,7 +143,10 @@ def warp_wide(e: Emitter, ins: Instruction) -> None:
         e.dst(ins.operands[0], f"vote(G, {e.mask}, {f'pnot({a})' if negated else a}, '{ins.parts[2]}')")
     elif head == "redux":
         kind = ins.parts[-1]
-        e.dst(ins.operands[0], f"redux(G, {e.mask}, {e.src(ins.operands[1], 32)}, '{ins.parts[2]}', {kind == 's32'})")
+        e.dst(
+            ins.operands[0],
+            f"redux(G, {e.mask}, {e.src(ins.operands[1], 32)}, '{ins.parts[2]}', {kind == 's32'})",
+        )
     elif head == "activemask":
         e.dst(ins.operands[0], f"active_lanes(G, {e.mask})")
     else:
@@ -188,7 +196,9 @@ def wmma(e: Emitter, ins: Instruction) -> None:
             e.dst(name, f"v[{i}]")
         return
     fragment, layout, shape, kind = p[2], p[5], p[6], p[-1]
-    address, stride = (ins.operands[1], ins.operands[2:3]) if p[1] == "load" else (ins.operands[0], ins.operands[2:3])
+    address, stride = (
+        (ins.operands[1], ins.operands[2:3]) if p[1] == "load" else (ins.operands[0], ins.operands[2:3])
+    )
     step = e.src(stride[0], 32) if stride else "None"
     common = f"G, {e.mask}, {e.address(address)}, {step}, '{fragment}', '{layout}', '{shape}', '{kind}', '{space_of(ins)}'"
     if p[1] == "load":

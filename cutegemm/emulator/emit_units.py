@@ -70,7 +70,9 @@ def mbarrier(e: Emitter, ins: Instruction) -> None:
     elif p[1] in ("test_wait", "try_wait"):
         parity = "parity" in p
         may_block = p[1] == "try_wait"
-        e.line(f"q = mbarrier_wait(G, {m}, {e.address(o[1])}, {e.src(o[2], 32 if parity else 64)}, {parity}, {may_block})")
+        e.line(
+            f"q = mbarrier_wait(G, {m}, {e.address(o[1])}, {e.src(o[2], 32 if parity else 64)}, {parity}, {may_block})"
+        )
         e.line(f"if q is None: return {BLOCKED}")
         e.dst(o[0], "q")
     else:
@@ -158,7 +160,9 @@ def _bulk_copy(e: Emitter, ins: Instruction) -> None:
         e.line(f"bulk_store(G, {e.mask}, {e.address(o[0])}, {e.address(o[1])}, {e.src(o[2], 32)})")
     elif ".shared::cta.global" in op or ".shared::cluster.global" in op:
         multicast = e.src(o[4], 16) if "multicast" in op else "None"
-        e.line(f"bulk_load(G, {e.mask}, {e.address(o[0])}, {e.address(o[1])}, {e.src(o[2], 32)}, {e.address(o[3])}, {multicast})")
+        e.line(
+            f"bulk_load(G, {e.mask}, {e.address(o[0])}, {e.address(o[1])}, {e.src(o[2], 32)}, {e.address(o[3])}, {multicast})"
+        )
     else:
         raise Unknown(f"{op} ({space_of(ins)})")
 

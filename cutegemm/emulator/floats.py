@@ -34,7 +34,11 @@ def f16(x):
 
 def bf16(x):
     """bf16 bits to fp32, exact."""
-    return (x.astype(np.uint32) << np.uint32(16)).view(np.float32) if x.__class__ is ND else f32((x & 0xFFFF) << 16)
+    return (
+        (x.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if x.__class__ is ND
+        else f32((x & 0xFFFF) << 16)
+    )
 
 
 def bits(x):
@@ -46,7 +50,11 @@ def bits(x):
 def flush(x):
     """.ftz: subnormal fp32 becomes zero of the same sign (takes and gives fp32)."""
     small = np.abs(x) < np.float32(_TINY32)
-    return np.where(small, np.copysign(np.float32(0), x), x) if x.__class__ is ND else (np.copysign(np.float32(0), x) if small else x)
+    return (
+        np.where(small, np.copysign(np.float32(0), x), x)
+        if x.__class__ is ND
+        else (np.copysign(np.float32(0), x) if small else x)
+    )
 
 
 def fma32(a, b, c):
@@ -182,7 +190,9 @@ def unary(name, x):
 
 def to_integer(x, width, signed, mode, reg_bits):
     """cvt to an integer: rounded as `mode` (rni, rzi, rmi, rpi), clamped, NaN to 0 (9.7.9.22)."""
-    rounded = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode](np.asarray(x, np.float64))
+    rounded = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode](
+        np.asarray(x, np.float64)
+    )
     low, high = (-(1 << width - 1), (1 << width - 1) - 1) if signed else (0, (1 << width) - 1)
     inside = np.clip(np.where(np.isnan(rounded), 0.0, rounded), float(low), float(high))
     flat = [min(max(int(v), low), high) for v in np.atleast_1d(inside)]
@@ -203,5 +213,3 @@ def from_integer(x, width, signed, kind):
 def float_type(name):
     """NumPy type of a PTX float type name."""
     return FLOAT[int(name.lstrip("bf").split("x")[0])]
-
-

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a built GEMM on the emulator: its own compiled kernels and host code, CPU tensors in and out.
+"""Running a list of launches on the emulator: what the host code of a GEMM asked for, on CPU memory.
 
-    outcome = cutegemm.emulator.run(gemm, a, b, c, alpha=2.0, beta=0.5)
-    outcome.d, outcome.races, outcome.counters
+    reports = run_steps([Step(ptx, grid, block, cluster, smem, params), ...], [tensor_buffer(a, "A"), ...])
 
-A `Gemm` is asked for its launches (`gemm.launches(...)`); nothing is known here of how it plans.
+The caller brings PTX and launches; nothing is known here of how they were planned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.emulator.launch import Launch, Options, Report, launch
@@ -30,28 +29,6 @@ class Step:
     params: Sequence[bytes]
 
 
-@dataclass
-class Outcome:
-    """The result tensor and one report per launch."""
-
-    d: Any
-    reports: list[Report] = field(default_factory=list)
-
-    @property
-    def races(self) -> list:
-        """Findings of the race detector in every launch."""
-        return [f for r in self.reports for f in r.races]
-
-    @property
-    def counters(self) -> dict[str, float]:
-        """Counters, added over the launches."""
-        total: dict[str, float] = {}
-        for report in self.reports:
-            for name, value in report.counters.items():
-                total[name] = total.get(name, 0) + value
-        return total
-
-
 _PARSED: dict[str, Kernel] = {}
 
 
@@ -63,7 +40,9 @@ def kernel_of(ptx: str) -> Kernel:
     return kernel
 
 
-def run_steps(steps: Sequence[Step], buffers: Sequence[Buffer], options: Options | None = None) -> list[Report]:
+def run_steps(
+    steps: Sequence[Step], buffers: Sequence[Buffer], options: Options | None = None
+) -> list[Report]:
     """Run the launches of one run in order.
 
     Raises:

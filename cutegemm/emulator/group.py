@@ -186,7 +186,9 @@ class Group:
             if matrix is not None:
                 new.matrices[i] = matrix.take(rows, int(which.sum()))
         if self.program.local_size:
-            new.local = Region(self.local.data.reshape(-1, self.pitch)[lanes].ravel().copy(), 0, "local memory")
+            new.local = Region(
+                self.local.data.reshape(-1, self.pitch)[lanes].ravel().copy(), 0, "local memory"
+            )
         for name in ("wgmma", "bulk", "copy"):
             setattr(new, f"{name}_open", list(getattr(self, f"{name}_open")))
             setattr(new, f"{name}_groups", [list(g) for g in getattr(self, f"{name}_groups")])

@@ -103,7 +103,9 @@ def launch(kernel: Kernel | Module | str, what: Launch, options: Options | None 
     except EmulatorError as e:
         found = [] if device.track is None else list(device.track.findings.values())
         if found:
-            raise EmulatorError("\n  ".join([f"{e}\nfound before that:", *(str(f) for f in found[:20])])) from e
+            raise EmulatorError(
+                "\n  ".join([f"{e}\nfound before that:", *(str(f) for f in found[:20])])
+            ) from e
         raise
     return _report(device)
 
@@ -122,7 +124,9 @@ def _check(kernel: Kernel, program: Program, what: Launch, options: Options) -> 
     if int(np.prod(what.cluster)) > MAX_CLUSTER:
         refuse("cluster", what.cluster, f"at most {MAX_CLUSTER} CTAs")
     if what.smem_bytes + program.shared_size > SHARED_LIMIT:
-        refuse("smem_bytes", what.smem_bytes, f"with {program.shared_size} static bytes exceeds {SHARED_LIMIT}")
+        refuse(
+            "smem_bytes", what.smem_bytes, f"with {program.shared_size} static bytes exceeds {SHARED_LIMIT}"
+        )
     required = kernel.directives.get("reqntid")
     if required and int(np.prod(required)) != threads:
         refuse("block", what.block, f"the kernel requires {required} (.reqntid)")
@@ -142,7 +146,10 @@ def _report(device: Device) -> Report:
             if n:
                 instructions[ins.op] = instructions.get(ins.op, 0) + n
     sizes = [len(b.code) for b in device.program.blocks]
-    by_warp = {warps: sum(c * s for c, s in zip(counts, sizes, strict=True)) for warps, counts in device.by_warp.items()}
+    by_warp = {
+        warps: sum(c * s for c, s in zip(counts, sizes, strict=True))
+        for warps, counts in device.by_warp.items()
+    }
     findings = [] if device.track is None else list(device.track.findings.values())
     report = Report(instructions, by_warp, findings)
     if device.meter is not None:

@@ -19,13 +19,13 @@ from collections import deque
 
 import numpy as np
 
-from cutegemm.emulator.barriers import NamedBarrier
+from cutegemm.emulator.cta import SPLIT, Cluster
 from cutegemm.emulator.group import WARP, Group, Part
 from cutegemm.emulator.memory import Fault, GlobalMemory, Region
 from cutegemm.emulator.meter import Meter
-from cutegemm.emulator.program import RANK_SHIFT, SHARED_BASE, Program
+from cutegemm.emulator.program import Program
 from cutegemm.emulator.races import Detector
-from cutegemm.emulator.tma import bulk_commit, bulk_wait
+from cutegemm.emulator.reports import deadlock, place_of
 from cutegemm.errors import EmulatorError
 
 POLICIES = ("eager", "lazy", "random")
@@ -33,99 +33,9 @@ TURN = 4000  # blocks a group runs before others get a turn
 STRETCH = 200  # blocks run without polling or blocking that count as getting somewhere
 STUCK_ROUNDS = 100  # rounds without any effect, try_wait giving up each time, until a deadlock is declared
 FLAKY = 0.1  # chance of a spurious try_wait failure under the random policy
-SHARED_LIMIT = 232448  # bytes of shared memory one CTA may use on sm_90 (227 KiB), CUDA programming guide, table 28
-
-
-class CTA:
-    """One thread block: shared memory, barriers, warps."""
-
-    def __init__(self, device: Device, cluster: Cluster, index: tuple[int, int, int], rank: int):
-        self.device, self.cluster, self.index, self.rank = device, cluster, index, rank
-        self.peers: list[CTA] = cluster.ctas
-        self.window = rank << RANK_SHIFT
-        size = SHARED_BASE + device.shared_bytes
-        self.shared = Region(np.full(-(-size // 16) * 16, 0xAB, np.uint8), 0, f"shared memory of CTA {index}", size)
-        self.shared.first = SHARED_BASE
-        self.barriers: dict[int, NamedBarrier] = {}
-        self.mbarriers: dict[int, object] = {}
-        self.live_warps = device.warps
-        self.special = device.special_of(cluster, index, rank)
-        self.groups: list[Group] = []
-
-    def start(self) -> None:
-        """Create the warps, grouped as the device says."""
-        step = self.device.warps_per_group or self.device.warps
-        self.groups = [Group(self, list(range(w, min(w + step, self.device.warps)))) for w in range(0, self.device.warps, step)]
-        for group in self.groups:
-            if self.device.track is not None:
-                group.tracker = self.device.track.warp(group)
-
-    def barrier(self, number: int) -> NamedBarrier:
-        """Named barrier `number`."""
-        if not 0 <= number < 16:
-            raise Fault(f"barrier {number} is outside 0..15")
-        bar = self.barriers.get(number)
-        if bar is None:
-            bar = self.barriers[number] = NamedBarrier(number)
-        return bar
-
-    def replace(self, old: Group, new: list[Group]) -> int:
-        """Put the parts of a split group in its place; the branch goes on as SPLIT."""
-        self.device.retire(old)
-        at = self.groups.index(old)
-        self.groups[at : at + 1] = new
-        old.done = True
-        return SPLIT
-
-    def ended(self, group: Group) -> None:
-        """A group has reached its end."""
-        if group.tracker is not None:
-            group.tracker.ended()
-        bulk_commit(group, None)
-        bulk_wait(group, None, 0, False)
-        group.done = True
-        self.device.events += 1
-        self.device.retire(group)
-        self.live_warps -= len(group.warps)
-        self.cluster.live_warps -= len(group.warps)
-        for bar in self.barriers.values():
-            if self.live_warps:
-                bar.release(self)
-        self.cluster.release()
-
-
-SPLIT, BLOCKED = -3, -2
-
-
-class Cluster:
-    """The CTAs of one cluster and its barrier."""
-
-    def __init__(self, device: Device, first: tuple[int, int, int]):
-        self.device = device
-        self.ctas: list[CTA] = []
-        self.arrived = self.generation = 0
-        self.knowledge = self.released = None  # of the race detector
-        cx, cy, cz = device.cluster
-        self.live_warps = cx * cy * cz * device.warps
-        x, y, z = first
-        for rank in range(cx * cy * cz):
-            index = (x + rank % cx, y + rank // cx % cy, z + rank // (cx * cy))
-            self.ctas.append(CTA(device, self, index, rank))
-        for cta in self.ctas:
-            cta.start()
-
-    def release(self) -> None:
-        """Open the cluster barrier if every live warp has arrived."""
-        if self.arrived and self.arrived >= self.live_warps:
-            self.arrived = 0
-            self.generation += 1
-            self.released = self.knowledge
-            self.device.events += 1
-
-    @property
-    def live(self) -> list[Group]:
-        """Groups that have not ended."""
-        return [g for cta in self.ctas for g in cta.groups if not g.done]
+SHARED_LIMIT = (
+    232448  # bytes of shared memory one CTA may use on sm_90 (227 KiB), CUDA programming guide, table 28
+)
 
 
 class Device:
@@ -266,7 +176,7 @@ class Device:
                 idle += 1
                 self.timed_out = True
                 if idle > STUCK_ROUNDS:
-                    raise EmulatorError(self._deadlock(running))
+                    raise EmulatorError(deadlock(self, [g for c in running for g in c.live]))
             self._check_time()
 
     def _cluster_origins(self):
@@ -330,7 +240,7 @@ class Device:
         except EmulatorError:
             raise
         except Exception as e:
-            raise EmulatorError(self._where(group, e)) from e
+            raise EmulatorError(place_of(self, group, e)) from e
         group.pc = pc
         if group.budget != unpolled:
             group.stretch = 0
@@ -340,7 +250,7 @@ class Device:
         try:
             return group.part(keys)
         except Fault as e:
-            raise EmulatorError(self._where(group, e)) from e
+            raise EmulatorError(place_of(self, group, e)) from e
 
     def retire(self, group: Group) -> None:
         """Add a group's block counts to the launch's."""
@@ -356,7 +266,9 @@ class Device:
         limit = self.options.max_seconds
         if limit is not None and time.monotonic() - self.started > limit:
             total = int(np.prod(self.grid))
-            raise EmulatorError(f"max_seconds={limit}: stopped after {self.finished_ctas} of {total} CTAs had ended")
+            raise EmulatorError(
+                f"max_seconds={limit}: stopped after {self.finished_ctas} of {total} CTAs had ended"
+            )
 
     # ---- meters; replaced by the meter when one is attached
 
@@ -385,7 +297,7 @@ class Device:
         for observer in self.observers:
             observer.atomic(group, lane, region, offset, size)
 
-    # ---- reports
+    # ---- where it is
 
     def instruction_at(self, line: int):
         """The PTX instruction a line of the translated text belongs to."""
@@ -398,49 +310,6 @@ class Device:
             frame = frame.f_back
         return None if frame is None else self.instruction_at(frame.f_lineno)
 
-    def _where(self, group: Group, error: Exception) -> str:
-        ins, tb = None, error.__traceback__
-        while tb is not None:
-            if tb.tb_frame.f_code.co_filename == self.program.file:
-                ins = self.instruction_at(tb.tb_lineno)
-            tb = tb.tb_next
-        text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
-        if isinstance(error, TypeError) and "NoneType" in text:
-            text = "read of a register that was not written before"
-        return f"{self.program.kernel.name[:80]}, {describe(ins)}, CTA {group.cta.index}, warps {_ranges(group.warps)}: {text}"
-
-    def _deadlock(self, running: list[Cluster]) -> str:
-        lines = ["deadlock: nothing can move"]
-        for group in [g for c in running for g in c.live][:16]:
-            what, pc = group.waiting, group.waiting_at
-            if what is None:
-                pc = group.pc
-            waits = "spins" if what is None else f"waits for {_awaited(what)}"
-            ins = self.program.blocks[min(pc, self.program.exit - 1)].code[0]
-            lines.append(f"  CTA {group.cta.index} warps {_ranges(group.warps)} {waits} at {describe(ins)}")
-        return "\n".join(lines)
-
-
-def _awaited(what: tuple) -> str:
-    if what[0] == "mbarrier":
-        return f"{what[1]}, to complete phase {'parity ' if what[2] < 2 else ''}{what[2]}"
-    if what[0] == "barrier":
-        bar = what[1]
-        return f"barrier {bar.number}, where {bar.arrived} of {bar.expected or 'all'} threads have arrived"
-    return f"the cluster barrier, where {what[1].arrived} of {what[1].live_warps} warps have arrived"
-
-
-def describe(ins) -> str:
-    """An instruction with its PTX line and, where known, its source line."""
-    if ins is None:
-        return "outside the kernel"
-    source = "" if ins.source is None else f" ({ins.source[0].rsplit('/', 1)[-1]}:{ins.source[1]})"
-    return f"PTX line {ins.line}{source} `{str(ins)[:100]}`"
-
-
-def _ranges(warps: list[int]) -> str:
-    return str(warps[0]) if len(warps) == 1 else f"{warps[0]}..{warps[-1]}"
-
 
 def _parameter_space(program: Program, params: list[bytes]) -> tuple[np.ndarray, int, str]:
     """The launch's parameters laid out as the kernel declares them.
@@ -452,7 +321,9 @@ def _parameter_space(program: Program, params: list[bytes]) -> tuple[np.ndarray,
 
     declared = program.kernel.params
     if len(params) != len(declared):
-        raise EmulatorError(f"params=<{len(params)} values>: {program.kernel.name[:60]} declares {len(declared)}")
+        raise EmulatorError(
+            f"params=<{len(params)} values>: {program.kernel.name[:60]} declares {len(declared)}"
+        )
     total = max((p.offset + p.size for p in declared), default=0)
     data = np.zeros(-(-max(total, 16) // 16) * 16 + 16, np.uint8)
     for p, value in zip(declared, params, strict=True):

@@ -92,7 +92,11 @@ class GlobalMemory:
         start = near.base + near.first
         if start <= address < near.base + near.size:
             return f"{address - start:#x} bytes into {near.name!r} ({near.base + near.size - start} bytes)"
-        side = f"{start - address} bytes before" if address < start else f"{address - near.base - near.size} bytes past the end of"
+        side = (
+            f"{start - address} bytes before"
+            if address < start
+            else f"{address - near.base - near.size} bytes past the end of"
+        )
         return f"{side} {near.name!r} ({near.base + near.size - start} bytes)"
 
 
@@ -129,7 +133,9 @@ def _resolve(a):
         if first >= window:
             if a.__class__ is ND:
                 if not ((a >= window) & (a < 2 * window)).all():
-                    raise Fault("the lanes of one access reach different state spaces; the emulator does not split such accesses")
+                    raise Fault(
+                        "the lanes of one access reach different state spaces; the emulator does not split such accesses"
+                    )
                 return space, a if space == "param" else a - np.uint64(window)
             return space, a if space == "param" else a - window
     return "global", a
@@ -170,7 +176,9 @@ def _locate_global(group, a, size):
     if a.__class__ is not ND:
         region = group.device.memory.find(a, a + size)
         if region is None:
-            raise Fault(f"global access out of bounds: address {a:#x}, {size} bytes, {group.device.memory.describe(a)}")
+            raise Fault(
+                f"global access out of bounds: address {a:#x}, {size} bytes, {group.device.memory.describe(a)}"
+            )
         if a % size:
             raise Fault(f"misaligned global access: address {a:#x}, {size} bytes")
         return region, a - region.base
@@ -180,7 +188,9 @@ def _locate_global(group, a, size):
         bad = next((int(x) for x in a if group.device.memory.find(int(x), int(x) + size) is None), None)
         if bad is None:
             return None, a  # the lanes reach several buffers
-        raise Fault(f"global access out of bounds: address {bad:#x}, {size} bytes, {group.device.memory.describe(bad)}")
+        raise Fault(
+            f"global access out of bounds: address {bad:#x}, {size} bytes, {group.device.memory.describe(bad)}"
+        )
     offset = a - np.uint64(region.base)
     if int(np.bitwise_or.reduce(a)) & (size - 1):
         bad = next(int(x) for x in a if int(x) % size)
@@ -206,7 +216,9 @@ def _locate_shared(group, a, size):
     target = cta.peers[rank].shared
     low = offset if offset.__class__ is not ND else int(offset.min())
     if high + size > target.size or low < target.first:
-        raise Fault(f"shared access out of bounds: offset {high:#x}, {size} bytes of {target.size} (user memory starts at {target.first:#x})")
+        raise Fault(
+            f"shared access out of bounds: offset {high:#x}, {size} bytes of {target.size} (user memory starts at {target.first:#x})"
+        )
     if both & (size - 1):
         raise Fault(f"misaligned shared access: offset {high:#x}, {size} bytes")
     return target, offset
@@ -246,7 +258,9 @@ def load(group, m, a, size, count, space, polls):
 def _each_lane(group, m, x, size, count, space):
     """The rare access whose lanes reach several buffers or CTAs: lane by lane."""
     out = np.zeros((count, group.lanes), _WIDTHS[size])
-    for lane, address in zip(np.flatnonzero(m) if m is not None else range(group.lanes), x.tolist(), strict=True):
+    for lane, address in zip(
+        np.flatnonzero(m) if m is not None else range(group.lanes), x.tolist(), strict=True
+    ):
         region, offset = locate(group, m, address, size * count, space)
         out[:, lane] = region.view(size)[offset // size : offset // size + count]
     return tuple(out)
@@ -276,7 +290,9 @@ def store(group, m, a, values, size, space, strong=False):
     kind = _WIDTHS[size]
     if uniform:
         for i, v in enumerate(values):
-            view[offset // size + i] = wrap(lane_of(v, -1 if m is None else int(np.flatnonzero(m)[-1])), 8 * size)
+            view[offset // size + i] = wrap(
+                lane_of(v, -1 if m is None else int(np.flatnonzero(m)[-1])), 8 * size
+            )
         return
     index = (offset // offset.dtype.type(size)).astype(np.int64)
     for i, v in enumerate(values):
@@ -350,5 +366,3 @@ def atomic(group, m, a, values, operation, kind, space, returns):
         if group.device.observers:
             group.device.observe_atomic(group, lane, region, offset, size)
     return old_values
-
-

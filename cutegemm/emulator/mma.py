@@ -77,7 +77,9 @@ def stmatrix(group, m, a, values, trans, generic) -> None:
     if trans:
         tiles = np.ascontiguousarray(words).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
         words = np.ascontiguousarray(tiles).view(np.uint32)
-    region.view(16)[(offset >> offset.dtype.type(4)).astype(np.int64)] = np.ascontiguousarray(words).view("V16").ravel()
+    region.view(16)[(offset >> offset.dtype.type(4)).astype(np.int64)] = (
+        np.ascontiguousarray(words).view("V16").ravel()
+    )
 
 
 def _fragment(group, registers, kind: str, halves: int) -> np.ndarray:
@@ -96,7 +98,9 @@ def mma_sync(group, shape, a_type, d_type, c_type, a, b, c):
     if len(a) * 8 != k * ITEM_BYTES[a_type] or {d_type, c_type} - {"f32", "f16"}:
         raise Fault(f"mma.sync {shape} of {a_type} into {d_type} is not emulated")
     warps = len(group.warps)
-    product = _fragment(group, a, a_type, 2) @ _fragment(group, b, a_type, 1).transpose(0, 2, 1)  # (warps, 16, 8)
+    product = _fragment(group, a, a_type, 2) @ _fragment(group, b, a_type, 1).transpose(
+        0, 2, 1
+    )  # (warps, 16, 8)
     if c_type == "f32":
         old = np.stack([_vector(group, x).view(np.float32).reshape(warps, 8, 4) for x in c], -1)
         old = old.reshape(warps, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(warps, 16, 8)
@@ -106,12 +110,19 @@ def mma_sync(group, shape, a_type, d_type, c_type, a, b, c):
     out = product + old
     if d_type == "f32":
         parts = out.reshape(warps, 2, 8, 4, 2)
-        return [np.ascontiguousarray(parts[:, i >> 1, :, :, i & 1]).reshape(-1).view(np.uint32) for i in range(4)]
+        return [
+            np.ascontiguousarray(parts[:, i >> 1, :, :, i & 1]).reshape(-1).view(np.uint32) for i in range(4)
+        ]
     halves = np.ascontiguousarray(out.astype(np.float16)).view(np.uint32).reshape(warps, 2, WARP)
     return [np.ascontiguousarray(halves[:, i]).reshape(-1) for i in range(2)]
 
 
-_TILES = {"a": lambda m, n, k: (m, k), "b": lambda m, n, k: (k, n), "c": lambda m, n, k: (m, n), "d": lambda m, n, k: (m, n)}
+_TILES = {
+    "a": lambda m, n, k: (m, k),
+    "b": lambda m, n, k: (k, n),
+    "c": lambda m, n, k: (m, n),
+    "d": lambda m, n, k: (m, n),
+}
 _REGISTERS = {("f16", "a"): 8, ("f16", "b"): 8, ("bf16", "a"): 4, ("bf16", "b"): 4, ("f32", "c"): 8, ("f32", "d"): 8,
               ("f16", "c"): 4, ("f16", "d"): 4}  # fmt: skip
 

@@ -162,7 +162,9 @@ class _Reader:
 
     def _module_variables(self, start: int, end: int) -> None:
         for statement in self.text[start:end].split(";"):
-            m = re.search(r"(\.(?:extern|visible|weak|common)\s+)*\.(shared|const|global)\s.*", statement, re.S)
+            m = re.search(
+                r"(\.(?:extern|visible|weak|common)\s+)*\.(shared|const|global)\s.*", statement, re.S
+            )
             if m:
                 var = _variable(m[0].strip())
                 self.variables[var.name] = var

@@ -71,7 +71,9 @@ class Program:
 
 def bits_of(kind: str) -> int:
     """Width in bits of a PTX type name."""
-    return _BITS.get(kind) or int(re.sub(r"\D", "", kind.removesuffix("x2"))) * (2 if kind.endswith("x2") else 1)
+    return _BITS.get(kind) or int(re.sub(r"\D", "", kind.removesuffix("x2"))) * (
+        2 if kind.endswith("x2") else 1
+    )
 
 
 def translate(kernel: Kernel) -> Program:
@@ -85,7 +87,12 @@ def translate(kernel: Kernel) -> Program:
 
     blocks, targets = blocks_of(kernel)
     slots, locals_, lists, views = _allocate(kernel, blocks)
-    half = {_list_of(i) for b in blocks for i in b.code if i.op.startswith("wgmma.mma_async") and i.parts[5] == "f16"}
+    half = {
+        _list_of(i)
+        for b in blocks
+        for i in b.code
+        if i.op.startswith("wgmma.mma_async") and i.parts[5] == "f16"
+    }
     program = Program(kernel, blocks, slots, lists, [regs in half for regs in lists])
     _layout(program)
     text = []
@@ -115,7 +122,9 @@ def _layout(program: Program) -> None:
     """Offsets of static shared and local variables; an extern array starts after the static ones."""
     sizes = {"shared": 0, "local": 0}
     offsets = {"shared": program.shared_offset, "local": program.local_offset}
-    used = {word for b in program.blocks for i in b.code for o in i.operands for word in re.findall(r"[\w$]+", o)}
+    used = {
+        word for b in program.blocks for i in b.code for o in i.operands for word in re.findall(r"[\w$]+", o)
+    }
     externs = []
     for var in program.kernel.variables.values():
         if var.space not in sizes or var.name not in used:
@@ -127,7 +136,9 @@ def _layout(program: Program) -> None:
         offsets[var.space][var.name] = start
         sizes[var.space] = start + var.size
     align = max((v.align for v in externs), default=1)
-    program.shared_size = -(-sizes["shared"] // min(align, 16)) * min(align, 16) if externs else sizes["shared"]
+    program.shared_size = (
+        -(-sizes["shared"] // min(align, 16)) * min(align, 16) if externs else sizes["shared"]
+    )
     for var in externs:
         program.shared_offset[var.name] = program.shared_size
     program.local_size = sizes["local"]
@@ -183,7 +194,15 @@ def _allocate(kernel: Kernel, blocks: list[Block]):
 class Emitter:
     """Writes the Python of one block. Emitters ask it for operands and hand it results."""
 
-    def __init__(self, program: Program, targets: dict[str, int], locals_: set[str], views: dict, number: int, masked: bool):
+    def __init__(
+        self,
+        program: Program,
+        targets: dict[str, int],
+        locals_: set[str],
+        views: dict,
+        number: int,
+        masked: bool,
+    ):
         self.program, self.kernel, self.targets = program, program.kernel, targets
         self.locals, self.views, self.number = locals_, views, number
         self.mask: str | None = "m" if masked else None
@@ -199,7 +218,9 @@ class Emitter:
             except (Unknown, KeyError, IndexError, ValueError, AttributeError) as e:
                 if isinstance(e, EmulatorError):
                     raise
-                raise EmulatorError(f"ptx line {ins.line}: {str(ins)[:200]}: the emulator does not know this instruction ({e})") from e
+                raise EmulatorError(
+                    f"ptx line {ins.line}: {str(ins)[:200]}: the emulator does not know this instruction ({e})"
+                ) from e
             self.origin += [ins] * (len(self.lines) - len(self.origin))
         if not block.code or not (is_branch(block.code[-1])):
             self.line(f"return {self.number + 1}")
@@ -241,7 +262,9 @@ class Emitter:
             self.line(f"return {target}")
             return
         p, negate = ins.guard
-        self.line(f"return G.branch({self.src(p, 1)}, {negate}, {target}, {self.number + 1}, {block.meet}, {block.splits}, m)")
+        self.line(
+            f"return G.branch({self.src(p, 1)}, {negate}, {target}, {self.number + 1}, {block.meet}, {block.splits}, m)"
+        )
 
     # ---- operands
 
@@ -280,7 +303,11 @@ class Emitter:
         program = self.program
         if x.startswith("%"):
             name = x[1:]
-            return f"special(G, '{name}')" if name.startswith(("clock", "globaltimer")) else f"G.special['{name}']"
+            return (
+                f"special(G, '{name}')"
+                if name.startswith(("clock", "globaltimer"))
+                else f"G.special['{name}']"
+            )
         if x in self.params:
             return str(self.params[x])
         if x in program.shared_offset:
@@ -331,4 +358,6 @@ class Emitter:
         if self.mask is None or (name in self.locals and self.mask == "m"):
             self.line(f"{place} = {expression}")
         else:
-            self.line(f"{place} = mrg({self.mask}, {expression}, {place}, {'BOOL' if width == 1 else f'U{width}'})")
+            self.line(
+                f"{place} = mrg({self.mask}, {expression}, {place}, {'BOOL' if width == 1 else f'U{width}'})"
+            )

@@ -100,7 +100,11 @@ class Detector:
         cell = self.cell
         if offset.__class__ is not ND:
             first = int(offset) // cell
-            return Where(slice(first, (int(offset) + size - 1) // cell + 1), first, (int(offset) + size - 1) // cell + 1)
+            return Where(
+                slice(first, (int(offset) + size - 1) // cell + 1),
+                first,
+                (int(offset) + size - 1) // cell + 1,
+            )
         first = np.unique(offset.astype(np.int64)) // cell
         count = max(size // cell, 1)
         index = first if count == 1 else (first[:, None] + np.arange(count)).ravel()
@@ -138,7 +142,9 @@ class Detector:
         passed[1] |= t.fenced
         t.renew()
 
-    def check(self, region, where: Where, write: bool, segment: int, knowledge: int, fenced: int, reader, group) -> None:
+    def check(
+        self, region, where: Where, write: bool, segment: int, knowledge: int, fenced: int, reader, group
+    ) -> None:
         """Record an access and report those it races with. `reader` names an asynchronous reader's row."""
         shadow = self.shadow(region)
         index = where.index
@@ -156,11 +162,15 @@ class Detector:
             return
         for row in shadow.readers.values():
             if row[1] < where.last and where.first < row[2]:
-                self._compare(row[0][index], region, where, write, False, segment, knowledge, fenced, asynchronous)
+                self._compare(
+                    row[0][index], region, where, write, False, segment, knowledge, fenced, asynchronous
+                )
                 row[0][index] = -1
         shadow.writer[index] = segment
 
-    def _compare(self, before, region, where, write, was_write, segment, knowledge, fenced, asynchronous) -> None:
+    def _compare(
+        self, before, region, where, write, was_write, segment, knowledge, fenced, asynchronous
+    ) -> None:
         if not before.size:
             return
         first = int(before[0])
@@ -273,7 +283,9 @@ class WarpTracker:
         if bar.init != self.current and not self.known() >> bar.init & 1:
             self.detector.add("mbarrier used before its initialisation is visible", str(bar).split(" (")[0])
         elif asynchronous and not (bar.fenced or self.fenced >> bar.init & 1):
-            self.detector.add("mbarrier initialised without a fence before a bulk copy uses it", str(bar).split(" (")[0])
+            self.detector.add(
+                "mbarrier initialised without a fence before a bulk copy uses it", str(bar).split(" (")[0]
+            )
 
     def arrive(self, bars: list) -> None:
         """mbarrier.arrive."""
@@ -312,14 +324,19 @@ class WarpTracker:
         token = AsyncOp(self, self.detector.segment("wgmma", self.group, False))
         n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
         if not self.ordered or where in self.stale:
-            self.detector.add("missing wgmma.fence", f"none between the accumulators' last use by {self.detector.segments[token.number].who} and wgmma")
+            self.detector.add(
+                "missing wgmma.fence",
+                f"none between the accumulators' last use by {self.detector.segments[token.number].who} and wgmma",
+            )
         cta, first = self.group.cta, self.group.warps[0] % 4
         if not isinstance(a, tuple):
             chunks = operand_chunks(_first(a), 64, k * ITEM_BYTES[a_type], trans_a, ITEM_BYTES[a_type])
             if not trans_a:  # a warp reads its 16 rows
                 chunks = chunks[16 * first : 16 * first + 16]
             token.read_shared(cta, chunks)
-        token.read_shared(cta, operand_chunks(_first(b), n, k * ITEM_BYTES[b_type], trans_b, ITEM_BYTES[b_type]))
+        token.read_shared(
+            cta, operand_chunks(_first(b), n, k * ITEM_BYTES[b_type], trans_b, ITEM_BYTES[b_type])
+        )
         self.pending.setdefault(where, set()).add(token.number)
         return token
 
@@ -341,7 +358,10 @@ class WarpTracker:
         """A register of an accumulator list is read or written."""
         if self.pending.get(index):
             verb = "written" if write else "read"
-            self.detector.add("wgmma register used before its wait", f"accumulators {verb} by CTA {self.group.cta.index} warp {self.group.warps[0]}")
+            self.detector.add(
+                "wgmma register used before its wait",
+                f"accumulators {verb} by CTA {self.group.cta.index} warp {self.group.warps[0]}",
+            )
         if not write:  # compilers put the zeroing moves behind the fence, so writes say nothing
             self.stale.add(index)
 
@@ -379,7 +399,16 @@ class AsyncOp:
         detector, group = self.tracker.detector, self.tracker.group
         what = detector.segments[self.number].what
         where = detector.chunks(chunks)
-        detector.check(cta.shared, where, write, self.number, self.knowledge, self.fenced, (what, group.cta.index, group.warps[0]), group)
+        detector.check(
+            cta.shared,
+            where,
+            write,
+            self.number,
+            self.knowledge,
+            self.fenced,
+            (what, group.cta.index, group.warps[0]),
+            group,
+        )
 
     def uses(self, bar) -> None:
         """The operation will complete on an mbarrier."""
@@ -393,5 +422,3 @@ class AsyncOp:
 
 def _first(x) -> int:
     return int(x[0]) if x.__class__ is ND else x
-
-

@@ -20,7 +20,16 @@ from cutegemm.emulator.program import PARAM_WINDOW, RANK_SHIFT
 from cutegemm.emulator.values import ND
 
 # Type code of the packed map -> (name, bytes). Not the numbers of CUtensorMapDataType.
-TYPES = {0: ("u8", 1), 1: ("u16", 2), 2: ("u32", 4), 4: ("u64", 8), 6: ("f16", 2), 7: ("f32", 4), 9: ("f64", 8), 10: ("bf16", 2)}
+TYPES = {
+    0: ("u8", 1),
+    1: ("u16", 2),
+    2: ("u32", 4),
+    4: ("u64", 8),
+    6: ("f16", 2),
+    7: ("f32", 4),
+    9: ("f64", 8),
+    10: ("bf16", 2),
+}
 SWIZZLE_BYTES = (0, 32, 64, 128)
 _SWIZZLE_MASK = (0, 1, 3, 7)  # 16-byte chunks within the span that take part
 GLOBAL_ALIGN = 16  # bytes; base, strides and the box's first byte (the last measured: anything else is an illegal instruction)
@@ -72,17 +81,27 @@ def decode(raw: bytes) -> TensorMap:
     kind, item = TYPES[code]
     low = [w[1] >> 32, w[2] & 0xFFFFFFFF, w[2] >> 32, w[3] & 0xFFFFFFFF]
     strides = [(s | (w[3] >> 32 + 4 * i & 15) << 32) * 16 for i, s in enumerate(low)]
-    dims = [(w[4] & 0xFFFFFFFF) + 1, (w[4] >> 32) + 1, (w[5] & 0xFFFFFFFF) + 1, (w[5] >> 32) + 1, (w[6] & 0xFFFFFFFF) + 1]
+    dims = [
+        (w[4] & 0xFFFFFFFF) + 1,
+        (w[4] >> 32) + 1,
+        (w[5] & 0xFFFFFFFF) + 1,
+        (w[5] >> 32) + 1,
+        (w[6] & 0xFFFFFFFF) + 1,
+    ]
     box = [(w[6] >> 56) + 1] + [(w[7] >> 8 * i & 255) + 1 for i in range(4)]
     steps = [(w[6] >> 32 + 3 * i & 7) + 1 for i in range(5)]
     made = TensorMap(w[0], kind, item, tuple(dims[:rank]), tuple(strides[: rank - 1]), tuple(box[:rank]),
                      tuple(steps[:rank]), w[1] >> 13 & 3, w[1] >> 11 & 3, bool(w[1] >> 15 & 1))  # fmt: skip
     if made.interleave or any(s != 1 for s in made.element_strides) or w[1] >> 19 & 3:
-        raise Fault(f"tensor map: interleave, element strides and swizzle atomicity are not emulated ({made})")
+        raise Fault(
+            f"tensor map: interleave, element strides and swizzle atomicity are not emulated ({made})"
+        )
     if made.inner_bytes % 16:
         raise Fault(f"tensor map: box row of {made.inner_bytes} bytes is not a multiple of 16 ({made})")
     if made.swizzle and made.inner_bytes > SWIZZLE_BYTES[made.swizzle]:
-        raise Fault(f"tensor map: box row of {made.inner_bytes} bytes exceeds the {SWIZZLE_BYTES[made.swizzle]}-byte swizzle ({made})")
+        raise Fault(
+            f"tensor map: box row of {made.inner_bytes} bytes exceeds the {SWIZZLE_BYTES[made.swizzle]}-byte swizzle ({made})"
+        )
     return made
 
 
@@ -93,7 +112,15 @@ def encode(t: TensorMap) -> bytes:
     strides = [s // 16 for s in pad(t.strides, 4, 0)]
     dims = [d - 1 for d in pad(t.dims, 5, 1)]
     box = [b - 1 for b in pad(t.box, 5, 1)]
-    w = [t.base, 2 | (len(t.dims) - 1) << 4 | code << 7 | t.swizzle << 13 | int(t.nan_fill) << 15 | (strides[0] & 0xFFFFFFFF) << 32]
+    w = [
+        t.base,
+        2
+        | (len(t.dims) - 1) << 4
+        | code << 7
+        | t.swizzle << 13
+        | int(t.nan_fill) << 15
+        | (strides[0] & 0xFFFFFFFF) << 32,
+    ]
     w.append((strides[1] & 0xFFFFFFFF) | (strides[2] & 0xFFFFFFFF) << 32)
     w.append((strides[3] & 0xFFFFFFFF) | sum((s >> 32 & 15) << 32 + 4 * i for i, s in enumerate(strides)))
     w.append(dims[0] | dims[1] << 32)
@@ -123,12 +150,16 @@ class Tensor:
         extent = t.dims[0] * t.item + sum((d - 1) * s for d, s in zip(t.dims[1:], t.strides, strict=True))
         region = device.memory.find(t.base, t.base + extent)
         if region is None:
-            raise Fault(f"tensor map reaches {extent} bytes from {t.base:#x}, {device.memory.describe(t.base)}: {t}")
+            raise Fault(
+                f"tensor map reaches {extent} bytes from {t.base:#x}, {device.memory.describe(t.base)}: {t}"
+            )
         if t.base % GLOBAL_ALIGN:
             raise Fault(f"tensor map base {t.base:#x} is not {GLOBAL_ALIGN}-byte aligned")
         self.region = region
         shape = [t.dims[0] * t.item, *t.dims[1:]][::-1]
-        self.view = np.lib.stride_tricks.as_strided(region.data[t.base - region.base :], shape, [*t.strides[::-1], 1])
+        self.view = np.lib.stride_tricks.as_strided(
+            region.data[t.base - region.base :], shape, [*t.strides[::-1], 1]
+        )
 
     def clip(self, at: tuple[int, ...]):
         """Slices of the tensor and of the box for a box at element coordinates `at`."""
@@ -173,7 +204,10 @@ def _reduce(old: np.ndarray, new: np.ndarray, t: TensorMap, operation: str) -> n
     if t.kind == "f32" and operation == "add":
         out = (a.view(np.float32) + b.view(np.float32)).view(kind)
     else:
-        flat = [atomic_update(operation, t.kind, x, [y]) for x, y in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)]
+        flat = [
+            atomic_update(operation, t.kind, x, [y])
+            for x, y in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)
+        ]
         out = np.array(flat, kind).reshape(a.shape)
     return out.view(np.uint8)
 
@@ -215,11 +249,15 @@ def _box_check(tensor: Tensor, at: tuple[int, ...], offset: int, region: Region)
         raise Fault(f"tensor copy with {len(at)} coordinates of a rank-{len(t.dims)} map")
     first = (at[0] ^ 0x80000000) - 0x80000000
     if first * t.item % GLOBAL_ALIGN:
-        raise Fault(f"illegal instruction: a box starts at element {first} of {t.kind}, whose byte is not {GLOBAL_ALIGN}-byte aligned")
+        raise Fault(
+            f"illegal instruction: a box starts at element {first} of {t.kind}, whose byte is not {GLOBAL_ALIGN}-byte aligned"
+        )
     if offset % SHARED_ALIGN:
         raise Fault(f"tensor copy at shared offset {offset:#x} is not {SHARED_ALIGN}-byte aligned")
     if offset < region.first or offset + t.box_bytes > region.size:
-        raise Fault(f"tensor copy of {t.box_bytes} bytes at shared offset {offset:#x} leaves shared memory ({region.size} bytes)")
+        raise Fault(
+            f"tensor copy of {t.box_bytes} bytes at shared offset {offset:#x} leaves shared memory ({region.size} bytes)"
+        )
 
 
 def tensor_load(group, m, destination, tensor_map, at, barrier, multicast) -> None:
@@ -236,10 +274,14 @@ def tensor_load(group, m, destination, tensor_map, at, barrier, multicast) -> No
         chunks = box_chunks(offset, tensor.map.rows, tensor.map.inner_bytes, tensor.map.swizzle)
         bars = [peers[r].mbarriers.get(bar & OFFSET_MASK) for r in ranks]
         if None in bars:
-            raise Fault(f"tensor load completes on shared offset {bar & OFFSET_MASK:#x}, where no mbarrier was initialised")
+            raise Fault(
+                f"tensor load completes on shared offset {bar & OFFSET_MASK:#x}, where no mbarrier was initialised"
+            )
         _announce(token, [peers[r] for r in ranks], bars, chunks)
         group.device.count_load(group, tensor.map, len(ranks))
-        group.device.submit(functools.partial(_finish_load, tensor, tuple(c), chunks, [peers[r] for r in ranks], bars, token))
+        group.device.submit(
+            functools.partial(_finish_load, tensor, tuple(c), chunks, [peers[r] for r in ranks], bars, token)
+        )
 
 
 def _announce(token, ctas, bars, chunks) -> None:
@@ -330,14 +372,20 @@ def bulk_load(group, m, destination, source, size, barrier, multicast) -> None:
         region = group.device.memory.find(s, s + n)
         offset = d & OFFSET_MASK
         if region is None or s % 16 or offset % 16 or n % 16:
-            raise Fault(f"bulk copy of {n} bytes from {s:#x} to shared offset {offset:#x}: {group.device.memory.describe(s)}, or not 16-byte aligned")
+            raise Fault(
+                f"bulk copy of {n} bytes from {s:#x} to shared offset {offset:#x}: {group.device.memory.describe(s)}, or not 16-byte aligned"
+            )
         peers = group.cta.peers
         ranks = [d >> RANK_SHIFT & 0xFF] if mask is None else [r for r in range(len(peers)) if mask >> r & 1]
         chunks = np.arange(offset // 16, (offset + n) // 16)
         token = None if group.tracker is None else group.tracker.issue("bulk load")
         bars = [peers[r].mbarriers[bar & OFFSET_MASK] for r in ranks]
         _announce(token, [peers[r] for r in ranks], bars, chunks)
-        group.device.submit(functools.partial(_finish_bulk, region, s - region.base, n, chunks, [peers[r] for r in ranks], bars, token))
+        group.device.submit(
+            functools.partial(
+                _finish_bulk, region, s - region.base, n, chunks, [peers[r] for r in ranks], bars, token
+            )
+        )
 
 
 def _finish_bulk(region: Region, start: int, size: int, chunks, ctas, bars, token) -> None:
@@ -353,7 +401,9 @@ def bulk_store(group, m, destination, source, size) -> None:
         region = group.device.memory.find(d, d + n)
         offset = s & OFFSET_MASK
         if region is None or d % 16 or offset % 16 or n % 16:
-            raise Fault(f"bulk copy of {n} bytes from shared offset {offset:#x} to {d:#x}: {group.device.memory.describe(d)}, or not 16-byte aligned")
+            raise Fault(
+                f"bulk copy of {n} bytes from shared offset {offset:#x} to {d:#x}: {group.device.memory.describe(d)}, or not 16-byte aligned"
+            )
         chunks = np.arange(offset // 16, (offset + n) // 16)
         token = None if group.tracker is None else group.tracker.issue("bulk store")
         if token is not None:

@@ -58,7 +58,9 @@ def mrg(mask, new, old, dtype):
         return new
     if new.__class__ is not ND and old.__class__ is not ND and new == old:
         return new
-    return np.where(mask, new if new.__class__ is ND else dtype(new), old if old.__class__ is ND else dtype(old))
+    return np.where(
+        mask, new if new.__class__ is ND else dtype(new), old if old.__class__ is ND else dtype(old)
+    )
 
 
 def lane_mask(p, negate, mask):
@@ -93,8 +95,12 @@ def shl(a, b, bits):
         return (a << b) & ((1 << bits) - 1) if b < bits else 0
     kind = UINT[bits]
     amount = np.minimum(b, bits - 1) if b.__class__ is ND else min(b, bits - 1)
-    out = (a if a.__class__ is ND else kind(a)) << (amount.astype(kind) if b.__class__ is ND else kind(amount))
-    return np.where(b < bits, out, kind(0)) if b.__class__ is ND else (out if b < bits else np.zeros_like(out))
+    out = (a if a.__class__ is ND else kind(a)) << (
+        amount.astype(kind) if b.__class__ is ND else kind(amount)
+    )
+    return (
+        np.where(b < bits, out, kind(0)) if b.__class__ is ND else (out if b < bits else np.zeros_like(out))
+    )
 
 
 def shr(a, b, bits, signed):
@@ -105,11 +111,17 @@ def shr(a, b, bits, signed):
         return (a >> min(b, bits)) & ((1 << bits) - 1)
     kind = SINT[bits] if signed else UINT[bits]
     amount = np.minimum(b, bits - 1).astype(kind) if b.__class__ is ND else kind(min(b, bits - 1))
-    base = a.view(kind) if a.__class__ is ND else kind((a ^ (1 << bits - 1)) - (1 << bits - 1) if signed else a)
+    base = (
+        a.view(kind) if a.__class__ is ND else kind((a ^ (1 << bits - 1)) - (1 << bits - 1) if signed else a)
+    )
     out = (base >> amount).view(UINT[bits])
     if signed:
         return out
-    return np.where(b < bits, out, UINT[bits](0)) if b.__class__ is ND else (out if b < bits else np.zeros_like(out))
+    return (
+        np.where(b < bits, out, UINT[bits](0))
+        if b.__class__ is ND
+        else (out if b < bits else np.zeros_like(out))
+    )
 
 
 def _wide(x, bits, signed):
@@ -183,7 +195,9 @@ def bfe(a, pos, length, bits, signed):
     scalar = not any(v.__class__ is ND for v in (a, pos, length))
     n = 1 if scalar else next(len(v) for v in (a, pos, length) if v.__class__ is ND)
     out = []
-    for x, p, size in zip(*(np.broadcast_to(np.asarray(v), n).tolist() for v in (a, pos, length)), strict=True):
+    for x, p, size in zip(
+        *(np.broadcast_to(np.asarray(v), n).tolist() for v in (a, pos, length)), strict=True
+    ):
         p, size = p & 0xFF, size & 0xFF
         top = min(p + size - 1, bits - 1)
         field = (x >> p) & ((1 << min(size, bits)) - 1) if p < bits else 0
@@ -196,7 +210,10 @@ def bfe(a, pos, length, bits, signed):
 def bfi(field, base, pos, length, bits):
     """Bit field insert (PTX ISA 9.7.1.21); position and length uniform or per lane."""
     one = UINT[bits](1) if any(v.__class__ is ND for v in (pos, length)) else 1
-    mask = wrap((shl(one if one.__class__ is int else np.full(_lanes(pos, length), 1, UINT[bits]), length, bits) - 1), bits)
+    mask = wrap(
+        (shl(one if one.__class__ is int else np.full(_lanes(pos, length), 1, UINT[bits]), length, bits) - 1),
+        bits,
+    )
     mask = shl(mask, pos, bits)
     if mask.__class__ is not ND:
         inverse = ~mask & ((1 << bits) - 1)
@@ -245,7 +262,9 @@ def byte_permute(a, b, selector):
 
 def funnel(low, high, shift, left, clamp):
     """shf.l/r: the 64 bits {high, low} shifted by wrapped or clamped `shift`; the upper or lower half."""
-    amount = np.minimum(shift, 32) if clamp and shift.__class__ is ND else min(shift, 32) if clamp else shift & 31
+    amount = (
+        np.minimum(shift, 32) if clamp and shift.__class__ is ND else min(shift, 32) if clamp else shift & 31
+    )
     both = pack([low, high], 32)
     out = shr(shl(both, amount, 64), 32, 64, False) if left else shr(both, amount, 64, False)
     return wrap(out, 32)

@@ -33,7 +33,13 @@ def shuffle(group, m, a, b, c, mode):
     if a.__class__ is not ND and mode == "idx":
         return a, True
     a = vector(group, a)
-    if mode == "idx" and b.__class__ is not ND and c.__class__ is not ND and (c >> 8) & 31 == 0 and c & 31 == 31:
+    if (
+        mode == "idx"
+        and b.__class__ is not ND
+        and c.__class__ is not ND
+        and (c >> 8) & 31 == 0
+        and c & 31 == 31
+    ):
         rows = a.reshape(-1, WARP)
         return settle(group, np.repeat(rows[:, b & 31], WARP)), True
     lane = group.lane.astype(np.int64)

@@ -18,7 +18,12 @@ import numpy as np
 from cutegemm.emulator.memory import Fault
 from cutegemm.emulator.values import ND
 
-_MODES = {0: (0, 16), 1: (3, 128), 2: (2, 64), 3: (1, 32)}  # descriptor field -> (swizzle mode, row pitch in bytes)
+_MODES = {
+    0: (0, 16),
+    1: (3, 128),
+    2: (2, 64),
+    3: (1, 32),
+}  # descriptor field -> (swizzle mode, row pitch in bytes)
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 
 
@@ -60,7 +65,9 @@ def _matrix(group, index: int) -> Accumulators:
     made = group.matrices[index]
     if made is None:
         half = group.program.half_lists[index]
-        made = group.matrices[index] = Accumulators(len(group.warps), len(group.program.accumulators[index]), half)
+        made = group.matrices[index] = Accumulators(
+            len(group.warps), len(group.program.accumulators[index]), half
+        )
     return made
 
 
@@ -138,7 +145,11 @@ def _fp8_table(kind: str) -> np.ndarray:
         mantissa_bits = 7 - exponent_bits
         e, f = p >> mantissa_bits & ((1 << exponent_bits) - 1), p & ((1 << mantissa_bits) - 1)
         bias = (1 << exponent_bits - 1) - 1
-        value = f * 2.0 ** (1 - bias - mantissa_bits) if e == 0 else (1 + f / (1 << mantissa_bits)) * 2.0 ** (e - bias)
+        value = (
+            f * 2.0 ** (1 - bias - mantissa_bits)
+            if e == 0
+            else (1 + f / (1 << mantissa_bits)) * 2.0 ** (e - bias)
+        )
         if kind == "e4m3" and p & 0x7F == 0x7F:
             value = np.nan
         if kind == "e5m2" and e == 31:
@@ -182,8 +193,18 @@ class Product:
 
     def join(self, other: Product) -> bool:
         """Append a product that only accumulates further onto the same registers."""
-        same = self.where == other.where and self.form == other.form and other.scale is True and self.token is None
-        if not same or len(self.a) >= 8 or isinstance(self.a[0], tuple) or any(x.__class__ is ND for x in (*other.a, *other.b, *self.a, *self.b)):
+        same = (
+            self.where == other.where
+            and self.form == other.form
+            and other.scale is True
+            and self.token is None
+        )
+        if (
+            not same
+            or len(self.a) >= 8
+            or isinstance(self.a[0], tuple)
+            or any(x.__class__ is ND for x in (*other.a, *other.b, *self.a, *self.b))
+        ):
             return False
         self.a += other.a
         self.b += other.b
@@ -253,7 +274,9 @@ def warpgroups(group):
     out, i = [], 0
     while i < len(group.warps):
         n = 1
-        while i + n < len(group.warps) and group.warps[i + n] == group.warps[i] + n and (group.warps[i] + n) % 4:
+        while (
+            i + n < len(group.warps) and group.warps[i + n] == group.warps[i] + n and (group.warps[i] + n) % 4
+        ):
             n += 1
         start = 16 * (group.warps[i] % 4)
         out.append((i, slice(start, start + 16 * n), n))

@@ -80,5 +80,3 @@ def unary_on_lanes(instructions: str, *inputs: np.ndarray, out_bits: int = 32) -
         arrays.append(aligned(32, np.uint32))
     run(body, arrays, threads=count)
     return out
-
-

@@ -23,7 +23,12 @@ SHARED_BYTES = 2 * 2 * 8192 + 64 * 64 * 4 + 64 + 1024  # two stages of A and B, 
 def compiled(bug: str = "") -> Kernel:
     """The kernel, with one `BUG_...` macro defined unless `bug` is empty."""
     (status, program) = nvrtc.nvrtcCreateProgram(SOURCE.read_bytes(), b"pipeline.cu", 0, [], [])
-    options = [b"--gpu-architecture=sm_90a", b"--std=c++17", b"-lineinfo", *([f"-DBUG_{bug}".encode()] if bug else [])]
+    options = [
+        b"--gpu-architecture=sm_90a",
+        b"--std=c++17",
+        b"-lineinfo",
+        *([f"-DBUG_{bug}".encode()] if bug else []),
+    ]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
@@ -64,21 +69,33 @@ def matrix_map(x: np.ndarray, kind: str, box: tuple[int, int], swizzle: int) -> 
     """Tensor map of a row-major matrix."""
     rows, columns = x.shape
     item = x.dtype.itemsize
-    return encode(TensorMap(x.ctypes.data, kind, item, (columns, rows), (columns * item,), box, (1, 1), swizzle, 0, False))
+    return encode(
+        TensorMap(
+            x.ctypes.data, kind, item, (columns, rows), (columns * item,), box, (1, 1), swizzle, 0, False
+        )
+    )
 
 
-def run_pipeline(kernel: Kernel, shape=(192, 128, 200), *, ctas: int = 2, box_rows: int = 64, **options) -> Outcome:
+def run_pipeline(
+    kernel: Kernel, shape=(192, 128, 200), *, ctas: int = 2, box_rows: int = 64, **options
+) -> Outcome:
     """Run D = A * B^T of a shape (M, N, K) and compare with NumPy."""
     m, n, k = shape
     rng = np.random.default_rng(3)
-    a, b, d = aligned(m * k, np.uint16).reshape(m, k), aligned(n * k, np.uint16).reshape(n, k), aligned(m * n, np.float32, np.nan).reshape(m, n)
+    a, b, d = (
+        aligned(m * k, np.uint16).reshape(m, k),
+        aligned(n * k, np.uint16).reshape(n, k),
+        aligned(m * n, np.float32, np.nan).reshape(m, n),
+    )
     a[...], b[...] = to_bf16(rng.standard_normal((m, k))), to_bf16(rng.standard_normal((n, k)))
     columns, tiles = -(-n // 64), -(-m // 64) * -(-n // 64)
     number = lambda x, size=4: int(x).to_bytes(size, "little")  # noqa: E731
     params = [matrix_map(a, "bf16", (64, box_rows), 3), matrix_map(b, "bf16", (64, 64), 3), matrix_map(d, "f32", (64, 64), 0),
               number(tiles), number(columns), number(-(-k // 64)), number(d.ctypes.data + d.nbytes, 8)]  # fmt: skip
     buffers = [Buffer(x.ctypes.data, x.nbytes, name) for x, name in ((a, "A"), (b, "B"), (d, "D"))]
-    what = Launch(grid=(ctas, 1, 1), block=(160, 1, 1), smem_bytes=SHARED_BYTES, params=params, buffers=buffers)
+    what = Launch(
+        grid=(ctas, 1, 1), block=(160, 1, 1), smem_bytes=SHARED_BYTES, params=params, buffers=buffers
+    )
     want = from_bf16(a).astype(np.float64) @ from_bf16(b).astype(np.float64).T
     try:
         report = launch(kernel, what, Options(max_seconds=30, **options))

@@ -25,7 +25,9 @@ def signed(x: int, bits: int = 32) -> int:
     return x - (1 << bits) if x >> bits - 1 else x
 
 
-pairs = st.lists(st.tuples(U32 | st.sampled_from(EDGES32), U32 | st.sampled_from(EDGES32)), min_size=32, max_size=32)
+pairs = st.lists(
+    st.tuples(U32 | st.sampled_from(EDGES32), U32 | st.sampled_from(EDGES32)), min_size=32, max_size=32
+)
 
 INTEGER = {  # instruction -> (definition on Python ints, PTX ISA section)
     "add.s32 {d}, {a}, {b};": (lambda a, b: a + b, "9.7.1.1"),
@@ -101,7 +103,9 @@ def test_wide_multiplication_keeps_all_bits():
     assert mad.tolist() == [(int(x) * int(y) + 5) % 2**64 for x, y in zip(a, b, strict=True)]
 
 
-FLOATS = st.floats(width=32, allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0, -1.0, float("inf"), 2.0**-149, 2.0**-126])
+FLOATS = st.floats(width=32, allow_nan=False) | st.sampled_from(
+    [0.0, -0.0, 1.0, -1.0, float("inf"), 2.0**-149, 2.0**-126]
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -143,7 +147,10 @@ def test_fma_where_rounding_twice_would_differ():
     assert _is_nearest(exact, got[0])
 
 
-@pytest.mark.parametrize("text, act", [("add.f32", np.add), ("sub.f32", np.subtract), ("mul.f32", np.multiply), ("div.rn.f32", np.divide)])
+@pytest.mark.parametrize(
+    "text, act",
+    [("add.f32", np.add), ("sub.f32", np.subtract), ("mul.f32", np.multiply), ("div.rn.f32", np.divide)],
+)
 def test_fp32_arithmetic_rounds_to_nearest_even(text, act, rng):
     """add, sub, mul and div of fp32 (PTX ISA 9.7.3.1 to 9.7.3.8)."""
     a, b = (rng.standard_normal(32).astype(np.float32) for _ in range(2))
@@ -160,14 +167,19 @@ def test_ftz_flushes_subnormal_inputs_and_results():
 
 def test_max_drops_nan_unless_asked_to_keep_it():
     """max.f32 and max.NaN.f32 (PTX ISA 9.7.3.12)."""
-    a, b = vector([np.nan, 1.0, -0.0], np.float32).view(np.uint32), vector([2.0, np.nan, 0.0], np.float32).view(np.uint32)
+    a, b = (
+        vector([np.nan, 1.0, -0.0], np.float32).view(np.uint32),
+        vector([2.0, np.nan, 0.0], np.float32).view(np.uint32),
+    )
     plain = on_lanes("max.f32 {d}, {a}, {b};", a, b).view(np.float32)
     assert plain[:3].tolist() == [2.0, 1.0, 0.0] and not np.signbit(plain[2])
     keep = on_lanes("max.NaN.f32 {d}, {a}, {b};", a, b).view(np.float32)
     assert np.isnan(keep[:2]).all()
 
 
-@pytest.mark.parametrize("relation, nan_result", [("lt", 0), ("ltu", 1), ("neu", 1), ("eq", 0), ("num", 0), ("nan", 1)])
+@pytest.mark.parametrize(
+    "relation, nan_result", [("lt", 0), ("ltu", 1), ("neu", 1), ("eq", 0), ("num", 0), ("nan", 1)]
+)
 def test_float_comparison_with_nan(relation, nan_result):
     """Ordered comparisons with NaN are false, unordered ones true (PTX ISA 9.7.3, table of comparisons)."""
     a, b = vector([np.nan], np.float32).view(np.uint32), vector([1.0], np.float32).view(np.uint32)
@@ -212,7 +224,9 @@ def test_bf16_conversion_rounds_to_nearest_even(rng):
     assert got.tolist() == [bf16_nearest(h) << 16 | bf16_nearest(low) for h, low in zip(x, y, strict=True)]
     back = on_lanes("cvt.f32.bf16 {d}, {a};", np.array([bf16_nearest(v) for v in x], np.uint16))
     assert back.tolist() == [bf16_nearest(v) << 16 for v in x]
-    nan = on_lanes("cvt.rn.bf16.f32 %rs40, {a}; cvt.u32.u16 {d}, %rs40;", vector([np.nan], np.float32).view(np.uint32))
+    nan = on_lanes(
+        "cvt.rn.bf16.f32 %rs40, {a}; cvt.u32.u16 {d}, %rs40;", vector([np.nan], np.float32).view(np.uint32)
+    )
     assert set(nan.tolist()) == {0x7FFF}
 
 
@@ -236,7 +250,9 @@ def test_conversions_between_integers_and_floats():
     floats = vector([2.5, -1.5, 3e9, np.nan], np.float32).view(np.uint32)
     assert on_lanes("cvt.rni.s32.f32 {d}, {a};", floats)[:4].tolist() == [2, 0xFFFFFFFE, 0x7FFFFFFF, 0]
     assert on_lanes("cvt.rzi.u32.f32 {d}, {a};", floats)[:4].tolist() == [2, 0, 3000000000, 0]
-    assert on_lanes("cvt.rn.f32.s32 {d}, {a};", vector([0xFFFFFFFF, 16777217])).view(np.float32)[:2].tolist() == [-1.0, 16777216.0]
+    assert on_lanes("cvt.rn.f32.s32 {d}, {a};", vector([0xFFFFFFFF, 16777217])).view(np.float32)[
+        :2
+    ].tolist() == [-1.0, 16777216.0]
 
 
 @pytest.fixture

@@ -182,13 +182,25 @@ def test_local_arrays_are_private_to_each_lane():
 
 
 FAULTS = {
-    "past the end": (" mad.wide.u32 %rd1, %r0, 4, %rd0; st.global.u32 [%rd1+4], %r0;", "0 bytes past the end of 'p0'"),
+    "past the end": (
+        " mad.wide.u32 %rd1, %r0, 4, %rd0; st.global.u32 [%rd1+4], %r0;",
+        "0 bytes past the end of 'p0'",
+    ),
     "before": (" ld.global.u32 %r1, [%rd0+-4];", "4 bytes before 'p0'"),
     "misaligned": (" ld.global.u32 %r1, [%rd0+2];", "misaligned global access"),
-    "misaligned shared": (" mov.u32 %r2, buf; ld.shared.v2.b32 {%r3, %r4}, [%r2+4];", "misaligned shared access"),
-    "shared out of bounds": (" mov.u32 %r2, buf; st.shared.u32 [%r2+4096], %r0;", "shared access out of bounds"),
+    "misaligned shared": (
+        " mov.u32 %r2, buf; ld.shared.v2.b32 {%r3, %r4}, [%r2+4];",
+        "misaligned shared access",
+    ),
+    "shared out of bounds": (
+        " mov.u32 %r2, buf; st.shared.u32 [%r2+4096], %r0;",
+        "shared access out of bounds",
+    ),
     "unwritten register": (" add.u32 %r9, %r8, 1; st.global.u32 [%rd0], %r9;", "not written before"),
-    "no barrier there": (" mov.u32 %r2, buf; mbarrier.arrive.shared.b64 _, [%r2];", "no mbarrier was initialised"),
+    "no barrier there": (
+        " mov.u32 %r2, buf; mbarrier.arrive.shared.b64 _, [%r2];",
+        "no mbarrier was initialised",
+    ),
     "trap": (" trap;", "executed trap"),
 }
 
@@ -198,21 +210,27 @@ def test_faults_name_instruction_thread_and_address(case):
     """What the hardware would refuse stops with the PTX line, the CTA and the address relative to the buffer."""
     body, message = FAULTS[case]
     with pytest.raises(EmulatorError, match="PTX line") as e:
-        run(" mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0];\n" + body, [aligned(32, np.uint32)], before=SHARED)
+        run(
+            " mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0];\n" + body, [aligned(32, np.uint32)], before=SHARED
+        )
     assert message in str(e.value)
     assert "CTA (0, 0, 0)" in str(e.value)
 
 
 def test_an_unknown_instruction_stops_with_its_text_and_line():
     """An instruction the emulator does not know is an error, never a wrong result."""
-    with pytest.raises(EmulatorError, match=r"ptx line 9: frobnicate\.u32 %r1, %r2: the emulator does not know"):
+    with pytest.raises(
+        EmulatorError, match=r"ptx line 9: frobnicate\.u32 %r1, %r2: the emulator does not know"
+    ):
         run(" frobnicate.u32 %r1, %r2;", [aligned(1, np.uint32)])
 
 
 def test_a_spinning_kernel_stops_at_max_seconds():
     """max_seconds ends a kernel that computes for ever and says how far it came."""
     with pytest.raises(EmulatorError, match="stopped after 0 of 1 CTAs"):
-        run(" mov.u32 %r0, 0;\nL:\n add.u32 %r0, %r0, 1; bra.uni L;", [aligned(1, np.uint32)], max_seconds=0.2)
+        run(
+            " mov.u32 %r0, 0;\nL:\n add.u32 %r0, %r0, 1; bra.uni L;", [aligned(1, np.uint32)], max_seconds=0.2
+        )
 
 
 @pytest.mark.parametrize("policy", ["eager", "lazy", "random"])
@@ -245,11 +263,14 @@ def test_the_module_reader_keeps_lines_and_sources():
     """Instructions carry PTX line and .loc source; inline assembly scopes get names of their own (PTX ISA 4, 11)."""
     from cutegemm.emulator import Module
 
-    text = kernel_text(""" .loc 1 42 7
+    text = (
+        kernel_text(""" .loc 1 42 7
  { .reg .pred q; setp.eq.u32 q, 1, 1; @q bra L; L: }
  { .reg .pred q; setp.ne.u32 q, 1, 1; @!q bra L;
  L: mov.u32 %r1, 3; }
-""") + '.file 1 "some/where.cu"\n'
+""")
+        + '.file 1 "some/where.cu"\n'
+    )
     kernel = Module.parse(text).kernel("k")
     first, _, second, _, last, _ = kernel.code
     assert (first.line, first.source) == (10, ("some/where.cu", 42))

@@ -17,7 +17,11 @@ SURVIVORS: dict[str, str] = {}  # instruction -> why nothing is lost without it
 def candidates() -> list:
     """Every synchronisation instruction of the kernel, by index."""
     code = compiled().code
-    return [pytest.param(i, id=f"{i}-{ins.op.split('.')[0]}") for i, ins in enumerate(code) if ins.op.startswith(SYNCHRONISATION)]
+    return [
+        pytest.param(i, id=f"{i}-{ins.op.split('.')[0]}")
+        for i, ins in enumerate(code)
+        if ins.op.startswith(SYNCHRONISATION)
+    ]
 
 
 @pytest.mark.parametrize("index", candidates())

@@ -9,7 +9,9 @@ from pipeline_kernel import compiled, run_pipeline
 PROTOCOLS = [{"policy": "lazy", "races": True}, {"policy": "random", "seed": 1, "races": True}]
 
 
-@pytest.mark.parametrize("options", [{}, {"policy": "lazy"}, {"policy": "random", "seed": 5}, {"warps_per_group": 1}, *PROTOCOLS])
+@pytest.mark.parametrize(
+    "options", [{}, {"policy": "lazy"}, {"policy": "random", "seed": 5}, {"warps_per_group": 1}, *PROTOCOLS]
+)
 @pytest.mark.parametrize("shape", [(64, 64, 64), (192, 128, 200), (100, 72, 8), (130, 200, 136)])
 def test_the_correct_kernel_is_right_and_silent(shape, options):
     """The kernel without a defect gives the right D under every policy and draws no finding."""

@@ -57,13 +57,23 @@ END:
 """
 
 
-def load_box(source: np.ndarray, box: tuple[int, int], swizzle: int, at: tuple[int, int], **options) -> np.ndarray:
+def load_box(
+    source: np.ndarray, box: tuple[int, int], swizzle: int, at: tuple[int, int], **options
+) -> np.ndarray:
     """Bytes of shared memory after a tensor load of 16-bit elements."""
     rows, columns = source.shape
-    tensor = TensorMap(source.ctypes.data, "u16", 2, (columns, rows), (columns * 2,), box, (1, 1), swizzle, 0, False)
+    tensor = TensorMap(
+        source.ctypes.data, "u16", 2, (columns, rows), (columns * 2,), box, (1, 1), swizzle, 0, False
+    )
     out = aligned(tensor.box_bytes, np.uint8, 0xEE)
     number = lambda x: int(x % 2**32).to_bytes(4, "little")  # noqa: E731
-    params = [encode(tensor), out.ctypes.data.to_bytes(8, "little"), number(at[0]), number(at[1]), number(tensor.box_bytes)]
+    params = [
+        encode(tensor),
+        out.ctypes.data.to_bytes(8, "little"),
+        number(at[0]),
+        number(at[1]),
+        number(tensor.box_bytes),
+    ]
     buffers = [Buffer(x.ctypes.data, x.nbytes) for x in (source, out)]
     launch(Module.parse(TMA_KERNEL), Launch(grid=(1, 1, 1), block=(64, 1, 1), smem_bytes=40960, params=params, buffers=buffers),
            Options(races=True, **options))  # fmt: skip
@@ -175,7 +185,12 @@ def place_operand(smem: np.ndarray, start: int, values: np.ndarray, mn_major: bo
                 offset = i % per * item + i // per * 128 + k % 8 * 16 + k // 8 * (extent // per * 128)
             else:  # ((T, span, m), (8, k)) : ((1, T, LBO), (span, SBO))
                 groups = -(-extent // rows_at_once)
-                offset = i % rows_at_once * item + i // rows_at_once * 8 * span + k % 8 * span + k // 8 * (groups * 8 * span)
+                offset = (
+                    i % rows_at_once * item
+                    + i // rows_at_once * 8 * span
+                    + k % 8 * span
+                    + k // 8 * (groups * 8 * span)
+                )
             address = start + offset
             address ^= (address >> 7 & (span // 16 - 1)) << 4
             smem[address : address + item] = values[i, k : k + 1].view(np.uint8)
@@ -222,7 +237,9 @@ def test_wgmma_widths(n):
     """Every width of N that is a multiple of 8 (PTX ISA 9.7.16.2)."""
     rng = np.random.default_rng(n)
     a, b = rng.integers(-8, 9, (64, 16)).astype(np.float16), rng.integers(-8, 9, (n, 16)).astype(np.float16)
-    assert np.array_equal(run_wgmma(a, b, "f16.f16", (False, False), (1, 1), n), a.astype(np.float32) @ b.astype(np.float32).T)
+    assert np.array_equal(
+        run_wgmma(a, b, "f16.f16", (False, False), (1, 1), n), a.astype(np.float32) @ b.astype(np.float32).T
+    )
 
 
 def test_wgmma_of_tf32_drops_the_low_mantissa_bits():
@@ -247,14 +264,21 @@ def test_mma_sync_follows_the_fragment_layouts(shape, kind):
     def pattern(values) -> int:
         if kind == "tf32":
             return int(np.float32(values[0]).view(np.uint32))
-        to = (lambda v: int(np.float16(v).view(np.uint16))) if kind == "f16" else (lambda v: int(np.float32(v).view(np.uint32)) >> 16)
+        to = (
+            (lambda v: int(np.float16(v).view(np.uint16)))
+            if kind == "f16"
+            else (lambda v: int(np.float32(v).view(np.uint32)) >> 16)
+        )
         return to(values[0]) | to(values[1]) << 16
 
     a_count, b_count = 16 * k // 32 // per, k * 8 // 32 // per
     words = aligned(32 * (a_count + b_count + 4), np.uint32)
     for t in range(32):
         g, q = t // 4, t % 4
-        row = [pattern([a[g + 8 * (i % 2), q * per + i // 2 * 4 * per + j] for j in range(per)]) for i in range(a_count)]
+        row = [
+            pattern([a[g + 8 * (i % 2), q * per + i // 2 * 4 * per + j] for j in range(per)])
+            for i in range(a_count)
+        ]
         row += [pattern([b[q * per + i * 4 * per + j, g] for j in range(per)]) for i in range(b_count)]
         row += [int(np.float32(c[g + 8 * (i // 2), 2 * q + i % 2]).view(np.uint32)) for i in range(4)]
         words[t * len(row) : (t + 1) * len(row)] = row
