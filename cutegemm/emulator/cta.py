@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from cutegemm.emulator.barriers import NamedBarrier
+from cutegemm.emulator.bulk import bulk_commit, bulk_wait
 from cutegemm.emulator.group import Group
 from cutegemm.emulator.memory import Fault, Region
 from cutegemm.emulator.program import RANK_SHIFT, SHARED_BASE
-from cutegemm.emulator.tma import bulk_commit, bulk_wait
 
 SPLIT = -3  # a branch has parted the group; its parts go on in its place
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cutegemm.emulator import barriers, copies, floats, memory, mma, tma, values, warp_ops, wgmma
+from cutegemm.emulator import barriers, bulk, copies, floats, memory, mma, tma, values, warp_ops, wgmma
 from cutegemm.emulator.memory import Fault
 from cutegemm.emulator.program import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from cutegemm.emulator.values import ND, SINT, UINT
@@ -76,7 +76,7 @@ def note(group, m, op):
 NAMES: dict = {"np": np, "ND": ND, "M32": values.M32, "M64": values.M64, "BOOL": np.bool_, "U8": UINT[8], "U16": UINT[16],
                "U32": UINT[32], "U64": UINT[64], "SINT": SINT, "Fault": Fault, "SHARED_WINDOW": SHARED_WINDOW,
                "LOCAL_WINDOW": LOCAL_WINDOW, "PARAM_WINDOW": PARAM_WINDOW}  # fmt: skip
-for _module in (values, floats, memory, warp_ops, barriers, copies, tma, wgmma, mma):
+for _module in (values, floats, memory, warp_ops, barriers, bulk, copies, tma, wgmma, mma):
     NAMES |= {name: f for name, f in vars(_module).items() if callable(f) and not name.startswith("_")}
 for _f in (least, most, low, high, saturate, relu, integral, toward_zero, fma64_wide, saturate_integer, note):
     NAMES[_f.__name__] = _f
