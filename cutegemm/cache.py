@@ -23,7 +23,7 @@ import threading
 import time
 import warnings
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import platformdirs
@@ -35,6 +35,7 @@ from cutegemm.errors import CompileError
 from cutegemm.resources import Resources
 
 FORMAT = 1
+DONE = "compiled\n"  # what a compile job says after each kernel
 QUIET_SECONDS = 1.0  # a progress bar appears after this long
 
 _MEMORY: dict[Config, Artifact] = {}
@@ -51,7 +52,7 @@ def sources_digest() -> str:
     """SHA-256 over every source file a kernel's code depends on."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
-    others = ("config.py", "epilogue/graph.py", "hardware.py", "budget.py", "layouts/sm90.py")
+    others = ("config.py", "dtypes.py", "epilogue/graph.py", "hardware.py", "budget.py", "layouts/sm90.py")
     for path in sorted([*root.glob("kernels/*.py"), *(root / name for name in others)]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
@@ -101,6 +102,7 @@ def ensure(configs: Iterable[Config]) -> None:
 
 
 def _compile_parallel(configs: list[Config], workers: int) -> None:
+    """Compile into the disk cache in fresh interpreters, each taking its share: the DSL is not thread-safe."""
     from rich.progress import Progress
 
     start = time.monotonic()
@@ -108,27 +110,36 @@ def _compile_parallel(configs: list[Config], workers: int) -> None:
         concurrent.futures.ThreadPoolExecutor(workers) as pool,
         Progress(transient=True, disable=None) as bar,
     ):
-        jobs = {pool.submit(_compile_elsewhere, c) for c in configs}
-        task = bar.add_task("compiling kernels", total=len(jobs), visible=False)
-        while jobs:
-            done, jobs = concurrent.futures.wait(
-                jobs, timeout=0.2, return_when=concurrent.futures.FIRST_COMPLETED
-            )
-            for job in done:
-                job.result()
-            bar.update(task, advance=len(done), visible=time.monotonic() - start > QUIET_SECONDS)
+        task = bar.add_task("compiling kernels", total=len(configs), visible=False)
+
+        def advance() -> None:
+            bar.update(task, advance=1, visible=time.monotonic() - start > QUIET_SECONDS)
+
+        jobs = [pool.submit(_compile_elsewhere, configs[i::workers], advance) for i in range(workers)]
+        for job in concurrent.futures.as_completed(jobs):
+            job.result()
 
 
-def _compile_elsewhere(config: Config) -> None:
-    """Compile one config into the disk cache in a fresh interpreter: the DSL is not thread-safe."""
-    command = [sys.executable, "-m", "cutegemm.compile_job"]
+def _compile_elsewhere(configs: list[Config], advance: Callable[[], None]) -> None:
+    """Compile configs in one subprocess, which says a line after each; `advance` is called for every line."""
     paths = os.pathsep.join(p for p in sys.path if p)
-    result = subprocess.run(
-        command, input=json.dumps(config.to_data()), capture_output=True, text=True, check=False,
+    with subprocess.Popen(
+        [sys.executable, "-m", "cutegemm.compile_job"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         env=os.environ | {"PYTHONPATH": paths},
-    )  # fmt: skip
-    if result.returncode:
-        raise CompileError(f"{config.family} kernel does not compile: {result.stderr.strip()[-2000:]}")
+    ) as process:
+        process.stdin.write(json.dumps([config.to_data() for config in configs]))
+        process.stdin.close()
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line == DONE:
+                advance()
+    if process.returncode:
+        raise CompileError(f"a kernel does not compile: {''.join(said).strip()[-2000:]}")
 
 
 def _path(config: Config) -> Path:

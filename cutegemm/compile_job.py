@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cutegemm.compile_job`: compile the config given as JSON on standard input into the disk cache."""
+"""`python -m cutegemm.compile_job`: compile a JSON list of configs from standard input into the disk cache."""
 
 from __future__ import annotations
 
@@ -10,4 +10,7 @@ from cutegemm import cache
 from cutegemm.config import config_from_data
 
 if __name__ == "__main__":
-    cache.artifact(config_from_data(json.load(sys.stdin)))
+    for data in json.load(sys.stdin):
+        cache.artifact(config_from_data(data))
+        sys.stdout.write(cache.DONE)
+        sys.stdout.flush()

@@ -106,6 +106,7 @@ def _plan_simt(
         return math.ceil(problem.m / tile[0]), math.ceil(problem.n / tile[1]), problem.batch
 
     tile = next((t for t in SIMT_TILES if math.prod(tiles_of(t)) >= device.sms), SIMT_TILES[-1])
+    load = (4, 2) if problem.a.dtype is DType.FP32 else ()  # 16-bit elements go one by one: wider ones spill
     config = SimtConfig(
         a=direct(problem.a, "m", "k"),
         b=direct(problem.b, "k", "n"),
@@ -113,7 +114,11 @@ def _plan_simt(
         d=direct(problem.d, "m", "n"),
         tile=tile,
         epilogue=epilogue,
-        vector=(vector_elements(problem.a), vector_elements(problem.b), vector_elements(problem.d, (4,))),
+        vector=(
+            vector_elements(problem.a, load),
+            vector_elements(problem.b, load),
+            vector_elements(problem.d, (4,)),
+        ),
     )
     tiles = tiles_of(tile)
     count = math.prod(tiles)
@@ -131,7 +136,7 @@ def _plan_simt(
     )
 
 
-def vector_elements(x: Operand, widths: tuple[int, ...] = (4, 2)) -> int:
+def vector_elements(x: Operand, widths: tuple[int, ...]) -> int:
     """Elements per global access of a CUDA-core kernel: the first of `widths` that every line allows, or 1."""
     if not (x.unit_row or x.unit_col):
         return 1

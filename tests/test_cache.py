@@ -230,7 +230,7 @@ def test_two_processes_at_once_lose_nothing(monkeypatch, tmp_path):
 def test_missing_kernels_are_compiled_elsewhere(fresh, monkeypatch):
     """`ensure` compiles several missing configs in subprocesses and nothing that is there."""
     asked = []
-    monkeypatch.setattr(cache, "_compile_elsewhere", lambda config: asked.append(config))
+    monkeypatch.setattr(cache, "_compile_elsewhere", lambda configs, advance: asked.extend(configs))
     monkeypatch.setattr(cache, "compile_config", lambda config: _artifact(fresh))
     wanted = [CONFIG, *CHANGES.values(), CONFIG]
     cache.ensure(wanted)
@@ -239,7 +239,9 @@ def test_missing_kernels_are_compiled_elsewhere(fresh, monkeypatch):
 
 
 def test_a_failure_elsewhere_is_raised_here(fresh):
-    """A config that does not compile in its subprocess raises with the compiler's words."""
+    """A config that does not compile in its subprocess raises with the compiler's words; those before it count."""
     broken = dataclasses.replace(CONFIG, tile=(128, 60, 64))
-    with pytest.raises(CompileError, match="^warp_specialized kernel does not compile: "):
-        cache._compile_elsewhere(broken)
+    done = []
+    with pytest.raises(CompileError, match="warp_specialized kernel does not compile: "):
+        cache._compile_elsewhere([CONFIG, broken], lambda: done.append(1))
+    assert done == [1]

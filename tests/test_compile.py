@@ -109,12 +109,7 @@ def test_the_grid_is_wide():
     assert len({p.config for p in PLANS.values()}) >= 60
 
 
-# One 8-byte slot per thread, in the 128 registers that leave room for eight resident CTAs.
-_REASON = "16-bit operands on the CUDA cores spill 8 bytes a thread"
-SPILLS = {"simt bf16": pytest.mark.xfail(strict=True, reason=_REASON)}
-
-
-@pytest.mark.parametrize("name", [pytest.param(x, marks=SPILLS.get(x, ())) for x in GRID])
+@pytest.mark.parametrize("name", GRID)
 def test_it_compiles_fits_and_does_not_spill(name):
     """Shared memory is what the plan says, registers are within the launch's, and no thread has a stack."""
     p = PLANS[name]
