@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from cutegemm.emulator.group import Part
-from cutegemm.emulator.memory import OFFSET_MASK, POLL_COST, Fault, _resolve, lane_of
+from cutegemm.emulator.memory import OFFSET_MASK, POLL_COST, Fault, lane_of, resolve
 from cutegemm.emulator.program import RANK_SHIFT, SHARED_WINDOW
 from cutegemm.emulator.values import ND
 
@@ -35,7 +35,8 @@ class NamedBarrier:
             raise Fault(f"barrier {self.number}: thread count {count} is not a positive multiple of {WARP}")
         if self.arrived and count != self.expected:
             raise Fault(
-                f"barrier {self.number}: this warp expects {count or 'all'} threads, an earlier one {self.expected or 'all'}"
+                f"barrier {self.number}: this warp expects {count or 'all'} threads, "
+                f"an earlier one {self.expected or 'all'}"
             )
         self.expected = count
         self.arrived += group.active_warps * WARP
@@ -156,8 +157,10 @@ class MBarrier:
             self.cta.device.events += 1
 
     def __str__(self) -> str:
-        return (f"mbarrier at shared offset {self.offset:#x} of CTA {self.cta.index} "
-                f"(phase {self.phase}, {self.pending} of {self.count} arrivals and {self.tx} bytes pending)")  # fmt: skip
+        return (
+            f"mbarrier at shared offset {self.offset:#x} of CTA {self.cta.index} "
+            f"(phase {self.phase}, {self.pending} of {self.count} arrivals and {self.tx} bytes pending)"
+        )
 
 
 def find(group, address: int) -> MBarrier:
@@ -167,7 +170,7 @@ def find(group, address: int) -> MBarrier:
         Fault: none was initialised there.
     """
     if address >= SHARED_WINDOW:
-        address = _resolve(address)[1]
+        address = resolve(address)[1]
     rank, offset = address >> RANK_SHIFT, address & OFFSET_MASK
     peers = group.cta.peers
     bar = peers[rank].mbarriers.get(offset) if rank < len(peers) else None
@@ -192,7 +195,7 @@ def mbarrier_init(group, m, address, count) -> None:
     """mbarrier.init."""
     group.device.events += 1
     for where, n in _targets(group, m, address, count):
-        offset = (where if where < SHARED_WINDOW else _resolve(where)[1]) & OFFSET_MASK
+        offset = (where if where < SHARED_WINDOW else resolve(where)[1]) & OFFSET_MASK
         if offset % 8:
             raise Fault(f"mbarrier at shared offset {offset:#x} is not 8-byte aligned")
         if not 1 <= n <= MAX_COUNT:
@@ -206,7 +209,7 @@ def mbarrier_invalidate(group, m, address) -> None:
     """mbarrier.inval."""
     for (where,) in _targets(group, m, address):
         find(group, where)
-        group.cta.mbarriers.pop((where if where < SHARED_WINDOW else _resolve(where)[1]) & OFFSET_MASK, None)
+        group.cta.mbarriers.pop((where if where < SHARED_WINDOW else resolve(where)[1]) & OFFSET_MASK, None)
 
 
 def mbarrier_arrive(group, m, address, count, tx, drop):

@@ -94,7 +94,8 @@ def bulk_load(group, m, destination, source, size, barrier, multicast) -> None:
         offset = d & OFFSET_MASK
         if region is None or s % 16 or offset % 16 or n % 16:
             raise Fault(
-                f"bulk copy of {n} bytes from {s:#x} to shared offset {offset:#x}: {group.device.memory.describe(s)}, or not 16-byte aligned"
+                f"bulk copy of {n} bytes from {s:#x} to shared offset {offset:#x}: "
+                f"{group.device.memory.describe(s)}, or not 16-byte aligned"
             )
         peers = group.cta.peers
         ranks = [d >> RANK_SHIFT & 0xFF] if mask is None else [r for r in range(len(peers)) if mask >> r & 1]
@@ -123,7 +124,8 @@ def bulk_store(group, m, destination, source, size) -> None:
         offset = s & OFFSET_MASK
         if region is None or d % 16 or offset % 16 or n % 16:
             raise Fault(
-                f"bulk copy of {n} bytes from shared offset {offset:#x} to {d:#x}: {group.device.memory.describe(d)}, or not 16-byte aligned"
+                f"bulk copy of {n} bytes from shared offset {offset:#x} to {d:#x}: "
+                f"{group.device.memory.describe(d)}, or not 16-byte aligned"
             )
         chunks = np.arange(offset // 16, (offset + n) // 16)
         token = None if group.tracker is None else group.tracker.issue("bulk store")

@@ -200,7 +200,8 @@ def wmma(e: Emitter, ins: Instruction) -> None:
         (ins.operands[1], ins.operands[2:3]) if p[1] == "load" else (ins.operands[0], ins.operands[2:3])
     )
     step = e.src(stride[0], 32) if stride else "None"
-    common = f"G, {e.mask}, {e.address(address)}, {step}, '{fragment}', '{layout}', '{shape}', '{kind}', '{space_of(ins)}'"
+    what = ", ".join(repr(x) for x in (fragment, layout, shape, kind, space_of(ins)))
+    common = f"G, {e.mask}, {e.address(address)}, {step}, {what}"
     if p[1] == "load":
         e.line(f"v = wmma_load({common})")
         for i, name in enumerate(e.items(ins.operands[0])):

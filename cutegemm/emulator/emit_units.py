@@ -161,7 +161,8 @@ def _bulk_copy(e: Emitter, ins: Instruction) -> None:
     elif ".shared::cta.global" in op or ".shared::cluster.global" in op:
         multicast = e.src(o[4], 16) if "multicast" in op else "None"
         e.line(
-            f"bulk_load(G, {e.mask}, {e.address(o[0])}, {e.address(o[1])}, {e.src(o[2], 32)}, {e.address(o[3])}, {multicast})"
+            f"bulk_load(G, {e.mask}, {e.address(o[0])}, {e.address(o[1])}, {e.src(o[2], 32)}, "
+            f"{e.address(o[3])}, {multicast})"
         )
     else:
         raise Unknown(f"{op} ({space_of(ins)})")

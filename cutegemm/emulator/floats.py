@@ -65,11 +65,11 @@ def fma32(a, b, c):
     low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)  # the 29 bits fp32 drops
     risky = (low == 0x10000000) | ((np.abs(total) < 2 * _TINY32) & (total != 0))
     if np.any(risky):
-        total = _to_odd(product, c, total)
+        total = to_odd(product, c, total)
     return total.astype(np.float32)
 
 
-def _to_odd(a, b, total):
+def to_odd(a, b, total):
     """a+b rounded to odd in fp64, given the nearest sum: a second rounding to fewer bits is then exact."""
     virtual = total - a
     error = (a - (total - virtual)) + (b - virtual)
@@ -103,7 +103,7 @@ def fma16(a, b, c):
     """fp16 a*b+c rounded once: exact in fp64 up to one rounding, which round-to-odd makes safe."""
     product = np.multiply(a, b, dtype=np.float64)
     c = np.asarray(c, np.float64)
-    return _to_odd(product, c, product + c).astype(np.float16)
+    return to_odd(product, c, product + c).astype(np.float16)
 
 
 def narrow_bf16(x):

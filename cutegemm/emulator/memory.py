@@ -126,7 +126,7 @@ def in_space(address, space):
     return top == number
 
 
-def _resolve(a):
+def resolve(a):
     """Space and address within it of a generic address (uniform or of all lanes)."""
     first = int(a[0]) if a.__class__ is ND else a
     for window, space in ((PARAM_WINDOW, "param"), (SHARED_WINDOW, "shared"), (LOCAL_WINDOW, "local")):
@@ -134,7 +134,7 @@ def _resolve(a):
             if a.__class__ is ND:
                 if not ((a >= window) & (a < 2 * window)).all():
                     raise Fault(
-                        "the lanes of one access reach different state spaces; the emulator does not split such accesses"
+                        "the lanes of one access reach different state spaces; such accesses are not emulated"
                     )
                 return space, a if space == "param" else a - np.uint64(window)
             return space, a if space == "param" else a - window
@@ -217,7 +217,8 @@ def _locate_shared(group, a, size):
     low = offset if offset.__class__ is not ND else int(offset.min())
     if high + size > target.size or low < target.first:
         raise Fault(
-            f"shared access out of bounds: offset {high:#x}, {size} bytes of {target.size} (user memory starts at {target.first:#x})"
+            f"shared access out of bounds: offset {high:#x}, {size} bytes of {target.size} "
+            f"(user memory starts at {target.first:#x})"
         )
     if both & (size - 1):
         raise Fault(f"misaligned shared access: offset {high:#x}, {size} bytes")
@@ -229,7 +230,7 @@ def load(group, m, a, size, count, space, polls):
     if polls:
         group.budget -= POLL_COST
     if space in ("generic", "const"):
-        space, a = _resolve(a if m is None or a.__class__ is not ND else a[m])
+        space, a = resolve(a if m is None or a.__class__ is not ND else a[m])
         active = True
     else:
         active = False
@@ -274,7 +275,7 @@ def store(group, m, a, values, size, space, strong=False):
     if not uniform and m is not None:
         a = a[m]
     if space == "generic":
-        space, a = _resolve(a)
+        space, a = resolve(a)
     if space == "local" and uniform:
         a = np.full(group.lanes if m is None else int(m.sum()), a, np.uint64)
         uniform = False
@@ -357,7 +358,7 @@ def atomic(group, m, a, values, operation, kind, space, returns):
         address = lane_of(a, lane)
         where = space
         if where == "generic":
-            where, address = _resolve(address)
+            where, address = resolve(address)
         region, offset = locate(group, m, address, size, where)
         view = region.view(size)
         old = int(view[offset // size])

@@ -13,7 +13,7 @@ import re
 
 import numpy as np
 
-from cutegemm.emulator.memory import Fault, _resolve, load, locate, store
+from cutegemm.emulator.memory import Fault, load, locate, resolve, store
 from cutegemm.emulator.values import ND
 from cutegemm.emulator.wgmma import ITEM_BYTES, decode_elements
 
@@ -38,7 +38,7 @@ def ldmatrix(group, m, a, count, trans, generic):
     rows = _row_addresses(group, a, count)
     chosen = rows if warps is None else rows[warps]
     flat = chosen.ravel()
-    space, flat = _resolve(flat) if generic else ("shared", flat)
+    space, flat = resolve(flat) if generic else ("shared", flat)
     region, offset = locate(group, None, flat, 16, space)
     if region is None:
         raise Fault("ldmatrix across CTAs")
@@ -68,7 +68,7 @@ def stmatrix(group, m, a, values, trans, generic) -> None:
     if warps is not None:
         rows, words = rows[warps], words[warps]
     flat = rows.ravel()
-    space, flat = _resolve(flat) if generic else ("shared", flat)
+    space, flat = resolve(flat) if generic else ("shared", flat)
     region, offset = locate(group, None, flat, 16, space)
     if region is None:
         raise Fault("stmatrix across CTAs")

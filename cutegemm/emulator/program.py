@@ -54,7 +54,6 @@ class Program:
     accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
     half_lists: list[bool]  # whether a list holds packed fp16
     functions: list[tuple[Callable, Callable]] = field(default_factory=list)  # per block: full, masked
-    spins: list[bool] = field(default_factory=list)  # blocks that do nothing but wait
     shared_size: int = 0  # static shared memory, bytes
     shared_offset: dict[str, int] = field(default_factory=dict)
     local_size: int = 0
@@ -108,8 +107,6 @@ def translate(kernel: Kernel) -> Program:
     names = dict(NAMES)
     exec(compile(program.text, program.file, "exec"), names)
     program.functions = [(names[f"block_{n}_0"], names[f"block_{n}_1"]) for n in range(len(blocks))]
-    program.spins = [all(i.op.startswith(("mbarrier.try_wait", "mbarrier.test_wait", "bra", "nanosleep")) for i in b.code)
-                     for b in blocks]  # fmt: skip
     return program
 
 

@@ -144,7 +144,8 @@ class Detector:
         at = np.flatnonzero(before == previous)
         cell = int(where.first if isinstance(where.index, slice) else where.index[at[0]])
         cell += int(at[0]) if isinstance(where.index, slice) else 0
-        text = (f"{new.what} by {new.who} at PTX line {new.line} and earlier {old.what} by {old.who} at PTX line {old.line}, "
+        text = (f"{new.what} by {new.who} at PTX line {new.line} "
+                f"and earlier {old.what} by {old.who} at PTX line {old.line}, "
                 f"{region.name}, offset {cell * self.cell:#x}")  # fmt: skip
         self.findings[key] = Finding(kind, text, (old.line, new.line))
 
@@ -154,7 +155,10 @@ class Detector:
         if key not in self.findings:
             at = int(np.flatnonzero(before < 0)[0])
             cell = where.first + at if isinstance(where.index, slice) else int(where.index[at])
-            text = f"{new.what} by {new.who} at PTX line {new.line} of {region.name}, offset {cell * self.cell:#x}, which nothing wrote"
+            text = (
+                f"{new.what} by {new.who} at PTX line {new.line} of {region.name}, "
+                f"offset {cell * self.cell:#x}, which nothing wrote"
+            )
             self.findings[key] = Finding("uninitialised read", text, (0, new.line))
 
     def add(self, kind: str, text: str, line: int | None = None) -> None:

@@ -56,13 +56,13 @@ def fma64_wide(a, b, c):
     """fp16 or bf16 a*b+c as fp64, rounded to odd: the rounding to 16 bits that follows is then the only one."""
     product = np.multiply(a, b, dtype=np.float64)
     c = np.asarray(c, np.float64)
-    return floats._to_odd(product, c, product + c)
+    return floats.to_odd(product, c, product + c)
 
 
 def saturate_integer(x, source, to, bits):
     """cvt.sat between integers: clamp to the target's range."""
     width, target = int(source[1:]), int(to[1:])
-    wide = values._wide(x, width, source[0] == "s")
+    wide = values.as_wide(x, width, source[0] == "s")
     bottom, top = (-(1 << target - 1), (1 << target - 1) - 1) if to[0] == "s" else (0, (1 << target) - 1)
     return values.wrap(np.clip(wide, bottom, top), bits)
 
@@ -73,7 +73,8 @@ def note(group, m, op):
         group.tracker.fence(op)
 
 
-NAMES: dict = {"np": np, "ND": ND, "M32": values.M32, "M64": values.M64, "BOOL": np.bool_, "U8": UINT[8], "U16": UINT[16],
+NAMES: dict = {"np": np, "ND": ND, "M32": values.M32, "M64": values.M64, "BOOL": np.bool_, "U8": UINT[8],
+               "U16": UINT[16],
                "U32": UINT[32], "U64": UINT[64], "SINT": SINT, "Fault": Fault, "SHARED_WINDOW": SHARED_WINDOW,
                "LOCAL_WINDOW": LOCAL_WINDOW, "PARAM_WINDOW": PARAM_WINDOW}  # fmt: skip
 for _module in (values, floats, memory, warp_ops, barriers, bulk, copies, tma, wgmma, mma):

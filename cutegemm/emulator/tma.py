@@ -32,7 +32,8 @@ TYPES = {
 }
 SWIZZLE_BYTES = (0, 32, 64, 128)
 _SWIZZLE_MASK = (0, 1, 3, 7)  # 16-byte chunks within the span that take part
-GLOBAL_ALIGN = 16  # bytes; base, strides and the box's first byte (the last measured: anything else is an illegal instruction)
+# Bytes; base, strides and the box's first byte (the last measured on an H200: else an illegal instruction).
+GLOBAL_ALIGN = 16
 SHARED_ALIGN = 128  # bytes; shared address of a tensor copy, PTX ISA 5.5.6
 
 
@@ -100,7 +101,8 @@ def decode(raw: bytes) -> TensorMap:
         raise Fault(f"tensor map: box row of {made.inner_bytes} bytes is not a multiple of 16 ({made})")
     if made.swizzle and made.inner_bytes > SWIZZLE_BYTES[made.swizzle]:
         raise Fault(
-            f"tensor map: box row of {made.inner_bytes} bytes exceeds the {SWIZZLE_BYTES[made.swizzle]}-byte swizzle ({made})"
+            f"tensor map: box row of {made.inner_bytes} bytes exceeds the {SWIZZLE_BYTES[made.swizzle]}-byte swizzle "
+            f"({made})"
         )
     return made
 
@@ -237,13 +239,15 @@ def _box_check(tensor: Tensor, at: tuple[int, ...], offset: int, region: Region)
     first = (at[0] ^ 0x80000000) - 0x80000000
     if first * t.item % GLOBAL_ALIGN:
         raise Fault(
-            f"illegal instruction: a box starts at element {first} of {t.kind}, whose byte is not {GLOBAL_ALIGN}-byte aligned"
+            f"illegal instruction: a box starts at element {first} of {t.kind}, "
+            f"whose byte is not {GLOBAL_ALIGN}-byte aligned"
         )
     if offset % SHARED_ALIGN:
         raise Fault(f"tensor copy at shared offset {offset:#x} is not {SHARED_ALIGN}-byte aligned")
     if offset < region.first or offset + t.box_bytes > region.size:
         raise Fault(
-            f"tensor copy of {t.box_bytes} bytes at shared offset {offset:#x} leaves shared memory ({region.size} bytes)"
+            f"tensor copy of {t.box_bytes} bytes at shared offset {offset:#x} leaves shared memory "
+            f"({region.size} bytes)"
         )
 
 
@@ -289,6 +293,6 @@ def tensor_store(group, m, source, tensor_map, at, reduction) -> None:
         if token is not None:
             token.read_shared(group.cta, chunks)
         group.device.count_store(group, tensor.map)
-        group.bulk_open.append(BulkStore(group.cta, chunks, functools.partial(tensor.write, tuple(c), reduction=reduction),
-                                         tensor.map.inner_bytes, token))  # fmt: skip
+        write = functools.partial(tensor.write, tuple(c), reduction=reduction)
+        group.bulk_open.append(BulkStore(group.cta, chunks, write, tensor.map.inner_bytes, token))
         group.device.note_store(group.bulk_open[-1])

@@ -124,7 +124,7 @@ def shr(a, b, bits, signed):
     )
 
 
-def _wide(x, bits, signed):
+def as_wide(x, bits, signed):
     """Operand as int64/uint64 vector or int, in its signed or unsigned reading."""
     if x.__class__ is ND:
         return x.view(SINT[bits]).astype(np.int64) if signed else x.astype(np.uint64)
@@ -133,7 +133,7 @@ def _wide(x, bits, signed):
 
 def mul_wide(a, b, bits, signed):
     """mul.wide: the full product in twice the bits."""
-    a, b = _wide(a, bits, signed), _wide(b, bits, signed)
+    a, b = as_wide(a, bits, signed), as_wide(b, bits, signed)
     return wrap(a * b, 2 * bits)
 
 
@@ -141,16 +141,16 @@ def mul_hi(a, b, bits, signed):
     """mul.hi: the high half of the full product; exact for 64 bits too."""
     if bits == 64 and (a.__class__ is ND or b.__class__ is ND):
         n = len(a) if a.__class__ is ND else len(b)
-        a, b = (_wide(np.broadcast_to(np.asarray(v, np.uint64), n), 64, signed).tolist() for v in (a, b))
+        a, b = (as_wide(np.broadcast_to(np.asarray(v, np.uint64), n), 64, signed).tolist() for v in (a, b))
         return np.array([(x * y >> 64) & M64 for x, y in zip(a, b, strict=True)], np.uint64)
-    a, b = _wide(a, bits, signed), _wide(b, bits, signed)
+    a, b = as_wide(a, bits, signed), as_wide(b, bits, signed)
     return wrap(a * b >> bits, bits)
 
 
 def divide(a, b, bits, signed, remainder):
     """div and rem, truncating toward zero; division by zero gives all ones (as the hardware sequence does)."""
     if a.__class__ is not ND and b.__class__ is not ND:
-        x, y = _wide(a, bits, signed), _wide(b, bits, signed)
+        x, y = as_wide(a, bits, signed), as_wide(b, bits, signed)
         if y == 0:
             return a if remainder else (1 << bits) - 1
         q = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)

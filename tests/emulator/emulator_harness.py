@@ -52,7 +52,7 @@ def run(body: str, arrays: list[np.ndarray], *, threads: int = 32, grid=(1, 1, 1
     )
 
 
-LANE = " mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; ld.param.u64 %rd2, [p2]; ld.param.u64 %rd3, [p3];\n"
+LANE = " mov.u32 %r0, %tid.x;\n" + "".join(f" ld.param.u64 %rd{i}, [p{i}];\n" for i in range(4))
 _TYPE = {16: ("b16", "%rs", np.uint16), 32: ("b32", "%r", np.uint32), 64: ("b64", "%rd", np.uint64)}
 
 
@@ -65,7 +65,8 @@ def unary_on_lanes(instructions: str, *inputs: np.ndarray, out_bits: int = 32) -
     for i, width in enumerate(bits):
         kind, prefix, _ = _TYPE[width]
         names["abc"[i]] = f"{prefix}{i + 10}"
-        body += f" mad.wide.u32 %rd{20 + i}, %r0, {width // 8}, %rd{i + 1}; ld.global.{kind} {prefix}{i + 10}, [%rd{20 + i}];\n"
+        body += f" mad.wide.u32 %rd{20 + i}, %r0, {width // 8}, %rd{i + 1};"
+        body += f" ld.global.{kind} {prefix}{i + 10}, [%rd{20 + i}];\n"
     kind, prefix, dtype = _TYPE[out_bits]
     names["d"] = f"{prefix}30"
     body += " " + instructions.format(**names) + "\n"

@@ -90,8 +90,9 @@ def run_pipeline(
     a[...], b[...] = to_bf16(rng.standard_normal((m, k))), to_bf16(rng.standard_normal((n, k)))
     columns, tiles = -(-n // 64), -(-m // 64) * -(-n // 64)
     number = lambda x, size=4: int(x).to_bytes(size, "little")  # noqa: E731
-    params = [matrix_map(a, "bf16", (64, box_rows), 3), matrix_map(b, "bf16", (64, 64), 3), matrix_map(d, "f32", (64, 64), 0),
-              number(tiles), number(columns), number(-(-k // 64)), number(d.ctypes.data + d.nbytes, 8)]  # fmt: skip
+    operands = [matrix_map(a, "bf16", (64, box_rows), 3), matrix_map(b, "bf16", (64, 64), 3)]
+    maps = [*operands, matrix_map(d, "f32", (64, 64), 0)]
+    params = [*maps, number(tiles), number(columns), number(-(-k // 64)), number(d.ctypes.data + d.nbytes, 8)]  # fmt: skip
     buffers = [Buffer(x.ctypes.data, x.nbytes, name) for x, name in ((a, "A"), (b, "B"), (d, "D"))]
     what = Launch(
         grid=(ctas, 1, 1), block=(160, 1, 1), smem_bytes=SHARED_BYTES, params=params, buffers=buffers

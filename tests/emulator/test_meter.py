@@ -8,7 +8,8 @@ import pytest
 from emulator_harness import aligned, run
 from pipeline_kernel import compiled, run_pipeline
 
-LOAD = " mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mad.wide.u32 %rd1, %r0, {stride}, %rd0; ld.global.{kind} {{{regs}}}, [%rd1];"
+LOAD = " mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mad.wide.u32 %rd1, %r0, {stride}, %rd0;"
+LOAD += " ld.global.{kind} {{{regs}}}, [%rd1];"
 
 
 @pytest.mark.parametrize("stride, kind, regs, sectors", [
@@ -25,13 +26,15 @@ def test_global_sectors(stride, kind, regs, sectors):
 
 
 @pytest.mark.parametrize("stride, size, wavefronts", [
-    (4, 4, 1), (8, 4, 2), (64, 4, 16), (128, 4, 32), (132, 4, 1), (0, 4, 1), (8, 8, 2), (16, 16, 4), (128, 16, 32), (144, 16, 4),
+    (4, 4, 1), (8, 4, 2), (64, 4, 16), (128, 4, 32), (132, 4, 1), (0, 4, 1), (8, 8, 2),
+    (16, 16, 4), (128, 16, 32), (144, 16, 4),
 ])  # fmt: skip
 def test_shared_wavefronts(stride, size, wavefronts):
     """Stride over 4-byte words decides the conflicts: 32 words apart is 32 ways, 33 words is none."""
     registers = {4: "%r1", 8: "{%r1, %r2}", 16: "{%r1, %r2, %r3, %r4}"}[size]
     kind = {4: "b32", 8: "v2.b32", 16: "v4.b32"}[size]
-    body = f" mov.u32 %r0, %tid.x; mov.u32 %r9, buf; mad.lo.u32 %r10, %r0, {stride}, %r9; ld.shared.{kind} {registers}, [%r10];"
+    body = f" mov.u32 %r0, %tid.x; mov.u32 %r9, buf; mad.lo.u32 %r10, %r0, {stride}, %r9;"
+    body += f" ld.shared.{kind} {registers}, [%r10];"
     report = run(body, [aligned(32, np.uint32)], before=".shared .align 16 .b8 buf[8192];", meter=True)
     assert report.counters["shared_load_wavefronts"] == wavefronts
     assert report.lines[0].units == wavefronts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous units one by one: tensor maps and boxes, bulk copies, cp.async, wgmma in every major and swizzle, mma."""
+"""Units one by one: tensor maps and boxes, cp.async, wgmma in every major and swizzle, mma, clusters."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ def test_tensor_maps_survive_packing(data):
     kind, item = data.draw(st.sampled_from([("bf16", 2), ("f16", 2), ("f32", 4), ("u8", 1)]))
     swizzle = data.draw(st.integers(0, 3))
     inner = data.draw(st.integers(1, (8, 2, 4, 8)[swizzle])) * 16 // item
-    made = TensorMap(data.draw(st.integers(0, 2**40)) * 16, kind, item, tuple(data.draw(st.integers(1, 2**32)) for _ in range(rank)),
-                     tuple(data.draw(st.integers(1, 2**36 - 1)) * 16 for _ in range(rank - 1)),
-                     (inner, *(data.draw(st.integers(1, 256)) for _ in range(rank - 1))), (1,) * rank, swizzle, 0, False)  # fmt: skip
+    several = lambda count, low, high: tuple(data.draw(st.integers(low, high)) for _ in range(count))
+    dims, box = several(rank, 1, 2**32), (inner, *several(rank - 1, 1, 256))
+    strides = tuple(16 * s for s in several(rank - 1, 1, 2**36 - 1))
+    base = data.draw(st.integers(0, 2**40)) * 16
+    made = TensorMap(base, kind, item, dims, strides, box, (1,) * rank, swizzle, 0, False)
     assert decode(encode(made)) == made
 
 
@@ -75,8 +77,8 @@ def load_box(
         number(tensor.box_bytes),
     ]
     buffers = [Buffer(x.ctypes.data, x.nbytes) for x in (source, out)]
-    launch(Module.parse(TMA_KERNEL), Launch(grid=(1, 1, 1), block=(64, 1, 1), smem_bytes=40960, params=params, buffers=buffers),
-           Options(races=True, **options))  # fmt: skip
+    what = Launch(grid=(1, 1, 1), block=(64, 1, 1), smem_bytes=40960, params=params, buffers=buffers)
+    launch(Module.parse(TMA_KERNEL), what, Options(races=True, **options))
     return out
 
 
@@ -148,8 +150,8 @@ def wgmma_kernel(n: int, kinds: str, item: int, a_major: int, b_major: int, chun
  shl.b32 %r2, %r0, 2;
 COPY:
  setp.ge.u32 %p2, %r2, {chunk_bytes}; @%p2 bra DONE;
- add.u32 %r3, %r1, %r2; cvt.u64.u32 %rd5, %r2; add.s64 %rd6, %rd0, %rd5; ld.global.u32 %r4, [%rd6]; st.shared.u32 [%r3], %r4;
- add.u32 %r2, %r2, 512; bra.uni COPY;
+ add.u32 %r3, %r1, %r2; cvt.u64.u32 %rd5, %r2; add.s64 %rd6, %rd0, %rd5; ld.global.u32 %r4, [%rd6];
+ st.shared.u32 [%r3], %r4; add.u32 %r2, %r2, 512; bra.uni COPY;
 DONE:
  fence.proxy.async.shared::cta; bar.sync 0;
  shr.u32 %r5, %r1, 4; cvt.u64.u32 %rd7, %r5; add.s64 %rd3, %rd3, %rd7; add.s64 %rd4, %rd4, %rd7;
@@ -166,7 +168,7 @@ SPAN = {0: 16, 1: 128, 2: 64, 3: 32}  # descriptor swizzle field -> bytes of the
 
 
 def place_operand(smem: np.ndarray, start: int, values: np.ndarray, mn_major: bool, mode: int) -> int:
-    """Write an operand (rows of M or N, columns of K) into shared bytes as cuTe's canonical layouts say; its descriptor.
+    """Write an operand (rows of M or N, columns of K) into shared bytes as the canonical layouts say; its descriptor.
 
     The layout is written from the definition, element by element, independently of the emulator's own formula.
     """
@@ -249,7 +251,8 @@ def test_wgmma_of_tf32_drops_the_low_mantissa_bits():
 
 
 MMA = {  # shape, type -> K
-    ("m16n8k16", "f16"): 16, ("m16n8k16", "bf16"): 16, ("m16n8k8", "f16"): 8, ("m16n8k8", "tf32"): 8, ("m16n8k4", "tf32"): 4,
+    ("m16n8k16", "f16"): 16, ("m16n8k16", "bf16"): 16, ("m16n8k8", "f16"): 8, ("m16n8k8", "tf32"): 8,
+    ("m16n8k4", "tf32"): 4,
 }  # fmt: skip
 
 
@@ -316,7 +319,8 @@ def test_wmma_multiplies_tiles_of_either_layout(layouts):
  wmma.load.a.sync.aligned.{layouts[0]}.m16n16k16.global.bf16 {{%r1, %r2, %r3, %r4}}, [%rd0], 24;
  wmma.load.b.sync.aligned.{layouts[1]}.m16n16k16.global.bf16 {{%r5, %r6, %r7, %r8}}, [%rd2], 24;
 {chr(10).join(f" mov.f32 %f{i}, 0f3F800000;" for i in range(8))}
- wmma.mma.sync.aligned.{layouts[0]}.{layouts[1]}.m16n16k16.f32.bf16.bf16.f32 {{{f}}}, {{%r1, %r2, %r3, %r4}}, {{%r5, %r6, %r7, %r8}}, {{{f}}};
+ wmma.mma.sync.aligned.{layouts[0]}.{layouts[1]}.m16n16k16.f32.bf16.bf16.f32 {{{f}}}, {{%r1, %r2, %r3, %r4}},
+   {{%r5, %r6, %r7, %r8}}, {{{f}}};
  wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%rd1], {{{f}}}, 20;
 """, [memory.reshape(-1), out.reshape(-1)])  # fmt: skip
     assert np.array_equal(out[:, :16], a @ b + 1)
