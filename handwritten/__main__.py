@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> int:
     if options.readme:
         document = json.loads(options.readme.read_text())
         readme = FOLDER / "README.md"
-        readme.write_text(report.fill(readme.read_text(), report.markdown(document, options.readme.name)))
+        readme.write_text(report.fill(readme.read_text(), report.markdown(document, str(options.readme))))
         return 0
     dtypes = tuple(options.dtypes.split(","))
     if not has_gpu():

@@ -62,3 +62,40 @@ def test_c_is_not_passed_when_beta_is_zero():
     """With beta = 0 the kernel gets a null C, so it cannot read it."""
     arguments = handwritten.stage(1).plan(contiguous("fp32", 8, 8, 8)).launches[0].arguments
     assert arguments[9].value is None
+
+
+@given(m=st.integers(1, 600), n=st.integers(1, 75), k=st.integers(1, 5000), sms=st.integers(1, 132))
+def test_split_k_leaves_no_part_empty_and_fills_the_gpu_at_most_once(m, n, k, sms):
+    """The parts cover K's tiles, none is empty, and CTAs do not outnumber multiprocessors unless tiles do."""
+    stage = handwritten.stage("split_k_workspace")
+    problem = contiguous("bf16", m, 8 * n, 8 * k)
+    gemm, reduce = stage.plan(problem, sms).launches
+    x, y, splits = gemm.grid
+    tiles = -(-8 * k // stage.constants["BK"])
+    per_split = -(-tiles // splits)  # as the kernel works it out
+    assert (splits - 1) * per_split < tiles <= splits * per_split
+    assert splits == 1 or (x * y * splits <= sms and per_split >= 8)
+    assert [argument.value for argument in reduce.arguments[:3]] == [m, 8 * n, splits]
+
+
+def test_split_k_at_its_own_shape():
+    """128 x 128 x 16384 has one tile and 256 tiles of k: 32 parts of 8, and a slab of fp32 sums for each."""
+    plan = handwritten.stage("split_k_workspace").plan(contiguous("bf16", 128, 128, 16_384))
+    assert plan.launches[0].grid == (1, 1, 32)
+    assert (plan.workspace_bytes, plan.zeroed_bytes) == (32 * 128 * 128 * 4, 0)
+
+
+def test_atomic_split_k_zeroes_one_tile_and_its_counter():
+    """Sums of one tile and its counter are zeroed before the launch, however many parts there are."""
+    plan = handwritten.stage("split_k_atomic").plan(contiguous("bf16", 128, 128, 16_384))
+    assert plan.workspace_bytes == plan.zeroed_bytes == 128 * 128 * 4 + 4
+
+
+@given(m=st.integers(1, 5000), n=st.integers(1, 600), sms=st.integers(2, 132))
+def test_a_persistent_grid_is_whole_clusters_and_never_too_many(m, n, sms):
+    """CTAs come in pairs, at most as many as multiprocessors and as pairs of tiles, and at least one pair."""
+    stage = handwritten.stage("persistent_cluster")
+    x, y, z = stage.plan(contiguous("bf16", m, 8 * n, 64), sms).launches[0].grid
+    pairs = -(-m // 256) * -(-8 * n // 256)
+    assert (y, z) == (1, 1) and x % 2 == 0
+    assert 2 <= x <= min(2 * pairs, sms)

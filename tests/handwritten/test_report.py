@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables show measured columns only where there are measurements, and the README is filled between its markers."""
 
-import json
-
 import pytest
 
 import handwritten
@@ -101,8 +99,3 @@ def test_twins_are_specs_that_the_builder_takes(stage):
     if spec is not None:
         config = plan(spec, problem(4096, 4096, 4096)).config
         assert config.tile == tuple(stage.constants[name] for name in ("BM", "BN", "BK"))
-
-
-def test_results_file_is_json_with_a_schema():
-    """The schema number is part of every results file."""
-    assert json.loads(json.dumps({"schema": command.SCHEMA}))["schema"] == 1
