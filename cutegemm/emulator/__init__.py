@@ -10,6 +10,19 @@ from cutegemm.emulator.front import Step, run_steps, tensor_buffer
 from cutegemm.emulator.launch import Launch, Options, Report, launch
 from cutegemm.emulator.memory import Buffer
 from cutegemm.emulator.parse import Kernel, Module
+from cutegemm.emulator.tables import compare, profile
 
-__all__ = ["Buffer", "Kernel", "Launch", "Module", "Options", "Report", "Step", "launch", "run_steps",
-           "tensor_buffer"]  # fmt: skip
+__all__ = [
+    "Buffer",
+    "Kernel",
+    "Launch",
+    "Module",
+    "Options",
+    "Report",
+    "Step",
+    "compare",
+    "launch",
+    "profile",
+    "run_steps",
+    "tensor_buffer",
+]

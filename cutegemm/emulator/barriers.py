@@ -176,6 +176,7 @@ def find(group, address: int) -> MBarrier:
     bar = peers[rank].mbarriers.get(offset) if rank < len(peers) else None
     if bar is None:
         raise Fault(f"no mbarrier was initialised at shared address {address:#x}")
+    bar.cta.must_live("an mbarrier operation arrives")
     return bar
 
 

@@ -38,6 +38,7 @@ def announce(token, ctas, bars, chunks) -> None:
 
 def complete(bar, amount: int, token=None) -> None:
     """complete_tx of `amount` bytes on an mbarrier."""
+    bar.cta.must_live("a copy completes")
     if token is not None:
         token.complete_on(bar)
     bar.tx -= amount

@@ -57,6 +57,15 @@ class CTA:
             bar = self.barriers[number] = NamedBarrier(number)
         return bar
 
+    def must_live(self, what: str) -> None:
+        """Shared memory is gone once every warp of its CTA has ended.
+
+        Raises:
+            Fault: it is.
+        """
+        if not self.live_warps:
+            raise Fault(f"{what} in CTA {self.index}, which has ended")
+
     def replace(self, old: Group, new: list[Group]) -> int:
         """Put the parts of a split group in its place; the branch goes on as SPLIT."""
         self.device.retire(old)

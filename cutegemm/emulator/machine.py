@@ -129,9 +129,7 @@ class Device:
         """Random policy: some asynchronous work happens."""
         rng = self.rng
         while self.queue and rng.random() < 0.3:
-            i = rng.randrange(len(self.queue))
-            self.queue.rotate(-i)
-            self.queue.popleft()()
+            self._finish_copy()
         while self.stores and rng.random() < 0.3:
             store = self.stores.pop(rng.randrange(len(self.stores)))
             store.read() if rng.random() < 0.5 else store.finish()
@@ -139,6 +137,15 @@ class Device:
             _, products = self.products.pop(0)
             for p in products:
                 p.compute()
+
+    def _finish_copy(self) -> None:
+        """Complete one copy under way: the oldest, or any under the random policy."""
+        if self.policy == "random":
+            self.queue.rotate(-self.rng.randrange(len(self.queue)))
+        try:
+            self.queue.popleft()()
+        except Fault as e:
+            raise EmulatorError(f"{self.program.kernel.name[:80]}, an asynchronous copy: {e}") from e
 
     # ---- scheduling
 
@@ -167,9 +174,7 @@ class Device:
                 idle = 0
                 self.timed_out = False
             elif self.queue:
-                index = self.rng.randrange(len(self.queue)) if self.policy == "random" else 0
-                self.queue.rotate(-index)
-                self.queue.popleft()()
+                self._finish_copy()
             elif waiting and len(running) < resident:
                 running.append(Cluster(self, waiting.popleft()))
             else:

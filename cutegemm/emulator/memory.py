@@ -213,6 +213,7 @@ def _locate_shared(group, a, size):
         both, high = int(np.bitwise_or.reduce(offset)), int(offset.max())
     if rank >= len(cta.peers):
         raise Fault(f"shared access to CTA {rank} of a cluster of {len(cta.peers)}: address {high:#x}")
+    cta.peers[rank].must_live("a shared access reaches")
     target = cta.peers[rank].shared
     low = offset if offset.__class__ is not ND else int(offset.min())
     if high + size > target.size or low < target.first:

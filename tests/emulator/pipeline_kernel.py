@@ -92,7 +92,7 @@ def run_pipeline(
     number = lambda x, size=4: int(x).to_bytes(size, "little")  # noqa: E731
     operands = [matrix_map(a, "bf16", (64, box_rows), 3), matrix_map(b, "bf16", (64, 64), 3)]
     maps = [*operands, matrix_map(d, "f32", (64, 64), 0)]
-    params = [*maps, number(tiles), number(columns), number(-(-k // 64)), number(d.ctypes.data + d.nbytes, 8)]  # fmt: skip
+    params = [*maps, number(tiles), number(columns), number(-(-k // 64)), number(d.ctypes.data + d.nbytes, 8)]
     buffers = [Buffer(x.ctypes.data, x.nbytes, name) for x, name in ((a, "A"), (b, "B"), (d, "D"))]
     what = Launch(
         grid=(ctas, 1, 1), block=(160, 1, 1), smem_bytes=SHARED_BYTES, params=params, buffers=buffers

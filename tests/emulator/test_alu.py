@@ -138,13 +138,13 @@ def _is_nearest(exact: Fraction, d: np.float32) -> bool:
 
 
 def test_fma_where_rounding_twice_would_differ():
-    """1 + 2^-24 + 2^-60 rounds up, though its fp64 value is the tie 1 + 2^-24 that rounds down (PTX ISA 9.7.3.6)."""
-    a = vector([np.float32(2**-12 + 2**-36)], np.float32)
-    b = vector([np.float32(2**-12)], np.float32)
-    c = vector([np.float32(1)], np.float32)
+    """1 + 2^-23 + 2^-24 (1 - 2^-30) lies below a tie that its fp64 value hits, which would round up (PTX ISA 9.7.3.6)."""
+    a = vector([2.0**-12 * (1 + 2.0**-15)], np.float32)
+    b = vector([2.0**-12 * (1 - 2.0**-15)], np.float32)
+    c = vector([1 + 2.0**-23], np.float32)
     got = on_lanes("fma.rn.f32 {d}, {a}, {b}, {c};", *(x.view(np.uint32) for x in (a, b, c))).view(np.float32)
-    exact = Fraction(float(a[0])) * Fraction(float(b[0])) + 1
-    assert _is_nearest(exact, got[0])
+    assert got[0] == np.float32(1 + 2.0**-23)
+    assert np.float32(np.float64(a[0]) * np.float64(b[0]) + np.float64(c[0])) == np.float32(1 + 2.0**-22)
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,8 @@ FAULTS = {
         " mov.u32 %r2, buf; mbarrier.arrive.shared.b64 _, [%r2];",
         "no mbarrier was initialised",
     ),
+    "barrier count": (" bar.sync 1, 33;", "thread count 33 is not a positive multiple of 32"),
+    "barrier number": (" bar.sync 16;", "barrier 16 is outside 0..15"),
     "trap": (" trap;", "executed trap"),
 }
 
@@ -292,3 +294,9 @@ END:
     assert cell[0] == 128
     assert report.instructions["red.global.add.u32"] == 4
     assert report.instructions["bar.sync"] == 2
+
+
+def test_more_threads_than_a_barrier_expects_is_a_fault():
+    """Three warps at a barrier for two is misuse, not a wait (PTX ISA 9.7.13.1)."""
+    with pytest.raises(EmulatorError, match="barrier 1: 96 threads arrived, 64 expected"):
+        run(" bar.sync 1, 64;", [aligned(1, np.uint32)], threads=96)

@@ -338,3 +338,26 @@ def test_cluster_barrier_mapa_and_remote_memory(policy):
  ld.shared.u32 %r6, [%r1]; mov.u32 %r7, %ctaid.x; mad.wide.u32 %rd1, %r7, 4, %rd0; st.global.u32 [%rd1], %r6;
 """, [out], grid=(8, 1, 1), cluster=(4, 1, 1), before=".shared .align 16 .b8 buf[16];", policy=policy)  # fmt: skip
     assert out.tolist() == [103, 100, 101, 102] * 2
+
+
+def test_an_arrival_at_a_cta_that_has_ended_is_a_fault():
+    """Shared memory of a finished CTA may not be touched: the cluster must stay until the last remote arrival."""
+    body = """
+ mov.u32 %r0, %cluster_ctarank; ld.param.u64 %rd0, [p0]; mov.u32 %r1, buf;
+ mbarrier.init.shared.b64 [%r1], 1; fence.mbarrier_init.release.cluster;
+ barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+ setp.eq.u32 %p0, %r0, 1; @%p0 ret;
+WAIT:
+ ld.volatile.global.u32 %r6, [%rd0]; add.u32 %r7, %r7, 1; setp.lt.u32 %p1, %r7, 40; @%p1 bra WAIT;
+ mapa.shared::cluster.u32 %r4, %r1, 1; mbarrier.arrive.shared::cluster.b64 _, [%r4];
+""".replace("mov.u32 %r1, buf;", "mov.u32 %r1, buf; mov.u32 %r7, 0;")
+    with pytest.raises(
+        EmulatorError, match=r"an mbarrier operation arrives in CTA \(1, 0, 0\), which has ended"
+    ):
+        run(
+            body,
+            [aligned(1, np.uint32)],
+            grid=(2, 1, 1),
+            cluster=(2, 1, 1),
+            before=".shared .align 16 .b8 buf[16];",
+        )

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A launch's meters as text: instructions by kind, traffic, and the memory lines that cost most.
+
+report = launch(kernel, what, Options(meter=True))
+print(profile(report))
+print(compare(before, after))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.console import Console
+from rich.table import Table
+
+from cutegemm.emulator.launch import Report
+from cutegemm.emulator.parse import TYPE_BYTES
+
+WIDTH = 110  # columns of the printed tables
+COSTLY_LINES = 8
+
+
+def kinds(report: Report) -> Counter[str]:
+    """Warp instructions by kind: the opcode without types, spaces narrowed to those that matter."""
+    out: Counter[str] = Counter()
+    for op, count in report.instructions.items():
+        out[kind_of(op)] += count
+    return out
+
+
+def kind_of(op: str) -> str:
+    """The kind an opcode is counted under: `fma.rn.f32` -> "fma.f32", `ld.shared.v4.b32` -> "ld.shared"."""
+    parts = op.split(".")
+    head = parts[0]
+    if head in ("ld", "st", "atom", "red"):
+        space = next(
+            (p.split("::")[0] for p in parts if p.split("::")[0] in ("global", "shared", "param", "local")),
+            "",
+        )
+        return f"{head}.{space}" if space else head
+    if head in ("wgmma", "mbarrier", "wmma", "mma"):
+        return ".".join(parts[:2])
+    if op.startswith("cp."):
+        return "cp.async.bulk.tensor" if ".tensor" in op else ".".join(parts[:3])
+    if parts[-1] in TYPE_BYTES and parts[-1][0] in "fb" and parts[-1] not in ("b16", "b32", "b64"):
+        return f"{head}.{parts[-1]}"
+    return head
+
+
+def profile(report: Report) -> str:
+    """The meters of one launch as tables."""
+    console = Console(width=WIDTH, record=True, file=_Nowhere())
+    table = Table("kind", "warp instructions", title="instructions")
+    for kind, count in kinds(report).most_common():
+        table.add_row(kind, f"{count:,}")
+    console.print(table)
+    table = Table("counter", "value", title="traffic and work")
+    for name, value in report.counters.items():
+        table.add_row(name.replace("_", " "), f"{value:,}")
+    console.print(table)
+    costly = [c for c in report.lines if c.units > c.ideal][:COSTLY_LINES]
+    if costly:
+        table = Table(
+            "PTX line",
+            "instruction",
+            "space",
+            "requests",
+            "units",
+            "least",
+            title="memory lines that cost most",
+        )
+        for c in costly:
+            table.add_row(
+                str(c.line), c.text[:48], c.space, f"{c.requests:,}", f"{c.units:,}", f"{c.ideal:,}"
+            )
+        console.print(table)
+    return console.export_text()
+
+
+def compare(first: Report, second: Report) -> str:
+    """Two launches side by side: every kind and counter, with the ratio of the second to the first."""
+    console = Console(width=WIDTH, record=True, file=_Nowhere())
+    table = Table("", "first", "second", "ratio")
+    one, two = kinds(first), kinds(second)
+    rows = [(k, one[k], two[k]) for k in sorted(one | two, key=lambda k: -max(one[k], two[k]))]
+    names = dict.fromkeys([*first.counters, *second.counters])
+    rows += [(n.replace("_", " "), first.counters.get(n, 0), second.counters.get(n, 0)) for n in names]
+    for name, x, y in rows:
+        table.add_row(name, f"{x:,}", f"{y:,}", f"{y / x:.2f}" if x else "new")
+    console.print(table)
+    return console.export_text()
+
+
+class _Nowhere:
+    """A file that drops what is written: the console records it instead."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass

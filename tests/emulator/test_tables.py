@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Printed profiles hold the numbers of the report."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulator_harness import aligned, run
+
+from cutegemm.emulator import compare, profile
+from cutegemm.emulator.tables import kind_of
+
+STRIDED = """
+ mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mad.wide.u32 %rd1, %r0, {stride}, %rd0;
+ ld.global.f32 %f0, [%rd1]; fma.rn.f32 %f1, %f0, %f0, %f0; st.global.f32 [%rd1], %f1;
+"""
+
+
+KINDS = {
+    "fma.rn.f32": "fma.f32",
+    "ld.shared.v4.b32": "ld.shared",
+    "st.b16": "st",
+    "add.s32": "add",
+    "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16": "wgmma.mma_async",
+    "cvt.rn.bf16x2.f32": "cvt.f32",
+    "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group": "cp.async.bulk.tensor",
+}
+
+
+@pytest.mark.parametrize("op, kind", KINDS.items())
+def test_opcodes_fall_into_kinds(op, kind):
+    """Types matter for floating point only, spaces for memory only."""
+    assert kind_of(op) == kind
+
+
+def test_a_profile_names_the_line_that_costs_most():
+    """A load that spreads over 32 sectors is listed with its PTX line, a coalesced one is not."""
+    spread = run(STRIDED.format(stride=32), [aligned(512, np.float32)], meter=True)
+    text = profile(spread)
+    assert "memory lines that cost most" in text and "ld.global.f32 %f0, [%rd1]" in text
+    assert "fma.f32" in text and "global load sectors" in text
+    dense = run(STRIDED.format(stride=4), [aligned(512, np.float32)], meter=True)
+    assert "cost most" not in profile(dense)
+    side_by_side = compare(spread, dense)
+    row = next(line for line in side_by_side.splitlines() if "global load sectors" in line)
+    assert [x.strip() for x in row.split("│")[2:5]] == ["32", "4", "0.12"]
