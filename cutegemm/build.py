@@ -142,13 +142,21 @@ class Gemm:
             HardwareError: the tensors' device is not a Hopper GPU.
         """
         try:
+            # What distinguishes one kind of call from another: layouts, types, devices; of addresses only the
+            # alignment. Calls that want gradients are never kept, so they are refused each time.
             places = (
                 a.data_ptr(),
                 b.data_ptr(),
                 0 if c is None else c.data_ptr(),
                 0 if out is None else out.data_ptr(),
             )
-            key = _key(a, b, c, out, places) + (backend, beta is not None and beta == 0)
+            key = (
+                a.shape, a.stride(), a.dtype, a.get_device(), a.requires_grad,
+                b.shape, b.stride(), b.dtype, b.get_device(), b.requires_grad,
+                None if c is None else _identity(c), None if out is None else _identity(out),
+                places[0] & 15 | (places[1] & 15) << 4 | (places[2] & 15) << 8 | (places[3] & 15) << 12,
+                backend, beta == 0,
+            )  # fmt: skip
         except (AttributeError, RuntimeError):  # no tensors, or without storage: validation says which
             places, key = (0, 0, 0, 0), None
         prepared = self._prepared.get(key)
@@ -173,23 +181,9 @@ class Gemm:
         return "\n".join(lines)
 
 
-def _key(a: Any, b: Any, c: Any, out: Any, places: tuple[int, int, int, int]) -> tuple:
-    """What distinguishes one kind of call from another: layouts, types, devices; of addresses, the alignment.
-
-    On the path of every call: a tensor that wants gradients gets a key that no prepared call has.
-    """
-    pa, pb, pc, pd = places
-    key = (
-        a.shape, a.stride(), a.dtype, a.get_device(), a.requires_grad,
-        b.shape, b.stride(), b.dtype, b.get_device(), b.requires_grad,
-        (pa & 15) | (pb & 15) << 4 | (pc & 15) << 8 | (pd & 15) << 12,
-    )  # fmt: skip
-    for tensor in (c, out):
-        if tensor is not None:
-            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.requires_grad)
-        else:
-            key += (None,)
-    return key
+def _identity(tensor: Any) -> tuple:
+    """What tells one kind of tensor from another, beside its address."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.requires_grad
 
 
 def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:

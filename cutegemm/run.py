@@ -35,6 +35,10 @@ _ready: dict[
 ] = {}  # (config, device index) -> a function whose code is on the device
 _lock = threading.Lock()
 
+# torch's own cheap forms of current_device() and current_stream(); absent from CPU builds
+_current_device = getattr(torch._C, "_cuda_getDevice", None)
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
 # u, the unit roundoff of each type: half the distance from 1 to the next number
 _ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}
 
@@ -106,47 +110,50 @@ class _Launcher:
         self.same_layout = (
             inputs[2] is not None and inputs[3] is not None and _same_layout(inputs[2], inputs[3])
         )
-        self.relayouts = [
-            (function_for(step.config, self.index), "ab".index(step.operand), step.offset, _packed(step_tail))
-            for step in plan.steps[:-1]
-            for step_tail in [arguments.relayout_tail(step)]
-        ]
+        self.launch = self._launch_nothing
         if plan.steps:
+            self.relayouts = [
+                (function_for(step.config, self.index), "ab".index(step.operand), step.offset, _packed(tail))
+                for step, tail in ((step, arguments.relayout_tail(step)) for step in plan.steps[:-1])
+            ]
+            self.launch = self._launch_all if self.relayouts else self._launch_gemm
             self.gemm = function_for(plan.config, self.index)
-            self.tail = _packed(arguments.gemm_tail(plan))
+            self.extents, self.strides, self.walk = _packed(arguments.gemm_tail(plan))
 
     def __call__(self, inputs, places, alpha, beta, workspace):
-        _, _, c, out = inputs
-        pa, pb, pc, pd = places
+        # On the path of every call: a name looked up here is tens of nanoseconds on each.
+        out = inputs[3]
         if out is None:
             out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-            pd = out.data_ptr()
+            places = (*places[:3], out.data_ptr())
         else:
-            self._check_overlap(pa, pb, pc, pd)
-        if not self.plan.steps:
-            return out
-        if torch._C._cuda_getDevice() == self.index:
-            self._launch((pa, pb, pc, pd), _scalars(alpha, beta, c), workspace)
+            self._check_overlap(places)
+        if beta is None:
+            beta = 0.0 if inputs[2] is None else 1.0
+        if _current_device() == self.index:
+            self.launch(places, (float(alpha), float(beta)), _current_stream(self.index), workspace)
         else:
             with torch.cuda.device(self.index):
-                self._launch((pa, pb, pc, pd), _scalars(alpha, beta, c), workspace)
+                self.launch(places, (float(alpha), float(beta)), _current_stream(self.index), workspace)
         return out
 
-    def _launch(
-        self, places: tuple[int, int, int, int], scalars: tuple[float, float], workspace: Any
-    ) -> None:
-        stream = torch._C._cuda_getCurrentRawStream(self.index)
-        if self.relayouts:
-            moved = list(places)
-            if workspace is None:
-                workspace = torch.empty(self.need, dtype=torch.uint8, device=self.device)
-            base = self._workspace_address(workspace)
-            for function, operand, offset, (shape, strides) in self.relayouts:
-                function((places[operand], base + offset), shape, strides, stream)
-                moved[operand] = base + offset
-            places = tuple(moved)
-        shape, strides, walk = self.tail
-        self.gemm(places, shape, strides, scalars, walk, stream)
+    def _launch_nothing(self, places: Any, scalars: Any, stream: int, workspace: Any) -> None:
+        """D is empty."""
+
+    def _launch_gemm(self, places: Any, scalars: tuple[float, float], stream: int, workspace: Any) -> None:
+        """A run of one launch."""
+        self.gemm(places, self.extents, self.strides, scalars, self.walk, stream)
+
+    def _launch_all(self, places: Any, scalars: tuple[float, float], stream: int, workspace: Any) -> None:
+        """Re-layouts into workspace, then the GEMM."""
+        if workspace is None:
+            workspace = torch.empty(self.need, dtype=torch.uint8, device=self.device)
+        base = self._workspace_address(workspace)
+        moved = list(places)
+        for function, operand, offset, (extents, strides) in self.relayouts:
+            function((places[operand], base + offset), extents, strides, stream)
+            moved[operand] = base + offset
+        self._launch_gemm(tuple(moved), scalars, stream, workspace)
 
     def _workspace_address(self, workspace: Any) -> int:
         size = workspace.numel() * workspace.element_size()
@@ -157,8 +164,9 @@ class _Launcher:
             raise field_error(InputError, "workspace", hex(workspace.data_ptr()), "must be 16-byte aligned")
         return workspace.data_ptr()
 
-    def _check_overlap(self, pa: int, pb: int, pc: int, pd: int) -> None:
+    def _check_overlap(self, places: tuple[int, int, int, int]) -> None:
         """`tensors.check_overlap` on addresses alone: `out` may share memory with nothing but c itself."""
+        pa, pb, pc, pd = places
         size_a, size_b, size_c, size_d = self.sizes
         end = pd + size_d
         if (pa < end and pd < pa + size_a) or (pb < end and pd < pb + size_b):
