@@ -64,7 +64,7 @@ def fma32(a, b, c):
     total = product + c
     low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)  # the 29 bits fp32 drops
     risky = (low == 0x10000000) | ((np.abs(total) < 2 * _TINY32) & (total != 0))
-    if np.any(risky):
+    if risky.any():
         total = to_odd(product, c, total)
     return total.astype(np.float32)
 

@@ -41,6 +41,7 @@ class Options:
     races: run the race detector (implies one warp per group).
     meter: count sectors, wavefronts, bytes and operations.
     max_seconds: stop with an error after this time.
+    progress: show a bar of finished CTAs past one second; None does so when standard error is a terminal.
     """
 
     policy: str = "eager"
@@ -50,6 +51,7 @@ class Options:
     races: bool = False
     meter: bool = False
     max_seconds: float | None = None
+    progress: bool | None = None
 
 
 @dataclass
@@ -100,7 +102,9 @@ def launch(kernel: Kernel | Module | str, what: Launch, options: Options | None 
     try:
         with np.errstate(all="ignore"):
             device.run()
+            device.progress.close()
     except EmulatorError as e:
+        device.progress.close()
         found = [] if device.track is None else list(device.track.findings.values())
         if found:
             raise EmulatorError(

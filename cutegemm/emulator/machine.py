@@ -24,6 +24,7 @@ from cutegemm.emulator.group import WARP, Group, Part
 from cutegemm.emulator.memory import Fault, GlobalMemory, Region
 from cutegemm.emulator.meter import Meter
 from cutegemm.emulator.program import Program
+from cutegemm.emulator.progress import Progress
 from cutegemm.emulator.races import Detector
 from cutegemm.emulator.reports import deadlock, place_of
 from cutegemm.errors import EmulatorError
@@ -67,6 +68,7 @@ class Device:
         self.by_warp: dict[tuple[int, ...], list[int]] = {}
         self.started = time.monotonic()
         self.finished_ctas = 0
+        self.progress = Progress(int(np.prod(self.grid)), options.progress)
 
     def _place_variables(self) -> dict[str, int]:
         out, self._keep = {}, []
@@ -170,6 +172,8 @@ class Device:
             for cluster in [c for c in running if not c.live]:
                 running.remove(cluster)
                 self.finished_ctas += len(cluster.ctas)
+                if self.track is not None:
+                    self.track.cluster_ended(cluster)
             if moved or self.events != before:
                 idle = 0
                 self.timed_out = False
@@ -268,6 +272,7 @@ class Device:
                 mine[i] += n
 
     def _check_time(self) -> None:
+        self.progress.show(self.finished_ctas)
         limit = self.options.max_seconds
         if limit is not None and time.monotonic() - self.started > limit:
             total = int(np.prod(self.grid))

@@ -166,6 +166,13 @@ class Detector:
         line = self._line() if line is None else line
         self.findings.setdefault((kind, line, text), Finding(kind, f"{text}, PTX line {line}", (0, line)))
 
+    def cluster_ended(self, cluster) -> None:
+        """Every warp of a cluster has ended: its mbarriers may not still expect bytes."""
+        for cta in cluster.ctas:
+            for bar in cta.mbarriers.values():
+                if bar.tx:
+                    self.add("leftover", f"{bar} when its CTA ended", 0)
+
     def _line(self) -> int:
         ins = self.device.current_instruction()
         return 0 if ins is None else ins.line

@@ -138,7 +138,7 @@ def _is_nearest(exact: Fraction, d: np.float32) -> bool:
 
 
 def test_fma_where_rounding_twice_would_differ():
-    """1 + 2^-23 + 2^-24 (1 - 2^-30) lies below a tie that its fp64 value hits, which would round up (PTX ISA 9.7.3.6)."""
+    """1 + 2^-23 + 2^-24 (1 - 2^-30) lies below a tie that its fp64 value hits and rounds up from (PTX ISA 9.7.3.6)."""
     a = vector([2.0**-12 * (1 + 2.0**-15)], np.float32)
     b = vector([2.0**-12 * (1 - 2.0**-15)], np.float32)
     c = vector([1 + 2.0**-23], np.float32)

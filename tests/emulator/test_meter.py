@@ -43,8 +43,8 @@ def test_shared_wavefronts(stride, size, wavefronts):
 def test_wide_accesses_are_served_by_groups_of_eight_lanes():
     """16-byte lanes 128 bytes apart conflict 8 ways within their group, whatever banks the other groups use."""
     body = """
- mov.u32 %r0, %tid.x; mov.u32 %r9, buf; and.b32 %r5, %r0, 7; shl.b32 %r6, %r5, 7; shr.u32 %r7, %r0, 3; shl.b32 %r8, %r7, 4;
- add.u32 %r10, %r9, %r6; add.u32 %r11, %r10, %r8; ld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [%r11];
+ mov.u32 %r0, %tid.x; mov.u32 %r9, buf; and.b32 %r5, %r0, 7; shl.b32 %r6, %r5, 7; shr.u32 %r7, %r0, 3;
+ shl.b32 %r8, %r7, 4; add.u32 %r10, %r9, %r6; add.u32 %r11, %r10, %r8; ld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [%r11];
 """
     report = run(body, [aligned(32, np.uint32)], before=".shared .align 16 .b8 buf[8192];", meter=True)
     assert report.counters["shared_load_wavefronts"] == 4 * 8
