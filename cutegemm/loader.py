@@ -76,7 +76,8 @@ def recorder(obj: bytes, kernel: str, param_sizes: list[int]) -> Callable[..., l
     _define_recorder_symbols()
     patched = obj
     for name, other in _REPLACED.items():
-        patched = patched.replace(b"\0" + name.encode() + b"\0", b"\0" + other.encode() + b"\0")
+        # A string table may keep a name as the tail of a longer one, so only the end is matched.
+        patched = patched.replace(name.encode() + b"\0", other.encode() + b"\0")
     function = _link(patched)
 
     def record(*args: Any) -> list[Launch]:
