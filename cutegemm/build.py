@@ -130,7 +130,8 @@ class Gemm:
             c: None or (M, N), (L, M, N); not read when beta is 0.
             out: where D goes; may be c itself. None allocates a row-major tensor.
             alpha, beta: scalars; beta None means 1 with c and 0 without.
-            backend: None (the GPU for CUDA tensors, "reference" for CPU tensors), "gpu" or "reference".
+            backend: None (the GPU for CUDA tensors, "reference" for CPU tensors), "gpu", "reference" (torch) or
+                "emulator" (the compiled kernel, executed on the CPU; for small problems).
             workspace: a CUDA uint8 tensor of at least `workspace_bytes`; None takes it from torch's allocator.
 
         Returns:

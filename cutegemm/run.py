@@ -28,7 +28,7 @@ from cutegemm.spec import AUTO, GemmSpec
 
 log = logging.getLogger("cutegemm")
 
-BACKENDS = ("gpu", "reference")
+BACKENDS = ("gpu", "reference", "emulator")
 _TORCH_DTYPE = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16, DType.FP32: torch.float32}
 _ready: dict[
     tuple[Config, int], Callable
@@ -64,6 +64,12 @@ def prepare(spec: GemmSpec, inputs: tuple, beta: float | None, backend: str | No
         problem = dataclasses.replace(problem, c=None)
     graph = linear_combination(problem.c is not None) if spec.epilogue == AUTO else spec.epilogue
     dtype = _TORCH_DTYPE[problem.d.dtype]
+    if backend == "emulator":
+        if on_gpu:
+            raise field_error(InputError, "backend", backend, f"the tensors are on {a.device}", "gpu")
+        from cutegemm.emulated import Emulated
+
+        return Emulated(plan(spec, problem), call.out_shape, dtype)
     if not on_gpu or backend == "reference":
         plan(spec, problem)  # the same refusals as on the GPU
         return _Reference(graph, call.out_shape, dtype)

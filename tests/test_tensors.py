@@ -163,7 +163,7 @@ def test_disjoint_views_of_one_allocation_are_fine():
     ("options", "message"),
     [
         ({"beta": 0.5}, "beta=0.5: needs c; nearest legal value: 0.0"),
-        ({"backend": "cuda"}, "backend='cuda': must be one of gpu, reference"),
+        ({"backend": "cuda"}, "backend='cuda': must be one of gpu, reference, emulator"),
         ({"backend": "gpu"}, "backend='gpu': the tensors are on cpu; nearest legal value: 'reference'"),
     ],
 )

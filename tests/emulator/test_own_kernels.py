@@ -11,7 +11,7 @@ from emulator_harness import aligned
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cutegemm import GemmSpec, Tile, build, cache, loader
+from cutegemm import GemmSpec, Tile, build, cache
 from cutegemm.emulator import Buffer, Options, Step, run_steps
 from cutegemm.plan import plan
 from cutegemm.problem import problem

@@ -63,4 +63,5 @@ def test_modules_need_nothing_but_python(name):
     imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     own = {"cutegemm.errors", "cutegemm.hardware", "cutegemm.layouts"}
     for module in imported:
-        assert module in own or module.startswith("cutegemm.layouts.") or module.split(".")[0] in sys.stdlib_module_names
+        standard = module.split(".")[0] in sys.stdlib_module_names
+        assert module in own or module.startswith("cutegemm.layouts.") or standard

@@ -148,7 +148,10 @@ def test_stmatrix_puts_each_accumulator_where_it_belongs(count, transposed):
         (lambda: sm90.smem_atom("k", "256B"), "swizzle='256B': is one of none, 32B, 64B, 128B"),
         (lambda: sm90.byte_swizzle("auto"), "swizzle='auto': is one of none, 32B, 64B, 128B"),
         (lambda: sm90.smem_layout((128, 48), "k", "128B"), "48 is a multiple of the block's extent 64"),
-        (lambda: sm90.tma_box(48, 64, "128B"), "contiguous=48: is a positive multiple of the 128B swizzle's span of 64"),
+        (
+            lambda: sm90.tma_box(48, 64, "128B"),
+            "contiguous=48: is a positive multiple of the 128B swizzle's span of 64",
+        ),
         (lambda: sm90.tma_box(64, 0, "128B"), "other=0: is at least 1; nearest legal value: 1"),
         (lambda: sm90.widest_swizzle(12), "contiguous=12: is a positive multiple of 8 elements, 16 bytes"),
         (lambda: sm90.matrix_value_layout(3), "count=3: is one of 1, 2, 4"),
