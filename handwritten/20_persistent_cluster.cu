@@ -173,7 +173,7 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
       wgmma_wait<0>();
       if (lane < CLUSTER) barrier_arrive_remote(&empty[(step - 1) % STAGES], lane);
 
-const Epilogue epilogue{stage, c_full[consumer], &map_c, &map_d, alpha, beta, col0, row0};
+      const Epilogue epilogue{stage, c_full[consumer], &map_c, &map_d, alpha, beta, col0, row0};
       if (beta != 0) epilogue.store<true>(acc);
       else epilogue.store<false>(acc);
     }

@@ -150,13 +150,15 @@ __device__ __forceinline__ int cluster_rank() {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-// Arrives on the barrier at the same address in the CTA of that rank (mapa, 9.7.9.22).
+// Arrives on the barrier at the same address in the CTA of that rank (mapa, 9.7.9.22). It hands back a slot
+// that wgmma has finished reading, so no write of this thread needs releasing to the cluster: with
+// .release.cluster the compiler puts a MEMBAR.ALL.GPU before every arrival, once per tile of k.
 __device__ __forceinline__ void barrier_arrive_remote(Barrier* barrier, int rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}\n" ::"r"(smem_address(barrier)), "r"(rank) : "memory");
 }
 
