@@ -29,22 +29,39 @@ __device__ __forceinline__ int at(int mn, int k) {
   return MN_MAJOR ? mn / 64 * BK * 128 + swizzled(k, mn % 64 / 8) : swizzled(mn, k / 8);
 }
 
-// Copies `ROWS` of m (or n) from mn0 and BK of k from k0, 16 bytes a thread, zero outside the matrix.
+// This thread's share of an operand's copies: `ROWS` of m (or n) and BK of k a tile, COUNT vectors of 16
+// bytes that lie STEP rows apart in memory and, as STEP is a multiple of 8, in the swizzle as well.
+// Addresses and guards are worked out once, then moved from tile to tile.
 template <bool MN_MAJOR, int ROWS>
-__device__ __forceinline__ void copy_tile(char* to, const half16* from, int64 ld, int mn0, int k0, int MN, int K) {
-  constexpr int VECTORS = MN_MAJOR ? ROWS / 8 : BK / 8;  // along a row in memory
-#pragma unroll 4
-  for (int i = 0; i < ROWS * BK / 8 / THREADS; ++i) {
-    const int vector = i * THREADS + threadIdx.x;
-    const int strided = vector / VECTORS, along = vector % VECTORS * 8;
-    const int mn = MN_MAJOR ? along : strided, k = MN_MAJOR ? strided : along;
-    const int inside = MN_MAJOR ? MN - mn0 - mn : K - k0 - k;  // elements left along the row
-    const bool row_inside = MN_MAJOR ? k0 + k < K : mn0 + mn < MN;
-    const int bytes = row_inside ? max(0, min(16, inside * 2)) : 0;
-    const half16* source = MN_MAJOR ? from + (k0 + k) * ld + mn0 + mn : from + (mn0 + mn) * ld + k0 + k;
-    cp_async16(to + at<MN_MAJOR>(mn, k), bytes ? source : from, bytes);
+struct Copies {
+  static constexpr int VECTORS = MN_MAJOR ? ROWS / 8 : BK / 8;  // along a row in memory
+  static constexpr int STEP = THREADS / VECTORS;
+  static constexpr int COUNT = ROWS * BK / 8 / THREADS;
+  static_assert(STEP % 8 == 0, "a thread's vectors share their place in the swizzle");
+  const half16* source;
+  int64 step, next;           // elements from vector to vector, and from tile to tile
+  int along_left, rows_left;  // elements and rows from the first vector to the matrix's edge
+  int to;
+
+  __device__ __forceinline__ Copies(const half16* from, int64 ld, int mn0, int MN, int K) {
+    const int row = threadIdx.x / VECTORS, along = threadIdx.x % VECTORS * 8;
+    const int row0 = MN_MAJOR ? row : mn0 + row, along0 = MN_MAJOR ? mn0 + along : along;
+    source = from + row0 * ld + along0;
+    step = STEP * ld, next = MN_MAJOR ? BK * ld : BK;
+    along_left = (MN_MAJOR ? MN : K) - along0, rows_left = (MN_MAJOR ? K : MN) - row0;
+    to = MN_MAJOR ? at<true>(along, row) : at<false>(row, along);
   }
-}
+
+  // Starts the copies of the next tile, with zeros outside the matrix.
+  __device__ __forceinline__ void start(char* tile) {
+    const int bytes = max(0, min(16, along_left * 2));
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+      cp_async16(tile + to + i * STEP * 128, source + i * step, i * STEP < rows_left ? bytes : 0);
+    source += next;
+    (MN_MAJOR ? rows_left : along_left) -= BK;
+  }
+};
 
 // A 16 x 16 fragment of A: matrices (m, k), (m + 8, k), (m, k + 8), (m + 8, k + 8).
 __device__ __forceinline__ void load_a(unsigned (&r)[4], const char* As, int m, int k) {
@@ -98,11 +115,13 @@ gemm(int M, int N, int K, float alpha, const half16* A, int64 lda, const half16*
   const int warp = threadIdx.x / 32;
   const int m0 = warp / (BN / WN) * WM, n0 = warp % (BN / WN) * WN;  // this warp's part of the tile
 
+  Copies<A_MN_MAJOR, BM> copies_a(A, lda, row0, M, K);
+  Copies<B_MN_MAJOR, BN> copies_b(B, ldb, col0, N, K);
   auto load = [&](int tile) {
     char* As = ring + tile % STAGES * (A_BYTES + B_BYTES);
     if (tile < tiles) {
-      copy_tile<A_MN_MAJOR, BM>(As, A, lda, row0, tile * BK, M, K);
-      copy_tile<B_MN_MAJOR, BN>(As + A_BYTES, B, ldb, col0, tile * BK, N, K);
+      copies_a.start(As);
+      copies_b.start(As + A_BYTES);
     }
     cp_async_commit();  // a group for every tile, empty ones too, keeps the count right
   };
