@@ -56,17 +56,19 @@ gemm(int M, int N, int K, float alpha, const float* A, int64 lda, const float* B
 
   float acc[TM][TN] = {};
   for (int k0 = 0; k0 < K; k0 += BK) {
-    for (int i = a_row; i < BM; i += THREADS * 4 / BK) {
-      const int m = row0 + i;
+#pragma unroll
+    for (int i = 0; i < BM; i += THREADS * 4 / BK) {
+      const int m = row0 + a_row + i;
       const float4 a4 = load4(&A[m * lda + k0 + a_col], m < M && k0 + a_col < K);
-      As[a_col + 0][i] = a4.x;
-      As[a_col + 1][i] = a4.y;
-      As[a_col + 2][i] = a4.z;
-      As[a_col + 3][i] = a4.w;
+      As[a_col + 0][a_row + i] = a4.x;
+      As[a_col + 1][a_row + i] = a4.y;
+      As[a_col + 2][a_row + i] = a4.z;
+      As[a_col + 3][a_row + i] = a4.w;
     }
-    for (int i = b_row; i < BK; i += THREADS * 4 / BN) {
-      const int n = col0 + b_col;
-      *reinterpret_cast<float4*>(&Bs[i][b_col]) = load4(&B[(k0 + i) * ldb + n], k0 + i < K && n < N);
+#pragma unroll
+    for (int i = 0; i < BK; i += THREADS * 4 / BN) {
+      const int k = k0 + b_row + i, n = col0 + b_col;
+      *reinterpret_cast<float4*>(&Bs[b_row + i][b_col]) = load4(&B[k * ldb + n], k < K && n < N);
     }
     __syncthreads();
 
