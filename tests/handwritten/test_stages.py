@@ -142,3 +142,11 @@ def test_wgmmas_of_a_tile_are_in_flight_together(key):
     waited = [line for line in lines if "gsb0" in line]
     assert waited
     assert len(lines) >= 4 * len(waited)
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if "15" <= key[:2] <= "20"])
+def test_no_gpu_wide_fence_in_the_loop(key):
+    """Handing slots back costs no fence: none lies between the first tensor-core instruction and the last."""
+    opcodes = re.findall(r"HG?MMA|MEMBAR\.\w+\.\w+", handwritten.stage(key).sass)
+    multiplies = [i for i, opcode in enumerate(opcodes) if "MMA" in opcode]
+    assert "MEMBAR.ALL.GPU" not in opcodes[multiplies[0] : multiplies[-1]]
