@@ -36,7 +36,7 @@ __device__ __forceinline__ void store4(float* D, float alpha, const float* acc, 
   *reinterpret_cast<float4*>(D) = d;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
 gemm(int M, int N, int K, float alpha, const float* A, int64 lda, const float* B, int64 ldb,
      float beta, const float* C, int64 ldc, float* D, int64 ldd) {
   __shared__ alignas(16) float As[BK][BM + PAD];  // transposed
