@@ -17,6 +17,7 @@ constexpr int BK = 64;
 constexpr int WM = 64;
 constexpr int WN = 64;
 constexpr int STAGES = 3;
+constexpr int PANEL = 8;
 constexpr int THREADS = BM * BN / (WM * WN) * 32;
 constexpr int A_BYTES = BM * BK * 2;
 constexpr int B_BYTES = BK * BN * 2;
@@ -109,8 +110,10 @@ gemm(int M, int N, int K, float alpha, const half16* A, int64 lda, const half16*
      float beta, const half16* C, int64 ldc, half16* D, int64 ldd) {
   extern __shared__ char smem[];
   char* ring = smem + (-smem_address(smem) & 1023);  // so that the swizzle's rows count from 0
-  const int row0 = blockIdx.y * BM;
-  const int col0 = blockIdx.x * BN;
+  // CTAs in panels: PANEL tiles down, then one to the right, and so on along N; the last panel may be lower.
+  const int id = blockIdx.y * gridDim.x + blockIdx.x, panel = id / (PANEL * gridDim.x), within = id % (PANEL * gridDim.x);
+  const int height = min(PANEL, int(gridDim.y) - panel * PANEL);
+  const int row0 = (panel * PANEL + within % height) * BM, col0 = within / height * BN;
   const int tiles = ceil_div(K, BK);
   const int warp = threadIdx.x / 32;
   const int m0 = warp / (BN / WN) * WM, n0 = warp % (BN / WN) * WN;  // this warp's part of the tile

@@ -17,6 +17,7 @@ constexpr int BK = 64;
 constexpr int WM = 64;
 constexpr int WN = 64;
 constexpr int STAGES = 3;
+constexpr int PANEL = 8;
 constexpr int CONSUMER_WARPS = BM * BN / (WM * WN);
 constexpr int THREADS = 128 + CONSUMER_WARPS * 32;
 constexpr int A_BYTES = BM * BK * 2;
@@ -77,8 +78,10 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
   extern __shared__ char smem[];
   __shared__ Barrier full[STAGES], empty[STAGES];
   char* ring = smem + (-smem_address(smem) & 1023);  // so that the swizzle's rows count from 0
-  const int row0 = blockIdx.y * BM;
-  const int col0 = blockIdx.x * BN;
+  // CTAs in panels: PANEL tiles down, then one to the right, and so on along N; the last panel may be lower.
+  const int id = blockIdx.y * gridDim.x + blockIdx.x, panel = id / (PANEL * gridDim.x), within = id % (PANEL * gridDim.x);
+  const int height = min(PANEL, int(gridDim.y) - panel * PANEL);
+  const int row0 = (panel * PANEL + within % height) * BM, col0 = within / height * BN;
   const int tiles = ceil_div(K, BK);
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < STAGES; ++slot) {
