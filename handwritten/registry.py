@@ -246,7 +246,7 @@ _STAGES = (
     ),
     Stage(
         file="08_pipelined.cu",
-        idea="TMA fills a ring of tiles two steps ahead; threads only multiply",
+        idea="TMA fills one buffer while threads only multiply from the other",
         dtypes=FP32,
         limits=VECTORS,
         instruction=r"UTMALDG",
