@@ -344,7 +344,7 @@ _STAGES = (
         file="20_persistent_cluster.cu",
         idea="resident CTAs in pairs multicast B; C and D by TMA under the next tile",
         dtypes=HALVES,
-        limits=ALIGNED,
+        limits=Limits(align=16, n=8),  # a TMA store writes whole 16-byte chunks of D's rows
         instruction=r"UTMALDG\.2D\.MULTICAST",
         planner=plan_persistent,
     ),
