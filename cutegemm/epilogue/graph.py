@@ -49,8 +49,8 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Output:
-    """One result: a node stored as an M x N matrix, or reduced over rows, columns or everything.
+class Result:
+    """One output: a node stored as an M x N matrix, or reduced over rows, columns or everything.
 
     Attributes:
         name: what the caller finds it by; "d" is the GEMM's D.
@@ -83,7 +83,7 @@ class Graph:
     """
 
     nodes: tuple[Node, ...]
-    outputs: tuple[Output, ...]
+    outputs: tuple[Result, ...]
     gated: str | None = None
 
     def __post_init__(self) -> None:
@@ -116,12 +116,12 @@ class Graph:
         return {str(n.value): n.op for n in self.nodes if n.op in NUMBERS}
 
     @property
-    def stores(self) -> tuple[Output, ...]:
+    def stores(self) -> tuple[Result, ...]:
         """The outputs stored as matrices."""
         return tuple(x for x in self.outputs if x.kind == STORE)
 
     @property
-    def reductions(self) -> tuple[Output, ...]:
+    def reductions(self) -> tuple[Result, ...]:
         """The outputs that are reductions."""
         return tuple(x for x in self.outputs if x.kind != STORE)
 
@@ -148,7 +148,7 @@ class Graph:
     def from_data(data: Mapping[str, Any]) -> Graph:
         """Rebuild a graph from `to_data`."""
         nodes = tuple(Node(op, tuple(args), value) for op, args, value in data["nodes"])
-        return Graph(nodes, tuple(Output(**x) for x in data["outputs"]), data["gated"])
+        return Graph(nodes, tuple(Result(**x) for x in data["outputs"]), data["gated"])
 
     def __str__(self) -> str:
         from cutegemm.epilogue.text import formula
@@ -167,11 +167,11 @@ def linear_combination(with_c: bool) -> Graph:
     """
     scaled = (Node("acc"), Node("scalar", value="alpha"), Node("mul", (1, 0)))
     if not with_c:
-        return Graph(scaled, (Output("d", 2),))
+        return Graph(scaled, (Result("d", 2),))
     with_beta = (
         Node("matrix", value="c"),
         Node("scalar", value="beta"),
         Node("mul", (4, 3)),
         Node("add", (2, 5)),
     )
-    return Graph(scaled + with_beta, (Output("d", 6),))
+    return Graph(scaled + with_beta, (Result("d", 6),))
