@@ -11,10 +11,12 @@ Every value is fp32, but those of comparisons and of and, or, not, which are tru
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cutegemm.dtypes import DType
 from cutegemm.errors import SpecError, field_error
 
 TENSORS = ("matrix", "row", "col")  # inputs of M x N, N and M elements, each with an optional batch
@@ -35,8 +37,23 @@ OPERATIONS = {  # name -> operands
 
 STORE = "store"
 REDUCTIONS = ("sum", "max", "logsumexp")
+NUMBER, TRUTH, INTEGER = "number", "truth", "integer"  # what a node yields
+CASTS = tuple(x.value for x in DType)  # what a value may be rounded to
+FP32_MAX = (2 - 2.0**-23) * 2.0**127
+INFINITY = float("inf")
+RESERVED = ("a", "b", "acc", "backend", "out", "self", "workspace")  # other parameters of a run
 GATED = (None, "halves", "interleaved")
 ACCUMULATORS = ("gate", "up")  # a gated graph's two accumulators; a plain one's has no name
+
+
+def is_name(value: object) -> bool:
+    """Whether a value can name an input or output: a Python identifier that is no keyword, not private."""
+    return (
+        isinstance(value, str)
+        and value.isidentifier()
+        and not keyword.iskeyword(value)
+        and not value.startswith("_")
+    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +96,8 @@ class Graph:
     its even and odd ones ("interleaved"); its inputs and outputs are as wide as one half.
 
     Raises:
-        SpecError: an unknown operation, an operand that is not an earlier node, or an ill-formed output.
+        SpecError: an unknown operation, an operand that is not an earlier node or of the wrong type (truth
+            values may meet only and, or, not and where), a name used twice or reserved, an ill-formed output.
     """
 
     nodes: tuple[Node, ...]
@@ -87,19 +105,13 @@ class Graph:
     gated: str | None = None
 
     def __post_init__(self) -> None:
+        types: list[str] = []
         for index, node in enumerate(self.nodes):
-            arity = 0 if node.op in LEAVES else OPERATIONS.get(node.op)
-            if arity is None:
-                raise field_error(SpecError, "epilogue", node.op, f"unknown operation at node {index}")
-            if len(node.args) != arity or any(not 0 <= a < index for a in node.args):
-                rule = f"node {index} ({node.op}) takes {arity} earlier nodes"
-                raise field_error(SpecError, "epilogue", node.args, rule)
-        if not self.outputs:
-            raise field_error(SpecError, "epilogue", self.outputs, "must have an output")
-        for output in self.outputs:
-            if not 0 <= output.node < len(self.nodes):
-                rule = f"output {output.name} must be one of the {len(self.nodes)} nodes"
-                raise field_error(SpecError, "epilogue", output.node, rule)
+            _check_operands(index, node)
+            _check_value(index, node, self.gated)
+            types.append(result_type(node.op, [types[a] for a in node.args]))
+        _check_inputs(self)
+        _check_results(self, types)
 
     def names(self, *leaves: str) -> tuple[str, ...]:
         """The distinct names of the leaves of some kinds, e.g. "matrix", in order of first use."""
@@ -154,6 +166,103 @@ class Graph:
         from cutegemm.epilogue.text import formula
 
         return formula(self)
+
+
+def result_type(op: str, operands: list[str]) -> str:
+    """What an operation or leaf yields, "number", "truth" or "integer", from the types of its operands.
+
+    Raises:
+        SpecError: an operand is of the wrong type.
+    """
+    if op in LEAVES:
+        return INTEGER if op == "integer" else NUMBER
+    if op == "random":
+        expected = [INTEGER, INTEGER]
+    elif op in LOGIC:
+        expected = [TRUTH] * LOGIC[op]
+    else:
+        expected = [TRUTH, NUMBER, NUMBER] if op == "where" else [NUMBER] * OPERATIONS[op]
+    if operands != expected:
+        rule = f"takes ({', '.join(expected)}), not ({', '.join(operands)})"
+        raise field_error(SpecError, "epilogue", op, rule)
+    return TRUTH if op in LOGIC or op in COMPARISONS else NUMBER
+
+
+def _check_operands(index: int, node: Node) -> None:
+    arity = 0 if node.op in LEAVES else OPERATIONS.get(node.op)
+    if arity is None:
+        raise field_error(SpecError, "epilogue", node.op, f"unknown operation at node {index}")
+    if len(node.args) != arity or any(not 0 <= a < index for a in node.args):
+        rule = f"node {index} ({node.op}) takes {arity} earlier nodes"
+        raise field_error(SpecError, "epilogue", node.args, rule)
+
+
+def _check_value(index: int, node: Node, gated: str | None) -> None:
+    """What a node carries beside its operands: a leaf its name or number, a cast its dtype."""
+    legal, rule = node.value is None, "carries no value"
+    if node.op == "acc":
+        names = ACCUMULATORS if gated else (None,)
+        legal, rule = node.value in names, f"must be one of {names}"
+    elif node.op == "const":
+        # NaN and -0.0 would make equal graphs unequal, or unequal ones equal.
+        legal = type(node.value) is float and f"{node.value:g}" not in ("nan", "-0")
+        legal = legal and (abs(node.value) <= FP32_MAX or node.value in (INFINITY, -INFINITY))
+        rule = "must be a float in the range of fp32, neither NaN nor -0.0"
+    elif node.op == "cast":
+        legal, rule = node.value in CASTS, f"must be one of {', '.join(CASTS)}"
+    elif node.op in LEAVES:
+        legal, rule = is_name(node.value), "must name an input"
+    if not legal:
+        raise field_error(SpecError, "epilogue", node.value, f"node {index} ({node.op}) {rule}")
+
+
+def _check_inputs(graph: Graph) -> None:
+    if graph.gated not in GATED:
+        raise field_error(SpecError, "gated", graph.gated, f"must be one of {GATED}")
+    reserved = (*RESERVED, *ACCUMULATORS) if graph.gated else RESERVED
+    kinds: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op not in (*TENSORS, *NUMBERS):
+            continue
+        name = str(node.value)
+        if name in reserved:
+            raise field_error(SpecError, "epilogue", name, "an input may not have this name", name + "_")
+        if kinds.setdefault(name, node.op) != node.op:
+            rule = f"an input is of one kind, not both {kinds[name]} and {node.op}"
+            raise field_error(SpecError, "epilogue", name, rule)
+
+
+def _check_results(graph: Graph, types: list[str]) -> None:
+    if not graph.outputs:
+        raise field_error(SpecError, "epilogue", graph.outputs, "must have an output")
+    names = [x.name for x in graph.outputs]
+    for x in graph.outputs:
+        if not is_name(x.name) or names.count(x.name) > 1:
+            raise field_error(SpecError, "epilogue", x.name, "outputs must have different names, identifiers")
+        if type(x.node) is not int or not 0 <= x.node < len(graph.nodes):
+            rule = f"output {x.name} must be one of the {len(graph.nodes)} nodes"
+            raise field_error(SpecError, "epilogue", x.node, rule)
+        if types[x.node] != NUMBER:
+            nearest = "where(value, 1, 0)" if types[x.node] == TRUTH else None
+            rule = f"output {x.name} must be a number"
+            raise field_error(SpecError, "epilogue", types[x.node], rule, nearest)
+        _check_form(x)
+
+
+def _check_form(x: Result) -> None:
+    """An output's kind, and that the fields of the other kinds are left alone."""
+    legal = {
+        "kind": (STORE, *REDUCTIONS),
+        "dtype": (None, *CASTS) if x.kind == STORE else (None,),
+        "major": (None, "n", "m") if x.kind == STORE else (None,),
+        "axis": (None,) if x.kind == STORE else (None, 0, 1),
+        "partial": (False,) if x.kind == STORE else (False, True),
+    }
+    for field, values in legal.items():
+        value = getattr(x, field)
+        if value not in values:
+            rule = f"of a {x.kind} must be one of {values}" if field != "kind" else f"must be one of {values}"
+            raise field_error(SpecError, f"{x.name}.{field}", value, rule)
 
 
 def linear_combination(with_c: bool) -> Graph:

@@ -3,9 +3,19 @@
 
 from __future__ import annotations
 
-from cutegemm.epilogue.graph import Graph, Node, STORE
+from cutegemm.epilogue.graph import STORE, Graph, Node
 
-_INFIX = {"add": "+", "sub": "-", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "div": "/",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+}
 
 
 def formula(graph: Graph) -> str:

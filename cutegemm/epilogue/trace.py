@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`define`: a Python function, run once on values that record it, becomes an epilogue graph."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cutegemm.dtypes import as_dtype
+from cutegemm.epilogue.functions import square
+from cutegemm.epilogue.graph import ACCUMULATORS, GATED, RESERVED, Result, is_name
+from cutegemm.epilogue.value import Trace, Value
+from cutegemm.errors import SpecError, field_error
+
+
+class Row:
+    """Annotates an input of one number per column of D: a vector of N elements, or (L, N) per batch."""
+
+
+class Col:
+    """Annotates an input of one number per row of D: a vector of M elements, or (L, M) per batch."""
+
+
+class Matrix:
+    """Annotates an input of D's shape: (M, N) or (L, M, N), any dtype, any strides."""
+
+
+class Scalar:
+    """Annotates a number given at run time: a Python number or a 0-d tensor, fp32."""
+
+
+class Integer:
+    """Annotates an integer given at run time, int32: the seed or offset of `random`."""
+
+
+KINDS = {Row: "row", Col: "col", Matrix: "matrix", Scalar: "scalar", Integer: "integer"}
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """An output of D's shape: `value` rounded to `dtype` (fp8 saturates).
+
+    Attributes:
+        value: what is stored.
+        dtype: a name or torch dtype; None means the spec's d_dtype for d, else A's dtype.
+        major: "n" (row-major) or "m"; None means that of the tensor passed, row-major if none is.
+    """
+
+    value: Value
+    dtype: Any = None
+    major: str | None = None
+
+    def result(self, name: str) -> Result:
+        """The graph's record of this output."""
+        dtype = None if self.dtype is None else as_dtype(self.dtype, f"{name}.dtype").value
+        return Result(name, self.value.index, dtype=dtype, major=self.major)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reduction:
+    """An fp32 output reduced over rows (axis 0: N results), columns (axis 1: M results) or both (None).
+
+    Attributes:
+        value: what is reduced; outside the matrix there is nothing.
+        axis: 0, 1 or None. Batches are reduced one by one.
+        partial: return the tiles' partial results, for an own reduction.
+    """
+
+    value: Value
+    axis: int | None = None
+    partial: bool = False
+
+    def result(self, name: str) -> Result:
+        """The graph's record of this output."""
+        return Result(name, self.value.index, self.kind, axis=self.axis, partial=self.partial)
+
+
+class Sum(_Reduction):
+    """The sum."""
+
+    kind = "sum"
+
+
+class Max(_Reduction):
+    """The maximum; NaN if any element is."""
+
+    kind = "max"
+
+
+class LogSumExp(_Reduction):
+    """log(sum(exp(value))), computed without overflow."""
+
+    kind = "logsumexp"
+
+
+def AbsMax(value: Value, axis: int | None = None, partial: bool = False) -> Max:  # noqa: N802
+    """The maximum magnitude: `Max` of abs(value)."""
+    return Max(abs(value), axis, partial)
+
+
+def SumSquares(value: Value, axis: int | None = None, partial: bool = False) -> Sum:  # noqa: N802
+    """The sum of squares: `Sum` of value * value."""
+    return Sum(square(value), axis, partial)
+
+
+class Output:
+    """What an epilogue function returns when it has more than D: outputs by name, at least one.
+
+    A plain value is stored as a matrix; `d` is the GEMM's D and may be absent.
+
+    Example:
+        >>> Output(d=h + residual, pre=Store(h, dtype="bf16"), amax=Max(abs(h)))   # doctest: +SKIP
+    """
+
+    def __init__(self, **named: Any) -> None:
+        self.named = named
+
+
+def define(function: Callable | None = None, *, gated: str | None = None) -> Any:
+    """Make an epilogue graph of a function; a decorator, with or without arguments.
+
+    The function's first parameter is `acc`, the accumulator's element; of a gated epilogue the first two
+    are `gate` and `up`. Inputs follow as keyword-only parameters annotated `Row`, `Col`, `Matrix`, `Scalar`
+    or `Integer`. The function runs once, here, in plain Python, and returns D's value or an `Output`.
+
+    Args:
+        function: the function.
+        gated: None, or where B's columns hold the gate and up matrices: "halves" ([gate | up]) or
+            "interleaved" (gate in the even columns); D then has N / 2 columns.
+
+    Returns:
+        The `Graph`, ready for `GemmSpec(epilogue=...)`. Functions that compute alike give equal graphs.
+
+    Raises:
+        SpecError: the signature or what is returned is not as above, an input is not used, or the function
+            needs a value while it is being traced, as a Python `if` does.
+
+    Example:
+        >>> @define
+        ... def biased(acc, *, bias: Row, scale: Scalar):
+        ...     return acc * scale + bias
+        >>> print(biased)
+        d = acc * scale + bias
+    """
+    if gated not in GATED:
+        raise field_error(SpecError, "gated", gated, f"must be one of {GATED}")
+    if function is None:
+        return lambda f: define(f, gated=gated)
+    if not callable(function):
+        raise field_error(SpecError, "define", function, "must be a function")
+    name = getattr(function, "__name__", "epilogue")
+    inputs = _inputs(function, name, gated)
+    trace = Trace()
+    accumulators = [trace.record("acc", value=x) for x in (ACCUMULATORS if gated else (None,))]
+    leaves = {x: trace.record(kind, value=x) for x, kind in inputs.items()}
+    graph = trace.graph(_results(function(*accumulators, **leaves), name, trace), gated)
+    for unused in sorted(inputs.keys() - {*graph.tensors, *graph.numbers}):
+        raise field_error(SpecError, name, unused, "no output depends on this input; remove the parameter")
+    return graph
+
+
+def _inputs(function: Callable, name: str, gated: str | None) -> dict[str, str]:
+    """Name -> kind of the inputs, from the signature."""
+    first = ACCUMULATORS if gated else ("acc",)
+    parameters = list(inspect.signature(function).parameters.values())
+    leading = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if tuple(p.name for p in leading) != first:
+        rule = f"the parameters before the * must be {', '.join(first)}; inputs follow it"
+        raise field_error(SpecError, name, tuple(p.name for p in leading), rule, first)
+    reserved = (*RESERVED, *ACCUMULATORS) if gated else RESERVED
+    inputs = {}
+    for p in parameters:
+        if p.default is not p.empty:
+            raise field_error(SpecError, f"{name}.{p.name}", p.default, "an input has no default value")
+        if p in leading:
+            continue
+        if p.kind is not p.KEYWORD_ONLY:
+            rule = "inputs must be named one by one, not collected by * or **"
+            raise field_error(SpecError, name, str(p), rule)
+        if p.name in reserved or not is_name(p.name):
+            rule = "an input may not have this name"
+            raise field_error(SpecError, name, p.name, rule, p.name.lstrip("_") + "_")
+        inputs[p.name] = _kind(function, f"{name}.{p.name}", p.annotation)
+    return inputs
+
+
+def _kind(function: Callable, field: str, annotation: Any) -> str:
+    """The kind of input an annotation names; one left as text is read where the function was written."""
+    if isinstance(annotation, str):
+        variables = inspect.getclosurevars(function)
+        try:
+            annotation = eval(
+                annotation, {**variables.globals, **function.__globals__, **variables.nonlocals}
+            )
+        except NameError:  # a local name that the function's body does not use
+            last = annotation.rpartition(".")[2]
+            annotation = next((k for k in KINDS if k.__name__ == last), annotation)
+    if isinstance(annotation, type) and annotation in KINDS:
+        return KINDS[annotation]
+    given = None if annotation is inspect.Parameter.empty else annotation
+    legal = [k.__name__ for k in KINDS]
+    near = difflib.get_close_matches(getattr(given, "__name__", str(given)).rpartition(".")[2], legal, 1)
+    rule = f"an input must be annotated with one of {', '.join(legal)}"
+    raise field_error(SpecError, field, given, rule, near[0] if near else None)
+
+
+def _results(returned: Any, name: str, trace: Trace) -> list[Result]:
+    """The records of what a function returned."""
+    if isinstance(returned, (Value, Store)):
+        returned = Output(d=returned)
+    if not isinstance(returned, Output):
+        raise field_error(SpecError, name, returned, "must return a value or an Output of named values")
+    if not returned.named:
+        raise field_error(SpecError, name, "Output()", "must have an output")
+    results = []
+    for key, x in returned.named.items():
+        if isinstance(x, Value):
+            x = Store(x)
+        if (
+            not isinstance(x, (Store, _Reduction))
+            or not isinstance(x.value, Value)
+            or x.value.trace is not trace
+        ):
+            rule = "an output must be a value of this epilogue, or Store, Sum, Max or LogSumExp of one"
+            raise field_error(SpecError, f"{name}.{key}", x, rule)
+        results.append(x.result(key))
+    return results
