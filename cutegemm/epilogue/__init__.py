@@ -8,34 +8,13 @@
 ...     return epi.Output(d=h + residual, pre=epi.Store(h, dtype="bf16"), amax=epi.Max(abs(h)))
 """
 
-from cutegemm.epilogue.functions import (
-    abs,
-    cast,
-    clamp,
-    dropout,
-    erf,
-    exp,
-    floor,
-    gelu,
-    hardswish,
-    leaky_relu,
-    log,
-    max,
-    min,
-    mish,
-    random,
-    relu,
-    round,
-    rsqrt,
-    sigmoid,
-    silu,
-    softplus,
-    sqrt,
-    square,
-    tanh,
-    where,
-)  # fmt: skip
-from cutegemm.epilogue.graph import Graph, Node, Result, linear_combination
+import difflib
+
+from cutegemm.epilogue import functions, library
+from cutegemm.epilogue.derivative import backward
+from cutegemm.epilogue.functions import *  # noqa: F403
+from cutegemm.epilogue.graph import Graph, Node, Result
+from cutegemm.epilogue.library import *  # noqa: F403
 from cutegemm.epilogue.trace import (
     AbsMax,
     Col,
@@ -50,12 +29,21 @@ from cutegemm.epilogue.trace import (
     Sum,
     SumSquares,
     define,
-)  # fmt: skip
+)
 from cutegemm.epilogue.value import Value
+from cutegemm.errors import SpecError, field_error
 
 __all__ = [
     "AbsMax", "Col", "Graph", "Integer", "LogSumExp", "Matrix", "Max", "Node", "Output", "Result", "Row",
-    "Scalar", "Store", "Sum", "SumSquares", "Value", "abs", "cast", "clamp", "define", "dropout", "erf", "exp",
-    "floor", "gelu", "hardswish", "leaky_relu", "linear_combination", "log", "max", "min", "mish", "random",
-    "relu", "round", "rsqrt", "sigmoid", "silu", "softplus", "sqrt", "square", "tanh", "where",
+    "Scalar", "Store", "Sum", "SumSquares", "Value", "backward", "define", *functions.__all__, *library.__all__,
 ]  # fmt: skip
+
+
+class UnknownOperation(SpecError, AttributeError):
+    """The epilogue language has no such name."""
+
+
+def __getattr__(name: str) -> object:
+    near = difflib.get_close_matches(name, __all__, 1)
+    error = field_error(SpecError, "epilogue", name, "unknown operation", near[0] if near else None)
+    raise UnknownOperation(str(error))

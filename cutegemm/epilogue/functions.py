@@ -14,6 +14,12 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.value import Value, apply
 from cutegemm.errors import SpecError, field_error
 
+__all__ = [
+    "abs", "cast", "clamp", "dropout", "erf", "exp", "floor", "gelu", "hardswish", "leaky_relu", "log", "max",
+    "min", "mish", "random", "relu", "round", "rsqrt", "sigmoid", "silu", "softplus", "sqrt", "square", "tanh",
+    "where",
+]  # fmt: skip
+
 Number = float | int
 Operand = Value | Number
 
@@ -108,7 +114,7 @@ def relu(x: Value) -> Value:
 
 def leaky_relu(x: Value, slope: Operand = 0.01) -> Value:
     """x above 0, slope * x below (Maas et al., 2013)."""
-    return where(x > 0.0, x, x * slope)
+    return x * where(x > 0.0, 1.0, slope)
 
 
 def gelu(x: Value, approximate: str = "tanh") -> Value:

@@ -236,9 +236,12 @@ def _check_results(graph: Graph, types: list[str]) -> None:
     if not graph.outputs:
         raise field_error(SpecError, "epilogue", graph.outputs, "must have an output")
     names = [x.name for x in graph.outputs]
+    taken = (*graph.tensors, *graph.numbers, "acc", *(ACCUMULATORS if graph.gated else ()))
     for x in graph.outputs:
         if not is_name(x.name) or names.count(x.name) > 1:
             raise field_error(SpecError, "epilogue", x.name, "outputs must have different names, identifiers")
+        if x.name in taken:
+            raise field_error(SpecError, "epilogue", x.name, "an output may not have an input's name")
         if type(x.node) is not int or not 0 <= x.node < len(graph.nodes):
             rule = f"output {x.name} must be one of the {len(graph.nodes)} nodes"
             raise field_error(SpecError, "epilogue", x.node, rule)
@@ -272,7 +275,7 @@ def linear_combination(with_c: bool) -> Graph:
 
     Example:
         >>> print(linear_combination(with_c=True))
-        d = (alpha * acc + beta * c)
+        d = alpha * acc + beta * c
     """
     scaled = (Node("acc"), Node("scalar", value="alpha"), Node("mul", (1, 0)))
     if not with_c:

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ready epilogues, each a few lines of the epilogue language, as graphs for `GemmSpec(epilogue=...)`.
+
+The inputs are the keywords of each inner function; below they are listed as (name: kind). An own epilogue
+is written the same way, see `define`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from cutegemm.epilogue import functions as fn
+from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.epilogue.trace import (
+    AbsMax,
+    Col,
+    Integer,
+    LogSumExp,
+    Matrix,
+    Max,
+    Output,
+    Row,
+    Scalar,
+    Store,
+    SumSquares,
+    define,
+)
+from cutegemm.errors import SpecError, field_error
+
+__all__ = [
+    "bias", "bias_act", "bias_act_residual", "bias_quantize_fp8", "col_max", "cross_entropy_partials",
+    "dropout_residual", "geglu", "linear_combination", "quantize_fp8", "reglu", "residual", "rms_apply",
+    "rms_partial", "row_max", "scaled", "softmax_apply", "softmax_partials", "swiglu",
+]  # fmt: skip
+
+
+def bias() -> Graph:
+    """D = acc + bias: torch.nn.Linear. (bias: Row)"""
+
+    @define
+    def bias(acc, *, bias: Row):
+        return acc + bias
+
+    return bias
+
+
+def bias_act(activation: str = "gelu") -> Graph:
+    """D = activation(acc + bias): a layer of a perceptron. (bias: Row)"""
+    act = _activation(activation)
+
+    @define
+    def bias_act(acc, *, bias: Row):
+        return act(acc + bias)
+
+    return bias_act
+
+
+def residual() -> Graph:
+    """D = acc + residual: the skip of He et al., arXiv:1512.03385. (residual: Matrix)"""
+
+    @define
+    def residual(acc, *, residual: Matrix):
+        return acc + residual
+
+    return residual
+
+
+def bias_act_residual(activation: str = "gelu") -> Graph:
+    """D = activation(acc + bias) + residual. (bias: Row, residual: Matrix)"""
+    act = _activation(activation)
+
+    @define
+    def bias_act_residual(acc, *, bias: Row, residual: Matrix):
+        return act(acc + bias) + residual
+
+    return bias_act_residual
+
+
+def dropout_residual(p: float = 0.1) -> Graph:
+    """D = dropout(acc + bias, p) + residual: the end of a transformer's block (Vaswani et al.,
+    arXiv:1706.03762, section 5.4). (bias: Row, residual: Matrix, seed: Integer, offset: Integer)
+    """
+
+    @define
+    def dropout_residual(acc, *, bias: Row, residual: Matrix, seed: Integer, offset: Integer):
+        return fn.dropout(acc + bias, p, seed, offset) + residual
+
+    return dropout_residual
+
+
+def swiglu(layout: str = "halves") -> Graph:
+    """D = silu(gate) * up (Shazeer, arXiv:2002.05202); `layout` is that of B's columns, see `define`."""
+    return _glu("silu", layout)
+
+
+def geglu(layout: str = "halves") -> Graph:
+    """D = gelu(gate) * up (Shazeer, arXiv:2002.05202), gelu by tanh; `layout` is that of B's columns."""
+    return _glu("gelu", layout)
+
+
+def reglu(layout: str = "halves") -> Graph:
+    """D = relu(gate) * up (Shazeer, arXiv:2002.05202); `layout` is that of B's columns."""
+    return _glu("relu", layout)
+
+
+def _glu(activation: str, layout: str) -> Graph:
+    act = _activation(activation)
+
+    @define(gated=layout)
+    def glu(gate, up):
+        return act(gate) * up
+
+    return glu
+
+
+def scaled(per: str = "tensor") -> Graph:
+    """D = acc * scale_a * scale_b: the product of quantised A and B, dequantised as torch._scaled_mm does.
+
+    Args:
+        per: "tensor" (scale_a: Scalar, scale_b: Scalar); "row" (scale_a: Col, one per row of A, scale_b:
+            Scalar); "column" (scale_a: Scalar, scale_b: Row, one per column of B); "both" (Col and Row).
+
+    Raises:
+        SpecError: another `per`.
+    """
+
+    @define
+    def tensor(acc, *, scale_a: Scalar, scale_b: Scalar):
+        return acc * scale_a * scale_b
+
+    @define
+    def row(acc, *, scale_a: Col, scale_b: Scalar):
+        return acc * scale_a * scale_b
+
+    @define
+    def column(acc, *, scale_a: Scalar, scale_b: Row):
+        return acc * scale_a * scale_b
+
+    @define
+    def both(acc, *, scale_a: Col, scale_b: Row):
+        return acc * scale_a * scale_b
+
+    return _choose("per", per, {"tensor": tensor, "row": row, "column": column, "both": both})
+
+
+def quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
+    """D = fp8(acc * scale), and the largest magnitude of acc for the next scale: delayed scaling, as in
+    Transformer Engine (formats: Micikevicius et al., arXiv:2209.05433). (scale: Scalar); outputs d, amax.
+    """
+
+    @define
+    def quantize_fp8(acc, *, scale: Scalar):
+        return Output(d=Store(acc * scale, dtype), amax=AbsMax(acc))
+
+    return quantize_fp8
+
+
+def bias_quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
+    """`quantize_fp8` of acc + bias. (bias: Row, scale: Scalar); outputs d, amax."""
+
+    @define
+    def bias_quantize_fp8(acc, *, bias: Row, scale: Scalar):
+        h = acc + bias
+        return Output(d=Store(h * scale, dtype), amax=AbsMax(h))
+
+    return bias_quantize_fp8
+
+
+def rms_partial() -> Graph:
+    """D = acc + residual and each tile's part of the rows' sums of squares: the statistic of RMSNorm (Zhang
+    and Sennrich, arXiv:1910.07467), gathered while D is still in registers. (residual: Matrix); outputs d,
+    squares (per row and tile).
+    """
+
+    @define
+    def rms_partial(acc, *, residual: Matrix):
+        h = acc + residual
+        return Output(d=h, squares=SumSquares(h, axis=1, partial=True))
+
+    return rms_partial
+
+
+def rms_apply() -> Graph:
+    """D = acc / sqrt(squares * inverse_n + eps): the RMSNorm of A's rows, applied after the product that
+    follows it; its weight belongs into B. (squares: Col, inverse_n: Scalar, 1 / A's columns, eps: Scalar)
+    """
+
+    @define
+    def rms_apply(acc, *, squares: Col, inverse_n: Scalar, eps: Scalar):
+        return acc * fn.rsqrt(squares * inverse_n + eps)
+
+    return rms_apply
+
+
+def softmax_partials() -> Graph:
+    """D = acc * scale and each tile's part of the rows' log-sum-exp (Milakov and Gimelshein,
+    arXiv:1805.02867); softmax is exp(D - lse). (scale: Scalar); outputs d, lse (per row and tile).
+    """
+
+    @define
+    def softmax_partials(acc, *, scale: Scalar):
+        x = acc * scale
+        return Output(d=x, lse=LogSumExp(x, axis=1, partial=True))
+
+    return softmax_partials
+
+
+def softmax_apply() -> Graph:
+    """D = exp(acc * scale - lse): the softmax of the rows, their log-sum-exp known. (scale: Scalar, lse: Col)"""
+
+    @define
+    def softmax_apply(acc, *, scale: Scalar, lse: Col):
+        return fn.exp(acc * scale - lse)
+
+    return softmax_apply
+
+
+def row_max() -> Graph:
+    """D = acc and the maximum of every row; outputs d, row_max (M)."""
+    return define(lambda acc: Output(d=acc, row_max=Max(acc, axis=1)))
+
+
+def col_max() -> Graph:
+    """D = acc and the maximum of every column; outputs d, col_max (N)."""
+    return define(lambda acc: Output(d=acc, col_max=Max(acc, axis=0)))
+
+
+def cross_entropy_partials(store_logits: bool = False) -> Graph:
+    """Each tile's part of the log-sum-exp of the rows of logits, which need not be stored (Wijmans et al.,
+    arXiv:2411.09009); the loss is lse minus the target's logit. Outputs lse (per row and tile), with
+    `store_logits` also d.
+    """
+
+    @define
+    def cross_entropy_partials(acc):
+        lse = LogSumExp(acc, axis=1, partial=True)
+        return Output(d=acc, lse=lse) if store_logits else Output(lse=lse)
+
+    return cross_entropy_partials
+
+
+def _activation(name: str) -> Callable:
+    return _choose("activation", name, fn.ACTIVATIONS)
+
+
+def _choose(field: str, name: str, choices: dict[str, Any]) -> Any:
+    if name not in choices:
+        near = difflib.get_close_matches(str(name), choices, 1)
+        rule = f"must be one of {', '.join(choices)}"
+        raise field_error(SpecError, field, name, rule, near[0] if near else None)
+    return choices[name]
