@@ -7,13 +7,14 @@ Everything here follows from a `KernelConfig`; the kernels allocate in the same 
 from __future__ import annotations
 
 from cutegemm import hardware as hw
-from cutegemm.config import KernelConfig
+from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
 from cutegemm.errors import PlanError, field_error
 from cutegemm.layouts import banks, sm90
 from cutegemm.plan_types import Barrier, Box, Region
 from cutegemm.problem import round_up
 from cutegemm.spec import AUTO, GemmSpec
 
+ROW_ALIGN = 16  # bytes: alignment of the row inputs
 STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers, 8 each (PTX ISA, mbarrier)
 
 
@@ -22,12 +23,46 @@ def stage_bytes(config: KernelConfig) -> int:
     return (config.tile[0] + config.tile[1]) * config.tile[2] * config.a.dtype.bytes
 
 
+def piece_bytes(config: KernelConfig, bytes_per_element: int) -> int:
+    """Shared memory of one piece of a matrix, for every consumer warpgroup."""
+    return config.consumers * hw.WGMMA_M * config.epi_n * bytes_per_element
+
+
+def epilogue_regions(config: KernelConfig) -> tuple[Region, ...]:
+    """What the epilogue needs in shared memory, in allocation order; offsets from the first's."""
+    graph = config.epilogue
+    sizes = [
+        (f"{result.name} staging", config.epi_stages * piece_bytes(config, x.dtype.bytes), hw.SMEM_ALIGN)
+        for result, x in zip(graph.stores, config.outputs)
+        if x.store != "direct"
+    ]
+    fetched = {name: x for name, x in config.input_of.items() if x.load == "tma"}
+    sizes += [
+        (f"{name} pieces", config.input_stages * piece_bytes(config, x.dtype.bytes), hw.SMEM_ALIGN)
+        for name, x in fetched.items()
+    ]
+    if fetched:
+        sizes.append(("piece barriers", 8 * config.consumers * config.input_stages, 8))
+    rows = len(graph.names("row"))
+    if rows:
+        sizes.append(("rows", 4 * rows * config.columns * config.consumers, ROW_ALIGN))
+    return _placed(sizes)
+
+
+def _placed(sizes: list[tuple[str, int, int]]) -> tuple[Region, ...]:
+    """Regions one after another from (name, bytes, alignment)."""
+    regions, offset = [], 0
+    for name, size, align in sizes:
+        offset = round_up(offset, align)
+        regions.append(Region(name, offset, size))
+        offset += size
+    return tuple(regions)
+
+
 def epilogue_bytes(config: KernelConfig) -> int:
-    """Shared memory of the staging buffers."""
-    if config.store == "direct":
-        return 0
-    piece = hw.WGMMA_M * config.epi_n * config.d.dtype.bytes
-    return config.consumers * config.epi_stages * piece
+    """Shared memory of the epilogue."""
+    regions = epilogue_regions(config)
+    return round_up(regions[-1].offset + regions[-1].size, 8) if regions else 0
 
 
 def stages(spec: GemmSpec, config: KernelConfig) -> int:
@@ -58,18 +93,15 @@ def stages(spec: GemmSpec, config: KernelConfig) -> int:
 
 
 def shared_memory(config: KernelConfig) -> tuple[Region, ...]:
-    """The kernel's shared memory in allocation order: A, B, epilogue, barriers."""
+    """The kernel's shared memory in allocation order: A, B, the epilogue's, the ring's barriers."""
     element = config.a.dtype.bytes * config.tile[2] * config.stages
-    sizes = [("A", config.tile[0] * element, hw.SMEM_ALIGN), ("B", config.tile[1] * element, hw.SMEM_ALIGN)]
-    if config.store != "direct":
-        sizes.append(("epilogue", epilogue_bytes(config), hw.SMEM_ALIGN))
-    sizes.append(("barriers", STAGE_BARRIERS * config.stages, 8))
-    regions, offset = [], 0
-    for name, size, align in sizes:
-        offset = round_up(offset, align)
-        regions.append(Region(name, offset, size))
-        offset += size
-    return tuple(regions)
+    operands = _placed(
+        [("A", config.tile[0] * element, hw.SMEM_ALIGN), ("B", config.tile[1] * element, hw.SMEM_ALIGN)]
+    )
+    start = round_up(operands[-1].offset + operands[-1].size, hw.SMEM_ALIGN)
+    epilogue = tuple(Region(x.name, start + x.offset, x.size) for x in epilogue_regions(config))
+    end = round_up(start + epilogue_bytes(config), 8)
+    return (*operands, *epilogue, Region("barriers", end, STAGE_BARRIERS * config.stages))
 
 
 def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
@@ -85,41 +117,48 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
                              readers * config.consumers * 4, "producer"))  # fmt: skip
     else:
         found.append(Barrier("full", config.stages, "TMA's elected thread", 1, "every thread"))
-    if config.store != "direct":
+    inputs = [x for x in config.inputs if x.load == "tma"]
+    if inputs:
+        found.append(Barrier("pieces", config.consumers * config.input_stages, "TMA's elected thread", 1,
+                             "a consumer warpgroup"))  # fmt: skip
+    if inputs or config.epilogue.names("row") or any(x.store != "direct" for x in config.outputs):
         found.append(Barrier("epilogue", config.consumers, "a consumer warpgroup", hw.WARPGROUP, "the same"))
     return tuple(found)
 
 
 def boxes(config: KernelConfig) -> tuple[Box, ...]:
-    """TMA instructions per tile: A and B in this CTA's share of a multicast, D in a warpgroup's piece.
+    """TMA instructions per tile: A and B in this CTA's share of a multicast, other matrices per piece of a warpgroup.
 
     The CTAs that share a tile split it along its strided axis, so that a share is whole rows of the swizzle.
     """
     block_m, block_n, block_k = config.tile
     found = []
-    for name, matrix, rows, peers, swizzle in (
-        ("A", config.a, block_m, config.cluster[1], config.swizzle[0]),
-        ("B", config.b, block_n, config.cluster[0], config.swizzle[1]),
+    for name, matrix, rows, peers, swizzle, copies in (
+        ("A", config.a, block_m, config.cluster[1], config.swizzle[0], 1),
+        ("B", config.b, config.columns, config.cluster[0], config.swizzle[1], config.gates),
     ):
         if matrix.load == "tma":
             along_k = matrix.major not in ("m", "n")
             extents = (block_k, rows // peers) if along_k else (rows, block_k // peers)
-            found.append(_box(name, extents, swizzle, matrix.dtype.bits))
-    if config.store == "tma":
-        extents = (hw.WGMMA_M, config.epi_n) if config.d.major == "m" else (config.epi_n, hw.WGMMA_M)
-        found.append(_box("D", extents, epilogue_swizzle(config), config.d.dtype.bits))
+            found.append(_box(name, extents, swizzle, matrix.dtype.bits, copies))
+    stored = [(x.name, y, y.store) for x, y in zip(config.epilogue.stores, config.outputs)]
+    for name, matrix, how in (*stored, *((name, x, x.load) for name, x in config.input_of.items())):
+        if how == "tma":
+            extents = (hw.WGMMA_M, config.epi_n) if matrix.major == "m" else (config.epi_n, hw.WGMMA_M)
+            shown = name.upper() if name in ("c", "d") else name
+            found.append(_box(shown, extents, piece_swizzle(config, matrix), matrix.dtype.bits, 1))
     return tuple(found)
 
 
-def _box(name: str, extents: tuple[int, int], swizzle: str, bits: int) -> Box:
+def _box(name: str, extents: tuple[int, int], swizzle: str, bits: int, copies: int) -> Box:
     cut = sm90.tma_box(*extents, swizzle, bits)
-    return Box(name, cut.box, cut.count)
+    return Box(name, cut.box, cut.count * copies)
 
 
-def epilogue_swizzle(config: KernelConfig) -> str:
-    """The widest swizzle that a staged piece's contiguous extent allows."""
-    contiguous = hw.WGMMA_M if config.d.major == "m" else config.epi_n
-    return sm90.widest_swizzle(contiguous, config.d.dtype.bits)
+def piece_swizzle(config: KernelConfig, matrix: MatrixConfig | OutputConfig) -> str:
+    """The widest swizzle that a piece's contiguous extent allows."""
+    contiguous = hw.WGMMA_M if matrix.major == "m" else config.epi_n
+    return sm90.widest_swizzle(contiguous, matrix.dtype.bits)
 
 
 def store_conflicts(config: KernelConfig) -> int | None:
@@ -127,10 +166,11 @@ def store_conflicts(config: KernelConfig) -> int | None:
 
     By the bank model of `layouts.banks`, over the first 16 x 16 block; swizzled pieces have no conflicts.
     """
-    if config.store == "direct" or config.d.dtype.bits != 16:
+    staged = [x for x in config.outputs if x.store != "direct" and x.dtype.bits == 16]
+    if not staged:
         return None
-    column_major = config.d.major == "m"
+    column_major = staged[0].major == "m"
     shape = (hw.WGMMA_M, config.epi_n)
-    layout = sm90.smem_layout(shape, "mn" if column_major else "k", epilogue_swizzle(config))
+    layout = sm90.smem_layout(shape, "mn" if column_major else "k", piece_swizzle(config, staged[0]))
     rows = sm90.fragment_row_coordinates(4, transposed=column_major)
     return banks.matrix_access(banks.layout_addresses(layout, rows)).conflicts

@@ -34,7 +34,7 @@ from cutegemm.config import Config, config_from_data
 from cutegemm.errors import CompileError
 from cutegemm.resources import Resources
 
-FORMAT = 1
+FORMAT = 2
 DONE = "compiled\n"  # what a compile job says after each kernel
 QUIET_SECONDS = 1.0  # a progress bar appears after this long
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from cutegemm import hardware as hw
 from cutegemm import loader, resources
-from cutegemm.config import Config, KernelConfig, SimtConfig
+from cutegemm.config import Config, SimtConfig
 from cutegemm.errors import CompileError
 
 _DSL = threading.Lock()  # the DSL aborts the process when two threads compile
@@ -61,7 +61,7 @@ def compile_config(config: Config) -> Artifact:
                 f"{config.family} kernel does not compile: {tail}\nconfig: {config}"
             ) from error
         obj, ptx, cubin = path.read_bytes(), compiled.__ptx__, compiled.__cubin__
-    launch = record_launches(obj, ptx, _sample_arguments(config))[0]
+    launch = record_launches(obj, ptx, (*sample_arguments(config), 0))[0]
     return Artifact(obj, ptx, cubin, resources.measure(ptx, cubin, launch.smem))
 
 
@@ -79,21 +79,38 @@ def _driver(config: Config) -> tuple[Any, tuple]:
         from cutegemm.kernels.relayout import Relayout
 
         return Relayout(config), ((Int64(0),) * 2, (Int32(1),) * 3, (Int64(8),) * 6)
+    if config.family == "finish":
+        from cutegemm.kernels.finish import Finish
+
+        return Finish(config), ((Int64(0),) * 2, (Int32(1),) * 2)
     if isinstance(config, SimtConfig):
         from cutegemm.kernels.simt import SimtGemm as driver
     elif config.family == "multistage":
         from cutegemm.kernels.multistage import MultistageGemm as driver
     else:
         from cutegemm.kernels.warp_specialized import WarpSpecializedGemm as driver
-    numbers = ((Int64(0),) * 4, (Int32(1),) * 6, (Int64(8),) * 12)
-    return driver(config), (*numbers, (Float32(1), Float32(0)), (Int32(1), Int32(1)))
+    addresses, shape, strides, numbers, walk = sample_arguments(config)
+    kinds = [Int32 if kind == "integer" else Float32 for kind in config.host_numbers.values()] or [Float32]
+    typed = tuple(kind(x) for kind, x in zip(kinds, numbers))
+    return driver(config), (
+        tuple(map(Int64, addresses)), tuple(map(Int32, shape)), tuple(map(Int64, strides)), typed,
+        tuple(map(Int32, walk)),
+    )  # fmt: skip
 
 
-def _sample_arguments(config: Config) -> tuple:
-    """Host arguments of a tiny problem on the null stream, for recording a launch."""
+def sample_arguments(config: Config, address: int = 1024) -> tuple:
+    """Host arguments, but for the stream, of a problem of 8 x 8 matrices, all at one address.
+
+    Extents and strides of 8 elements satisfy whatever alignment a config was compiled for.
+    """
     if config.family == "relayout":
-        return (1024, 2048), (1, 1, 1), (8,) * 6, 0
-    return (1024, 2048, 3072, 4096), (1,) * 6, (8,) * 12, (1.0, 0.0), (1, 1), 0
-
-
-__all__ = ["Artifact", "KernelConfig", "compile_config", "record_launches"]
+        return (address,) * 2, (8, 8, 1), (8, 8, 64) * 2
+    if config.family == "finish":
+        return (address,) * 2, (1, 1)
+    graph = config.epilogue
+    tensors = 2 + len(config.inputs) + len(config.outputs)
+    places = tensors + len(graph.reductions) + len(config.device_scalars)
+    shape = (8, 8, 8, 1, 1, 1, *(1 for _ in config.inputs))
+    numbers = tuple(0 if kind == "integer" else 0.0 for kind in config.host_numbers.values())
+    gate = (64,) if graph.gated else ()
+    return (address,) * places, shape, (8, 8, 64) * tensors + gate, numbers or (0.0,), (1, 1, 1, 1, 1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`KernelConfig`: everything compiled into a kernel, and nothing else.
 
-Two problems whose plans hold equal configs share one compiled kernel; shapes, strides, alpha and beta
+Two problems whose plans hold equal configs share one compiled kernel; shapes, strides, scalars and seeds
 are run-time arguments. The config travels to compiler processes and into cache keys as plain data.
 """
 
@@ -15,7 +15,8 @@ from cutegemm import hardware as hw
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph
 
-FAMILIES = ("warp_specialized", "multistage", "simt", "relayout")
+PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
+SIMT_LANES = (8, 4)  # threads of a CUDA-core warp along (M, N)
 
 
 def setmaxnreg(family: str, gathers: bool) -> dict[int, tuple[int, int]]:
@@ -42,25 +43,79 @@ class MatrixConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelConfig:
+class OutputConfig:
+    """What a kernel knows of one stored matrix: its type, unit-stride axis and way out ("tma", "staged", "direct")."""
+
+    dtype: DType
+    major: str
+    store: str = "direct"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpilogueConfig:
+    """What every GEMM kernel has beside its mainloop.
+
+    `inputs` are the graph's tensors and `outputs` its stored matrices, each in the graph's order;
+    `device_scalars` the scalars that arrive as the address of an fp32 number.
+    """
+
+    a: MatrixConfig
+    b: MatrixConfig
+    epilogue: Graph
+    inputs: tuple[MatrixConfig, ...]
+    outputs: tuple[OutputConfig, ...]
+    device_scalars: tuple[str, ...] = ()
+
+    @property
+    def d(self) -> OutputConfig | None:
+        """The first stored matrix."""
+        return self.outputs[0] if self.outputs else None
+
+    @property
+    def input_of(self) -> dict[str, MatrixConfig]:
+        """The graph's tensors by name."""
+        return dict(zip(self.epilogue.tensors, self.inputs, strict=True))
+
+    @property
+    def host_numbers(self) -> dict[str, str]:
+        """Name -> kind of the numbers that a launch passes by value."""
+        return {name: kind for name, kind in self.epilogue.numbers.items() if name not in self.device_scalars}
+
+    @property
+    def gates(self) -> int:
+        """Accumulator columns per output column: 2 for a gated pair."""
+        return 2 if self.epilogue.gated else 1
+
+    @property
+    def approximate(self) -> bool:
+        """Whether tanh and sigmoid may err by 2**-11, the hardware's tanh: what is stored is no finer than that."""
+        return bool(self.outputs) and all(x.dtype.bits <= 16 for x in self.outputs)
+
+    def to_data(self) -> dict[str, Any]:
+        """A JSON-serialisable form; `config_from_data` reads it back."""
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for name in ("a", "b"):
+            data[name] = _part_data(data[name])
+        for name in ("inputs", "outputs"):
+            data[name] = [_part_data(x) for x in data[name]]
+        return data | {"epilogue": self.epilogue.to_data()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelConfig(EpilogueConfig):
     """A tensor-core kernel: the tile, the rings, the roles and the epilogue."""
 
     family: str
-    a: MatrixConfig
-    b: MatrixConfig
-    c: MatrixConfig | None
-    d: MatrixConfig
-    tile: tuple[int, int, int]  # (BLK_M, BLK_N, BLK_K), elements
+    tile: tuple[int, int, int]  # (BLK_M, BLK_N, BLK_K), elements; BLK_N counts accumulators
     cluster: tuple[int, int]  # CTAs along (M, N)
     stages: int
     swizzle: tuple[str, str]  # of A and of B
     consumers: int  # warpgroups that compute
-    store: str
     epi_n: int  # columns a warpgroup stores at once
-    epi_stages: int
+    epi_stages: int  # staging buffers of each output
+    input_stages: int  # pieces of the matrix inputs that TMA holds ready
     persistent: bool
     raster: str  # axis walked fastest
-    epilogue: Graph
 
     @property
     def cluster_size(self) -> int:
@@ -78,9 +133,14 @@ class KernelConfig:
         return (self.producers + self.consumers) * hw.WARPGROUP
 
     @property
+    def team(self) -> int:
+        """Consumer warpgroups that share a tile."""
+        return self.consumers
+
+    @property
     def rows_per_pass(self) -> int:
-        """Rows of the CTA tile that one wgmma of every consumer covers together."""
-        return hw.WGMMA_M * self.consumers
+        """Rows of the CTA tile that one wgmma of every warpgroup of a team covers together."""
+        return hw.WGMMA_M * self.team
 
     @property
     def passes(self) -> int:
@@ -88,9 +148,29 @@ class KernelConfig:
         return self.tile[0] // self.rows_per_pass
 
     @property
+    def columns(self) -> int:
+        """Output columns of the CTA tile."""
+        return self.tile[1] // self.gates
+
+    @property
     def pieces_n(self) -> int:
         """Pieces of EPI_N columns in the CTA tile."""
-        return self.tile[1] // self.epi_n
+        return self.columns // self.epi_n
+
+    @property
+    def pieces(self) -> int:
+        """Pieces that each consumer warpgroup stores per tile."""
+        return self.passes * self.pieces_n
+
+    @property
+    def partial_width(self) -> tuple[int, int]:
+        """Rows and columns of the output that one partial result of a reduction covers."""
+        return PARTIAL_ROWS, self.columns
+
+    @property
+    def partials_per_tile(self) -> int:
+        """Partial results that a tile gives to a reduction over everything: one per consumer warp."""
+        return self.consumers * hw.WARPGROUP // hw.WARP
 
     @property
     def gathers(self) -> bool:
@@ -105,16 +185,9 @@ class KernelConfig:
         """
         return setmaxnreg(self.family, self.gathers).get(self.consumers)
 
-    def to_data(self) -> dict[str, Any]:
-        """A JSON-serialisable form; `config_from_data` reads it back."""
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        for name in ("a", "b", "c", "d"):
-            data[name] = None if data[name] is None else _matrix_data(data[name])
-        return data | {"epilogue": self.epilogue.to_data()}
-
 
 @dataclass(frozen=True, kw_only=True)
-class SimtConfig:
+class SimtConfig(EpilogueConfig):
     """A CUDA-core kernel: fp32 accumulation by fused multiply-add, any strides.
 
     `vector` is how many elements of A, B and D one global access moves. More than 1 needs the extent along
@@ -122,12 +195,7 @@ class SimtConfig:
     most 16 bytes for A and B, and 1 or 4 elements for D.
     """
 
-    a: MatrixConfig
-    b: MatrixConfig
-    c: MatrixConfig | None
-    d: MatrixConfig
     tile: tuple[int, int, int]
-    epilogue: Graph
     vector: tuple[int, int, int] = (1, 1, 1)
     thread_tile: tuple[int, int] = (8, 8)  # (M, N) elements of D that one thread owns
     family: str = "simt"
@@ -137,14 +205,20 @@ class SimtConfig:
         """Threads per CTA."""
         return self.tile[0] * self.tile[1] // (self.thread_tile[0] * self.thread_tile[1])
 
-    def to_data(self) -> dict[str, Any]:
-        """A JSON-serialisable form; `config_from_data` reads it back."""
-        data = {name: getattr(self, name) for name in ("family", "tile", "vector", "thread_tile")}
-        data["epilogue"] = self.epilogue.to_data()
-        for name in ("a", "b", "c", "d"):
-            matrix = getattr(self, name)
-            data[name] = None if matrix is None else _matrix_data(matrix)
-        return data
+    @property
+    def columns(self) -> int:
+        """Output columns of the CTA tile."""
+        return self.tile[1] // self.gates
+
+    @property
+    def partial_width(self) -> tuple[int, int]:
+        """Rows and columns of the output that one partial result of a reduction covers: a warp's."""
+        return SIMT_LANES[0] * self.thread_tile[0], SIMT_LANES[1] * self.thread_tile[1] // self.gates
+
+    @property
+    def partials_per_tile(self) -> int:
+        """Partial results that a tile gives to a reduction over everything: one per warp."""
+        return self.threads // hw.WARP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +234,24 @@ class RelayoutConfig:
         return {"family": self.family, "dtype": self.dtype.value, "unit": self.unit}
 
 
-Config = KernelConfig | SimtConfig | RelayoutConfig
+@dataclass(frozen=True, kw_only=True)
+class FinishConfig:
+    """The ordered finish of a reduction: partial results of each of many sums, maxima or logsumexps into one.
+
+    `across` tells how partials lie: neighbours in memory belong to different results, or to the same one.
+    """
+
+    kind: str
+    across: bool
+    family: str = "finish"
+
+    def to_data(self) -> dict[str, Any]:
+        """A JSON-serialisable form; `config_from_data` reads it back."""
+        return dataclasses.asdict(self)
+
+
+GemmConfig = KernelConfig | SimtConfig
+Config = GemmConfig | RelayoutConfig | FinishConfig
 
 
 def config_from_data(data: dict[str, Any]) -> Config:
@@ -168,15 +259,22 @@ def config_from_data(data: dict[str, Any]) -> Config:
     data = dict(data)
     if data["family"] == "relayout":
         return RelayoutConfig(dtype=as_dtype(data["dtype"]), unit=data["unit"])
-    for name in ("a", "b", "c", "d"):
-        if data[name] is not None:
-            data[name] = MatrixConfig(**(data[name] | {"dtype": as_dtype(data[name]["dtype"])}))
-    for name in ("tile", "cluster", "swizzle", "vector", "thread_tile"):
+    if data["family"] == "finish":
+        return FinishConfig(**data)
+    for name in ("a", "b"):
+        data[name] = _part(MatrixConfig, data[name])
+    data["inputs"] = tuple(_part(MatrixConfig, x) for x in data["inputs"])
+    data["outputs"] = tuple(_part(OutputConfig, x) for x in data["outputs"])
+    for name in ("tile", "cluster", "swizzle", "vector", "thread_tile", "device_scalars"):
         if name in data:
             data[name] = tuple(data[name])
     data["epilogue"] = Graph.from_data(data["epilogue"])
     return SimtConfig(**data) if data["family"] == "simt" else KernelConfig(**data)
 
 
-def _matrix_data(matrix: MatrixConfig) -> dict[str, str]:
-    return {"dtype": matrix.dtype.value, "major": matrix.major, "load": matrix.load}
+def _part_data(part: MatrixConfig | OutputConfig) -> dict[str, str]:
+    return dataclasses.asdict(part) | {"dtype": part.dtype.value}
+
+
+def _part(kind: type, data: dict[str, str]) -> Any:
+    return kind(**(data | {"dtype": as_dtype(data["dtype"])}))

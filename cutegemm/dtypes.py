@@ -14,11 +14,13 @@ class DType(enum.Enum):
     FP16 = "fp16"
     BF16 = "bf16"
     FP32 = "fp32"
+    FP8_E4M3 = "fp8_e4m3"
+    FP8_E5M2 = "fp8_e5m2"
 
     @property
     def bits(self) -> int:
         """Width of one element in bits."""
-        return 32 if self is DType.FP32 else 16
+        return {DType.FP32: 32, DType.FP8_E4M3: 8, DType.FP8_E5M2: 8}.get(self, 16)
 
     @property
     def bytes(self) -> int:
@@ -33,6 +35,8 @@ _ALIASES = {
     "fp16": DType.FP16, "float16": DType.FP16, "half": DType.FP16, "f16": DType.FP16,
     "bf16": DType.BF16, "bfloat16": DType.BF16,
     "fp32": DType.FP32, "float32": DType.FP32, "float": DType.FP32, "f32": DType.FP32,
+    "fp8": DType.FP8_E4M3, "fp8_e4m3": DType.FP8_E4M3, "float8_e4m3fn": DType.FP8_E4M3, "e4m3": DType.FP8_E4M3,
+    "fp8_e5m2": DType.FP8_E5M2, "float8_e5m2": DType.FP8_E5M2, "e5m2": DType.FP8_E5M2,
 }  # fmt: skip
 
 
@@ -50,5 +54,5 @@ def as_dtype(value: object, field: str = "dtype") -> DType:
         return value
     name = str(value).removeprefix("torch.").lower()
     if name not in _ALIASES:
-        raise field_error(SpecError, field, value, "must be one of fp16, bf16, fp32")
+        raise field_error(SpecError, field, value, f"must be one of {', '.join(x.value for x in DType)}")
     return _ALIASES[name]

@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 
 from cutegemm import hardware as hw
-from cutegemm.dtypes import DType
 from cutegemm.problem import Problem
 
 BLOCK_K = 64  # elements: 128 bytes, one row of the 128-byte swizzle
@@ -70,23 +69,30 @@ def estimate(
     across_n = math.ceil(problem.n / (tile[1] * cluster[1]))
     waves = math.ceil(across_m * across_n * problem.batch / device.resident_clusters(cluster[0] * cluster[1]))
     stages = math.ceil(problem.k / tile[2])
-    pieces = max(1, tile[0] // 128) * tile[1] / epilogue_columns(tile[1], problem.d.dtype)
-    store = pieces * PIECE_NS + tile[0] * tile[1] * problem.d.dtype.bytes / STORE_BYTES_PER_NS
+    d_bytes = max((x.dtype.bytes for _, x in problem.outputs), default=2)
+    pieces = max(1, tile[0] // 128) * tile[1] / epilogue_columns(tile[1], d_bytes)
+    store = pieces * PIECE_NS + tile[0] * tile[1] * d_bytes / STORE_BYTES_PER_NS
     each = stages * stage_ns(tile, cluster) + TILE_NS + store
     return max(waves * each, problem.min_bytes / device.dram_gbs) + LAUNCH_NS
 
 
-def epilogue_columns(tile_n: int, dtype: DType) -> int:
-    """EPI_N: the widest piece of at most 128 bytes a row that divides BLK_N."""
-    return next(n for n in (64, 32, 16) if tile_n % n == 0 and n * dtype.bytes <= 128)
+def epilogue_columns(columns: int, element_bytes: int) -> int:
+    """EPI_N: the widest piece of at most 128 bytes a row that divides a tile's output columns."""
+    return next(n for n in (64, 32, 16) if columns % n == 0 and n * element_bytes <= 128)
 
 
-def rank_tiles(problem: Problem, device: hw.Device) -> list[Choice]:
-    """Every candidate tile and cluster, fastest first by the model; larger tiles first among equals."""
+def rank_tiles(problem: Problem, device: hw.Device, gates: int = 1) -> list[Choice]:
+    """Every candidate tile and cluster, fastest first by the model; larger tiles first among equals.
+
+    `gates` is 2 where a tile holds equally many columns of two halves of B.
+    """
     found = []
     for m, cluster in SHAPES:
         for n in WIDTHS:
-            whole_rows = n % 64 == 0 or n < 64 or not problem.b.unit_col  # of B's 128-byte swizzle
+            half = n // gates
+            whole_rows = half % 64 == 0 or half < 64 or not problem.b.unit_col  # of B's 128-byte swizzle
+            if n % (32 * gates) and gates > 1:
+                continue
             if m * n > 128 * 256 or (cluster != (1, 1) and n % 32) or not whole_rows:
                 continue
             tile = (m, n, BLOCK_K)

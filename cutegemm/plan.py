@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 
 from cutegemm import hardware as hw
-from cutegemm.config import SimtConfig
+from cutegemm.config import OutputConfig, SimtConfig
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import PlanError, field_error
-from cutegemm.plan_parts import check_grid, direct
+from cutegemm.plan_parts import check_grid, direct, epilogue_inputs, gated_half, major
+from cutegemm.plan_reductions import plan_reductions
 from cutegemm.plan_tensor import plan_tensor
-from cutegemm.plan_types import Barrier, KernelPlan, Region, Step
-from cutegemm.problem import Operand, Problem
+from cutegemm.plan_types import GEMM, Barrier, KernelPlan, Region, Step
+from cutegemm.problem import Operand, Problem, columns
 from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec
 
 SIMT_TILES = ((128, 128, 8), (64, 128, 8), (64, 64, 8))  # the first that fills the GPU is taken
@@ -38,11 +39,8 @@ def plan(spec: GemmSpec, problem: Problem, device: hw.Device = hw.H200) -> Kerne
     _check_majors(spec, problem)
     if 0 in (problem.m, problem.n, problem.batch):
         return KernelPlan(spec=spec, problem=problem, steps=(), reasons=("D is empty: nothing is launched",))
-    if spec.epilogue == AUTO:
-        epilogue = linear_combination(problem.c is not None)
-    else:
-        epilogue = spec.epilogue
-        _check_epilogue(epilogue, problem)
+    epilogue = linear_combination(problem.c is not None) if spec.epilogue == AUTO else spec.epilogue
+    _check_epilogue(epilogue, problem)
     simt = _simt_reason(spec, problem)
     if simt is not None:
         return _plan_simt(spec, problem, epilogue, simt, device)
@@ -73,14 +71,24 @@ def _check_majors(spec: GemmSpec, problem: Problem) -> None:
 
 
 def _check_epilogue(epilogue: Graph, problem: Problem) -> None:
-    unknown = set(epilogue.names("matrix")) - {"c"} | set(epilogue.names("scalar")) - {"alpha", "beta"}
-    if unknown:
-        rule = "an epilogue reads the matrix c and the scalars alpha and beta"
-        raise field_error(PlanError, "epilogue", ", ".join(sorted(unknown)), rule)
-    if ("c" in epilogue.names("matrix")) != (problem.c is not None):
-        raise field_error(
-            PlanError, "epilogue", str(epilogue), "c must be passed exactly if the epilogue reads it"
-        )
+    """The problem must bring what the epilogue reads and stores, in the right shapes."""
+    for what, wanted, given in (
+        ("inputs", set(epilogue.tensors), {name for name, _ in problem.inputs}),
+        ("outputs", {x.name for x in epilogue.stores}, {name for name, _ in problem.outputs}),
+    ):
+        if wanted != given:
+            listed = ", ".join(sorted(given)) or "none"
+            rule = f"the epilogue's {what} are {', '.join(sorted(wanted)) or 'none'}"
+            raise field_error(PlanError, what, listed, rule)
+    if epilogue.gated and problem.n % 2:
+        raise field_error(PlanError, "n", problem.n, "a gated pair needs an even number of columns", problem.n - 1)
+    width = columns(epilogue, problem.n)
+    shapes = {"matrix": (problem.m, width), "row": (1, width), "col": (problem.m, 1)}
+    kinds = epilogue.tensors | {x.name: "matrix" for x in epilogue.stores}
+    for name, operand in (*problem.inputs, *problem.outputs):
+        if (operand.rows, operand.cols) != shapes[kinds[name]]:
+            rule = f"must be {shapes[kinds[name]]}, a {kinds[name]} of the epilogue"
+            raise field_error(PlanError, name, (operand.rows, operand.cols), rule)
 
 
 def _simt_reason(spec: GemmSpec, problem: Problem) -> str | None:
@@ -107,26 +115,37 @@ def _plan_simt(
 
     tile = next((t for t in SIMT_TILES if math.prod(tiles_of(t)) >= device.sms), SIMT_TILES[-1])
     load = (4, 2) if problem.a.dtype is DType.FP32 else ()  # 16-bit elements go one by one: wider ones spill
+    d = dict(problem.outputs)
+    half, gate = gated_half(problem.b, epilogue)
     config = SimtConfig(
         a=direct(problem.a, "m", "k"),
-        b=direct(problem.b, "k", "n"),
-        c=direct(problem.c, "m", "n"),
-        d=direct(problem.d, "m", "n"),
+        b=direct(half, "k", "n"),
+        inputs=epilogue_inputs(epilogue, problem),
+        outputs=tuple(
+            OutputConfig(dtype=d[x.name].dtype, major=major(d[x.name], "m", "n")) for x in epilogue.stores
+        ),
+        device_scalars=problem.device_scalars,
         tile=tile,
         epilogue=epilogue,
         vector=(
             vector_elements(problem.a, load),
-            vector_elements(problem.b, load),
-            vector_elements(problem.d, (4,)),
+            vector_elements(half, load, gate),
+            min((vector_elements(x, (4,)) for x in d.values()), default=1),
         ),
     )
     tiles = tiles_of(tile)
     count = math.prod(tiles)
     check_grid(count)
+    reductions = plan_reductions(config, problem, tiles, 0)
     return KernelPlan(
         spec=spec,
         problem=problem,
-        steps=(Step("gemm", config),),
+        steps=(Step(GEMM, config), *reductions.steps),
+        views=(problem.a, half),
+        gate=gate,
+        parts=reductions.parts,
+        partials=reductions.partials,
+        workspace_bytes=reductions.workspace_bytes,
         tiles=tiles,
         clusters=count,
         waves=count / device.sms,
@@ -136,14 +155,14 @@ def _plan_simt(
     )
 
 
-def vector_elements(x: Operand, widths: tuple[int, ...]) -> int:
+def vector_elements(x: Operand, widths: tuple[int, ...], gate: int | None = None) -> int:
     """Elements per global access of a CUDA-core kernel: the first of `widths` that every line allows, or 1."""
     if not (x.unit_row or x.unit_col):
         return 1
     extent, leading = (x.cols, x.strides[0]) if x.unit_col else (x.rows, x.strides[1])
     batch = x.strides[2] if x.batch > 1 else 0
     for width in widths:
-        if all(v % width == 0 for v in (extent, leading, batch)) and x.align % (width * x.dtype.bytes) == 0:
+        if all(v % width == 0 for v in (extent, leading, batch, gate or 0)) and x.align % (width * x.dtype.bytes) == 0:
             return width
     return 1
 

@@ -6,25 +6,24 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from cutegemm import budget, heuristics
+from cutegemm import budget, heuristics, plan_epilogue
 from cutegemm import hardware as hw
 from cutegemm.config import KernelConfig, MatrixConfig, RelayoutConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
-from cutegemm.plan_parts import check_grid, direct, major
-from cutegemm.plan_types import KernelPlan, Step
+from cutegemm.plan_parts import WORKSPACE_ALIGN, check_grid, gated_half, major
+from cutegemm.plan_reductions import plan_reductions
+from cutegemm.plan_types import GEMM, KernelPlan, Step
 from cutegemm.problem import Operand, Problem, round_up
 from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec, Tile
 
-WORKSPACE_ALIGN = 256  # bytes: alignment of torch's allocations, enough for TMA
 # Family -> consumer warpgroups -> most fp32 accumulators per thread that compile without spills, whatever the
 # epilogue's types (measured with the DSL's ptxas: fp32 column-major D with C, which needs most registers).
 MAX_ACCUMULATORS = {
     "warp_specialized": {1: 144, 2: 128, 3: 96},
     "multistage": {1: 160, 2: 160, 3: 128},
 }
-STAGING_BYTES = 16 * 1024  # of shared memory per consumer warpgroup for the epilogue's pieces
 
 
 def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.Device) -> KernelPlan:
@@ -35,32 +34,37 @@ def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.De
     """
     reasons: list[str] = []
     family = "multistage" if spec.schedule == "multistage" else "warp_specialized"
-    loads = {name: _load(spec, problem, name, device, reasons) for name in ("a", "b")}
-    steps, workspace, views = _relayouts(problem, loads)
-    tile, cluster, consumers = _tile(spec, problem, family, loads, device, reasons)
+    half, gate = gated_half(problem.b, epilogue)
+    seen = dataclasses.replace(problem, b=half)
+    loads = {name: _load(spec, seen, name, device, reasons) for name in ("a", "b")}
+    steps, workspace, views, gate = _relayouts(seen, loads, gate)
+    gates = 2 if epilogue.gated else 1
+    tile, cluster, consumers = _tile(spec, seen, family, loads, gates, device, reasons)
     a = MatrixConfig(dtype=problem.a.dtype, major=major(views["a"], "m", "k"), load=_kernel_load(loads["a"]))
     b = MatrixConfig(dtype=problem.b.dtype, major=major(views["b"], "k", "n"), load=_kernel_load(loads["b"]))
-    _check_multicast(tile, cluster, (a, b))
-    store = _store(spec, problem, reasons)
-    swizzle = tuple(_swizzle(spec, x, extent, tile[2]) for x, extent in ((a, tile[0]), (b, tile[1])))
-    epi_n = heuristics.epilogue_columns(tile[1], problem.d.dtype)
-    pieces = tile[0] // (hw.WGMMA_M * consumers) * (tile[1] // epi_n)
-    epi_stages = _epilogue_stages(spec, pieces, hw.WGMMA_M * epi_n * problem.d.dtype.bytes, store)
+    rows_b = tile[1] // gates
+    _check_multicast((tile[0], rows_b, tile[2]), cluster, (a, b))
+    swizzle = tuple(_swizzle(spec, x, extent, tile[2]) for x, extent in ((a, tile[0]), (b, rows_b)))
+    outputs = plan_epilogue.stored(spec, problem, epilogue, reasons)
+    inputs = plan_epilogue.fetched(problem, epilogue, reasons)
     raster = spec.raster if spec.raster != AUTO else heuristics.raster_for(problem, tile, cluster)
     config = KernelConfig(
-        family=family, a=a, b=b, c=direct(problem.c, "m", "n"), d=direct(problem.d, "m", "n"), tile=tile,
-        cluster=cluster, stages=1, swizzle=swizzle, consumers=consumers, store=store, epi_n=epi_n,
-        epi_stages=epi_stages, persistent=spec.scheduler != "per_tile", raster=raster[0], epilogue=epilogue,
+        family=family, a=a, b=b, inputs=inputs, outputs=outputs, device_scalars=problem.device_scalars, tile=tile,
+        cluster=cluster, stages=1, swizzle=swizzle, consumers=consumers,
+        epi_n=plan_epilogue.piece_columns(rows_b, outputs, inputs), epi_stages=1, input_stages=1,
+        persistent=spec.scheduler != "per_tile", raster=raster[0], epilogue=epilogue,
     )  # fmt: skip
-    config = dataclasses.replace(config, stages=budget.stages(spec, config))
+    config = plan_epilogue.with_buffers(spec, config)
     smem = budget.shared_memory(config)
     tiles, clusters, waves = _grid(spec, problem, config, device)
+    reductions = plan_reductions(config, problem, tiles, workspace)
     return KernelPlan(
-        spec=spec, problem=problem, steps=(*steps, Step("gemm", config)), tiles=tiles, clusters=clusters,
-        waves=waves, raster=raster, smem=smem, smem_bytes=smem[-1].offset + smem[-1].size,
+        spec=spec, problem=problem, steps=(*steps, Step(GEMM, config), *reductions.steps), tiles=tiles,
+        views=(views["a"], views["b"]), gate=gate, parts=reductions.parts, partials=reductions.partials,
+        clusters=clusters, waves=waves, raster=raster, smem=smem, smem_bytes=smem[-1].offset + smem[-1].size,
         barriers=budget.barriers(config), accumulators=accumulators(tile, consumers), registers=config.registers,
-        boxes=budget.boxes(config),
-        store_conflicts=budget.store_conflicts(config), workspace_bytes=workspace, reasons=tuple(reasons),
+        boxes=budget.boxes(config), store_conflicts=budget.store_conflicts(config),
+        workspace_bytes=reductions.workspace_bytes, reasons=tuple(reasons),
     )  # fmt: skip
 
 
@@ -91,8 +95,10 @@ def _kernel_load(load: str) -> str:
     return "gather" if load == "gather" else "tma"
 
 
-def _relayouts(problem: Problem, loads: dict[str, str]) -> tuple[list[Step], int, dict[str, Operand]]:
-    """The re-layout launches, the workspace they fill, and the operands as the GEMM kernel sees them."""
+def _relayouts(
+    problem: Problem, loads: dict[str, str], gate: int | None
+) -> tuple[list[Step], int, dict[str, Operand], int | None]:
+    """The re-layout launches, the workspace they fill, and the operands and gate as the GEMM kernel sees them."""
     steps, offset = [], 0
     views = {"a": problem.a, "b": problem.b}
     for name, load in loads.items():
@@ -100,22 +106,33 @@ def _relayouts(problem: Problem, loads: dict[str, str]) -> tuple[list[Step], int
             continue
         source = views[name]
         unit = "col" if source.unit_col else "row" if source.unit_row else "none"
-        step = hw.TMA_ALIGN // source.dtype.bytes
-        if unit == "row":
-            leading = round_up(source.rows, step)
-            strides, size = (1, leading), leading * source.cols
-        else:
-            leading = round_up(source.cols, step)
-            strides, size = (leading, 1), leading * source.rows
-        target = dataclasses.replace(source, strides=(*strides, size), align=hw.TMA_ALIGN)
-        config = RelayoutConfig(dtype=source.dtype, unit=unit)
-        steps.append(Step(f"relayout {name}", config, name, source, target, offset))
+        target, size = _aligned_copy(source, unit)
         views[name] = target
-        offset += round_up(size * source.batch * source.dtype.bytes, WORKSPACE_ALIGN)
-    return steps, offset, views
+        halves = (0,) if name == "a" or gate is None else (0, gate)
+        for half in halves:
+            config = RelayoutConfig(dtype=source.dtype, unit=unit)
+            start = half * source.dtype.bytes
+            steps.append(Step(f"relayout {name}", config, name, source, target, source_offset=start, offset=offset))
+            offset += round_up(size, WORKSPACE_ALIGN)
+        if len(halves) == 2:
+            gate = round_up(size, WORKSPACE_ALIGN) // source.dtype.bytes
+    return steps, offset, views, gate
 
 
-def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], device: hw.Device,
+def _aligned_copy(source: Operand, unit: str) -> tuple[Operand, int]:
+    """A matrix like `source` that TMA can address, contiguous along the same axis, and its bytes."""
+    step = hw.TMA_ALIGN // source.dtype.bytes
+    if unit == "row":
+        leading = round_up(source.rows, step)
+        strides, size = (1, leading), leading * source.cols
+    else:
+        leading = round_up(source.cols, step)
+        strides, size = (leading, 1), leading * source.rows
+    target = dataclasses.replace(source, strides=(*strides, size), align=hw.TMA_ALIGN)
+    return target, size * source.batch * source.dtype.bytes
+
+
+def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], gates: int, device: hw.Device,
           reasons: list[str]) -> tuple[tuple[int, int, int], tuple[int, int], int]:  # fmt: skip
     """The CTA tile, the cluster and the consumer warpgroups."""
     no_multicast = family == "multistage" or "gather" in loads.values()
@@ -124,10 +141,13 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
         raise field_error(PlanError, "cluster", spec.cluster, rule, (1, 1))
     if spec.tile != AUTO:
         tile = tuple(spec.tile)
+        if tile[1] % (TILE_N_STEP * gates):
+            rule = f"each half of a gated tile must be a multiple of {TILE_N_STEP} columns"
+            raise field_error(PlanError, "tile.n", tile[1], rule, round_up(tile[1], TILE_N_STEP * gates))
         cluster = spec.cluster if spec.cluster != AUTO else (1, 1)
         consumers = _consumers(spec, tile, family)
         return tile, cluster, consumers
-    for choice in heuristics.rank_tiles(problem, device):
+    for choice in heuristics.rank_tiles(problem, device, gates):
         cluster = choice.cluster if spec.cluster == AUTO else spec.cluster
         if no_multicast and cluster != (1, 1):
             continue
@@ -135,17 +155,17 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
             continue
         try:
             consumers = _consumers(spec, choice.tile, family)
-            _check_tile_fits(spec, problem, choice.tile)
+            _check_tile_fits(spec, problem, choice.tile, gates)
         except PlanError:
             continue
         reasons.append(
             f"tile {choice.tile}, cluster {cluster}: the model's fastest, {choice.ns / 1e3:,.1f} us"
         )
         return choice.tile, cluster, consumers
-    raise _no_candidate(spec, problem, family)
+    raise _no_candidate(spec, problem, family, gates)
 
 
-def _no_candidate(spec: GemmSpec, problem: Problem, family: str) -> PlanError:
+def _no_candidate(spec: GemmSpec, problem: Problem, family: str, gates: int) -> PlanError:
     """No tile the planner ranks serves the given fields: name one that does, or fewer stages."""
     consumers = 1 if spec.consumers == AUTO else spec.consumers
     for k in (64, 48, 32, 16):
@@ -153,7 +173,7 @@ def _no_candidate(spec: GemmSpec, problem: Problem, family: str) -> PlanError:
             tile = (hw.WGMMA_M * consumers, n, k)
             try:
                 _consumers(spec, tile, family)
-                _check_tile_fits(spec, problem, tile)
+                _check_tile_fits(spec, problem, tile, gates)
             except PlanError:
                 continue
             rule = "no tile that the planner chooses by itself serves the other given fields"
@@ -161,12 +181,14 @@ def _no_candidate(spec: GemmSpec, problem: Problem, family: str) -> PlanError:
     return field_error(PlanError, "stages", spec.stages, "no tile leaves room for so many", spec.stages // 2)
 
 
-def _check_tile_fits(spec: GemmSpec, problem: Problem, tile: tuple[int, int, int]) -> None:
+def _check_tile_fits(spec: GemmSpec, problem: Problem, tile: tuple[int, int, int], gates: int) -> None:
     """A given swizzle or stage count must fit the candidate."""
     extents = {
         "a": tile[2] if problem.a.unit_col else tile[0],
-        "b": tile[1] if problem.b.unit_col else tile[2],
+        "b": tile[1] // gates if problem.b.unit_col else tile[2],
     }
+    if tile[1] % (TILE_N_STEP * gates):
+        raise field_error(PlanError, "tile.n", tile[1], "does not hold a gated pair")
     for extent in extents.values():
         if spec.swizzle != AUTO and extent * problem.a.dtype.bytes % SWIZZLE_SPANS[spec.swizzle]:
             raise field_error(PlanError, "swizzle", spec.swizzle, "does not divide the tile")
@@ -214,19 +236,6 @@ def accumulators(tile: tuple[int, int, int], consumers: int) -> int:
     return tile[0] * tile[1] // (consumers * hw.WARPGROUP)
 
 
-def _store(spec: GemmSpec, problem: Problem, reasons: list[str]) -> str:
-    why_not = problem.d.tma_store_reason()
-    if spec.store == "tma" and why_not:
-        rule = f"TMA cannot store D: {why_not}"
-        raise field_error(PlanError, "store", "tma", rule, "staged")
-    if spec.store != AUTO:
-        return spec.store
-    if why_not is None:
-        return "tma"
-    reasons.append(f"D is stored element by element through shared memory: {why_not}")
-    return "staged"
-
-
 def _swizzle(spec: GemmSpec, matrix: MatrixConfig, extent: int, depth: int) -> str:
     """The widest swizzle whose row divides the tile's contiguous extent, or the given one if it does."""
     contiguous = (depth if matrix.major not in ("m", "n") else extent) * matrix.dtype.bytes
@@ -237,19 +246,6 @@ def _swizzle(spec: GemmSpec, matrix: MatrixConfig, extent: int, depth: int) -> s
         rule = f"the tile is contiguous over {contiguous} bytes, no multiple of {SWIZZLE_SPANS[spec.swizzle]}"
         raise field_error(PlanError, "swizzle", spec.swizzle, rule, legal[0])
     return spec.swizzle
-
-
-def _epilogue_stages(spec: GemmSpec, pieces: int, piece_bytes: int, store: str) -> int:
-    """Staging buffers per warpgroup: TMA reads some while the next is written.
-
-    16 KiB a warpgroup is two buffers of the widest pieces; narrow pieces get more, as each takes TMA as long.
-    """
-    if spec.epilogue_stages == AUTO:
-        return min(STAGING_BYTES // piece_bytes, pieces) if store == "tma" else 1
-    if spec.epilogue_stages > pieces:
-        rule = f"a warpgroup stores {pieces} pieces a tile; more buffers than that are never filled"
-        raise field_error(PlanError, "epilogue_stages", spec.epilogue_stages, rule, pieces)
-    return spec.epilogue_stages
 
 
 def _grid(spec: GemmSpec, problem: Problem, config: KernelConfig, device: hw.Device):

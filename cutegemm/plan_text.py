@@ -16,7 +16,8 @@ def describe(plan: KernelPlan) -> str:
     """The plan, one fact a line."""
     p = plan.problem
     shape = f"{p.m} x {p.n} x {p.k}" + (f", batch {p.batch}" if p.batch > 1 else "")
-    lines = [f"problem    M x N x K = {shape}; A, B {p.a.dtype.value}, D {p.d.dtype.value}"]
+    lines = [f"problem    M x N x K = {shape}; A, B {p.a.dtype.value}"]
+    lines[0] += "".join(f", {name.upper() if name == 'd' else name} {x.dtype.value}" for name, x in p.outputs)
     if plan.steps:
         lines.append(f"launches   {' -> '.join(step.name for step in plan.steps)}")
     if isinstance(plan.config, KernelConfig):
@@ -49,9 +50,7 @@ def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
         f"{config.stages} stages",
         f"roles      {roles}, {config.threads} threads{setmaxnreg}, {plan.accumulators} accumulators a thread",
         f"loads      {loads}; swizzle {config.swizzle[0]} / {config.swizzle[1]}",
-        f"store      {config.store} ({config.d.major}-major), pieces of {hw.WGMMA_M} x {config.epi_n}, "
-        f"{config.epi_stages} buffers",
-        f"epilogue   {config.epilogue}",
+        *_epilogue_lines(plan, config),
         f"smem       {plan.smem_bytes:,} of {hw.SMEM_BYTES:,} B: {regions}",
         "tma boxes  "
         + ", ".join(f"{b.operand} {b.count} x {b.extents[0]} x {b.extents[1]}" for b in plan.boxes),
@@ -59,3 +58,26 @@ def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
         f"grid       {plan.clusters} clusters, {walk}, {along}; "
         f"{plan.tiles[0]} x {plan.tiles[1]} x {plan.tiles[2]} tiles, {plan.waves:.2f} waves",
     ]
+
+
+def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
+    """The graph, and how each input arrives and each output leaves."""
+    graph = config.epilogue
+    lines = []
+    for name, x in config.input_of.items():
+        how = f"by TMA, {config.input_stages} of {config.pieces} pieces ahead" if x.load == "tma" else "by loads"
+        kind = graph.tensors[name]
+        how = how if kind == "matrix" else "once per tile"
+        size = dict(plan.problem.inputs)[name].bytes
+        lines.append(f"input      {name}: {kind}, {x.dtype.value}, {how}, {size:,} B")
+    for result, x in zip(graph.stores, config.outputs):
+        size = dict(plan.problem.outputs)[result.name].bytes
+        shown = "D" if result.name == "d" else result.name
+        lines.append(
+            f"store      {shown} by {x.store} ({x.major}-major, {x.dtype.value}), pieces of {hw.WGMMA_M} x "
+            f"{config.epi_n}, {config.epi_stages} buffers, {size:,} B"
+        )
+    for result, offset in zip(graph.reductions, plan.partials):
+        ends = "partial results" if offset is None else "finished by a launch in a fixed order"
+        lines.append(f"reduce     {result.name}: {result.kind}, {ends}")
+    return [f"epilogue   {graph}", *lines]

@@ -13,6 +13,9 @@ from cutegemm.problem import Operand, Problem
 from cutegemm.spec import GemmSpec
 
 
+GEMM = "gemm"  # name of the step that multiplies
+
+
 @dataclass(frozen=True)
 class Region:
     """A named piece of shared memory or workspace: offset and size in bytes."""
@@ -44,14 +47,21 @@ class Box:
 
 @dataclass(frozen=True)
 class Step:
-    """One launch of a run: the kernel, and for a re-layout the operand and its workspace copy."""
+    """One launch of a run.
+
+    A re-layout names the operand, its source `source_offset` bytes into it and the copy in the workspace; the
+    finish of a reduction names the output, with `results` results of `parts` partial ones each in the workspace.
+    """
 
     name: str
     config: Config
     operand: str | None = None
     source: Operand | None = None
     target: Operand | None = None
-    offset: int = 0  # of the copy in the workspace, bytes
+    source_offset: int = 0  # bytes
+    offset: int = 0  # in the workspace, bytes
+    parts: int = 0
+    results: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +70,12 @@ class KernelPlan:
 
     Attributes:
         spec, problem: what was asked.
-        steps: the launches of a run, in order; the last is the GEMM. Empty when D is empty.
+        steps: the launches of a run, in order: re-layouts, the GEMM, finishes. Empty when D is empty.
+        gate: of a gated B, elements from one half's first to the other's; b as the kernel sees it is one half.
+        parts: partial results per result of a reduction over rows, columns and all.
+        partials: each reduction's place in the workspace, bytes; None where the result itself is partial.
         tiles: CTA tiles along (m, n, l), rounded up to whole clusters.
+        views: A and B as the GEMM kernel sees them, after re-layouts.
         clusters: clusters launched; waves: tiles over tiles in flight.
         raster: (axis, group).
         smem, smem_bytes: regions of the GEMM kernel's shared memory and their total.
@@ -76,6 +90,10 @@ class KernelPlan:
     spec: GemmSpec
     problem: Problem
     steps: tuple[Step, ...]
+    views: tuple[Operand, Operand] | None = None
+    gate: int | None = None
+    parts: tuple[int, int, int] = (0, 0, 0)
+    partials: tuple[int | None, ...] = ()
     tiles: tuple[int, int, int] = (0, 0, 0)
     clusters: int = 0
     waves: float = 0.0
@@ -93,7 +111,7 @@ class KernelPlan:
     @property
     def config(self) -> Config | None:
         """The GEMM kernel's config; None when D is empty."""
-        return self.steps[-1].config if self.steps else None
+        return next((x.config for x in self.steps if x.name == GEMM), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain, JSON-serialisable data."""

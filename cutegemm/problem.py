@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from cutegemm import hardware as hw
 from cutegemm.dtypes import DType, as_dtype
+from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 
 
@@ -27,6 +29,11 @@ class Operand:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "strides", _canonical(self))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all elements."""
+        return self.rows * self.cols * self.batch * self.dtype.bytes
 
     @property
     def unit_row(self) -> bool:
@@ -97,9 +104,12 @@ def _canonical(x: Operand) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """D[l, m, n] = epilogue(A[l, m, k] @ B[l, k, n], C[l, m, n]).
+    """D[l, m, n] = epilogue(A[l, m, k] @ B[l, k, n], inputs); `batch` is L.
 
-    `a` is M x K, `b` is K x N, `c` (None when no C is read) and `d` are M x N; `batch` is L.
+    `a` is M x K and `b` is K x N. `inputs` are the tensors that the epilogue reads, by name: matrices of
+    M x N, rows of 1 x N, columns of M x 1; "c" is the C of the plain GEMM. `outputs` are the matrices it
+    stores, M x N, "d" among them. Under a gated epilogue inputs and outputs have N / 2 columns.
+    `device_scalars` are the epilogue's scalars that lie in device memory.
 
     Raises:
         InputError: a negative or too large extent.
@@ -111,8 +121,9 @@ class Problem:
     batch: int
     a: Operand
     b: Operand
-    c: Operand | None
-    d: Operand
+    inputs: tuple[tuple[str, Operand], ...] = ()
+    outputs: tuple[tuple[str, Operand], ...]
+    device_scalars: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -122,15 +133,25 @@ class Problem:
                 raise field_error(InputError, name, value, f"must be from 0 to {hw.MAX_EXTENT}", nearest)
 
     @property
+    def c(self) -> Operand | None:
+        """The input named c; None when no C is read."""
+        return dict(self.inputs).get("c")
+
+    @property
+    def d(self) -> Operand | None:
+        """The output named d; None when only others are asked for."""
+        return dict(self.outputs).get("d")
+
+    @property
     def flops(self) -> int:
         """Multiplications plus additions of the product."""
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
     def min_bytes(self) -> int:
-        """Bytes of every operand read once and D written once."""
-        mats = [self.a, self.b, self.d] + ([self.c] if self.c else [])
-        return sum(x.rows * x.cols * x.batch * x.dtype.bytes for x in mats)
+        """Bytes of every operand read once and every output written once."""
+        mats = [self.a, self.b, *dict(self.inputs).values(), *dict(self.outputs).values()]
+        return sum(x.bytes for x in mats)
 
 
 def problem(
@@ -144,6 +165,8 @@ def problem(
     c_dtype: object = None,
     majors: str = "kn",
     d_major: str = "n",
+    epilogue: Graph | None = None,
+    input_dtype: object = None,
 ) -> Problem:
     """A contiguous, 16-byte-aligned problem, as freshly allocated tensors give it.
 
@@ -151,9 +174,11 @@ def problem(
         m, n, k, batch: extents.
         dtype: of A and B.
         d_dtype: of D; None means that of A.
-        c_dtype: of C; None means no C is read.
+        c_dtype: of C; None means no C is read. Only for the plain epilogue.
         majors: A's then B's unit-stride axis: "kn" is row-major A and B, "kk" what BLAS calls TN.
-        d_major: "n" (row-major) or "m" (column-major), for D and C.
+        d_major: "n" (row-major) or "m" (column-major), for every M x N input and output.
+        epilogue: the graph whose inputs and outputs are described; None is the plain one.
+        input_dtype: of the epilogue's inputs; None means that of A.
 
     Example:
         >>> problem(64, 64, 100).a.tma_reason()
@@ -166,6 +191,29 @@ def problem(
         return Operand(dtype=kind, rows=rows, cols=cols, strides=(*strides, rows * cols), batch=batch)
 
     d_kind = as_dtype(d_dtype) if d_dtype is not None else ab
-    c = None if c_dtype is None else matrix(m, n, as_dtype(c_dtype), d_major == "n")
-    return Problem(m=m, n=n, k=k, batch=batch, a=matrix(m, k, ab, majors[0] == "k"),
-                   b=matrix(k, n, ab, majors[1] == "n"), c=c, d=matrix(m, n, d_kind, d_major == "n"))  # fmt: skip
+    row_major = d_major == "n"
+    if epilogue is None:
+        inputs = {} if c_dtype is None else {"c": matrix(m, n, as_dtype(c_dtype), row_major)}
+        outputs = {"d": matrix(m, n, d_kind, row_major)}
+    else:
+        width = columns(epilogue, n)
+        kind = ab if input_dtype is None else as_dtype(input_dtype)
+        shapes = {"matrix": (m, width), "row": (1, width), "col": (m, 1)}
+        inputs = {
+            name: dataclasses.replace(matrix(*shapes[shape], kind, row_major if shape == "matrix" else shape == "row"),
+                                      batch=batch if shape == "matrix" else 1)
+            for name, shape in epilogue.tensors.items()
+        }  # fmt: skip
+        outputs = {
+            x.name: matrix(m, width, as_dtype(x.dtype) if x.dtype else d_kind, (x.major or d_major) == "n")
+            for x in epilogue.stores
+        }
+    return Problem(
+        m=m, n=n, k=k, batch=batch, a=matrix(m, k, ab, majors[0] == "k"), b=matrix(k, n, ab, majors[1] == "n"),
+        inputs=tuple(inputs.items()), outputs=tuple(outputs.items()),
+    )  # fmt: skip
+
+
+def columns(epilogue: Graph, n: int) -> int:
+    """Columns of the epilogue's inputs and outputs where B has `n`: half of them if the graph is gated."""
+    return n // 2 if epilogue.gated else n

@@ -18,7 +18,7 @@ _TORCH = {
     DType.FP32: torch.float32, DType.FP16: torch.float16, DType.BF16: torch.bfloat16,
     DType.FP8_E4M3: torch.float8_e4m3fn, DType.FP8_E5M2: torch.float8_e5m2,
 }  # fmt: skip
-_OPERATIONS = {
+OPERATIONS = {  # every operation but "random", which needs the shape
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,
     "mul": lambda x, y: x * y,
@@ -78,12 +78,12 @@ def evaluate(
             return torch.tensor(node.value, dtype=dtype, device=device)
         if node.op == "integer":
             return torch.as_tensor(inputs[node.value], device=device).to(torch.int64)
-        return _broadcastable(node.op, torch.as_tensor(inputs[node.value], device=device).to(dtype))
+        return broadcastable(node.op, torch.as_tensor(inputs[node.value], device=device).to(dtype))
 
     def random(seed: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
         return uniform(seed, offset, shape, device).to(dtype)
 
-    values = graph.evaluate(leaf, {**_OPERATIONS, "random": random})
+    values = graph.evaluate(leaf, {**OPERATIONS, "random": random})
     return {x.name: _result(x, values[x.node].expand(shape)) for x in graph.outputs}
 
 
@@ -148,7 +148,7 @@ def philox(
     return c0, c1, c2, c3
 
 
-def _broadcastable(kind: str, x: torch.Tensor) -> torch.Tensor:
+def broadcastable(kind: str, x: torch.Tensor) -> torch.Tensor:
     """An input with axes added so that it broadcasts over (L, M, N)."""
     if kind == "row":
         return x.unsqueeze(-2)

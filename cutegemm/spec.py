@@ -20,8 +20,8 @@ LOADS = ("tma", "gather", "relayout")
 STORES = ("tma", "staged", "direct")
 SCHEDULERS = ("persistent", "per_tile")
 TENSOR_CORE_FIELDS = (
-    "tile", "cluster", "stages", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages", "scheduler",
-    "raster", "sms",
+    "tile", "cluster", "stages", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages",
+    "input_stages", "scheduler", "raster", "sms",
 )  # fmt: skip
 TILE_N_STEP = 16  # columns: stmatrix.x4 writes 16 columns at once
 MAX_STAGES = 16
@@ -68,7 +68,9 @@ class GemmSpec:
             copies the operand into TMA-addressable workspace first).
         store: "tma" (through shared memory), "staged" (through shared memory, coalesced stores, any
             strides) or "direct" (from registers, any strides).
-        epilogue_stages: shared-memory buffers of the epilogue store.
+        epilogue_stages: shared-memory buffers of each output's store, per consumer warpgroup.
+        input_stages: shared-memory pieces of the epilogue's matrix inputs that are fetched under the mainloop,
+            per consumer warpgroup.
         scheduler: "persistent" (a CTA per SM walks many tiles) or "per_tile" (a CTA per tile).
         raster: ("m" | "n", group): tiles are walked in panels `group` clusters wide along that axis.
         sms: use at most this many SMs.
@@ -101,6 +103,7 @@ class GemmSpec:
     b_load: str = AUTO
     store: str = AUTO
     epilogue_stages: int | str = AUTO
+    input_stages: int | str = AUTO
     scheduler: str = AUTO
     raster: tuple[str, int] | str = AUTO
     sms: int | str = AUTO
@@ -158,7 +161,8 @@ def _check_choices(spec: GemmSpec) -> None:
 
 
 def _check_numbers(spec: GemmSpec) -> None:
-    ranges = {"stages": MAX_STAGES, "consumers": MAX_CONSUMERS, "epilogue_stages": MAX_STAGES, "sms": 1024}
+    ranges = {"stages": MAX_STAGES, "consumers": MAX_CONSUMERS, "epilogue_stages": MAX_STAGES,
+              "input_stages": MAX_STAGES, "sms": 1024}  # fmt: skip
     for name, high in ranges.items():
         if not _is_auto(getattr(spec, name)):
             _check_int(name, getattr(spec, name), 1, high)
@@ -199,6 +203,10 @@ def _check_together(spec: GemmSpec) -> None:
     """Fields that exclude one another."""
     if spec.acc_dtype not in (AUTO, DType.FP32):
         raise field_error(SpecError, "acc_dtype", spec.acc_dtype, "kernels accumulate in fp32", "fp32")
+    for name in ("a_dtype", "b_dtype"):
+        if isinstance(getattr(spec, name), DType) and getattr(spec, name).bits == 8:
+            rule = "operands are fp16, bf16 or fp32; fp8 is a type of inputs and outputs of the epilogue"
+            raise field_error(SpecError, name, getattr(spec, name), rule, DType.BF16)
     fp32_in = DType.FP32 in (spec.a_dtype, spec.b_dtype)
     if fp32_in and spec.schedule not in (AUTO, "simt"):
         rule = "fp32 operands run on the CUDA cores"

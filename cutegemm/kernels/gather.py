@@ -16,6 +16,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm import hardware as hw
+from cutegemm.kernels.operands import batch_at
 
 IN_FLIGHT = 16  # loads per thread before the first use
 
@@ -28,6 +29,7 @@ class GatherLoad:
     sX: Any  # (ROWS, BLK_K, STAGE)
     box: tuple[int, int]  # (ROWS, BLK_K)
     along_k: bool  # neighbouring threads read neighbours along k
+    gate: int | None  # which half of a gated B
 
     @cute.jit
     def load(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any):
@@ -40,7 +42,7 @@ class GatherLoad:
         count = across * (extent_slow // slow)
         flight = math.gcd(count, IN_FLIGHT)
         mX, sX = self.mX, self.sX
-        at = cutlass.min(batch, cute.size(mX, mode=[2]) - 1)
+        at = batch_at(mX, batch, self.gate)
         for chunk in cutlass.range(count // flight, unroll=1):
             values = cute.make_rmem_tensor(flight, mX.element_type)
             for i in cutlass.range_constexpr(flight):

@@ -25,8 +25,8 @@ from cutegemm.kernels import scheduler
 from cutegemm.kernels.frame import Frame, launch_operands
 from cutegemm.kernels.mainloop import multiply_stage
 from cutegemm.kernels.operands import tiled_mma
+from cutegemm.kernels.pieces import Role
 from cutegemm.kernels.ring import advance
-from cutegemm.kernels.store import finish_stores, store_tile
 
 
 class MultistageGemm:
@@ -36,33 +36,35 @@ class MultistageGemm:
         self.config = config
 
     @cute.jit
-    def __call__(self, addresses, shape, strides, scalars, walk, stream: cuda.CUstream):
-        """Launch. addresses, shape, strides: `launch_operands`; scalars: (alpha, beta); walk: (group, clusters)."""
+    def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
+        """Launch; the arguments are those of `kernels.launch`."""
         tensors, atoms = launch_operands(self.config, addresses, shape, strides)
-        self.kernel(tensors, atoms, shape, scalars, walk).launch(
+        self.kernel(tensors, atoms, shape, numbers, walk).launch(
             grid=(walk[1], 1, 1), block=(self.config.threads, 1, 1), min_blocks_per_mp=1, stream=stream
         )
 
     @cute.kernel
-    def kernel(self, tensors, atoms, shape, scalars, walk):
+    def kernel(self, tensors, atoms, shape, numbers, walk):
         """The CTA: set-up and the tile loop."""
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
         index, _, _ = cute.arch.block_idx()
-        frame = Frame.create(config, tensors, atoms, shape, scalars)
+        frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
         frame.initialise(1, config.consumers * 4)
         tiles = frame.tiles
         k_tiles = (shape[2] + (config.tile[2] - 1)) // config.tile[2]
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         mma = tiled_mma(config, config.consumers)
         tCrA, tCrB, acc = frame.fragments(mma, group)
-        position, turn = (cutlass.Int32(0), cutlass.Int32(0)), cutlass.Int32(0)
+        role = Role(group, group, thread % hw.WARPGROUP)
+        position, state = (cutlass.Int32(0), cutlass.Int32(0)), frame.epilogue.start()
         while index < tiles[0] * tiles[1] * tiles[2]:
             tile = scheduler.tile_of(index, tiles[0], tiles[1], walk[0], config.raster)
+            ahead = frame.epilogue.ahead(role, tile)
             position = self._multiply(frame, mma, acc, (tCrA, tCrB), position, (tile, k_tiles, thread))
-            turn = store_tile(frame.output, frame.fusion, acc, (group, thread % hw.WARPGROUP), tile, turn)
+            state = frame.epilogue.finish(acc, role, tile, ahead, state)
             index += walk[1]
-        finish_stores(frame.output, thread % hw.WARPGROUP)
+        frame.epilogue.end(role)
 
     @cute.jit
     def _multiply(self, frame: cutlass.Constexpr, mma: cute.TiledMma, acc: cute.Tensor, fragments: Any, position: Any,

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cutegemm import hardware as hw
-from cutegemm.budget import epilogue_swizzle
-from cutegemm.config import KernelConfig, MatrixConfig
+from cutegemm.budget import piece_swizzle
+from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
 from cutegemm.dtypes import DType
 
-NUMERIC = {DType.FP16: cutlass.Float16, DType.BF16: cutlass.BFloat16, DType.FP32: cutlass.Float32}
+NUMERIC = {
+    DType.FP16: cutlass.Float16, DType.BF16: cutlass.BFloat16, DType.FP32: cutlass.Float32,
+    DType.FP8_E4M3: cutlass.Float8E4M3FN, DType.FP8_E5M2: cutlass.Float8E5M2,
+}  # fmt: skip
 
 _ATOMS = warpgroup.SmemLayoutAtomKind
 _LAYOUT_ATOM = {
@@ -23,27 +28,34 @@ _LAYOUT_ATOM = {
 }  # fmt: skip
 
 
-def global_tensor(matrix: MatrixConfig, address, shape, strides, axes: str) -> cute.Tensor:
+def global_tensor(matrix: MatrixConfig | OutputConfig, address, shape, strides, axes: str) -> cute.Tensor:
     """A view of global memory of the given shape.
 
     Args:
-        matrix: dtype and the unit-stride axis.
+        matrix: dtype, the unit-stride axis, and whether TMA addresses it.
         address: Int64.
-        shape: (rows, cols, batch), Int32.
-        strides: (row, col, batch), Int64 elements; the unit-stride axis becomes the constant 1.
+        shape: (rows, cols, batch), Int32; batch may be a pair.
+        strides: (row, col, batch) like shape, Int64 elements; the unit-stride axis becomes the constant 1.
         axes: names of the first two axes, e.g. "mk".
     """
     numeric = NUMERIC[matrix.dtype]
-    tma = matrix.load == "tma"
+    tma = "tma" in (getattr(matrix, "load", None), getattr(matrix, "store", None))
     step = hw.TMA_ALIGN // matrix.dtype.bytes if tma else 1
     ptr = cute.make_ptr(
         numeric, address, cute.AddressSpace.gmem, assumed_align=hw.TMA_ALIGN if tma else matrix.dtype.bytes
     )
+
     known = tuple(
-        1 if axis == matrix.major else cute.assume(stride, divby=step)
-        for axis, stride in zip(axes + "l", strides)
+        1 if axis == matrix.major else assumed(x, step) for axis, x in zip(axes + "l", strides, strict=True)
     )
     return cute.make_tensor(ptr, cute.make_layout(shape, stride=known))
+
+
+def assumed(stride: Any, step: int) -> Any:
+    """A stride, or a pair of them, known to be a multiple of `step` elements."""
+    if isinstance(stride, tuple):
+        return tuple(assumed(x, step) for x in stride)
+    return cute.assume(stride, divby=step)
 
 
 def operand_layout(
@@ -55,12 +67,12 @@ def operand_layout(
     return cute.tile_to_shape(atom, (rows, depth, stages), order=(0, 1, 2) if k_major else (1, 0, 2))
 
 
-def epilogue_layout(config: KernelConfig) -> cute.ComposedLayout:
-    """The epilogue's buffers: (WGMMA_M, EPI_N, CONSUMERS * EPI_STAGE), one slice per warpgroup and stage."""
-    row_major = config.d.major != "m"
-    swizzle = epilogue_swizzle(config)
-    atom = warpgroup.make_smem_layout_atom(_LAYOUT_ATOM[row_major, swizzle], NUMERIC[config.d.dtype])
-    shape = (hw.WGMMA_M, config.epi_n, config.consumers * config.epi_stages)
+def piece_layout(config: KernelConfig, matrix: MatrixConfig | OutputConfig, stages: int) -> cute.ComposedLayout:
+    """The epilogue's buffers of one matrix: (WGMMA_M, EPI_N, CONSUMERS * STAGE), one slice per warpgroup and stage."""
+    row_major = matrix.major != "m"
+    swizzle = piece_swizzle(config, matrix)
+    atom = warpgroup.make_smem_layout_atom(_LAYOUT_ATOM[row_major, swizzle], NUMERIC[matrix.dtype])
+    shape = (hw.WGMMA_M, config.epi_n, config.consumers * stages)
     return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if row_major else (1, 0, 2))
 
 
@@ -79,16 +91,28 @@ def tiled_mma(config: KernelConfig, warpgroups: int) -> cute.TiledMma:
 
 
 def load_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int], multicast: int):
-    """The TMA atom and coordinate tensor that load a `box` = (rows, BLK_K) tile to `multicast` CTAs."""
+    """The TMA atom and coordinate tensor that load a `box` of shared-memory `layout` to `multicast` CTAs."""
     op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-    atom, coords = cpasync.make_tiled_tma_atom(
-        op, tensor, cute.slice_(layout, (None, None, 0)), box, num_multicast=multicast
-    )
+    atom, coords = cpasync.make_tiled_tma_atom(op, tensor, layout, box, num_multicast=multicast)
     return atom, coords
 
 
+def batch_at(tensor: cute.Tensor, batch: Any, gate: int | None) -> Any:
+    """The batch coordinate of an operand (rows, k, l): its only batch serves all; half `gate` of a gated B."""
+    if gate is None:
+        return cutlass.min(batch, cute.size(tensor, mode=[2]) - 1)
+    return (gate, cutlass.min(batch, cute.size(tensor, mode=[2, 1]) - 1))
+
+
+def half_of(layout: cute.ComposedLayout, rows: int, depth: int) -> cute.ComposedLayout:
+    """The layout of the first `rows` / 2 rows of a ring (rows, BLK_K, STAGE), without its stages."""
+    whole = cute.slice_(layout.outer, (None, None, 0))
+    part = cute.composition(whole, cute.make_layout((rows // 2, depth), stride=(1, rows)))
+    return cute.make_composed_layout(layout.inner, 0, part)
+
+
 def store_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int]):
-    """The TMA atom and coordinate tensor that store a `box` = (WGMMA_M, EPI_N) tile."""
+    """The TMA atom and coordinate tensor that store a `box` of shared-memory `layout`."""
     op = cpasync.CopyBulkTensorTileS2GOp()
-    atom, coords = cpasync.make_tiled_tma_atom(op, tensor, cute.slice_(layout, (None, None, 0)), box)
+    atom, coords = cpasync.make_tiled_tma_atom(op, tensor, layout, box)
     return atom, coords

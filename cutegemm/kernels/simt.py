@@ -21,15 +21,16 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm import hardware as hw
+from cutegemm.config import SIMT_LANES as LANES
 from cutegemm.config import SimtConfig
 from cutegemm.errors import CompileError, field_error
-from cutegemm.kernels import scheduler
-from cutegemm.kernels.fusion import Fusion
+from cutegemm.kernels import launch, reduce, scheduler
+from cutegemm.kernels.fusion import bind
+from cutegemm.kernels import operands as ops
 from cutegemm.kernels.operands import NUMERIC
-from cutegemm.kernels.simt_store import store_tile
+from cutegemm.kernels.simt_epilogue import SimtEpilogue
 from cutegemm.kernels.simt_tile import GROUP, TileLoad, TileShape
 
-LANES = (8, 4)  # threads of a warp along (M, N)
 RESIDENT = 512  # threads per SM: 128 registers each, enough for 8 x 8 accumulators and vector loads
 RESIDENT_STRIDED = 256  # up to 255 registers each: element loads hold many more addresses
 SMEM_CARVEOUT = 50  # percent of L1 to shared memory: two CTAs of at most 34 KiB each, and a cache for strided loads
@@ -50,8 +51,11 @@ class SimtGemm:
                 raise field_error(CompileError, "tile", config.tile, rule)
         block_m, block_n, block_k = config.tile
         self.shapes = tuple(
-            TileShape(matrix=matrix, rows=rows, depth=block_k, vector=vector, threads=config.threads)
-            for matrix, rows, vector in ((config.a, block_m, config.vector[0]), (config.b, block_n, config.vector[1]))
+            TileShape(matrix=matrix, rows=rows, depth=block_k, vector=vector, threads=config.threads, half=half)
+            for matrix, rows, vector, half in (
+                (config.a, block_m, config.vector[0], None),
+                (config.b, block_n, config.vector[1], LANES[1] * GROUP if config.gates == 2 else None),
+            )
         )
         for shape in self.shapes:
             if shape.rows * block_k % (shape.vector * config.threads) or max(shape.lanes, shape.threads) % min(
@@ -61,18 +65,21 @@ class SimtGemm:
                 raise field_error(CompileError, "vector", shape.vector, rule, 1)
 
     @cute.jit
-    def __call__(self, addresses, shape, strides, scalars, walk, stream: cuda.CUstream):
-        """Launch. See `frame.launch_operands` for addresses, shape, strides; scalars (alpha, beta); walk (group, _)."""
+    def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
+        """Launch; the arguments are those of `kernels.launch`."""
         config = self.config
-        m, n, k, batch, batch_a, batch_b = shape
-        mA = _tensor(config.a, addresses[0], (m, k, batch_a), (strides[0:3], "mk"), config.vector[0])
-        mB = _tensor(config.b, addresses[1], (n, k, batch_b), (strides[3:6], "nk"), config.vector[1])
-        mC = None
-        if cutlass.const_expr(config.c is not None):
-            mC = _tensor(config.c, addresses[2], (m, n, batch), (strides[6:9], "mn"), 1)
-        mD = _tensor(config.d, addresses[3], (m, n, batch), (strides[9:12], "mn"), config.vector[2])
-        tiles = scheduler.cluster_tiles(m, config.tile[0], 1) * scheduler.cluster_tiles(n, config.tile[1], 1) * batch
-        self.kernel((mA, mB, mC, mD), shape, scalars, walk).launch(
+        places, steps = launch.Addresses.of(config, addresses), launch.Strides.of(config, strides)
+        m, n, k, batch = shape[0], shape[1], shape[2], shape[3]
+        mA = _tensor(config.a, places.a, (m, k, shape[4]), (steps.a, "mk"), config.vector[0])
+        mB = _operand_b(config, places, steps, shape)
+        inputs = launch.input_tensors(config, places, steps, shape)
+        outputs = tuple(
+            _tensor(x, places.outputs[i], (m, n, batch), (steps.outputs[i], "mn"), config.vector[2])
+            for i, x in enumerate(config.outputs)
+        )
+        tensors = (mA, mB, inputs, outputs, places.partials, launch.scalar_tensors(places))
+        tiles = scheduler.cluster_tiles(m, config.tile[0], 1) * scheduler.cluster_tiles(n, config.columns, 1) * batch
+        self.kernel(tensors, shape, numbers, walk).launch(
             grid=(tiles, 1, 1),
             block=(config.threads, 1, 1),
             min_blocks_per_mp=self._residents(),
@@ -86,14 +93,14 @@ class SimtGemm:
         return max(1, threads // self.config.threads) if self.config.thread_tile == (8, 8) else 1
 
     @cute.kernel
-    def kernel(self, tensors, shape, scalars, walk):
+    def kernel(self, tensors, shape, numbers, walk):
         """The CTA: its tile, the k loop, the epilogue."""
         config = self.config
-        mA, mB, mC, mD = tensors
+        mA, mB, inputs, outputs, addresses, scalars = tensors
         thread, _, _ = cute.arch.thread_idx()
         index, _, _ = cute.arch.block_idx()
         tiles_m = scheduler.cluster_tiles(shape[0], config.tile[0], 1)
-        tiles_n = scheduler.cluster_tiles(shape[1], config.tile[1], 1)
+        tiles_n = scheduler.cluster_tiles(shape[1], config.columns, 1)
         tile_m, tile_n, batch = scheduler.tile_of(index, tiles_m, tiles_n, walk[0], "m")
         rows, cols = self._owned(thread)
         load_a = TileLoad.create(self.shapes[0], mA, tile_m, batch, thread)
@@ -101,9 +108,11 @@ class SimtGemm:
         acc = cute.make_rmem_tensor(config.thread_tile[0] * config.thread_tile[1], cutlass.Float32)
         acc.fill(0.0)
         self._multiply(acc, (load_a, load_b), (rows, cols), shape[2])
-        fusion = Fusion(config.epilogue, {"c": mC}, {"alpha": scalars[0], "beta": scalars[1]}, (shape[0], shape[1]))
-        origin = (tile_m * config.tile[0], tile_n * config.tile[1], batch)
-        store_tile(config, fusion, acc, mD, (rows, cols), origin)
+        extent = (shape[0], shape[1])
+        bound = bind(config, inputs, numbers, scalars, extent)
+        partials = reduce.partials(config.epilogue.reductions, addresses, walk[2:], (*extent, shape[3]))
+        epilogue = SimtEpilogue(config, bound, outputs, partials, tiles_n)
+        epilogue.finish(acc, (rows, self._stored(cols)), (tile_m, tile_n, batch), thread)
 
     def _owned(self, thread: Any) -> tuple[list, list]:
         """First rows and first columns, within the tile, of the thread's groups of four."""
@@ -117,6 +126,13 @@ class SimtGemm:
         rows = [row0 + g * LANES[0] * GROUP for g in range(config.thread_tile[0] // GROUP)]
         cols = [col0 + g * LANES[1] * GROUP for g in range(config.thread_tile[1] // GROUP)]
         return rows, cols
+
+    def _stored(self, cols: list) -> list:
+        """First output columns of the groups; of a gated pair the second is the first's other accumulator."""
+        if self.config.gates == 1:
+            return cols
+        half = LANES[1] * GROUP  # columns of one half side by side: a warp's group of each thread
+        return [col // (2 * half) * half + col % half for col in cols[::2]]
 
     @cute.jit
     def _multiply(self, acc: cute.Tensor, loads: cutlass.Constexpr, owned: cutlass.Constexpr, k: Any) -> None:
@@ -173,6 +189,14 @@ def _copy(values: list[Any], target: cute.Tensor) -> None:
         target[x] = value
 
 
+def _operand_b(config: SimtConfig, places: Any, steps: Any, shape: Any) -> cute.Tensor:
+    """B as (n, k, l), or (n, k, (2, l)) where it is gated."""
+    extent, stride = (shape[1], shape[2], shape[5]), steps.b
+    if config.epilogue.gated:
+        extent, stride = (*extent[:2], (2, extent[2])), (*stride[:2], (steps.gate, stride[2]))
+    return _tensor(config.b, places.b, extent, (stride, "nk"), config.vector[1])
+
+
 def _tensor(matrix: Any, address: Any, shape: Any, axes: tuple, vector: int) -> cute.Tensor:
     """A (rows, cols, batch) view whose base and strides are known to be multiples of `vector` elements."""
     strides, names = axes
@@ -180,7 +204,6 @@ def _tensor(matrix: Any, address: Any, shape: Any, axes: tuple, vector: int) -> 
         NUMERIC[matrix.dtype], address, cute.AddressSpace.gmem, assumed_align=vector * matrix.dtype.bytes
     )
     known = tuple(
-        1 if axis == matrix.major else cute.assume(x, divby=vector)
-        for axis, x in zip(names + "l", strides, strict=True)
+        1 if axis == matrix.major else ops.assumed(x, vector) for axis, x in zip(names + "l", strides, strict=True)
     )
     return cute.make_tensor(ptr, cute.make_layout(shape, stride=known))

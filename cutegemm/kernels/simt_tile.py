@@ -23,7 +23,7 @@ import cutlass.cute as cute
 
 from cutegemm import hardware as hw
 from cutegemm.config import MatrixConfig
-from cutegemm.kernels.operands import NUMERIC
+from cutegemm.kernels.operands import NUMERIC, batch_at
 
 STAGES = 2  # shared-memory tiles per operand: one is computed on while the next is written
 GROUP = 4  # rows that one 16-byte shared load brings to a thread
@@ -38,6 +38,7 @@ class TileShape:
     depth: int  # BLK_K
     vector: int  # elements per global load
     threads: int
+    half: int | None = None  # of a gated B: columns side by side of one half, then as many of the other
 
     @property
     def along_k(self) -> bool:
@@ -72,6 +73,12 @@ class TileShape:
         """(row, k) within the tile of the first element of a thread's first vector."""
         across, along = thread // self.lanes, thread % self.lanes * self.vector
         return (across, along) if self.along_k else (along, across)
+
+    def source(self, tile: Any, row: Any) -> tuple[Any, Any]:
+        """(row of the operand, which half of a gated B or None) that row `row` of a tile holds."""
+        if self.half is None:
+            return tile * self.rows + row, None
+        return tile * (self.rows // 2) + row // (2 * self.half) * self.half + row % self.half, row // self.half % 2
 
     def move(self, i: int) -> tuple[int, int]:
         """(rows, k) from a thread's first vector to its i-th."""
@@ -108,8 +115,9 @@ class TileLoad:
         last = mX.shape[0] - (1 if shape.along_k else shape.vector)
         offsets = []
         for rows, columns in (shape.move(i) for i in range(shape.loads)):
-            inside = cutlass.min(tile * shape.rows + row + rows, last)
-            offsets.append(cute.crd2idx((inside, k + columns, cutlass.min(batch, mX.shape[2] - 1)), mX.layout))
+            line, gate = shape.source(tile, row + rows)
+            inside = cutlass.min(line, last)
+            offsets.append(cute.crd2idx((inside, k + columns, batch_at(mX, batch, gate)), mX.layout))
         return TileLoad(shape, mX.iterator, tuple(offsets), mX.stride[1], sX, rX, (row, k))
 
     @cute.jit

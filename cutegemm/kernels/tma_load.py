@@ -10,22 +10,24 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
 
+from cutegemm.kernels.operands import batch_at
 from cutegemm.kernels.ring import Ring
 
 
 @dataclass(frozen=True)
 class TmaLoad:
-    """One operand's TMA: its atom, partitions and multicast mask."""
+    """One operand's TMA, or that of one half of a gated B: its atom, partitions and multicast mask."""
 
     atom: Any
-    tXgX: Any  # (TMA, tiles along M or N, tiles along K, l) coordinates
+    tXgX: Any  # (TMA, tiles along M or N, tiles along K, l) coordinates; l is (2, l) of a gated B
     tXsX: Any  # (TMA, STAGE)
     mask: Any  # CTAs of the cluster that receive this CTA's slice, or None
-    batches: Any  # extent of the operand's batch mode: 1 is broadcast
+    coords: Any  # (rows, k, l)
+    gate: int | None  # which half of a gated B
 
     @staticmethod
     def create(
-        atom: Any, coords: Any, smem: Any, box: tuple[int, int], peers: tuple[Any, int, Any]
+        atom: Any, coords: Any, smem: Any, box: tuple[int, int], peers: tuple[Any, int, Any], gate: int | None
     ) -> TmaLoad:
         """Partition an operand among the CTAs that load slices of the same tile.
 
@@ -34,17 +36,18 @@ class TmaLoad:
             smem: the ring (ROWS, BLK_K, STAGE).
             box: (ROWS, BLK_K).
             peers: (this CTA's place among the CTAs that share the tile, their number, multicast mask).
+            gate: the half of a gated B, 0 or 1; None for other operands.
         """
         place, count, mask = peers
         gX = cute.local_tile(coords, box, (None, None, None))  # (ROWS, BLK_K, rows / ROWS, k / BLK_K, l)
         tXsX, tXgX = cpasync.tma_partition(
             atom, place, cute.make_layout(count), cute.group_modes(smem, 0, 2), cute.group_modes(gX, 0, 2)
         )
-        return TmaLoad(atom, tXgX, tXsX, mask if count > 1 else None, cute.size(coords, mode=[2]))
+        return TmaLoad(atom, tXgX, tXsX, mask if count > 1 else None, coords, gate)
 
     def load(self, tile: Any, k_tile: Any, batch: Any, ring: Ring, stage: Any) -> None:
         """Issue the copy of tile (tile, k_tile, batch) into `stage`; completes on the stage's full barrier."""
-        source = self.tXgX[None, tile, k_tile, cutlass.min(batch, self.batches - 1)]
+        source = self.tXgX[None, tile, k_tile, batch_at(self.coords, batch, self.gate)]
         if self.mask is None:
             cute.copy(self.atom, source, self.tXsX[None, stage], tma_bar_ptr=ring.full + stage)
         else:

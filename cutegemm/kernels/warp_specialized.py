@@ -23,8 +23,8 @@ from cutegemm.kernels import scheduler
 from cutegemm.kernels.frame import Frame, launch_operands
 from cutegemm.kernels.mainloop import multiply
 from cutegemm.kernels.operands import tiled_mma
+from cutegemm.kernels.pieces import Role
 from cutegemm.kernels.ring import advance
-from cutegemm.kernels.store import finish_stores, store_tile
 
 
 class WarpSpecializedGemm:
@@ -34,11 +34,11 @@ class WarpSpecializedGemm:
         self.config = config
 
     @cute.jit
-    def __call__(self, addresses, shape, strides, scalars, walk, stream: cuda.CUstream):
-        """Launch. addresses, shape, strides: `launch_operands`; scalars: (alpha, beta); walk: (group, clusters)."""
+    def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
+        """Launch; the arguments are those of `kernels.launch`."""
         tensors, atoms = launch_operands(self.config, addresses, shape, strides)
         size = self.config.cluster_size
-        self.kernel(tensors, atoms, shape, scalars, walk).launch(
+        self.kernel(tensors, atoms, shape, numbers, walk).launch(
             grid=(walk[1] * size, 1, 1),
             block=(self.config.threads, 1, 1),
             cluster=(size, 1, 1),
@@ -47,12 +47,12 @@ class WarpSpecializedGemm:
         )
 
     @cute.kernel
-    def kernel(self, tensors, atoms, shape, scalars, walk):
+    def kernel(self, tensors, atoms, shape, numbers, walk):
         """The CTA: set-up, role dispatch, tile loops."""
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
-        frame = Frame.create(config, tensors, atoms, shape, scalars)
+        frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
         frame.initialise(self._full_arrivals(), config.consumers * 4)
 
         cluster, _, _ = cute.arch.block_idx()
@@ -63,11 +63,11 @@ class WarpSpecializedGemm:
         if group == 0:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_decrease(config.registers[0])
-            self._produce(frame, thread, cluster, walk, tiles, k_tiles)
+            self._produce(frame, thread, cluster, walk[:2], tiles, k_tiles)
         else:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_increase(config.registers[1])
-            self._consume(frame, thread - hw.WARPGROUP, cluster, walk, tiles, k_tiles)
+            self._consume(frame, thread - hw.WARPGROUP, cluster, walk[:2], tiles, k_tiles)
 
     def _full_arrivals(self) -> int:
         tma = 1 if "tma" in (self.config.a.load, self.config.b.load) else 0
@@ -107,13 +107,15 @@ class WarpSpecializedGemm:
         warpgroup = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         mma = tiled_mma(config, config.consumers)
         tCrA, tCrB, acc = frame.fragments(mma, warpgroup)
-        position, turn = (cutlass.Int32(0), cutlass.Int32(0)), cutlass.Int32(0)
+        role = Role(warpgroup, warpgroup, thread % hw.WARPGROUP)
+        position, state = (cutlass.Int32(0), cutlass.Int32(0)), frame.epilogue.start()
         index = cluster
         while index < tiles[0] * tiles[1] * tiles[2]:
             place_m, place_n, batch = scheduler.tile_of(index, tiles[0], tiles[1], group, config.raster)
             tile_m, tile_n = frame.cta_tile(place_m, place_n)
-            position = multiply(mma, acc, (tCrA, tCrB), (frame.ring, frame.rank), position, k_tiles)
             tile = (tile_m, tile_n, batch)
-            turn = store_tile(frame.output, frame.fusion, acc, (warpgroup, thread % hw.WARPGROUP), tile, turn)
+            ahead = frame.epilogue.ahead(role, tile)
+            position = multiply(mma, acc, (tCrA, tCrB), (frame.ring, frame.rank), position, k_tiles)
+            state = frame.epilogue.finish(acc, role, tile, ahead, state)
             index += clusters
-        finish_stores(frame.output, thread % hw.WARPGROUP)
+        frame.epilogue.end(role)

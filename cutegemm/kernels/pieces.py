@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a consumer warpgroup's share of a tile falls into pieces of WGMMA_M x EPI_N, and where their elements lie.
+
+A thread holds EPI_N / 2 elements of a piece: value v at the row and column that PTX ISA's wgmma D fragment
+gives it. Elements are named by (row key, column key), so that code can tell which share a row or a column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass.cute.nvgpu import warp
+
+from cutegemm import hardware as hw
+from cutegemm.config import KernelConfig
+from cutegemm.dtypes import DType
+from cutegemm.kernels.operands import NUMERIC, tiled_mma
+
+FIRST_BARRIER = 1  # named barrier of consumer warpgroup 0; barrier 0 is the CTA's
+
+
+@dataclass(frozen=True)
+class Role:
+    """A consumer thread: its warpgroup's slot (buffers, barrier), the warpgroup's band of rows, its index."""
+
+    slot: Any
+    band: Any
+    thread: Any
+
+    def barrier(self) -> None:
+        """Wait for the warpgroup's other threads."""
+        cute.arch.barrier(barrier_id=FIRST_BARRIER + self.slot, number_of_threads=hw.WARPGROUP)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece: the `row`-th pass and `column`-th piece of a tile, its place in the output, and its thread's view."""
+
+    config: KernelConfig
+    role: Role
+    index: tuple[int, int]  # (pass, piece along N)
+    block: Any  # of WGMMA_M rows of the output
+    column: Any  # of EPI_N columns of the output
+    batch: Any
+
+    @staticmethod
+    def of(config: KernelConfig, role: Role, tile: Any, index: tuple[int, int]) -> Piece:
+        """The piece of CTA tile (m, n, l)."""
+        block = tile[0] * (config.tile[0] // hw.WGMMA_M) + index[0] * config.team + role.band
+        return Piece(config, role, index, block, tile[1] * config.pieces_n + index[1], tile[2])
+
+    @property
+    def number(self) -> int:
+        """Which of the tile's pieces it is."""
+        return self.index[0] * self.config.pieces_n + self.index[1]
+
+    @property
+    def size(self) -> int:
+        """Elements per thread."""
+        return hw.WGMMA_M * self.config.epi_n // hw.WARPGROUP
+
+    @property
+    def origin(self) -> tuple[Any, Any]:
+        """(m, n) of the piece's first element."""
+        return self.block * hw.WGMMA_M, self.column * self.config.epi_n
+
+    def row(self, key: int) -> Any:
+        """m of the thread's elements with a row key (0 or 1)."""
+        thread = self.role.thread
+        return self.origin[0] + thread // hw.WARP * 16 + thread % hw.WARP // 4 + 8 * key
+
+    def column_in(self, key: tuple[int, int]) -> Any:
+        """Column within the piece of the thread's elements with a column key (0 or 1, group of eight)."""
+        return self.role.thread % 4 * 2 + key[0] + 8 * key[1]
+
+    def coord(self, row: int, column: tuple[int, int]) -> tuple[Any, Any, Any]:
+        """(m, n, l) of an element."""
+        return self.row(row), self.origin[1] + self.column_in(column), self.batch
+
+    def accumulator(self, value: int, gate: int) -> int:
+        """Where the accumulator of a thread's value-th element lies among its accumulators; gate 1 is "up"."""
+        a_pass = self.config.tile[1] // 2  # accumulators of one pass: WGMMA_M x BLK_N over 128 threads
+        return self.index[0] * a_pass + gate * (self.config.columns // 2) + self.index[1] * self.size + value
+
+
+def key_of(value: int) -> tuple[int, tuple[int, int]]:
+    """(row key, column key) of a thread's value-th element."""
+    return value // 2 % 2, (value % 2, value // 4)
+
+
+def to_shared(config: KernelConfig, dtype: DType, major: str) -> cute.TiledCopy:
+    """The copy of a piece from accumulator order to shared memory: stmatrix for 16-bit elements."""
+    layout = _accumulator_copy(config, major)
+    if dtype.bits != 16:
+        return cute.make_tiled_copy_S(cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), NUMERIC[dtype]), layout)
+    atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(major == "m", 4), NUMERIC[dtype])
+    return cute.make_tiled_copy_S(atom, layout)
+
+
+def from_shared(config: KernelConfig, dtype: DType, major: str) -> cute.TiledCopy:
+    """The copy of a piece from shared memory to accumulator order: ldmatrix for 16-bit elements."""
+    layout = _accumulator_copy(config, major)
+    if dtype.bits != 16:
+        return cute.make_tiled_copy_S(cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), NUMERIC[dtype]), layout)
+    atom = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(major == "m", 4), NUMERIC[dtype])
+    return cute.make_tiled_copy_S(atom, layout)
+
+
+def _accumulator_copy(config: KernelConfig, major: str) -> cute.TiledCopy:
+    matrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(major == "m", 4), NUMERIC[DType.BF16])
+    return cute.make_tiled_copy_C_atom(matrix, tiled_mma(config, 1))

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA-core kernel's epilogue: a thread's accumulators through the graph and straight out.
+
+Lanes that share rows differ in lane bits 1 and 2, those that share columns in bits 0, 3 and 4 (`simt_tile`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm import hardware as hw
+from cutegemm.config import SimtConfig
+from cutegemm.epilogue.graph import Node
+from cutegemm.kernels import reduce
+from cutegemm.kernels.fusion import Fusion, Inputs
+from cutegemm.kernels.simt_tile import GROUP
+
+SAME_ROWS, SAME_COLUMNS = (2, 4), (1, 8, 16)  # lane bits
+
+
+@dataclass(frozen=True)
+class SimtEpilogue:
+    """Everything a CTA's tile becomes after its k loop."""
+
+    config: SimtConfig
+    inputs: Inputs
+    outputs: tuple  # (m, n, l) tensors in global memory
+    partials: tuple[reduce.Partials, ...]
+    tiles_n: Any
+
+    def finish(self, acc: cute.Tensor, owned: tuple, tile: Any, thread: Any) -> None:
+        """Evaluate and store what one thread owns, four neighbours at a time.
+
+        Args:
+            acc: (THREAD_M * THREAD_N,) fp32, row by row.
+            owned: first rows and first output columns, within the tile, of the thread's groups of four.
+            tile: (m, n, l) of the tile.
+        """
+        rows, cols = owned
+        fusion = self._fusion(acc, rows, cols, tile)
+        sums = _Sums(self, tile, thread)
+        along_m = self.config.d is not None and self.config.d.major == "m"
+        for i in range(len(rows)):
+            for j in range(len(cols)):
+                for line in range(GROUP):
+                    keys = [((i, x), (j, line)) if along_m else ((i, line), (j, x)) for x in range(GROUP)]
+                    values = [list(v) for v in zip(*(fusion(*key) for key in keys))]
+                    stored = [v for v, x in zip(values, self.config.epilogue.outputs) if x.kind == "store"]
+                    coords = [fusion.coord(*key) for key in keys]
+                    for output, matrix, part in zip(self.outputs, self.config.outputs, stored, strict=True):
+                        together = self.config.vector[2] == GROUP and matrix.major == self.config.d.major
+                        _store_group(output, part, coords, together)
+                    reduced = [v for v, x in zip(values, self.config.epilogue.outputs) if x.kind != "store"]
+                    sums.add(keys, coords, reduced)
+        sums.finish(rows, cols)
+
+    def _fusion(self, acc: cute.Tensor, rows: list, cols: list, tile: Any) -> Fusion:
+        config = self.config
+        origin = tile[0] * config.tile[0], tile[1] * config.columns
+
+        def coord(row: tuple[int, int], column: tuple[int, int]) -> tuple[Any, Any, Any]:
+            return origin[0] + rows[row[0]] + row[1], origin[1] + cols[column[0]] + column[1], tile[2]
+
+        def leaf(node: Node, row: Any, column: Any) -> Any:
+            if node.op == "acc":
+                group = column[0] * config.gates + (node.value == "up")
+                return acc[(row[0] * GROUP + row[1]) * config.thread_tile[1] + group * GROUP + column[1]]
+            m = 0 if row is None or node.op == "row" else coord(row, (0, 0))[0]
+            n = 0 if column is None or node.op == "col" else coord((0, 0), column)[1]
+            return self.inputs.element(node.value, (m, n, tile[2]))
+
+        return Fusion(config, leaf, coord, self.inputs.numbers)
+
+
+@cute.jit
+def _store_group(mD: cute.Tensor, values: cutlass.Constexpr, coords: Any, together: cutlass.Constexpr) -> None:
+    """Four neighbours to one output, in one access where they are known to be aligned."""
+    rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
+    for x in cutlass.range_constexpr(GROUP):
+        rX[x] = values[x]
+    rD = cute.make_rmem_tensor(GROUP, mD.element_type)
+    rD.store(rX.load().to(mD.element_type))
+    if cutlass.const_expr(together):
+        row, col, batch = coords[0]
+        if row < mD.shape[0] and col < mD.shape[1]:
+            offset = cute.assume(cute.crd2idx((row, col, batch), mD.layout), divby=GROUP)
+            cute.autovec_copy(rD, cute.make_tensor(mD.iterator + offset, cute.make_layout(GROUP)))
+    else:
+        for x in cutlass.range_constexpr(GROUP):
+            row, col, batch = coords[x]
+            if row < mD.shape[0] and col < mD.shape[1]:
+                mD[row, col, batch] = rD[x]
+
+
+class _Sums:
+    """The reductions of one thread's elements."""
+
+    def __init__(self, epilogue: SimtEpilogue, tile: Any, thread: Any) -> None:
+        self.epilogue, self.tile, self.thread = epilogue, tile, thread
+        self.states: list[dict] = [{} for _ in epilogue.partials]
+
+    def add(self, keys: list, coords: list, values: list[list[Any]]) -> None:
+        """Take in some elements' values of every reduction."""
+        shape = self.epilogue.inputs.shape
+        for states, partials, of in zip(self.states, self.epilogue.partials, values, strict=True):
+            axis, kind = partials.result.axis, partials.result.kind
+            for key, coord, value in zip(keys, coords, of, strict=True):
+                inside = cutlass.Boolean(coord[0] < shape[0]) & cutlass.Boolean(coord[1] < shape[1])
+                state = reduce.fold(kind, [value], [inside])
+                where = {0: key[1], 1: key[0], None: None}[axis]
+                states[where] = reduce.COMBINE[kind](states[where], state) if where in states else state
+
+    def finish(self, rows: list, cols: list) -> None:
+        """Combine with the warp's other lanes and write."""
+        epilogue, config, tile = self.epilogue, self.epilogue.config, self.tile
+        shape = epilogue.inputs.shape
+        lane, warp = self.thread % hw.WARP, self.thread // hw.WARP
+        warps_m = config.tile[0] // config.partial_width[0]
+        warps_n = config.columns // config.partial_width[1]
+        origin = tile[0] * config.tile[0], tile[1] * config.columns
+        part_m, part_n = tile[0] * warps_m + warp % warps_m, tile[1] * warps_n + warp // warps_m
+        in_m = cutlass.Boolean(part_m * config.partial_width[0] < shape[0])
+        in_n = cutlass.Boolean(part_n * config.partial_width[1] < shape[1])
+        for states, partials in zip(self.states, epilogue.partials, strict=True):
+            axis, kind = partials.result.axis, partials.result.kind
+            lanes = {0: SAME_COLUMNS, 1: SAME_ROWS, None: (*SAME_ROWS, *SAME_COLUMNS)}[axis]
+            for where, state in states.items():
+                state = reduce.across_lanes(kind, state, lanes)
+                if axis is None:
+                    part = (tile[0] * epilogue.tiles_n + tile[1]) * config.partials_per_tile + warp
+                    partials.put(state, part, tile[2], 0, cutlass.Boolean(lane == 0))
+                elif axis == 1:
+                    row = origin[0] + rows[where[0]] + where[1]
+                    first = cutlass.Boolean(lane // 2 % 4 == 0)
+                    partials.put(state, part_n, tile[2], row, first & in_n & cutlass.Boolean(row < shape[0]))
+                else:
+                    column = origin[1] + cols[where[0]] + where[1]
+                    first = cutlass.Boolean(lane % 2 + lane // 8 * 2 == 0)
+                    partials.put(state, part_m, tile[2], column, first & in_m & cutlass.Boolean(column < shape[1]))
