@@ -12,34 +12,44 @@ from cutegemm.compile import record_launches
 from cutegemm.emulator import Step, run_steps, tensor_buffer
 from cutegemm.errors import EmulatorError
 from cutegemm.plan import KernelPlan
+from cutegemm.results import Shapes
 
 
 class Emulated:
     """A call served by the emulator: the compiled PTX with the parameters its host code packed."""
 
-    def __init__(self, plan: KernelPlan, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.plan, self.shape, self.dtype = plan, shape, dtype
+    def __init__(self, plan: KernelPlan, shapes: Shapes) -> None:
+        self.plan, self.shapes = plan, shapes
 
-    def __call__(self, inputs, places, alpha, beta, workspace):
-        a, b, c, out = inputs
-        if out is None:
-            out = torch.empty(self.shape, dtype=self.dtype)
+    def __call__(self, given, places, numbers, workspace):
+        graph = self.shapes.graph
+        outs = [x.name for x in (*graph.stores, *graph.reductions)]
+        names = ("a", "b", *graph.tensors, *outs, *self.plan.problem.device_scalars)
+        named = dict(zip(names, given, strict=True))
+        kept = {name: named[name] for name in outs if named[name] is not None}
+        tensors.check_overlaps({k: v for k, v in named.items() if k not in outs}, kept, graph.tensors)
+        for wanted in self.shapes.wanted:
+            if named[wanted.name] is None:
+                named[wanted.name] = self.shapes.allocate(wanted)
+        found = {name: named[name] for name in outs}
+        if self.plan.steps:
+            self._run(named, numbers, workspace)
         else:
-            tensors.check_overlap(a, b, c, out)
-        if beta is None:
-            beta = 0.0 if c is None else 1.0
+            self.shapes.fill_empty(found)
+        return self.shapes.present(found)
+
+    def _run(self, named: dict[str, torch.Tensor], numbers: tuple, workspace: Any) -> None:
         if workspace is None:
             workspace = torch.empty(max(self.plan.workspace_bytes, 1), dtype=torch.uint8)
-        places = (*places[:3], out.data_ptr())
-        scalars = (float(alpha), float(beta))
-        launches = arguments.launch_arguments(self.plan, places, workspace.data_ptr(), scalars, stream=0)
+        places = {name: x.data_ptr() for name, x in named.items()}
+        values = dict(zip(self.plan.config.host_numbers, numbers))
+        launches = arguments.launch_arguments(self.plan, places, workspace.data_ptr(), values, stream=0)
         steps = [step for config, args in launches for step in _steps(config, args)]
-        named = {"A": a, "B": b, "C": c, "D": out, "workspace": workspace}
-        buffers = [tensor_buffer(tensor, name) for name, tensor in named.items() if tensor is not None]
+        buffers = [tensor_buffer(x, name.upper() if name in "abcd" else name) for name, x in named.items()]
+        buffers.append(tensor_buffer(workspace, "workspace"))
         findings = [finding for report in run_steps(steps, buffers) for finding in report.findings]
         if findings:
             raise EmulatorError("\n".join(str(finding) for finding in findings))
-        return out
 
 
 def _steps(config: Any, args: tuple) -> list[Step]:

@@ -3,6 +3,9 @@
 
 `prepare` does everything that depends on shapes, strides, types and devices; what it returns repeats per
 call only what depends on addresses: the overlap check, the stream, and the launches.
+
+Tensors and addresses travel as tuples in one order: a, b, the epilogue's tensors, its outputs (stored ones,
+then reductions; None where one is to be allocated), its scalars that are tensors.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,17 +22,18 @@ import tvm_ffi
 
 from cutegemm import arguments, cache, loader, reference, tensors
 from cutegemm import hardware as hw
+from cutegemm.compile import sample_arguments
 from cutegemm.config import Config
-from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import CompileError, HardwareError, InputError, field_error
 from cutegemm.plan import KernelPlan, plan
+from cutegemm.plan_types import GEMM
+from cutegemm.results import TORCH_DTYPE, Shapes, reference_outputs
 from cutegemm.spec import AUTO, GemmSpec
 
 log = logging.getLogger("cutegemm")
 
 BACKENDS = ("gpu", "reference", "emulator")
-_TORCH_DTYPE = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16, DType.FP32: torch.float32}
 _ready: dict[
     tuple[Config, int], Callable
 ] = {}  # (config, device index) -> a function whose code is on the device
@@ -39,127 +43,189 @@ _lock = threading.Lock()
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
-# u, the unit roundoff of each type: half the distance from 1 to the next number
-_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One kind of call: what was passed, by name.
+
+    `inputs` are the epilogue's tensors and tensor scalars, `outs` the outputs given.
+    """
+
+    a: Any
+    b: Any
+    inputs: Mapping[str, Any]
+    outs: Mapping[str, Any]
 
 
-def prepare(spec: GemmSpec, inputs: tuple, beta: float | None, backend: str | None) -> Callable:
-    """Validate one kind of call and return `f((a, b, c, out), addresses, alpha, beta, workspace) -> D`.
+def prepare(spec: GemmSpec, graph: Graph, request: Request, backend: str | None) -> Callable:
+    """Validate one kind of call and return `f(tensors, addresses, numbers, workspace) -> result`.
 
     Raises:
         InputError, PlanError, HardwareError, CompileError: see `Gemm.run`.
     """
-    a, b, c, out = inputs
-    if beta is not None and beta != 0 and c is None and spec.epilogue == AUTO:
-        raise field_error(InputError, "beta", beta, "needs c", 0.0)
     if backend is not None and backend not in BACKENDS:
         raise field_error(InputError, "backend", backend, f"must be one of {', '.join(BACKENDS)}")
-    call = tensors.validate(a, b, c, out, None if spec.d_dtype == AUTO else spec.d_dtype)
-    on_gpu = a.is_cuda
-    if backend == "gpu" and not on_gpu:
+    d_dtype = None if spec.d_dtype == AUTO else spec.d_dtype
+    a = request.a
+    call = tensors.validate(a, request.b, graph, request.inputs, request.outs, d_dtype)
+    if backend == "gpu" and not a.is_cuda:
         raise field_error(InputError, "backend", backend, f"the tensors are on {a.device}", "reference")
-    problem = call.problem
-    reads_c = c is not None and not (spec.epilogue == AUTO and beta is not None and beta == 0)
-    if not reads_c and spec.epilogue == AUTO:
-        problem = dataclasses.replace(problem, c=None)
-    graph = linear_combination(problem.c is not None) if spec.epilogue == AUTO else spec.epilogue
-    dtype = _TORCH_DTYPE[problem.d.dtype]
     if backend == "emulator":
-        if on_gpu:
+        if a.is_cuda:
             raise field_error(InputError, "backend", backend, f"the tensors are on {a.device}", "gpu")
         from cutegemm.emulated import Emulated
 
-        return Emulated(plan(spec, problem), call.out_shape, dtype)
-    if not on_gpu or backend == "reference":
-        plan(spec, problem)  # the same refusals as on the GPU
-        return _Reference(graph, call.out_shape, dtype)
-    device = _device(a.device)
-    prepared = _Launcher(plan(spec, problem, device), call.out_shape, dtype, a.device, inputs)
-    return _Checked(prepared, graph) if os.environ.get("CUTEGEMM_CHECK") == "1" else prepared
+        chosen = plan(spec, call.problem)
+        return Emulated(chosen, Shapes(graph, call, chosen, a.device))
+    if not a.is_cuda or backend == "reference":
+        plan(spec, call.problem)  # the same refusals as on the GPU
+        return _Reference(call, Shapes(graph, call, None, a.device))
+    chosen = plan(spec, call.problem, _device(a.device))
+    prepared = _Launcher(chosen, Shapes(graph, call, chosen, a.device), request)
+    plain = graph in (linear_combination(True), linear_combination(False))
+    return _Checked(prepared, graph) if plain and os.environ.get("CUTEGEMM_CHECK") == "1" else prepared
 
 
-def _scalars(alpha: float, beta: float | None, c: Any) -> tuple[float, float]:
-    return float(alpha), float(beta) if beta is not None else (0.0 if c is None else 1.0)
+class _Places:
+    """Where things are in a call's tuples."""
+
+    def __init__(self, graph: Graph, scalars: tuple[str, ...]) -> None:
+        self.inputs = ("a", "b", *graph.tensors)
+        self.outs = tuple(x.name for x in (*graph.stores, *graph.reductions))
+        self.scalars = scalars
+        self.names = (*self.inputs, *self.outs, *scalars)
+        self.first_out = len(self.inputs)
+        self.end_out = self.first_out + len(self.outs)
 
 
 class _Reference:
     """A call served by torch: fp32 accumulation, the same epilogue graph."""
 
-    def __init__(self, graph: Graph, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.graph, self.shape, self.dtype = graph, shape, dtype
+    def __init__(self, call: tensors.Call, shapes: Shapes) -> None:
+        self.shapes, self.at = shapes, _Places(shapes.graph, call.problem.device_scalars)
+        self.numbers = tuple(x for x in shapes.graph.numbers if x not in self.at.scalars)
 
-    def __call__(self, inputs, places, alpha, beta, workspace):
-        a, b, c, out = inputs
-        if out is not None:
-            tensors.check_overlap(a, b, c, out)
-        alpha, beta = _scalars(alpha, beta, c)
-        d = reference.evaluate(self.graph, a, b, {"c": c}, {"alpha": alpha, "beta": beta}, torch.float32)
-        d = d.expand(self.shape).to(self.dtype)
-        return d if out is None else out.copy_(d)
+    def __call__(self, given, places, numbers, workspace):
+        shapes, graph = self.shapes, self.shapes.graph
+        named = dict(zip(self.at.names, given, strict=True))
+        outs = {x.name: named.pop(x.name) for x in graph.outputs}
+        kept = {name: x for name, x in outs.items() if x is not None}
+        tensors.check_overlaps(named, kept, graph.tensors)
+        inputs = {k: v for k, v in named.items() if k not in ("a", "b")} | dict(zip(self.numbers, numbers))
+        values = reference.evaluate(graph, named["a"], named["b"], inputs, torch.float32)
+        found = {}
+        for wanted in shapes.wanted:
+            value = reference.round_to(values[wanted.name], TORCH_DTYPE[wanted.dtype]).expand(wanted.shape)
+            target = kept.get(wanted.name)
+            if target is None:
+                target = shapes.allocate(wanted)
+            found[wanted.name] = target.copy_(value)
+        if shapes.alone:
+            return found["d"]
+        return shapes.named(reference_outputs(graph, found))
 
 
 class _Launcher:
     """A call served by kernels: an ordered list of launches with everything but addresses worked out."""
 
-    def __init__(
-        self,
-        plan: KernelPlan,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        device: torch.device,
-        inputs: tuple,
-    ):
-        self.plan, self.shape, self.dtype, self.device = plan, shape, dtype, device
-        self.index = device.index
+    def __init__(self, plan: KernelPlan, shapes: Shapes, request: Request) -> None:
+        self.plan, self.shapes, self.device = plan, shapes, request.a.device
+        self.index = self.device.index
         self.need = plan.workspace_bytes
-        self.sizes = tuple(0 if t is None else tensors.extent_bytes(t) for t in inputs)
-        self.same_layout = (
-            inputs[2] is not None and inputs[3] is not None and _same_layout(inputs[2], inputs[3])
-        )
+        graph = shapes.graph
+        self.at = _Places(graph, plan.problem.device_scalars)
+        self.single = shapes.alone and self._single_dtype()
+        given = {"a": request.a, "b": request.b, **request.inputs, **request.outs}
+        self.sizes = {name: tensors.extent_bytes(x) for name, x in given.items()}
+        self.pairs = self._pairs(graph, given)
+        self.numbers = tuple(plan.config.host_numbers) if plan.steps else ()
         self.launch = self._launch_nothing
         if plan.steps:
-            self.relayouts = [
-                (function_for(step.config, self.index), "ab".index(step.operand), step.offset, _packed(tail))
-                for step, tail in ((step, arguments.relayout_tail(step)) for step in plan.steps[:-1])
-            ]
-            self.launch = self._launch_all if self.relayouts else self._launch_gemm
-            self.gemm = function_for(plan.config, self.index)
+            self.launch = self._launch_all if self.need else self._launch_gemm
+            if plan.partials and not self.need:
+                self.launch = self._launch_all
+            self.functions = [function_for(step.config, self.index) for step in plan.steps]
+            self.gemm = self.functions[[x.name for x in plan.steps].index(GEMM)]
             self.extents, self.strides, self.walk = _packed(arguments.gemm_tail(plan))
 
-    def __call__(self, inputs, places, alpha, beta, workspace):
+    def _single_dtype(self) -> torch.dtype:
+        return TORCH_DTYPE[self.shapes.wanted[0].dtype]
+
+    def _pairs(self, graph: Graph, given: dict) -> list[tuple]:
+        """(output, its bytes, other tensor, its bytes, whether they may be the same) by place, to check at every call."""
+        pairs, kinds = [], graph.tensors
+        names = self.at.names
+        for i in range(self.at.first_out, self.at.end_out):
+            out = given.get(names[i])
+            if out is None or not self.sizes[names[i]]:
+                continue
+            for other in names[:i] + names[self.at.end_out :]:
+                j = names.index(other)
+                tensor = given.get(other)
+                if tensor is not None and self.sizes[other]:
+                    same = kinds.get(other) == "matrix" and tensors.same_layout(tensor, out)
+                    pairs.append((i, self.sizes[names[i]], j, self.sizes[other], same))
+        return pairs
+
+    def __call__(self, given, places, numbers, workspace):
         # On the path of every call: a name looked up here is tens of nanoseconds on each.
-        out = inputs[3]
-        if out is None:
-            out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-            places = (*places[:3], out.data_ptr())
-        else:
-            self._check_overlap(places)
-        if beta is None:
-            beta = 0.0 if inputs[2] is None else 1.0
+        for i, size, j, other, same in self.pairs:
+            p, q = places[i], places[j]
+            if q < p + size and p < q + other and not (p == q and same):
+                self._overlap(i, j)
+        if given[self.at.first_out] is None or not self.single:
+            given, places = self._allocate(given, places)
         if _current_device() == self.index:
-            self.launch(places, (float(alpha), float(beta)), _current_stream(self.index), workspace)
+            self.launch(places, numbers, _current_stream(self.index), workspace)
         else:
             with torch.cuda.device(self.index):
-                self.launch(places, (float(alpha), float(beta)), _current_stream(self.index), workspace)
-        return out
+                self.launch(places, numbers, _current_stream(self.index), workspace)
+        if self.single:
+            return given[self.at.first_out]
+        outs = dict(zip(self.at.outs, given[self.at.first_out :]))
+        if not self.plan.steps:
+            self.shapes.fill_empty(outs)
+        return self.shapes.present(outs)
 
-    def _launch_nothing(self, places: Any, scalars: Any, stream: int, workspace: Any) -> None:
-        """D is empty."""
+    def _overlap(self, i: int, j: int) -> None:
+        names = self.at.names
+        shown = ["out" if x == "d" else x for x in (names[i], names[j])]
+        raise tensors.overlap(*shown, self.shapes.graph.tensors.get(names[j]) == "matrix")
 
-    def _launch_gemm(self, places: Any, scalars: tuple[float, float], stream: int, workspace: Any) -> None:
+    def _allocate(self, given: tuple, places: tuple) -> tuple[tuple, tuple]:
+        """New tensors for the outputs that were not given."""
+        first = self.at.first_out
+        if self.single:
+            wanted = self.shapes.wanted[0]
+            if wanted.order is None:
+                out = torch.empty(wanted.shape, dtype=self.single, device=self.device)
+            else:
+                out = self.shapes.allocate(wanted)
+            return (*given[:first], out), (*places[:first], out.data_ptr(), *places[first + 1 :])
+        given, places = list(given), list(places)
+        for i, wanted in enumerate(self.shapes.wanted, first):
+            if given[i] is None:
+                given[i] = self.shapes.allocate(wanted)
+                places[i] = given[i].data_ptr()
+        return tuple(given), tuple(places)
+
+    def _launch_nothing(self, places: Any, numbers: Any, stream: int, workspace: Any) -> None:
+        """The stored outputs are empty."""
+
+    def _launch_gemm(self, places: Any, numbers: tuple[float, ...], stream: int, workspace: Any) -> None:
         """A run of one launch."""
-        self.gemm(places, self.extents, self.strides, scalars, self.walk, stream)
+        self.gemm(places, self.extents, self.strides, numbers, self.walk, stream)
 
-    def _launch_all(self, places: Any, scalars: tuple[float, float], stream: int, workspace: Any) -> None:
-        """Re-layouts into workspace, then the GEMM."""
+    def _launch_all(self, places: Any, numbers: tuple[float, ...], stream: int, workspace: Any) -> None:
+        """Re-layouts into workspace, the GEMM, finishes of reductions."""
         if workspace is None:
             workspace = torch.empty(self.need, dtype=torch.uint8, device=self.device)
         base = self._workspace_address(workspace)
-        moved = list(places)
-        for function, operand, offset, (extents, strides) in self.relayouts:
-            function((places[operand], base + offset), extents, strides, stream)
-            moved[operand] = base + offset
-        self._launch_gemm(tuple(moved), scalars, stream, workspace)
+        named = dict(zip(self.at.names, places, strict=True))
+        values = dict(zip(self.numbers, numbers))
+        launches = arguments.launch_arguments(self.plan, named, base, values, stream)
+        for function, (_, args) in zip(self.functions, launches):
+            function(*args)
 
     def _workspace_address(self, workspace: Any) -> int:
         size = workspace.numel() * workspace.element_size()
@@ -170,19 +236,9 @@ class _Launcher:
             raise field_error(InputError, "workspace", hex(workspace.data_ptr()), "must be 16-byte aligned")
         return workspace.data_ptr()
 
-    def _check_overlap(self, places: tuple[int, int, int, int]) -> None:
-        """`tensors.check_overlap` on addresses alone: `out` may share memory with nothing but c itself."""
-        pa, pb, pc, pd = places
-        size_a, size_b, size_c, size_d = self.sizes
-        end = pd + size_d
-        if (pa < end and pd < pa + size_a) or (pb < end and pd < pb + size_b):
-            raise InputError(f"out: overlaps {'a' if pa < end and pd < pa + size_a else 'b'} in memory")
-        if size_c and pc < end and pd < pc + size_c and not (pc == pd and self.same_layout):
-            raise InputError(f"out: overlaps c in memory{tensors.ONLY_C_ITSELF}")
-
 
 class _Checked:
-    """CUTEGEMM_CHECK=1: every result compared with the fp64 reference, and the plan that ran logged.
+    """CUTEGEMM_CHECK=1: every plain result compared with the fp64 reference, and the plan that ran logged.
 
     Synchronises, copies c, and computes the product a second time: for finding bugs, not for use.
     """
@@ -190,18 +246,16 @@ class _Checked:
     def __init__(self, launcher: _Launcher, graph: Graph) -> None:
         self.launcher, self.graph = launcher, graph
 
-    def __call__(self, inputs, places, alpha, beta, workspace):
-        a, b, c, _ = inputs
-        kept = None if c is None else c.clone()
-        result = self.launcher(inputs, places, alpha, beta, workspace)
-        alpha, beta = _scalars(alpha, beta, c)
-        scalars = {"alpha": alpha, "beta": beta}
-        expected = reference.evaluate(self.graph, a, b, {"c": kept}, scalars, torch.float64)
-        magnitude = reference.evaluate(
-            self.graph, a.abs(), b.abs(), {"c": None if kept is None else kept.abs()},
-            {"alpha": abs(alpha), "beta": abs(beta)}, torch.float64,
-        )  # fmt: skip
-        bound = (_ROUNDOFF[result.dtype] + 2.0**-20 * max(a.shape[-1], 1) ** 0.5) * 2 * magnitude
+    def __call__(self, given, places, numbers, workspace):
+        a, b = given[:2]
+        kept = {"c": given[2].clone()} if self.graph.tensors else {}
+        values = dict(zip(self.graph.numbers, numbers))
+        result = self.launcher(given, places, numbers, workspace)
+        expected = reference.evaluate(self.graph, a, b, kept | values, torch.float64)["d"]
+        sizes = {name: abs(x) for name, x in (kept | values).items()}
+        magnitude = reference.evaluate(self.graph, a.abs(), b.abs(), sizes, torch.float64)["d"]
+        roundoff = torch.finfo(result.dtype).eps / 2
+        bound = (roundoff + 2.0**-20 * max(a.shape[-1], 1) ** 0.5) * 2 * magnitude
         wrong = ~((result.double() - expected).abs() <= bound) & expected.isfinite()
         log.info("checked %s\n%s", tuple(result.shape), self.launcher.plan)
         if wrong.any():
@@ -216,10 +270,6 @@ class _Checked:
 def _packed(tail: tuple) -> tuple:
     """Argument tuples as TVM-FFI arrays, converted once instead of at every call."""
     return tuple(tvm_ffi.convert(values) for values in tail)
-
-
-def _same_layout(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return x.shape == y.shape and x.stride() == y.stride() and x.dtype == y.dtype
 
 
 def _device(device: torch.device) -> hw.Device:
@@ -268,14 +318,6 @@ def function_for(config: Config, index: int) -> Callable:
 
 
 def _touch(function: Callable, config: Config) -> None:
-    """Launch over 8 x 8 matrices of scratch memory, so that the module loads now and not inside a graph capture.
-
-    Extents and strides of 8 elements satisfy whatever alignment a config was compiled for.
-    """
-    scratch = torch.zeros(4, 1024, dtype=torch.uint8, device="cuda")
-    addresses = tuple(row.data_ptr() for row in scratch)
-    stream = torch.cuda.current_stream().cuda_stream
-    if config.family == "relayout":
-        function(addresses[:2], (8, 8, 1), (8, 8, 64) * 2, stream)
-    else:
-        function(addresses, (8, 8, 8, 1, 1, 1), (8, 8, 64) * 4, (0.0, 0.0), (1, 1), stream)
+    """Launch over matrices of scratch memory, so that the module loads now and not inside a graph capture."""
+    scratch = torch.zeros(8192, dtype=torch.uint8, device="cuda")
+    function(*sample_arguments(config, scratch.data_ptr()), torch.cuda.current_stream().cuda_stream)

@@ -25,9 +25,13 @@ OWN = {  # op -> its own error, from the operand and the exact result
     "log": lambda x, v: 2.0**-20 + 2.0**-22 * v.abs(),
     "sqrt": lambda x, v: 2.0**-21 * v,
     "rsqrt": lambda x, v: 2.0**-21 * v,
+    "tanh": lambda x, v: 2.0**-21 + 0 * v,  # 1 - 2 / (1 + exp(2 |x|))
+    "sigmoid": lambda x, v: 2.0**-21 + 0 * v,
+    "erf": lambda x, v: 2.0**-20 + 0 * v,
+}
+APPROXIMATE = {
     "tanh": lambda x, v: TANH * v.abs(),
     "sigmoid": lambda x, v: TANH / 2 + 0 * v,  # 1/2 + 1/2 tanh(x / 2)
-    "erf": lambda x, v: 2.0**-20 + 0 * v,
 }
 EXACT_STEPS = ("floor", "round", "cast")  # monotone; exact but for what the operand's error decides
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
@@ -57,8 +61,13 @@ class Bound:
         return ~inside & ~self.free
 
 
-def bound(graph: Graph, a, b, inputs: dict, out_dtypes: dict) -> dict[str, Bound]:
-    """The bound of every output in `out_dtypes`, name -> torch dtype of the result (reductions finished)."""
+def bound(
+    graph: Graph, a, b, inputs: dict, out_dtypes: dict, approximate: bool = True
+) -> dict[str, Bound]:
+    """The bound of every output in `out_dtypes`, name -> torch dtype of the result (reductions finished).
+
+    `approximate` is whether tanh and sigmoid may come from tanh.approx, rather than from exp.
+    """
     accumulators = reference.products(graph, a, b, torch.float64)
     magnitudes = reference.products(graph, a.abs().double(), b.abs().double(), torch.float64)
     relative = STEP * (4 + a.shape[-1] ** 0.5)
@@ -79,7 +88,8 @@ def bound(graph: Graph, a, b, inputs: dict, out_dtypes: dict) -> dict[str, Bound
         value = reference.uniform(seed.value, offset.value, shape, a.device)
         return Bounded(value, torch.zeros_like(value))
 
-    values = graph.evaluate(leaf, {**_OPERATIONS, "random": random})
+    operations = {**_OPERATIONS, **(_APPROXIMATE if approximate else {}), "random": random}
+    values = graph.evaluate(leaf, operations)
     return {
         x.name: _bound_of(x, values[x.node], shape, out_dtypes[x.name])
         for x in graph.outputs
@@ -87,13 +97,15 @@ def bound(graph: Graph, a, b, inputs: dict, out_dtypes: dict) -> dict[str, Bound
     }
 
 
-def assert_outputs_close(got: dict, graph: Graph, a, b, inputs: dict) -> None:
+def assert_outputs_close(
+    got: dict, graph: Graph, a, b, inputs: dict, approximate: bool = True
+) -> None:
     """Every output present, of the right shape, within its bound; NaN and infinities where fp64 has them.
 
     Partial results must have been combined (`reference.combine`) before.
     """
     assert set(got) == {x.name for x in graph.outputs}
-    bounds = bound(graph, a, b, inputs, {name: x.dtype for name, x in got.items()})
+    bounds = bound(graph, a, b, inputs, {name: x.dtype for name, x in got.items()}, approximate)
     for name, limits in bounds.items():
         assert got[name].shape == limits.expected.shape, f"{name} is {tuple(got[name].shape)}"
         wrong = limits.wrong(got[name])
@@ -165,7 +177,7 @@ def _sign_open(infinite: Bounded, other: Bounded) -> torch.Tensor:
     return infinite.value.isinf() & (other.value.abs() <= other.error) & (other.error > 0)
 
 
-def _monotone(op: str):
+def _monotone(op: str, own=None):
     """A monotone function: its error is the distance to its values at both ends, plus its own."""
     function = reference.OPERATIONS[op]
 
@@ -175,8 +187,8 @@ def _monotone(op: str):
         ends = [function(x.value + sign * reach, *extra) for sign in (-1, 1)]
         error = torch.maximum(*((end - value).abs() for end in ends))
         error = torch.where(reach == 0, 0.0, error)
-        if op in OWN:
-            error = error + torch.where((value == 0) & (x.error == 0), 0.0, OWN[op](x.value, value) + FLUSHED)
+        if own is not None:
+            error = error + torch.where((value == 0) & (x.error == 0), 0.0, own(x.value, value) + FLUSHED)
         same = torch.stack([(end == value) | end.isnan() & value.isnan() for end in ends]).all(0)
         settled = _settle(value, error, [x], [~same & ~value.isfinite()])
         certain = same & ~value.isfinite() & (x.error < INFINITY)
@@ -235,8 +247,10 @@ _OPERATIONS = {
     **{op: _extremum(op) for op in ("min", "max")},
     **{op: _comparison(op) for op in COMPARISONS},
     **{op: _logic(op) for op in ("and", "or")},
-    **{op: _monotone(op) for op in (*OWN, *EXACT_STEPS)},
+    **{op: _monotone(op, own) for op, own in OWN.items()},
+    **{op: _monotone(op) for op in EXACT_STEPS},
 }
+_APPROXIMATE = {op: _monotone(op, own) for op, own in APPROXIMATE.items()}
 
 
 def _bound_of(x: Result, node: Bounded, shape: tuple, dtype: torch.dtype) -> Bound:
