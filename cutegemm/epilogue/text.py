@@ -53,7 +53,7 @@ def _term(node: Node, args: list[Term]) -> Term:
         left = _within(args[0], binding + (binding == 1))  # comparisons do not chain
         return f"{left} {symbol} {_within(args[1], binding + 1)}", binding
     if node.op in _PREFIX:
-        return _PREFIX[node.op] + _within(args[0], _ATOM), _UNARY
+        return _PREFIX[node.op] + _within(args[0], _UNARY), _UNARY
     texts = [text for text, _ in args]
     if node.op == "cast":
         texts.append(repr(node.value))

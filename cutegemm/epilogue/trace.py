@@ -195,7 +195,7 @@ def _kind(function: Callable, field: str, annotation: Any) -> str:
             annotation = eval(
                 annotation, {**variables.globals, **function.__globals__, **variables.nonlocals}
             )
-        except NameError:  # a local name that the function's body does not use
+        except (NameError, AttributeError):  # a local name that the body does not use, or no name at all
             last = annotation.rpartition(".")[2]
             annotation = next((k for k in KINDS if k.__name__ == last), annotation)
     if isinstance(annotation, type) and annotation in KINDS:

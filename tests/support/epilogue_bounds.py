@@ -61,9 +61,7 @@ class Bound:
         return ~inside & ~self.free
 
 
-def bound(
-    graph: Graph, a, b, inputs: dict, out_dtypes: dict, approximate: bool = True
-) -> dict[str, Bound]:
+def bound(graph: Graph, a, b, inputs: dict, out_dtypes: dict, approximate: bool = True) -> dict[str, Bound]:
     """The bound of every output in `out_dtypes`, name -> torch dtype of the result (reductions finished).
 
     `approximate` is whether tanh and sigmoid may come from tanh.approx, rather than from exp.
@@ -97,9 +95,7 @@ def bound(
     }
 
 
-def assert_outputs_close(
-    got: dict, graph: Graph, a, b, inputs: dict, approximate: bool = True
-) -> None:
+def assert_outputs_close(got: dict, graph: Graph, a, b, inputs: dict, approximate: bool = True) -> None:
     """Every output present, of the right shape, within its bound; NaN and infinities where fp64 has them.
 
     Partial results must have been combined (`reference.combine`) before.

@@ -54,6 +54,10 @@ class _Pool:
         else:
             op = self.draw(st.sampled_from(sorted(COMPARISONS))) if op == "compare" else op
             picked = [self.pick() for _ in range(1 if op in (*FUNCTIONS, "cast") else 2)]
+        if all(x.node.op == "const" for x, _ in picked):
+            return  # what Python itself computes never reaches a graph
+        if op in COMPARISONS and picked[0][0].node.op == "const":
+            picked.reverse()  # as Python does with a number on the left
         dtype = self.draw(st.sampled_from(CASTS[: 3 if self.smooth else None])) if op == "cast" else None
         depth = 1 + max(depth for _, depth in picked)
         self.add(apply(op, *(x for x, _ in picked), value=dtype), depth)
@@ -92,6 +96,7 @@ def graphs(draw, gated=None, reductions: bool = True, smooth: bool = False, most
 def _close(draw, pool: _Pool, accumulators: list, gated, reductions: bool, most_outputs: int) -> Graph:
     """The graph of some of a pool's numbers as outputs; D is the deepest."""
     numbers = [x for x, depth in sorted(pool.values, key=lambda x: x[1]) if x.type == "number"]
+    numbers = [x for x in numbers if x.node.op != "const"]
     results = []
     for name in ("d", "second", "third")[: draw(st.integers(1, most_outputs))]:
         value = numbers[-1] if name == "d" else draw(st.sampled_from(numbers))
