@@ -242,7 +242,7 @@ class Gemm:
             from cutegemm.run import Request, prepare  # imports torch
 
             prepared = self._keep(key, prepare(self.spec, graph, Request(a, b, inputs, outs), backend), given)
-        return prepared(given, places, numbers, workspace)
+        return prepared(given, places, numbers or arguments.NO_NUMBERS, workspace)
 
     def __str__(self) -> str:
         return f"{self.spec!r}\n{self.explain()}"
