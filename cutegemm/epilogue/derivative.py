@@ -158,8 +158,8 @@ _ARITHMETIC = {
 
 
 def _sign(x: Value) -> Value:
-    """-1, 0 or 1; NaN stays."""
-    return where(x > 0.0, 1.0, where(x < 0.0, -1.0, x))
+    """-1, 0 or 1; 0 for NaN too, as torch's derivative of abs has it."""
+    return where(x > 0.0, 1.0, where(x < 0.0, -1.0, 0.0))
 
 
 def _quotient(g: Value, z: Value, x: Value, y: Value) -> tuple:

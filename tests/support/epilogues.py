@@ -23,8 +23,8 @@ CASTS = ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2")
 class _Pool:
     """The values drawn so far, by type, each with its depth."""
 
-    def __init__(self, draw, smooth: bool) -> None:
-        self.draw, self.smooth = draw, smooth
+    def __init__(self, draw) -> None:
+        self.draw = draw
         self.trace = Trace()
         self.values: list[tuple[Value, int]] = []
 
@@ -58,13 +58,13 @@ class _Pool:
             return  # what Python itself computes never reaches a graph
         if op in COMPARISONS and picked[0][0].node.op == "const":
             picked.reverse()  # as Python does with a number on the left
-        dtype = self.draw(st.sampled_from(CASTS[: 3 if self.smooth else None])) if op == "cast" else None
+        dtype = self.draw(st.sampled_from(CASTS)) if op == "cast" else None
         depth = 1 + max(depth for _, depth in picked)
         self.add(apply(op, *(x for x, _ in picked), value=dtype), depth)
 
 
 @st.composite
-def graphs(draw, gated=None, reductions: bool = True, smooth: bool = False, most_outputs: int = 3) -> Graph:
+def graphs(draw, gated=None, reductions: bool = True, most_outputs: int = 3) -> Graph:
     """Expressions up to six operations deep, up to four inputs beside seed and offset, up to three outputs.
 
     An accumulator always reaches an output.
@@ -73,11 +73,10 @@ def graphs(draw, gated=None, reductions: bool = True, smooth: bool = False, most
         draw: hypothesis's.
         gated: None, "halves", "interleaved", or "any".
         reductions: whether outputs may be reductions.
-        smooth: leave out fp8 casts, whose saturation autograd sees and the gradient does not.
         most_outputs: the largest number of outputs.
     """
     gated = draw(st.sampled_from(GATED)) if gated == "any" else gated
-    pool = _Pool(draw, smooth)
+    pool = _Pool(draw)
     accumulators = [pool.trace.record("acc", value=x) for x in (ACCUMULATORS if gated else (None,))]
     for kind in draw(st.lists(st.sampled_from(KINDS), max_size=4)):
         pool.add(pool.trace.record(kind, value=f"{kind}{len(pool.values)}"))
