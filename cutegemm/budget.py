@@ -114,9 +114,11 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
         readers = config.cluster[0] + config.cluster[1] - 1
         found.append(Barrier("full", config.stages, who, tma + hw.WARPGROUP * gathers, "consumers"))
         found.append(Barrier("empty", config.stages, f"consumer warps of {readers} CTA(s)",
-                             readers * config.consumers * 4, "producer"))  # fmt: skip
+                             readers * config.team * 4, "producer"))  # fmt: skip
     else:
         found.append(Barrier("full", config.stages, "TMA's elected thread", 1, "every thread"))
+    if config.pingpong:
+        found.append(Barrier("turn", config.consumers, "both consumers", 2 * hw.WARPGROUP, "one of them"))
     inputs = [x for x in config.inputs if x.load == "tma"]
     if inputs:
         found.append(Barrier("pieces", config.consumers * config.input_stages, "TMA's elected thread", 1,

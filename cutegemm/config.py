@@ -111,6 +111,7 @@ class KernelConfig(EpilogueConfig):
     stages: int
     swizzle: tuple[str, str]  # of A and of B
     consumers: int  # warpgroups that compute
+    pingpong: bool  # each on tiles of its own, one's epilogue under another's mainloop; else all share a tile
     epi_n: int  # columns a warpgroup stores at once
     epi_stages: int  # staging buffers of each output
     input_stages: int  # pieces of the matrix inputs that TMA holds ready
@@ -135,7 +136,7 @@ class KernelConfig(EpilogueConfig):
     @property
     def team(self) -> int:
         """Consumer warpgroups that share a tile."""
-        return self.consumers
+        return 1 if self.pingpong else self.consumers
 
     @property
     def rows_per_pass(self) -> int:
@@ -169,8 +170,8 @@ class KernelConfig(EpilogueConfig):
 
     @property
     def partials_per_tile(self) -> int:
-        """Partial results that a tile gives to a reduction over everything: one per consumer warp."""
-        return self.consumers * hw.WARPGROUP // hw.WARP
+        """Partial results that a tile gives to a reduction over everything: one per warp that shares it."""
+        return self.team * hw.WARPGROUP // hw.WARP
 
     @property
     def gathers(self) -> bool:

@@ -16,7 +16,7 @@ from cutegemm.plan_parts import WORKSPACE_ALIGN, check_grid, gated_half, major
 from cutegemm.plan_reductions import plan_reductions
 from cutegemm.plan_types import GEMM, KernelPlan, Step
 from cutegemm.problem import Operand, Problem, round_up
-from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec, Tile
+from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
 # Family -> consumer warpgroups -> most fp32 accumulators per thread that compile without spills, whatever the
 # epilogue's types (measured with the DSL's ptxas: fp32 column-major D with C, which needs most registers).
@@ -24,6 +24,7 @@ MAX_ACCUMULATORS = {
     "warp_specialized": {1: 144, 2: 128, 3: 96},
     "multistage": {1: 160, 2: 160, 3: 128},
 }
+PINGPONG_ACCUMULATORS = 128
 
 
 def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.Device) -> KernelPlan:
@@ -50,7 +51,7 @@ def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.De
     raster = spec.raster if spec.raster != AUTO else heuristics.raster_for(problem, tile, cluster)
     config = KernelConfig(
         family=family, a=a, b=b, inputs=inputs, outputs=outputs, device_scalars=problem.device_scalars, tile=tile,
-        cluster=cluster, stages=1, swizzle=swizzle, consumers=consumers,
+        cluster=cluster, stages=1, swizzle=swizzle, consumers=consumers, pingpong=spec.schedule == "pingpong",
         epi_n=plan_epilogue.piece_columns(rows_b, outputs, inputs), epi_stages=1, input_stages=1,
         persistent=spec.scheduler != "per_tile", raster=raster[0], epilogue=epilogue,
     )  # fmt: skip
@@ -62,7 +63,7 @@ def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.De
         spec=spec, problem=problem, steps=(*steps, Step(GEMM, config), *reductions.steps), tiles=tiles,
         views=(views["a"], views["b"]), gate=gate, parts=reductions.parts, partials=reductions.partials,
         clusters=clusters, waves=waves, raster=raster, smem=smem, smem_bytes=smem[-1].offset + smem[-1].size,
-        barriers=budget.barriers(config), accumulators=accumulators(tile, consumers), registers=config.registers,
+        barriers=budget.barriers(config), accumulators=accumulators(tile, config.team), registers=config.registers,
         boxes=budget.boxes(config), store_conflicts=budget.store_conflicts(config),
         workspace_bytes=reductions.workspace_bytes, reasons=tuple(reasons),
     )  # fmt: skip
@@ -213,6 +214,8 @@ def _check_multicast(
 def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str) -> int:
     """Warpgroups that share the tile; refuses accumulators that do not fit their registers."""
     blocks = tile[0] // hw.WGMMA_M
+    if spec.schedule == "pingpong":
+        return _pingpong_consumers(tile)
     if spec.consumers != AUTO:
         chosen = spec.consumers
     else:
@@ -229,6 +232,18 @@ def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str) -> int:
             )
         raise field_error(PlanError, "tile.n", tile[1], rule, columns)
     return chosen
+
+
+def _pingpong_consumers(tile: tuple[int, int, int]) -> int:
+    """Two warpgroups, each of which holds a whole tile."""
+    held = accumulators(tile, 1)
+    if held > PINGPONG_ACCUMULATORS:
+        rule = f"a warpgroup of a pingpong kernel holds {held} accumulators per thread, more than {PINGPONG_ACCUMULATORS}"
+        columns = PINGPONG_ACCUMULATORS * hw.WARPGROUP // tile[0] // TILE_N_STEP * TILE_N_STEP
+        if columns == 0:
+            raise field_error(PlanError, "tile.m", tile[0], rule, hw.WGMMA_M)
+        raise field_error(PlanError, "tile.n", tile[1], rule, columns)
+    return PINGPONG_CONSUMERS
 
 
 def accumulators(tile: tuple[int, int, int], consumers: int) -> int:

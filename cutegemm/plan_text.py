@@ -36,7 +36,7 @@ def describe(plan: KernelPlan) -> str:
 def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     tile, cluster = config.tile, config.cluster
     roles = (
-        f"{config.producers} producer + {config.consumers} consumer warpgroups"
+        f"{config.producers} producer + {config.consumers} consumer warpgroups{' in turn' if config.pingpong else ''}"
         if config.producers
         else (f"{config.consumers} warpgroups that load and compute")
     )

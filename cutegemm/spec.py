@@ -14,7 +14,7 @@ from cutegemm.errors import SpecError, field_error
 
 AUTO = "auto"
 
-SCHEDULES = ("cooperative", "multistage", "simt")
+SCHEDULES = ("cooperative", "pingpong", "multistage", "simt")
 SWIZZLES = ("128B", "64B", "32B", "none")
 LOADS = ("tma", "gather", "relayout")
 STORES = ("tma", "staged", "direct")
@@ -26,6 +26,7 @@ TENSOR_CORE_FIELDS = (
 TILE_N_STEP = 16  # columns: stmatrix.x4 writes 16 columns at once
 MAX_STAGES = 16
 MAX_CONSUMERS = 3
+PINGPONG_CONSUMERS = 2
 MAX_GROUP = 4096
 
 
@@ -61,7 +62,8 @@ class GemmSpec:
         cluster: (m, n) CTAs that share operands by TMA multicast.
         stages: shared-memory buffers of the mainloop ring.
         swizzle: "128B", "64B", "32B" or "none": the shared-memory layout of A and B.
-        schedule: "cooperative" (a producer warpgroup feeds consumers that share a tile), "multistage"
+        schedule: "cooperative" (a producer warpgroup feeds consumers that share a tile), "pingpong" (it
+            feeds two that work on a tile each, so that one's epilogue runs under the other's mainloop), "multistage"
             (no warp specialisation; every warpgroup computes, one thread loads) or "simt" (CUDA cores).
         consumers: warpgroups that compute, 1 to 3.
         a_load, b_load: "tma"; "gather" (loads through registers, any strides); "relayout" (a kernel
@@ -193,7 +195,8 @@ def _check_tile(spec: GemmSpec) -> None:
     if spec.tile.n > hw.WGMMA_MAX_N:
         rule = f"one wgmma has at most {hw.WGMMA_MAX_N} columns"
         raise field_error(SpecError, "tile.n", spec.tile.n, rule, hw.WGMMA_MAX_N)
-    if not _is_auto(spec.consumers) and spec.tile.m % (hw.WGMMA_M * spec.consumers):
+    shared = not _is_auto(spec.consumers) and spec.schedule != "pingpong"
+    if shared and spec.tile.m % (hw.WGMMA_M * spec.consumers):
         rows = hw.WGMMA_M * spec.consumers
         rule = f"{spec.consumers} consumer warpgroups need a multiple of {rows} rows"
         raise field_error(SpecError, "tile.m", spec.tile.m, rule, max(rows, spec.tile.m // rows * rows))
@@ -221,6 +224,12 @@ def _check_together(spec: GemmSpec) -> None:
             if getattr(spec, name) == "gather":
                 rule = 'gathering needs the producer warpgroup of schedule="cooperative"'
                 raise field_error(SpecError, name, "gather", rule, "relayout")
+    if spec.schedule == "pingpong" and spec.consumers not in (AUTO, PINGPONG_CONSUMERS):
+        rule = "two warpgroups take turns"
+        raise field_error(SpecError, "consumers", spec.consumers, rule, PINGPONG_CONSUMERS)
+    if spec.schedule == "pingpong" and spec.scheduler == "per_tile":
+        rule = "warpgroups that take turns need more than one tile each"
+        raise field_error(SpecError, "scheduler", spec.scheduler, rule, "persistent")
     if spec.schedule == "simt":
         _check_simt(spec)
 

@@ -25,9 +25,9 @@ def multiply_stage(
 
 @cute.jit
 def multiply(
-    mma: cute.TiledMma, acc: cute.Tensor, fragments: Any, ring: cutlass.Constexpr, position: Any, k_tiles: Any
+    mma: cute.TiledMma, acc: cute.Tensor, fragments: Any, ring: cutlass.Constexpr, position: Any, work: Any
 ) -> Any:
-    """acc = A @ B over `k_tiles` >= 1 stages of the ring; returns the position after them.
+    """acc = A @ B over k_tiles >= 1 stages of the ring; returns the position after them.
 
     Stage i is released when the WGMMAs of stage i + 1 have been issued and those of i have finished. A ring
     of one stage cannot hold i + 1 beside i: there each stage is finished and released before the next.
@@ -35,10 +35,12 @@ def multiply(
     Args:
         mma, acc: the consumers' tiled MMA and a thread's fp32 accumulators.
         fragments: (tCrA, tCrB), descriptors (MMA, MMA_M or MMA_N, MMA_K, STAGE).
-        ring: (Ring, CTA rank in its cluster).
+        ring: (Ring, CTA rank in its cluster, the warpgroup's Turns).
         position: (stage, phase) of the first stage.
+        work: (k_tiles, whether this CTA has another tile after this one).
     """
-    barriers, rank = ring
+    barriers, rank, turns = ring
+    k_tiles, follows = work
     tCrA, tCrB = fragments
     stage, phase = position
     barriers.wait_full(stage, phase)  # until TMA (and gathering threads) filled the stage
@@ -58,6 +60,7 @@ def multiply(
             barriers.release(previous, rank)
         previous = stage
         stage, phase = advance(stage, phase, barriers.stages)
+    turns.hand_over(follows)
     warpgroup.wait_group(0)
     barriers.release(previous, rank)
     return stage, phase

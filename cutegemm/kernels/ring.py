@@ -5,7 +5,7 @@ Barriers, per stage (source: PTX ISA, mbarrier):
     full    the stage holds data.     Arrivals: one per loading agent of this CTA (the TMA warp's elected
             thread, with the byte count TMA will deliver; every gathering thread) -> all consumers wait.
     empty   the stage may be refilled. Arrivals: one per consumer warp of every CTA this CTA's TMA writes
-            into (its cluster row and column) -> this CTA's producer waits.
+            into (its cluster row and column) that reads the stage -> this CTA's producer waits.
 
 A position in the ring is (stage, phase): the buffer and the parity that a consumer waits for. A producer
 waits for the opposite parity, so that the first pass over fresh barriers does not block.
@@ -25,6 +25,12 @@ def advance(stage: Any, phase: Any, stages: int) -> tuple[Any, Any]:
     following = stage + 1
     wrapped = cutlass.Int32(following == stages)
     return following - wrapped * stages, phase ^ wrapped
+
+
+def skip(position: tuple[Any, Any], count: Any, stages: int) -> tuple[Any, Any]:
+    """The position `count` stages after one."""
+    ahead = position[0] + count
+    return ahead % stages, position[1] ^ (ahead // stages & 1)
 
 
 @dataclass(frozen=True)

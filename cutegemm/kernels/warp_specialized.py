@@ -6,6 +6,10 @@ Roles of a CTA, by warpgroup:
     1 .. C   consumers: WGMMA on their rows of the tile, then the epilogue; the producer meanwhile fills
              the ring with the next tile's stages.
 
+Of a pingpong kernel the consumers take tiles in turn, each a whole one, and pass over the other's stages of
+the ring. The ring is filled in the tiles' order, so one's mainloop follows the other's, and its epilogue
+runs while the other multiplies.
+
 Shared memory and barriers are those of the plan (`KernelPlan.smem`, `KernelPlan.barriers`).
 """
 
@@ -24,7 +28,8 @@ from cutegemm.kernels.frame import Frame, launch_operands
 from cutegemm.kernels.mainloop import multiply
 from cutegemm.kernels.operands import tiled_mma
 from cutegemm.kernels.pieces import Role
-from cutegemm.kernels.ring import advance
+from cutegemm.kernels.ring import advance, skip
+from cutegemm.kernels.turns import Turns
 
 
 class WarpSpecializedGemm:
@@ -53,7 +58,7 @@ class WarpSpecializedGemm:
         thread, _, _ = cute.arch.thread_idx()
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
-        frame.initialise(self._full_arrivals(), config.consumers * 4)
+        frame.initialise(self._full_arrivals(), config.team * 4)
 
         cluster, _, _ = cute.arch.block_idx()
         cluster = cluster // config.cluster_size
@@ -105,17 +110,27 @@ class WarpSpecializedGemm:
         config = self.config
         group, clusters = walk
         warpgroup = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
-        mma = tiled_mma(config, config.consumers)
-        tCrA, tCrB, acc = frame.fragments(mma, warpgroup)
-        role = Role(warpgroup, warpgroup, thread % hw.WARPGROUP)
-        position, state = (cutlass.Int32(0), cutlass.Int32(0)), frame.epilogue.start()
-        index = cluster
+        turn = warpgroup if cutlass.const_expr(config.pingpong) else cutlass.Int32(0)  # of the first tile
+        turns = config.consumers // config.team
+        band = cutlass.Int32(0) if cutlass.const_expr(config.pingpong) else warpgroup
+        mma = tiled_mma(config, config.team)
+        tCrA, tCrB, acc = frame.fragments(mma, band)
+        role = Role(warpgroup, band, thread % hw.WARPGROUP)
+        position = skip((cutlass.Int32(0), cutlass.Int32(0)), turn * k_tiles, config.stages)
+        state = frame.epilogue.start()
+        order = Turns(config, warpgroup)
+        order.start()
+        index = cluster + turn * clusters
         while index < tiles[0] * tiles[1] * tiles[2]:
             place_m, place_n, batch = scheduler.tile_of(index, tiles[0], tiles[1], group, config.raster)
             tile_m, tile_n = frame.cta_tile(place_m, place_n)
             tile = (tile_m, tile_n, batch)
             ahead = frame.epilogue.ahead(role, tile)
-            position = multiply(mma, acc, (tCrA, tCrB), (frame.ring, frame.rank), position, k_tiles)
+            order.take()
+            follows = index + clusters < tiles[0] * tiles[1] * tiles[2]
+            position = multiply(mma, acc, (tCrA, tCrB), (frame.ring, frame.rank, order), position, (k_tiles, follows))
+            if cutlass.const_expr(turns > 1):
+                position = skip(position, (turns - 1) * k_tiles, config.stages)
             state = frame.epilogue.finish(acc, role, tile, ahead, state)
-            index += clusters
+            index += clusters * turns
         frame.epilogue.end(role)
