@@ -6,6 +6,8 @@ Everything here follows from a `KernelConfig`; the kernels allocate in the same 
 
 from __future__ import annotations
 
+import dataclasses
+
 from cutegemm import hardware as hw
 from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
 from cutegemm.errors import PlanError, field_error
@@ -67,29 +69,40 @@ def epilogue_bytes(config: KernelConfig) -> int:
 
 def stages(spec: GemmSpec, config: KernelConfig) -> int:
     """As many stages as fit, or the given number if it does."""
-    barrier = 16  # bytes of a stage's full and empty mbarriers
-    room = (hw.SMEM_BYTES - epilogue_bytes(config)) // (stage_bytes(config) + barrier)
+    room = _room(config)
     if room < 1:
-        need = stage_bytes(config) + epilogue_bytes(config) + barrier
-        rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {hw.SMEM_BYTES:,}"
-        fits = (
-            (hw.SMEM_BYTES - epilogue_bytes(config) - barrier)
-            * config.tile[2]
-            // stage_bytes(config)
-            // 16
-            * 16
-        )
-        if fits <= 0:
-            raise field_error(
-                PlanError, "epilogue_stages", config.epi_stages, rule, max(1, config.epi_stages // 2)
-            )
-        raise field_error(PlanError, "tile.k", config.tile[2], rule, fits)
+        raise _no_room(spec, config)
     if spec.stages == AUTO:
         return min(room, 8)
     if spec.stages > room:
         rule = f"each stage takes {stage_bytes(config):,} bytes; {hw.SMEM_BYTES:,} hold {room} beside the epilogue"
         raise field_error(PlanError, "stages", spec.stages, rule, room)
     return spec.stages
+
+
+def _room(config: KernelConfig) -> int:
+    """Mainloop stages that fit beside the epilogue."""
+    return (hw.SMEM_BYTES - epilogue_bytes(config)) // (stage_bytes(config) + STAGE_BARRIERS)
+
+
+def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
+    """Not one stage fits: name a depth of the given tile that does, or fewer buffers of the epilogue."""
+    need = stage_bytes(config) + epilogue_bytes(config) + STAGE_BARRIERS
+    rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {hw.SMEM_BYTES:,}"
+    left = hw.SMEM_BYTES - epilogue_bytes(config) - STAGE_BARRIERS
+    depth = left * config.tile[2] // stage_bytes(config) // 16 * 16
+    if spec.tile != AUTO and depth > 0:
+        return field_error(PlanError, "tile.k", config.tile[2], rule, depth)
+    legal = {
+        "input_stages": [x for x in range(1, config.input_stages) if config.pieces % x == 0],
+        "epilogue_stages": list(range(1, config.epi_stages)),
+    }
+    for field, fewer in legal.items():
+        if fewer:
+            name = {"epilogue_stages": "epi_stages"}.get(field, field)
+            fits = [x for x in fewer if _room(dataclasses.replace(config, **{name: x})) >= 1]
+            return field_error(PlanError, field, getattr(config, name), rule, max(fits, default=1))
+    return field_error(PlanError, "tile", config.tile, rule)
 
 
 def shared_memory(config: KernelConfig) -> tuple[Region, ...]:

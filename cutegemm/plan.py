@@ -55,6 +55,9 @@ def _check_dtypes(spec: GemmSpec, problem: Problem) -> None:
             raise field_error(PlanError, f"{name}_dtype", given, rule, operand.dtype)
     if problem.a.dtype != problem.b.dtype:
         raise field_error(PlanError, "b_dtype", problem.b.dtype, "A and B have one dtype", problem.a.dtype)
+    if problem.a.dtype.bits == 8:
+        rule = "operands are fp16, bf16 or fp32"
+        raise field_error(PlanError, "a_dtype", problem.a.dtype, rule, DType.BF16)
 
 
 def _check_majors(spec: GemmSpec, problem: Problem) -> None:

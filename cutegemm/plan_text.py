@@ -9,6 +9,7 @@ from cutegemm import hardware as hw
 from cutegemm.config import KernelConfig
 
 if TYPE_CHECKING:
+    from cutegemm.epilogue.graph import Graph
     from cutegemm.plan import KernelPlan
 
 
@@ -26,7 +27,7 @@ def describe(plan: KernelPlan) -> str:
         lines.append(
             f"kernel     {plan.config.family}, tile {plan.config.tile}, {plan.config.threads} threads"
         )
-        lines.append(f"epilogue   {plan.config.epilogue}")
+        lines.append(_formula(plan.config.epilogue))
     if plan.workspace_bytes:
         lines.append(f"workspace  {plan.workspace_bytes:,} B")
     lines += [f"because    {reason}" for reason in plan.reasons]
@@ -80,4 +81,9 @@ def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     for result, offset in zip(graph.reductions, plan.partials):
         ends = "partial results" if offset is None else "finished by a launch in a fixed order"
         lines.append(f"reduce     {result.name}: {result.kind}, {ends}")
-    return [f"epilogue   {graph}", *lines]
+    return [_formula(graph), *lines]
+
+
+def _formula(graph: Graph) -> str:
+    """The graph's lines, one below the other."""
+    return "epilogue   " + str(graph).replace("\n", "\n" + " " * 11)
