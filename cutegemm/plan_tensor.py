@@ -24,7 +24,7 @@ MAX_ACCUMULATORS = {
     "warp_specialized": {1: 144, 2: 128, 3: 96},
     "multistage": {1: 160, 2: 160, 3: 128},
 }
-PINGPONG_ACCUMULATORS = 128
+PINGPONG_ACCUMULATORS = 192
 
 
 def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.Device) -> KernelPlan:
