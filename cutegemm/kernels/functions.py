@@ -110,11 +110,11 @@ def uniform(seed: Any, offset: Any, coord: tuple[Any, Any, Any]) -> Any:
     """
     row, col, batch = coord
     counter = [Uint32(x) for x in (col, row, batch, offset)]
-    key = [Uint32(seed), Uint32(0)]
-    for _ in range(_PHILOX_ROUNDS):
+    for i in range(_PHILOX_ROUNDS):
+        steps = [Uint32(w * i & 0xFFFFFFFF) for w in _PHILOX_WEYL]
+        key = [Uint32(seed) + steps[0], steps[1]]
         a, b = (Uint32(x) for x in _PHILOX_MULTIPLIERS)
         high = cute.arch.mul_hi(a, counter[0]), cute.arch.mul_hi(b, counter[2])
         low = a * counter[0], b * counter[2]
         counter = [high[1] ^ counter[1] ^ key[0], low[1], high[0] ^ counter[3] ^ key[1], low[0]]
-        key = [k + Uint32(w) for k, w in zip(key, _PHILOX_WEYL)]
     return Float32(counter[0] >> 8) * 2.0**-24
