@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel cache on disk: keys, atomic entries, damage, and two processes at once."""
 
+import ast
 import dataclasses
 import json
 import shutil
@@ -12,7 +13,6 @@ import zipfile
 import pytest
 
 from cutegemm import DType, GemmSpec, Tile, cache, plan, problem
-from cutegemm.epilogue import linear_combination
 from cutegemm.errors import CompileError
 
 CONFIG = plan(GemmSpec(tile=Tile(128, 64, 64)), problem(512, 512, 512)).config
@@ -166,11 +166,15 @@ def test_a_directory_that_cannot_be_made_is_no_error(monkeypatch, tmp_path, entr
         assert cache.artifact(CONFIG).cubin[:4] == b"\x7fELF"
 
 
+WITH_C = plan(GemmSpec(tile=Tile(128, 64, 64), stages=CONFIG.stages - 1), problem(512, 512, 512, c_dtype="bf16")).config
 CHANGES = {
     "stages": dataclasses.replace(CONFIG, stages=3),
     "tile": dataclasses.replace(CONFIG, tile=(64, 64, 64)),
-    "type": dataclasses.replace(CONFIG, d=dataclasses.replace(CONFIG.d, dtype=DType.FP32)),
-    "epilogue": dataclasses.replace(CONFIG, epilogue=linear_combination(with_c=True)),
+    "type": dataclasses.replace(CONFIG, outputs=(dataclasses.replace(CONFIG.d, dtype=DType.FP32),)),
+    "epilogue": WITH_C,
+    "input": dataclasses.replace(WITH_C, inputs=(dataclasses.replace(WITH_C.inputs[0], load="direct"),)),
+    "input stages": dataclasses.replace(CONFIG, input_stages=2),
+    "device scalars": dataclasses.replace(CONFIG, device_scalars=("alpha",)),
 }
 
 
@@ -195,11 +199,22 @@ def test_the_digest_covers_every_kernel_source(monkeypatch, tmp_path):
     monkeypatch.setattr(cache, "__file__", str(package / "cache.py"))
     digest = cache.sources_digest.__wrapped__
     seen = {digest()}
-    files = [*sorted(package.glob("kernels/*.py")), package / "config.py", package / "epilogue/graph.py"]
+    kernels = sorted(package.glob("kernels/*.py"))
+    imported = {package / f"{name.replace('.', '/')}.py" for path in kernels for name in imports(path)}
+    files = [*kernels, *sorted(imported - {package / "errors.py"})]
     for path in files:
         path.write_text(path.read_text() + "\n# changed\n")
         seen.add(digest())
-    assert len(seen) == 1 + len(files) and len(files) >= 12
+    assert len(seen) == 1 + len(files) and len(kernels) >= 20 and len(imported) >= 5
+
+
+def imports(path):
+    """The modules of the package, kernels aside, that a source file imports, relative to the package."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "cutegemm":
+            name = node.module.removeprefix("cutegemm").removeprefix(".")
+            found = [name] if name else [x.name for x in node.names]
+            yield from (x for x in found if not x.startswith("kernels"))
 
 
 CHILD = """

@@ -11,6 +11,8 @@ from cutegemm import DType
 from cutegemm.dtypes import as_dtype
 from cutegemm.errors import SpecError
 
+RULE = "must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"
+
 
 @pytest.mark.parametrize(
     ("names", "expected", "size"),
@@ -18,6 +20,8 @@ from cutegemm.errors import SpecError
         (("fp16", "float16", "half", "f16", "torch.float16", torch.float16, DType.FP16), DType.FP16, 2),
         (("bf16", "bfloat16", "BF16", torch.bfloat16, DType.BF16), DType.BF16, 2),
         (("fp32", "float32", "float", "f32", torch.float32, torch.float, DType.FP32), DType.FP32, 4),
+        (("fp8", "e4m3", "fp8_e4m3", "float8_e4m3fn", torch.float8_e4m3fn, DType.FP8_E4M3), DType.FP8_E4M3, 1),
+        (("e5m2", "fp8_e5m2", "float8_e5m2", torch.float8_e5m2, DType.FP8_E5M2), DType.FP8_E5M2, 1),
     ],
 )
 def test_every_spelling_of_a_type(names, expected, size):
@@ -36,10 +40,11 @@ def test_members_print_as_what_a_spec_accepts():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("fp8", "d_dtype='fp8': must be one of fp16, bf16, fp32"),
-        (torch.float64, "d_dtype=torch.float64: must be one of fp16, bf16, fp32"),
-        (None, "d_dtype=None: must be one of fp16, bf16, fp32"),
-        (16, "d_dtype=16: must be one of fp16, bf16, fp32"),
+        ("fp4", f"d_dtype='fp4': {RULE}"),
+        (torch.float64, f"d_dtype=torch.float64: {RULE}"),
+        (torch.float8_e4m3fnuz, f"d_dtype=torch.float8_e4m3fnuz: {RULE}"),
+        (None, f"d_dtype=None: {RULE}"),
+        (16, f"d_dtype=16: {RULE}"),
     ],
 )
 def test_other_types_are_refused(value, message):

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cutegemm import DType, GemmSpec, Operand, Problem, Tile, plan, problem
+from cutegemm import DType, GemmSpec, Operand, Problem, Tile, budget, plan, problem
+from cutegemm import epilogue as epi
 from cutegemm import hardware as hw
-from cutegemm.budget import shared_memory
-from cutegemm.config import KernelConfig, RelayoutConfig, SimtConfig
-from cutegemm.epilogue import Graph, Node, linear_combination
+from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig, SimtConfig
+from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import PlanError, SpecError
-from cutegemm.plan_tensor import MAX_ACCUMULATORS, accumulators
-from tests.support.strategies import for_problem, problems, specs
+from cutegemm.plan_tensor import MAX_ACCUMULATORS, PINGPONG_ACCUMULATORS, accumulators
+from tests.support.strategies import for_problem, fused_problems, problems, specs
 
 MESSAGE = re.compile(
     r"^(?P<field>\w+(\.[mnk])?)=(?P<value>.+?): (?P<rule>.+?)(; nearest legal value: (?P<nearest>.+))?$"
@@ -45,15 +45,24 @@ def corrected(spec, error):
     return dataclasses.replace(spec, **{name: value})
 
 
+def schedule_of(config):
+    """The spec's name for how a tensor-core kernel's warpgroups work together."""
+    if config.family == "multistage":
+        return "multistage"
+    return "pingpong" if config.pingpong else "cooperative"
+
+
 def check_honoured(spec, p):
     """Every given field stands in the plan."""
     config = p.config
     given_fields = spec.given()
+    stored = dict(zip((x.name for x in config.epilogue.stores), config.outputs, strict=True))
+    matrices = {"a": config.a, "b": config.b, **config.input_of, **stored}
     for name in ("a", "b", "c", "d"):
         operand = getattr(p.problem, name)
         if operand is not None and f"{name}_dtype" in given_fields:
             assert operand.dtype is given_fields[f"{name}_dtype"]
-            assert getattr(config, name).dtype is operand.dtype
+            assert matrices[name].dtype is operand.dtype
     if isinstance(config, SimtConfig):
         open_fields = {"a_dtype", "b_dtype", "c_dtype", "d_dtype", "acc_dtype", "a_major", "b_major", "c_major",
                        "d_major", "schedule", "epilogue"}  # fmt: skip
@@ -61,37 +70,79 @@ def check_honoured(spec, p):
         return
     direct = {
         "tile": lambda: Tile(*config.tile), "cluster": lambda: config.cluster, "stages": lambda: config.stages,
-        "consumers": lambda: config.consumers, "store": lambda: config.store, "raster": lambda: p.raster,
-        "epilogue_stages": lambda: config.epi_stages,
+        "consumers": lambda: config.consumers, "raster": lambda: p.raster,
+        "epilogue_stages": lambda: config.epi_stages, "input_stages": lambda: config.input_stages,
         "scheduler": lambda: "persistent" if config.persistent else "per_tile",
-        "schedule": lambda: {"warp_specialized": "cooperative"}.get(config.family, config.family),
+        "schedule": lambda: schedule_of(config),
         "epilogue": lambda: config.epilogue,
     }  # fmt: skip
     for name, value in given_fields.items():
         if name in direct:
             assert direct[name]() == value, name
+    if "store" in given_fields:
+        assert {x.store for x in config.outputs} <= {spec.store}
     if "swizzle" in given_fields:
         assert config.swizzle == (spec.swizzle, spec.swizzle)
     if "sms" in given_fields:
         assert p.clusters * config.cluster_size <= spec.sms
-    copied = {step.operand for step in p.steps[:-1]}
+    copied = {step.operand for step in p.steps if isinstance(step.config, RelayoutConfig)}
     for name in ("a", "b"):
         load = given_fields.get(f"{name}_load")
         kernel_load = getattr(config, name).load
         if load is not None:
             assert (load == "relayout") == (name in copied)
             assert kernel_load == ("gather" if load == "gather" else "tma")
-    for name, axes in {"a": "mk", "b": "kn", "d": "mn"}.items():
-        major = given_fields.get(f"{name}_major")
-        if major is not None:
-            operand = getattr(p.problem, name)
+    for name, axes in {"a": "mk", "b": "kn", "c": "mn", "d": "mn"}.items():
+        major, operand = given_fields.get(f"{name}_major"), getattr(p.problem, name)
+        if major is not None and operand is not None:
             assert operand.strides[axes.index(major)] == 1
-            assert getattr(config, name).major == major
+            assert matrices[name].major == major
+
+
+def expected_regions(config):
+    """Region -> bytes of a tensor-core kernel's shared memory, from its config alone."""
+    piece = 64 * config.consumers * config.epi_n
+    sizes = {"A": config.tile[0], "B": config.tile[1]}
+    sizes = {name: rows * config.tile[2] * config.a.dtype.bytes * config.stages for name, rows in sizes.items()}
+    for result, x in zip(config.epilogue.stores, config.outputs, strict=True):
+        if x.store != "direct":
+            sizes[f"{result.name} staging"] = config.epi_stages * piece * x.dtype.bytes
+    fetched = {name: x for name, x in config.input_of.items() if x.load == "tma"}
+    sizes |= {f"{name} pieces": config.input_stages * piece * x.dtype.bytes for name, x in fetched.items()}
+    if fetched:
+        sizes["piece barriers"] = 8 * config.consumers * config.input_stages
+    rows = list(config.epilogue.tensors.values()).count("row")
+    if rows:
+        sizes["rows"] = 4 * rows * config.columns * config.consumers
+    return sizes | {"barriers": 2 * 8 * config.stages}
+
+
+def check_epilogue(p):
+    """Inputs and outputs are those of the graph, in its order; pieces divide the tile, buffers the pieces."""
+    config = p.config
+    graph, inputs, outputs = config.epilogue, dict(p.problem.inputs), dict(p.problem.outputs)
+    assert [x.dtype for x in config.inputs] == [inputs[name].dtype for name in graph.tensors]
+    assert [x.dtype for x in config.outputs] == [outputs[x.name].dtype for x in graph.stores]
+    assert config.device_scalars == p.problem.device_scalars
+    if not isinstance(config, KernelConfig):
+        assert {x.load for x in config.inputs} <= {"direct"} and {x.store for x in config.outputs} <= {"direct"}
+        return
+    for name, x in config.input_of.items():
+        assert (x.load == "tma") == (graph.tensors[name] == "matrix" and inputs[name].tma_reason() is None)
+    for result, x in zip(graph.stores, config.outputs, strict=True):
+        assert x.store != "tma" or outputs[result.name].tma_store_reason() is None
+    assert config.columns == config.tile[1] // (2 if graph.gated else 1)
+    assert config.columns % config.epi_n == 0
+    widest = [x.dtype.bytes for x in config.outputs] + [x.dtype.bytes for x in config.inputs if x.load == "tma"]
+    assert config.epi_n * max(widest, default=2) <= 128
+    assert config.pieces == config.passes * config.columns // config.epi_n
+    assert config.pieces % config.input_stages == 0 and 1 <= config.epi_stages <= config.pieces
 
 
 def check_fits(p):
     """The plan is within the hardware's limits and its parts agree with one another."""
     assert 1 <= p.clusters
+    check_epilogue(p)
     if not isinstance(p.config, KernelConfig):
         assert p.clusters == math.prod(p.tiles) <= hw.MAX_GRID
         return
@@ -99,20 +150,23 @@ def check_fits(p):
     assert p.clusters * config.cluster_size <= hw.MAX_GRID
     assert config.threads <= hw.MAX_THREADS
     assert p.smem_bytes <= hw.SMEM_BYTES
-    assert p.smem == shared_memory(config)
+    assert p.smem == budget.shared_memory(config)
+    assert {x.name: x.size for x in p.smem} == expected_regions(config)
     for before, after in zip(p.smem, p.smem[1:], strict=False):
         assert before.offset + before.size <= after.offset
     assert p.smem_bytes == p.smem[-1].offset + p.smem[-1].size
     for region in p.smem:
-        assert region.offset % (8 if region.name == "barriers" else hw.SMEM_ALIGN) == 0 and region.size > 0
-    assert p.accumulators == accumulators(config.tile, config.consumers)
+        align = {"barriers": 8, "piece barriers": 8, "rows": 16}.get(region.name, hw.SMEM_ALIGN)
+        assert region.offset % align == 0 and region.size > 0
+    assert p.accumulators == accumulators(config.tile, 1 if config.pingpong else config.consumers)
     if p.registers is None:
         per_thread = min(hw.MAX_REGISTERS, hw.REGISTERS_PER_SM // config.threads)
     else:
         producer, per_thread = p.registers
         assert producer % hw.REGISTER_STEP == per_thread % hw.REGISTER_STEP == 0
         assert (producer + config.consumers * per_thread) * hw.WARPGROUP <= hw.REGISTERS_PER_SM
-    assert p.accumulators <= MAX_ACCUMULATORS[config.family][config.consumers] <= per_thread - 24
+    most = PINGPONG_ACCUMULATORS if config.pingpong else MAX_ACCUMULATORS[config.family][config.consumers]
+    assert p.accumulators <= most <= per_thread - 24
     for axis, extent in enumerate((p.problem.m, p.problem.n)):
         step = config.tile[axis] * config.cluster[axis]
         assert p.tiles[axis] * config.tile[axis] == -(-extent // step) * step
@@ -124,17 +178,43 @@ def check_fits(p):
 
 
 def check_workspace(p):
-    """Copies lie one after another in the workspace, aligned, and TMA can address them."""
-    end = 0
-    for step in p.steps[:-1]:
+    """Copies, which TMA can address, then partial results lie one after another in the workspace, aligned."""
+    end, names = 0, [step.name for step in p.steps]
+    gemm = names.index("gemm")
+    for step in p.steps[:gemm]:
         assert isinstance(step.config, RelayoutConfig)
         assert step.offset >= end and step.offset % 256 == 0
         target = step.target
         assert target.tma_reason() is None
         last = sum((n - 1) * s for n, s in zip((target.rows, target.cols, target.batch), target.strides, strict=True))
         end = step.offset + (last + 1) * target.dtype.bytes
+    graph = p.config.epilogue
+    finished = [x for x in graph.reductions if not x.partial]
+    assert names[gemm + 1 :] == [f"finish {x.name}" for x in finished]
+    assert [offset is None for offset in p.partials] == [x.partial for x in graph.reductions]
+    for step, result in zip(p.steps[gemm + 1 :], finished, strict=True):
+        assert step.config == FinishConfig(kind=result.kind, across=result.axis is not None)
+        assert step.offset >= end and step.offset % 256 == 0
+        assert step.offset == p.partials[graph.reductions.index(result)]
+        width = p.problem.n // (2 if graph.gated else 1)
+        assert step.results == p.problem.batch * {0: width, 1: p.problem.m, None: 1}[result.axis]
+        assert step.parts == p.parts[{0: 0, 1: 1, None: 2}[result.axis]] > 0
+        end = step.offset + 4 * step.parts * step.results * (2 if result.kind == "logsumexp" else 1)
     assert end <= p.workspace_bytes
     assert bool(p.workspace_bytes) == (len(p.steps) > 1)
+
+
+def settle(spec, of):
+    """The plan of a spec once every refusal is cured with the value that it names."""
+    for _ in range(len(spec.given()) + 2):
+        result = attempt(spec, of)
+        if not isinstance(result, PlanError):
+            return spec, result
+        try:
+            spec = corrected(spec, result)
+        except SpecError as error:
+            raise AssertionError(f"{result}\nnames a value that no spec takes: {error}") from error
+    raise AssertionError(f"no end of corrections: {result}")
 
 
 @given(specs(), problems())
@@ -142,20 +222,30 @@ def test_any_spec_and_problem_plan_or_are_refused(spec, of):
     """A drawn spec either plans, honoured and within limits, or is refused naming a value that cures the error."""
     if attempt(GemmSpec(), of).__class__ is PlanError:
         assume("grid=" not in str(attempt(GemmSpec(), of)))
-    spec = for_problem(spec, of)
-    for _ in range(len(spec.given()) + 2):
-        result = attempt(spec, of)
-        if not isinstance(result, PlanError):
-            break
-        try:
-            spec = corrected(spec, result)
-        except SpecError as error:
-            raise AssertionError(f"{result}\nnames a value that no spec takes: {error}") from error
-    assert not isinstance(result, PlanError), f"no end of corrections: {result}"
+    spec, result = settle(for_problem(spec, of), of)
     if result.steps:
         check_honoured(spec, result)
         check_fits(result)
         check_workspace(result)
+
+
+@given(specs(), fused_problems())
+def test_any_fused_epilogue_plans_or_is_refused(spec, fused):
+    """The same for any epilogue: rows, columns, matrices, scalars, gated pairs, several outputs, reductions."""
+    graph, of = fused
+    spec, result = settle(dataclasses.replace(for_problem(spec, of), epilogue=graph), of)
+    check_honoured(spec, result)
+    check_fits(result)
+    check_workspace(result)
+
+
+@given(fused_problems())
+def test_a_spec_of_an_epilogue_alone_serves_every_problem(fused):
+    """With all but the epilogue left open there is a plan for any types, strides and alignments."""
+    graph, of = fused
+    p = plan(GemmSpec(epilogue=graph), of)
+    check_fits(p)
+    check_workspace(p)
 
 
 @given(specs(), problems(low=1, high=300))
@@ -188,7 +278,7 @@ def test_an_empty_result_needs_no_launch(shape, dtype):
 def test_no_k_is_served_without_a_mainloop(schedule):
     """K = 0 plans under every schedule, because D = beta * C whoever computes it."""
     p = plan(GemmSpec(schedule=schedule), problem(100, 90, 0, c_dtype="bf16"))
-    assert p.config.family == "simt" and p.config.c is not None
+    assert p.config.family == "simt" and list(p.config.input_of) == ["c"]
 
 
 def odd(m=256, n=256, k=256, **changes):
@@ -199,6 +289,31 @@ def odd(m=256, n=256, k=256, **changes):
 
 MISALIGNED_A = Operand(dtype=DType.BF16, rows=256, cols=256, strides=(257, 1, 0))
 STRIDED_D = Operand(dtype=DType.BF16, rows=256, cols=256, strides=(512, 2, 0))
+MATRIX = Operand(dtype=DType.BF16, rows=256, cols=256, strides=(256, 1, 0))
+
+
+def vector(rows, cols):
+    """A contiguous operand of an epilogue."""
+    return Operand(dtype=DType.BF16, rows=rows, cols=cols, strides=(cols, 1, 0))
+
+
+@epi.define
+def BIASED(acc, *, bias: epi.Row, scale: epi.Col):  # noqa: N802
+    """A row and a column input."""
+    return acc * scale + bias
+
+
+@epi.define
+def TWO(acc):  # noqa: N802
+    """Two stored matrices."""
+    return epi.Output(d=acc, pre=epi.Store(2.0 * acc))
+
+
+@epi.define(gated="halves")
+def GATED(gate, up):  # noqa: N802
+    """A gated pair."""
+    return epi.silu(gate) * up
+
 
 REFUSALS = [
     ({"a_dtype": "fp16"}, odd(), "a_dtype='fp16': the problem's A is bf16; nearest legal value: 'bf16'"),
@@ -211,7 +326,7 @@ REFUSALS = [
      "a_major='m': the problem's A has strides (256, 1) (row, column); nearest legal value: 'k'"),
     ({"b_major": "n"}, problem(64, 128, 64, majors="kk"),
      "b_major='n': the problem's B has strides (1, 64) (row, column); nearest legal value: 'k'"),
-    ({"d_major": "n"}, odd(d=STRIDED_D),
+    ({"d_major": "n"}, odd(outputs=(("d", STRIDED_D),)),
      "d_major='n': the problem's D has strides (512, 2) (row, column); nearest legal value: 'auto'"),
     ({"a_load": "tma"}, odd(a=MISALIGNED_A),
      "a_load='tma': TMA cannot address A: leading stride is 514 bytes, no multiple of 16; "
@@ -219,7 +334,7 @@ REFUSALS = [
     ({"b_load": "tma"}, odd(b=dataclasses.replace(MISALIGNED_A, strides=(256, 1, 0), align=2)),
      "b_load='tma': TMA cannot address B: base address is aligned to 2 bytes, not 16; "
      "nearest legal value: 'relayout'"),
-    ({"store": "tma"}, odd(d=STRIDED_D),
+    ({"store": "tma"}, odd(outputs=(("d", STRIDED_D),)),
      "store='tma': TMA cannot store D: neither dimension has unit stride; nearest legal value: 'staged'"),
     ({"a_load": "gather", "cluster": (2, 1)}, odd(),
      "cluster=(2, 1): a gathered operand cannot be multicast; nearest legal value: (1, 1)"),
@@ -245,10 +360,25 @@ REFUSALS = [
      "sms=8: an SM limit needs scheduler=\"persistent\"; nearest legal value: 'auto'"),
     ({"cluster": (2, 2), "sms": 3, "tile": Tile(128, 128, 64)}, odd(),
      "sms=3: a cluster occupies 4 SMs; nearest legal value: 4"),
-    ({"epilogue": linear_combination(with_c=True)}, odd(),
-     "epilogue='d = (alpha * acc + beta * c)': c must be passed exactly if the epilogue reads it"),
-    ({"epilogue": Graph((Node("acc"), Node("matrix", value="bias"), Node("add", (0, 1))), (("d", 2),))}, odd(),
-     "epilogue='bias': an epilogue reads the matrix c and the scalars alpha and beta"),
+    ({"epilogue": linear_combination(with_c=True)}, odd(), "inputs='none': the epilogue's inputs are c"),
+    ({"epilogue": linear_combination(with_c=False)}, problem(64, 64, 64, c_dtype="bf16"),
+     "inputs='c': the epilogue's inputs are none"),
+    ({"epilogue": BIASED}, problem(64, 64, 64, c_dtype="bf16"), "inputs='c': the epilogue's inputs are bias, scale"),
+    ({"epilogue": BIASED}, odd(inputs=(("bias", vector(1, 256)), ("scale", vector(1, 256)))),
+     "scale=(1, 256): must be (256, 1), a col of the epilogue"),
+    ({"epilogue": TWO}, odd(), "outputs='d': the epilogue's outputs are d, pre"),
+    ({"epilogue": TWO}, odd(outputs=(("d", MISALIGNED_A), ("pre", vector(255, 256)))),
+     "pre=(255, 256): must be (256, 256), a matrix of the epilogue"),
+    ({"epilogue": GATED}, odd(n=255), "n=255: a gated pair needs an even number of columns; nearest legal value: 254"),
+    ({"epilogue": GATED, "tile": Tile(128, 48, 64)}, problem(256, 256, 256, epilogue=GATED),
+     "tile.n=48: each half of a gated tile must be a multiple of 16 columns; nearest legal value: 64"),
+    ({"input_stages": 3, "tile": Tile(128, 256, 64)}, problem(256, 256, 256, c_dtype="bf16"),
+     "input_stages=3: must divide the 4 pieces that a warpgroup reads of a tile; nearest legal value: 4"),
+    ({"store": "tma", "epilogue": TWO}, odd(outputs=(("d", MATRIX), ("pre", MISALIGNED_A))),
+     "store='tma': TMA cannot store pre: leading stride is 514 bytes, no multiple of 16; "
+     "nearest legal value: 'staged'"),
+    ({}, problem(64, 64, 64, dtype="fp8"),
+     "a_dtype='fp8_e4m3': operands are fp16, bf16 or fp32; nearest legal value: 'bf16'"),
 ]  # fmt: skip
 
 
@@ -280,7 +410,7 @@ def test_the_choices_for_a_large_aligned_problem():
     """4096^3 in bf16: TMA both ways, warp-specialised, persistent, two consumers, one wave of clusters in flight."""
     p = plan(GemmSpec(), problem(4096, 4096, 4096))
     assert p.config.family == "warp_specialized" and p.config.persistent and p.config.consumers == 2
-    assert (p.config.a.load, p.config.b.load, p.config.store) == ("tma", "tma", "tma")
+    assert (p.config.a.load, p.config.b.load, p.config.d.store) == ("tma", "tma", "tma")
     assert p.workspace_bytes == 0 and len(p.steps) == 1
 
 
@@ -294,8 +424,8 @@ def test_only_the_misaligned_operand_is_copied(changed, steps):
 
 def test_an_odd_d_costs_no_copy():
     """An odd leading dimension of D changes only the store path."""
-    p = plan(GemmSpec(), odd(d=dataclasses.replace(MISALIGNED_A)))
-    assert p.config.store == "staged" and p.workspace_bytes == 0
+    p = plan(GemmSpec(), odd(outputs=(("d", MISALIGNED_A),)))
+    assert p.config.d.store == "staged" and p.workspace_bytes == 0
 
 
 def test_shapes_share_a_kernel():

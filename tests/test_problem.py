@@ -94,7 +94,7 @@ def test_extents_out_of_range(fields, message):
     base = problem(8, 8, 8)
     values = {"m": 8, "n": 8, "k": 8, "batch": 1} | fields
     with pytest.raises(InputError) as e:
-        Problem(**values, a=base.a, b=base.b, c=None, d=base.d)
+        Problem(**values, a=base.a, b=base.b, outputs=base.outputs)
     assert str(e.value) == message
 
 

@@ -24,14 +24,19 @@ REFUSALS = [
     ({"c_major": "k"}, "c_major='k': must be one of n, m"),
     ({"d_major": 1}, "d_major=1: must be one of n, m"),
     ({"swizzle": "256B"}, "swizzle='256B': must be one of 128B, 64B, 32B, none"),
-    ({"schedule": "pingpong"}, "schedule='pingpong': must be one of cooperative, multistage, simt"),
+    ({"schedule": "stream_k"}, "schedule='stream_k': must be one of cooperative, pingpong, multistage, simt"),
     ({"a_load": "cp.async"}, "a_load='cp.async': must be one of tma, gather, relayout"),
     ({"b_load": None}, "b_load=None: must be one of tma, gather, relayout"),
     ({"store": "smem"}, "store='smem': must be one of tma, staged, direct"),
     ({"scheduler": "static"}, "scheduler='static': must be one of persistent, per_tile"),
     ({"epilogue": "relu"}, "epilogue='relu': must be an epilogue graph"),
-    ({"a_dtype": "fp8"}, "a_dtype='fp8': must be one of fp16, bf16, fp32"),
-    ({"d_dtype": torch.int8}, "d_dtype=torch.int8: must be one of fp16, bf16, fp32"),
+    ({"a_dtype": "fp4"}, "a_dtype='fp4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
+    ({"d_dtype": torch.int8}, "d_dtype=torch.int8: must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
+    *[
+        ({name: dtype}, f"{name}='{shown}': operands are fp16, bf16 or fp32; fp8 is a type of inputs and outputs "
+         "of the epilogue; nearest legal value: 'bf16'")
+        for name, dtype, shown in (("a_dtype", "fp8", "fp8_e4m3"), ("b_dtype", torch.float8_e5m2, "fp8_e5m2"))
+    ],
     # the tile
     ({"tile": 128}, "tile=128: must be Tile(m, n, k)"),
     ({"tile": (128,)}, "tile=(128,): must be Tile(m, n, k)"),
@@ -55,6 +60,8 @@ REFUSALS = [
     ({"stages": True}, "stages=True: must be an integer from 1 to 16"),
     ({"consumers": 4}, "consumers=4: must be from 1 to 3; nearest legal value: 3"),
     ({"epilogue_stages": -1}, "epilogue_stages=-1: must be from 1 to 16; nearest legal value: 1"),
+    ({"input_stages": 0}, "input_stages=0: must be from 1 to 16; nearest legal value: 1"),
+    ({"input_stages": "2"}, "input_stages='2': must be an integer from 1 to 16"),
     ({"sms": 2000}, "sms=2000: must be from 1 to 1024; nearest legal value: 1024"),
     ({"cluster": (3, 1)}, f"cluster=(3, 1): {CLUSTER_RULE}"),
     ({"cluster": (2, 8)}, f"cluster=(2, 8): {CLUSTER_RULE}"),
@@ -91,12 +98,19 @@ REFUSALS = [
         'b_load=\'gather\': gathering needs the producer warpgroup of schedule="cooperative"; '
         "nearest legal value: 'relayout'",
     ),
+    ({"schedule": "pingpong", "consumers": 3}, "consumers=3: two warpgroups take turns; nearest legal value: 2"),
+    (
+        {"schedule": "pingpong", "scheduler": "per_tile"},
+        "scheduler='per_tile': warpgroups that take turns need more than one tile each; "
+        "nearest legal value: 'persistent'",
+    ),
     ({"schedule": "simt", "tile": (128, 128, 64)}, f"tile=Tile(m=128, n=128, k=64): {SIMT_RULE}"),
     *[
         ({"schedule": "simt", name: value}, f"{name}={value!r}: {SIMT_RULE}")
         for name, value in {
             "cluster": (1, 1), "stages": 2, "swizzle": "128B", "consumers": 1, "a_load": "tma", "b_load": "tma",
-            "store": "direct", "epilogue_stages": 1, "scheduler": "persistent", "raster": ("m", 1), "sms": 4,
+            "store": "direct", "epilogue_stages": 1, "input_stages": 2, "scheduler": "persistent", "raster": ("m", 1),
+            "sms": 4,
         }.items()
     ],
 ]  # fmt: skip
@@ -164,10 +178,10 @@ def test_specs_are_frozen_and_keyword_only():
 
 def test_an_epilogue_prints_as_python():
     """A spec with an epilogue graph prints as valid Python too."""
-    from cutegemm.epilogue import Graph, Node  # the names that the printed text uses
+    from cutegemm.epilogue import Graph, Node, Result  # the names that the printed text uses
 
     spec = GemmSpec(epilogue=linear_combination(with_c=True))
-    assert eval(repr(spec), {"GemmSpec": GemmSpec, "Graph": Graph, "Node": Node}) == spec
+    assert eval(repr(spec), {"GemmSpec": GemmSpec, "Graph": Graph, "Node": Node, "Result": Result}) == spec
 
 
 @given(specs())

@@ -4,9 +4,12 @@
 from hypothesis import strategies as st
 
 from cutegemm import GemmSpec, Operand, Problem, Tile
-from cutegemm.dtypes import DType
+from cutegemm.dtypes import DType, as_dtype
+from cutegemm.epilogue import Graph
 from cutegemm.errors import SpecError
+from cutegemm.problem import columns
 from cutegemm.spec import AUTO, LOADS, SCHEDULERS, SCHEDULES, STORES, SWIZZLES
+from tests.support.epilogues import graphs
 
 TILE_EDGES = (16, 64, 128, 192, 256)
 HALF_TYPES = (DType.FP16, DType.BF16)
@@ -50,7 +53,32 @@ def problems(draw, low: int = 0, high: int = 20_000) -> Problem:
     c = draw(st.none() | operands(m, n, draw(st.sampled_from(tuple(DType))), batch))
     return Problem(
         m=m, n=n, k=k, batch=batch, a=draw(operands(m, k, ab, batch)), b=draw(operands(k, n, ab, batch)),
-        c=c, d=draw(operands(m, n, out, batch, output=True)),
+        inputs=() if c is None else (("c", c),), outputs=(("d", draw(operands(m, n, out, batch, output=True))),),
+    )  # fmt: skip
+
+
+@st.composite
+def fused_problems(draw, low: int = 1, high: int = 4_000) -> tuple[Graph, Problem]:
+    """Any epilogue, gated ones included, and a problem that brings what it reads and stores; some scalars on device."""
+    graph = draw(graphs(gated="any"))
+    m, n, k = (draw(extents(low, high)) for _ in range(3))
+    n = n + n % 2 if graph.gated else n
+    width, batch = columns(graph, n), draw(st.sampled_from((1, 1, 2, 3)))
+    ab = draw(st.sampled_from((*HALF_TYPES, *HALF_TYPES, DType.FP32)))
+    shapes = {"matrix": (m, width), "row": (1, width), "col": (m, 1)}
+    read = {
+        name: draw(operands(*shapes[kind], draw(st.sampled_from(tuple(DType))), batch))
+        for name, kind in graph.tensors.items()
+    }
+    stored = {
+        x.name: draw(operands(m, width, as_dtype(x.dtype) if x.dtype else draw(st.sampled_from(tuple(DType))), batch,
+                              output=True))
+        for x in graph.stores
+    }  # fmt: skip
+    scalars_there = tuple(x for x, kind in graph.numbers.items() if kind == "scalar" and draw(st.booleans()))
+    return graph, Problem(
+        m=m, n=n, k=k, batch=batch, a=draw(operands(m, k, ab, batch)), b=draw(operands(k, n, ab, batch)),
+        inputs=tuple(read.items()), outputs=tuple(stored.items()), device_scalars=scalars_there,
     )  # fmt: skip
 
 
@@ -67,8 +95,8 @@ def tiles() -> st.SearchStrategy[Tile]:
 _FIELDS = {
     "a_dtype": st.sampled_from(("fp16", "bf16", "fp32")),
     "b_dtype": st.sampled_from(("fp16", "bf16")),
-    "c_dtype": st.sampled_from(("fp16", "bf16", "fp32")),
-    "d_dtype": st.sampled_from(("fp16", "bf16", "fp32")),
+    "c_dtype": st.sampled_from(tuple(x.value for x in DType)),
+    "d_dtype": st.sampled_from(tuple(x.value for x in DType)),
     "acc_dtype": st.just("fp32"),
     "a_major": st.sampled_from(("k", "m")),
     "b_major": st.sampled_from(("n", "k")),
@@ -84,6 +112,7 @@ _FIELDS = {
     "b_load": st.sampled_from(LOADS),
     "store": st.sampled_from(STORES),
     "epilogue_stages": st.integers(1, 6),
+    "input_stages": st.integers(1, 8),
     "scheduler": st.sampled_from(SCHEDULERS),
     "raster": st.tuples(st.sampled_from(("m", "n")), st.integers(1, 64)),
     "sms": st.integers(1, 200),
@@ -111,4 +140,4 @@ def for_problem(spec: GemmSpec, problem: Problem) -> GemmSpec:
     return GemmSpec(**fields)
 
 
-__all__ = ["AUTO", "extents", "for_problem", "operands", "problems", "scalars", "specs", "tiles"]
+__all__ = ["AUTO", "extents", "for_problem", "fused_problems", "operands", "problems", "scalars", "specs", "tiles"]
