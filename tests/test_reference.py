@@ -182,8 +182,12 @@ def test_random_depends_on_place_seed_and_offset():
                     counter = tuple(torch.tensor(x % 2**32) for x in (col, row, batch, offset))
                     word = reference.philox(counter, (torch.tensor(seed % 2**32), torch.tensor(0)))[0]
                     assert got[batch, row, col].item() == (int(word) >> 8) / 2**24
-    first = reference.evaluate(graph, a[0], b, {"seed": 0, "offset": 0}, torch.float32)["d"]
-    assert first[0, 0].item() == (0x6627E8D5 >> 8) / 2**24
+        alone = reference.evaluate(graph, a[0], b, inputs, torch.float32)["d"]
+        assert torch.equal(alone, got[0])  # a product without a batch is the first
+    assert (
+        reference.evaluate(graph, a, b, {"seed": 0, "offset": 0}, torch.float32)["d"][0, 0, 0]
+        == (0x6627E8D5 >> 8) / 2**24
+    )
 
 
 def _uniform(acc, *, seed: epi.Integer, offset: epi.Integer):

@@ -45,13 +45,12 @@ def _term(node: Node, args: list[Term]) -> Term:
     if node.op == "acc":
         return node.value or "acc", _ATOM
     if node.op == "const":
-        return repr(node.value), _ATOM if node.value >= 0 else _UNARY
+        return repr(node.value), _ATOM
     if node.op in LEAVES:
         return node.value, _ATOM
     if node.op in _INFIX:
         symbol, binding = _INFIX[node.op]
-        left = _within(args[0], binding + (binding == 1))  # comparisons do not chain
-        return f"{left} {symbol} {_within(args[1], binding + 1)}", binding
+        return f"{_within(args[0], binding)} {symbol} {_within(args[1], binding + 1)}", binding
     if node.op in _PREFIX:
         return _PREFIX[node.op] + _within(args[0], _UNARY), _UNARY
     texts = [text for text, _ in args]

@@ -59,6 +59,35 @@ def test_results_as_inexact_as_a_gpus_keep_the_bound(graph, seed, batched, appro
     assert_outputs_close(rounded(graph, out), graph, a, b, inputs, approximate)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda t, r: t, lambda t, r: -t, lambda t, r: abs(t), lambda t, r: 50 * t, lambda t, r: t * r,
+        lambda t, r: r * t, lambda t, r: t / r, lambda t, r: r / (t + 2), lambda t, r: r - t, lambda t, r: t + r,
+        lambda t, r: epi.exp(9 * t), lambda t, r: epi.log(t + 2), lambda t, r: epi.sqrt(t + 2),
+        lambda t, r: epi.rsqrt(t + 2), lambda t, r: epi.erf(t), lambda t, r: epi.max(t, -5),
+        lambda t, r: epi.min(r, t), lambda t, r: epi.where(t > -5, t, r), lambda t, r: epi.where(r < -5, t, 2 * t),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_operands_error_is_carried_through_every_operation(function, sign):
+    """tanh off by nearly what it may keeps the bound of what is computed from it, off by four times breaks it."""
+
+    @epi.define
+    def graph(acc, *, row: epi.Row):
+        return function(epi.tanh(acc), row) + 0 * row
+
+    a, b, row = torch.tensor([[0.5], [-0.75], [1.5]]), torch.ones(1, 2), torch.tensor([40.0, 97.0])
+    exact = reference.OPERATIONS["tanh"]
+    for share, kept in ((0.98, True), (4.0, False)):
+        with pytest.MonkeyPatch.context() as patch:
+            factor = 1 + sign * share * epilogue_bounds.TANH
+            patch.setitem(reference.OPERATIONS, "tanh", lambda x, factor=factor: exact(x) * factor)
+            out = reference.evaluate(graph, a, b, {"row": row}, torch.float32)
+        limits = bound(graph, a, b, {"row": row}, {"d": torch.float32})["d"]
+        assert limits.wrong(out["d"]).any().item() is not kept
+
+
 @given(st.sampled_from(sorted({*epi.library.__all__} - {"linear_combination"})), st.integers(0, 9))
 def test_the_library_is_bound_everywhere_and_closely(name, seed):
     """On ordinary numbers no element is left free, and none may be off by more than 2 %."""
