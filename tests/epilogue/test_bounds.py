@@ -178,3 +178,10 @@ def test_nothing_is_demanded_only_where_errors_decide(function, free):
             assert limits.wrong(torch.full((1, 1), wrong)).item()
     both = bound(epi.define(lambda acc: epi.where(acc == 0.1, 1.0, 2.0)), a, b, {}, {"d": torch.float32})["d"]
     assert not both.wrong(torch.ones(1, 1)) and not both.wrong(2 * torch.ones(1, 1))
+
+
+def test_fp8_operands():
+    """Which torch cannot take the magnitude of."""
+    a, b = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((4, 3), (3, 5)))
+    out = reference.evaluate(epi.row_max(), a, b, {}, torch.float32)
+    assert_outputs_close(out, epi.row_max(), a, b, {})

@@ -67,7 +67,7 @@ def bound(graph: Graph, a, b, inputs: dict, out_dtypes: dict, approximate: bool 
     `approximate` is whether tanh and sigmoid may come from tanh.approx, rather than from exp.
     """
     accumulators = reference.products(graph, a, b, torch.float64)
-    magnitudes = reference.products(graph, a.abs().double(), b.abs().double(), torch.float64)
+    magnitudes = reference.products(graph, a.double().abs(), b.double().abs(), torch.float64)
     relative = STEP * (4 + a.shape[-1] ** 0.5)
     shape = next(iter(accumulators.values())).shape
 
