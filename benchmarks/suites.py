@@ -24,3 +24,14 @@ SUITES = {
             (8192, 8191, 8192), (8192, 8192, 8191), (1000, 1001, 1003), (127, 4099, 513), (2048, 50257, 768)],
     "small": [(n, n, n) for n in (64, 128, 256, 384, 512, 768)] + [(333, 777, 555), (1000, 1000, 1000)],
 }
+
+# Fused epilogues in bf16: (epilogue, beta, (M, N, K)), N that of B.
+EPILOGUES = [
+    ("bias_gelu_residual", 0.0, (8192, 4096, 1024)),
+    ("bias_gelu_residual", 0.0, (4096, 14336, 4096)),
+    ("bias_gelu_residual", 0.0, (8192, 8192, 8192)),
+    ("linear_combination", 0.5, (4096, 14336, 4096)),
+    ("linear_combination", 0.5, (8192, 4096, 1024)),
+    ("swiglu", 0.0, (4096, 2 * 28672, 8192)),                           # gate and up of Llama 3 70B's MLP
+    ("bias_quantize_fp8", 0.0, (4096, 14336, 4096)),
+]

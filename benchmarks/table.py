@@ -3,7 +3,8 @@
 
     python -m benchmarks.table [--check] [--readme README.md] [--results benchmarks/results]
 
-`<!-- benchmark:NAME -->` to `<!-- /benchmark:NAME -->` is replaced; NAME is "summary", "host", or a suite.
+`<!-- benchmark:NAME -->` to `<!-- /benchmark:NAME -->` is replaced; NAME is "summary", "host", or a suite,
+"epilogue" among them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import results
+from benchmarks import figures, results
 from benchmarks.results import Row
 from benchmarks.suites import SUITES
 
@@ -74,6 +75,28 @@ def suite_table(rows: list[Row]) -> list[str]:
     return markdown(["M×N×K", "dtype", "majors", "regime", "µs", "TFLOP/s", "cuBLAS µs", "× cuBLAS"], lines)
 
 
+def epilogue_table(rows: list[Row]) -> list[str]:
+    """Every fused epilogue: its time, and that of the others over it."""
+    lines = []
+    for (name, size), group in figures.by_case(rows).items():
+        if "cutegemm" not in group:
+            continue
+        us = {contender: row["us"] for contender, row in group.items()}
+        fused = us["cutegemm"]
+        others = ("torch_compile", "eager", "cublaslt" if "cublaslt" in us else "cublas")
+        lines.append(
+            [
+                name.replace("_", " "),
+                "×".join(map(str, size)),
+                f"{fused:.1f}",
+                f"**{fused / us['cutegemm_plain']:.2f}**" if "cutegemm_plain" in us else "",
+                *(f"{us[other] / fused:.2f}" if other in us else "" for other in others),
+            ]
+        )
+    head = ["epilogue", "M×N×K", "µs", "over the plain GEMM", "× torch.compile", "× eager", "× cuBLAS"]
+    return markdown(head, lines)
+
+
 def host_table(rows: list[Row]) -> list[str]:
     """Times on the CPU."""
     lines = []
@@ -82,6 +105,9 @@ def host_table(rows: list[Row]) -> list[str]:
         spread = f"{row['us_min'] * scale:.2f} to {row['us_max'] * scale:.2f}"
         lines.append([what, row["contender"], f"{row['us'] * scale:.2f} {unit}", spread])
     return markdown(["what", "who", "median", "least to greatest"], lines)
+
+
+TABLES = {"host": host_table, "epilogue": epilogue_table}  # of suites with a table of their own
 
 
 def render(name: str, documents: dict[str, Document]) -> str:
@@ -94,8 +120,9 @@ def render(name: str, documents: dict[str, Document]) -> str:
     Raises:
         ValueError: no such table, or no rows for it.
     """
-    if name not in ("summary", "host", *SUITES):
-        raise ValueError(f"table {name!r}: must be summary, host or a suite of {', '.join(SUITES)}")
+    if name not in ("summary", *TABLES, *SUITES):
+        suites = ", ".join([*SUITES, "epilogue"])
+        raise ValueError(f"table {name!r}: must be summary, host or a suite of {suites}")
     wanted: Callable[[Row], bool]
     wanted = (lambda row: row["suite"] in SUITES) if name == "summary" else (lambda row: row["suite"] == name)
     newest: dict[tuple, Row] = {}
@@ -107,7 +134,7 @@ def render(name: str, documents: dict[str, Document]) -> str:
     if not newest:
         raise ValueError(f"table {name!r}: no results file has rows for it")
     rows = list(newest.values())
-    table = {"summary": summary_table, "host": host_table}.get(name, suite_table)(rows)
+    table = summary_table(rows) if name == "summary" else TABLES.get(name, suite_table)(rows)
     used = [_source(path, documents[path]["environment"]) for path in dict.fromkeys(source.values())]
     return "\n".join([*table, "", "Measured: " + "; ".join(used) + ".", ""])
 

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speed of fused epilogues beside the plain GEMM, torch.compile, eager torch and cuBLAS.
+
+    python -m benchmarks.epilogue --out benchmarks/results/epilogue.json --commit HASH [--cases swiglu ...]
+
+Results are written after every problem; the same command goes on where an earlier one stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from benchmarks import environment, figures, fusions, gemm, inputs, results, timing
+from benchmarks.results import Case, Results, Row
+from benchmarks.suites import EPILOGUES
+from benchmarks.timing import Contender
+
+REASON_LINES = 3  # of an error's text
+Compiler = Callable[[Callable], Callable]
+Failures = list[tuple[str, str]]  # (contender, why)
+
+
+def max_autotune(function: Callable) -> Callable:
+    """torch.compile at its fastest; CUDA graphs are left to the timing, which puts every contender in one."""
+    return torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
+
+
+class Bench:
+    """Checks and times one fused problem after another.
+
+    Args:
+        regime: of timing.
+        sensors: of the GPU, read meanwhile.
+        compiler: of torch_compile's functions; None leaves that contender out.
+        console: told which epilogue the next rows are of.
+        device: what captures and times.
+        memory: torch's name of the device that holds the operands.
+    """
+
+    def __init__(
+        self,
+        regime: timing.Regime,
+        sensors: timing.Readable | None,
+        compiler: Compiler | None,
+        *,
+        console: Console,
+        device: timing.Device | None = None,
+        memory: str = "cuda",
+    ) -> None:
+        self._regime, self._sensors, self._compiler, self._console = regime, sensors, compiler, console
+        self._device = device or timing.Device()
+        self._memory = memory
+        self._compiled: dict[Case, Contender] = {}
+
+    def names(self, case: Case) -> list[str]:
+        """The contenders that are measured."""
+        left_out = fusions.COMPILED if self._compiler is None else None
+        return [name for name in fusions.names(case) if name != left_out]
+
+    def keys(self, case: Case) -> list[Row]:
+        """The key fields of the rows that measuring `case` gives."""
+        return [asdict(case) | {"contender": name, "regime": self._regime.name} for name in self.names(case)]
+
+    def compile(
+        self, cases: list[Case], *, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Let torch.compile compile and tune each case's function, until `seconds` have passed.
+
+        A failure is told when the case is measured.
+        """
+        start = clock()
+        for case in cases:
+            if fusions.COMPILED not in self.names(case) or clock() - start > seconds:
+                continue
+            began = clock()
+            (x,) = fusions.make_sets(case, self._memory, 1)
+            try:
+                self._make(fusions.COMPILED, case).call(x)
+            except Exception as error:
+                self._console.print(
+                    f"{case} {case.epilogue}: torch.compile failed: {_reason(error)}", markup=False
+                )
+            self._console.print(f"{case} {case.epilogue}: torch.compile took {clock() - began:.1f} s")
+
+    def measure(self, case: Case) -> tuple[list[Row], Failures]:
+        """Rows of the contenders that are right, and (epilogue and contender, why) of the others."""
+        self._console.print(f"{case.epilogue}, beta {case.beta}")
+        sets = fusions.make_sets(case, self._memory, inputs.set_count(case))
+        right, failures = [], []
+        for name in self.names(case):
+            try:
+                right.append(self._ready(name, case, sets[0]))
+            except Exception as error:  # whatever one contender dies of, the others are measured
+                failures.append((f"{case.epilogue} {name}", _reason(error)))
+        if not right:
+            return [], failures
+        times = timing.measure(right, sets, self._regime, device=self._device, sensors=self._sensors)
+        plans = {contender.name: contender.plan for contender in right}
+        rows = results.case_rows(
+            case, times, plans=plans, regime=self._regime.name, baseline=fusions.BASELINE
+        )
+        return rows, failures
+
+    def _ready(self, name: str, case: Case, x: fusions.Operands) -> Contender:
+        """A contender that is right and can be captured, all it compiles or loads on first use behind it."""
+        contender = self._make(name, case)
+        fusions.check(contender, case, x)
+        contender.call(x)
+        self._device.capture(lambda: contender.call(x))
+        return contender
+
+    def _make(self, name: str, case: Case) -> Contender:
+        if name != fusions.COMPILED:
+            return fusions.make(name, case)
+        if case not in self._compiled:
+            self._compiled[case] = fusions.make(name, case, self._compiler)
+        return self._compiled[case]
+
+
+def _reason(error: Exception) -> str:
+    """An error on one line: its beginning, as those of compilers run to pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' / '.join(lines[:REASON_LINES])}"
+
+
+def cases(names: list[str] | None = None) -> list[Case]:
+    """The suite's problems, or those of some epilogues."""
+    return [
+        Case(suite="epilogue", dtype="bf16", majors="kk", m=m, n=n, k=k, epilogue=name, beta=beta)
+        for name, beta, (m, n, k) in EPILOGUES
+        if names is None or name in names
+    ]
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.epilogue",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--cases", nargs="+", choices=tuple(fusions.FUSIONS), help="only these epilogues; default all")
+    add("--no-compile", action="store_true", help="without torch.compile")
+    add("--max-seconds", type=float, default=float("inf"), help="stop before a problem that would end later")
+    add("--out", type=Path, required=True, help="results file")
+    add("--commit", required=True, help="hash of the commit that is measured")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 1 when a contender failed or was wrong."""
+    args = parse(arguments)
+    console = Console(width=None if sys.stdout.isatty() else gemm.LOG_COLUMNS, soft_wrap=True)
+    sensors = environment.sensors()
+    out = Results(args.out, environment.record(args.commit, sensors))
+    if out.dropped:
+        console.print(f"{args.out}: {out.dropped} rows of another environment or other sources dropped")
+    compiler = None if args.no_compile else max_autotune
+    bench = Bench(timing.REGIMES["sustained"], sensors, compiler, console=console)
+    todo, start = cases(args.cases), time.monotonic()
+    bench.compile([case for case in todo if not out.has(bench.keys(case))], seconds=args.max_seconds)
+    left = args.max_seconds - (time.monotonic() - start)
+    outcome = gemm.run(todo, bench, out, max_seconds=left, console=console)
+    console.print(figures.table(out.rows))
+    console.print(f"measured {outcome.measured}, already there {outcome.skipped}, left {outcome.left}")
+    for what, why in outcome.failures:
+        console.print(f"NOT TIMED {what}: {why}", markup=False)
+    return 1 if outcome.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

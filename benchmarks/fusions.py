@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused epilogues to measure: what each computes, written in torch, who computes it, and whether they are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import cutegemm
+from benchmarks import contenders, correctness, inputs
+from benchmarks.correctness import WrongResult
+from benchmarks.inputs import InputSet
+from benchmarks.results import Case
+from benchmarks.timing import Contender
+from cutegemm import Gemm, GemmSpec
+from cutegemm import epilogue as epi
+
+FUSED, PLAIN, COMPILED = "cutegemm", "cutegemm_plain", "torch_compile"
+BASELINE = PLAIN
+E4M3 = torch.float8_e4m3fn
+E4M3_MAX = 448.0
+SCALE = E4M3_MAX / 8  # acc + bias has variance 2: 8 is beyond its largest of 2**26 draws
+
+# On |D - reference| / |reference| in the Frobenius norm. e4m3 has a unit roundoff of 2**-4; the reference is
+# rounded too, so that only elements differ which another rounding moved over a boundary.
+BOUND = correctness.FROBENIUS_BOUND | {E4M3: 2**-5}
+ELEMENT_FACTOR = 8  # an element may err by so many bounds times (its magnitude + the root mean square)
+
+Outputs = tuple[torch.Tensor, ...]  # D, then reductions
+Tensors = dict[str, Any]  # what an epilogue reads, by name
+
+
+def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The plain product; here and below x is (M, K) and w (N, K), as a Linear holds it."""
+    return F.linear(x, w)
+
+
+def bias_gelu_residual(x, w, *, bias, residual) -> torch.Tensor:
+    """gelu(x w^T + bias) + residual, gelu by tanh."""
+    return F.gelu(F.linear(x, w, bias), approximate="tanh") + residual
+
+
+def linear_combination(x, w, *, c, beta: float) -> torch.Tensor:
+    """x w^T + beta c. torch copies c to the new D, then lets cuBLAS add to it."""
+    return torch.addmm(c, x, w.T, beta=beta)
+
+
+def swiglu(x, w) -> torch.Tensor:
+    """silu(gate) * up of [gate | up] = x w^T."""
+    gate, up = F.linear(x, w).chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def bias_quantize_fp8(x, w, *, bias, scale) -> Outputs:
+    """e4m3(h * scale), saturating, and the largest magnitude of h = x w^T + bias."""
+    h = F.linear(x, w, bias)
+    return (h.float() * scale).clamp(-E4M3_MAX, E4M3_MAX).to(E4M3), h.abs().amax()
+
+
+def _cublaslt(x: torch.Tensor, w: torch.Tensor, *, bias, residual) -> torch.Tensor:
+    """`bias_gelu_residual` by cuBLASLt, which fuses bias and gelu, and a second launch."""
+    return torch._addmm_activation(bias, x, w.T, use_gelu=True) + residual
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fusion:
+    """One epilogue.
+
+    Attributes:
+        formula: what it computes: (x, w, **tensors) -> D or (D, reductions...).
+        graph: cutegemm's epilogue; None is the plain spec, which reads c and beta.
+        reads: kinds of the tensors it reads, by name: "row", "matrix" or "scalar".
+        outputs: dtypes by name, D first; None is that of A.
+        gated: D has half of B's columns.
+        peers: the other contenders, (x, w, **tensors) -> outputs; a peer whose name is in `WITHOUT` reads nothing.
+    """
+
+    formula: Callable[..., Any]
+    graph: Callable[[], epi.Graph] | None = None
+    reads: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, torch.dtype | None] = field(default_factory=lambda: {"d": None})
+    gated: bool = False
+    peers: dict[str, Callable[..., Any]] = field(default_factory=dict)
+
+
+WITHOUT = (PLAIN, "cublas_plain")  # contenders that only multiply
+FUSIONS = {
+    "bias_gelu_residual": Fusion(
+        formula=bias_gelu_residual,
+        graph=lambda: epi.bias_act_residual("gelu"),
+        reads={"bias": "row", "residual": "matrix"},
+        peers={
+            COMPILED: bias_gelu_residual,
+            "eager": bias_gelu_residual,
+            "cublaslt": _cublaslt,
+            "cublas_plain": product,
+        },
+    ),
+    "linear_combination": Fusion(
+        formula=linear_combination,
+        reads={"c": "matrix"},
+        peers={"cublas": linear_combination, "cublas_plain": product},
+    ),
+    "swiglu": Fusion(
+        formula=swiglu,
+        graph=lambda: epi.swiglu(layout="halves"),
+        gated=True,
+        peers={COMPILED: swiglu, "eager": swiglu},
+    ),
+    "bias_quantize_fp8": Fusion(
+        formula=bias_quantize_fp8,
+        graph=lambda: epi.bias_quantize_fp8(),
+        reads={"bias": "row", "scale": "scalar"},
+        outputs={"d": E4M3, "amax": torch.float32},
+        peers={COMPILED: bias_quantize_fp8, "eager": bias_quantize_fp8},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Operands:
+    """One input set.
+
+    Attributes:
+        plain: A, B and the (M, N) output of the plain product.
+        tensors: what the epilogue reads.
+        out: where cutegemm's fused run writes.
+        results: of each contender the outputs of its last call on this set: kept, so that outputs which torch
+            allocates rotate with the sets, too.
+    """
+
+    plain: InputSet
+    tensors: Tensors
+    out: dict[str, torch.Tensor]
+    results: dict[str, Outputs] = field(default_factory=dict)
+
+
+def make_sets(case: Case, device: str, count: int) -> list[Operands]:
+    """Draw operands from normal distributions: B's variance is 1 / K, so that of A @ B is 1, as is all else's."""
+    fusion = FUSIONS[case.epilogue]
+    cols = case.n // 2 if fusion.gated else case.n
+    shapes = {"matrix": (case.m, cols), "row": (cols,)}
+    dtype = inputs.DTYPES[case.dtype]
+    generator = torch.Generator(device).manual_seed(1)
+
+    def draw(kind: str) -> torch.Tensor:
+        if kind == "scalar":
+            return torch.tensor(SCALE, device=device)
+        return torch.randn(shapes[kind], generator=generator, device=device, dtype=dtype)
+
+    def output(name: str, kind: torch.dtype | None) -> torch.Tensor:
+        return torch.empty(shapes["matrix"] if name == "d" else (), dtype=kind or dtype, device=device)
+
+    sets = []
+    for plain in inputs.make_sets(case, device, count):
+        plain.b.mul_(case.k**-0.5)
+        tensors: Tensors = {name: draw(kind) for name, kind in fusion.reads.items()}
+        if case.beta:
+            tensors["beta"] = case.beta
+        sets.append(Operands(plain, tensors, {k: output(k, v) for k, v in fusion.outputs.items()}))
+    return sets
+
+
+def names(case: Case) -> tuple[str, ...]:
+    """The contenders of a case."""
+    return (FUSED, PLAIN, *FUSIONS[case.epilogue].peers)
+
+
+def make(name: str, case: Case, compiler: Callable[[Callable], Callable] | None = None) -> Contender:
+    """A contender, which leaves its outputs in `Operands.results`; `compiler` makes torch_compile's function.
+
+    Raises:
+        GemmError: cutegemm refuses the problem.
+    """
+    plan = None
+    if name in (FUSED, PLAIN):
+        gemm = _gemm(case, fused=name == FUSED)
+        plan, solve = contenders.plan_label(gemm.plan), _ours(gemm, case, name)
+    else:
+        solve = _theirs(FUSIONS[case.epilogue].peers[name], name, compiler)
+
+    def call(x: Operands) -> None:
+        outputs = solve(x)
+        x.results[name] = outputs if isinstance(outputs, tuple) else (outputs,)
+
+    return Contender(name, call, plan)
+
+
+def _gemm(case: Case, *, fused: bool) -> Gemm:
+    """cutegemm's kernels for a case, everything left to its planner."""
+    make_graph = FUSIONS[case.epilogue].graph if fused else None
+    graph = make_graph() if make_graph else None
+    reads_c = fused and graph is None
+    problem = cutegemm.problem(
+        case.m, case.n, case.k, dtype=case.dtype, majors=case.majors, epilogue=graph,
+        c_dtype=case.dtype if reads_c else None,
+    )  # fmt: skip
+    return Gemm(GemmSpec() if graph is None else GemmSpec(epilogue=graph), problem)
+
+
+def _ours(gemm: Gemm, case: Case, name: str) -> Callable[[Operands], Any]:
+    if name == PLAIN:
+        return lambda x: gemm.run(x.plain.a, x.plain.b, out=x.plain.out)
+    several = FUSIONS[case.epilogue].graph is not None
+
+    def solve(x: Operands) -> Outputs:
+        gemm.run(x.plain.a, x.plain.b, out=x.out if several else x.out["d"], **x.tensors)
+        return tuple(x.out.values())
+
+    return solve
+
+
+def _theirs(function: Callable, name: str, compiler: Callable | None) -> Callable[[Operands], Any]:
+    if name == COMPILED:
+        function = compiler(function)
+    if name in WITHOUT:
+        return lambda x: function(x.plain.a, x.plain.b.T)
+    return lambda x: function(x.plain.a, x.plain.b.T, **x.tensors)
+
+
+def check(contender: Contender, case: Case, x: Operands) -> None:
+    """Poison what is written, run once, compare sampled rows and columns with fp64, reductions with fp32.
+
+    Raises:
+        WrongResult: an element is not finite or an error exceeds its bound.
+    """
+    for out in (x.plain.out, *x.out.values()):
+        out.copy_(torch.full_like(out, float("nan"), dtype=torch.float32))
+    x.results.clear()
+    contender.call(x)
+    d, *reductions = x.results[contender.name]
+    fusion = FUSIONS[case.epilogue]
+    formula, tensors = (product, {}) if contender.name in WITHOUT else (fusion.formula, x.tensors)
+    if not bool(torch.isfinite(d.float()).all()):
+        raise WrongResult("elements of D are not finite (before the call all are NaN)")
+    a, w = x.plain.a, x.plain.b.T
+    rows, cols = (torch.linspace(0, size - 1, correctness.SAMPLES).long().to(d.device) for size in d.shape)
+    halves = torch.cat([cols, cols + d.shape[1]]) if d.shape[1] < w.shape[0] else cols
+    by_rows = formula(a[rows].double(), w.double(), **_slice(tensors, rows=rows))
+    by_cols = formula(a.double(), w[halves].double(), **_slice(tensors, cols=cols))
+    _compare("rows of D", d[rows], _first(by_rows), d.dtype)
+    _compare("columns of D", d[:, cols], _first(by_cols), d.dtype)
+    if reductions:
+        whole = formula(a.float(), w.float(), **_slice(tensors, to=torch.float32))
+        for name, got, want in zip(list(fusion.outputs)[1:], reductions, whole[1:], strict=True):
+            _compare(name, got, want, inputs.DTYPES[case.dtype])
+
+
+def _slice(tensors: Tensors, rows=slice(None), cols=slice(None), to=torch.float64) -> Tensors:
+    """What sampled rows or columns of D read, in a wider type; scalars as they are."""
+
+    def take(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.ndim:
+            return x
+        return (x[cols] if x.ndim == 1 else x[rows][:, cols]).to(to)
+
+    return {name: take(x) for name, x in tensors.items()}
+
+
+def _first(outputs: Any) -> torch.Tensor:
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def _compare(what: str, got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
+    """Hold a relative Frobenius error, and every element's, under the bounds for `dtype`."""
+    got, want, bound = got.double(), want.double(), BOUND[dtype]
+    difference = got - want
+    error = float(difference.norm() / want.norm())
+    if not error <= bound:
+        raise WrongResult(f"relative Frobenius error {error:.2e} of {what}: must be at most {bound:.2e}")
+    element = float((difference.abs() / (want.abs() + want.square().mean().sqrt())).max())
+    if not element <= ELEMENT_FACTOR * bound:
+        raise WrongResult(
+            f"an element of {what} errs by {element:.2e} of its magnitude and the root mean square: must be at "
+            f"most {ELEMENT_FACTOR * bound:.2e}"
+        )

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused epilogues in torch and in cutegemm: every contender is right, and what is wrong is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import fusions
+from benchmarks.correctness import WrongResult
+from benchmarks.timing import Contender
+from tests.support.fused_cases import OF, SMALL
+
+CONTENDERS = [(case, name) for case in SMALL for name in fusions.names(case)]
+
+
+def label(value) -> str:
+    """The name of a parameter."""
+    return value.epilogue if hasattr(value, "epilogue") else str(value)
+
+
+@pytest.mark.parametrize(("case", "name"), CONTENDERS, ids=label)
+def test_contender_is_right(case, name):
+    """Every contender computes its formula on both input sets, in the outputs' types and shapes."""
+    contender = fusions.make(name, case, lambda function: function)
+    for x in fusions.make_sets(case, "cpu", 2):
+        fusions.check(contender, case, x)
+        d, *reductions = x.results[name]
+        plain = name in fusions.WITHOUT
+        assert d.shape == (case.m, case.n // 2 if case.epilogue == "swiglu" and not plain else case.n)
+        fp8 = case.epilogue == "bias_quantize_fp8" and not plain
+        assert d.dtype == (torch.float8_e4m3fn if fp8 else torch.bfloat16)
+        assert [r.shape for r in reductions] == [()] * fp8
+
+
+def test_only_cutegemm_names_its_plan():
+    """A fused plan's label has its launches and tile; torch tells none."""
+    case = OF["bias_quantize_fp8"]
+    ours = fusions.make("cutegemm", replace(case, m=4096, n=14336, k=4096))
+    assert ours.plan.startswith("gemm -> finish amax, warp_specialized, tile ")
+    assert fusions.make("eager", case).plan is None
+
+
+def test_planned_problem_reads_c():
+    """The label of the linear combination is of a plan that reads C, the plain contender's of one without."""
+    case = OF["linear_combination"]
+    assert fusions._gemm(case, fused=True).plan.problem.c is not None
+    assert fusions._gemm(case, fused=False).plan.problem.c is None
+
+
+def _without(case, name):
+    """The case's formula computed as if what it reads called `name` were zero."""
+
+    def solve(x):
+        return fusions.FUSIONS[case.epilogue].formula(
+            x.plain.a, x.plain.b.T, **(x.tensors | {name: torch.zeros_like(x.tensors[name])})
+        )
+
+    return solve
+
+
+def _swapped(x):
+    up, gate = (x.plain.a @ x.plain.b).chunk(2, -1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def _amax_of_d(x):
+    d, amax = fusions.bias_quantize_fp8(x.plain.a, x.plain.b.T, **x.tensors)
+    return d, amax * 1.05
+
+
+def _a_column_late(x):
+    d = fusions.product(x.plain.a, x.plain.b.T)
+    d[:, -1] = d[:, 0]
+    return d
+
+
+WRONG = [
+    ("bias_gelu_residual", _without(OF["bias_gelu_residual"], "bias"), "of rows of D"),
+    ("bias_gelu_residual", _without(OF["bias_gelu_residual"], "residual"), "of rows of D"),
+    ("linear_combination", _without(OF["linear_combination"], "c"), "of rows of D"),
+    ("swiglu", _swapped, "of rows of D"),
+    ("bias_quantize_fp8", _without(OF["bias_quantize_fp8"], "bias"), "of rows of D"),
+    ("bias_quantize_fp8", _amax_of_d, "of amax"),
+    ("swiglu", lambda x: x.out["d"], "not finite"),
+    ("bias_quantize_fp8", lambda x: tuple(x.out.values()), "not finite"),
+]
+
+
+@pytest.mark.parametrize(("name", "solve", "message"), WRONG)
+def test_wrong_result_is_refused(name, solve, message):
+    """An input left out, halves swapped, a wrong reduction and an unwritten D each fail the check."""
+    case = OF[name]
+
+    def call(x):
+        outputs = solve(x)
+        x.results["eager"] = outputs if isinstance(outputs, tuple) else (outputs,)
+
+    (x,) = fusions.make_sets(case, "cpu", 1)
+    with pytest.raises(WrongResult, match=message):
+        fusions.check(Contender("eager", call), case, x)
+
+
+def test_plain_contender_is_held_to_the_product():
+    """A plain contender with one wrong column fails, and one that applies the epilogue fails."""
+    case = OF["bias_gelu_residual"]
+    (x,) = fusions.make_sets(case, "cpu", 1)
+    for solve in (_a_column_late, lambda x: fusions.bias_gelu_residual(x.plain.a, x.plain.b.T, **x.tensors)):
+        contender = Contender("cutegemm_plain", lambda x: x.results.update(cutegemm_plain=(solve(x),)))  # noqa: B023
+        with pytest.raises(WrongResult):
+            fusions.check(contender, case, x)
