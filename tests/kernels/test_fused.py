@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused epilogues in the compiled kernels, against the torch reference within a derived bound.
+
+Every test runs the kernels on the emulator and, where there is one, on a Hopper GPU.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutegemm import GemmSpec, Tile
+from cutegemm import epilogue as epi
+from cutegemm.build import Gemm, representative
+from cutegemm.results import Partial
+from tests.support.epilogues import assert_outputs_close, graphs, random_inputs
+from tests.support.memory import Layout
+
+BF16, FP32 = torch.bfloat16, torch.float32
+SCHEDULES = {
+    "cooperative": {"tile": Tile(128, 64, 32)},
+    "pingpong": {"tile": Tile(64, 64, 32)},
+    "multistage": {"tile": Tile(64, 64, 32)},
+    "simt": {},
+}
+LIBRARY = {
+    "linear_combination": epi.linear_combination(True),
+    "bias": epi.bias(),
+    "bias_act relu": epi.bias_act("relu"),
+    "bias_act silu": epi.bias_act("silu"),
+    "bias_act_residual gelu": epi.bias_act_residual("gelu"),
+    "dropout_residual": epi.dropout_residual(0.25),
+    "swiglu halves": epi.swiglu("halves"),
+    "geglu interleaved": epi.geglu("interleaved"),
+    "reglu halves": epi.reglu("halves"),
+    "scaled row": epi.scaled("row"),
+    "scaled column": epi.scaled("column"),
+    "bias_quantize_fp8": epi.bias_quantize_fp8(),
+    "rms_partial": epi.rms_partial(),
+    "rms_apply": epi.rms_apply(),
+    "softmax_partials": epi.softmax_partials(),
+    "softmax_apply": epi.softmax_apply(),
+    "row_max": epi.row_max(),
+    "col_max": epi.col_max(),
+    "cross_entropy_partials": epi.cross_entropy_partials(),
+    "gradient of swiglu": epi.backward(epi.swiglu("halves")),
+    "gradient of bias_act": epi.backward(epi.bias_act("gelu")),
+}
+SHAPES = ((70, 88, 40), (131, 66, 35))  # TMA addresses everything; nothing
+
+
+@pytest.fixture(params=["emulator", pytest.param("gpu", marks=pytest.mark.gpu)])
+def backend(request):
+    """Where the kernels run."""
+    return request.param
+
+
+def gemm_of(graph, schedule="cooperative", **fields) -> Gemm:
+    """A Gemm with a small tile; nothing is compiled yet."""
+    spec = GemmSpec(epilogue=graph, schedule=schedule, **(SCHEDULES[schedule] | fields))
+    return Gemm(spec, representative(spec))
+
+
+def operands(graph, shape, backend, batch=None, dtypes=(BF16, FP32), seed=0):
+    """(a, b, inputs) for D's width n: B has twice as many columns if the graph is gated."""
+    m, n, k = shape
+    device = "cuda" if backend == "gpu" else "cpu"
+    generator = torch.Generator(device).manual_seed(seed + m + n + k)
+    lead = () if batch is None else (batch,)
+    wide = 2 * n if graph.gated else n
+    a = torch.randn((*lead, m, k), generator=generator, device=device).to(BF16)
+    b = torch.randn((*lead, k, wide), generator=generator, device=device).to(BF16)
+    return a, b, random_inputs(graph, (*lead, m, n), generator, dtypes)
+
+
+def results(out) -> dict:
+    """A run's outputs by name, partial ones finished."""
+    named = {"d": out} if isinstance(out, torch.Tensor) else vars(out)
+    return {name: x.finish() if isinstance(x, Partial) else x for name, x in named.items()}
+
+
+def check(gemm, shape, backend, batch=None, dtypes=(BF16, FP32), seed=0):
+    """Run and compare with the reference."""
+    graph = gemm.spec.epilogue
+    a, b, inputs = operands(graph, shape, backend, batch, dtypes, seed)
+    got = gemm.run(a, b, backend=backend, **inputs)
+    assert_outputs_close(results(got), graph, a, b, inputs)
+    return got
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", LIBRARY)
+def test_every_ready_epilogue_on_every_schedule(name, schedule, backend):
+    """The library's epilogues give what torch gives, at aligned and at odd extents."""
+    gemm = gemm_of(LIBRARY[name], schedule)
+    for shape in SHAPES if backend == "gpu" else SHAPES[:1] if schedule != "cooperative" else SHAPES:
+        check(gemm, shape, backend)
+
+
+@pytest.mark.gpu
+@settings(max_examples=40)
+@given(graph=graphs(gated="any"), schedule=st.sampled_from(sorted(SCHEDULES)), shape=st.sampled_from(SHAPES))
+def test_random_graphs_on_the_gpu(graph, schedule, shape):
+    """Whatever expression is drawn, the kernel computes it."""
+    check(gemm_of(graph, schedule), shape, "gpu")
+
+
+@settings(max_examples=12)
+@given(graph=graphs(gated="any"), schedule=st.sampled_from(sorted(SCHEDULES)), shape=st.sampled_from(SHAPES))
+def test_random_graphs(graph, schedule, shape):
+    """Whatever expression is drawn, the kernel computes it."""
+    check(gemm_of(graph, schedule), shape, "emulator")
+
+
+@epi.define
+def everything(acc, *, bias: epi.Row, scale: epi.Col, residual: epi.Matrix, factor: epi.Scalar):
+    h = epi.tanh(acc * factor + bias) * scale
+    return epi.Output(
+        d=h + residual, pre=epi.Store(h, dtype="fp32", major="m"), low=epi.Store(h, dtype="fp8"), top=epi.AbsMax(h),
+        rows=epi.Sum(h, axis=1), columns=epi.SumSquares(h, axis=0), lse=epi.LogSumExp(h, axis=1),
+        parts=epi.Max(h, axis=0, partial=True),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_batches_and_shapes_around_the_tile(schedule, backend):
+    """Several outputs and reductions at once, batched or not, at the tile's edges."""
+    gemm = gemm_of(everything, schedule)
+    for shape, batch in (((64, 64, 32), None), ((65, 63, 33), None), ((128, 72, 64), 2), ((1, 8, 8), None)):
+        check(gemm, shape, backend, batch)
+
+
+FIELDS = {
+    "clusters": {"tile": Tile(128, 64, 32), "cluster": (2, 1)},
+    "store staged": {"tile": Tile(64, 64, 32), "store": "staged"},
+    "store direct": {"tile": Tile(64, 64, 32), "store": "direct"},
+    "three consumers": {"tile": Tile(192, 48, 32), "consumers": 3},
+    "two passes": {"tile": Tile(256, 64, 32)},
+    "one piece ahead": {"tile": Tile(64, 128, 32), "input_stages": 1, "epilogue_stages": 1},
+    "gathered": {"tile": Tile(64, 64, 32), "a_load": "gather"},
+    "a CTA per tile": {"tile": Tile(64, 64, 32), "scheduler": "per_tile"},
+    "few SMs": {"tile": Tile(64, 64, 32), "sms": 2},
+}
+
+
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+def test_every_way_in_and_out(fields, backend):
+    """Stores, clusters, passes, buffers and schedulers do not change the results."""
+    check(gemm_of(everything, **fields), (200, 136, 72), backend)
+
+
+@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+@pytest.mark.parametrize("major", ["n", "k"])
+def test_gated_pairs_of_either_major(layout, major, backend):
+    """Both layouts of gate and up, whichever axis of B has unit stride; odd widths too."""
+    graph = epi.swiglu(layout)
+    gemm = gemm_of(graph)
+    for shape in ((70, 72, 40), (70, 37, 40)):
+        a, b, inputs = operands(graph, shape, backend)
+        b = b if major == "n" else b.t().contiguous().t()
+        got = gemm.run(a, b, backend=backend, **inputs)
+        assert_outputs_close(results(got), graph, a, b, inputs)
+
+
+def test_not_a_number_and_infinity_pass_through(backend):
+    """They reach the outputs that torch lets them reach, and no other row or column."""
+    graph = epi.bias_act_residual("relu")
+    gemm = gemm_of(graph)
+    a, b, inputs = operands(graph, (70, 88, 40), backend)
+    a[5, 9], b[11, 13], inputs["bias"][17], inputs["residual"][40, 3] = torch.nan, torch.inf, -torch.inf, torch.nan
+    got = gemm.run(a, b, backend=backend, **inputs)
+    expected = torch.relu(a.float() @ b.float() + inputs["bias"].float()) + inputs["residual"].float()
+    assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.isinf(), expected.isinf())
+    assert int(got.isnan().sum()) >= 88
+
+
+@epi.define
+def mask(acc, *, seed: epi.Integer, offset: epi.Integer):
+    return acc * 0.0 + epi.random(seed, offset)
+
+
+def test_dropout_depends_on_seed_offset_row_and_column_alone(backend):
+    """The same numbers from every schedule and tile, others for another seed or offset; even in [0, 1)."""
+    a, b, _ = operands(mask, (150, 136, 40), backend)
+    runs = [
+        gemm_of(mask, schedule, d_dtype="fp32").run(a, b, seed=7, offset=3, backend=backend) for schedule in SCHEDULES
+    ]
+    for other in runs[1:]:
+        assert torch.equal(runs[0], other)
+    assert not torch.equal(runs[0], gemm_of(mask, d_dtype="fp32").run(a, b, seed=8, offset=3, backend=backend))
+    assert not torch.equal(runs[0], gemm_of(mask, d_dtype="fp32").run(a, b, seed=7, offset=4, backend=backend))
+    assert 0 <= runs[0].min() and runs[0].max() < 1 and abs(runs[0].mean().item() - 0.5) < 0.01
+    assert len(runs[0].unique()) > 0.99 * runs[0].numel()
+
+
+def test_reductions_are_reproducible(backend):
+    """Two runs agree to the last bit."""
+    gemm = gemm_of(everything)
+    a, b, inputs = operands(everything, (200, 136, 72), backend)
+    first, second = (results(gemm.run(a, b, backend=backend, **inputs)) for _ in range(2))
+    for name, x in first.items():
+        assert torch.equal(x.float(), second[name].float()), name
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 8), (5, 0, 8), (5, 8, 0)])
+def test_empty_extents(shape, backend):
+    """Reductions over nothing have their neutral value; without K the product is zero."""
+    graph = dataclasses.replace(everything, outputs=tuple(x for x in everything.outputs if not x.partial))
+    check(gemm_of(graph), shape, backend)
+
+
+def test_outputs_given_in_place_and_strided(backend):
+    """Outputs go where they are told, residual and D may be one tensor, and nothing else is written."""
+    graph = epi.bias_act_residual("gelu")
+    gemm = gemm_of(graph)
+    a, b, inputs = operands(graph, (70, 88, 40), backend, dtypes=(BF16,))
+    expected = gemm.run(a, b, backend=backend, **inputs)
+    odd = Layout(aligned=False).make((70, 88), BF16, str(a.device))
+    assert gemm.run(a, b, out=odd.view, backend=backend, **inputs) is odd.view
+    assert torch.equal(odd.view, expected) and odd.untouched()
+    same = inputs["residual"]
+    gemm.run(a, b, out=same, backend=backend, **inputs)
+    assert torch.equal(same, expected)
+
+
+def test_a_scalar_may_lie_in_device_memory(backend):
+    """A 0-d tensor gives what its number gives, and is read when the kernel runs."""
+    graph = epi.scaled("tensor")
+    gemm = gemm_of(graph)
+    a, b, inputs = operands(graph, (70, 88, 40), backend)
+    name = next(iter(graph.numbers))
+    number = torch.tensor(0.75, device=a.device)
+    for value in (0.75, -2.0):
+        number.fill_(value)
+        assert torch.equal(
+            gemm.run(a, b, backend=backend, **(inputs | {name: number})),
+            gemm.run(a, b, backend=backend, **(inputs | {name: value})),
+        )
