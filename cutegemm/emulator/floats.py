@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cutegemm.emulator.values import FLOAT, ND, SINT, UINT
+from cutegemm.emulator.values import FLOAT, ND, UINT
 
 _TINY32 = np.float64(2.0**-126)  # smallest normal fp32
 
@@ -186,28 +186,6 @@ APPROXIMATE = {
 def unary(name, x):
     """A special function: computed in fp64, rounded once to the operand's type."""
     return APPROXIMATE[name](np.asarray(x, np.float64)).astype(x.dtype)[()]
-
-
-def to_integer(x, width, signed, mode, reg_bits):
-    """cvt to an integer: rounded as `mode` (rni, rzi, rmi, rpi), clamped, NaN to 0 (9.7.9.22)."""
-    rounded = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode](
-        np.asarray(x, np.float64)
-    )
-    low, high = (-(1 << width - 1), (1 << width - 1) - 1) if signed else (0, (1 << width) - 1)
-    inside = np.clip(np.where(np.isnan(rounded), 0.0, rounded), float(low), float(high))
-    flat = [min(max(int(v), low), high) for v in np.atleast_1d(inside)]
-    if rounded.ndim == 0:
-        return flat[0] & ((1 << reg_bits) - 1)
-    return np.array([v & ((1 << reg_bits) - 1) for v in flat], UINT[reg_bits])
-
-
-def from_integer(x, width, signed, kind):
-    """cvt from an integer to fp16/fp32/fp64, nearest even, rounded once."""
-    if x.__class__ is not ND:
-        x = (x ^ (1 << width - 1)) - (1 << width - 1) if signed else x
-        return kind(np.int64(x) if signed else np.uint64(x))
-    x = x.astype(UINT[width])
-    return (x.view(SINT[width]) if signed else x).astype(kind)
 
 
 def float_type(name):

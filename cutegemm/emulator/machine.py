@@ -158,6 +158,7 @@ class Device:
             EmulatorError: a fault, with PTX line and thread; a deadlock, with who waits for what.
         """
         waiting = deque(self._cluster_origins())
+        self.clusters = len(waiting)
         running: list[Cluster] = []
         resident = max(1, self.options.resident_ctas // int(np.prod(self.cluster)))
         if self.policy == "random":
@@ -185,7 +186,8 @@ class Device:
                 idle += 1
                 self.timed_out = True
                 if idle > STUCK_ROUNDS:
-                    raise EmulatorError(deadlock(self, [g for c in running for g in c.live]))
+                    groups = [g for c in running for g in c.live]
+                    raise EmulatorError(deadlock(self, groups, len(waiting)))
             self._check_time()
 
     def _cluster_origins(self):
@@ -282,30 +284,35 @@ class Device:
 
     # ---- meters; replaced by the meter when one is attached
 
-    def count_load(self, group, tensor_map, copies: int) -> None:
-        """A tensor load was issued."""
+    def count_load(self, group, tensor, reach, copies: int) -> None:
+        """A tensor load was issued; `reach` is the part inside the tensor (`Tensor.reach`)."""
         if self.meter is not None:
-            self.meter.tensor_load(group, tensor_map, copies)
+            self.meter.tensor_load(group, tensor, reach, copies)
 
-    def count_store(self, group, tensor_map) -> None:
+    def count_store(self, group, tensor, reach) -> None:
         """A tensor store was issued."""
         if self.meter is not None:
-            self.meter.tensor_store(group, tensor_map)
+            self.meter.tensor_store(group, tensor, reach)
+
+    def count_bulk(self, region, start: int, size: int, write: bool, copies: int) -> None:
+        """A bulk copy of bytes in a row of global memory was issued."""
+        if self.meter is not None:
+            self.meter.bulk(region, start, size, write, copies)
 
     def count_wgmma(self, group, form) -> None:
         """A wgmma was issued."""
         if self.meter is not None:
             self.meter.wgmma(group, form)
 
-    def observe(self, group, m, region, offset, size, write, space, strong=False) -> None:
-        """A plain (or strong: volatile, relaxed, acquire, release) access is about to happen."""
+    def observe(self, group, m, region, offset, size, write, space, strong="") -> None:
+        """An access is about to happen: a plain one, or a strong one (relaxed, acquire, release, acq_rel)."""
         for observer in self.observers:
             observer.access(group, m, region, offset, size, write, space, strong)
 
-    def observe_atomic(self, group, lane, region, offset, size) -> None:
-        """An atomic operation happened."""
+    def observe_atomic(self, group, lane, region, offset, size, order: str) -> None:
+        """An atomic operation of one lane happened."""
         for observer in self.observers:
-            observer.atomic(group, lane, region, offset, size)
+            observer.atomic(group, lane, region, offset, size, order)
 
     # ---- where it is
 

@@ -79,20 +79,25 @@ class Meter:
         cost.units += units
         cost.ideal += ideal
 
-    def atomic(self, group, lane, region, offset, size) -> None:
+    def atomic(self, group, lane, region, offset, size, order) -> None:
         """One lane's atomic operation."""
         self.totals["atomic_operations"] += 1
 
-    def tensor_load(self, group, tensor_map, copies: int) -> None:
+    def tensor_load(self, group, tensor, reach, copies: int) -> None:
         """A tensor load: bytes from L2 once, into `copies` CTAs."""
+        tensor_map = tensor.map
         self.totals["tma_loads"] += 1
         self.totals["tma_load_bytes"] += tensor_map.box_bytes
         self.totals["tma_multicast_saved_bytes"] += tensor_map.box_bytes * (copies - 1)
 
-    def tensor_store(self, group, tensor_map) -> None:
+    def tensor_store(self, group, tensor, reach) -> None:
         """A tensor store."""
         self.totals["tma_stores"] += 1
-        self.totals["tma_store_bytes"] += tensor_map.box_bytes
+        self.totals["tma_store_bytes"] += tensor.map.box_bytes
+
+    def bulk(self, region, start: int, size: int, write: bool, copies: int) -> None:
+        """A bulk copy between shared memory and bytes in a row of global memory."""
+        self.totals["bulk_store_bytes" if write else "bulk_load_bytes"] += size
 
     def wgmma(self, group, form) -> None:
         """A wgmma, counted once per warpgroup (each warp does a quarter)."""
