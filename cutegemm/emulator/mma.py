@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warp-level matrix instructions: ldmatrix, stmatrix, mma.sync, wmma.
 
-Sums are formed in fp32 by NumPy; the hardware's order and truncation are not modelled. The layout of a wmma
-fragment is unspecified by PTX; here element j of lane t is element t * per_lane + j of the row-major tile.
+Sums are the tensor cores' own (`tensor_core.py`). The layout of a wmma fragment is unspecified by PTX; here element
+j of lane t is element t * per_lane + j of the row-major tile.
 
 Source: PTX ISA 9.0, 9.7.15.3 (wmma), 9.7.15.5 (mma.sync and fragments), 9.7.15.5.15 (ldmatrix), .16 (stmatrix).
 """
@@ -14,10 +14,12 @@ import re
 import numpy as np
 
 from cutegemm.emulator.memory import Fault, load, locate, resolve, store
+from cutegemm.emulator.tensor_core import Unit, accumulate
 from cutegemm.emulator.values import ND
 from cutegemm.emulator.wgmma import ITEM_BYTES, decode_elements
 
 WARP = 32
+NUMPY = {"f32": np.float32, "f16": np.float16}
 
 
 def _vector(group, x):
@@ -98,22 +100,20 @@ def mma_sync(group, shape, a_type, d_type, c_type, a, b, c):
     if len(a) * 8 != k * ITEM_BYTES[a_type] or {d_type, c_type} - {"f32", "f16"}:
         raise Fault(f"mma.sync {shape} of {a_type} into {d_type} is not emulated")
     warps = len(group.warps)
-    product = _fragment(group, a, a_type, 2) @ _fragment(group, b, a_type, 1).transpose(
-        0, 2, 1
-    )  # (warps, 16, 8)
+    left, right = _fragment(group, a, a_type, 2), _fragment(group, b, a_type, 1)  # (warps, 16 or 8, K)
     if c_type == "f32":
         old = np.stack([_vector(group, x).view(np.float32).reshape(warps, 8, 4) for x in c], -1)
         old = old.reshape(warps, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(warps, 16, 8)
     else:
         words = np.stack([_vector(group, x).reshape(warps, 8, 4) for x in c], 1)
-        old = words.view(np.float16).reshape(warps, 16, 8).astype(np.float32)
-    out = product + old
+        old = words.view(np.float16).reshape(warps, 16, 8)
+    out = accumulate(left, right, old.astype(NUMPY[d_type]), Unit(a_type, d_type, k))
     if d_type == "f32":
         parts = out.reshape(warps, 2, 8, 4, 2)
         return [
             np.ascontiguousarray(parts[:, i >> 1, :, :, i & 1]).reshape(-1).view(np.uint32) for i in range(4)
         ]
-    halves = np.ascontiguousarray(out.astype(np.float16)).view(np.uint32).reshape(warps, 2, WARP)
+    halves = np.ascontiguousarray(out).view(np.uint32).reshape(warps, 2, WARP)
     return [np.ascontiguousarray(halves[:, i]).reshape(-1) for i in range(2)]
 
 
@@ -182,7 +182,8 @@ def wmma_mma(group, shape, types, a, b, c):
         d_type, c_type, kind = types[0], types[1], "f16"
     else:
         d_type, kind, c_type = types[0], types[1], types[-1]
-    out = _tile(group, a, kind, "a") @ _tile(group, b, kind, "b") + _tile(group, c, c_type, "c")
-    out = np.ascontiguousarray(out.astype(np.float32 if d_type == "f32" else np.float16))
+    columns = _tile(group, b, kind, "b").swapaxes(-1, -2)
+    old = _tile(group, c, c_type, "c").astype(NUMPY[d_type])
+    out = np.ascontiguousarray(accumulate(_tile(group, a, kind, "a"), columns, old, Unit(kind, d_type, 16)))
     words = out.reshape(len(group.warps), -1).view(np.uint32).reshape(group.lanes, -1)
     return [np.ascontiguousarray(words[:, i]) for i in range(words.shape[1])]
