@@ -111,11 +111,9 @@ def _with_carry(e: Emitter, ins: Instruction, mods: list[str]) -> None:
         e.dst(CARRY, "q")
 
 
-@emits("dp4a", "dp2a")
+@emits("dp4a")
 def dot_product(e: Emitter, ins: Instruction) -> None:
     """dp4a: the sum of four byte products and c."""
-    if ins.parts[0] != "dp4a":
-        raise Unknown("dp2a")
     a, b, c = (e.src(x, 32) for x in ins.operands[1:])
     e.dst(ins.operands[0], f"dot4({a}, {b}, {c}, {ins.parts[1] == 's32'}, {ins.parts[2] == 's32'})")
 

@@ -85,11 +85,11 @@ def nanosleep(e: Emitter, ins: Instruction) -> None:
     e.line("G.budget = 0")
 
 
-@emits("fence", "membar", "griddepcontrol", "setmaxnreg", "pmevent", "brkpt", "tensormap")
+@emits("fence", "membar", "griddepcontrol", "setmaxnreg", "pmevent")
 def fence(e: Emitter, ins: Instruction) -> None:
     """Fences order accesses (only the race detector follows them); the others have no effect on results."""
     head = ins.parts[0]
-    if head == "tensormap" or (head == "fence" and "tensormap::generic" in ins.op):
+    if head == "fence" and "tensormap::generic" in ins.op:
         raise Unknown("tensor map modification")
     if head in ("fence", "membar", "setmaxnreg", "griddepcontrol"):
         e.line(f"note(G, {e.mask}, '{ins.op}')")
