@@ -118,8 +118,8 @@ class Detector:
     def check(self, region, where: Where, write: bool, segment: int, known: Known, reader) -> None:
         """Record an access and report those it races with.
 
-        `reader` names an asynchronous reader's row; of asynchronous reads of global memory, which are wide and
-        seldom written over, only a list is kept.
+        `reader` names an asynchronous reader's row. Of asynchronous reads of global memory, which are wide and
+        seldom written over, and of reductions, which do not race with each other, only lists are kept.
         """
         shadow = self.shadow(region)
         now = self.segments[segment]
@@ -129,6 +129,9 @@ class Detector:
         before = where.take(shadow.writer) if shadow.written else None
         if before is not None:
             self._compare(before, region, where, write, True, segment, known.segments, fenced)
+        if shadow.reductions and not now.atomic:
+            for old in shadow.meeting(shadow.reductions, where):
+                self._compare(old, region, where, write, True, segment, known.segments, fenced)
         if not write:
             if shared and (before is None or (before.size and int(before.min()) < 0)):
                 self._uninitialised(region, segment, before, where)
@@ -144,8 +147,11 @@ class Detector:
                 old = where.take(row[0])
                 self._compare(old, region, where, write, False, segment, known.segments, fenced)
                 where.put(row[0], -1)
-        for old in shadow.wide_reads_of(where):
+        for old in shadow.meeting(shadow.wide_reads, where):
             self._compare(old, region, where, write, False, segment, known.segments, fenced)
+        if now.atomic:
+            shadow.reductions.append((where, segment))
+            return
         shadow.written = True
         where.put(shadow.writer, segment)
 
@@ -156,7 +162,7 @@ class Detector:
         first = int(before.flat[0])
         previous = [first] if (before == first).all() else np.unique(before).tolist()
         for p in previous:
-            if p < 0 or p == segment or (now.atomic and self.segments[p].atomic):
+            if p < 0 or p == segment:
                 continue
             if not known >> p & 1:
                 kind = ("write" if was_write else "read") + "-" + ("write" if write else "read") + " race"

@@ -47,9 +47,9 @@ class Shadow:
         self.writer = np.full(self.cells, -1, np.int32)
         self.written = False  # whether anything has written here
         self.readers: dict[object, list] = {}  # reader -> [array, first cell, past the last cell]
-        self.wide_reads: list[
-            tuple[Where, int]
-        ] = []  # asynchronous reads of global memory, and their segments
+        # Asynchronous reads of global memory, and reductions, each with its segment.
+        self.wide_reads: list[tuple[Where, int]] = []
+        self.reductions: list[tuple[Where, int]] = []
 
     def reader(self, who: object) -> list:
         """The row of a reader."""
@@ -58,11 +58,9 @@ class Shadow:
             row = self.readers[who] = [np.full(self.cells, -1, np.int32), self.cells, 0]
         return row
 
-    def wide_reads_of(self, where: Where):
-        """For each listed read that reaches some of the cells, an array of its segment."""
-        near = [
-            (w, segment) for w, segment in self.wide_reads if w.first < where.last and where.first < w.last
-        ]
+    def meeting(self, listed: list[tuple[Where, int]], where: Where):
+        """For each listed access that reaches some of the cells, an array of its segment."""
+        near = [(w, segment) for w, segment in listed if w.first < where.last and where.first < w.last]
         if near:
             marked = np.zeros(self.cells, bool)
             where.put(marked, True)
