@@ -99,8 +99,12 @@ def _float_to_float(e: Emitter, ins: Instruction, to: str, source: str, mods: li
         bits = 32 if to in ("f32", "tf32") else 16
         e.dst(d, f"wrap(directed({x}, '{to}', '{direction or 'rn'}', {'satfinite' in mods}), {bits})")
     elif to in ("f32", "f64"):
-        text = f"np.float{to[1:]}({x})"
-        e.dst(d, f"bits({f'flush({text})' if 'ftz' in mods and to == 'f32' else text})")
+        text = f"np.float{to[1:]}(np.float32({x}))" if source == "f16" else f"np.float{to[1:]}({x})"
+        text = f"flush({text})" if "ftz" in mods and to == "f32" else text
+        keeps_nan = to == "f64" or source in ("f64", "bf16")
+        e.dst(d, f"{'pattern' if keeps_nan else 'bits'}({text})")
+    elif source == "f64":
+        e.dst(d, f"wrap(narrow_double({x}, '{to}'), 16)")
     else:
         e.dst(d, f"wrap(narrow_{to}({x}), 16)")
 

@@ -34,6 +34,8 @@ def arithmetic_float(e: Emitter, ins: Instruction, kind: str) -> None:
         if "ftz" in mods:
             values = [f"flush({v})" for v in values]
         text = _expression(head, values, kind, mods)
+        if kind == "f64" and head != "div":
+            text = f"nan64({', '.join([text, *values[1:], values[0]])})"
         if "ftz" in mods:
             text = f"flush({text})"
         e.dst(d, f"bits({f'saturate({text})' if 'sat' in mods else text})")
@@ -52,6 +54,8 @@ def _each_half(e: Emitter, d: str, operands: list[str], kind: str, act: Callable
 
 
 def _expression(head: str, v: list[str], kind: str, mods: set[str]) -> str:
+    if head in ("mul", "fma", "mad") and "ftz" in mods:
+        return f"fma_ftz({', '.join(v)})"
     if head in _BINARY:
         return _BINARY[head].format(*v)
     if head in ("fma", "mad"):

@@ -68,12 +68,20 @@ def _int_or_vector(out):
 
 
 def directed(x, name: str, mode: str, finite: bool):
-    """cvt to f32, tf32, f16 or bf16 with a rounding mode: bit patterns (of the fp32 that holds a tf32)."""
+    """cvt to f32, tf32, f16 or bf16 with a rounding mode: bit patterns (of the fp32 that holds a tf32).
+
+    The NaN of a tf32 is the operand with its low 13 bits cleared, that of fp64 its quieted top; else it is canonical.
+    """
     value = round_to(x, name, mode, finite)
     if name == "f16":
         out = np.where(np.isnan(value), np.uint16(0x7FFF), value.astype(np.float16).view(np.uint16))
         return _int_or_vector(out.astype(np.uint32))
-    bits = np.where(np.isnan(value), np.uint32(0x7FFFFFFF), value.astype(np.float32).view(np.uint32))
+    bits = value.astype(np.float32).view(np.uint32)
+    if name == "tf32":
+        nan = np.asarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
+    else:
+        nan = bits if np.asarray(x).dtype == np.float64 else np.uint32(0x7FFFFFFF)
+    bits = np.where(np.isnan(value), nan, bits)
     return _int_or_vector(bits >> np.uint32(16) if name == "bf16" else bits)
 
 

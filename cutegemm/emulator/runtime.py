@@ -46,8 +46,9 @@ def high(x):
 
 
 def saturate(x):
-    """.sat: clamp to [0, 1], NaN to 0."""
-    return np.clip(np.where(np.isnan(x), x.dtype.type(0), x), x.dtype.type(0), x.dtype.type(1))[()]
+    """.sat: clamp to [0, 1], NaN and -0 to +0."""
+    zero = x.dtype.type(0)
+    return (np.clip(np.where(np.isnan(x), zero, x), zero, x.dtype.type(1)) + zero)[()]
 
 
 def relu(x):
