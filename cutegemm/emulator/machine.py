@@ -42,8 +42,8 @@ SHARED_LIMIT = (
 class Device:
     """One launch: geometry, memories, policy, counters and the scheduler."""
 
-    def __init__(self, program: Program, config, options):
-        self.program, self.options = program, options
+    def __init__(self, program: Program, config, options, l2):
+        self.program, self.options, self.l2 = program, options, l2
         self.grid, self.block, self.cluster = config.grid, config.block, config.cluster
         self.threads = int(np.prod(self.block))
         self.warps = -(-self.threads // WARP)
@@ -66,6 +66,7 @@ class Device:
         self.observers: list = [o for o in (self.track, self.meter) if o is not None]
         self.totals = [0] * len(program.blocks)
         self.by_warp: dict[tuple[int, ...], list[int]] = {}
+        self.uneven: dict[tuple[int, ...], dict[int, np.ndarray]] = {}
         self.started = time.monotonic()
         self.finished_ctas = 0
         self.progress = Progress(int(np.prod(self.grid)), options.progress)
@@ -215,7 +216,7 @@ class Device:
         registers, counts = group.registers, group.counts
         pc, stack = group.pc, group.stack
         unpolled = group.budget
-        lanes = None if self.meter is None else self.meter.lanes
+        metered = self.meter is not None
         try:
             while group.budget > 0:
                 while stack and stack[-1][0] == pc:
@@ -237,10 +238,12 @@ class Device:
                     if following == SPLIT:
                         return True
                     group.stretch = 0
+                    if metered:
+                        self.meter.block(group, pc)
                     return False
                 counts[pc] += warps
-                if lanes is not None:
-                    lanes[pc] += group.lanes if mask is None else np.count_nonzero(mask)
+                if metered:
+                    self.meter.ran(group, pc, mask)
                 pc = following
                 group.budget -= 1
                 group.stretch += 1
@@ -272,6 +275,9 @@ class Device:
         else:
             for i, n in enumerate(group.counts):
                 mine[i] += n
+        mine = self.uneven.setdefault(key, {})
+        for block, shares in group.uneven.items():
+            mine[block] = mine.get(block, 0) + shares
 
     def _check_time(self) -> None:
         self.progress.show(self.finished_ctas)

@@ -3,21 +3,23 @@
 
 Global accesses are counted in 32-byte sectors per warp request, shared ones in wavefronts from the bank model: 32
 banks of 4 bytes, one wavefront per distinct word a bank must serve; 8-byte accesses go by half warps, 16-byte ones
-and matrix rows by groups of 8 lanes. What TMA and wgmma move through shared memory is counted in bytes only.
+and matrix rows by groups of 8 lanes. What TMA and wgmma move through shared memory is counted in bytes only. L2 and
+DRAM traffic is that of a model (`l2.py`).
 
 Source: CUDA C++ programming guide, 16.8.3 (shared memory banks); Nsight Compute documentation, memory tables.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
+from cutegemm.emulator.l2 import SECTOR_BYTES, sectors_of
+from cutegemm.emulator.roles import wait_kind
 from cutegemm.emulator.values import ND
 
-SECTOR_BYTES = 32
 BANKS = 32
 BANK_BYTES = 4
 WARP = 32
@@ -44,10 +46,37 @@ class Meter:
     """Counts of one launch; an observer of the device."""
 
     def __init__(self, device):
-        self.device = device
-        self.totals: dict[str, float] = defaultdict(int)
+        self.device, self.l2 = device, device.l2
+        self.totals: dict[str, int] = defaultdict(int)
         self.lines: dict[tuple[int, str], LineCost] = {}
         self.lanes = [0] * len(device.program.blocks)
+        self.blocked: dict[int, Counter[str]] = defaultdict(Counter)  # per warp of a CTA and kind of wait
+        self.sizes = [len(block.code) for block in device.program.blocks]
+        self.position = {id(ins): i for block in device.program.blocks for i, ins in enumerate(block.code)}
+        self.before = self._l2_counts()
+
+    # ---- what ran
+
+    def ran(self, group, block: int, mask) -> None:
+        """A group ran a block with these lanes."""
+        if mask is None:
+            self.lanes[block] += group.lanes
+            return
+        self.lanes[block] += int(np.count_nonzero(mask))
+        active = mask.reshape(-1, WARP).any(1)
+        if not active.all():
+            group.uneven[block] = group.uneven.get(block, 0) + active.astype(np.int64)
+
+    def block(self, group, block: int) -> None:
+        """A group has to wait at a block; counted once per wait, however often it looks again."""
+        now = (block, group.counts[block])
+        if group.blocked_at != now:
+            group.blocked_at = now
+            kind = wait_kind(self.device.program.blocks[block].code[0].op)
+            for warp in group.warps:
+                self.blocked[warp][kind or "other"] += 1
+
+    # ---- memory
 
     def access(self, group, m, region, offset, size, write, space, strong) -> None:
         """A plain access by a group of warps."""
@@ -61,10 +90,14 @@ class Meter:
             ideal = _least_wavefronts(warp, place, size)
             kind = "shared_store_wavefronts" if write else "shared_load_wavefronts"
         else:
-            units = len(np.unique(warp << 48 | (place + region.base) // SECTOR_BYTES))
+            spans = (place + region.base)[:, None] + np.arange(0, size, SECTOR_BYTES)
+            keys = np.unique((warp[:, None] << 48 | spans // SECTOR_BYTES).ravel())
+            units = len(keys)
             ideal = sum(-(-n * size // SECTOR_BYTES) for n in np.bincount(warp - warp.min()).tolist())
             kind = "global_store_sectors" if write else "global_load_sectors"
             self.totals["global_store_requests" if write else "global_load_requests"] += requests
+            for sectors in np.split(keys, np.flatnonzero(np.diff(keys >> 48)) + 1):
+                self.l2.access(region, sectors & ((1 << 48) - 1), write)
         self.totals[kind] += units
         self._line("shared" if shared else "global", requests, units, min(ideal, units))
 
@@ -80,37 +113,96 @@ class Meter:
         cost.ideal += ideal
 
     def atomic(self, group, lane, region, offset, size, order) -> None:
-        """One lane's atomic operation."""
+        """One lane's atomic operation; on global memory it reads and writes a sector of L2."""
         self.totals["atomic_operations"] += 1
+        if not region.name.startswith("shared memory"):
+            sector = np.array([(region.base + int(offset)) // SECTOR_BYTES])
+            self.l2.access(region, sector, False)
+            self.l2.access(region, sector, True)
 
     def tensor_load(self, group, tensor, reach, copies: int) -> None:
         """A tensor load: bytes from L2 once, into `copies` CTAs."""
-        tensor_map = tensor.map
+        box = tensor.map.box_bytes
         self.totals["tma_loads"] += 1
-        self.totals["tma_load_bytes"] += tensor_map.box_bytes
-        self.totals["tma_multicast_saved_bytes"] += tensor_map.box_bytes * (copies - 1)
+        self.totals["tma_load_bytes"] += box
+        self.totals["tma_multicast_saved_bytes"] += box * (copies - 1)
+        if reach is not None:
+            self._box(tensor, reach, False)
 
     def tensor_store(self, group, tensor, reach) -> None:
         """A tensor store."""
         self.totals["tma_stores"] += 1
         self.totals["tma_store_bytes"] += tensor.map.box_bytes
+        if reach is not None:
+            self._box(tensor, reach, True)
+
+    def _box(self, tensor, reach, write: bool) -> None:
+        start, shape, strides = reach
+        self.l2.access(tensor.region, sectors_of(tensor.region.base + start, shape, strides), write)
 
     def bulk(self, region, start: int, size: int, write: bool, copies: int) -> None:
         """A bulk copy between shared memory and bytes in a row of global memory."""
         self.totals["bulk_store_bytes" if write else "bulk_load_bytes"] += size
+        self.totals["tma_multicast_saved_bytes"] += size * (copies - 1)
+        self.l2.access(region, sectors_of(region.base + start, (size,), ()), write)
+
+    # ---- matrix products
 
     def wgmma(self, group, form) -> None:
-        """A wgmma, counted once per warpgroup (each warp does a quarter)."""
-        self.totals["wgmma"] += group.active_warps / 4
-        self.totals["wgmma_flops"] += 2 * 64 * form[0] * form[1] * group.active_warps / 4
+        """A wgmma, counted once per warpgroup (each warp does a quarter), and how long after the one before it."""
+        groups = group.active_warps / 4
+        self.totals["wgmma"] += groups
+        self.totals["wgmma_flops"] += 2 * 64 * form[0] * form[1] * groups
+        done = sum(n * size for n, size in zip(group.counts, self.sizes, strict=True)) // len(group.warps)
+        clock = done + self.position.get(id(self.device.current_instruction()), 0)
+        if group.wgmma_clock is not None:
+            self.totals["wgmma_gaps"] += groups
+            self.totals["wgmma_gap_instructions"] += (clock - group.wgmma_clock) * groups
+        group.wgmma_clock = clock
 
-    def counters(self) -> dict[str, float]:
-        """Every total, with the floating-point operations of plain instructions."""
-        flops = 0.0
+    # ---- results
+
+    def _l2_counts(self) -> np.ndarray:
+        return np.array([self.l2.read, self.l2.written, self.l2.fetched, self.l2.written_back])
+
+    def sums(self) -> dict[str, int]:
+        """Every count of this launch; those of several launches may be added (`combined`)."""
+        flops = 0
         for block, lanes in zip(self.device.program.blocks, self.lanes, strict=True):
             flops += lanes * sum(operations_per_lane(ins.op) for ins in block.code)
+        read, written, fetched, back = ((self._l2_counts() - self.before) * SECTOR_BYTES).tolist()
         out = {k: int(v) if v == int(v) else v for k, v in sorted(self.totals.items())}
-        return out | {"simt_flops": int(flops)}
+        return out | {
+            "simt_flops": int(flops), "l2_read_bytes": read, "l2_write_bytes": written,
+            "dram_read_bytes": fetched, "dram_write_bytes": back,
+        }  # fmt: skip
+
+
+def combined(sums: list[dict[str, float]], dirty_bytes: int) -> dict[str, float]:
+    """Counters of launches in a row: their sums, and what follows from them.
+
+    `dirty_bytes`: written bytes that L2 still holds after the last. Derived: wgmma_issue_gap, the warp instructions
+    from one wgmma of a warp to its next; l2_hit_rate of the bytes read; flops, and flops per byte of L2 and of DRAM
+    traffic (with what is still to be written back).
+    """
+    out: dict[str, float] = defaultdict(int)
+    for one in sums:
+        for name, value in one.items():
+            out[name] += value
+    out = dict(out)
+    gaps, instructions = out.pop("wgmma_gaps", 0), out.pop("wgmma_gap_instructions", 0)
+    if gaps:
+        out["wgmma_issue_gap"] = round(instructions / gaps, 2)
+    out["l2_dirty_bytes"] = dirty_bytes
+    out["flops"] = flops = int(out["simt_flops"] + out.get("wgmma_flops", 0))
+    l2 = out["l2_read_bytes"] + out["l2_write_bytes"]
+    dram = out["dram_read_bytes"] + out["dram_write_bytes"] + dirty_bytes
+    if out["l2_read_bytes"]:
+        out["l2_hit_rate"] = round(1 - out["dram_read_bytes"] / out["l2_read_bytes"], 4)
+    if flops and l2:
+        out["flops_per_l2_byte"] = round(flops / l2, 2)
+        out["flops_per_dram_byte"] = round(flops / dram, 2)
+    return out
 
 
 def operations_per_lane(op: str) -> int:
