@@ -23,7 +23,8 @@ constexpr int PANEL = 8;
 constexpr int THREADS = BM * BN / (WM * WN) * 32;
 constexpr int A_BYTES = BM * BK * 2;
 constexpr int B_BYTES = BK * BN * 2;
-constexpr int SMEM = 1024 + STAGES * (A_BYTES + B_BYTES);
+constexpr int SLOT = A_BYTES + B_BYTES;
+constexpr int SMEM = 1024 + STAGES * SLOT;
 
 // An operand tile in shared memory. K-major: rows of 64 along k. MN-major: boxes of BK rows of 64 along m (or n).
 // Both XOR-swizzled.
@@ -70,14 +71,14 @@ struct Copies {
 // and the first or second (`high`) of its chunks. The swizzle repeats down the rows, so 4 places serve 16 blocks.
 template <bool MN_MAJOR>
 struct Blocks {
-  const char* at[4];
+  unsigned at[4];
 
   __device__ __forceinline__ Blocks(const char* tile, int mn0, int row, int high) {
-    const char* first = tile + (MN_MAJOR ? mn0 / 64 * BK * 128 : mn0 * 128);
+    const unsigned first = smem_address(tile) + (MN_MAJOR ? mn0 / 64 * BK * 128 : mn0 * 128);
     for (int i = 0; i < 4; ++i) at[i] = first + swizzled(row, 2 * i + high);
   }
   // Block number mn along m (or n) and number k along k.
-  __device__ __forceinline__ const char* operator()(int mn, int k) const {
+  __device__ __forceinline__ unsigned operator()(int mn, int k) const {
     return MN_MAJOR ? at[mn] + k * 16 * 128 : at[k] + mn * 16 * 128;
   }
 };
@@ -86,11 +87,12 @@ struct Blocks {
 struct Fragments {
   unsigned a[WM / 16][4], b[WN / 16][4];
 
-  __device__ __forceinline__ void load(const Blocks<A_MN_MAJOR>& blocks_a, const Blocks<B_MN_MAJOR>& blocks_b, int slot, int k) {
+  __device__ __forceinline__ void load(const Blocks<A_MN_MAJOR>& blocks_a, const Blocks<B_MN_MAJOR>& blocks_b, int slot,
+                                       int k) {
 #pragma unroll
-    for (int i = 0; i < WM / 16; ++i) ldmatrix4<A_MN_MAJOR>(a[i], blocks_a(i, k) + slot * (A_BYTES + B_BYTES));
+    for (int i = 0; i < WM / 16; ++i) ldmatrix4<A_MN_MAJOR>(a[i], blocks_a(i, k) + slot);
 #pragma unroll
-    for (int j = 0; j < WN / 16; ++j) ldmatrix4<B_MN_MAJOR>(b[j], blocks_b(j, k) + slot * (A_BYTES + B_BYTES));
+    for (int j = 0; j < WN / 16; ++j) ldmatrix4<B_MN_MAJOR>(b[j], blocks_b(j, k) + slot);
   }
   __device__ __forceinline__ void multiply(float (&acc)[WM / 16][WN / 8][4]) const {
 #pragma unroll
@@ -127,15 +129,14 @@ gemm(int M, int N, int K, float alpha, const half16* A, int64 lda, const half16*
 
   Copies<A_MN_MAJOR, BM> copies_a(A, lda, row0, M, K);
   Copies<B_MN_MAJOR, BN> copies_b(B, ldb, col0, N, K);
-  auto load = [&](int tile) {
-    char* As = ring + tile % STAGES * (A_BYTES + B_BYTES);
+  auto load = [&](int tile, int slot) {
     if (tile < tiles) {
-      copies_a.start(As);
-      copies_b.start(As + A_BYTES);
+      copies_a.start(ring + slot);
+      copies_b.start(ring + slot + A_BYTES);
     }
     cp_async_commit();  // a group for every tile, empty ones too, keeps the count right
   };
-  for (int tile = 0; tile < STAGES - 1; ++tile) load(tile);
+  for (int tile = 0; tile < STAGES - 1; ++tile) load(tile, tile * SLOT);
 
   // A block's matrices: of A (m, k), (m + 8, k), (m, k + 8), (m + 8, k + 8); of B (n, k), (n, k + 8), (n + 8, k), ...
   const int lane = threadIdx.x % 32, down = lane % 16, across = lane / 16 * 8 + lane % 8;
@@ -147,19 +148,21 @@ gemm(int M, int N, int K, float alpha, const half16* A, int64 lda, const half16*
   cp_async_wait<STAGES - 2>();  // this thread's part of the first tile has arrived
   __syncthreads();              // everyone's has
   fragments[0].load(blocks_a, blocks_b, 0, 0);
+  int slot = 0, free = (STAGES - 1) * SLOT;  // where this tile lies, and where the next copy goes
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
-    const int slot = tile % STAGES, next = min(tile + 1, tiles - 1) % STAGES;
+    const int next = tile + 1 == tiles ? slot : slot + SLOT == STAGES * SLOT ? 0 : slot + SLOT;
+    load(tile + STAGES - 1, free);
 #pragma unroll
     for (int k = 0; k < BK / 16 - 1; ++k) {
       fragments[(k + 1) % 2].load(blocks_a, blocks_b, slot, k + 1);
-      if (k == 0) load(tile + STAGES - 1);
       fragments[k % 2].multiply(acc);
     }
     cp_async_wait<STAGES - 2>();  // this thread's part of the next tile has arrived
     __syncthreads();              // everyone's has, and everyone is done with the slot refilled next
     fragments[0].load(blocks_a, blocks_b, next, 0);
     fragments[1].multiply(acc);
+    free = slot, slot = next;
   }
   store({M, N, alpha, beta, C, ldc, D, ldd}, acc, row0 + m0, col0 + n0);
 }

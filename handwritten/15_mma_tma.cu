@@ -22,7 +22,8 @@ constexpr int CONSUMER_WARPS = BM * BN / (WM * WN);
 constexpr int THREADS = 128 + CONSUMER_WARPS * 32;
 constexpr int A_BYTES = BM * BK * 2;
 constexpr int B_BYTES = BK * BN * 2;
-constexpr int SMEM = 1024 + STAGES * (A_BYTES + B_BYTES);
+constexpr int SLOT = A_BYTES + B_BYTES;
+constexpr int SMEM = 1024 + STAGES * SLOT;
 
 // An operand tile in shared memory. K-major: rows of 64 along k. MN-major: boxes of BK rows of 64 along m (or n).
 // Both XOR-swizzled.
@@ -30,14 +31,14 @@ constexpr int SMEM = 1024 + STAGES * (A_BYTES + B_BYTES);
 // and the first or second (`high`) of its chunks. The swizzle repeats down the rows, so 4 places serve 16 blocks.
 template <bool MN_MAJOR>
 struct Blocks {
-  const char* at[4];
+  unsigned at[4];
 
   __device__ __forceinline__ Blocks(const char* tile, int mn0, int row, int high) {
-    const char* first = tile + (MN_MAJOR ? mn0 / 64 * BK * 128 : mn0 * 128);
+    const unsigned first = smem_address(tile) + (MN_MAJOR ? mn0 / 64 * BK * 128 : mn0 * 128);
     for (int i = 0; i < 4; ++i) at[i] = first + swizzled(row, 2 * i + high);
   }
   // Block number mn along m (or n) and number k along k.
-  __device__ __forceinline__ const char* operator()(int mn, int k) const {
+  __device__ __forceinline__ unsigned operator()(int mn, int k) const {
     return MN_MAJOR ? at[mn] + k * 16 * 128 : at[k] + mn * 16 * 128;
   }
 };
@@ -46,11 +47,12 @@ struct Blocks {
 struct Fragments {
   unsigned a[WM / 16][4], b[WN / 16][4];
 
-  __device__ __forceinline__ void load(const Blocks<A_MN_MAJOR>& blocks_a, const Blocks<B_MN_MAJOR>& blocks_b, int slot, int k) {
+  __device__ __forceinline__ void load(const Blocks<A_MN_MAJOR>& blocks_a, const Blocks<B_MN_MAJOR>& blocks_b, int slot,
+                                       int k) {
 #pragma unroll
-    for (int i = 0; i < WM / 16; ++i) ldmatrix4<A_MN_MAJOR>(a[i], blocks_a(i, k) + slot * (A_BYTES + B_BYTES));
+    for (int i = 0; i < WM / 16; ++i) ldmatrix4<A_MN_MAJOR>(a[i], blocks_a(i, k) + slot);
 #pragma unroll
-    for (int j = 0; j < WN / 16; ++j) ldmatrix4<B_MN_MAJOR>(b[j], blocks_b(j, k) + slot * (A_BYTES + B_BYTES));
+    for (int j = 0; j < WN / 16; ++j) ldmatrix4<B_MN_MAJOR>(b[j], blocks_b(j, k) + slot);
   }
   __device__ __forceinline__ void multiply(float (&acc)[WM / 16][WN / 8][4]) const {
 #pragma unroll
@@ -97,9 +99,9 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
 #pragma unroll 1
     for (int tile = 0; tile * BK < K; ++tile) {
       const int slot = tile % STAGES, round = tile / STAGES;
-      char* As = ring + slot * (A_BYTES + B_BYTES);
+      char* As = ring + slot * SLOT;
       barrier_wait(&empty[slot], round & 1 ^ 1);  // waits for the consumers; at once in the first round
-      barrier_expect(&full[slot], A_BYTES + B_BYTES);
+      barrier_expect(&full[slot], SLOT);
       load_operand<A_MN_MAJOR, BM, BK>(As, &map_a, &full[slot], row0, tile * BK);
       load_operand<B_MN_MAJOR, BN, BK>(As + A_BYTES, &map_b, &full[slot], col0, tile * BK);
     }
@@ -123,14 +125,14 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
     const int slot = tile % STAGES, next = (tile + 1) % STAGES;
 #pragma unroll
     for (int k = 0; k < BK / 16 - 1; ++k) {
-      fragments[(k + 1) % 2].load(blocks_a, blocks_b, slot, k + 1);
+      fragments[(k + 1) % 2].load(blocks_a, blocks_b, slot * SLOT, k + 1);
       fragments[k % 2].multiply(acc);
     }
     __syncwarp();  // all lanes have read the slot before it goes back to the producer
     if (threadIdx.x % 32 == 0) barrier_arrive(&empty[slot]);
     if ((tile + 1) * BK < K) {
       barrier_wait(&full[next], (tile + 1) / STAGES & 1);  // waits for TMA
-      fragments[0].load(blocks_a, blocks_b, next, 0);
+      fragments[0].load(blocks_a, blocks_b, next * SLOT, 0);
     }
     fragments[1].multiply(acc);
   }

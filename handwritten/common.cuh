@@ -163,16 +163,16 @@ __device__ __forceinline__ void barrier_arrive_remote(Barrier* barrier, int rank
 }
 
 // ---- ldmatrix and mma.sync (9.7.14.5): one warp, operands in registers ----------------------------
-// Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. TRANS
-// hands each lane the transposed matrix's part.
+// Four 8 x 8 matrices of 16-bit elements; lane i gives the address (smem_address) of row i % 8 of matrix i / 8.
+// TRANS hands each lane the transposed matrix's part.
 template <bool TRANS>
-__device__ __forceinline__ void ldmatrix4(unsigned (&r)[4], const void* row) {
+__device__ __forceinline__ void ldmatrix4(unsigned (&r)[4], unsigned row) {
   if (TRANS)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_address(row)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_address(row)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
 // d (16 x 8) += a (16 x 16) * b (16 x 8)
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
