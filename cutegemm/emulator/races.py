@@ -19,6 +19,7 @@ from cutegemm.emulator.memory import Region
 from cutegemm.emulator.shadow import NOTHING, Finding, Known, Segment, Shadow, Where, cell_bytes
 from cutegemm.emulator.tracker import WarpTracker
 from cutegemm.emulator.values import ND
+from cutegemm.emulator.wgmma import operand_chunks
 
 
 class Detector:
@@ -30,6 +31,7 @@ class Detector:
         self.findings: dict[tuple, Finding] = {}
         self.sync: dict[tuple[int, int], Known] = {}  # place of an atomic -> knowledge passed through it
         self.cell = cell_bytes(device.program)
+        self.operands: dict[tuple, Where] = {}  # of wgmma, which reads the same stages over and over
 
     def warp(self, group) -> WarpTracker:
         """The tracker of a warp."""
@@ -69,6 +71,18 @@ class Detector:
             return Where(slice(low * per, high * per), low * per, high * per)
         index = (chunks.reshape(-1, 1) * per + np.arange(per)).ravel()
         return Where(index, low * per, high * per)
+
+    def operand(
+        self, descriptor: int, extent: int, k: int, mn_major: bool, item: int, rows: int | None
+    ) -> Where:
+        """Cells of an operand of wgmma, or of the 16 rows of it that warp `rows` of its warpgroup reads."""
+        key = (descriptor, extent, k, mn_major, item, rows)
+        made = self.operands.get(key)
+        if made is None:
+            chunks = operand_chunks(descriptor, extent, k * item, mn_major, item)
+            made = self.chunks(chunks if rows is None else chunks[16 * rows : 16 * rows + 16])
+            self.operands[key] = made
+        return made
 
     def box(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Where:
         """Cells of rows of bytes from `offset` on: `shape` ends with a row's bytes, `strides` are of the others."""

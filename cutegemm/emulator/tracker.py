@@ -10,7 +10,7 @@ import numpy as np
 
 from cutegemm.emulator.shadow import NOTHING, Known
 from cutegemm.emulator.values import ND
-from cutegemm.emulator.wgmma import ITEM_BYTES, operand_chunks
+from cutegemm.emulator.wgmma import ITEM_BYTES
 
 
 class WarpTracker:
@@ -119,14 +119,11 @@ class WarpTracker:
                 f"none between the registers' last use by {self.detector.segments[token.number].who} and wgmma",
             )
         cta, first = self.group.cta, self.group.warps[0] % 4
-        if not fragments:
-            chunks = operand_chunks(_first(a), 64, k * ITEM_BYTES[a_type], trans_a, ITEM_BYTES[a_type])
-            if not trans_a:  # a warp reads its 16 rows
-                chunks = chunks[16 * first : 16 * first + 16]
-            token.read_shared(cta, chunks)
-        token.read_shared(
-            cta, operand_chunks(_first(b), n, k * ITEM_BYTES[b_type], trans_b, ITEM_BYTES[b_type])
-        )
+        operand = self.detector.operand
+        if not fragments:  # a warp reads its 16 rows, or all when they do not lie apart
+            rows = None if trans_a else first
+            token.check(cta.shared, operand(_first(a), 64, k, trans_a, ITEM_BYTES[a_type], rows), False)
+        token.check(cta.shared, operand(_first(b), n, k, trans_b, ITEM_BYTES[b_type], None), False)
         for register in (where, *(("a", slot) for slot in fragments)):
             self.pending.setdefault(register, set()).add(token.number)
         return token
@@ -193,20 +190,20 @@ class AsyncOp:
 
     def read_shared(self, cta, chunks: np.ndarray) -> None:
         """The operation reads these 16-byte chunks."""
-        self._check(cta.shared, self.tracker.detector.chunks(chunks), False)
+        self.check(cta.shared, self.tracker.detector.chunks(chunks), False)
 
     def write_shared(self, cta, chunks: np.ndarray) -> None:
         """The operation writes these 16-byte chunks."""
-        self._check(cta.shared, self.tracker.detector.chunks(chunks), True)
+        self.check(cta.shared, self.tracker.detector.chunks(chunks), True)
 
     def write_cells(self, cta, offset: int, size: int, bar) -> None:
         """An asynchronous store writes these bytes and completes on an mbarrier."""
-        self._check(cta.shared, self.tracker.detector.where(offset, size), True)
+        self.check(cta.shared, self.tracker.detector.where(offset, size), True)
         self.tracker.uses(bar, False)
 
     def read_global(self, region, offset: int, *box) -> None:
         """The operation reads a run of bytes, or a box: (shape, strides) as `Detector.box` takes them."""
-        self._check(region, self._box(offset, box), False)
+        self.check(region, self._box(offset, box), False)
 
     def write_global(self, region, offset: int, *box, atomic: bool = False) -> None:
         """The operation writes a run of bytes, or a box, or (`atomic`) reduces into it."""
@@ -221,7 +218,8 @@ class AsyncOp:
         shape, strides = box if len(box) == 2 else ((box[0],), ())
         return self.tracker.detector.box(offset, shape, strides)
 
-    def _check(self, region, where, write: bool) -> None:
+    def check(self, region, where, write: bool) -> None:
+        """The operation touches these cells of a region."""
         detector, group = self.tracker.detector, self.tracker.group
         reader = (detector.segments[self.number].what, group.cta.index, group.warps[0])
         detector.check(region, where, write, self.number, self.known, reader)
