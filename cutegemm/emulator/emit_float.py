@@ -56,6 +56,8 @@ def _each_half(e: Emitter, d: str, operands: list[str], kind: str, act: Callable
 def _expression(head: str, v: list[str], kind: str, mods: set[str]) -> str:
     if head in ("mul", "fma", "mad") and "ftz" in mods:
         return f"fma_ftz({', '.join(v)})"
+    if head == "div" and "approx" in mods:
+        return f"div_approx({', '.join(v)})"
     if head in _BINARY:
         return _BINARY[head].format(*v)
     if head in ("fma", "mad"):

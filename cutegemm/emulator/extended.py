@@ -12,6 +12,7 @@ from cutegemm.emulator import floats
 from cutegemm.emulator.values import ND, UINT, extend, pack, s32, unpack, wrap
 
 _SMALLEST_NORMAL = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}  # by bytes of the type
+_TINY_HALF = 2.0**-14 * (1 - 2.0**-12)  # from here on 11 bits round to the least normal fp16
 
 
 def add_carry(a, b, carry, bits):
@@ -89,8 +90,8 @@ def permute_selector(c, mode):
 
 
 def flush_half(x):
-    """.ftz of fp16: subnormal numbers become zero of the same sign."""
-    return np.where(np.abs(x) < _SMALLEST_NORMAL[2], np.copysign(x.dtype.type(0), x), x)[()]
+    """.ftz of fp16: zero of the same sign for what is subnormal, or would be with 11 bits (before it is rounded)."""
+    return np.where(np.abs(x) < _TINY_HALF, np.copysign(x.dtype.type(0), x), x)[()]
 
 
 def extreme_xorsign(a, b, largest, keep_nan):

@@ -93,12 +93,21 @@ def fma32(a, b, c):
 
 
 def fma_ftz(a, b, c=None):
-    """fp32 a*b or a*b+c rounded once, and zero when the exact result is subnormal, even if it rounds to a normal."""
+    """fp32 a*b or a*b+c rounded once, and zero when 24 bits, whatever the exponent, would be below all normals."""
     exact = np.multiply(a, b, dtype=np.float64)
     if c is not None:
         c = np.asarray(c, np.float64)
         exact = to_odd(exact, c, exact + c)
-    return np.where(np.abs(exact) < _TINY32, np.copysign(np.float32(0), exact), exact).astype(np.float32)[()]
+    return np.where(
+        np.abs(exact) < _TINY32 * (1 - 2.0**-25), np.copysign(np.float32(0), exact), exact
+    ).astype(np.float32)[()]
+
+
+def div_approx(a, b):
+    """div.approx.f32: a divisor above 2**126 gives zero, or NaN of an infinity (PTX ISA 9.7.3.8)."""
+    huge = (np.abs(b) > np.float32(2.0**126)) & np.isfinite(b)
+    beyond = np.where(np.isfinite(a), np.copysign(np.float32(0), a) * np.sign(b), np.float32(np.nan))
+    return np.where(huge, beyond, a / b).astype(np.float32)[()]
 
 
 def to_odd(a, b, total):

@@ -305,15 +305,24 @@ class Device:
         if self.meter is not None:
             self.meter.bulk(region, start, size, write, copies)
 
-    def count_wgmma(self, group, form) -> None:
+    def count_wgmma(self, group, form, a_in_registers: bool) -> None:
         """A wgmma was issued."""
         if self.meter is not None:
-            self.meter.wgmma(group, form)
+            self.meter.wgmma(group, form, a_in_registers)
 
     def observe(self, group, m, region, offset, size, write, space, strong="") -> None:
         """An access is about to happen: a plain one, or a strong one (relaxed, acquire, release, acq_rel)."""
         for observer in self.observers:
             observer.access(group, m, region, offset, size, write, space, strong)
+
+    def observe_copy(self, group, to, source, size: int) -> None:
+        """A cp.async is about to happen: `to` and `source` are (lanes, region, offsets); source None reads nothing."""
+        if self.track is not None:
+            self.track.access(group, None, to[1], to[2], size, True, "shared", "")
+            if source is not None:
+                self.track.access(group, None, source[1], source[2], size, False, "global", "")
+        if self.meter is not None:
+            self.meter.async_copy(to, source, size)
 
     def observe_atomic(self, group, lane, region, offset, size, order: str) -> None:
         """An atomic operation of one lane happened."""

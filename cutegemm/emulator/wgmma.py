@@ -297,7 +297,7 @@ def _register_operand(group, slots: tuple[int, ...], first: int, warps: int, kin
 def wgmma_issue(group, where, a, b, scale, form) -> None:
     """wgmma.mma_async: remembered until its group is committed."""
     token = None if group.tracker is None else group.tracker.issue_wgmma(where, a, b, form)
-    group.device.count_wgmma(group, form)
+    group.device.count_wgmma(group, form, isinstance(a, tuple))
     scale = scale if scale.__class__ is ND else bool(scale)
     if scale.__class__ is ND and scale.all():
         scale = True
