@@ -5,9 +5,9 @@
 //           says when it has arrived. No thread computes addresses, guards edges or carries data in
 //           registers. A stays row-major: a thread takes 4 elements along k at once, and TMA's
 //           128-byte swizzle spreads the rows over the banks as the padding did.
-// Changes   Copy instructions per tile from 24 a thread (with their addresses and guards) to 2 for the
+// Changes   Copy instructions per tile from 24 a thread (with their addresses and guards) to 5 for the
 //           whole CTA; one __syncthreads per 32 of k instead of two per 16. Loads in flight: STAGES-1
-//           tiles, 32 KB a CTA. The instruction stream is FFMA plus 24 LDS.128 per 512 FFMA.
+//           tiles, 32 KB a CTA. A tile is 4096 FFMA, 192 LDS.128 and about 130 other instructions.
 // Measured  README.md, row 08.
 // Answers   "Modern GPU Matmul Optimization", TMA with two buffers: 96 % of cuBLAS fp32 on an RTX 5090.
 #include "common.cuh"
@@ -69,13 +69,18 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
   const int ty = warp / (BN / WN) * WM + lane_m;  // this thread's rows are ty, ty + 4, ty + 8, ...
   const int tx = warp % (BN / WN) * WN + lane_n * 4;  // and its columns tx ... tx + 3, again B_SPAN further on
 
+  // The swizzle repeats every 8 rows, so a thread meets only these places, 4 of A's and 8 of B's; all else in an
+  // address is a constant. Worked out for every load they were a tenth of the loop's instructions.
+  const char *a_at[4], *b_at[8];
+  for (int c = 0; c < 4; ++c) a_at[c] = ring + swizzled(ty, c);
+  for (int k = 0; k < 8; ++k) b_at[k] = ring + A_BYTES + tx / B_SPAN * BK * 128 + swizzled(k, lane_n);
+
   float acc[TM][TN] = {};
   for (int tile = 0; tile < tiles; ++tile) {
     __syncthreads();  // everyone is done with the slot that the next copy overwrites (and, once, full[] is ready)
     if (threadIdx.x == 0 && (tile + STAGES - 1) * BK < K) load_tile(ring, full, map_a, map_b, tile + STAGES - 1);
     const int slot = tile % STAGES;
-    const char* As = ring + slot * (A_BYTES + B_BYTES);
-    const char* Bs = As + A_BYTES + tx / B_SPAN * BK * 128;
+    const int base = slot * (A_BYTES + B_BYTES);
     barrier_wait(&full[slot], tile / STAGES & 1);  // waits for TMA
 
 #pragma unroll
@@ -84,10 +89,11 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
       for (int kk = 0; kk < 4; ++kk)
         for (int j = 0; j < TN; j += 4)
           *reinterpret_cast<float4*>(&b[kk][j]) =
-              *reinterpret_cast<const float4*>(Bs + j / 4 * BK * 128 + swizzled(k + kk, lane_n));
+              *reinterpret_cast<const float4*>(b_at[(k + kk) % 8] + base + (k + kk) / 8 * 1024 + j / 4 * BK * 128);
       for (int i = 0; i < TM; ++i) {
-        float a[4];  // along k
-        *reinterpret_cast<float4*>(a) = *reinterpret_cast<const float4*>(As + swizzled(ty + i * 4, k / 4));
+        const int half = (k / 16 ^ i & 1) * 64;  // rows 4, 12, 20, ... of a thread lie with bit 2 of the chunk flipped
+        float a[4];                              // along k
+        *reinterpret_cast<float4*>(a) = *reinterpret_cast<const float4*>(a_at[k / 4 % 4] + base + i * 4 * 128 + half);
         for (int kk = 0; kk < 4; ++kk)
           for (int j = 0; j < TN; ++j) acc[i][j] += a[kk] * b[kk][j];
       }

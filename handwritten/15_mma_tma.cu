@@ -22,43 +22,45 @@ constexpr int CONSUMER_WARPS = BM * BN / (WM * WN);
 constexpr int THREADS = 128 + CONSUMER_WARPS * 32;
 constexpr int A_BYTES = BM * BK * 2;
 constexpr int B_BYTES = BK * BN * 2;
-constexpr int SMEM = 1024 + STAGES * (A_BYTES + B_BYTES);
+constexpr int SLOT = A_BYTES + B_BYTES;
+constexpr int SMEM = 1024 + STAGES * SLOT;
 
-// Byte offset of the 16 bytes that begin at element (mn, k) of an operand tile in shared memory. K-major:
-// rows of 64 along k. MN-major: boxes of BK rows of 64 along m (or n). Both XOR-swizzled.
+// An operand tile in shared memory. K-major: rows of 64 along k. MN-major: boxes of BK rows of 64 along m (or n).
+// Both XOR-swizzled.
+// Where ldmatrix finds an operand's 16 x 16 blocks in the ring's first slot: this lane gives row `row` of a block
+// and the first or second (`high`) of its chunks. The swizzle repeats down the rows, so 4 places serve 16 blocks.
 template <bool MN_MAJOR>
-__device__ __forceinline__ int at(int mn, int k) {
-  return MN_MAJOR ? mn / 64 * BK * 128 + swizzled(k, mn % 64 / 8) : swizzled(mn, k / 8);
-}
+struct Blocks {
+  unsigned at[4];
 
-// A 16 x 16 fragment of A: matrices (m, k), (m + 8, k), (m, k + 8), (m + 8, k + 8).
-__device__ __forceinline__ void load_a(unsigned (&r)[4], const char* As, int m, int k) {
-  const int lane = threadIdx.x % 32;
-  if (A_MN_MAJOR) ldmatrix4<true>(r, As + at<true>(m + (lane / 8 & 1) * 8, k + lane / 16 * 8 + lane % 8));
-  else ldmatrix4<false>(r, As + at<false>(m + lane % 16, k + lane / 16 * 8));
-}
-// Two 16 x 8 fragments of B side by side: matrices (n, k), (n, k + 8), (n + 8, k), (n + 8, k + 8).
-__device__ __forceinline__ void load_b(unsigned (&r)[4], const char* Bs, int n, int k) {
-  const int lane = threadIdx.x % 32;
-  if (B_MN_MAJOR) ldmatrix4<true>(r, Bs + at<true>(n + lane / 16 * 8, k + lane % 16));
-  else ldmatrix4<false>(r, Bs + at<false>(n + lane / 16 * 8 + lane % 8, k + (lane / 8 & 1) * 8));
-}
+  __device__ __forceinline__ Blocks(const char* tile, int mn0, int row, int high) {
+    const unsigned first = smem_address(tile) + (MN_MAJOR ? mn0 / 64 * BK * 128 : mn0 * 128);
+    for (int i = 0; i < 4; ++i) at[i] = first + swizzled(row, 2 * i + high);
+  }
+  // Block number mn along m (or n) and number k along k.
+  __device__ __forceinline__ unsigned operator()(int mn, int k) const {
+    return MN_MAJOR ? at[mn] + k * 16 * 128 : at[k] + mn * 16 * 128;
+  }
+};
 
-// Multiplies one tile of k: WM x WN of a warp, 16 of k at a time.
-__device__ __forceinline__ void multiply(float (&acc)[WM / 16][WN / 8][4], const char* As, const char* Bs, int m0, int n0) {
+// A warp's operands for 16 of k: 16 x 16 fragments of A, 16 x 8 fragments of B in pairs.
+struct Fragments {
+  unsigned a[WM / 16][4], b[WN / 16][4];
+
+  __device__ __forceinline__ void load(const Blocks<A_MN_MAJOR>& blocks_a, const Blocks<B_MN_MAJOR>& blocks_b, int slot,
+                                       int k) {
 #pragma unroll
-  for (int k = 0; k < BK; k += 16) {
-    unsigned a[WM / 16][4], b[WN / 16][4];
+    for (int i = 0; i < WM / 16; ++i) ldmatrix4<A_MN_MAJOR>(a[i], blocks_a(i, k) + slot);
 #pragma unroll
-    for (int i = 0; i < WM / 16; ++i) load_a(a[i], As, m0 + i * 16, k);
-#pragma unroll
-    for (int j = 0; j < WN / 16; ++j) load_b(b[j], Bs, n0 + j * 16, k);
+    for (int j = 0; j < WN / 16; ++j) ldmatrix4<B_MN_MAJOR>(b[j], blocks_b(j, k) + slot);
+  }
+  __device__ __forceinline__ void multiply(float (&acc)[WM / 16][WN / 8][4]) const {
 #pragma unroll
     for (int i = 0; i < WM / 16; ++i)
 #pragma unroll
       for (int j = 0; j < WN / 8; ++j) mma(acc[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
   }
-}
+};
 
 // Two neighbours of row lane/4 and two of the row 8 below, for each 16 x 8 of the warp's part.
 __device__ __forceinline__ void store(const Output& out, const float (&acc)[WM / 16][WN / 8][4], int row0, int col0) {
@@ -82,7 +84,6 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
   const int id = blockIdx.y * gridDim.x + blockIdx.x, panel = id / (PANEL * gridDim.x), within = id % (PANEL * gridDim.x);
   const int height = min(PANEL, int(gridDim.y) - panel * PANEL);
   const int row0 = (panel * PANEL + within % height) * BM, col0 = within / height * BN;
-  const int tiles = ceil_div(K, BK);
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < STAGES; ++slot) {
       barrier_init(&full[slot], 1);                // the producer's thread, and TMA's bytes
@@ -96,11 +97,11 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
     registers_down<24>();
     if (threadIdx.x != 0) return;
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
+    for (int tile = 0; tile * BK < K; ++tile) {
       const int slot = tile % STAGES, round = tile / STAGES;
-      char* As = ring + slot * (A_BYTES + B_BYTES);
+      char* As = ring + slot * SLOT;
       barrier_wait(&empty[slot], round & 1 ^ 1);  // waits for the consumers; at once in the first round
-      barrier_expect(&full[slot], A_BYTES + B_BYTES);
+      barrier_expect(&full[slot], SLOT);
       load_operand<A_MN_MAJOR, BM, BK>(As, &map_a, &full[slot], row0, tile * BK);
       load_operand<B_MN_MAJOR, BN, BK>(As + A_BYTES, &map_b, &full[slot], col0, tile * BK);
     }
@@ -110,15 +111,30 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
   registers_up<232>();  // consumers
   const int warp = threadIdx.x / 32 - 4;
   const int m0 = warp / (BN / WN) * WM, n0 = warp % (BN / WN) * WN;  // this warp's part of the tile
+  // A block's matrices: of A (m, k), (m + 8, k), (m, k + 8), (m + 8, k + 8); of B (n, k), (n, k + 8), (n + 8, k), ...
+  const int lane = threadIdx.x % 32, down = lane % 16, across = lane / 16 * 8 + lane % 8;
+  const Blocks<A_MN_MAJOR> blocks_a(ring, m0, A_MN_MAJOR ? across : down, A_MN_MAJOR ? lane / 8 & 1 : lane / 16);
+  const Blocks<B_MN_MAJOR> blocks_b(ring + A_BYTES, n0, B_MN_MAJOR ? down : across, B_MN_MAJOR ? lane / 16 : lane / 8 & 1);
+
   float acc[WM / 16][WN / 8][4] = {};
+  Fragments fragments[2];
+  barrier_wait(&full[0], 0);  // waits for TMA
+  fragments[0].load(blocks_a, blocks_b, 0, 0);
 #pragma unroll 1
-  for (int tile = 0; tile < tiles; ++tile) {
-    const int slot = tile % STAGES, round = tile / STAGES;
-    const char* As = ring + slot * (A_BYTES + B_BYTES);
-    barrier_wait(&full[slot], round & 1);  // waits for TMA
-    multiply(acc, As, As + A_BYTES, m0, n0);
+  for (int tile = 0; tile * BK < K; ++tile) {
+    const int slot = tile % STAGES, next = (tile + 1) % STAGES;
+#pragma unroll
+    for (int k = 0; k < BK / 16 - 1; ++k) {
+      fragments[(k + 1) % 2].load(blocks_a, blocks_b, slot * SLOT, k + 1);
+      fragments[k % 2].multiply(acc);
+    }
     __syncwarp();  // all lanes have read the slot before it goes back to the producer
     if (threadIdx.x % 32 == 0) barrier_arrive(&empty[slot]);
+    if ((tile + 1) * BK < K) {
+      barrier_wait(&full[next], (tile + 1) / STAGES & 1);  // waits for TMA
+      fragments[0].load(blocks_a, blocks_b, next * SLOT, 0);
+    }
+    fragments[1].multiply(acc);
   }
   store({M, N, alpha, beta, C, ldc, D, ldd}, acc, row0 + m0, col0 + n0);
 }

@@ -18,6 +18,7 @@
 constexpr int BM = 128;
 constexpr int BN = (WGMMA_N + 63) / 64 * 64;
 constexpr int BK = 64;
+constexpr int PANEL = 8;
 constexpr int THREADS = 128;
 constexpr int A_BYTES = BM * BK * 2;
 constexpr int B_BYTES = BK * BN * 2;
@@ -35,8 +36,10 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
   __shared__ Barrier full;
   char* As = smem + (-smem_address(smem) & 1023);  // a swizzled tile starts at a multiple of 1024 bytes
   char* Bs = As + A_BYTES;
-  const int row0 = blockIdx.y * BM;
-  const int col0 = blockIdx.x * BN;
+  // CTAs in panels: PANEL tiles down, then one to the right, and so on along N; the last panel may be lower.
+  const int id = blockIdx.y * gridDim.x + blockIdx.x, panel = id / (PANEL * gridDim.x), within = id % (PANEL * gridDim.x);
+  const int height = min(PANEL, int(gridDim.y) - panel * PANEL);
+  const int row0 = (panel * PANEL + within % height) * BM, col0 = within / height * BN;
   if (threadIdx.x == 0) {
     barrier_init(&full, 1);
     barrier_init_fence();

@@ -15,6 +15,7 @@ constexpr int BM = 128;
 constexpr int BN = 256;
 constexpr int BK = 64;
 constexpr int STAGES = 4;
+constexpr int PANEL = 8;
 constexpr int CONSUMERS = 2;
 constexpr int THREADS = 128 * (1 + CONSUMERS);
 constexpr int A_BYTES = BM * BK * 2;
@@ -27,8 +28,10 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
   extern __shared__ char smem[];
   __shared__ Barrier full[STAGES], empty[STAGES];
   char* ring = smem + (-smem_address(smem) & 1023);  // a swizzled tile starts at a multiple of 1024 bytes
-  const int row0 = blockIdx.y * BM;
-  const int col0 = blockIdx.x * BN;
+  // CTAs in panels: PANEL tiles down, then one to the right, and so on along N; the last panel may be lower.
+  const int id = blockIdx.y * gridDim.x + blockIdx.x, panel = id / (PANEL * gridDim.x), within = id % (PANEL * gridDim.x);
+  const int height = min(PANEL, int(gridDim.y) - panel * PANEL);
+  const int row0 = (panel * PANEL + within % height) * BM, col0 = within / height * BN;
   const int tiles = ceil_div(K, BK);
   const int warpgroup = threadIdx.x / 128;
   if (threadIdx.x == 0) {

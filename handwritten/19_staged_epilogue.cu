@@ -3,9 +3,11 @@
 //
 // Idea      A wgmma accumulator gives a warp 8 rows of 16 bytes per access to C and D. After the last
 //           tile the ring is free: each consumer lays its 64 x 256 result there (rows padded against
-//           bank conflicts) and walks it row by row, 16 bytes a thread, reading C and writing D.
+//           bank conflicts) and walks it row by row, 16 bytes a thread. A lane knows which part of C it
+//           will need, so it asks for that before the first tile: C arrives while the tiles are multiplied.
 // Changes   Sectors per warp access of C and D: from 8 half-used ones (of 32 bytes) for 128 useful bytes
-//           to 16 full ones for 512; global accesses per thread from 64 of 4 bytes to 16 of 16.
+//           to 16 full ones for 512; global accesses per thread from 64 of 4 bytes to 16 of 16. Times that
+//           a CTA waits for C: from 64, one after the other, to at most once.
 // Measured  README.md, row 19.
 // Answers   "Optimising GEMM on NVIDIA H100", staged epilogue: without it beta != 0 costs 80 TFLOP/s.
 #include "common.cuh"
@@ -14,6 +16,7 @@ constexpr int BM = 128;
 constexpr int BN = 256;
 constexpr int BK = 64;
 constexpr int STAGES = 4;
+constexpr int PANEL = 8;
 constexpr int CONSUMERS = 2;
 constexpr int PAD = 8;
 constexpr int THREADS = 128 * (1 + CONSUMERS);
@@ -23,8 +26,9 @@ constexpr int SMEM = 1024 + STAGES * (A_BYTES + B_BYTES);
 
 static_assert(CONSUMERS * 64 * (BN + PAD) * 4 <= STAGES * (A_BYTES + B_BYTES), "the staged tile fits the ring");
 
-// Lays a warp's 16 x BN of accumulators down as rows, in fp32, then stores them row by row.
-__device__ __forceinline__ void store_staged(const Output& out, const float (&acc)[BN / 2], float* stage, int row0, int col0) {
+// Lays a warp's 16 x BN of accumulators down as rows, in fp32, then stores them row by row; c is this lane's part of C.
+__device__ __forceinline__ void store_staged(const Output& out, const float (&acc)[BN / 2], const uint4 (&c)[16], float* stage, int row0,
+                                             int col0) {
   constexpr int PITCH = BN + PAD;
   const int lane = threadIdx.x % 32;
   float* at = stage + lane / 4 * PITCH + lane % 4 * 2;
@@ -34,8 +38,8 @@ __device__ __forceinline__ void store_staged(const Output& out, const float (&ac
     *reinterpret_cast<float2*>(at + i * 2 + 8 * PITCH) = {acc[i + 2], acc[i + 3]};
   }
   __syncwarp();  // the warp's 16 rows are complete before its lanes read each other's part
-#pragma unroll 4
-  for (int r = 0; r < 16; ++r) out.eight(row0 + r, col0 + lane * 8, stage + r * PITCH + lane * 8);
+#pragma unroll
+  for (int r = 0; r < 16; ++r) out.eight(row0 + r, col0 + lane * 8, stage + r * PITCH + lane * 8, c[r]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -44,8 +48,10 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
   extern __shared__ char smem[];
   __shared__ Barrier full[STAGES], empty[STAGES];
   char* ring = smem + (-smem_address(smem) & 1023);  // a swizzled tile starts at a multiple of 1024 bytes
-  const int row0 = blockIdx.y * BM;
-  const int col0 = blockIdx.x * BN;
+  // CTAs in panels: PANEL tiles down, then one to the right, and so on along N; the last panel may be lower.
+  const int id = blockIdx.y * gridDim.x + blockIdx.x, panel = id / (PANEL * gridDim.x), within = id % (PANEL * gridDim.x);
+  const int height = min(PANEL, int(gridDim.y) - panel * PANEL);
+  const int row0 = (panel * PANEL + within % height) * BM, col0 = within / height * BN;
   const int tiles = ceil_div(K, BK);
   const int warpgroup = threadIdx.x / 128;
   if (threadIdx.x == 0) {
@@ -74,6 +80,12 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
 
   registers_up<240>();  // consumers
   const int m0 = (warpgroup - 1) * 64;
+  const int warp_m0 = m0 + threadIdx.x % 128 / 32 * 16;  // this warp's 16 rows, in the epilogue too
+  const Output out{M, N, alpha, beta, C, ldc, D, ldd};
+  uint4 c[16];
+#pragma unroll
+  for (int r = 0; r < 16; ++r) c[r] = out.eight_of_c(row0 + warp_m0 + r, col0 + threadIdx.x % 32 * 8);
+
   float acc[BN / 2];  // the first wgmma overwrites it
   for (int tile = 0; tile < tiles; ++tile) {
     const int slot = tile % STAGES, round = tile / STAGES;
@@ -91,7 +103,6 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
   }
   wgmma_wait<0>();
   named_barrier(1, CONSUMERS * 128);  // both consumers have read the ring before it is written over
-  const int warp_m0 = m0 + threadIdx.x % 128 / 32 * 16;  // this warp's 16 rows
   float* stage = reinterpret_cast<float*>(ring) + warp_m0 * (BN + PAD);
-  store_staged({M, N, alpha, beta, C, ldc, D, ldd}, acc, stage, row0 + warp_m0, col0);
+  store_staged(out, acc, c, stage, row0 + warp_m0, col0);
 }

@@ -163,16 +163,16 @@ __device__ __forceinline__ void barrier_arrive_remote(Barrier* barrier, int rank
 }
 
 // ---- ldmatrix and mma.sync (9.7.14.5): one warp, operands in registers ----------------------------
-// Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. TRANS
-// hands each lane the transposed matrix's part.
+// Four 8 x 8 matrices of 16-bit elements; lane i gives the address (smem_address) of row i % 8 of matrix i / 8.
+// TRANS hands each lane the transposed matrix's part.
 template <bool TRANS>
-__device__ __forceinline__ void ldmatrix4(unsigned (&r)[4], const void* row) {
+__device__ __forceinline__ void ldmatrix4(unsigned (&r)[4], unsigned row) {
   if (TRANS)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_address(row)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_address(row)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
 // d (16 x 8) += a (16 x 16) * b (16 x 8)
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -275,24 +275,33 @@ struct Output {
     *reinterpret_cast<half16x2*>(&D[row * ldd + col]) = pack(x, y);
   }
 
-  // Eight neighbouring elements from shared memory, 16 bytes of C and of D; col is a multiple of 8.
-  __device__ __forceinline__ void eight(int row, int col, const float* acc) const {
+  // The eight elements of C from (row, col) on, 16 bytes; zeros where C is not read or not all of them are inside.
+  __device__ __forceinline__ uint4 eight_of_c(int row, int col) const {
+    if (beta == 0 || row >= M || col + 8 > N) return {};
+    return *reinterpret_cast<const uint4*>(&C[row * ldc + col]);
+  }
+
+  // Eight neighbouring elements from shared memory, 16 bytes of D; col is a multiple of 8, c is eight_of_c's.
+  __device__ __forceinline__ void eight(int row, int col, const float* acc, uint4 c) const {
     if (row >= M || col >= N) return;
     if (col + 8 > N) {
+#pragma unroll 1
       for (int i = 0; col + i < N; ++i) D[row * ldd + col + i] = blend(alpha, acc[i], beta, C, row * ldc + col + i);
       return;
     }
-    union Vector {
-      uint4 bits;
-      half16x2 pair[4];
-    } c{}, d;
-    if (beta != 0) c.bits = *reinterpret_cast<const uint4*>(&C[row * ldc + col]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 x = *reinterpret_cast<const float2*>(acc + 2 * i), y = unpack(c.pair[i]);
-      d.pair[i] = pack(alpha * x.x + beta * y.x, alpha * x.y + beta * y.y);
-    }
-    *reinterpret_cast<uint4*>(&D[row * ldd + col]) = d.bits;
+    const float4 low = *reinterpret_cast<const float4*>(acc), high = *reinterpret_cast<const float4*>(acc + 4);
+    *reinterpret_cast<uint4*>(&D[row * ldd + col]) = {blend2(low.x, low.y, c.x), blend2(low.z, low.w, c.y),
+                                                      blend2(high.x, high.y, c.z), blend2(high.z, high.w, c.w)};
+  }
+  __device__ __forceinline__ void eight(int row, int col, const float* acc) const {
+    eight(row, col, acc, eight_of_c(row, col));
+  }
+
+  // alpha * (x, y) + beta * c, where c and the result are two 16-bit elements side by side.
+  __device__ __forceinline__ unsigned blend2(float x, float y, unsigned c) const {
+    const float2 c2 = unpack(reinterpret_cast<const half16x2&>(c));
+    const half16x2 d = pack(alpha * x + beta * c2.x, alpha * y + beta * c2.y);
+    return reinterpret_cast<const unsigned&>(d);
   }
 };
 

@@ -15,7 +15,19 @@ os.environ["CUTEGEMM_CACHE_DIR"] = os.environ.get("CUTEGEMM_TEST_CACHE_DIR") or 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=_SLOW)
 settings.register_profile("long", max_examples=2_000, deadline=None, suppress_health_check=_SLOW)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser):
+    """`--profile long`: the same properties on more drawn cases."""
+    default = os.environ.get("HYPOTHESIS_PROFILE", "default")
+    parser.addoption(
+        "--profile", choices=("default", "long"), default=default, help="how many cases are drawn"
+    )
+
+
+def pytest_configure(config):
+    """Load the profile before any test module is read."""
+    settings.load_profile(config.getoption("--profile"))
 
 
 def _missing_gpu() -> str | None:

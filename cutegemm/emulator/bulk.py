@@ -10,8 +10,10 @@ import functools
 
 import numpy as np
 
+from cutegemm.emulator.barriers import find
 from cutegemm.emulator.memory import OFFSET_MASK, Fault, Region, lane_of
 from cutegemm.emulator.program import RANK_SHIFT
+from cutegemm.emulator.reductions import reduce_bytes
 from cutegemm.emulator.values import ND
 
 
@@ -83,59 +85,106 @@ def bulk_wait(group, m, pending, read_only) -> None:
             if not read_only:
                 store.finish()
             if group.tracker is not None:
-                group.tracker.done(store.token)
+                group.tracker.done(store.token, not read_only)
     if not read_only:
         del group.bulk_groups[: len(finished)]
+
+
+def _run(group, shared: int, size: int, other: int | None = None) -> np.ndarray:
+    """16-byte chunk numbers of a run of bytes in shared memory.
+
+    Raises:
+        Fault: an address or the size is not 16-byte aligned, or the run leaves shared memory.
+    """
+    offset = shared & OFFSET_MASK
+    if size % 16 or offset % 16 or (other or 0) % 16:
+        raise Fault(f"bulk copy of {size} bytes, shared offset {offset:#x}: not 16-byte aligned")
+    region = group.cta.shared
+    if offset < region.first or offset + size > region.size:
+        raise Fault(f"bulk copy of {size} bytes at shared offset {offset:#x} leaves shared memory")
+    return np.arange(offset // 16, (offset + size) // 16)
+
+
+def _global_run(group, address: int, size: int) -> Region:
+    region = group.device.memory.find(address, address + size)
+    if region is None:
+        raise Fault(f"bulk copy of {size} bytes at {address:#x}: {group.device.memory.describe(address)}")
+    return region
 
 
 def bulk_load(group, m, destination, source, size, barrier, multicast) -> None:
     """cp.async.bulk from global to shared memory: `size` bytes in a row."""
     for d, s, n, bar, mask in distinct(group, m, destination, source, size, barrier, multicast):
-        region = group.device.memory.find(s, s + n)
-        offset = d & OFFSET_MASK
-        if region is None or s % 16 or offset % 16 or n % 16:
-            raise Fault(
-                f"bulk copy of {n} bytes from {s:#x} to shared offset {offset:#x}: "
-                f"{group.device.memory.describe(s)}, or not 16-byte aligned"
-            )
+        chunks = _run(group, d, n, s)
+        region = _global_run(group, s, n)
         peers = group.cta.peers
-        ranks = [d >> RANK_SHIFT & 0xFF] if mask is None else [r for r in range(len(peers)) if mask >> r & 1]
-        chunks = np.arange(offset // 16, (offset + n) // 16)
+        ranks = [d >> RANK_SHIFT & 0xFF] if mask is None else [r for r in range(16) if mask >> r & 1]
+        bars = [find(group, bar & OFFSET_MASK | r << RANK_SHIFT) for r in ranks]
+        ctas = [peers[r] for r in ranks]
         token = None if group.tracker is None else group.tracker.issue("bulk load")
-        bars = [peers[r].mbarriers[bar & OFFSET_MASK] for r in ranks]
-        announce(token, [peers[r] for r in ranks], bars, chunks)
-        group.device.submit(
-            functools.partial(
-                _finish_bulk, region, s - region.base, n, chunks, [peers[r] for r in ranks], bars, token
-            )
-        )
+        start = s - region.base
+        if token is not None:
+            token.read_global(region, start, n)
+        announce(token, ctas, bars, chunks)
+        group.device.count_bulk(region, start, n, False, len(ctas))
+        group.device.submit(functools.partial(_finish_bulk, region.data, start, n, chunks, ctas, bars, token))
 
 
-def _finish_bulk(region: Region, start: int, size: int, chunks, ctas, bars, token) -> None:
-    data = region.data[start : start + size].copy().view("V16")
+def _finish_bulk(data, start: int, size: int, chunks, ctas, bars, token) -> None:
+    moved = data[start : start + size].copy().view("V16")
     for cta, bar in zip(ctas, bars, strict=True):
-        cta.shared.view(16)[chunks] = data
+        cta.shared.view(16)[chunks] = moved
         complete(bar, size, token)
 
 
-def bulk_store(group, m, destination, source, size) -> None:
-    """cp.async.bulk from shared to global memory."""
+def bulk_exchange(group, m, destination, source, size, barrier, reduction) -> None:
+    """cp.async.bulk (or cp.reduce: (operation, type, bytes)) from this CTA's shared memory to one of the cluster."""
+    for d, s, n, bar in distinct(group, m, destination, source, size, barrier):
+        chunks, origin = _run(group, d, n), _run(group, s, n)
+        arrives = find(group, bar)
+        cta = group.cta.peers[d >> RANK_SHIFT & 0xFF]
+        if arrives.cta is not cta:
+            raise Fault("a bulk copy and its mbarrier must lie in the same CTA's shared memory")
+        token = None if group.tracker is None else group.tracker.issue("bulk copy")
+        if token is not None:
+            token.read_shared(group.cta, origin)
+        announce(token, [cta], [arrives], chunks)
+        group.device.submit(
+            functools.partial(_finish_exchange, group.cta, origin, cta, chunks, arrives, n, reduction, token)
+        )
+
+
+def _finish_exchange(source, origin, cta, chunks, bar, size: int, reduction, token) -> None:
+    data = source.shared.view(16)[origin]
+    target = cta.shared.view(16)
+    if reduction is not None:
+        operation, kind, item = reduction
+        old = target[chunks].view(np.uint8)
+        data = reduce_bytes(old, data.view(np.uint8), kind, item, operation).view("V16")
+    target[chunks] = data
+    complete(bar, size, token)
+
+
+def bulk_store(group, m, destination, source, size, reduction=None) -> None:
+    """cp.async.bulk (or cp.reduce with (operation, type, bytes)) from shared to global memory."""
     for d, s, n in distinct(group, m, destination, source, size):
-        region = group.device.memory.find(d, d + n)
-        offset = s & OFFSET_MASK
-        if region is None or d % 16 or offset % 16 or n % 16:
-            raise Fault(
-                f"bulk copy of {n} bytes from shared offset {offset:#x} to {d:#x}: "
-                f"{group.device.memory.describe(d)}, or not 16-byte aligned"
-            )
-        chunks = np.arange(offset // 16, (offset + n) // 16)
+        chunks = _run(group, s, n, d)
+        region = _global_run(group, d, n)
         token = None if group.tracker is None else group.tracker.issue("bulk store")
+        start = d - region.base
         if token is not None:
             token.read_shared(group.cta, chunks)
-        start = d - region.base
-
-        def write(data, region=region, start=start, n=n):
-            region.data[start : start + n] = data.ravel()
-
+            token.write_global(region, start, n, atomic=reduction is not None)
+        write = functools.partial(_write, region.data, start, n, reduction)
+        group.device.count_bulk(region, start, n, True, 1)
         group.bulk_open.append(BulkStore(group.cta, chunks, write, n, token))
         group.device.note_store(group.bulk_open[-1])
+
+
+def _write(memory, start: int, size: int, reduction, data) -> None:
+    new = data.ravel()
+    if reduction is not None:
+        operation, kind, item = reduction
+        old = np.ascontiguousarray(memory[start : start + size])
+        new = reduce_bytes(old, np.ascontiguousarray(new), kind, item, operation)
+    memory[start : start + size] = new

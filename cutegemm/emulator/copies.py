@@ -37,9 +37,7 @@ def async_copy(group, m, destination, source, size, used) -> None:
             )
     device = group.device
     if device.observers:
-        device.observe(group, m, region, offset, size, True, "shared")
-        if place is not None:
-            device.observe(group, m, place[0], place[1], size, False, "global")
+        device.observe_copy(group, (lanes, region, offset), place and (lanes[reads], *place), size)
     copy = Copy(functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size))
     if device.policy == "eager":
         copy.finish()

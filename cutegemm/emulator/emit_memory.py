@@ -7,10 +7,10 @@ shfl is 9.7.9.6), 9.7.15 (ldmatrix, stmatrix, mma, wmma).
 
 from __future__ import annotations
 
-from cutegemm.emulator.parse import TYPE_BYTES, Instruction
+from cutegemm.emulator.kernel import TYPE_BYTES, Instruction
 from cutegemm.emulator.program import Emitter, Unknown, bits_of, emits
 
-_SPACES = ("param", "global", "shared", "shared::cta", "shared::cluster", "local", "const")
+_ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 
 def space_of(ins: Instruction) -> str:
@@ -19,6 +19,12 @@ def space_of(ins: Instruction) -> str:
         if part.split("::")[0] in ("param", "global", "shared", "local", "const") and part != "param::func":
             return part.split("::")[0]
     return "generic"
+
+
+def order_of(ins: Instruction) -> str:
+    """Memory order of an access, "" for a plain one; volatile counts as relaxed (PTX ISA 8.2.1)."""
+    order = next((p for p in ins.parts if p in ("acquire", "release", "acq_rel", "relaxed", "mmio")), "")
+    return "relaxed" if order == "mmio" or "volatile" in ins.parts else order
 
 
 def _count(ins: Instruction) -> int:
@@ -32,8 +38,9 @@ def load(e: Emitter, ins: Instruction) -> None:
     size, names = TYPE_BYTES[kind], e.items(ins.operands[0])
     if len(names) != _count(ins) or kind == "b128":
         raise Unknown("vector")
-    polls = bool({"volatile", "acquire", "relaxed"} & set(ins.parts))
-    call = f"load(G, {e.mask}, {e.address(ins.operands[1])}, {size}, {len(names)}, '{space}', {polls})"
+    call = (
+        f"load(G, {e.mask}, {e.address(ins.operands[1])}, {size}, {len(names)}, '{space}', {order_of(ins)!r})"
+    )
     e.line(f"v = {call}")
     for i, name in enumerate(names):
         if name == "_":
@@ -51,42 +58,57 @@ def load(e: Emitter, ins: Instruction) -> None:
 def store(e: Emitter, ins: Instruction) -> None:
     """st of every space, vector width and type."""
     if ins.parts[1] == "async":
-        raise Unknown("st.async")
+        _store_async(e, ins)
+        return
+    if ins.parts[1] == "bulk":
+        raise Unknown("st.bulk")
     kind, space = ins.parts[-1], space_of(ins)
     size, names = TYPE_BYTES[kind], e.items(ins.operands[1])
     if len(names) != _count(ins) or kind == "b128":
         raise Unknown("vector")
-    strong = bool({"volatile", "release", "relaxed"} & set(ins.parts))
     values = ", ".join(e.src(x, 8 * size) for x in names)
-    e.line(f"store(G, {e.mask}, {e.address(ins.operands[0])}, ({values},), {size}, '{space}', {strong})")
+    e.line(
+        f"store(G, {e.mask}, {e.address(ins.operands[0])}, ({values},), {size}, '{space}', {order_of(ins)!r})"
+    )
+
+
+def _store_async(e: Emitter, ins: Instruction) -> None:
+    """st.async and red.async."""
+    kind = ins.parts[-1]
+    operation = next((p for p in ins.parts if p in _ATOMIC), None) if ins.parts[0] == "red" else None
+    names = e.items(ins.operands[1])
+    if "mbarrier::complete_tx::bytes" not in ins.parts or len(names) != _count(ins):
+        raise Unknown("completion")
+    values = ", ".join(e.src(x, bits_of(kind)) for x in names)
+    place, bar = e.address(ins.operands[0]), e.address(ins.operands[2])
+    e.line(
+        f"store_async(G, {e.mask}, {place}, ({values},), {bits_of(kind) // 8}, {bar}, {operation!r}, '{kind}')"
+    )
 
 
 @emits("atom", "red")
 def atomic(e: Emitter, ins: Instruction) -> None:
     """atom and red: lanes act one after another, in lane order."""
-    if "async" in ins.parts[1:2]:
-        raise Unknown("red.async")
+    if ins.parts[1] == "async":
+        _store_async(e, ins)
+        return
     kind = ins.parts[-1]
-    known = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
-    operation = next(p for p in ins.parts[1:] if p in known)
-    width = bits_of(kind)
-    returns = ins.parts[0] == "atom"
+    operation = next(p for p in ins.parts[1:] if p in _ATOMIC)
+    if kind == "b128":
+        raise Unknown("128 bits")
+    width, returns = bits_of(kind), ins.parts[0] == "atom"
     d, address, *values = ins.operands if returns else ("_", *ins.operands)
+    how = f"'{operation}', '{kind}', '{space_of(ins)}', {returns}, {(order_of(ins) or 'relaxed')!r}"
     if _count(ins) > 1:  # each element is atomic by itself
         if returns:
             raise Unknown("vector atom")
         e.line(f"a = {e.address(address)}")
         for i, x in enumerate(e.items(values[0])):
             place = f"shift_address(a, {i * width // 8}, 64)"
-            e.line(
-                f"atomic(G, {e.mask}, {place}, ({e.src(x, width)},), '{operation}', '{kind}', '{space_of(ins)}', False)"
-            )
+            e.line(f"atomic(G, {e.mask}, {place}, ({e.src(x, width)},), {how})")
         return
     args = ", ".join(e.src(x, width) for x in values)
-    e.dst(
-        d,
-        f"atomic(G, {e.mask}, {e.address(address)}, ({args},), '{operation}', '{kind}', '{space_of(ins)}', {returns})",
-    )
+    e.dst(d, f"atomic(G, {e.mask}, {e.address(address)}, ({args},), {how})")
 
 
 @emits("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
@@ -129,7 +151,7 @@ def shuffle(e: Emitter, ins: Instruction) -> None:
 
 @emits("vote", "match", "redux", "activemask", "elect")
 def warp_wide(e: Emitter, ins: Instruction) -> None:
-    """vote, redux, activemask and elect."""
+    """vote, match, redux, activemask and elect."""
     head = ins.parts[0]
     if head == "elect":
         d, p = ins.operands[0].split("|")
@@ -143,6 +165,8 @@ def warp_wide(e: Emitter, ins: Instruction) -> None:
         e.dst(ins.operands[0], f"vote(G, {e.mask}, {f'pnot({a})' if negated else a}, '{ins.parts[2]}')")
     elif head == "redux":
         kind = ins.parts[-1]
+        if kind not in ("s32", "u32", "b32"):
+            raise Unknown("type")
         e.dst(
             ins.operands[0],
             f"redux(G, {e.mask}, {e.src(ins.operands[1], 32)}, '{ins.parts[2]}', {kind == 's32'})",
@@ -150,7 +174,14 @@ def warp_wide(e: Emitter, ins: Instruction) -> None:
     elif head == "activemask":
         e.dst(ins.operands[0], f"active_lanes(G, {e.mask})")
     else:
-        raise Unknown(head)
+        bits = bits_of(ins.parts[-1])
+        d, _, p = ins.operands[0].partition("|")
+        e.line(
+            f"t, q = match(G, {e.mask}, {e.src(ins.operands[1], bits)}, {e.src(ins.operands[2], 32)}, '{ins.parts[1]}')"
+        )
+        e.dst(d, "t")
+        if p:
+            e.dst(p, "q")
 
 
 @emits("ldmatrix", "stmatrix")

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 
 from cutegemm.emulator.emit_memory import space_of
-from cutegemm.emulator.parse import Instruction
-from cutegemm.emulator.program import EMITTERS, Emitter, Unknown, emits
+from cutegemm.emulator.kernel import Instruction
+from cutegemm.emulator.program import Emitter, Unknown, bits_of, emits
 
 BLOCKED = -2
 
@@ -85,17 +85,16 @@ def nanosleep(e: Emitter, ins: Instruction) -> None:
     e.line("G.budget = 0")
 
 
-@emits("fence", "membar", "griddepcontrol", "setmaxnreg", "pmevent", "brkpt", "tensormap")
+@emits("fence", "membar", "griddepcontrol", "setmaxnreg", "pmevent")
 def fence(e: Emitter, ins: Instruction) -> None:
     """Fences order accesses (only the race detector follows them); the others have no effect on results."""
     head = ins.parts[0]
-    if head == "tensormap" or (head == "fence" and "tensormap::generic" in ins.op):
+    if head == "fence" and "tensormap::generic" in ins.op:
         raise Unknown("tensor map modification")
     if head in ("fence", "membar", "setmaxnreg", "griddepcontrol"):
         e.line(f"note(G, {e.mask}, '{ins.op}')")
 
 
-@emits("cp")
 def copy(e: Emitter, ins: Instruction) -> None:
     """cp.async, cp.async.bulk and cp.async.bulk.tensor with their groups."""
     op = ins.op
@@ -152,35 +151,36 @@ def _tensor_copy(e: Emitter, ins: Instruction, reduction: str | None = None) -> 
     e.line(f"tensor_load(G, {e.mask}, {e.address(o[0])}, {tensor_map}, {at}, {e.address(o[2])}, {multicast})")
 
 
-def _bulk_copy(e: Emitter, ins: Instruction) -> None:
+def _bulk_copy(e: Emitter, ins: Instruction, reduction: tuple | None = None) -> None:
     op, o = ins.op, list(ins.operands)
     if "L2::cache_hint" in op:
         o.pop()
+    if ".cp_mask" in op or "ignore_oob" in op:
+        raise Unknown("byte mask")
+    to, source, size = e.address(o[0]), e.address(o[1]), e.src(o[2], 32)
     if ".global.shared::cta" in op:
-        e.line(f"bulk_store(G, {e.mask}, {e.address(o[0])}, {e.address(o[1])}, {e.src(o[2], 32)})")
-    elif ".shared::cta.global" in op or ".shared::cluster.global" in op:
+        e.line(f"bulk_store(G, {e.mask}, {to}, {source}, {size}, {reduction!r})")
+    elif ".shared::cluster.shared::cta" in op:
+        e.line(f"bulk_exchange(G, {e.mask}, {to}, {source}, {size}, {e.address(o[3])}, {reduction!r})")
+    elif reduction is None and (".shared::cta.global" in op or ".shared::cluster.global" in op):
         multicast = e.src(o[4], 16) if "multicast" in op else "None"
-        e.line(
-            f"bulk_load(G, {e.mask}, {e.address(o[0])}, {e.address(o[1])}, {e.src(o[2], 32)}, "
-            f"{e.address(o[3])}, {multicast})"
-        )
+        e.line(f"bulk_load(G, {e.mask}, {to}, {source}, {size}, {e.address(o[3])}, {multicast})")
     else:
         raise Unknown(f"{op} ({space_of(ins)})")
 
 
-def copy_reduce(e: Emitter, ins: Instruction) -> None:
-    """cp.reduce.async.bulk.tensor: a store that adds (or takes the minimum or maximum)."""
-    if not ins.op.startswith("cp.reduce.async.bulk.tensor"):
-        raise Unknown(ins.op)
-    operation = next(p for p in ("add", "min", "max", "and", "or", "xor", "inc", "dec") if p in ins.parts)
-    _tensor_copy(e, ins, operation)
-
-
-def _copy_or_reduce(e: Emitter, ins: Instruction) -> None:
-    (copy_reduce if ins.op.startswith("cp.reduce") else copy)(e, ins)
-
-
-EMITTERS["cp"] = _copy_or_reduce
+@emits("cp")
+def copy_or_reduce(e: Emitter, ins: Instruction) -> None:
+    """cp, and cp.reduce.async.bulk[.tensor]: a copy that adds (or takes the minimum or maximum...)."""
+    if not ins.op.startswith("cp.reduce"):
+        copy(e, ins)
+        return
+    operation = next(p for p in ins.parts if p in ("add", "min", "max", "and", "or", "xor", "inc", "dec"))
+    if ins.op.startswith("cp.reduce.async.bulk.tensor"):
+        _tensor_copy(e, ins, operation)
+    else:
+        kind = ins.parts[-1]
+        _bulk_copy(e, ins, (operation, kind, bits_of(kind) // 8))
 
 
 @emits("wgmma")
@@ -195,14 +195,14 @@ def wgmma(e: Emitter, ins: Instruction) -> None:
         e.line("wgmma_commit(G)")
     elif kind == "wait_group":
         e.line(f"wgmma_wait(G, {int(ins.operands[0], 0)})")
-    elif kind == "mma_async" and "sp" not in ins.parts:
+    elif kind == "mma_async" and not {"sp", "satfinite"} & set(ins.parts):
         _wgmma_issue(e, ins)
     else:
         raise Unknown(kind)
 
 
 def _wgmma_issue(e: Emitter, ins: Instruction) -> None:
-    shape, d_type, a_type, b_type = [p for p in ins.parts[2:] if p not in ("sync", "aligned", "satfinite")]
+    shape, d_type, a_type, b_type = [p for p in ins.parts[2:] if p not in ("sync", "aligned")]
     registers = tuple(x.strip() for x in ins.operands[0].strip("{}").split(","))
     a, b, scale_d, *flags = ins.operands[1:]
     from_registers = a.strip().startswith("{")

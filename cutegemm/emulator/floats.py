@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cutegemm.emulator.values import FLOAT, ND, SINT, UINT
+from cutegemm.emulator.values import FLOAT, ND, UINT
 
+_NAN32 = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
 _TINY32 = np.float64(2.0**-126)  # smallest normal fp32
 
 
@@ -42,9 +43,31 @@ def bf16(x):
 
 
 def bits(x):
-    """Bits of a float value: int for a scalar, unsigned vector else."""
+    """Bits of a result: int for a scalar, unsigned vector else. fp32 units give one NaN only, 0x7fffffff."""
+    if x.dtype.itemsize == 4:
+        if x.__class__ is not ND:
+            return int(x.view(np.uint32)) if x == x else 0x7FFFFFFF
+        total = x.dot(x)  # NaN when an element is, and only then
+        if total != total:
+            x = np.where(np.isnan(x), _NAN32, x)
+    return pattern(x)
+
+
+def pattern(x):
+    """Bits of a value as it is: int for a scalar, unsigned vector else."""
     kind = UINT[x.dtype.itemsize * 8]
     return x.view(kind) if x.__class__ is ND else int(x.view(kind))
+
+
+def nan64(result, *operands):
+    """An fp64 result whose NaNs are the quieted operand's: the first NaN among `operands`, in that order."""
+    if not np.isnan(result).any():
+        return result
+    out = np.asarray(result)
+    for x in reversed(operands):
+        quiet = (np.asarray(x).view(np.uint64) | np.uint64(1 << 51)).view(np.float64)
+        out = np.where(np.isnan(x) & np.isnan(result), quiet, out)
+    return out[()]
 
 
 def flush(x):
@@ -69,6 +92,24 @@ def fma32(a, b, c):
     return total.astype(np.float32)
 
 
+def fma_ftz(a, b, c=None):
+    """fp32 a*b or a*b+c rounded once, and zero when 24 bits, whatever the exponent, would be below all normals."""
+    exact = np.multiply(a, b, dtype=np.float64)
+    if c is not None:
+        c = np.asarray(c, np.float64)
+        exact = to_odd(exact, c, exact + c)
+    return np.where(
+        np.abs(exact) < _TINY32 * (1 - 2.0**-25), np.copysign(np.float32(0), exact), exact
+    ).astype(np.float32)[()]
+
+
+def div_approx(a, b):
+    """div.approx.f32: a divisor above 2**126 gives zero, or NaN of an infinity (PTX ISA 9.7.3.8)."""
+    huge = (np.abs(b) > np.float32(2.0**126)) & np.isfinite(b)
+    beyond = np.where(np.isfinite(a), np.copysign(np.float32(0), a) * np.sign(b), np.float32(np.nan))
+    return np.where(huge, beyond, a / b).astype(np.float32)[()]
+
+
 def to_odd(a, b, total):
     """a+b rounded to odd in fp64, given the nearest sum: a second rounding to fewer bits is then exact."""
     virtual = total - a
@@ -84,6 +125,8 @@ def fma64(a, b, c):
     from fractions import Fraction
 
     def one(x, y, z):
+        if np.isinf(z) and np.isfinite(x) and np.isfinite(y):
+            return z  # whatever the product, which may be too large for fp64
         if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(z)):
             return x * y + z
         exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
@@ -128,6 +171,17 @@ def narrow_f16(x):
     return out if out.ndim else int(out)
 
 
+def narrow_double(x, name):
+    """cvt.rn from fp64 to f16 or bf16 bits: a NaN keeps its sign and the top of its payload."""
+    x = np.asarray(x)
+    out = np.asarray({"f16": narrow_f16, "bf16": narrow_bf16}[name](x), np.uint32)
+    whole, fraction = x.view(np.uint64), {"f16": 10, "bf16": 7}[name]
+    quiet = whole >> np.uint64(48) & np.uint64(0x8000) | np.uint64(0x7FFF & -1 << fraction - 1)
+    quiet |= whole >> np.uint64(52 - fraction) & np.uint64((1 << fraction) - 1)
+    out = np.where(np.isnan(x), quiet.astype(np.uint32), out)
+    return out if out.ndim else int(out)
+
+
 def pair(high, low):
     """Two 16-bit patterns as one 32-bit register."""
     return (high << 16 | low) if high.__class__ is not ND else (high << np.uint32(16)) | low
@@ -145,8 +199,9 @@ def bf16x2(a, b):
 def extreme(a, b, largest, keep_nan):
     """min and max: -0 < +0; a NaN operand is dropped unless `.NaN` (then the result is the canonical NaN)."""
     if keep_nan:
-        return np.maximum(a, b) if largest else np.minimum(a, b)
-    out = np.fmax(a, b) if largest else np.fmin(a, b)
+        out = np.maximum(a, b) if largest else np.minimum(a, b)
+    else:
+        out = np.fmax(a, b) if largest else np.fmin(a, b)
     zeros = (a == 0) & (b == 0)
     if np.any(zeros):
         signs = np.signbit(a) & np.signbit(b) if largest else np.signbit(a) | np.signbit(b)
@@ -186,28 +241,6 @@ APPROXIMATE = {
 def unary(name, x):
     """A special function: computed in fp64, rounded once to the operand's type."""
     return APPROXIMATE[name](np.asarray(x, np.float64)).astype(x.dtype)[()]
-
-
-def to_integer(x, width, signed, mode, reg_bits):
-    """cvt to an integer: rounded as `mode` (rni, rzi, rmi, rpi), clamped, NaN to 0 (9.7.9.22)."""
-    rounded = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode](
-        np.asarray(x, np.float64)
-    )
-    low, high = (-(1 << width - 1), (1 << width - 1) - 1) if signed else (0, (1 << width) - 1)
-    inside = np.clip(np.where(np.isnan(rounded), 0.0, rounded), float(low), float(high))
-    flat = [min(max(int(v), low), high) for v in np.atleast_1d(inside)]
-    if rounded.ndim == 0:
-        return flat[0] & ((1 << reg_bits) - 1)
-    return np.array([v & ((1 << reg_bits) - 1) for v in flat], UINT[reg_bits])
-
-
-def from_integer(x, width, signed, kind):
-    """cvt from an integer to fp16/fp32/fp64, nearest even, rounded once."""
-    if x.__class__ is not ND:
-        x = (x ^ (1 << width - 1)) - (1 << width - 1) if signed else x
-        return kind(np.int64(x) if signed else np.uint64(x))
-    x = x.astype(UINT[width])
-    return (x.view(SINT[width]) if signed else x).astype(kind)
 
 
 def float_type(name):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cutegemm.emulator.parse import Instruction, Kernel
+from cutegemm.emulator.kernel import Instruction, Kernel
 from cutegemm.errors import EmulatorError
 
 # Instructions at which a group of warps may have to wait.

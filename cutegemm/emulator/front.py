@@ -3,17 +3,22 @@
 
     reports = run_steps([Step(ptx, grid, block, cluster, smem, params), ...], [tensor_buffer(a, "A"), ...])
 
+and, around the ordinary door of whoever makes such lists, `run`, which brings options in and findings out.
+
 The caller brings PTX and launches; nothing is known here of how they were planned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
+from cutegemm.emulator.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.launch import Launch, Options, Report, launch
 from cutegemm.emulator.memory import Buffer
+from cutegemm.emulator.meter import combined
 from cutegemm.emulator.parse import Kernel, Module
 
 
@@ -29,7 +34,27 @@ class Step:
     params: Sequence[bytes]
 
 
+@dataclass
+class Run:
+    """What `run` gives: the result, and what was found and counted over all launches."""
+
+    d: Any = None
+    reports: list[Report] = field(default_factory=list)
+    counters: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> list:
+        """Everything the race detector found, leftovers included."""
+        return [finding for report in self.reports for finding in report.findings]
+
+    @property
+    def races(self) -> list:
+        """Findings but leftovers."""
+        return [finding for report in self.reports for finding in report.races]
+
+
 _PARSED: dict[str, Kernel] = {}
+_COLLECTING: ContextVar[tuple[Run, Options] | None] = ContextVar("collecting", default=None)
 
 
 def kernel_of(ptx: str) -> Kernel:
@@ -40,19 +65,50 @@ def kernel_of(ptx: str) -> Kernel:
     return kernel
 
 
+def run(gemm: Any, *operands: Any, options: Options | None = None, **call: Any) -> Run:
+    """Run a GEMM on CPU tensors on the emulator, with race detector and meters unless `options` says otherwise.
+
+        run = cutegemm.emulator.run(gemm, a, b, c, alpha=1.0, beta=0.5)
+        run.d, run.races, run.counters
+
+    Args:
+        gemm: whatever has `run(*operands, backend="emulator", **call)` that ends in `run_steps`.
+        operands, call: passed on to `gemm.run`.
+
+    Raises:
+        EmulatorError: see `launch`; and what `gemm.run` raises.
+    """
+    made = Run()
+    token = _COLLECTING.set((made, options or Options(races=True, meter=True)))
+    try:
+        made.d = gemm.run(*operands, backend="emulator", **call)
+    finally:
+        _COLLECTING.reset(token)
+    return made
+
+
 def run_steps(
     steps: Sequence[Step], buffers: Sequence[Buffer], options: Options | None = None
 ) -> list[Report]:
-    """Run the launches of one run in order.
+    """Run the launches of one run in order, with one L2 cache between them.
+
+    Within `run`, its options hold, and it collects the reports.
 
     Raises:
         EmulatorError: see `launch`.
     """
-    reports = []
+    collecting = _COLLECTING.get()
+    if collecting is not None:
+        options = collecting[1]
+    l2, reports = L2(), []
     for step in steps:
         what = Launch(grid=step.grid, block=step.block, cluster=step.cluster, smem_bytes=step.smem,
                       params=list(step.params), buffers=list(buffers))  # fmt: skip
-        reports.append(launch(kernel_of(step.ptx), what, options))
+        reports.append(launch(kernel_of(step.ptx), what, options, l2))
+    if collecting is not None:
+        collecting[0].reports += reports
+        if options.meter:
+            collecting[0].counters = combined([r.sums for r in reports], l2.dirty * SECTOR_BYTES)
     return reports
 
 

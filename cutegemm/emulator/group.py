@@ -37,6 +37,10 @@ class Group:
         self.stretch = 0  # blocks run since it last polled or blocked
         self.waiting: tuple | None = None  # what a blocked group waits for, for the deadlock report
         self.waiting_at = 0  # and the block where it does
+        self.blocked_at: tuple | None = None  # the wait the meter counted last
+        self.wgmma_clock: int | None = (
+            None  # instructions executed when the last wgmma was issued, for the meter
+        )
         self.bar_ticket: int | None = None
         self.cluster_ticket: int | None = None
         self.wgmma_open: list = []
@@ -46,6 +50,9 @@ class Group:
         self.copy_open: list = []
         self.copy_groups: list[list] = []
         self.counts = [0] * len(self.program.blocks)
+        self.uneven: dict[
+            int, np.ndarray
+        ] = {}  # block -> how often each warp ran it while some warps were inactive
         self.active_warps = len(warps)
         self.tracker = None
         self.mask: np.ndarray | None = None
@@ -143,7 +150,7 @@ class Group:
             made.append(g)
         self.counts[self.pc] += self.active_warps  # the block that ends in this branch has run
         if self.device.meter is not None:
-            self.device.meter.lanes[self.pc] += self.lanes if mask is None else np.count_nonzero(mask)
+            self.device.meter.ran(self, self.pc, mask)
         return self.cta.replace(self, made)
 
     def part(self, keys: np.ndarray) -> list[Group]:

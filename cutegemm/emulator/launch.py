@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cutegemm.emulator.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.machine import POLICIES, SHARED_LIMIT, Device
 from cutegemm.emulator.memory import Buffer
-from cutegemm.emulator.meter import LineCost
+from cutegemm.emulator.meter import LineCost, combined
 from cutegemm.emulator.parse import Kernel, Module
 from cutegemm.emulator.program import Program, translate
+from cutegemm.emulator.roles import Role, roles_of
 from cutegemm.errors import EmulatorError
 
 MAX_THREADS = 1024  # threads per CTA, CUDA programming guide, table 28
@@ -39,7 +41,7 @@ class Options:
     warps_per_group: warps that start in lockstep; None for the whole CTA (fast), 1 to interleave every warp.
     resident_ctas: how many CTAs can be on the device together.
     races: run the race detector (implies one warp per group).
-    meter: count sectors, wavefronts, bytes and operations.
+    meter: count sectors, wavefronts, bytes, operations, cache traffic, and work and waits per role.
     max_seconds: stop with an error after this time.
     progress: show a bar of finished CTAs past one second; None does so when standard error is a terminal.
     """
@@ -56,13 +58,18 @@ class Options:
 
 @dataclass
 class Report:
-    """What a run found and counted; `instructions` per opcode counts warps that executed it."""
+    """What a run found and counted; `instructions` per opcode counts warps that executed it.
+
+    sums: what may be added up over launches; counters: these and what follows from them (`meter.combined`).
+    """
 
     instructions: dict[str, int]
     by_warp: dict[tuple[int, ...], int]
     findings: list = field(default_factory=list)
+    sums: dict[str, float] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)
     lines: list[LineCost] = field(default_factory=list)  # costliest memory lines first
+    roles: list[Role] = field(default_factory=list)
 
     @property
     def races(self) -> list:
@@ -78,10 +85,13 @@ def program_of(kernel: Kernel) -> Program:
     return program
 
 
-def launch(kernel: Kernel | Module | str, what: Launch, options: Options | None = None) -> Report:
+def launch(
+    kernel: Kernel | Module | str, what: Launch, options: Options | None = None, l2: L2 | None = None
+) -> Report:
     """Run a kernel on the emulated device; its results are in the buffers afterwards.
 
-    `kernel` is a parsed kernel, or a module or PTX text with one entry.
+    `kernel` is a parsed kernel, or a module or PTX text with one entry. `l2` is the cache the launch finds, an
+    empty one unless given.
 
     Raises:
         EmulatorError: an unknown instruction, a launch the hardware refuses, a fault, a deadlock, or the time limit.
@@ -98,7 +108,7 @@ def launch(kernel: Kernel | Module | str, what: Launch, options: Options | None 
     _check(kernel, program, what, options)
     if options.races and options.warps_per_group != 1:
         options = replace(options, warps_per_group=1)
-    device = Device(program, what, options)
+    device = Device(program, what, options, l2 or L2())
     try:
         with np.errstate(all="ignore"):
             device.run()
@@ -157,6 +167,8 @@ def _report(device: Device) -> Report:
     findings = [] if device.track is None else list(device.track.findings.values())
     report = Report(instructions, by_warp, findings)
     if device.meter is not None:
-        report.counters = device.meter.counters()
+        report.sums = device.meter.sums()
+        report.counters = combined([report.sums], device.l2.dirty * SECTOR_BYTES)
+        report.roles = roles_of(device)
         report.lines = sorted(device.meter.lines.values(), key=lambda c: c.ideal - c.units)
     return report

@@ -42,8 +42,8 @@ SHARED_LIMIT = (
 class Device:
     """One launch: geometry, memories, policy, counters and the scheduler."""
 
-    def __init__(self, program: Program, config, options):
-        self.program, self.options = program, options
+    def __init__(self, program: Program, config, options, l2):
+        self.program, self.options, self.l2 = program, options, l2
         self.grid, self.block, self.cluster = config.grid, config.block, config.cluster
         self.threads = int(np.prod(self.block))
         self.warps = -(-self.threads // WARP)
@@ -66,6 +66,7 @@ class Device:
         self.observers: list = [o for o in (self.track, self.meter) if o is not None]
         self.totals = [0] * len(program.blocks)
         self.by_warp: dict[tuple[int, ...], list[int]] = {}
+        self.uneven: dict[tuple[int, ...], dict[int, np.ndarray]] = {}
         self.started = time.monotonic()
         self.finished_ctas = 0
         self.progress = Progress(int(np.prod(self.grid)), options.progress)
@@ -158,6 +159,7 @@ class Device:
             EmulatorError: a fault, with PTX line and thread; a deadlock, with who waits for what.
         """
         waiting = deque(self._cluster_origins())
+        self.clusters = len(waiting)
         running: list[Cluster] = []
         resident = max(1, self.options.resident_ctas // int(np.prod(self.cluster)))
         if self.policy == "random":
@@ -185,7 +187,8 @@ class Device:
                 idle += 1
                 self.timed_out = True
                 if idle > STUCK_ROUNDS:
-                    raise EmulatorError(deadlock(self, [g for c in running for g in c.live]))
+                    groups = [g for c in running for g in c.live]
+                    raise EmulatorError(deadlock(self, groups, len(waiting)))
             self._check_time()
 
     def _cluster_origins(self):
@@ -213,7 +216,7 @@ class Device:
         registers, counts = group.registers, group.counts
         pc, stack = group.pc, group.stack
         unpolled = group.budget
-        lanes = None if self.meter is None else self.meter.lanes
+        metered = self.meter is not None
         try:
             while group.budget > 0:
                 while stack and stack[-1][0] == pc:
@@ -235,10 +238,12 @@ class Device:
                     if following == SPLIT:
                         return True
                     group.stretch = 0
+                    if metered:
+                        self.meter.block(group, pc)
                     return False
                 counts[pc] += warps
-                if lanes is not None:
-                    lanes[pc] += group.lanes if mask is None else np.count_nonzero(mask)
+                if metered:
+                    self.meter.ran(group, pc, mask)
                 pc = following
                 group.budget -= 1
                 group.stretch += 1
@@ -270,6 +275,9 @@ class Device:
         else:
             for i, n in enumerate(group.counts):
                 mine[i] += n
+        mine = self.uneven.setdefault(key, {})
+        for block, shares in group.uneven.items():
+            mine[block] = mine.get(block, 0) + shares
 
     def _check_time(self) -> None:
         self.progress.show(self.finished_ctas)
@@ -282,30 +290,44 @@ class Device:
 
     # ---- meters; replaced by the meter when one is attached
 
-    def count_load(self, group, tensor_map, copies: int) -> None:
-        """A tensor load was issued."""
+    def count_load(self, group, tensor, reach, copies: int) -> None:
+        """A tensor load was issued; `reach` is the part inside the tensor (`Tensor.reach`)."""
         if self.meter is not None:
-            self.meter.tensor_load(group, tensor_map, copies)
+            self.meter.tensor_load(group, tensor, reach, copies)
 
-    def count_store(self, group, tensor_map) -> None:
+    def count_store(self, group, tensor, reach) -> None:
         """A tensor store was issued."""
         if self.meter is not None:
-            self.meter.tensor_store(group, tensor_map)
+            self.meter.tensor_store(group, tensor, reach)
 
-    def count_wgmma(self, group, form) -> None:
+    def count_bulk(self, region, start: int, size: int, write: bool, copies: int) -> None:
+        """A bulk copy of bytes in a row of global memory was issued."""
+        if self.meter is not None:
+            self.meter.bulk(region, start, size, write, copies)
+
+    def count_wgmma(self, group, form, a_in_registers: bool) -> None:
         """A wgmma was issued."""
         if self.meter is not None:
-            self.meter.wgmma(group, form)
+            self.meter.wgmma(group, form, a_in_registers)
 
-    def observe(self, group, m, region, offset, size, write, space, strong=False) -> None:
-        """A plain (or strong: volatile, relaxed, acquire, release) access is about to happen."""
+    def observe(self, group, m, region, offset, size, write, space, strong="") -> None:
+        """An access is about to happen: a plain one, or a strong one (relaxed, acquire, release, acq_rel)."""
         for observer in self.observers:
             observer.access(group, m, region, offset, size, write, space, strong)
 
-    def observe_atomic(self, group, lane, region, offset, size) -> None:
-        """An atomic operation happened."""
+    def observe_copy(self, group, to, source, size: int) -> None:
+        """A cp.async is about to happen: `to` and `source` are (lanes, region, offsets); source None reads nothing."""
+        if self.track is not None:
+            self.track.access(group, None, to[1], to[2], size, True, "shared", "")
+            if source is not None:
+                self.track.access(group, None, source[1], source[2], size, False, "global", "")
+        if self.meter is not None:
+            self.meter.async_copy(to, source, size)
+
+    def observe_atomic(self, group, lane, region, offset, size, order: str) -> None:
+        """An atomic operation of one lane happened."""
         for observer in self.observers:
-            observer.atomic(group, lane, region, offset, size)
+            observer.atomic(group, lane, region, offset, size, order)
 
     # ---- where it is
 

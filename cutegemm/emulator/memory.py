@@ -226,9 +226,12 @@ def _locate_shared(group, a, size):
     return target, offset
 
 
-def load(group, m, a, size, count, space, polls):
-    """Values of a load: a tuple of `count` ints or full-length vectors (zero in inactive lanes)."""
-    if polls:
+def load(group, m, a, size, count, space, order):
+    """Values of a load: a tuple of `count` ints or full-length vectors (zero in inactive lanes).
+
+    `order` is "" or what makes the access strong: relaxed (volatile too) or acquire. A strong load may be polling.
+    """
+    if order:
         group.budget -= POLL_COST
     if space in ("generic", "const"):
         space, a = resolve(a if m is None or a.__class__ is not ND else a[m])
@@ -242,8 +245,10 @@ def load(group, m, a, size, count, space, polls):
     region, offset = locate(group, m, x, size * count, space)
     if region is None:
         return _each_lane(group, m, x, size, count, space)
+    if order:
+        polled(group, region, offset)
     if group.device.observers:
-        group.device.observe(group, m, region, offset, size * count, False, space, polls)
+        group.device.observe(group, m, region, offset, size * count, False, space, order)
     if offset.__class__ is not ND:
         row = region.view(size)[(offset >> shift) : (offset >> shift) + count]
         return tuple(int(v) for v in row)
@@ -257,6 +262,12 @@ def load(group, m, a, size, count, space, polls):
     return tuple(out)
 
 
+def polled(group, region, offset) -> None:
+    """Remember what a strong read looked at: if it is polling, a deadlock report names it."""
+    first = int(offset[0]) if offset.__class__ is ND else offset
+    group.waiting, group.waiting_at = ("memory", region.name, first - region.first), group.pc
+
+
 def _each_lane(group, m, x, size, count, space):
     """The rare access whose lanes reach several buffers or CTAs: lane by lane."""
     out = np.zeros((count, group.lanes), _WIDTHS[size])
@@ -268,8 +279,8 @@ def _each_lane(group, m, x, size, count, space):
     return tuple(out)
 
 
-def store(group, m, a, values, size, space, strong=False):
-    """Write `values` (one per vector element); where lanes collide the last one wins. `strong`: volatile, release..."""
+def store(group, m, a, values, size, space, order=""):
+    """Write `values` (one per vector element); where lanes collide the last one wins. `order`: relaxed, release."""
     group.device.events += 1
     count = len(values)
     uniform = a.__class__ is not ND
@@ -284,10 +295,10 @@ def store(group, m, a, values, size, space, strong=False):
     if region is None:
         lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
         for lane, address in zip(lanes, a.tolist(), strict=True):
-            store(group, None, address, tuple(lane_of(v, lane) for v in values), size, space, strong)
+            store(group, None, address, tuple(lane_of(v, lane) for v in values), size, space, order)
         return
     if group.device.observers:
-        group.device.observe(group, m, region, offset, size * count, True, space, strong)
+        group.device.observe(group, m, region, offset, size * count, True, space, order)
     view = region.view(size)
     kind = _WIDTHS[size]
     if uniform:
@@ -347,7 +358,7 @@ def atomic_update(operation: str, kind: str, old: int, values: list[int]) -> int
     return out & ((1 << bits) - 1)
 
 
-def atomic(group, m, a, values, operation, kind, space, returns):
+def atomic(group, m, a, values, operation, kind, space, returns, order="relaxed"):
     """atom and red: the active lanes act in lane order; returns the old values."""
     group.device.events += 1
     if returns:
@@ -366,5 +377,7 @@ def atomic(group, m, a, values, operation, kind, space, returns):
         old_values[lane] = old
         view[offset // size] = atomic_update(operation, kind, old, [lane_of(v, lane) for v in values])
         if group.device.observers:
-            group.device.observe_atomic(group, lane, region, offset, size)
+            group.device.observe_atomic(group, lane, region, offset, size, order)
+    if returns and len(lanes):
+        polled(group, region, offset)
     return old_values

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warp-level matrix instructions: ldmatrix, stmatrix, mma.sync, wmma.
 
-Sums are formed in fp32 by NumPy; the hardware's order and truncation are not modelled. The layout of a wmma
-fragment is unspecified by PTX; here element j of lane t is element t * per_lane + j of the row-major tile.
+Sums are the tensor cores' own (`tensor_core.py`). The layout of a wmma fragment is unspecified by PTX; here it is that
+of mma.m16n8k16, as on sm_90, so that loads and stores cost what they cost there.
 
 Source: PTX ISA 9.0, 9.7.15.3 (wmma), 9.7.15.5 (mma.sync and fragments), 9.7.15.5.15 (ldmatrix), .16 (stmatrix).
 """
@@ -14,10 +14,12 @@ import re
 import numpy as np
 
 from cutegemm.emulator.memory import Fault, load, locate, resolve, store
+from cutegemm.emulator.tensor_core import Unit, accumulate
 from cutegemm.emulator.values import ND
 from cutegemm.emulator.wgmma import ITEM_BYTES, decode_elements
 
 WARP = 32
+NUMPY = {"f32": np.float32, "f16": np.float16}
 
 
 def _vector(group, x):
@@ -92,97 +94,123 @@ def _fragment(group, registers, kind: str, halves: int) -> np.ndarray:
     return decode_elements(raw, kind).reshape(warps, 8 * halves, -1)
 
 
+def _accumulators(group, registers, kind: str) -> np.ndarray:
+    """Accumulator registers of n8 blocks side by side as (warps, 16, 8 * blocks), fp32 or fp16."""
+    warps, blocks = len(group.warps), len(registers) // (4 if kind == "f32" else 2)
+    words = np.stack([_vector(group, x).reshape(warps, 8, 4) for x in registers], -1)
+    if kind == "f32":  # warp, row, lane % 4, block, row half, element
+        parts = words.view(np.float32).reshape(warps, 8, 4, blocks, 2, 2).transpose(0, 4, 1, 3, 2, 5)
+    else:  # both elements in one word
+        parts = words.reshape(warps, 8, 4, blocks, 2).transpose(0, 4, 1, 3, 2)
+        parts = np.ascontiguousarray(parts).view(np.float16)
+    return parts.reshape(warps, 16, 8 * blocks)
+
+
+def _to_registers(group, matrix: np.ndarray) -> list[np.ndarray]:
+    """The inverse of `_accumulators`."""
+    warps, blocks = len(group.warps), matrix.shape[-1] // 8
+    words = np.ascontiguousarray(matrix).view(np.uint32).reshape(warps, 2, 8, blocks, 4, -1)
+    parts = words.transpose(3, 1, 5, 0, 2, 4).reshape(
+        -1, group.lanes
+    )  # block, row half, element; warp, row, lane
+    return list(np.ascontiguousarray(parts))
+
+
 def mma_sync(group, shape, a_type, d_type, c_type, a, b, c):
     """mma.sync.aligned.m16n8kK.row.col with fp32 or fp16 accumulators."""
     k = int(re.fullmatch(r"m16n8k(\d+)", shape)[1])
     if len(a) * 8 != k * ITEM_BYTES[a_type] or {d_type, c_type} - {"f32", "f16"}:
         raise Fault(f"mma.sync {shape} of {a_type} into {d_type} is not emulated")
-    warps = len(group.warps)
-    product = _fragment(group, a, a_type, 2) @ _fragment(group, b, a_type, 1).transpose(
-        0, 2, 1
-    )  # (warps, 16, 8)
-    if c_type == "f32":
-        old = np.stack([_vector(group, x).view(np.float32).reshape(warps, 8, 4) for x in c], -1)
-        old = old.reshape(warps, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(warps, 16, 8)
-    else:
-        words = np.stack([_vector(group, x).reshape(warps, 8, 4) for x in c], 1)
-        old = words.view(np.float16).reshape(warps, 16, 8).astype(np.float32)
-    out = product + old
-    if d_type == "f32":
-        parts = out.reshape(warps, 2, 8, 4, 2)
-        return [
-            np.ascontiguousarray(parts[:, i >> 1, :, :, i & 1]).reshape(-1).view(np.uint32) for i in range(4)
-        ]
-    halves = np.ascontiguousarray(out.astype(np.float16)).view(np.uint32).reshape(warps, 2, WARP)
-    return [np.ascontiguousarray(halves[:, i]).reshape(-1) for i in range(2)]
+    left, right = _fragment(group, a, a_type, 2), _fragment(group, b, a_type, 1)  # (warps, 16 or 8, K)
+    old = _accumulators(group, c, c_type).astype(NUMPY[d_type])
+    return _to_registers(group, accumulate(left, right, old, Unit(a_type, d_type, k)))
 
 
-_TILES = {
-    "a": lambda m, n, k: (m, k),
-    "b": lambda m, n, k: (k, n),
-    "c": lambda m, n, k: (m, n),
-    "d": lambda m, n, k: (m, n),
-}
-_REGISTERS = {("f16", "a"): 8, ("f16", "b"): 8, ("bf16", "a"): 4, ("bf16", "b"): 4, ("f32", "c"): 8, ("f32", "d"): 8,
-              ("f16", "c"): 4, ("f16", "d"): 4}  # fmt: skip
-
-
-def _wmma_shape(shape: str) -> tuple[int, int, int]:
-    m, n, k = (int(x) for x in re.fullmatch(r"m(\d+)n(\d+)k(\d+)", shape).groups())
-    if (m, n, k) != (16, 16, 16):
+def _wmma_check(shape: str) -> None:
+    if shape != "m16n16k16":
         raise Fault(f"wmma shape {shape} is not emulated")
-    return m, n, k
 
 
-def _wmma_addresses(group, a, stride, fragment, layout, shape, kind):
-    """Byte addresses of the elements each lane holds: (elements, lanes)."""
-    rows, columns = _TILES[fragment](*_wmma_shape(shape))
-    item = 4 if kind == "f32" else 2
-    per_lane = _REGISTERS[kind, fragment] * 4 // item
-    lane = group.lane.astype(np.int64)
-    e = (lane * per_lane + np.arange(per_lane)[:, None]) % (rows * columns)
-    r, c = e // columns, e % columns
-    step = stride if stride is not None else (columns if layout == "row" else rows)
-    step = step.astype(np.int64) if step.__class__ is ND else step
-    offset = (r * step + c if layout == "row" else c * step + r) * item
-    base = a if a.__class__ is ND else np.full(group.lanes, a, np.uint64)
-    return base.astype(np.uint64) + offset.astype(np.uint64), item, per_lane
+def _wmma_places(group, a, stride, contiguous: bool, item: int) -> list[np.ndarray]:
+    """Addresses of what each lane holds of a 16 x 16 tile whose rows (or columns, unless `contiguous`) lie in memory.
+
+    Elements come in pairs along a row: pair i has row t / 4 + 8 * (i % 2), columns 8 * (i / 2) + 2 * (t % 4) and the
+    next. One address per pair where it lies together, else one per element.
+    """
+    lane = group.lane.astype(np.int64) % WARP
+    step = 16 if stride is None else stride.astype(np.int64) if stride.__class__ is ND else stride
+    base = a.astype(np.int64) if a.__class__ is ND else a
+    out = []
+    for i in range(4):
+        row, column = lane // 4 + 8 * (i % 2), 8 * (i // 2) + 2 * (lane % 4)
+        if contiguous:
+            out.append(base + (row * step + column) * item)
+        else:
+            out += [base + ((column + j) * step + row) * item for j in range(2)]
+    return [x.astype(np.uint64) for x in out]
+
+
+def _wmma_rows(group, a, stride, contiguous: bool) -> np.ndarray:
+    """Row addresses for ldmatrix.x4 of a 16 x 16 tile of 16-bit elements."""
+    lane = group.lane.astype(np.int64) % WARP
+    step = 16 if stride is None else stride.astype(np.int64) if stride.__class__ is ND else stride
+    down, across = lane % 8 + 8 * (lane // 8 % 2), 8 * (lane // 16)
+    if not contiguous:
+        down, across = lane % 8 + 8 * (lane // 16), 8 * (lane // 8 % 2)
+    base = a.astype(np.int64) if a.__class__ is ND else a
+    return (base + (down * step + across) * 2).astype(np.uint64)
 
 
 def wmma_load(group, m, a, stride, fragment, layout, shape, kind, space):
-    """wmma.load.a/b/c.sync."""
-    addresses, item, per_lane = _wmma_addresses(group, a, stride, fragment, layout, shape, kind)
-    elements = [load(group, m, addresses[j], item, 1, space, False)[0] for j in range(per_lane)]
-    if item == 4:
-        return elements
-    e = [_vector(group, x).astype(np.uint32) for x in elements]
-    return [e[2 * i] | e[2 * i + 1] << np.uint32(16) for i in range(per_lane // 2)]
+    """wmma.load.a/b/c.sync, in the accesses that sm_90 makes: ldmatrix from shared memory, else pairs or elements."""
+    _wmma_check(shape)
+    if space == "generic":
+        space, a = resolve(a)
+    contiguous = (layout == "row") != (fragment == "b")  # B is held as its transpose
+    if fragment in ("a", "b"):
+        if space == "shared":
+            words = ldmatrix(group, m, _wmma_rows(group, a, stride, contiguous), 4, not contiguous, False)
+        else:
+            words = _load_pairs(group, m, _wmma_places(group, a, stride, contiguous, 2), 2, space)
+        return words * 2 if kind == "f16" else words  # PTX gives fp16 fragments twice the registers they need
+    item = 4 if kind == "f32" else 2
+    return _load_pairs(group, m, _wmma_places(group, a, stride, contiguous, item), item, space)
+
+
+def _load_pairs(group, m, places: list[np.ndarray], item: int, space: str) -> list:
+    """Registers from pairs of elements (4 places) or single ones (8)."""
+    together = len(places) == 4
+    size, count = (4, 1) if together and item == 2 else (item, 2 if together else 1)
+    parts = [x for place in places for x in load(group, m, place, size, count, space, "")]
+    if size == 4:
+        return parts
+    wide = [_vector(group, x).astype(np.uint32) for x in parts]
+    return [low | high << np.uint32(16) for low, high in zip(wide[::2], wide[1::2], strict=True)]
 
 
 def wmma_store(group, m, a, stride, fragment, layout, shape, kind, space, values) -> None:
-    """wmma.store.d.sync."""
-    addresses, item, per_lane = _wmma_addresses(group, a, stride, fragment, layout, shape, kind)
-    for j in range(per_lane):
-        v = values[j] if item == 4 else values[j // 2] >> 16 * (j % 2)
-        store(group, m, addresses[j], (v if item == 4 else v & 0xFFFF,), item, space)
-
-
-def _tile(group, registers, kind: str, fragment: str) -> np.ndarray:
-    """A wmma fragment as (warps, rows, columns) fp32."""
-    rows, columns = _TILES[fragment](16, 16, 16)
-    words = np.stack([_vector(group, r) for r in registers], 1).reshape(len(group.warps), -1)
-    flat = words.view(np.float32) if kind == "f32" else decode_elements(words.view(np.uint8), kind)
-    return flat[:, : rows * columns].reshape(-1, rows, columns)
+    """wmma.store.d.sync, in the accesses that sm_90 makes."""
+    _wmma_check(shape)
+    if space == "generic":
+        space, a = resolve(a)
+    item = 4 if kind == "f32" else 2
+    places = _wmma_places(group, a, stride, layout == "row", item)
+    if item == 2 and layout != "row":
+        values = [part for v in values for part in (v & 0xFFFF, v >> 16)]
+    each = len(values) // len(places)
+    for i, place in enumerate(places):
+        store(
+            group, m, place, tuple(values[each * i : each * (i + 1)]), 4 if layout == "row" else item, space
+        )
 
 
 def wmma_mma(group, shape, types, a, b, c):
-    """wmma.mma.sync: D = A * B + C on tiles held in row-major order whatever the memory layout was."""
-    _wmma_shape(shape)
+    """wmma.mma.sync: D = A * B + C."""
+    _wmma_check(shape)
     if len(types) == 2:  # d, c: A and B are f16
         d_type, c_type, kind = types[0], types[1], "f16"
     else:
         d_type, kind, c_type = types[0], types[1], types[-1]
-    out = _tile(group, a, kind, "a") @ _tile(group, b, kind, "b") + _tile(group, c, c_type, "c")
-    out = np.ascontiguousarray(out.astype(np.float32 if d_type == "f32" else np.float16))
-    words = out.reshape(len(group.warps), -1).view(np.uint32).reshape(group.lanes, -1)
-    return [np.ascontiguousarray(words[:, i]) for i in range(words.shape[1])]
+    left, right = (_fragment(group, x[:4], kind, 2) for x in (a, b))  # (warps, 16, K), B transposed
+    old = _accumulators(group, c, c_type).astype(NUMPY[d_type])
+    return _to_registers(group, accumulate(left, right, old, Unit(kind, d_type, 16)))

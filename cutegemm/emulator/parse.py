@@ -11,74 +11,11 @@ Source: PTX ISA 9.0, chapters 4 (syntax), 5 (state spaces, types, variables) and
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from cutegemm.emulator.calls import Function, formals, inline
+from cutegemm.emulator.kernel import TYPE_BYTES, Instruction, Kernel, Param, Variable
 from cutegemm.errors import EmulatorError
-
-TYPE_BYTES = {
-    **{f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (8, 16, 32, 64)},
-    "b128": 16, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "pred": 1,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction: opcode with its modifiers, operands as text, guard predicate and where it stands."""
-
-    op: str
-    operands: tuple[str, ...]
-    guard: tuple[str, bool] | None  # (register, True when negated)
-    line: int  # 1-based line of the PTX text
-    source: tuple[str, int] | None  # (file, line) of the last .loc, if any
-
-    @property
-    def parts(self) -> list[str]:
-        """The opcode split at its dots: `add.s32` gives ["add", "s32"]."""
-        return self.op.split(".")
-
-    def __str__(self) -> str:
-        guard = "" if self.guard is None else f"@{'!' if self.guard[1] else ''}{self.guard[0]} "
-        return f"{guard}{self.op} {', '.join(self.operands)}".rstrip()
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A .shared, .local, .const or .global variable; `size` in bytes, None for an extern array."""
-
-    name: str
-    space: str
-    size: int | None
-    align: int
-    data: bytes = b""
-
-
-@dataclass(frozen=True)
-class Param:
-    """A kernel parameter: offset and size in bytes in the parameter space."""
-
-    name: str
-    offset: int
-    size: int
-
-
-@dataclass
-class Kernel:
-    """One .entry: what the text says of it, before translation."""
-
-    name: str
-    params: list[Param] = field(default_factory=list)
-    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # reqntid, maxntid, ...
-    registers: dict[str, str] = field(default_factory=dict)  # name or prefix< -> type
-    variables: dict[str, Variable] = field(default_factory=dict)  # its own and the module's
-    code: list[Instruction] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)  # label -> index into code
-
-    def register_type(self, name: str) -> str | None:
-        """PTX type of a register, or None when `name` is not one."""
-        kind = self.registers.get(name)
-        if kind is None:
-            kind = self.registers.get(name.rstrip("0123456789") + "<")
-        return kind
 
 
 @dataclass
@@ -120,6 +57,9 @@ _VARIABLE = re.compile(
     rf"(?P<name>{_NAME})(?P<dims>(?:\s*\[\s*\d*\s*\])*)\s*(?:=\s*(?P<init>.*))?$",
     re.S,
 )
+_ARGUMENT = re.compile(
+    rf"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)\s+(?P<name>{_NAME})\s*(?:\[(?P<count>\d+)\])?$"
+)
 _PARAM = re.compile(
     r"\.param\s+(?:\.align\s+(?P<a1>\d+)\s+)?\.(?P<type>\w+)\s+(?:\.ptr\s+)?(?:\.(?:global|shared|const|local)\s+)?"
     rf"(?:\.align\s+\d+\s+)?(?P<name>{_NAME})(?:\[(?P<count>\d+)\])?"
@@ -137,6 +77,7 @@ class _Reader:
         self.files: dict[int, str] = {}
         self.variables: dict[str, Variable] = {}
         self.kernels: dict[str, Kernel] = {}
+        self.functions: dict[str, Function] = {}
         for m in re.finditer(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', self.text, re.M):
             self.files[int(m[1])] = m[2]
 
@@ -146,13 +87,15 @@ class _Reader:
         if version is None or target is None:
             raise EmulatorError("ptx=<text>: a PTX module starts with .version and .target (PTX ISA 11.1)")
         pos = target.end()
-        entry = re.compile(rf"\.(entry|func)\s+(?:\([^)]*\)\s*)?({_NAME})")
+        entry = re.compile(rf"\.(entry|func)\s+(?:\(([^)]*)\)\s*)?({_NAME})")
         while True:
             m = entry.search(self.text, pos)
             self._module_variables(pos, m.start() if m else len(self.text))
             if m is None:
                 break
             pos = self._function(m)
+        for kernel in self.kernels.values():
+            inline(kernel, self.functions)
         return Module(self.kernels, version[1], target[1].strip())
 
     def _line(self, pos: int) -> int:
@@ -171,15 +114,16 @@ class _Reader:
 
     def _function(self, m: re.Match) -> int:
         pos = m.end()
-        kernel = Kernel(m[2], variables=dict(self.variables))
-        rest = self.text[pos:].lstrip()
+        kernel = Kernel(m[3], variables=dict(self.variables))
+        rest, listed = self.text[pos:].lstrip(), ""
         if rest.startswith("("):
             start = self.text.index("(", pos)
             pos = self.text.index(")", start) + 1
-            _params(kernel, self.text[start + 1 : pos - 1])
+            listed = self.text[start + 1 : pos - 1]
+            _params(kernel, listed)
         stop = re.compile(r"[{;]").search(self.text, pos)
         if stop is None:
-            raise EmulatorError(f"ptx line {self._line(pos)}: {m[2]} has no body")
+            raise EmulatorError(f"ptx line {self._line(pos)}: {m[3]} has no body")
         for d in re.finditer(r"\.(\w+)((?:\s+\d+(?:\s*,\s*\d+)*)?)", self.text[pos : stop.start()]):
             kernel.directives[d[1]] = tuple(int(x) for x in re.findall(r"\d+", d[2]))
         if stop[0] == ";":  # a declaration
@@ -187,6 +131,10 @@ class _Reader:
         end = self._body(kernel, stop.end())
         if m[1] == "entry":
             self.kernels[kernel.name] = kernel
+        else:
+            function = Function(kernel, formals(m[2] or ""), formals(listed))
+            kernel.registers |= {name: kind for name, kind in (*function.results, *function.params) if kind}
+            self.functions[kernel.name] = function
         return end
 
     def _body(self, kernel: Kernel, pos: int) -> int:
@@ -265,6 +213,8 @@ class _Body:
                 for name in m[1].split(","):
                     if "<" not in name:
                         stack[-1][name.strip()] = f"{name.strip()}.{len(scopes)}"
+            elif stack and (m := _ARGUMENT.match(text)):
+                stack[-1][m["name"]] = f"{m['name']}${len(scopes)}"
         return scopes
 
     @staticmethod
@@ -285,6 +235,11 @@ class _Body:
             for name in m[2].split(","):
                 name = self._rename(name.strip(), chain)
                 self.kernel.registers[re.sub(r"<\d+>", "<", name)] = m[1]
+        elif m := _ARGUMENT.match(text):  # an argument or result of a call: local memory of its own
+            unit = TYPE_BYTES[m["type"]]
+            name = self._rename(m["name"], chain)
+            size = unit * int(m["count"] or 1)
+            self.kernel.variables[name] = Variable(name, "local", size, max(int(m["align"] or unit), unit))
         elif re.match(r"\.(shared|local|const|global)\b", text):
             var = _variable(text)
             self.kernel.variables[var.name] = var

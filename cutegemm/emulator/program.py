@@ -10,12 +10,13 @@ The emitters (`emit_*.py`) hold the instructions; here is what they share: opera
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cutegemm.emulator.flow import Block, blocks_of, is_branch
-from cutegemm.emulator.parse import Instruction, Kernel
+from cutegemm.emulator.kernel import Instruction, Kernel
 from cutegemm.errors import EmulatorError
 
 PARAM_WINDOW = 1 << 60  # generic addresses of the parameter space; real pointers use fewer than 57 bits
@@ -23,6 +24,7 @@ SHARED_WINDOW = 1 << 59
 LOCAL_WINDOW = 1 << 58
 SHARED_BASE = 0x400  # sm_90 reserves 1 KiB of shared memory for the system (CUDA programming guide, 16.8)
 RANK_SHIFT = 24  # a shared address holds its CTA's rank in the cluster above the offset
+CARRY = "%carry"  # the condition code of extended arithmetic, PTX ISA 9.7.2, kept as a predicate register
 _BITS = {"pred": 1, "f16x2": 32, "b128": 128}
 
 Emit = Callable[["Emitter", Instruction], None]
@@ -53,6 +55,7 @@ class Program:
     slots: dict[str, int]
     accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
     half_lists: list[bool]  # whether a list holds packed fp16
+    fragments: frozenset[str]  # registers that hold operand A of a wgmma
     functions: list[tuple[Callable, Callable]] = field(default_factory=list)  # per block: full, masked
     shared_size: int = 0  # static shared memory, bytes
     shared_offset: dict[str, int] = field(default_factory=dict)
@@ -81,9 +84,12 @@ def translate(kernel: Kernel) -> Program:
     Raises:
         EmulatorError: an instruction the emulator does not know, with its text and PTX line.
     """
-    from cutegemm.emulator import emit_alu, emit_memory, emit_units  # noqa: F401  they fill EMITTERS
     from cutegemm.emulator.runtime import NAMES
 
+    for emitters in ("convert", "float", "integer", "memory", "select", "units"):  # they fill EMITTERS
+        importlib.import_module(f"cutegemm.emulator.emit_{emitters}")
+
+    kernel.registers.setdefault(CARRY, "pred")
     blocks, targets = blocks_of(kernel)
     slots, locals_, lists, views = _allocate(kernel, blocks)
     half = {
@@ -92,7 +98,8 @@ def translate(kernel: Kernel) -> Program:
         for i in b.code
         if i.op.startswith("wgmma.mma_async") and i.parts[5] == "f16"
     }
-    program = Program(kernel, blocks, slots, lists, [regs in half for regs in lists])
+    fragments = frozenset(r for b in blocks for i in b.code for r in _fragments_of(i))
+    program = Program(kernel, blocks, slots, lists, [regs in half for regs in lists], fragments)
     _layout(program)
     text = []
     for n, block in enumerate(blocks):
@@ -113,6 +120,13 @@ def translate(kernel: Kernel) -> Program:
 def _list_of(ins: Instruction) -> tuple[str, ...]:
     """The accumulator registers of a wgmma.mma_async."""
     return tuple(x.strip() for x in ins.operands[0].strip("{}").split(","))
+
+
+def _fragments_of(ins: Instruction) -> tuple[str, ...]:
+    """The registers a wgmma.mma_async reads A from."""
+    if not ins.op.startswith("wgmma.mma_async") or not ins.operands[1].startswith("{"):
+        return ()
+    return tuple(x.strip() for x in ins.operands[1].strip("{}").split(","))
 
 
 def _layout(program: Program) -> None:
@@ -162,6 +176,9 @@ def _allocate(kernel: Kernel, blocks: list[Block]):
             if first.startswith("["):
                 reads += _registers(kernel, first)
             guard = [ins.guard[0]] if ins.guard else []
+            if "cc" in ins.parts or ins.parts[0] in ("addc", "subc", "madc"):
+                kept.add(CARRY)
+                reads = [*reads, CARRY]
             for r in [*reads, *guard, *writes]:
                 seen_in.setdefault(r, set()).add(n)
                 defined_first.setdefault(r, r in writes and r not in reads and not guard)
@@ -206,6 +223,7 @@ class Emitter:
         self.lines: list[str] = []
         self.origin: list[Instruction | None] = []
         self.params = {p.name: PARAM_WINDOW + p.offset for p in self.kernel.params}
+        self.fragments = program.fragments
 
     def block(self, block: Block) -> list[str]:
         """Lines of the block's function."""
@@ -352,6 +370,8 @@ class Emitter:
             self.line(f"accumulator_set(G, {i}, {j}, {expression}, {self.mask})")
             return
         place = self._register(name)
+        if name in self.fragments:
+            self.line(f"fragment_written(G, {self.program.slots[name]})")
         if self.mask is None or (name in self.locals and self.mask == "m"):
             self.line(f"{place} = {expression}")
         else:

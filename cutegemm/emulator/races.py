@@ -5,7 +5,8 @@ Each warp's run is cut into segments at its releases; each asynchronous operatio
 knows a set of finished segments (a bit set in a Python int); barriers carry such sets from those who arrive to
 those who wait. Two accesses to the same bytes, one of them a write, race unless the later one knows the earlier
 one's segment. An asynchronous operation must besides know, through fence.proxy.async, of writes made by plain
-instructions. Bit sets are used rather than vector clocks because asynchronous operations are not ordered.
+instructions, be it in shared or in global memory. Bit sets are used rather than vector clocks because asynchronous
+operations are not ordered.
 
 Needs one warp per group. Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fence.proxy).
 """
@@ -15,9 +16,10 @@ from __future__ import annotations
 import numpy as np
 
 from cutegemm.emulator.memory import Region
-from cutegemm.emulator.shadow import Finding, Segment, Shadow, Where, cell_bytes
+from cutegemm.emulator.shadow import NOTHING, Finding, Known, Segment, Shadow, Where, cell_bytes
+from cutegemm.emulator.tracker import WarpTracker
 from cutegemm.emulator.values import ND
-from cutegemm.emulator.wgmma import ITEM_BYTES, operand_chunks
+from cutegemm.emulator.wgmma import operand_chunks
 
 
 class Detector:
@@ -27,8 +29,9 @@ class Detector:
         self.device = device
         self.segments: list[Segment] = []
         self.findings: dict[tuple, Finding] = {}
-        self.sync: dict[int, list[int]] = {}  # global address of an atomic -> knowledge passed through it
+        self.sync: dict[tuple[int, int], Known] = {}  # place of an atomic -> knowledge passed through it
         self.cell = cell_bytes(device.program)
+        self.operands: dict[tuple, Where] = {}  # of wgmma, which reads the same stages over and over
 
     def warp(self, group) -> WarpTracker:
         """The tracker of a warp."""
@@ -69,6 +72,29 @@ class Detector:
         index = (chunks.reshape(-1, 1) * per + np.arange(per)).ravel()
         return Where(index, low * per, high * per)
 
+    def operand(
+        self, descriptor: int, extent: int, k: int, mn_major: bool, item: int, rows: int | None
+    ) -> Where:
+        """Cells of an operand of wgmma, or of the 16 rows of it that warp `rows` of its warpgroup reads."""
+        key = (descriptor, extent, k, mn_major, item, rows)
+        made = self.operands.get(key)
+        if made is None:
+            chunks = operand_chunks(descriptor, extent, k * item, mn_major, item)
+            made = self.chunks(chunks if rows is None else chunks[16 * rows : 16 * rows + 16])
+            self.operands[key] = made
+        return made
+
+    def box(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Where:
+        """Cells of rows of bytes from `offset` on: `shape` ends with a row's bytes, `strides` are of the others."""
+        cell = self.cell
+        row = -(-(offset % cell + shape[-1]) // cell)
+        first = offset // cell
+        steps = tuple(s // cell for s in strides)
+        last = first + row + sum((n - 1) * s for n, s in zip(shape, steps))
+        if len(shape) == 1:
+            return Where(slice(first, last), first, last)
+        return Where(None, first, last, ((*shape[:-1], row), (*steps, 1)))
+
     # ---- accesses
 
     def access(self, group, m, region, offset, size, write, space, strong) -> None:
@@ -77,60 +103,84 @@ class Detector:
             return
         if strong:
             for o in {int(o) for o in np.atleast_1d(offset)}:
-                self.atomic(group, 0, region, o, size)
+                self.strong(group, region, o, strong, not write, write)
             return
         t = group.tracker
-        self.check(region, self.where(offset, size), write, t.current, t.knowledge, t.fenced, None, group)
+        self.check(region, self.where(offset, size), write, t.current, t.known, None)
 
-    def atomic(self, group, lane, region, offset, size) -> None:
-        """An atomic or strong access: releases and acquires through its address, and does not race."""
+    def atomic(self, group, lane, region, offset, size, order) -> None:
+        """An atomic operation by one lane."""
+        self.strong(group, region, int(offset), order, True, True)
+
+    def strong(self, group, region, offset: int, order: str, reads: bool, writes: bool) -> None:
+        """An atomic, volatile, relaxed, acquire or release access: it does not race, and orders as PTX ISA 8.8 says.
+
+        A release passes on all its warp knows, a relaxed write what a fence before it has released; an acquire
+        learns what was passed, a relaxed read once a fence follows it.
+        """
         t = group.tracker
-        passed = self.sync.setdefault(region.base + int(offset), [0, 0])
-        t.knowledge |= passed[0]
-        t.fenced |= passed[1]
-        passed[0] |= t.known()
-        passed[1] |= t.fenced
-        t.renew()
+        place = (id(region), offset)
+        passed = self.sync.get(place, NOTHING)
+        if reads and order in ("acquire", "acq_rel"):
+            t.known |= passed
+        elif reads:
+            t.seen |= passed
+        if writes:
+            self.sync[place] = passed | (t.everything() if order in ("release", "acq_rel") else t.released)
+            t.renew()
 
-    def check(
-        self, region, where: Where, write: bool, segment: int, knowledge: int, fenced: int, reader, group
-    ) -> None:
-        """Record an access and report those it races with. `reader` names an asynchronous reader's row."""
+    def check(self, region, where: Where, write: bool, segment: int, known: Known, reader) -> None:
+        """Record an access and report those it races with.
+
+        `reader` names an asynchronous reader's row. Of asynchronous reads of global memory, which are wide and
+        seldom written over, and of reductions, which do not race with each other, only lists are kept.
+        """
         shadow = self.shadow(region)
-        index = where.index
-        asynchronous = not self.segments[segment].generic
-        line = self._line()
-        self.segments[segment].line = line
-        before = shadow.writer[index]
-        self._compare(before, region, where, write, True, segment, knowledge, fenced, asynchronous)
+        now = self.segments[segment]
+        now.line = self._line()
+        shared = region.name.startswith("shared")
+        fenced = known.shared if shared else known.world
+        before = where.take(shadow.writer) if shadow.written else None
+        if before is not None:
+            self._compare(before, region, where, write, True, segment, known.segments, fenced)
+        if shadow.reductions and not now.atomic:
+            for old in shadow.meeting(shadow.reductions, where):
+                self._compare(old, region, where, write, True, segment, known.segments, fenced)
         if not write:
-            if region.name.startswith("shared") and before.size and int(before.min()) < 0:
+            if shared and (before is None or (before.size and int(before.min()) < 0)):
                 self._uninitialised(region, segment, before, where)
-            row = shadow.reader(reader if reader is not None else (group.cta.index, group.warps[0]))
-            row[0][index] = segment
+            if not shared and not now.generic:
+                shadow.wide_reads.append((where, segment))
+                return
+            row = shadow.reader(reader if reader is not None else now.who)
+            where.put(row[0], segment)
             row[1], row[2] = min(row[1], where.first), max(row[2], where.last)
             return
         for row in shadow.readers.values():
             if row[1] < where.last and where.first < row[2]:
-                self._compare(
-                    row[0][index], region, where, write, False, segment, knowledge, fenced, asynchronous
-                )
-                row[0][index] = -1
-        shadow.writer[index] = segment
+                old = where.take(row[0])
+                self._compare(old, region, where, write, False, segment, known.segments, fenced)
+                where.put(row[0], -1)
+        for old in shadow.meeting(shadow.wide_reads, where):
+            self._compare(old, region, where, write, False, segment, known.segments, fenced)
+        if now.atomic:
+            shadow.reductions.append((where, segment))
+            return
+        shadow.written = True
+        where.put(shadow.writer, segment)
 
-    def _compare(
-        self, before, region, where, write, was_write, segment, knowledge, fenced, asynchronous
-    ) -> None:
+    def _compare(self, before, region, where, write, was_write, segment, known: int, fenced: int) -> None:
         if not before.size:
             return
-        first = int(before[0])
+        now = self.segments[segment]
+        first = int(before.flat[0])
         previous = [first] if (before == first).all() else np.unique(before).tolist()
         for p in previous:
             if p < 0 or p == segment:
                 continue
-            if not knowledge >> p & 1:
+            if not known >> p & 1:
                 kind = ("write" if was_write else "read") + "-" + ("write" if write else "read") + " race"
-            elif was_write and asynchronous and self.segments[p].generic and not fenced >> p & 1:
+            elif was_write and not now.generic and self.segments[p].generic and not fenced >> p & 1:
                 kind = "missing proxy fence"
             else:
                 continue
@@ -141,9 +191,7 @@ class Detector:
         key = (kind, old.line, new.line, old.what, new.what)
         if key in self.findings:
             return
-        at = np.flatnonzero(before == previous)
-        cell = int(where.first if isinstance(where.index, slice) else where.index[at[0]])
-        cell += int(at[0]) if isinstance(where.index, slice) else 0
+        cell = where.cell(int(np.flatnonzero(before == previous)[0]))
         text = (f"{new.what} by {new.who} at PTX line {new.line} "
                 f"and earlier {old.what} by {old.who} at PTX line {old.line}, "
                 f"{region.name}, offset {cell * self.cell:#x}")  # fmt: skip
@@ -153,8 +201,7 @@ class Detector:
         new = self.segments[segment]
         key = ("uninitialised read", new.line)
         if key not in self.findings:
-            at = int(np.flatnonzero(before < 0)[0])
-            cell = where.first + at if isinstance(where.index, slice) else int(where.index[at])
+            cell = where.cell(0 if before is None else int(np.flatnonzero(before < 0)[0]))
             text = (
                 f"{new.what} by {new.who} at PTX line {new.line} of {region.name}, "
                 f"offset {cell * self.cell:#x}, which nothing wrote"
@@ -176,198 +223,3 @@ class Detector:
     def _line(self) -> int:
         ins = self.device.current_instruction()
         return 0 if ins is None else ins.line
-
-
-class WarpTracker:
-    """What one warp knows, and its operations under way."""
-
-    def __init__(self, detector: Detector, group):
-        self.detector, self.group = detector, group
-        self.knowledge = 0  # finished segments this warp may rely on
-        self.fenced = 0  # those whose plain writes the async proxy sees too
-        self.initialised = 0  # segments holding mbarrier.init that a fence.mbarrier_init has covered
-        self.inits: list = []
-        self.current = detector.segment("access", group, True)
-        self.pending: dict[object, set[int]] = {}  # accumulator list -> products not waited for
-        self.ordered = False  # whether a wgmma.fence has run
-        self.stale: set = set()  # accumulator lists read since the last wgmma.fence
-
-    def known(self) -> int:
-        """Everything this warp has done or may rely on."""
-        return self.knowledge | 1 << self.current
-
-    def renew(self) -> None:
-        """Begin a new segment."""
-        self.knowledge = self.known()
-        self.current = self.detector.segment("access", self.group, True)
-
-    # ---- barriers: objects with `knowledge` (being collected) and `released` (what waiters get)
-
-    def release_to(self, barrier) -> None:
-        """Give what this warp knows to a barrier it arrives at."""
-        old = barrier.knowledge or (0, 0)
-        barrier.knowledge = (old[0] | self.known(), old[1] | self.fenced)
-        self.renew()
-
-    def release_inits(self, barrier) -> None:
-        """A relaxed arrival passes on only the mbarrier initialisations a fence has released."""
-        old = barrier.knowledge or (0, 0)
-        barrier.knowledge = (old[0] | self.initialised, old[1] | self.initialised)
-
-    def acquire_from(self, barrier) -> None:
-        """Learn what those who arrived knew."""
-        known, fenced = barrier.released or (0, 0)
-        self.knowledge |= known
-        self.fenced |= fenced
-
-    def barrier_init(self, bar) -> None:
-        """An mbarrier was initialised by this warp."""
-        bar.init = self.current
-        self.inits.append(bar)
-
-    def uses(self, bar, asynchronous: bool) -> None:
-        """An mbarrier is used: its initialisation must be ordered before, and fenced for the async proxy."""
-        if bar.init is None:
-            return
-        if bar.init != self.current and not self.known() >> bar.init & 1:
-            self.detector.add("mbarrier used before its initialisation is visible", str(bar).split(" (")[0])
-        elif asynchronous and not (bar.fenced or self.fenced >> bar.init & 1):
-            self.detector.add(
-                "mbarrier initialised without a fence before a bulk copy uses it", str(bar).split(" (")[0]
-            )
-
-    def arrive(self, bars: list) -> None:
-        """mbarrier.arrive."""
-        for bar in bars:
-            self.uses(bar, False)
-            old = bar.knowledge or (0, 0)
-            bar.knowledge = (old[0] | self.known(), old[1] | self.fenced)
-        self.renew()
-
-    def waited(self, bar, state: int, parity: bool) -> None:
-        """A wait on an mbarrier succeeded."""
-        self.uses(bar, False)
-        self.acquire_from(bar)
-
-    def fence(self, op: str) -> None:
-        """fence instructions."""
-        if op.startswith("fence.proxy.async"):
-            self.fenced |= self.known()
-            for bar in self.inits:
-                bar.fenced = True
-            self.renew()
-        elif op.startswith("fence.mbarrier_init"):
-            for bar in self.inits:
-                bar.fenced = True
-                self.initialised |= 1 << bar.init
-            self.renew()
-
-    # ---- asynchronous operations
-
-    def issue(self, what: str) -> AsyncOp:
-        """A bulk copy was issued."""
-        return AsyncOp(self, self.detector.segment(what, self.group, False))
-
-    def issue_wgmma(self, where, a, b, form) -> AsyncOp:
-        """wgmma.mma_async: its operands are read from now until its wait."""
-        token = AsyncOp(self, self.detector.segment("wgmma", self.group, False))
-        n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
-        if not self.ordered or where in self.stale:
-            self.detector.add(
-                "missing wgmma.fence",
-                f"none between the accumulators' last use by {self.detector.segments[token.number].who} and wgmma",
-            )
-        cta, first = self.group.cta, self.group.warps[0] % 4
-        if not isinstance(a, tuple):
-            chunks = operand_chunks(_first(a), 64, k * ITEM_BYTES[a_type], trans_a, ITEM_BYTES[a_type])
-            if not trans_a:  # a warp reads its 16 rows
-                chunks = chunks[16 * first : 16 * first + 16]
-            token.read_shared(cta, chunks)
-        token.read_shared(
-            cta, operand_chunks(_first(b), n, k * ITEM_BYTES[b_type], trans_b, ITEM_BYTES[b_type])
-        )
-        self.pending.setdefault(where, set()).add(token.number)
-        return token
-
-    def done(self, token: AsyncOp) -> None:
-        """This warp has waited for an operation of its own."""
-        self.knowledge |= 1 << token.number
-        for numbers in self.pending.values():
-            numbers.discard(token.number)
-
-    def wgmma_fence(self) -> None:
-        """wgmma.fence."""
-        self.ordered = True
-        self.stale.clear()
-
-    def wgmma_waited(self) -> None:
-        """wgmma.wait_group: nothing beyond `done` of each product."""
-
-    def accumulator(self, index: int, write: bool) -> None:
-        """A register of an accumulator list is read or written."""
-        if self.pending.get(index):
-            verb = "written" if write else "read"
-            self.detector.add(
-                "wgmma register used before its wait",
-                f"accumulators {verb} by CTA {self.group.cta.index} warp {self.group.warps[0]}",
-            )
-        if not write:  # compilers put the zeroing moves behind the fence, so writes say nothing
-            self.stale.add(index)
-
-    def ended(self) -> None:
-        """The warp ends: what it still owes."""
-        group = self.group
-        who = f"CTA {group.cta.index} warp {group.warps[0]}"
-        if group.wgmma_open or group.wgmma_groups:
-            self.detector.add("leftover", f"{who} ends with wgmma groups it never waited for", 0)
-        unread = [s for stores in (*group.bulk_groups, group.bulk_open) for s in stores if not s.awaited]
-        if unread:
-            self.detector.add("leftover", f"{who} ends with bulk stores whose reads it never waited for", 0)
-        if group.copy_open or any(group.copy_groups):
-            self.detector.add("leftover", f"{who} ends with cp.async copies it never waited for", 0)
-
-
-class AsyncOp:
-    """An asynchronous operation as a segment: issued with what its warp knew then."""
-
-    __slots__ = ("tracker", "number", "knowledge", "fenced")
-
-    def __init__(self, tracker: WarpTracker, number: int):
-        self.tracker, self.number = tracker, number
-        self.knowledge, self.fenced = tracker.known(), tracker.fenced
-
-    def read_shared(self, cta, chunks: np.ndarray) -> None:
-        """The operation reads these 16-byte chunks."""
-        self._touch(cta, chunks, False)
-
-    def write_shared(self, cta, chunks: np.ndarray) -> None:
-        """The operation writes these 16-byte chunks."""
-        self._touch(cta, chunks, True)
-
-    def _touch(self, cta, chunks, write: bool) -> None:
-        detector, group = self.tracker.detector, self.tracker.group
-        what = detector.segments[self.number].what
-        where = detector.chunks(chunks)
-        detector.check(
-            cta.shared,
-            where,
-            write,
-            self.number,
-            self.knowledge,
-            self.fenced,
-            (what, group.cta.index, group.warps[0]),
-            group,
-        )
-
-    def uses(self, bar) -> None:
-        """The operation will complete on an mbarrier."""
-        self.tracker.uses(bar, True)
-
-    def complete_on(self, bar) -> None:
-        """Waiters of the mbarrier will know of this operation."""
-        old = bar.knowledge or (0, 0)
-        bar.knowledge = (old[0] | 1 << self.number, old[1])
-
-
-def _first(x) -> int:
-    return int(x[0]) if x.__class__ is ND else x

@@ -24,14 +24,21 @@ def place_of(device: Any, group: Any, error: Exception) -> str:
     return f"{device.program.kernel.name[:80]}, {describe(ins)}, {who}: {text}"
 
 
-def deadlock(device: Any, groups: list) -> str:
-    """Which warps wait for what, at which instruction."""
+def deadlock(device: Any, groups: list, unstarted: int) -> str:
+    """Which warps wait for what, at which instruction; `unstarted` clusters found no room on the device."""
     lines = ["deadlock: nothing can move"]
+    if unstarted:
+        lines.append(
+            f"  {unstarted} of {device.clusters} clusters have not started: {device.options.resident_ctas} CTAs fit"
+        )
     for group in groups[:MOST_LINES]:
         what, pc = group.waiting, group.waiting_at
         if what is None:
             pc = group.pc
-        waits = "spins" if what is None else f"waits for {_awaited(what)}"
+        if what is None or what[0] == "memory":
+            waits = "spins" + (f" on {_awaited(what)}" if what else "")
+        else:
+            waits = f"waits for {_awaited(what)}"
         ins = device.program.blocks[min(pc, device.program.exit - 1)].code[0]
         lines.append(f"  CTA {group.cta.index} warps {_ranges(group.warps)} {waits} at {describe(ins)}")
     return "\n".join(lines)
@@ -40,6 +47,8 @@ def deadlock(device: Any, groups: list) -> str:
 def _awaited(what: tuple) -> str:
     if what[0] == "mbarrier":
         return f"{what[1]}, to complete phase {'parity ' if what[2] < 2 else ''}{what[2]}"
+    if what[0] == "memory":
+        return f"byte {what[2]:#x} of {what[1]}"
     if what[0] == "barrier":
         bar = what[1]
         return f"barrier {bar.number}, where {bar.arrived} of {bar.expected or 'all'} threads have arrived"

@@ -5,7 +5,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from cutegemm.emulator import barriers, bulk, copies, floats, memory, mma, tma, values, warp_ops, wgmma
+from cutegemm.emulator import (
+    async_store,
+    barriers,
+    bulk,
+    copies,
+    extended,
+    floats,
+    memory,
+    mma,
+    rounding,
+    tma,
+    values,
+    warp_ops,
+    wgmma,
+)
 from cutegemm.emulator.memory import Fault
 from cutegemm.emulator.program import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from cutegemm.emulator.values import ND, SINT, UINT
@@ -32,8 +46,9 @@ def high(x):
 
 
 def saturate(x):
-    """.sat: clamp to [0, 1], NaN to 0."""
-    return np.clip(np.where(np.isnan(x), x.dtype.type(0), x), x.dtype.type(0), x.dtype.type(1))[()]
+    """.sat: clamp to [0, 1], NaN and -0 to +0."""
+    zero = x.dtype.type(0)
+    return (np.clip(np.where(np.isnan(x), zero, x), zero, x.dtype.type(1)) + zero)[()]
 
 
 def relu(x):
@@ -44,12 +59,6 @@ def relu(x):
 def integral(x, mode):
     """cvt between equal float types with an integer rounding."""
     return {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode](x)
-
-
-def toward_zero(x):
-    """fp64 to fp32, rounding toward zero."""
-    near = np.asarray(x).astype(np.float32)
-    return np.where(np.abs(near) > np.abs(x), np.nextafter(near, np.float32(0)), near)[()]
 
 
 def fma64_wide(a, b, c):
@@ -73,11 +82,43 @@ def note(group, m, op):
         group.tracker.fence(op)
 
 
+def fragment_written(group, slot):
+    """A register that some wgmma reads A from is written."""
+    if group.tracker is not None:
+        group.tracker.fragment_written(slot)
+
+
 NAMES: dict = {"np": np, "ND": ND, "M32": values.M32, "M64": values.M64, "BOOL": np.bool_, "U8": UINT[8],
                "U16": UINT[16],
                "U32": UINT[32], "U64": UINT[64], "SINT": SINT, "Fault": Fault, "SHARED_WINDOW": SHARED_WINDOW,
                "LOCAL_WINDOW": LOCAL_WINDOW, "PARAM_WINDOW": PARAM_WINDOW}  # fmt: skip
-for _module in (values, floats, memory, warp_ops, barriers, bulk, copies, tma, wgmma, mma):
+for _module in (
+    values,
+    extended,
+    floats,
+    rounding,
+    memory,
+    warp_ops,
+    barriers,
+    bulk,
+    async_store,
+    copies,
+    tma,
+    wgmma,
+    mma,
+):
     NAMES |= {name: f for name, f in vars(_module).items() if callable(f) and not name.startswith("_")}
-for _f in (least, most, low, high, saturate, relu, integral, toward_zero, fma64_wide, saturate_integer, note):
+for _f in (
+    least,
+    most,
+    low,
+    high,
+    saturate,
+    relu,
+    integral,
+    fma64_wide,
+    saturate_integer,
+    note,
+    fragment_written,
+):
     NAMES[_f.__name__] = _f

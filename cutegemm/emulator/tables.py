@@ -3,7 +3,7 @@
 
 report = launch(kernel, what, Options(meter=True))
 print(profile(report))
-print(compare(before, after))
+print(profile(before, after))
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ def kind_of(op: str) -> str:
     return head
 
 
-def profile(report: Report) -> str:
-    """The meters of one launch as tables."""
+def profile(report: Report, other: Report | None = None) -> str:
+    """The meters of one launch as tables, or of two side by side (`compare`)."""
+    if other is not None:
+        return compare(report, other)
     console = Console(width=WIDTH, record=True, file=_Nowhere())
     table = Table("kind", "warp instructions", title="instructions")
     for kind, count in kinds(report).most_common():
@@ -58,23 +60,32 @@ def profile(report: Report) -> str:
     for name, value in report.counters.items():
         table.add_row(name.replace("_", " "), f"{value:,}")
     console.print(table)
+    _roles(console, report)
+    _costly(console, report, "memory lines that cost most")
+    return console.export_text()
+
+
+def _roles(console: Console, report: Report) -> None:
+    """What each role executed, and how often it waited."""
+    if not report.roles:
+        return
+    table = Table("role", "warps", "instructions", "waits (of them blocked)", title="roles")
+    for role in report.roles:
+        waits = ", ".join(f"{kind} {n:,} ({role.blocked[kind]:,})" for kind, n in role.waits.items())
+        table.add_row(role.name, ", ".join(map(str, role.warps)), f"{role.total:,}", waits)
+    console.print(table)
+
+
+def _costly(console: Console, report: Report, title: str) -> None:
+    """The memory lines that cost more than they need."""
     costly = [c for c in report.lines if c.units > c.ideal][:COSTLY_LINES]
     if costly:
-        table = Table(
-            "PTX line",
-            "instruction",
-            "space",
-            "requests",
-            "units",
-            "least",
-            title="memory lines that cost most",
-        )
+        table = Table("PTX line", "instruction", "space", "requests", "units", "least", title=title)
         for c in costly:
             table.add_row(
                 str(c.line), c.text[:48], c.space, f"{c.requests:,}", f"{c.units:,}", f"{c.ideal:,}"
             )
         console.print(table)
-    return console.export_text()
 
 
 def compare(first: Report, second: Report) -> str:
@@ -88,6 +99,8 @@ def compare(first: Report, second: Report) -> str:
     for name, x, y in rows:
         table.add_row(name, f"{x:,}", f"{y:,}", f"{y / x:.2f}" if x else "new")
     console.print(table)
+    _costly(console, first, "first: memory lines that cost most")
+    _costly(console, second, "second: memory lines that cost most")
     return console.export_text()
 
 

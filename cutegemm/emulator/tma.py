@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutegemm.emulator.bulk import BulkStore, announce, complete, distinct
-from cutegemm.emulator.memory import OFFSET_MASK, Fault, Region, atomic_update
+from cutegemm.emulator.memory import OFFSET_MASK, Fault, Region
 from cutegemm.emulator.program import PARAM_WINDOW, RANK_SHIFT
+from cutegemm.emulator.reductions import reduce_bytes
 
 # Type code of the packed map -> (name, bytes). Not the numbers of CUtensorMapDataType.
 TYPES = {
@@ -170,7 +171,9 @@ class Tensor:
         row = -(-t.dims[0] * t.item // STORE_CHUNK) * STORE_CHUNK
         extent = row + sum((d - 1) * s for d, s in zip(t.dims[1:], t.strides, strict=True))
         if t.base + extent > self.region.base + self.region.size:
-            raise Fault(f"tensor store writes whole {STORE_CHUNK}-byte chunks, past the end of its buffer: {t}")
+            raise Fault(
+                f"tensor store writes whole {STORE_CHUNK}-byte chunks, past the end of its buffer: {t}"
+            )
         shape = [row, *t.dims[1:]][::-1]
         memory = self.region.data[t.base - self.region.base :]
         return np.lib.stride_tricks.as_strided(memory, shape, [*t.strides[::-1], 1])
@@ -191,6 +194,19 @@ class Tensor:
             source.append(slice(first, last))
             target.append(slice(first - c * unit, last - c * unit))
         return tuple(source[::-1]), tuple(target[::-1])
+
+    def reach(self, at: tuple[int, ...], chunk: int = 1) -> tuple[int, tuple, tuple] | None:
+        """Where a clipped box lies in its region: first byte, shape (the last extent in bytes), strides of the others.
+
+        None when nothing of the box is inside the tensor.
+        """
+        source, _ = self.clip(at, chunk)
+        shape = tuple(s.stop - s.start for s in source)
+        if 0 in shape:
+            return None
+        strides = self.map.strides[::-1]
+        first = source[-1].start + sum(s.start * step for s, step in zip(source, strides))
+        return self.map.base - self.region.base + first, shape, strides
 
     def read(self, at: tuple[int, ...]) -> np.ndarray:
         """The box at `at`, as rows of bytes."""
@@ -219,22 +235,7 @@ class Tensor:
         data = data[target]
         old, new = np.ascontiguousarray(self.view[source]), np.ascontiguousarray(data)
         if old.size:
-            self.view[source] = _reduce(old, new, self.map, reduction)
-
-
-def _reduce(old: np.ndarray, new: np.ndarray, t: TensorMap, operation: str) -> np.ndarray:
-    """Elementwise reduction of two byte arrays."""
-    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[t.item]
-    a, b = old.view(kind), new.view(kind)
-    if t.kind == "f32" and operation == "add":
-        out = (a.view(np.float32) + b.view(np.float32)).view(kind)
-    else:
-        flat = [
-            atomic_update(operation, t.kind, x, [y])
-            for x, y in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)
-        ]
-        out = np.array(flat, kind).reshape(a.shape)
-    return out.view(np.uint8)
+            self.view[source] = reduce_bytes(old, new, self.map.kind, self.map.item, reduction)
 
 
 def _tensor(group, address: int) -> Tensor:
@@ -291,8 +292,11 @@ def tensor_load(group, m, destination, tensor_map, at, barrier, multicast) -> No
             raise Fault(
                 f"tensor load completes on shared offset {bar & OFFSET_MASK:#x}, where no mbarrier was initialised"
             )
+        reach = tensor.reach(tuple(c))
+        if token is not None and reach is not None:
+            token.read_global(tensor.region, reach[0], reach[1], reach[2])
         announce(token, [peers[r] for r in ranks], bars, chunks)
-        group.device.count_load(group, tensor.map, len(ranks))
+        group.device.count_load(group, tensor, reach, len(ranks))
         group.device.submit(
             functools.partial(_finish_load, tensor, tuple(c), chunks, [peers[r] for r in ranks], bars, token)
         )
@@ -315,7 +319,10 @@ def tensor_store(group, m, source, tensor_map, at, reduction) -> None:
         token = None if group.tracker is None else group.tracker.issue("tensor store")
         if token is not None:
             token.read_shared(group.cta, chunks)
-        group.device.count_store(group, tensor.map)
+        reach = tensor.reach(tuple(c), 1 if reduction else STORE_CHUNK)
+        if token is not None and reach is not None:
+            token.write_global(tensor.region, reach[0], reach[1], reach[2], atomic=reduction is not None)
+        group.device.count_store(group, tensor, reach)
         write = functools.partial(tensor.write, tuple(c), reduction=reduction)
         group.bulk_open.append(BulkStore(group.cta, chunks, write, tensor.map.inner_bytes, token))
         group.device.note_store(group.bulk_open[-1])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations across the lanes of a warp: shuffle, vote, reduction, election, and special registers.
 
-Source: PTX ISA 9.0, 9.7.9.6 (shfl.sync), 9.7.13.7 (vote.sync), 9.7.13.9 (activemask), 9.7.13.10 (redux.sync),
-9.7.13.12 (elect.sync), 10 (special registers).
+Source: PTX ISA 9.0, 9.7.9.6 (shfl.sync), 9.7.13.7 (vote.sync), 9.7.13.8 (match.sync), 9.7.13.9 (activemask),
+9.7.13.10 (redux.sync), 9.7.13.12 (elect.sync), 10 (special registers).
 """
 
 from __future__ import annotations
@@ -109,6 +109,22 @@ def redux(group, m, a, operation, signed):
         if len(chosen):
             out[start : start + WARP] = act.reduce(chosen, dtype=view.dtype)
     return settle(group, out.view(np.uint32))
+
+
+def match(group, m, a, membership, mode):
+    """match.sync: the lanes that hold the same value (any), or all of them and whether all agree (all)."""
+    live = np.ones(group.lanes, bool) if m is None else m
+    live = live & ((vector(group, membership) >> group.lane) & np.uint32(1) != 0)
+    values = vector(group, a, np.uint64).astype(np.uint64).reshape(-1, WARP)
+    living = live.reshape(-1, WARP)
+    same = (values[:, :, None] == values[:, None, :]) & living[:, None, :]
+    weights = np.uint64(1) << np.arange(WARP, dtype=np.uint64)
+    masks = (same * weights).sum(2).astype(np.uint32)
+    if mode == "any":
+        return masks.reshape(-1), True
+    members = (living * weights).sum(1).astype(np.uint32)[:, None]
+    agree = np.where(living, masks == members, True).all(1, keepdims=True) & np.ones((1, WARP), bool)
+    return np.where(agree, members, np.uint32(0)).reshape(-1), agree.reshape(-1)
 
 
 def elect(group, m, membership):

@@ -3,8 +3,7 @@
 
 An accumulator list is a matrix in natural order, whose registers are strided views. A committed group's products
 are computed at once, or at the wait that names it (late policy), or between; products of one group on the same
-accumulators are gathered into one matrix product. Sums are formed in fp32 by NumPy: the hardware's own order
-and truncation are not modelled.
+accumulators are gathered into one call of the tensor cores' arithmetic (`tensor_core.py`).
 
 Source: PTX ISA 9.0, 9.7.16 (wgmma), 9.7.16.5.1 (shared memory layouts), 9.7.16.5.1.2.2 (matrix descriptor).
 """
@@ -16,6 +15,8 @@ import functools
 import numpy as np
 
 from cutegemm.emulator.memory import Fault
+from cutegemm.emulator.tensor_core import Unit
+from cutegemm.emulator.tensor_core import accumulate as add_products
 from cutegemm.emulator.values import ND
 
 _MODES = {
@@ -230,8 +231,6 @@ class Product:
 
     def _update(self, first: int, warps: int, a, b, accumulate, d_type: str) -> None:
         group = self.group
-        exact = d_type == "s32"
-        product = a.astype(np.float64) @ b.T.astype(np.float64) if exact else a @ b.T
         if isinstance(self.where, int):
             target = _matrix(group, self.where).matrix[16 * first : 16 * (first + warps)]
         else:
@@ -242,15 +241,14 @@ class Product:
                 value = group.registers[slot]
                 view = loose.register(i)
                 view[...] = value[lanes].reshape(view.shape) if value.__class__ is ND else (value or 0)
-        if exact:
+        if d_type == "s32":
             words = target.view(np.int32)
+            product = a.astype(np.float64) @ b.T.astype(np.float64)
             words[...] = product.astype(np.int64).astype(np.int32) + (words if accumulate else 0)
-        elif d_type == "f16":
-            target[...] = product + target.astype(np.float32) if accumulate else product
-        elif accumulate:
-            target += product
         else:
-            target[...] = product
+            _, k, _, a_type, b_type, *_ = self.form
+            before = target if accumulate else np.zeros_like(target)
+            target[...] = add_products(a[None], b[None], before[None], Unit(a_type, d_type, k), b_type)[0]
         if not isinstance(self.where, int):
             for i, slot in enumerate(self.where):
                 self._put(slot, loose.register(i).reshape(-1), lanes)
@@ -299,7 +297,7 @@ def _register_operand(group, slots: tuple[int, ...], first: int, warps: int, kin
 def wgmma_issue(group, where, a, b, scale, form) -> None:
     """wgmma.mma_async: remembered until its group is committed."""
     token = None if group.tracker is None else group.tracker.issue_wgmma(where, a, b, form)
-    group.device.count_wgmma(group, form)
+    group.device.count_wgmma(group, form, isinstance(a, tuple))
     scale = scale if scale.__class__ is ND else bool(scale)
     if scale.__class__ is ND and scale.all():
         scale = True

@@ -56,8 +56,10 @@ LANE = " mov.u32 %r0, %tid.x;\n" + "".join(f" ld.param.u64 %rd{i}, [p{i}];\n" fo
 _TYPE = {16: ("b16", "%rs", np.uint16), 32: ("b32", "%r", np.uint32), 64: ("b64", "%rd", np.uint64)}
 
 
-def unary_on_lanes(instructions: str, *inputs: np.ndarray, out_bits: int = 32) -> np.ndarray:
-    """Run instructions on one warp: inputs arrive in {a}, {b}, {c}, the result leaves in {d}; uint patterns."""
+def unary_on_lanes(
+    instructions: str, *inputs: np.ndarray, out_bits: int = 32, before: str = ""
+) -> np.ndarray:
+    """Run instructions on some lanes: inputs arrive in {a}, {b}, {c}, the result leaves in {d}; uint patterns."""
     count = len(inputs[0])
     assert count % 32 == 0
     bits = [x.dtype.itemsize * 8 for x in inputs]
@@ -79,5 +81,5 @@ def unary_on_lanes(instructions: str, *inputs: np.ndarray, out_bits: int = 32) -
         arrays.append(copy)
     while len(arrays) < 4:
         arrays.append(aligned(32, np.uint32))
-    run(body, arrays, threads=count)
+    run(body, arrays, threads=count, before=before)
     return out

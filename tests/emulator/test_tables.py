@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from emulator_harness import aligned, run
+from pipeline_kernel import compiled, run_pipeline
 
 from cutegemm.emulator import compare, profile
 from cutegemm.emulator.tables import kind_of
@@ -41,6 +42,16 @@ def test_a_profile_names_the_line_that_costs_most():
     assert "fma.f32" in text and "global load sectors" in text
     dense = run(STRIDED.format(stride=4), [aligned(512, np.float32)], meter=True)
     assert "cost most" not in profile(dense)
-    side_by_side = compare(spread, dense)
+    side_by_side = profile(spread, dense)
+    assert side_by_side == compare(spread, dense)
+    assert "first: memory lines that cost most" in side_by_side and "second: memory" not in side_by_side
     row = next(line for line in side_by_side.splitlines() if "global load sectors" in line)
     assert [x.strip() for x in row.split("│")[2:5]] == ["32", "4", "0.12"]
+
+
+def test_a_profile_tells_the_roles_apart():
+    """Each role has its warps, its instructions and its waits."""
+    text = profile(run_pipeline(compiled(), (64, 64, 128), meter=True).report)
+    row = next(line for line in text.splitlines() if line.startswith("│ wgmma ") and "0, 1, 2, 3" in line)
+    assert "mbarrier 8 (" in row.replace("  ", " ")
+    assert "l2 hit rate" in text and "flops per dram byte" in text

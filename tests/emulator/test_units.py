@@ -140,10 +140,11 @@ def wgmma_kernel(n: int, kinds: str, item: int, a_major: int, b_major: int, chun
     """One wgmma: shared memory arrives as raw bytes, the accumulators leave in register order."""
     d = ", ".join(f"%f{i}" for i in range(n // 2))
     k = 32 // item
-    flags = f"1, 1, {a_major}, {b_major}" if item == 2 else ("1, 1" if "s8" not in kinds else "")
+    integer = kinds[1] == "8"  # s8 and u8 take neither signs nor majors
+    flags = "" if integer else f"1, 1, {a_major}, {b_major}" if item == 2 else "1, 1"
     zero = "\n".join(f" mov.f32 %f{i}, 0f00000000;" for i in range(n // 2))
     stores = "\n".join(f" st.global.f32 [%rd9+{4 * i}], %f{i};" for i in range(n // 2))
-    d_type = "s32" if "s8" in kinds else "f32"
+    d_type = "s32" if integer else "f32"
     return f"""
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; ld.param.u64 %rd2, [p2]; mov.u32 %r1, dyn;
  ld.global.b64 %rd3, [%rd2]; ld.global.b64 %rd4, [%rd2+8];

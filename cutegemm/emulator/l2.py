@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A set-associative L2 cache: which sectors a launch finds in it, fetches from DRAM, and writes back.
+
+Lines of 128 bytes hold four sectors of 32; a line missing from its set takes the place of the least recently used;
+only the sectors asked for are fetched; a written sector needs no fetch and is written back when its line leaves.
+Buffers lie one after another in the order they were registered, so that counts repeat from run to run.
+
+A model: the real cache hashes addresses, is split in two halves, and has the L1 caches in front of it, which are
+not modelled, so repeated plain loads of one multiprocessor count here where the hardware has them in L1.
+
+Source: NVIDIA H100 architecture whitepaper (50 MB L2), Nsight Compute documentation (lines and sectors).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+LINE_BYTES, SECTOR_BYTES = 128, 32
+L2_BYTES = 50 * 2**20  # H100 and H200
+WAYS = 16
+
+
+class L2:
+    """The cache and its counts, in sectors; one may serve several launches in turn."""
+
+    def __init__(self, size: int = L2_BYTES):
+        self.sets = max(size // (LINE_BYTES * WAYS), 1)
+        self.lines: dict[
+            int, dict[int, list[int]]
+        ] = {}  # set -> line -> [sectors held, sectors written], oldest first
+        self.starts: dict[
+            int, int
+        ] = {}  # base address of a region -> what to add to the lines of its addresses
+        self.end = 0
+        self.read = self.written = self.fetched = self.written_back = 0
+
+    def access(self, region, sectors: np.ndarray, write: bool) -> None:
+        """Sorted, distinct sectors (address over 32) of a region are read or written."""
+        start = self.starts.get(region.base)
+        if start is None:
+            start = self.starts[region.base] = self.end - region.base // LINE_BYTES
+            self.end += -(-len(region.data) // LINE_BYTES) + 1
+        lines = sectors >> 2
+        first = np.flatnonzero(np.diff(lines, prepend=-1))
+        masks = np.bitwise_or.reduceat(1 << (sectors & 3), first)
+        if write:
+            self.written += len(sectors)
+        else:
+            self.read += len(sectors)
+        for line, mask in zip((lines[first] + start).tolist(), masks.tolist(), strict=True):
+            self._touch(line, mask, write)
+
+    def _touch(self, line: int, mask: int, write: bool) -> None:
+        held = self.lines.setdefault(line % self.sets, {})
+        entry = held.pop(line, None)
+        if entry is None:
+            entry = [0, 0]
+            if len(held) >= WAYS:
+                self.written_back += held.pop(next(iter(held)))[1].bit_count()
+        if write:
+            entry[1] |= mask
+        else:
+            self.fetched += (mask & ~entry[0]).bit_count()
+        entry[0] |= mask
+        held[line] = entry
+
+    @property
+    def dirty(self) -> int:
+        """Written sectors still in the cache."""
+        return sum(entry[1].bit_count() for held in self.lines.values() for entry in held.values())
+
+
+def sectors_of(start: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """Sorted, distinct sectors of rows of bytes from address `start`; `shape` ends with a row's bytes."""
+    rows = np.array([start], np.int64)
+    for n, step in zip(shape, strides):
+        rows = (rows[:, None] + np.arange(n) * step).ravel()
+    low, high = rows // SECTOR_BYTES, (rows + shape[-1] - 1) // SECTOR_BYTES
+    span = int((high - low).max()) + 1
+    sectors = low[:, None] + np.arange(span)
+    return np.unique(sectors[sectors <= high[:, None]])

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drawn problems on every case of the GPU tests, through the emulator: families, schedules, stores, majors, types.
+
+2,000 problems in all by default and 20,000 with `pytest --profile long`. The kernels of a case are compiled once; what
+is drawn is shapes around every tile edge, batches, scalars, and the order in which asynchronous work completes.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cutegemm
+from cutegemm import cache, emulator
+from cutegemm.spec import LOADS, SCHEDULERS, SCHEDULES, STORES, SWIZZLES
+from tests.kernels.test_tensor_core import CASES, GEMMS
+from tests.support.numerics import assert_close
+from tests.support.strategies import scalars
+
+DRAWS = max(2_000, 10 * settings().max_examples)
+EACH = -(-DRAWS // len(CASES))
+BEYOND = 40  # elements of M, N and K past one tile
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """Every kernel of every case, compiled in parallel."""
+    problems = [(case, of) for case in CASES.values() for of in case.problems()]
+    cache.ensure([step.config for case, of in problems for step in cutegemm.plan(case.spec, of).steps])
+
+
+def tile_of(case) -> tuple[int, int, int]:
+    """The tile that a case's plan has."""
+    return tuple(cutegemm.plan(case.spec, case.problems()[0]).config.tile)
+
+
+@st.composite
+def extents(draw, case) -> tuple[int, int, int]:
+    """(M, N, K) at, next to or between the edges of the warps' and of the CTA's tile; 2 at least: vectors have other
+    majors, and so other kernels."""
+    out = []
+    for tile in tile_of(case):
+        edges = [x + d for x in (8, 16, 64, tile) for d in (-1, 0, 1) if 2 <= x + d <= tile + BEYOND]
+        out.append(draw(st.sampled_from(edges) | st.integers(2, tile + BEYOND)))
+    return tuple(out)
+
+
+ORDERS = st.builds(
+    lambda policy, seed: emulator.Options(policy=policy, seed=seed, max_seconds=60),
+    st.sampled_from(("eager", "lazy", "random")),
+    st.integers(0, 9),
+)
+BATCHES = st.sampled_from((None, None, None, 1, 2, 3))
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=EACH)
+@given(data=st.data(), alpha=scalars(), beta=scalars(), batch=BATCHES, options=ORDERS)
+def test_any_problem_in_any_order(name, data, alpha, beta, batch, options):
+    """D is alpha A B + beta C within rounding, nothing around it is written, and C is not read when beta is 0."""
+    case = CASES[name]
+    broadcast = data.draw(st.sampled_from(("", "a", "b", "c"))) if batch else ""
+    a, b, c, d = case.tensors(data.draw(extents(case)), "cpu", batch, broadcast)
+    if c is None:
+        beta = None
+    elif beta == 0:
+        c.fill_(torch.nan)
+    run = emulator.run(GEMMS[case.spec], a, b, c, out=d.view, alpha=alpha, beta=beta, options=options)
+    assert run.d is d.view
+    assert_close(d.view, a, b, c, alpha, beta or 0.0)
+    assert d.untouched(), "elements around out were written"
+
+
+def named(case) -> set[str]:
+    """What a case's spec asks for by name, and what its plan chose."""
+    words = {value for value in vars(case.spec).values() if isinstance(value, str)}
+    for step in cutegemm.plan(case.spec, case.problems()[0]).steps:
+        config = step.config
+        words.add(config.family)
+        if hasattr(config, "persistent"):
+            words |= {"persistent" if config.persistent else "per_tile", config.store}
+            words |= {config.a.load, config.b.load, *config.swizzle}
+    return words
+
+
+def test_enough_is_drawn():
+    """At least 2,000 problems, over every schedule, scheduler, load, store and swizzle that a spec can name."""
+    assert EACH * len(CASES) >= 2_000
+    words = set().union(*(named(case) for case in CASES.values()))
+    if "warp_specialized" in words:
+        words.add("cooperative")  # the schedule of that family
+    assert {*SCHEDULES, *SCHEDULERS, *LOADS, *STORES, *SWIZZLES} <= words
