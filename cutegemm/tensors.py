@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.dtypes import DType, as_dtype
-from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.graph import Graph, Result
 from cutegemm.errors import InputError, check, field_error
 from cutegemm.problem import Operand, Problem, columns
 
@@ -86,7 +86,7 @@ def validate(
         kind = as_dtype(x.dtype) if x.dtype else d_dtype if x.name == "d" and d_dtype else as_dtype(a.dtype)
         order = (*range(len(lead)), len(lead) + 1, len(lead)) if x.major == "m" else None
         if given is not None:
-            _check_out(x.name, given, (*lead, m, n), as_dtype(x.dtype) if x.dtype else None)
+            _check_out(x, given, (*lead, m, n))
             kind = as_dtype(given.dtype)
         operand = _operand(given, batch) if given is not None else _contiguous(m, n, batch, kind, x.major == "m")
         stored.append((x.name, operand))
@@ -128,17 +128,20 @@ def _check_shape(name: str, tensor: Any, shape: tuple[int, ...], lead: tuple[int
         raise InputError(f"{name}.shape={tuple(tensor.shape)}: must be {(*lead, *shape)}")
 
 
-def _check_out(name: str, out: Any, shape: tuple[int, ...], dtype: DType | None) -> None:
-    shown = _shown(name)
+def _check_out(result: Result, out: Any, shape: tuple[int, ...]) -> None:
+    shown = _shown(result.name)
     if tuple(out.shape) != shape:
         raise InputError(f"{shown}.shape={tuple(out.shape)}: must be {shape}")
-    if dtype is not None and as_dtype(out.dtype) != dtype:
-        raise InputError(f"{shown}.dtype={out.dtype}: the epilogue stores {dtype.value}")
+    if result.dtype is not None and as_dtype(out.dtype) != as_dtype(result.dtype):
+        raise InputError(f"{shown}.dtype={out.dtype}: the epilogue stores {result.dtype}")
+    axis = {"n": -1, "m": -2, None: None}[result.major]
+    if axis is not None and out.shape[axis] > 1 and out.stride(axis) != 1:
+        raise InputError(f"{shown}.stride()={out.stride()}: the epilogue stores it {result.major}-major")
     if _overlaps_itself(out):
         raise InputError(f"{shown}.stride()={out.stride()}: two elements of {shown} share memory")
 
 
-def _check_reduction_out(result: Any, out: Any, shape: tuple[int, ...]) -> None:
+def _check_reduction_out(result: Result, out: Any, shape: tuple[int, ...]) -> None:
     if result.partial:
         raise InputError(f"{result.name}: partial results lie as the tile has them and cannot be given")
     if tuple(out.shape) != shape or str(out.dtype) != "torch.float32" or not out.is_contiguous():
