@@ -34,7 +34,7 @@ def test_printing_shows_spec_plan_and_cost(gemm):
     lines = str(gemm).splitlines()
     assert lines[0] == repr(SPEC)
     assert "\n".join(lines[1:-1]) == str(gemm.plan)
-    assert lines[-1] == f"compiled: {gemm.resources}"
+    assert lines[-1] == f"compiled   {gemm.resources}"
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_build_does_not_import_torch():
         "print(cutegemm.build(cutegemm.GemmSpec(tile=cutegemm.Tile(128, 64, 64))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "compiled: " in done.stdout, done.stderr
+    assert done.returncode == 0 and "compiled   " in done.stdout, done.stderr

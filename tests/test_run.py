@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import cutegemm
 from cutegemm import GemmSpec
 from cutegemm.build import Gemm, representative
-from cutegemm.epilogue import Graph, Node
+from cutegemm.epilogue import Graph, Node, Result
 from cutegemm.errors import CompileError, InputError
 from tests.support.memory import Layout
 from tests.support.numerics import assert_close
@@ -120,7 +120,7 @@ def test_accumulation_is_in_fp32():
 def test_another_epilogue_graph():
     """The spec's graph decides what D is: here acc - c * acc."""
     nodes = (Node("acc"), Node("matrix", value="c"), Node("mul", (0, 1)), Node("sub", (0, 2)))
-    gemm = gemm_of(epilogue=Graph(nodes, (("d", 3),)))
+    gemm = gemm_of(epilogue=Graph(nodes, (Result("d", 3),)))
     a, b, c = torch.randn(6, 4), torch.randn(4, 5), torch.randn(6, 5)
     torch.testing.assert_close(gemm.run(a, b, c), a @ b - c * (a @ b))
 
@@ -137,8 +137,8 @@ def test_a_kind_of_call_is_prepared_once(monkeypatch):
     """Calls that differ in addresses and scalars alone share their preparation; other shapes do not."""
     gemm = gemm_of()
     prepared = []
-    original = Gemm._prepare
-    monkeypatch.setattr(Gemm, "_prepare", lambda self, key, *rest: prepared.append(key) or original(self, key, *rest))
+    original = Gemm._keep
+    monkeypatch.setattr(Gemm, "_keep", lambda self, key, *rest: prepared.append(key) or original(self, key, *rest))
     for _ in range(3):
         gemm.run(torch.randn(16, 16), torch.randn(16, 16), torch.randn(16, 16), alpha=0.5, beta=2.0)
     assert len(prepared) == 1

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 import cutegemm
 from cutegemm import DType, GemmSpec
+from cutegemm import epilogue as epi
 from cutegemm.build import Gemm, representative
+from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import InputError, PlanError
-from cutegemm.tensors import alignment, extent_bytes, same_matrix, validate
+from cutegemm.tensors import alignment, check_overlaps, extent_bytes, same_layout, validate
 from tests.support.memory import Layout, guarded
 
 BF16 = torch.bfloat16
@@ -26,6 +28,12 @@ def bare() -> Gemm:
     return Gemm(GemmSpec(), representative(GemmSpec()))
 
 
+def plain(a, b):
+    """The validated call of a @ b."""
+    return validate(a, b, linear_combination(False), {}, {}, None)
+
+
+INPUT_TYPES = "must be float16, bfloat16, float32, float8_e4m3fn or float8_e5m2"
 REFUSALS = {
     "a list": ((lambda: ([[1.0]], t(8, 8), None)), "a: must be a torch.Tensor, got list"),
     "no b": ((lambda: (t(8, 8), None, None)), "b: must be a torch.Tensor, got NoneType"),
@@ -42,9 +50,13 @@ REFUSALS = {
         (lambda: (t(8, 8, dtype=torch.int8), t(8, 8), None)),
         "a.dtype=torch.int8: must be float16, bfloat16 or float32",
     ),
+    "fp8 operands": (
+        (lambda: (t(8, 8).to(torch.float8_e4m3fn), t(8, 8).to(torch.float8_e4m3fn), None)),
+        "a.dtype=torch.float8_e4m3fn: must be float16, bfloat16 or float32",
+    ),
     "float64 c": (
         (lambda: (t(8, 8), t(8, 8), t(8, 8, dtype=torch.float64))),
-        "c.dtype=torch.float64: must be float16, bfloat16 or float32",
+        f"c.dtype=torch.float64: {INPUT_TYPES}",
     ),
     "sparse": ((lambda: (t(8, 8).to_sparse(), t(8, 8), None)), "a.layout=torch.sparse_coo: must be strided"),
     "mixed dtypes": (
@@ -98,7 +110,7 @@ A, B, C = t(6, 5), t(5, 7), t(6, 7)
 BAD_OUTS = {
     "shape": ((lambda: t(7, 6)), "out.shape=(7, 6): must be (6, 7)"),
     "rank": ((lambda: t(1, 6, 7)), "out.shape=(1, 6, 7): must be (6, 7)"),
-    "dtype": ((lambda: t(6, 7, dtype=torch.int32)), "out.dtype=torch.int32: must be float16, bfloat16 or float32"),
+    "dtype": ((lambda: t(6, 7, dtype=torch.int32)), f"out.dtype=torch.int32: {INPUT_TYPES}"),
     "expanded": ((lambda: t(1, 7).expand(6, 7)), "out.stride()=(0, 1): two elements of out share memory"),
     "interleaved": (
         (lambda: t(64).as_strided((6, 7), (6, 1))),
@@ -196,7 +208,7 @@ def test_operands_describe_where_elements_lie(rows, cols, offset, row_major, uni
     layout = Layout(row_major=row_major, unit=unit, pad=3, aligned=False, offset=offset)
     a = layout.make((rows, cols), BF16).view
     b = torch.zeros(cols, 4, dtype=BF16)
-    p = validate(a, b, None, None, None).problem
+    p = plain(a, b).problem
     assert (p.m, p.n, p.k, p.batch) == (rows, 4, cols, 1) and p.a.dtype is DType.BF16
     for i in range(rows):
         for j in range(cols):
@@ -218,14 +230,15 @@ def test_operands_describe_where_elements_lie(rows, cols, offset, row_major, uni
 )
 def test_batches_and_broadcasts(a, b, batch, batch_a, batch_b, out):
     """2-D operands and batches of one serve every batch."""
-    call = validate(t(*a), t(*b), None, None, None)
+    call = plain(t(*a), t(*b))
     p = call.problem
-    assert (p.batch, p.a.batch, p.b.batch, p.d.batch, call.out_shape) == (batch, batch_a, batch_b, batch, out)
+    assert (p.batch, p.a.batch, p.b.batch, p.d.batch) == (batch, batch_a, batch_b, batch)
+    assert [(x.name, x.shape) for x in call.outputs] == [("d", out)]
 
 
 def test_an_expanded_batch_is_a_broadcast():
     """A batch stride of 0 is one matrix that serves every batch."""
-    p = validate(t(1, 6, 5).expand(4, 6, 5), t(4, 5, 7), None, None, None).problem
+    p = plain(t(1, 6, 5).expand(4, 6, 5), t(4, 5, 7)).problem
     assert (p.batch, p.a.batch, p.b.batch) == (4, 1, 4)
 
 
@@ -245,13 +258,148 @@ def test_extent_covers_every_element(rows, cols, row, col):
     assert extent_bytes(x) == max(ends, default=0)
 
 
-def test_same_matrix_needs_all_four():
-    """Pointer, shape, strides and dtype must agree."""
+def test_same_layout_needs_all_three():
+    """Shape, strides and dtype must agree; where the matrices lie does not matter."""
     x = torch.zeros(64, dtype=BF16)
     base = x[:36].view(6, 6)
-    assert same_matrix(base, x[:36].view(6, 6))
-    for other in (x[1:37].view(6, 6), x[:30].view(6, 5), base.t(), base.view(torch.float16)):
-        assert not same_matrix(base, other)
+    assert same_layout(base, x[:36].view(6, 6)) and same_layout(base, x[1:37].view(6, 6))
+    for other in (x[:30].view(6, 5), base.t(), base.view(torch.float16)):
+        assert not same_layout(base, other)
+
+
+MEMORY = torch.zeros(256, dtype=BF16)
+KINDS = {"c": "matrix", "r": "matrix", "bias": "row", "scale": "col"}
+INPUTS = {"c": MEMORY[:36].view(6, 6), "r": MEMORY[40:76].view(6, 6), "bias": MEMORY[80:86], "scale": MEMORY[90:96]}
+ELSEWHERE = MEMORY[100:136].view(6, 6)
+ITSELF = "; it may only be {} itself (same pointer, shape, strides and dtype)"
+OVERLAPS = {
+    "apart": ({"d": ELSEWHERE, "pre": MEMORY[136:172].view(6, 6)}, None),
+    "each on an input of its own": ({"d": INPUTS["c"], "pre": INPUTS["r"]}, None),
+    "another output on the input": ({"pre": INPUTS["r"]}, None),
+    "an empty one": ({"d": MEMORY[80:80].view(0, 6)}, None),
+    "two outputs on one input": ({"d": INPUTS["c"], "pre": INPUTS["c"]}, "pre: overlaps out in memory"),
+    "two outputs": ({"d": ELSEWHERE, "pre": MEMORY[135:171].view(6, 6)}, "pre: overlaps out in memory"),
+    "two others": ({"pre": ELSEWHERE, "post": ELSEWHERE}, "post: overlaps pre in memory"),
+    "d second": ({"pre": ELSEWHERE, "d": ELSEWHERE}, "out: overlaps pre in memory"),
+    "shifted": ({"pre": MEMORY[34:70].view(6, 6)}, "pre: overlaps c in memory" + ITSELF.format("c")),
+    "transposed": ({"pre": INPUTS["r"].t()}, "pre: overlaps r in memory" + ITSELF.format("r")),
+    "another type": ({"pre": INPUTS["r"].view(torch.float16)}, "pre: overlaps r in memory" + ITSELF.format("r")),
+    "a row": ({"d": MEMORY[80:116].view(6, 6)}, "out: overlaps bias in memory"),
+    "a row that is an output": ({"sums": INPUTS["bias"]}, "sums: overlaps bias in memory"),
+    "a column": ({"pre": MEMORY[60:96].view(6, 6)[5:]}, "pre: overlaps scale in memory"),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_overlaps_word_for_word(name):
+    """An output may be a matrix input itself, one output each; anything else that shares memory is refused."""
+    outs, message = OVERLAPS[name]
+    if message is None:
+        check_overlaps(INPUTS, outs, KINDS)
+        return
+    with pytest.raises(InputError) as e:
+        check_overlaps(INPUTS, outs, KINDS)
+    assert str(e.value) == message
+
+
+@epi.define
+def several(acc, *, c: epi.Matrix, bias: epi.Row, gain: epi.Col, scale: epi.Scalar):
+    """Inputs of every shape, two matrices and a reduction."""
+    h = acc * gain + bias
+    return epi.Output(d=h * scale + c, pre=epi.Store(h, dtype="fp32", major="m"), rows=epi.Sum(h, axis=1),
+                      top=epi.Max(h, axis=0, partial=True))  # fmt: skip
+
+
+def fused(**changed):
+    """A legal call of `several` for (3, 6, 5) @ (5, 7) with some tensors replaced; "out" holds the outputs."""
+    inputs = {"c": t(3, 6, 7), "bias": t(7), "gain": t(3, 6), "scale": 2.0} | changed
+    return Gemm(GemmSpec(epilogue=several), representative(GemmSpec(epilogue=several))).run(t(3, 6, 5), t(5, 7), **inputs)
+
+
+BAD_FUSED = {
+    "a row of M": ({"bias": t(6)}, "bias.shape=(6,): must be (3, 7)"),
+    "a row as matrix": ({"bias": t(1, 1, 7)}, "bias.shape=(1, 1, 7): must have 1 or 2 dimensions"),
+    "a column of N": ({"gain": t(7)}, "gain.shape=(7,): must be (3, 6)"),
+    "a column's batch": ({"gain": t(2, 6)}, "gain.shape=(2, 6): must be (3, 6)"),
+    "a matrix of one row": ({"c": t(1, 7)}, "c.shape=(1, 7): must be (3, 6, 7)"),
+    "a vector as matrix": ({"c": t(7)}, "c.shape=(7,): must have 2 or 3 dimensions (matrix, or batch of them)"),
+    "a 1-d scalar": ({"scale": t(1, dtype=torch.float32)}, "scale.shape=(1,): must have 0 dimensions"),
+    "a bf16 scalar": ({"scale": t()}, "scale.dtype=torch.bfloat16: must be float32"),
+    "a scalar elsewhere": (
+        {"scale": t(device="meta", dtype=torch.float32)}, "scale.device='meta': must be a's device, cpu"),
+    "an integer row": ({"bias": t(7, dtype=torch.int32)}, f"bias.dtype=torch.int32: {INPUT_TYPES}"),
+    "gradients": (
+        {"bias": t(7, requires_grad=True)},
+        "bias.requires_grad=True: there is no backward pass; use torch.no_grad() or detach()",
+    ),
+    "an output's shape": ({"out": {"pre": t(6, 7, dtype=torch.float32)}}, "pre.shape=(6, 7): must be (3, 6, 7)"),
+    "an output's type": (
+        {"out": {"pre": t(3, 7, 6).mT}}, "pre.dtype=torch.bfloat16: the epilogue stores fp32"),
+    "an output's major": (
+        {"out": {"pre": t(3, 6, 7, dtype=torch.float32)}},
+        "pre.stride()=(42, 7, 1): the epilogue stores it m-major",
+    ),
+    "a reduction's shape": (
+        {"out": {"rows": t(6, dtype=torch.float32)}},
+        "rows: is (6,) of torch.float32, must be (3, 6) of torch.float32, contiguous",
+    ),
+    "a reduction's type": (
+        {"out": {"rows": t(3, 6)}}, "rows: is (3, 6) of torch.bfloat16, must be (3, 6) of torch.float32, contiguous"),
+    "a reduction's strides": (
+        {"out": {"rows": t(6, 3, dtype=torch.float32).t()}},
+        "rows: is (3, 6) of torch.float32, must be (3, 6) of torch.float32, contiguous",
+    ),
+    "a partial output": (
+        {"out": {"top": t(3, 7, dtype=torch.float32)}},
+        "top: partial results lie as the tile has them and cannot be given",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_FUSED)
+def test_bad_fused_calls_word_for_word(name):
+    """Each tensor of a fused call is checked against what the epilogue says of it."""
+    changed, message = BAD_FUSED[name]
+    fused()
+    with pytest.raises(InputError) as e:
+        fused(**changed)
+    assert str(e.value) == message
+
+
+def test_an_outputs_major_is_about_strides_that_address_something():
+    """An m-major output of one row or one column may have any strides along them."""
+    inputs = {"c": t(6, 1), "bias": t(1), "gain": t(6), "scale": 2.0}
+    gemm = Gemm(GemmSpec(epilogue=several), representative(GemmSpec(epilogue=several)))
+    column = t(6, 1, dtype=torch.float32)
+    assert gemm.run(t(6, 5), t(5, 1), out={"pre": column}, **inputs).pre is column
+    row = t(1, 7, dtype=torch.float32)
+    inputs = {"c": t(1, 7), "bias": t(7), "gain": t(1), "scale": 2.0}
+    assert gemm.run(t(1, 5), t(5, 7), out={"pre": row}, **inputs).pre is row
+
+
+def test_a_gated_product_needs_an_even_width():
+    """B's columns are two equal halves."""
+    graph = epi.define(lambda gate, up: gate * up, gated="halves")
+    with pytest.raises(InputError) as e:
+        Gemm(GemmSpec(epilogue=graph), representative(GemmSpec(epilogue=graph))).run(t(6, 5), t(5, 7))
+    assert str(e.value) == "b.shape=(5, 7): a gated pair needs an even number of columns"
+
+
+def test_a_fused_call_described():
+    """Rows are 1 x N, columns M x 1, each with its own batch; outputs not given lie as the epilogue says."""
+    inputs = {"c": t(6, 7), "bias": t(3, 7), "gain": t(6), "scale": t(dtype=torch.float32)}
+    call = validate(t(3, 6, 5), t(5, 7), several, inputs, {}, DType.FP16)
+    p = call.problem
+    found = {name: (x.rows, x.cols, x.batch, x.strides[:2]) for name, x in (*p.inputs, *p.outputs)}
+    assert found == {
+        "c": (6, 7, 1, (7, 1)), "bias": (1, 7, 3, (8, 1)), "gain": (6, 1, 1, (1, 8)),
+        "d": (6, 7, 3, (7, 1)), "pre": (6, 7, 3, (1, 6)),
+    }  # fmt: skip
+    assert p.device_scalars == ("scale",) and (p.d.dtype, dict(p.outputs)["pre"].dtype) == (DType.FP16, DType.FP32)
+    assert [(x.name, x.shape, x.dtype, x.order) for x in call.outputs] == [
+        ("d", (3, 6, 7), DType.FP16, None), ("pre", (3, 6, 7), DType.FP32, (0, 2, 1)),
+        ("rows", (3, 6), DType.FP32, None), ("top", (3, 7), DType.FP32, None),
+    ]  # fmt: skip
 
 
 def test_every_input_error_is_a_gemm_error():

@@ -8,7 +8,7 @@ import pytest
 
 from cutegemm import loader
 from cutegemm.compile import Artifact, compile_config, record_launches
-from cutegemm.config import MatrixConfig, SimtConfig, config_from_data
+from cutegemm.config import MatrixConfig, OutputConfig, SimtConfig, config_from_data
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue import linear_combination
 from cutegemm.errors import CompileError
@@ -22,8 +22,8 @@ def simt(a="k", b="n", d="n", *, dtypes=("fp32", "fp32", None, "fp32"), tile=(12
     return SimtConfig(
         a=MatrixConfig(dtype=kinds[0], major=a),
         b=MatrixConfig(dtype=kinds[1], major=b),
-        c=None if kinds[2] is None else MatrixConfig(dtype=kinds[2], major=d),
-        d=MatrixConfig(dtype=kinds[3], major=d),
+        inputs=() if kinds[2] is None else (MatrixConfig(dtype=kinds[2], major=d),),
+        outputs=(OutputConfig(dtype=kinds[3], major=d),),
         tile=tile,
         vector=vector,
         epilogue=linear_combination(kinds[2] is not None),
@@ -32,13 +32,14 @@ def simt(a="k", b="n", d="n", *, dtypes=("fp32", "fp32", None, "fp32"), tile=(12
 
 compiled = functools.lru_cache(None)(compile_config)
 
+WALK = (8, 0, 1, 1, 1)  # panels of eight tiles; the rest is not read without reductions
 ALIGNED = simt()
 STRIDED = simt("strided", "strided", "strided", dtypes=("fp32", "fp32", "fp32", "fp32"), vector=(1, 1, 1))
 
 
 def test_config_survives_serialisation():
     """A config read back from its data equals the original, vector widths and thread tile included."""
-    config = simt(vector=(4, 2, 1), tile=(64, 64, 16))
+    config = simt(vector=(4, 2, 1), tile=(64, 64, 16), dtypes=("fp32", "fp32", "bf16", "fp8_e4m3"))
     assert config_from_data(config.to_data()) == config
     assert config.threads == 64
 
@@ -108,7 +109,7 @@ def test_one_cta_per_tile_in_a_line():
     """The grid is linear over tiles and batches, so that neither n nor the batch meets the limit of 65,535."""
     kernel = compiled(ALIGNED)
     shape = (129, 300, 64, 70_000, 70_000, 1)
-    arguments = ((4096,) * 4, shape, (64, 1, 0) * 4, (1.0, 0.0), (8, 0), 0)
+    arguments = ((4096,) * 3, shape, (64, 1, 0) * 3, (1.0,), WALK, 0)
     (launch,) = record_launches(kernel.obj, kernel.ptx, arguments)
     assert launch.grid == (2 * 3 * 70_000, 1, 1)
     assert launch.block == (256, 1, 1)
@@ -132,13 +133,14 @@ GUARD = 64  # poisoned elements on either side of D
 
 
 def launch(kernel: Artifact, tensors, shape, scalars):
-    """Run a compiled kernel on (L, rows, cols) tensors a (m x k), b (n x k), c or None, d."""
-    strides = []
-    for x in tensors:
-        strides += [0, 0, 0] if x is None else [x.stride(1), x.stride(2), x.stride(0)]
-    addresses = tuple(0 if x is None else x.data_ptr() for x in tensors)
+    """Run a compiled kernel on (L, rows, cols) tensors a (m x k), b (n x k), c or None, d; alpha, and beta with c."""
+    a, b, c, d = tensors
+    present = [x for x in tensors if x is not None]
+    strides = tuple(s for x in present for s in (x.stride(1), x.stride(2), x.stride(0)))
+    shape = (*shape, *(() if c is None else (c.shape[0],)))
     stream = torch.cuda.current_stream().cuda_stream
-    loader.load(kernel.obj)(addresses, shape, tuple(strides), scalars, (8, 0), stream)
+    addresses = tuple(x.data_ptr() for x in present)
+    loader.load(kernel.obj)(addresses, shape, strides, scalars[: len(present) - 2], WALK, stream)
     torch.cuda.synchronize()
 
 
@@ -156,7 +158,9 @@ def solve(config, m, n, k, batch=1, *, scalars=(1.0, 0.0), broadcast_b=False, op
         b = matrix(1 if broadcast_b else batch, n, k, config.b.dtype.value, config.b.major != "n")
     else:
         a, b = operands
-    c = None if config.c is None else matrix(batch, m, n, config.c.dtype.value, config.d.major != "m")
+    c = None
+    if config.inputs:
+        c = matrix(batch, m, n, config.inputs[0].dtype.value, config.d.major != "m")
     buffer = torch.full((batch * m * n + 2 * GUARD,), float("nan"), device="cuda", dtype=TORCH[config.d.dtype.value])
     inner = buffer[GUARD : GUARD + batch * m * n]
     d = inner.view(batch, n, m).transpose(1, 2) if config.d.major == "m" else inner.view(batch, m, n)

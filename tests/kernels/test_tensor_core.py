@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import cutegemm
 from cutegemm import GemmSpec, Tile, cache
 from cutegemm.build import Gemm, representative
+from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import CompileError, InputError
 from cutegemm.tensors import validate
 from tests.support.memory import Layout
@@ -66,7 +67,13 @@ class Case:
     def problems(self):
         """Problems that need this case's kernels: with C read, and not."""
         a, b, c, d = self.tensors((70, 90, 50), "cpu")
-        return [validate(a, b, x, d.view, None).problem for x in dict.fromkeys((c, None), None)]
+        return [described(a, b, x, d.view) for x in dict.fromkeys((c, None), None)]
+
+
+def described(a, b, c, d):
+    """The problem of alpha a @ b + beta c into d."""
+    graph = linear_combination(c is not None)
+    return validate(a, b, graph, {} if c is None else {"c": c}, {"d": d}, None).problem
 
 
 def spec(**fields) -> GemmSpec:
@@ -319,7 +326,7 @@ def test_warm_then_capture():
     """After `warm` the first run of a kind may be captured."""
     gemm = Gemm(GemmSpec(tile=Tile(64, 80, 32)), representative(GemmSpec()))
     a, b, _, d = CASES["row, row"].tensors((64, 64, 64), "cuda")
-    gemm.warm([validate(a, b, None, d.view, None).problem])
+    gemm.warm([described(a, b, None, d.view)])
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         gemm.run(a, b, out=d.view)
@@ -370,7 +377,7 @@ def test_no_allocation_with_out():
         case = CASES[name]
         a, b, c, d = case.tensors((300, 200, 100), "cuda")
         gemm = GEMMS[case.spec]
-        need = gemm.workspace_bytes(validate(a, b, c, d.view, None).problem)
+        need = gemm.workspace_bytes(described(a, b, c, d.view))
         workspace = torch.empty(need, dtype=torch.uint8, device="cuda") if need else None
         gemm.run(a, b, c, out=d.view, workspace=workspace)
         before = torch.cuda.memory_stats()["allocation.all.allocated"]
@@ -384,7 +391,7 @@ def test_a_workspace_that_does_not_serve_is_refused():
     case = CASES["relayout both, odd D"]
     a, b, c, d = case.tensors((300, 200, 100), "cuda")
     gemm = GEMMS[case.spec]
-    need = gemm.workspace_bytes(validate(a, b, c, d.view, None).problem)
+    need = gemm.workspace_bytes(described(a, b, c, d.view))
     rule = rf": must be {need} contiguous bytes on cuda:0$"
     for workspace in (torch.empty(need - 1, dtype=torch.uint8, device="cuda"), torch.empty(need, dtype=torch.uint8)):
         with pytest.raises(InputError, match=rule):
