@@ -25,6 +25,9 @@ TILE_NS = 300.0  # per tile: the ring's first fill and the accumulators' turn
 PIECE_NS = 120.0  # per piece of the epilogue's store: its barriers
 STORE_BYTES_PER_NS = 40.0  # per SM: the epilogue, which the mainloop does not hide
 LAUNCH_NS = 2_500.0  # per kernel
+TURN_NS = 100.0  # per tile of a pingpong kernel: one mainloop follows the other, the epilogue runs beside it
+TURN_DEEP = 0.01  # slowdown of its mainloop for every doubling of K beyond 4096, where epilogues are rare
+INPUT_PIECE_NS = 300.0  # per piece of the epilogue that waits for matrix inputs, which a pingpong kernel may hide
 
 RELAYOUT_NS = 4_800.0  # per re-layout launch, beside its bytes
 GATHER_NS = 0.58  # per element that a producer warpgroup gathers into a stage
@@ -38,6 +41,7 @@ SHAPES = (
     (64, (1, 1)),
     (64, (2, 1)),
 )  # rows, cluster
+TURN_TILES = tuple((128, n) for n in (192, 176, 160, 144, 128, 96, 64)) + ((64, 128),)  # of pingpong kernels
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Choice:
     tile: tuple[int, int, int]
     cluster: tuple[int, int]
     ns: float
+    pingpong: bool = False
 
 
 def stage_ns(tile: tuple[int, int, int], cluster: tuple[int, int]) -> float:
@@ -62,7 +67,11 @@ def stage_ns(tile: tuple[int, int, int], cluster: tuple[int, int]) -> float:
 
 
 def estimate(
-    problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], device: hw.Device
+    problem: Problem,
+    tile: tuple[int, int, int],
+    cluster: tuple[int, int],
+    device: hw.Device,
+    pingpong: bool = False,
 ) -> float:
     """Nanoseconds for the whole problem."""
     across_m = math.ceil(problem.m / (tile[0] * cluster[0]))
@@ -70,10 +79,24 @@ def estimate(
     waves = math.ceil(across_m * across_n * problem.batch / device.resident_clusters(cluster[0] * cluster[1]))
     stages = math.ceil(problem.k / tile[2])
     d_bytes = max((x.dtype.bytes for _, x in problem.outputs), default=2)
-    pieces = max(1, tile[0] // 128) * tile[1] / epilogue_columns(tile[1], d_bytes)
-    store = pieces * PIECE_NS + tile[0] * tile[1] * d_bytes / STORE_BYTES_PER_NS
-    each = stages * stage_ns(tile, cluster) + TILE_NS + store
-    return max(waves * each, problem.min_bytes / device.dram_gbs) + LAUNCH_NS
+    rows = 64 if pingpong else 128  # that the warpgroups of a tile store at once
+    pieces = max(1, tile[0] // rows) * tile[1] / epilogue_columns(tile[1], d_bytes)
+    store = tile[0] * tile[1] * d_bytes / STORE_BYTES_PER_NS
+    if pingpong:
+        reads = any(min(x.rows, x.cols) > 1 for _, x in problem.inputs)
+        epilogue = pieces * (PIECE_NS + INPUT_PIECE_NS * reads) + store
+        total = waves * max(stages * turn_ns(tile, cluster, problem.k) + TURN_NS, epilogue) + store
+    else:
+        total = waves * (stages * stage_ns(tile, cluster) + TILE_NS + pieces * PIECE_NS + store)
+    return max(total, problem.min_bytes / device.dram_gbs) + LAUNCH_NS
+
+
+def turn_ns(tile: tuple[int, int, int], cluster: tuple[int, int], k: int) -> float:
+    """One mainloop stage of a pingpong kernel."""
+    m, n, depth = tile
+    slowdown = 1 + TURN_DEEP * max(0.0, math.log2(max(k, 1) / 4096))
+    delivered = (m / cluster[1] + n / cluster[0]) * depth * 2
+    return max(MMA_NS * m * n * (depth / BLOCK_K) * slowdown, delivered / L2_BYTES_PER_NS)
 
 
 def epilogue_columns(columns: int, element_bytes: int) -> int:
@@ -97,6 +120,13 @@ def rank_tiles(problem: Problem, device: hw.Device, gates: int = 1) -> list[Choi
                 continue
             tile = (m, n, BLOCK_K)
             found.append(Choice(tile, cluster, estimate(problem, tile, cluster, device)))
+    for m, n in TURN_TILES:
+        half = n // gates
+        if half % 16 or (problem.b.unit_col and half % 64 and half > 64):
+            continue
+        tile, cluster = (m, n, BLOCK_K), (2, 1)
+        if half % 16 == 0 and (gates == 1 or half % 32 == 0):
+            found.append(Choice(tile, cluster, estimate(problem, tile, cluster, device, True), True))
     return sorted(found, key=lambda choice: choice.ns)
 
 

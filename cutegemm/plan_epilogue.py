@@ -84,8 +84,11 @@ def _input_stages(spec: GemmSpec, config: KernelConfig) -> int:
             rule = f"must divide the {config.pieces} pieces that a warpgroup reads of a tile"
             raise field_error(PlanError, "input_stages", spec.input_stages, rule, nearest)
         return spec.input_stages
-    if not any(x.load == "tma" for x in config.inputs):
+    each = sum(hw.WGMMA_M * config.epi_n * x.dtype.bytes for x in config.inputs if x.load == "tma")
+    if each == 0:
         return 1
+    if config.pingpong:  # the other warpgroup's mainloop hides what is fetched late
+        return next((x for x in legal if x * each <= STAGING_BYTES), 1)
     for count in legal:
         left = hw.SMEM_BYTES - budget.epilogue_bytes(dataclasses.replace(config, input_stages=count))
         if left >= min(RING_BYTES, MAX_RING_STAGES * budget.stage_bytes(config)):
@@ -103,5 +106,7 @@ def _staging_buffers(spec: GemmSpec, config: KernelConfig) -> int:
             rule = f"a warpgroup stores {config.pieces} pieces a tile; more buffers than that are never filled"
             raise field_error(PlanError, "epilogue_stages", spec.epilogue_stages, rule, config.pieces)
         return spec.epilogue_stages
+    if not config.pingpong and any(x.load == "tma" for x in config.inputs):
+        return 1  # the room is better spent on inputs, which the mainloop then hides
     each = sum(hw.WGMMA_M * config.epi_n * x.dtype.bytes for x in config.outputs if x.store == "tma")
     return max(1, min(STAGING_BYTES // each, config.pieces)) if each else 1

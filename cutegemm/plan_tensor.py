@@ -40,7 +40,7 @@ def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.De
     loads = {name: _load(spec, seen, name, device, reasons) for name in ("a", "b")}
     steps, workspace, views, gate = _relayouts(seen, loads, gate)
     gates = 2 if epilogue.gated else 1
-    tile, cluster, consumers = _tile(spec, seen, family, loads, gates, device, reasons)
+    tile, cluster, consumers, pingpong = _tile(spec, seen, family, loads, gates, device, reasons)
     a = MatrixConfig(dtype=problem.a.dtype, major=major(views["a"], "m", "k"), load=_kernel_load(loads["a"]))
     b = MatrixConfig(dtype=problem.b.dtype, major=major(views["b"], "k", "n"), load=_kernel_load(loads["b"]))
     rows_b = tile[1] // gates
@@ -51,7 +51,7 @@ def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.De
     raster = spec.raster if spec.raster != AUTO else heuristics.raster_for(problem, tile, cluster)
     config = KernelConfig(
         family=family, a=a, b=b, inputs=inputs, outputs=outputs, device_scalars=problem.device_scalars, tile=tile,
-        cluster=cluster, stages=1, swizzle=swizzle, consumers=consumers, pingpong=spec.schedule == "pingpong",
+        cluster=cluster, stages=1, swizzle=swizzle, consumers=consumers, pingpong=pingpong,
         epi_n=plan_epilogue.piece_columns(rows_b, outputs, inputs), epi_stages=1, input_stages=1,
         persistent=spec.scheduler != "per_tile", raster=raster[0], epilogue=epilogue,
     )  # fmt: skip
@@ -134,36 +134,44 @@ def _aligned_copy(source: Operand, unit: str) -> tuple[Operand, int]:
 
 
 def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], gates: int, device: hw.Device,
-          reasons: list[str]) -> tuple[tuple[int, int, int], tuple[int, int], int]:  # fmt: skip
-    """The CTA tile, the cluster and the consumer warpgroups."""
-    no_multicast = family == "multistage" or "gather" in loads.values()
-    if spec.cluster not in (AUTO, (1, 1)) and "gather" in loads.values():
+          reasons: list[str]) -> tuple[tuple[int, int, int], tuple[int, int], int, bool]:  # fmt: skip
+    """The CTA tile, the cluster, the consumer warpgroups, and whether they take turns."""
+    gathers = "gather" in loads.values()
+    if spec.cluster not in (AUTO, (1, 1)) and gathers:
         rule = "a gathered operand cannot be multicast"
         raise field_error(PlanError, "cluster", spec.cluster, rule, (1, 1))
     if spec.tile != AUTO:
-        tile = tuple(spec.tile)
+        tile, turns = tuple(spec.tile), spec.schedule == "pingpong"
         if tile[1] % (TILE_N_STEP * gates):
             rule = f"each half of a gated tile must be a multiple of {TILE_N_STEP} columns"
             raise field_error(PlanError, "tile.n", tile[1], rule, round_up(tile[1], TILE_N_STEP * gates))
         cluster = spec.cluster if spec.cluster != AUTO else (1, 1)
-        consumers = _consumers(spec, tile, family)
-        return tile, cluster, consumers
+        return tile, cluster, _consumers(spec, tile, family, turns), turns
     for choice in heuristics.rank_tiles(problem, device, gates):
         cluster = choice.cluster if spec.cluster == AUTO else spec.cluster
-        if no_multicast and cluster != (1, 1):
+        if (family == "multistage" or gathers) and cluster != (1, 1):
             continue
-        if spec.consumers != AUTO and choice.tile[0] % (hw.WGMMA_M * spec.consumers):
+        if choice.pingpong != (spec.schedule == "pingpong") and not _may_take_turns(spec, choice.pingpong, gathers):
             continue
         try:
-            consumers = _consumers(spec, choice.tile, family)
+            consumers = _consumers(spec, choice.tile, family, choice.pingpong)
             _check_tile_fits(spec, problem, choice.tile, gates)
         except PlanError:
             continue
+        how = ", pingpong" if choice.pingpong else ""
         reasons.append(
-            f"tile {choice.tile}, cluster {cluster}: the model's fastest, {choice.ns / 1e3:,.1f} us"
+            f"tile {choice.tile}, cluster {cluster}{how}: the model's fastest, {choice.ns / 1e3:,.1f} us"
         )
-        return choice.tile, cluster, consumers
+        return choice.tile, cluster, consumers, choice.pingpong
     raise _no_candidate(spec, problem, family, gates)
+
+
+def _may_take_turns(spec: GemmSpec, pingpong: bool, gathers: bool) -> bool:
+    """Whether the planner may choose between schedules, and this candidate's serves the given fields."""
+    if spec.schedule != AUTO:
+        return False
+    fits = spec.consumers in (AUTO, PINGPONG_CONSUMERS) and spec.scheduler != "per_tile"
+    return not pingpong or (fits and not gathers)
 
 
 def _no_candidate(spec: GemmSpec, problem: Problem, family: str, gates: int) -> PlanError:
@@ -173,7 +181,7 @@ def _no_candidate(spec: GemmSpec, problem: Problem, family: str, gates: int) -> 
         for n in heuristics.WIDTHS:
             tile = (hw.WGMMA_M * consumers, n, k)
             try:
-                _consumers(spec, tile, family)
+                _consumers(spec, tile, family, spec.schedule == "pingpong")
                 _check_tile_fits(spec, problem, tile, gates)
             except PlanError:
                 continue
@@ -211,10 +219,10 @@ def _check_multicast(
             raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
 
 
-def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str) -> int:
+def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str, pingpong: bool) -> int:
     """Warpgroups that share the tile; refuses accumulators that do not fit their registers."""
     blocks = tile[0] // hw.WGMMA_M
-    if spec.schedule == "pingpong":
+    if pingpong:
         return _pingpong_consumers(tile)
     if spec.consumers != AUTO:
         chosen = spec.consumers
