@@ -109,25 +109,21 @@ def rank_tiles(problem: Problem, device: hw.Device, gates: int = 1) -> list[Choi
 
     `gates` is 2 where a tile holds equally many columns of two halves of B.
     """
-    found = []
-    for m, cluster in SHAPES:
-        for n in WIDTHS:
-            half = n // gates
-            whole_rows = half % 64 == 0 or half < 64 or not problem.b.unit_col  # of B's 128-byte swizzle
-            if n % (32 * gates) and gates > 1:
-                continue
-            if m * n > 128 * 256 or (cluster != (1, 1) and n % 32) or not whole_rows:
-                continue
-            tile = (m, n, BLOCK_K)
-            found.append(Choice(tile, cluster, estimate(problem, tile, cluster, device)))
-    for m, n in TURN_TILES:
-        half = n // gates
-        if half % 16 or (problem.b.unit_col and half % 64 and half > 64):
-            continue
-        tile, cluster = (m, n, BLOCK_K), (2, 1)
-        if half % 16 == 0 and (gates == 1 or half % 32 == 0):
-            found.append(Choice(tile, cluster, estimate(problem, tile, cluster, device, True), True))
+    shapes = [(m, n, cluster, False) for m, cluster in SHAPES for n in WIDTHS]
+    shapes = [x for x in shapes if x[0] * x[1] <= 128 * 256 and (x[2] == (1, 1) or x[1] % 32 == 0)]
+    shapes += [(m, n, (2, 1), True) for m, n in TURN_TILES]
+    found = [
+        Choice((m, n, BLOCK_K), cluster, estimate(problem, (m, n, BLOCK_K), cluster, device, turns), turns)
+        for m, n, cluster, turns in shapes
+        if _whole(n, gates, problem.b.unit_col)
+    ]
     return sorted(found, key=lambda choice: choice.ns)
+
+
+def _whole(n: int, gates: int, n_major: bool) -> bool:
+    """Whether B's columns of a tile, or of each half of a gated one, are whole rows of the 128-byte swizzle."""
+    half = n // gates
+    return n % (32 * gates if gates > 1 else 16) == 0 and (half % 64 == 0 or half < 64 or not n_major)
 
 
 def cheaper_load(problem: Problem, name: str, device: hw.Device) -> str:
