@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a fusion as a Python function and get one kernel for it; compare with torch and, on a GPU, time both.
+
+python examples/epilogue.py
+"""
+
+import statistics
+
+import torch
+
+import cutegemm
+from cutegemm import GemmSpec
+from cutegemm import epilogue as epi
+
+
+@epi.define
+def mlp(acc, *, bias: epi.Row, residual: epi.Matrix, scale: epi.Scalar):
+    """One layer: its result, what its backward pass needs, and the largest activation."""
+    h = epi.gelu(acc * scale + bias)
+    return epi.Output(d=h + residual, pre=epi.Store(h, dtype="bf16"), amax=epi.AbsMax(h))
+
+
+def eager(a, b, bias, residual, scale):
+    """The same in torch."""
+    h = torch.nn.functional.gelu(a @ b * scale + bias, approximate="tanh")
+    return h + residual, h, h.abs().max()
+
+
+def microseconds(run, rounds: int = 30) -> float:
+    """Median time of one call."""
+    times = []
+    for _ in range(rounds):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e3)
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    gpu = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    device, (m, n, k) = ("cuda", (8192, 4096, 1024)) if gpu else ("cpu", (200, 264, 96))
+    a, b, bias, residual = (
+        torch.randn(*shape, dtype=torch.bfloat16, device=device) for shape in ((m, k), (k, n), (n,), (m, n))
+    )
+    gemm = cutegemm.build(GemmSpec(epilogue=mlp))
+    print(gemm.explain())
+
+    named = {"bias": bias, "residual": residual, "scale": 0.05}
+    out = gemm.run(a, b, **named, backend=None if gpu else "emulator")
+    d, pre, amax = eager(a.double(), b.double(), bias, residual, 0.05)
+    error = ((out.d.double() - d).norm() / d.norm()).item()
+    print(f"\nrelative error {error:.1e} against torch in fp64; amax {out.amax:.4f} for {amax:.4f}")
+    assert error < 5e-3
+
+    if gpu:
+        ours = microseconds(lambda: gemm.run(a, b, **named))
+        print(f"one kernel {ours:.0f} us; torch {microseconds(lambda: eager(a, b, bias, residual, 0.05)):.0f} us")
+
+    gradient = epi.backward(epi.swiglu())  # of the upstream gradient with respect to gate and up
+    print(f"\ngradient of swiglu, as an epilogue of the backward GEMM:\n{gradient}")
