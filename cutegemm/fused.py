@@ -26,7 +26,8 @@ def split_inputs(graph: Graph, named: Mapping[str, Any]) -> tuple[dict[str, Any]
             raise field_error(InputError, name, "...", f"the epilogue reads {listed}", near[0] if near else None)
     for name, kind in wanted.items():
         if named.get(name) is None:
-            raise InputError(f"{name}: missing; the epilogue reads it as a {kind}")
+            article = "an" if kind == "integer" else "a"
+            raise InputError(f"{name}: missing; the epilogue reads it as {article} {kind}")
     inputs = {name: named[name] for name in graph.tensors}
     values = []
     for name, kind in graph.numbers.items():

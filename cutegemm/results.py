@@ -34,7 +34,7 @@ class Partial:
         values: fp32 (parts, [L,] elements), for a reduction over all (parts, [L]). Of a logsumexp the maxima.
         sums: of a logsumexp, sums of exp(x - maximum), like `values`; else None.
         width: rows or columns of D that one partial result covers, but the last; for a reduction over all (rows,
-            columns).
+            columns). 0 where one covers everything: of the reference backend, and where D is empty.
     """
 
     kind: str
@@ -76,11 +76,15 @@ class Shapes:
 
     def _partial_shape(self, result: Result, wanted: Wanted) -> tuple[int, ...]:
         """(numbers of a state, parts, L, elements), or for a reduction over all (numbers, L, parts)."""
-        states = STATE[result.kind]
-        parts = {0: self.plan.parts[0], 1: self.plan.parts[1], None: self.plan.parts[2]}[result.axis]
+        states, parts = STATE[result.kind], self._parts(result)
         if result.axis is None:
             return states, self.batch, parts
         return states, parts, self.batch, wanted.shape[-1]
+
+    def _parts(self, result: Result) -> int:
+        """Partial results per result of a reduction: one where D is empty."""
+        parts = {0: self.plan.parts[0], 1: self.plan.parts[1], None: self.plan.parts[2]}[result.axis]
+        return parts if self.plan.steps else 1
 
     def present(self, tensors: dict[str, torch.Tensor]) -> Any:
         """What the caller gets."""
@@ -101,12 +105,16 @@ class Shapes:
         """The values of reductions over an empty D."""
         for x in self.graph.reductions:
             tensors[x.name].fill_(0.0 if x.kind == "sum" else float("-inf"))
+            if x.partial and x.kind == "logsumexp":
+                tensors[x.name][1].fill_(0.0)
 
     def _partial(self, result: Result, wanted: Wanted, tensor: torch.Tensor) -> Partial:
-        rows, cols = self.plan.config.partial_width
         if result.axis is None:
             tensor = tensor.transpose(1, 2)
-        states = tensor.reshape(STATE[result.kind], -1, *wanted.shape)
+        states = tensor.reshape(STATE[result.kind], self._parts(result), *wanted.shape)
+        if not self.plan.steps:
+            return Partial(result.kind, states[0], states[1] if len(states) > 1 else None, width=0)
+        rows, cols = self.plan.config.partial_width
         width = {0: rows, 1: cols, None: (rows, cols)}[result.axis]
         return Partial(result.kind, states[0], states[1] if len(states) > 1 else None, width)
 

@@ -10,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cutegemm
-from cutegemm import GemmSpec
+from cutegemm import GemmSpec, plan
+from cutegemm import epilogue as epi
+from cutegemm.arguments import launch_arguments
 from cutegemm.build import Gemm, representative
 from cutegemm.epilogue import Graph, Node, Result
 from cutegemm.errors import CompileError, InputError
+from cutegemm.results import Partial, Shapes
+from cutegemm.tensors import validate
 from tests.support.memory import Layout
 from tests.support.numerics import assert_close
 from tests.support.strategies import extents, scalars
@@ -145,6 +149,76 @@ def test_a_kind_of_call_is_prepared_once(monkeypatch):
     gemm.run(torch.randn(17, 16), torch.randn(16, 16))
     gemm.run(torch.randn(16, 16), torch.randn(16, 16), torch.randn(16, 16), beta=0.0)
     assert len(prepared) == 3
+
+
+@epi.define
+def ROW_ONLY(acc, *, bias: epi.Row):  # noqa: N802
+    """No numbers."""
+    return acc + bias
+
+
+@epi.define
+def DEVICE(acc, *, x: epi.Scalar, y: epi.Scalar, seed: epi.Integer):  # noqa: N802
+    """Numbers only, one of them an integer."""
+    return epi.Output(d=acc * x + y, pre=epi.where(epi.random(seed, seed) < 0.5, acc, y))
+
+
+@epi.define
+def REDUCED(acc, *, c: epi.Matrix, x: epi.Scalar):  # noqa: N802
+    """Finished and partial reductions."""
+    h = acc * x + c
+    return epi.Output(d=h, rows=epi.Sum(h, axis=1), top=epi.Max(h, partial=True))
+
+
+LAUNCHED = {
+    "plain": (None, {}, {}),
+    "plain, with c": (None, {"c": torch.ones(40, 72, dtype=BF16), "beta": 0.5}, {}),
+    "re-laid-out": (None, {}, {"a_load": "relayout"}),
+    "no numbers": (ROW_ONLY, {"bias": torch.ones(72)}, {}),
+    "numbers": (DEVICE, {"x": 2.0, "y": 3.0, "seed": 4}, {}),
+    "a scalar on the device": (DEVICE, {"x": torch.tensor(2.0), "y": 3.0, "seed": 4}, {}),
+    "reductions": (REDUCED, {"c": torch.ones(40, 72), "x": 0.5}, {}),
+    "reductions, re-laid-out": (REDUCED, {"c": torch.ones(40, 72), "x": 0.5}, {"b_load": "relayout"}),
+}
+
+
+@pytest.mark.parametrize("given_out", [False, True])
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_what_is_launched_is_what_the_plan_says(name, given_out, monkeypatch):
+    """A run on the GPU passes each kernel exactly the arguments that `launch_arguments` gives, its fast path too."""
+    from cutegemm import run
+
+    graph, named, fields = LAUNCHED[name]
+    made, launched = [], []
+
+    def prepare(spec, graph, request, backend):
+        call = validate(request.a, request.b, graph, request.inputs, request.outs, None)
+        chosen = plan(spec, call.problem)
+        made.append(chosen)
+        return run._Launcher(chosen, Shapes(graph, call, chosen, request.a.device), request)
+
+    def record(config, index):
+        return lambda *args: launched.append((config, tuple(x if type(x) is int else tuple(x) for x in args)))
+
+    monkeypatch.setattr(run, "prepare", prepare)
+    monkeypatch.setattr(run, "function_for", record)
+    monkeypatch.setattr(run, "_current_device", lambda: None)  # a CPU tensor's device index
+    monkeypatch.setattr(run, "_current_stream", lambda index: 77)
+    gemm = gemm_of(**fields) if graph is None else gemm_of(epilogue=graph, **fields)
+    a, b = torch.ones(40, 24, dtype=BF16), torch.ones(24, 72, dtype=BF16)
+    out = torch.empty(40, 72, dtype=BF16) if given_out else None
+    workspace = torch.empty(1 << 20, dtype=torch.uint8)
+    result = gemm.run(a, b, **named, out=out, workspace=workspace)
+    found = {"d": result} if isinstance(result, torch.Tensor) else dict(vars(result))
+    assert not given_out or found["d"] is out
+    (chosen,) = made
+    found = {k: v.values if isinstance(v, Partial) else v for k, v in found.items()}
+    given = {k: v for k, v in named.items() if isinstance(v, torch.Tensor)}
+    addresses = {k: v.data_ptr() for k, v in {"a": a, "b": b, **given, **found}.items()}
+    wanted = list(launch_arguments(chosen, addresses, workspace.data_ptr(), {"alpha": 1.0} | named, 77))
+    assert [config for config, _ in launched] == [config for config, _ in wanted] == [x.config for x in chosen.steps]
+    for (_, got), (_, want) in zip(launched, wanted, strict=True):
+        assert got == want
 
 
 def test_compile_during_capture_is_refused(monkeypatch):

@@ -313,7 +313,8 @@ def several(acc, *, c: epi.Matrix, bias: epi.Row, gain: epi.Col, scale: epi.Scal
 def fused(**changed):
     """A legal call of `several` for (3, 6, 5) @ (5, 7) with some tensors replaced; "out" holds the outputs."""
     inputs = {"c": t(3, 6, 7), "bias": t(7), "gain": t(3, 6), "scale": 2.0} | changed
-    return Gemm(GemmSpec(epilogue=several), representative(GemmSpec(epilogue=several))).run(t(3, 6, 5), t(5, 7), **inputs)
+    spec = GemmSpec(epilogue=several)
+    return Gemm(spec, representative(spec)).run(t(3, 6, 5), t(5, 7), **inputs)
 
 
 BAD_FUSED = {
