@@ -148,7 +148,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--cases", nargs="+", choices=tuple(fusions.FUSIONS), help="only these epilogues; default all")
+    add(
+        "--cases",
+        nargs="+",
+        choices=tuple(fusions.FUSIONS),
+        metavar="EPILOGUE",
+        help=f"of {', '.join(fusions.FUSIONS)}; default all",
+    )
     add("--no-compile", action="store_true", help="without torch.compile")
     add("--max-seconds", type=float, default=float("inf"), help="stop before a problem that would end later")
     add("--out", type=Path, required=True, help="results file")

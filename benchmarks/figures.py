@@ -61,7 +61,7 @@ FIGURES = (
     _over_plain("bias_gelu_residual", CUBE, 1.03),
     _faster("torch_compile", SMALL_K, 1.35),
     _faster("torch_compile", MLP, 1.12),
-    _faster("torch_compile", CUBE, 1.06, " (once plain leads cuBLAS)"),
+    _faster("torch_compile", CUBE, 1.06, ", once plain leads cuBLAS"),
     Figure("cuBLAS over our plain GEMM", "bias_gelu_residual", CUBE, "cublas_plain", "cutegemm_plain"),
     _faster("eager", SMALL_K, 1.6),
     _over_plain(_LINEAR, MLP, 1.04),

@@ -235,15 +235,16 @@ def check(contender: Contender, case: Case, x: Operands) -> None:
     d, *reductions = x.results[contender.name]
     fusion = FUSIONS[case.epilogue]
     formula, tensors = (product, {}) if contender.name in WITHOUT else (fusion.formula, x.tensors)
-    if not bool(torch.isfinite(d.float()).all()):
+    dtype, d = d.dtype, d.float()
+    if not bool(torch.isfinite(d).all()):
         raise WrongResult("elements of D are not finite (before the call all are NaN)")
     a, w = x.plain.a, x.plain.b.T
     rows, cols = (torch.linspace(0, size - 1, correctness.SAMPLES).long().to(d.device) for size in d.shape)
     halves = torch.cat([cols, cols + d.shape[1]]) if d.shape[1] < w.shape[0] else cols
     by_rows = formula(a[rows].double(), w.double(), **_slice(tensors, rows=rows))
     by_cols = formula(a.double(), w[halves].double(), **_slice(tensors, cols=cols))
-    _compare("rows of D", d[rows], _first(by_rows), d.dtype)
-    _compare("columns of D", d[:, cols], _first(by_cols), d.dtype)
+    _compare("rows of D", d[rows], _first(by_rows), dtype)
+    _compare("columns of D", d[:, cols], _first(by_cols), dtype)
     if reductions:
         whole = formula(a.float(), w.float(), **_slice(tensors, to=torch.float32))
         for name, got, want in zip(list(fusion.outputs)[1:], reductions, whole[1:], strict=True):

@@ -108,6 +108,11 @@ def host_table(rows: list[Row]) -> list[str]:
 
 
 TABLES = {"host": host_table, "epilogue": epilogue_table}  # of suites with a table of their own
+TO_MEASURE = ("epilogue",)  # tables that may stand empty until a results file has rows for them
+
+
+class NoRows(ValueError):
+    """No results file has rows for a table."""
 
 
 def render(name: str, documents: dict[str, Document]) -> str:
@@ -118,7 +123,8 @@ def render(name: str, documents: dict[str, Document]) -> str:
         documents: results by the path the README links.
 
     Raises:
-        ValueError: no such table, or no rows for it.
+        NoRows: no results file has rows for it.
+        ValueError: no such table.
     """
     if name not in ("summary", *TABLES, *SUITES):
         suites = ", ".join([*SUITES, "epilogue"])
@@ -132,7 +138,7 @@ def render(name: str, documents: dict[str, Document]) -> str:
             newest[results.key(row)] = row
             source[results.key(row)] = path
     if not newest:
-        raise ValueError(f"table {name!r}: no results file has rows for it")
+        raise NoRows(f"table {name!r}: no results file has rows for it")
     rows = list(newest.values())
     table = summary_table(rows) if name == "summary" else TABLES.get(name, suite_table)(rows)
     used = [_source(path, documents[path]["environment"]) for path in dict.fromkeys(source.values())]
@@ -146,13 +152,23 @@ def _source(path: str, environment: dict[str, Any]) -> str:
     )
 
 
+def _body(name: str, now: str, documents: dict[str, Document]) -> str:
+    """What belongs between a table's markers, where `now` stands."""
+    try:
+        return render(name, documents)
+    except NoRows:
+        if now or name not in TO_MEASURE:
+            raise
+        return now
+
+
 def fill(text: str, documents: dict[str, Document]) -> str:
     """The README with every marked table rendered anew.
 
     Raises:
         ValueError: a marker is not closed, or a table cannot be rendered.
     """
-    filled, count = MARKED.subn(lambda m: m[1] + render(m["name"], documents) + m[4], text)
+    filled, count = MARKED.subn(lambda m: m[1] + _body(m["name"], m[3], documents) + m[4], text)
     if count != text.count(OPENING):
         raise ValueError(f"{text.count(OPENING)} opening benchmark markers, {count} with their closing one")
     return filled

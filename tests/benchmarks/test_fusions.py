@@ -69,10 +69,15 @@ def _amax_of_d(x):
     return d, amax * 1.05
 
 
-def _a_column_late(x):
-    d = fusions.product(x.plain.a, x.plain.b.T)
-    d[:, -1] = d[:, 0]
-    return d
+def _spoiled(at, by):
+    """The right D with `by` added at an index, or at the smallest element of row 0 where that is None."""
+
+    def solve(x):
+        d = fusions.product(x.plain.a, x.plain.b.T)
+        d[at if at is not None else (0, d[0].abs().argmin())] += by
+        return d
+
+    return solve
 
 
 WRONG = [
@@ -101,11 +106,36 @@ def test_wrong_result_is_refused(name, solve, message):
         fusions.check(Contender("eager", call), case, x)
 
 
-def test_plain_contender_is_held_to_the_product():
-    """A plain contender with one wrong column fails, and one that applies the epilogue fails."""
+@pytest.mark.parametrize(
+    ("solve", "message"),
+    [
+        (_spoiled((slice(None), 1), 1.0), "Frobenius error .* of rows"),
+        (_spoiled((1, slice(None)), 1.0), "Frobenius error .* of columns"),
+        (_spoiled(None, 0.1), "an element of rows of D"),
+        (lambda x: fusions.bias_gelu_residual(x.plain.a, x.plain.b.T, **x.tensors), "Frobenius error"),
+    ],
+    ids=["column", "row", "element", "epilogue"],
+)
+def test_plain_contender_is_held_to_the_product(solve, message):
+    """One wrong column, row or element fails, sampled or not the other way, and so does an applied epilogue."""
     case = OF["bias_gelu_residual"]
     (x,) = fusions.make_sets(case, "cpu", 1)
-    for solve in (_a_column_late, lambda x: fusions.bias_gelu_residual(x.plain.a, x.plain.b.T, **x.tensors)):
-        contender = Contender("cutegemm_plain", lambda x: x.results.update(cutegemm_plain=(solve(x),)))  # noqa: B023
-        with pytest.raises(WrongResult):
-            fusions.check(contender, case, x)
+    contender = Contender("cutegemm_plain", lambda x: x.results.update(cutegemm_plain=(solve(x),)))
+    with pytest.raises(WrongResult, match=message):
+        fusions.check(contender, case, x)
+
+
+def test_operands_keep_activations_where_they_bend():
+    """A @ B has variance 1 whatever K, so gelu and silu are no relu and e4m3 does not saturate."""
+    for case in (OF["swiglu"], replace(OF["bias_quantize_fp8"], k=1024)):
+        for x in fusions.make_sets(case, "cpu", 2):
+            assert (x.plain.a @ x.plain.b).float().std() == pytest.approx(1, rel=0.1)
+    d, _ = fusions.bias_quantize_fp8(x.plain.a, x.plain.b.T, **x.tensors)
+    assert 0.3 * fusions.E4M3_MAX < d.float().abs().max() < fusions.E4M3_MAX
+
+
+def test_sets_differ():
+    """No two sets share values: a launch on one finds nothing of another's."""
+    first, second = fusions.make_sets(OF["bias_gelu_residual"], "cpu", 2)
+    assert not torch.equal(first.plain.a, second.plain.a)
+    assert all(not torch.equal(first.tensors[name], second.tensors[name]) for name in ("bias", "residual"))
