@@ -169,7 +169,9 @@ def test_outputs_given():
 def test_a_kind_of_fused_call_is_prepared_once(monkeypatch):
     """Other addresses and numbers share a preparation; a scalar that becomes a tensor, or an output given, does not."""
     g, kept, original = gemm(), [], Gemm._keep
-    monkeypatch.setattr(Gemm, "_keep", lambda self, key, *rest: kept.append(key) or original(self, key, *rest))
+    monkeypatch.setattr(
+        Gemm, "_keep", lambda self, key, *rest: kept.append(key) or original(self, key, *rest)
+    )
     for i in range(3):
         got = g.run(A.clone(), B.clone(), **(GIVEN | {"scale": float(i), "seed": i}))
         torch.testing.assert_close(got.pre, 5.0 * torch.full((6, 7), float(i)) + 1.0)

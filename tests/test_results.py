@@ -54,7 +54,9 @@ def test_outputs_are_named_and_ordered(lead):
     assert got.pre.mT.is_contiguous() and got.d.is_contiguous() and got.small.is_contiguous()
     assert got.total.shape == lead and got.norm.shape == (*lead, 6) and got.norm.dtype is FP32
     assert type(got.top) is Partial and got.top.finish().shape == (*lead, 7)
-    assert got.rows.finish().shape == (*lead, 6) and got.whole.finish().shape == got.sums.finish().shape == lead
+    assert (
+        got.rows.finish().shape == (*lead, 6) and got.whole.finish().shape == got.sums.finish().shape == lead
+    )
     h = a.float() @ b.float() + c.float()
     torch.testing.assert_close(got.total, h.sum((-2, -1)))
     torch.testing.assert_close(got.top.finish(), h.amax(-2))
@@ -87,7 +89,11 @@ def test_d_alone_comes_back_bare():
 @pytest.mark.parametrize("lead", [(), (3,)])
 def test_partial_results_have_a_part_for_every_tile(lead, fields):
     """What is allocated for partial results holds what the plan's launch writes; what is shown is a view of it."""
-    a, b, c = torch.randn(*lead, 150, 5).bfloat16(), torch.randn(5, 200).bfloat16(), torch.randn(150, 200).bfloat16()
+    a, b, c = (
+        torch.randn(*lead, 150, 5).bfloat16(),
+        torch.randn(5, 200).bfloat16(),
+        torch.randn(150, 200).bfloat16(),
+    )
     p, shapes = shapes_of(a, b, c, fields=fields)
     rows, cols = p.config.partial_width
     parts = (-(-150 // rows), -(-200 // cols), p.tiles[0] * p.tiles[1] * p.config.partials_per_tile)
@@ -101,7 +107,10 @@ def test_partial_results_have_a_part_for_every_tile(lead, fields):
     got = shapes.present(made)
     assert got.top.values.shape == (parts[0], *lead, 200) and got.top.sums is None and got.top.width == rows
     assert got.rows.values.shape == got.rows.sums.shape == (parts[1], *lead, 150) and got.rows.width == cols
-    assert got.whole.values.shape == got.whole.sums.shape == (parts[2], *lead) and got.whole.width == (rows, cols)
+    assert got.whole.values.shape == got.whole.sums.shape == (parts[2], *lead) and got.whole.width == (
+        rows,
+        cols,
+    )
     assert torch.equal(got.rows.sums.flatten(), made["rows"][1].flatten())
     for part in (0, parts[2] - 1):
         for number, shown in enumerate((got.whole.values, got.whole.sums)):
@@ -144,7 +153,9 @@ def test_finishing_partials_reduces_everything(rows, each):
     groups = torch.split(values, each)
     for kind in ("sum", "max"):
         parts = torch.stack([combine(kind, x, 0) for x in groups])
-        torch.testing.assert_close(Partial(kind, parts, None, each).finish(), combine(kind, values, 0), equal_nan=True)
+        torch.testing.assert_close(
+            Partial(kind, parts, None, each).finish(), combine(kind, values, 0), equal_nan=True
+        )
     tops = torch.stack([x.amax(0) for x in groups])
     terms = (torch.where(x == top, 0.0, x - top).exp().sum(0) for x, top in zip(groups, tops, strict=True))
     finished = Partial("logsumexp", tops, torch.stack(list(terms)), each).finish()

@@ -53,8 +53,9 @@ def emulate(spec, shape, *, alpha=1.0, beta=0.0, options=None, **kinds):
     memory = {name: matrix(getattr(of, name), rng) for name in "abcd" if getattr(of, name) is not None}
     memory["d"][0].view(np.uint8)[...] = 0xFF  # NaN in every dtype
     workspace = aligned(max(gemm.workspace_bytes(of), 16), np.uint8, 0xFF)
-    addresses = tuple(memory[n][0].ctypes.data if n in memory else 0 for n in "abcd")
-    launches = gemm.launches(of, addresses, alpha, beta, workspace.ctypes.data)
+    addresses = {name: x.ctypes.data for name, (x, _) in memory.items()}
+    numbers = {"alpha": alpha} | ({"beta": beta} if "c" in memory else {})
+    launches = gemm.launches(of, addresses, workspace.ctypes.data, **numbers)
     configs = [step.config for step in plan(spec, of).steps]
     steps = [
         Step(cache.artifact(config).ptx, x.grid, x.block, x.cluster, x.smem, x.params)

@@ -10,6 +10,7 @@ from cutegemm import GemmSpec, Tile, cache
 from cutegemm.arguments import launch_arguments
 from cutegemm.compile import record_launches
 from cutegemm.emulator import Step, run_steps, tensor_buffer
+from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import EmulatorError
 from cutegemm.plan import plan
 from cutegemm.tensors import validate
@@ -18,14 +19,14 @@ from cutegemm.tensors import validate
 def store_by_tma(n: int, d: torch.Tensor):
     """Run an 8 x n product whose D is stored by TMA whatever n is."""
     a, b = torch.ones(8, 64).bfloat16(), torch.ones(64, 72).bfloat16()[:, :n]
-    aligned = validate(a, torch.ones(64, 8).bfloat16(), None, None, None).problem
+    graph = linear_combination(False)
+    aligned = validate(a, torch.ones(64, 8).bfloat16(), graph, {}, {}, None).problem
     config = plan(GemmSpec(tile=Tile(64, 16, 64), store="tma"), aligned).config
-    chosen = plan(GemmSpec(tile=Tile(64, 16, 64), store="staged"), validate(a, b, None, d, None).problem)
+    chosen = plan(GemmSpec(tile=Tile(64, 16, 64), store="staged"), validate(a, b, graph, {}, {"d": d}, None).problem)
     step = dataclasses.replace(chosen.steps[-1], config=config)
     chosen = dataclasses.replace(chosen, steps=(step,))
-    ((kernel, args),) = launch_arguments(
-        chosen, (a.data_ptr(), b.data_ptr(), 0, d.data_ptr()), 0, (1.0, 0.0), 0
-    )
+    addresses = {"a": a.data_ptr(), "b": b.data_ptr(), "d": d.data_ptr()}
+    ((kernel, args),) = launch_arguments(chosen, addresses, 0, {"alpha": 1.0}, 0)
     made = cache.artifact(kernel)
     (launch,) = record_launches(made.obj, made.ptx, args)
     buffers = [
