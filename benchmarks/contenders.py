@@ -16,7 +16,7 @@ BASELINE = "cublas"
 NAMES = (OURS, BASELINE)
 
 # Fields of a kernel's config that name it in a results row, where the family has them.
-_PLAN_FIELDS = ("tile", "cluster", "stages", "consumers", "store", "persistent")
+_PLAN_FIELDS = ("tile", "cluster", "stages", "consumers", "pingpong", "persistent")
 
 
 def make(name: str, case: Case) -> Contender:
@@ -58,5 +58,6 @@ def plan_label(plan: KernelPlan) -> str:
         if value is not None:
             text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
             words.append(f"{field} {text}")
+    words += [f"store {x.store}" for x in plan.config.outputs]
     axis, panel = plan.raster
     return ", ".join([*words, f"raster {axis} {panel}"])

@@ -38,6 +38,7 @@ def test_plan_label_is_one_line(size):
     label = contenders.plan_label(plan)
     assert "\n" not in label and label.startswith(" -> ".join(step.name for step in plan.steps))
     assert f"tile {'x'.join(map(str, plan.config.tile))}" in label and "raster " in label
+    assert f"store {plan.config.d.store}" in label and f"pingpong {plan.config.pingpong}" in label
 
 
 @pytest.mark.gpu
