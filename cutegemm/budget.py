@@ -81,8 +81,10 @@ def stages(spec: GemmSpec, config: KernelConfig) -> int:
 
 
 def _room(config: KernelConfig) -> int:
-    """Mainloop stages that fit beside the epilogue."""
-    return (hw.SMEM_BYTES - epilogue_bytes(config)) // (stage_bytes(config) + STAGE_BARRIERS)
+    """Mainloop stages that fit beside the epilogue, with what aligning the regions costs."""
+    most = (hw.SMEM_BYTES - epilogue_bytes(config)) // (stage_bytes(config) + STAGE_BARRIERS)
+    regions = {n: shared_memory(dataclasses.replace(config, stages=n))[-1] for n in (most - 1, most) if n > 0}
+    return max((n for n, last in regions.items() if last.offset + last.size <= hw.SMEM_BYTES), default=0)
 
 
 def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
