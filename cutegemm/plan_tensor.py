@@ -24,7 +24,7 @@ MAX_ACCUMULATORS = {
     "warp_specialized": {1: 144, 2: 128, 3: 96},
     "multistage": {1: 160, 2: 160, 3: 128},
 }
-PINGPONG_ACCUMULATORS = 192
+PINGPONG_ACCUMULATORS = {False: 192, True: 128}  # by whether the producer gathers, which leaves fewer registers
 
 
 def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.Device) -> KernelPlan:
@@ -56,13 +56,12 @@ def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.De
         persistent=spec.scheduler != "per_tile", raster=raster[0], epilogue=epilogue,
     )  # fmt: skip
     config = plan_epilogue.with_buffers(spec, config)
-    smem = budget.shared_memory(config)
     tiles, clusters, waves = _grid(spec, problem, config, device)
     reductions = plan_reductions(config, problem, tiles, workspace)
     return KernelPlan(
         spec=spec, problem=problem, steps=(*steps, Step(GEMM, config), *reductions.steps), tiles=tiles,
         views=(views["a"], views["b"]), gate=gate, parts=reductions.parts, partials=reductions.partials,
-        clusters=clusters, waves=waves, raster=raster, smem=smem, smem_bytes=smem[-1].offset + smem[-1].size,
+        clusters=clusters, waves=waves, raster=raster, smem=budget.shared_memory(config), smem_bytes=budget.smem_bytes(config),
         barriers=budget.barriers(config), accumulators=accumulators(tile, config.team), registers=config.registers,
         boxes=budget.boxes(config), store_conflicts=budget.store_conflicts(config),
         workspace_bytes=reductions.workspace_bytes, reasons=tuple(reasons),
@@ -146,15 +145,20 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
             rule = f"each half of a gated tile must be a multiple of {TILE_N_STEP} columns"
             raise field_error(PlanError, "tile.n", tile[1], rule, round_up(tile[1], TILE_N_STEP * gates))
         cluster = spec.cluster if spec.cluster != AUTO else (1, 1)
-        return tile, cluster, _consumers(spec, tile, family, turns), turns
+        return tile, cluster, _consumers(spec, tile, family, turns, gathers), turns
     for choice in heuristics.rank_tiles(problem, device, gates):
         cluster = choice.cluster if spec.cluster == AUTO else spec.cluster
         if (family == "multistage" or gathers) and cluster != (1, 1):
             continue
+        if spec.consumers != AUTO and not choice.pingpong and choice.tile[0] % (hw.WGMMA_M * spec.consumers):
+            continue
+        shared = spec.consumers != AUTO and not choice.pingpong
+        if shared and choice.tile[0] % (hw.WGMMA_M * spec.consumers):
+            continue
         if choice.pingpong != (spec.schedule == "pingpong") and not _may_take_turns(spec, choice.pingpong, gathers):
             continue
         try:
-            consumers = _consumers(spec, choice.tile, family, choice.pingpong)
+            consumers = _consumers(spec, choice.tile, family, choice.pingpong, gathers)
             _check_tile_fits(spec, problem, choice.tile, gates)
         except PlanError:
             continue
@@ -181,7 +185,7 @@ def _no_candidate(spec: GemmSpec, problem: Problem, family: str, gates: int) -> 
         for n in heuristics.WIDTHS:
             tile = (hw.WGMMA_M * consumers, n, k)
             try:
-                _consumers(spec, tile, family, spec.schedule == "pingpong")
+                _consumers(spec, tile, family, spec.schedule == "pingpong", True)
                 _check_tile_fits(spec, problem, tile, gates)
             except PlanError:
                 continue
@@ -219,11 +223,11 @@ def _check_multicast(
             raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
 
 
-def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str, pingpong: bool) -> int:
+def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str, pingpong: bool, gathers: bool) -> int:
     """Warpgroups that share the tile; refuses accumulators that do not fit their registers."""
     blocks = tile[0] // hw.WGMMA_M
     if pingpong:
-        return _pingpong_consumers(tile)
+        return _pingpong_consumers(tile, PINGPONG_ACCUMULATORS[gathers])
     if spec.consumers != AUTO:
         chosen = spec.consumers
     else:
@@ -242,12 +246,12 @@ def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str, pingpong
     return chosen
 
 
-def _pingpong_consumers(tile: tuple[int, int, int]) -> int:
-    """Two warpgroups, each of which holds a whole tile."""
+def _pingpong_consumers(tile: tuple[int, int, int], most: int) -> int:
+    """Two warpgroups, each of which holds a whole tile: at most `most` accumulators per thread."""
     held = accumulators(tile, 1)
-    if held > PINGPONG_ACCUMULATORS:
-        rule = f"a warpgroup of a pingpong kernel holds {held} accumulators per thread, more than {PINGPONG_ACCUMULATORS}"
-        columns = PINGPONG_ACCUMULATORS * hw.WARPGROUP // tile[0] // TILE_N_STEP * TILE_N_STEP
+    if held > most:
+        rule = f"a warpgroup of a pingpong kernel holds {held} accumulators per thread, more than {most}"
+        columns = most * hw.WARPGROUP // tile[0] // TILE_N_STEP * TILE_N_STEP
         if columns == 0:
             raise field_error(PlanError, "tile.m", tile[0], rule, hw.WGMMA_M)
         raise field_error(PlanError, "tile.n", tile[1], rule, columns)

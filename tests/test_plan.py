@@ -165,7 +165,8 @@ def check_fits(p):
         producer, per_thread = p.registers
         assert producer % hw.REGISTER_STEP == per_thread % hw.REGISTER_STEP == 0
         assert (producer + config.consumers * per_thread) * hw.WARPGROUP <= hw.REGISTERS_PER_SM
-    most = PINGPONG_ACCUMULATORS if config.pingpong else MAX_ACCUMULATORS[config.family][config.consumers]
+    most = MAX_ACCUMULATORS[config.family][config.consumers]
+    most = PINGPONG_ACCUMULATORS[config.gathers] if config.pingpong else most
     assert p.accumulators <= most <= per_thread - 24
     for axis, extent in enumerate((p.problem.m, p.problem.n)):
         step = config.tile[axis] * config.cluster[axis]
@@ -441,6 +442,11 @@ def test_barriers_count_their_participants():
     assert barriers == {"full": (3, 1), "empty": (3, 3 * 2 * 4), "epilogue": (2, 128)}
     gathered = plan(GemmSpec(tile=Tile(128, 128, 64), a_load="gather", stages=3), problem(512, 512, 512))
     assert {b.name: b.arrivals for b in gathered.barriers}["full"] == 1 + 128
+    spec = GemmSpec(tile=Tile(128, 128, 64), input_stages=2, schedule="cooperative")
+    fetched = plan(spec, problem(512, 512, 512, c_dtype="bf16"))
+    assert {b.name: (b.count, b.arrivals) for b in fetched.barriers}["pieces"] == (2 * 2, 1)
+    direct = plan(GemmSpec(tile=Tile(128, 128, 64), store="direct"), problem(512, 512, 512))
+    assert {b.name for b in direct.barriers} == {"full", "empty"}
 
 
 def test_boxes_of_a_multicast():
@@ -448,6 +454,68 @@ def test_boxes_of_a_multicast():
     p = plan(GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1)), problem(512, 512, 512))
     boxes = {b.operand: (b.extents, b.count) for b in p.boxes}
     assert boxes == {"A": ((64, 128), 1), "B": ((64, 32), 4), "D": ((64, 64), 1)}
+
+
+@pytest.mark.parametrize(("majors", "b_box"), [("kn", ((64, 64), 4)), ("kk", ((64, 128), 2))])
+def test_boxes_of_a_fused_tile(majors, b_box):
+    """Each half of a gated B has boxes of its own, each input and output one of a warpgroup's piece."""
+    fields = {"majors": majors, "epilogue": GATED_SUM, "input_dtype": "fp32", "d_major": "m"}
+    p = plan(GemmSpec(tile=Tile(128, 256, 64), epilogue=GATED_SUM), problem(512, 512, 512, **fields))
+    boxes = {b.operand: (b.extents, b.count) for b in p.boxes}
+    assert p.config.epi_n == 32 and boxes["A"] == ((64, 128), 1) and boxes["B"] == b_box
+    assert boxes["D"] == boxes["pre"] == ((64, 32), 1) and boxes["C"] == ((32, 32), 2)
+
+
+@epi.define(gated="halves")
+def GATED_SUM(gate, up, *, c: epi.Matrix):  # noqa: N802
+    """A gated pair with an input and two outputs."""
+    h = gate * up
+    return epi.Output(d=h + c, pre=epi.Store(h))
+
+
+def test_inputs_take_the_room_that_the_ring_does_not_need():
+    """As many pieces of the inputs are held ready as leave the ring its share; what is left makes stages."""
+    of = problem(4096, 4096, 4096, c_dtype="fp32", d_dtype="fp32")
+    for tile in (Tile(128, 256, 64), Tile(128, 128, 64), Tile(256, 64, 64)):
+        config = plan(GemmSpec(tile=tile, schedule="cooperative"), of).config
+        legal = [x for x in range(1, config.pieces + 1) if config.pieces % x == 0]
+        left = {x: hw.SMEM_BYTES - budget.epilogue_bytes(dataclasses.replace(config, input_stages=x)) for x in legal}
+        share = min(144 * 1024, 4 * budget.stage_bytes(config))
+        assert config.input_stages == max((x for x in legal if left[x] >= share), default=1)
+        assert config.stages == min(8, left[config.input_stages] // (budget.stage_bytes(config) + 16))
+
+
+def test_partial_results_of_a_plan():
+    """A partial result per 16 rows, per tile along N, and per warp and tile; finishes for all but partial ones."""
+    p = plan(GemmSpec(tile=Tile(128, 128, 64), epilogue=REDUCED), problem(1000, 300, 64, epilogue=REDUCED, batch=2))
+    assert p.parts == (63, 3, 8 * 3 * 8)
+    assert [(x.name, x.parts, x.results, x.config.kind, x.config.across) for x in p.steps[1:]] == [
+        ("finish rows", 3, 2 * 1000, "sum", True),
+        ("finish top", 63, 2 * 300, "logsumexp", True),
+        ("finish whole", 192, 2, "max", False),
+    ]
+    sizes = [4 * 3 * 2000, 2 * 4 * 63 * 600]
+    offsets = [0, sizes[0] + -sizes[0] % 256]
+    offsets.append(offsets[1] + sizes[1] + -sizes[1] % 256)
+    assert p.partials == (offsets[0], offsets[1], None, offsets[2])
+    assert p.workspace_bytes == offsets[2] + 4 * 192 * 2
+    simt = plan(GemmSpec(schedule="simt", epilogue=REDUCED), problem(1000, 300, 64, epilogue=REDUCED))
+    assert simt.config.tile == (64, 64, 8) and simt.parts == (-(-1000 // 64), -(-300 // 32), 16 * 5 * 2)
+    alone = plan(GemmSpec(epilogue=PARTIAL), problem(1000, 300, 64, epilogue=PARTIAL))
+    assert [x.name for x in alone.steps] == ["gemm"] and alone.workspace_bytes == 0 and alone.partials == (None,)
+
+
+@epi.define
+def REDUCED(acc):  # noqa: N802
+    """Reductions of every kind and axis, one of them partial."""
+    return epi.Output(d=acc, rows=epi.Sum(acc, axis=1), top=epi.LogSumExp(acc, axis=0),
+                      part=epi.Sum(acc, axis=0, partial=True), whole=epi.Max(acc))  # fmt: skip
+
+
+@epi.define
+def PARTIAL(acc):  # noqa: N802
+    """One partial reduction and nothing else."""
+    return epi.Output(part=epi.Max(acc, axis=1, partial=True))
 
 
 def test_multicast_shares_are_whole_swizzle_rows():
