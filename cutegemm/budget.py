@@ -83,8 +83,14 @@ def stages(spec: GemmSpec, config: KernelConfig) -> int:
 def _room(config: KernelConfig) -> int:
     """Mainloop stages that fit beside the epilogue, with what aligning the regions costs."""
     most = (hw.SMEM_BYTES - epilogue_bytes(config)) // (stage_bytes(config) + STAGE_BARRIERS)
-    regions = {n: shared_memory(dataclasses.replace(config, stages=n))[-1] for n in (most - 1, most) if n > 0}
-    return max((n for n, last in regions.items() if last.offset + last.size <= hw.SMEM_BYTES), default=0)
+    sizes = {n: smem_bytes(dataclasses.replace(config, stages=n)) for n in (most - 1, most) if n > 0}
+    return max((n for n, size in sizes.items() if size <= hw.SMEM_BYTES), default=0)
+
+
+def smem_bytes(config: KernelConfig) -> int:
+    """All of the kernel's shared memory."""
+    last = shared_memory(config)[-1]
+    return last.offset + last.size
 
 
 def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from cutegemm import budget, heuristics
 from cutegemm import hardware as hw
@@ -87,11 +88,12 @@ def _input_stages(spec: GemmSpec, config: KernelConfig) -> int:
     each = sum(hw.WGMMA_M * config.epi_n * x.dtype.bytes for x in config.inputs if x.load == "tma")
     if each == 0:
         return 1
-    if config.pingpong:  # the other warpgroup's mainloop hides what is fetched late
-        return next((x for x in legal if x * each <= STAGING_BYTES), 1)
+    ring = min(math.ceil(RING_BYTES / budget.stage_bytes(config)), MAX_RING_STAGES)
+    wanted = ring if spec.stages == AUTO else spec.stages
     for count in legal:
-        left = hw.SMEM_BYTES - budget.epilogue_bytes(dataclasses.replace(config, input_stages=count))
-        if left >= min(RING_BYTES, MAX_RING_STAGES * budget.stage_bytes(config)):
+        late = config.pingpong and count * each > STAGING_BYTES  # the other's mainloop hides what is fetched late
+        room = budget.smem_bytes(dataclasses.replace(config, input_stages=count, stages=wanted)) <= hw.SMEM_BYTES
+        if room and not late:
             return count
     return 1
 
