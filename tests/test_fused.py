@@ -167,7 +167,7 @@ def test_outputs_given():
 
 
 def test_a_kind_of_fused_call_is_prepared_once(monkeypatch):
-    """Other addresses and numbers share a preparation; a scalar that becomes a tensor, or an output given, does not."""
+    """Other addresses and numbers share a preparation; another kind of tensor does not."""
     g, kept, original = gemm(), [], Gemm._keep
     monkeypatch.setattr(
         Gemm, "_keep", lambda self, key, *rest: kept.append(key) or original(self, key, *rest)
@@ -179,7 +179,8 @@ def test_a_kind_of_fused_call_is_prepared_once(monkeypatch):
     g.run(A, B, **(GIVEN | {"scale": torch.tensor(1.0)}))
     g.run(A, B, **GIVEN, out={"pre": torch.empty(6, 7)})
     g.run(A, B, **(GIVEN | {"bias": torch.ones(14)[::2]}))
-    assert len(kept) == 4 and len(set(kept)) == 4
+    g.run(A, B, **(GIVEN | {"residual": torch.ones(43)[1:].view(6, 7)}))  # off the 16-byte grid
+    assert len(kept) == 5 and len(set(kept)) == 5
 
 
 def test_overlaps_are_seen_on_every_fused_call_of_a_known_kind():

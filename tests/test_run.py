@@ -170,7 +170,14 @@ def REDUCED(acc, *, c: epi.Matrix, x: epi.Scalar):  # noqa: N802
     return epi.Output(d=h, rows=epi.Sum(h, axis=1), top=epi.Max(h, partial=True))
 
 
+@epi.define
+def PARTIAL(acc):  # noqa: N802
+    """No workspace, yet an address that is no output's."""
+    return epi.Output(d=acc, top=epi.Max(acc, partial=True))
+
+
 LAUNCHED = {
+    "a partial reduction": (PARTIAL, {}, {}),
     "plain": (None, {}, {}),
     "plain, with c": (None, {"c": torch.ones(40, 72, dtype=BF16), "beta": 0.5}, {}),
     "re-laid-out": (None, {}, {"a_load": "relayout"}),
@@ -182,13 +189,10 @@ LAUNCHED = {
 }
 
 
-@pytest.mark.parametrize("given_out", [False, True])
-@pytest.mark.parametrize("name", LAUNCHED)
-def test_what_is_launched_is_what_the_plan_says(name, given_out, monkeypatch):
-    """A run on the GPU passes each kernel exactly the arguments that `launch_arguments` gives, its fast path too."""
+def on_the_gpu(monkeypatch):
+    """Calls on CPU tensors take the GPU's path with kernels that record; returns (plans, (config, arguments))."""
     from cutegemm import run
 
-    graph, named, fields = LAUNCHED[name]
     made, launched = [], []
 
     def prepare(spec, graph, request, backend):
@@ -204,6 +208,15 @@ def test_what_is_launched_is_what_the_plan_says(name, given_out, monkeypatch):
     monkeypatch.setattr(run, "function_for", record)
     monkeypatch.setattr(run, "_current_device", lambda: None)  # a CPU tensor's device index
     monkeypatch.setattr(run, "_current_stream", lambda index: 77)
+    return made, launched
+
+
+@pytest.mark.parametrize("given_out", [False, True])
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_what_is_launched_is_what_the_plan_says(name, given_out, monkeypatch):
+    """A run on the GPU passes each kernel exactly the arguments that `launch_arguments` gives, its fast path too."""
+    graph, named, fields = LAUNCHED[name]
+    made, launched = on_the_gpu(monkeypatch)
     gemm = gemm_of(**fields) if graph is None else gemm_of(epilogue=graph, **fields)
     a, b = torch.ones(40, 24, dtype=BF16), torch.ones(24, 72, dtype=BF16)
     out = torch.empty(40, 72, dtype=BF16) if given_out else None
@@ -219,6 +232,35 @@ def test_what_is_launched_is_what_the_plan_says(name, given_out, monkeypatch):
     assert [config for config, _ in launched] == [config for config, _ in wanted] == [x.config for x in chosen.steps]
     for (_, got), (_, want) in zip(launched, wanted, strict=True):
         assert got == want
+
+
+def test_overlaps_are_refused_on_the_gpus_path(monkeypatch):
+    """Before anything is launched: outputs over one another, an input, or a scalar; a matrix input itself is fine."""
+    _, launched = on_the_gpu(monkeypatch)
+    memory = torch.ones(400, dtype=torch.float32)
+    a, b = torch.ones(6, 5), torch.ones(5, 7)
+
+    @epi.define
+    def two(acc, *, c: epi.Matrix, x: epi.Scalar):
+        return epi.Output(d=acc * x + c, pre=acc, rows=epi.Sum(acc, axis=1))
+
+    gemm, c, x = gemm_of(epilogue=two), memory[:42].view(6, 7), memory[50]
+    named = {"c": c, "x": x}
+    gemm.run(a, b, **named, out={"d": c, "pre": memory[100:142].view(6, 7), "rows": memory[200:206]})
+    count = len(launched)
+    assert count == 2
+    for outs, message in (
+        ({"d": c, "pre": memory[41:83].view(6, 7), "rows": memory[200:206]}, "pre: overlaps c in memory"),
+        ({"d": c, "pre": memory[45:87].view(6, 7), "rows": memory[200:206]}, "pre: overlaps x in memory"),
+        ({"d": c, "pre": memory[100:142].view(6, 7), "rows": memory[136:142]}, "rows: overlaps pre in memory"),
+        ({"d": c, "pre": memory[100:142].view(6, 7), "rows": memory[0:6]}, "rows: overlaps c in memory"),
+        ({"d": memory[141:183].view(6, 7), "pre": memory[100:142].view(6, 7)}, "pre: overlaps out in memory"),
+    ):
+        for _ in range(2):
+            with pytest.raises(InputError) as e:
+                gemm.run(a, b, **named, out=outs)
+            assert str(e.value).startswith(message)
+    assert len(launched) == count
 
 
 def test_compile_during_capture_is_refused(monkeypatch):
