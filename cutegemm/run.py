@@ -142,8 +142,6 @@ class _Launcher:
         self.launch = self._launch_nothing
         if plan.steps:
             self.launch = self._launch_all if self.need else self._launch_gemm
-            if plan.partials and not self.need:
-                self.launch = self._launch_all
             self.functions = [function_for(step.config, self.index) for step in plan.steps]
             self.gemm = self.functions[[x.name for x in plan.steps].index(GEMM)]
             self.extents, self.strides, self.walk = _packed(arguments.gemm_tail(plan))
