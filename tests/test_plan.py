@@ -477,12 +477,15 @@ def test_inputs_take_the_room_that_the_ring_does_not_need():
     """As many pieces of the inputs are held ready as leave the ring its share; what is left makes stages."""
     of = problem(4096, 4096, 4096, c_dtype="fp32", d_dtype="fp32")
     for tile in (Tile(128, 256, 64), Tile(128, 128, 64), Tile(256, 64, 64)):
-        config = plan(GemmSpec(tile=tile, schedule="cooperative"), of).config
+        spec = GemmSpec(tile=tile, schedule="cooperative")
+        config = plan(spec, of).config
+        ring = min(4, -(-144 * 1024 // budget.stage_bytes(config)))
         legal = [x for x in range(1, config.pieces + 1) if config.pieces % x == 0]
-        left = {x: hw.SMEM_BYTES - budget.epilogue_bytes(dataclasses.replace(config, input_stages=x)) for x in legal}
-        share = min(144 * 1024, 4 * budget.stage_bytes(config))
-        assert config.input_stages == max((x for x in legal if left[x] >= share), default=1)
-        assert config.stages == min(8, left[config.input_stages] // (budget.stage_bytes(config) + 16))
+        given = (dataclasses.replace(spec, input_stages=x, stages=ring) for x in legal)
+        fits = [x.input_stages for x in given if not isinstance(attempt(x, of), PlanError)]
+        assert config.input_stages == max(fits, default=1)
+        more = attempt(dataclasses.replace(spec, input_stages=config.input_stages, stages=config.stages + 1), of)
+        assert config.stages == 8 or isinstance(more, PlanError)
 
 
 def test_partial_results_of_a_plan():

@@ -15,8 +15,8 @@ roles      1 producer + 2 consumer warpgroups, 384 threads, registers 40 / 232, 
 loads      A by tma (k-major), B by tma (n-major); swizzle 128B / 128B
 epilogue   d = alpha * acc + beta * c
 input      c: matrix, bf16, by TMA, 4 of 4 pieces ahead, 2,048,000 B
-store      D by tma (n-major, fp32), pieces of 64 x 32, 2 buffers, 4,096,000 B
-smem       163,952 of 232,448 B: A 49,152, B 49,152, d staging 32,768, c pieces 32,768, piece barriers 64, barriers 48
+store      D by tma (n-major, fp32), pieces of 64 x 32, 1 buffers, 4,096,000 B
+smem       147,568 of 232,448 B: A 49,152, B 49,152, d staging 16,384, c pieces 32,768, piece barriers 64, barriers 48
 tma boxes  A 1 x 64 x 128, B 2 x 64 x 32, D 1 x 32 x 64, C 1 x 32 x 64
 barriers   3 full (1 arrivals), 3 empty (16 arrivals), 8 pieces (1 arrivals), 2 epilogue (128 arrivals)
 grid       32 clusters, persistent, panels of 4 clusters along M; 8 x 4 x 2 tiles, 0.48 waves
