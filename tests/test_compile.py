@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from cutegemm import GemmSpec, Tile, cache, plan, problem
+from cutegemm import GemmSpec, Operand, Tile, cache, plan, problem
+from cutegemm import epilogue as epi
 from cutegemm import hardware as hw
 from cutegemm.compile import compile_config
 from cutegemm.config import KernelConfig
@@ -19,20 +20,101 @@ SMALL = Tile(128, 64, 64)
 ALIGNED = {"m": 512, "n": 512, "k": 512}
 
 
+def with_strides(of: Problem, name: str, strides) -> Problem:
+    """The problem with one operand, input or output lying otherwise: `strides` makes its new ones from it."""
+    change = lambda x: dataclasses.replace(x, strides=strides(x))
+    if name in ("a", "b"):
+        return dataclasses.replace(of, **{name: change(getattr(of, name))})
+    parts = {part: getattr(of, part) for part in ("inputs", "outputs")}
+    changed = {k: tuple((n, change(x) if n == name else x) for n, x in v) for k, v in parts.items()}
+    return dataclasses.replace(of, **changed)
+
+
 def strided(of: Problem, name: str) -> Problem:
     """The problem with one operand's elements two apart."""
-    x = getattr(of, name)
-    return dataclasses.replace(of, **{name: dataclasses.replace(x, strides=tuple(2 * s for s in x.strides))})
+    return with_strides(of, name, lambda x: tuple(2 * s for s in x.strides))
 
 
 def odd(of: Problem, names: str) -> Problem:
     """The problem with odd leading dimensions of the named operands."""
     for name in names:
-        x = getattr(of, name)
-        row, col, step = x.strides
-        leading = (row + 1, col, step) if x.unit_col else (row, col + 1, step)
-        of = dataclasses.replace(of, **{name: dataclasses.replace(x, strides=leading)})
+        of = with_strides(of, name, _odd_strides)
     return of
+
+
+def _odd_strides(x: Operand) -> tuple:
+    row, col, step = x.strides
+    return (row + 1, col, step) if x.unit_col else (row, col + 1, step)
+
+
+@epi.define
+def everything(acc, *, bias: epi.Row, shift: epi.Row, gain: epi.Col, c: epi.Matrix, r: epi.Matrix, scale: epi.Scalar,
+               seed: epi.Integer):  # fmt: skip
+    """Every kind of input twice or once, two matrices stored, a reduction of every axis."""
+    h = epi.gelu(acc * scale * gain + bias) + c
+    kept = epi.where(epi.random(seed, seed) < 0.75, h, shift)
+    return epi.Output(d=kept * r, pre=epi.Store(h), rows=epi.Sum(h, axis=1), top=epi.Max(kept, axis=0),
+                      norm=epi.LogSumExp(h, partial=True))  # fmt: skip
+
+
+@epi.define
+def residual(acc, *, c: epi.Matrix, bias: epi.Row):
+    """What a linear layer with a residual does."""
+    return acc + bias + c
+
+
+@epi.define
+def norms(acc, *, gain: epi.Col):
+    """Nothing but reductions."""
+    return epi.Output(sums=epi.Sum(acc * gain, axis=1), top=epi.LogSumExp(acc, axis=0), all=epi.Max(abs(acc)))
+
+
+@epi.define
+def quantised(acc, *, scale: epi.Scalar):
+    """fp8 beside fp32."""
+    return epi.Output(d=epi.Store(acc * scale, dtype="fp8_e4m3"), full=epi.Store(acc, dtype="fp32"))
+
+
+PAIRS = {x: epi.define(lambda gate, up: epi.silu(gate) * up, gated=x) for x in ("halves", "interleaved")}
+
+
+def fused() -> dict[str, tuple[GemmSpec, Problem]]:
+    """The same for fused epilogues."""
+    found = {}
+
+    def add(name, graph, schedule="cooperative", tile=SMALL, scalars=(), of=None, **fields):
+        given = fields.pop("spec", {})
+        made = of or problem(**ALIGNED, epilogue=graph, **fields)
+        shape = {} if schedule == "simt" or made.a.dtype.bytes == 4 else {"schedule": schedule, "tile": tile}
+        if schedule == "simt":
+            shape = {"schedule": "simt"}
+        spec = GemmSpec(epilogue=graph, **shape, **given)
+        found[f"fused {name}"] = spec, dataclasses.replace(made, device_scalars=scalars)
+
+    for schedule in ("cooperative", "pingpong", "multistage", "simt"):
+        add(f"everything, {schedule}", everything, schedule)
+        add(f"norms, {schedule}", norms, schedule)
+        for layout in ("halves", "interleaved"):
+            add(f"gated {layout}, {schedule}", PAIRS[layout], schedule, majors="kk")
+    add("everything, fp32 columns", everything, d_dtype="fp32", input_dtype="fp32", d_major="m")
+    add("everything, scalar on the device", everything, scalars=("scale",))
+    for stages in (1, 2, 4):
+        add(
+            f"residual, {stages} input stages",
+            residual,
+            tile=Tile(128, 256, 64),
+            spec={"input_stages": stages},
+        )
+    for store in ("staged", "direct"):
+        add(f"everything, {store}", everything, spec={"store": store})
+    of = problem(**ALIGNED, epilogue=residual)
+    add("residual, odd C", residual, of=odd(of, ["c"]))
+    add("residual, strided C, odd D", residual, of=odd(strided(of, "c"), ["d"]))
+    add("quantised", quantised)
+    add("quantised, direct columns", quantised, d_major="m", spec={"store": "direct"})
+    add("wide, two consumers", everything, tile=Tile(128, 192, 64))
+    add("everything, fp32", everything, "simt", dtype="fp32")
+    return found
 
 
 def grid() -> dict[str, tuple[GemmSpec, Problem]]:
@@ -58,7 +140,10 @@ def grid() -> dict[str, tuple[GemmSpec, Problem]]:
     found["raster n"] = GemmSpec(tile=SMALL, raster=("n", 4)), base
     found["one consumer, two passes"] = GemmSpec(tile=SMALL, consumers=1), base
     for majors in ("kk", "mn", "mk"):
-        found[f"majors {majors}, fp16"] = GemmSpec(tile=SMALL), problem(**ALIGNED, majors=majors, dtype="fp16")
+        found[f"majors {majors}, fp16"] = (
+            GemmSpec(tile=SMALL),
+            problem(**ALIGNED, majors=majors, dtype="fp16"),
+        )
     for store in ("tma", "staged", "direct"):
         for d_dtype, d_major in (("bf16", "m"), ("fp32", "n"), ("fp32", "m")):
             of = problem(**ALIGNED, d_dtype=d_dtype, c_dtype=d_dtype, d_major=d_major)
@@ -73,9 +158,14 @@ def grid() -> dict[str, tuple[GemmSpec, Problem]]:
         for scheduler in ("per_tile", "persistent"):
             spec = GemmSpec(tile=SMALL, schedule="multistage", stages=stages, scheduler=scheduler)
             found[f"multistage {stages} {scheduler}"] = spec, base
+    for m, n, fields in ((64, 128, {}), (128, 192, {"cluster": (2, 1)}), (128, 128, {"a_load": "gather"})):
+        spec = GemmSpec(tile=Tile(m, n, 64), schedule="pingpong", **fields)
+        found[f"pingpong {m}x{n} {fields}"] = spec, base
     worst = problem(**ALIGNED, d_dtype="fp32", c_dtype="fp32", d_major="m")  # needs most registers
-    for schedule, consumers, m, n in (("cooperative", 1, 128, 144), ("cooperative", 2, 128, 256),
-                                      ("cooperative", 3, 192, 192), ("multistage", 2, 256, 160)):  # fmt: skip
+    for schedule, consumers, m, n in (
+        ("cooperative", 1, 128, 144), ("cooperative", 2, 128, 256), ("cooperative", 3, 192, 192),
+        ("multistage", 2, 256, 160), ("pingpong", 2, 128, 192),
+    ):  # fmt: skip
         spec = GemmSpec(tile=Tile(m, n, 64), schedule=schedule, consumers=consumers)
         found[f"most accumulators, {schedule} {consumers}"] = spec, worst
     found["simt fp32"] = GemmSpec(), problem(**ALIGNED, dtype="fp32", c_dtype="fp32")
@@ -86,7 +176,12 @@ def grid() -> dict[str, tuple[GemmSpec, Problem]]:
     return found
 
 
-GRID = grid()
+GRID = grid() | fused()
+# The heaviest epilogues do not fit their registers beside the accumulators: most bytes that a thread spills.
+SPILLS = {
+    "fused everything, pingpong": 24, "fused norms, pingpong": 104, "fused everything, staged": 24,
+    "fused wide, two consumers": 32, "fused everything, simt": 120, "fused everything, fp32": 328,
+}  # fmt: skip
 
 
 PLANS = {name: plan(spec, of) for name, (spec, of) in GRID.items()}
@@ -104,21 +199,28 @@ def resources_of(step):
     return cache.artifact(step.config).resources
 
 
+def gemm_resources(p):
+    """Resources of a plan's GEMM kernel."""
+    return resources_of(next(step for step in p.steps if step.name == "gemm"))
+
+
 def test_the_grid_is_wide():
-    """At least sixty different kernels are checked."""
-    assert len({p.config for p in PLANS.values()}) >= 60
+    """At least sixty different plain kernels and twenty-eight of fused epilogues are checked."""
+    kernels = {name: p.config for name, p in PLANS.items()}
+    assert len({x for name, x in kernels.items() if not name.startswith("fused")}) >= 60
+    assert len({x for name, x in kernels.items() if name.startswith("fused")}) >= 28
 
 
 @pytest.mark.parametrize("name", GRID)
 def test_it_compiles_fits_and_does_not_spill(name):
-    """Shared memory is what the plan says, registers are within the launch's, and no thread has a stack."""
+    """Shared memory is what the plan says, registers are the launch's, and no thread has a stack but of `SPILLS`."""
     p = PLANS[name]
     for step in p.steps:
         used = resources_of(step)
-        assert used.frame_bytes == 0
+        assert used.frame_bytes <= (SPILLS.get(name, 0) if step.name == "gemm" else 0)
         assert used.registers <= hw.MAX_REGISTERS and used.smem_bytes <= hw.SMEM_BYTES
         assert used.registers * used.threads <= hw.REGISTERS_PER_SM
-    used = resources_of(p.steps[-1])
+    used = gemm_resources(p)
     assert used.threads == p.config.threads
     if isinstance(p.config, KernelConfig):
         assert used.smem_bytes == p.smem_bytes
@@ -129,15 +231,16 @@ def expected(config) -> dict[str, bool]:
     if not isinstance(config, KernelConfig):
         return {"wgmma": False, "tma_load": False, "tma_store": False, "fma.f32": True}
     loads = (config.a.load, config.b.load)
+    inputs, stores = [x.load for x in config.inputs], [x.store for x in config.outputs]
     return {
         "wgmma": True,
-        "tma_load": "tma" in loads,
+        "tma_load": "tma" in loads or "tma" in inputs,
         "tma_multicast": config.cluster_size > 1,
-        "tma_store": config.store == "tma",
+        "tma_store": "tma" in stores,
         "setmaxnreg": config.registers is not None,
-        "stmatrix": config.store != "direct" and config.d.dtype.bytes == 2,
-        "st.global": config.store != "tma",
-        "ld.global": "gather" in loads or config.c is not None,
+        "stmatrix": any(x.store != "direct" and x.dtype.bytes == 2 for x in config.outputs),
+        "st.global": set(stores) != {"tma"} or bool(config.epilogue.reductions),
+        "ld.global": "gather" in loads or "direct" in inputs or bool(config.device_scalars),
     }
 
 
@@ -145,11 +248,13 @@ def expected(config) -> dict[str, bool]:
 def test_it_holds_the_instructions_of_its_spec(name):
     """WGMMA, TMA loads and stores, multicast, stmatrix and setmaxnreg stand in the PTX exactly where planned."""
     p = PLANS[name]
-    counts = resources_of(p.steps[-1]).instructions
+    counts = gemm_resources(p).instructions
     assert {x: counts[x] > 0 for x in expected(p.config)} == expected(p.config)
 
 
-@pytest.mark.parametrize("name", [x for x, (spec, _) in GRID.items() if spec.schedule != "simt" and "simt" not in x])
+@pytest.mark.parametrize(
+    "name", [x for x, (spec, _) in GRID.items() if spec.schedule != "simt" and "simt" not in x]
+)
 def test_wgmma_has_the_planned_shape(name):
     """Every wgmma is m64nNk16 with the tile's N, of the problem's type, accumulating in fp32."""
     p = PLANS[name]
@@ -158,12 +263,14 @@ def test_wgmma_has_the_planned_shape(name):
     kind = {"bf16": "bf16", "fp16": "f16"}[p.config.a.dtype.value]
     assert found == {(f"m64n{p.config.tile[1]}k16", "f32", kind, kind)}
     passes = p.config.passes * p.config.tile[2] // 16
-    assert resources_of(p.steps[-1]).instructions["wgmma"] % passes == 0
+    assert gemm_resources(p).instructions["wgmma"] % passes == 0
 
 
 def test_a_kernel_that_the_dsl_refuses_is_reported():
     """A config no planner makes fails with the family, the compiler's last lines and the config."""
     config = plan(GemmSpec(tile=SMALL), problem(**ALIGNED)).config
     broken = dataclasses.replace(config, tile=(128, 60, 64))
-    with pytest.raises(CompileError, match=r"(?s)^warp_specialized kernel does not compile: .*config: KernelConfig"):
+    with pytest.raises(
+        CompileError, match=r"(?s)^warp_specialized kernel does not compile: .*config: KernelConfig"
+    ):
         compile_config(broken)
