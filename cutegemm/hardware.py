@@ -45,8 +45,6 @@ class Device:
     clusters: tuple[tuple[int, int], ...]  # (CTAs per cluster, clusters resident at once with one CTA an SM)
     dram_gbs: float  # GB/s, read plus write
     l2_bytes: int  # bytes
-    mma_flops_per_cycle: int  # FLOP per SM and cycle, 16-bit inputs
-    clock_ghz: float  # sustained SM clock under a large GEMM
 
     def resident_clusters(self, size: int) -> int:
         """Clusters of `size` CTAs that the GPU holds at once (one CTA an SM).
@@ -63,6 +61,4 @@ H200 = Device(
     clusters=((1, 132), (2, 66), (4, 30), (8, 15)),  # measured with cudaOccupancyMaxActiveClusters
     dram_gbs=4_260.0,  # measured, device-to-device copy
     l2_bytes=50 * 2**20,  # CG
-    mma_flops_per_cycle=4_096,  # 989 TFLOP/s dense bf16 at 1.83 GHz over 132 SMs, H100/H200 datasheet
-    clock_ghz=1.5,  # measured under power cap at 8192^3
 )
