@@ -34,7 +34,10 @@ def launch_arguments(
             yield step.config, ((workspace + step.offset, places[step.operand]), finish_tail(step), stream)
         else:
             target = workspace + step.offset
-            yield step.config, ((addresses[step.operand] + step.source_offset, target), *relayout_tail(step), stream)
+            yield (
+                step.config,
+                ((addresses[step.operand] + step.source_offset, target), *relayout_tail(step), stream),
+            )
             if step.source_offset == 0:  # a gated b's other half lies behind
                 places[step.operand] = target
 
@@ -59,7 +62,12 @@ def gemm_tail(plan: KernelPlan) -> tuple:
     read = [inputs[name] for name in graph.tensors]
     shape = (problem.m, b.cols, problem.k, problem.batch, a.batch, b.batch, *(x.batch for x in read))
     transposed = (b.strides[1], b.strides[0], b.strides[2])  # the kernel sees B as N x K
-    triples = [a.strides, transposed, *(x.strides for x in read), *(outputs[x.name].strides for x in graph.stores)]
+    triples = [
+        a.strides,
+        transposed,
+        *(x.strides for x in read),
+        *(outputs[x.name].strides for x in graph.stores),
+    ]
     gate = () if plan.gate is None else (plan.gate,)
     strides = (*(x for triple in triples for x in triple), *gate)
     return shape, strides, (plan.raster[1], plan.clusters, *plan.parts)

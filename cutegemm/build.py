@@ -165,10 +165,7 @@ class Gemm:
             HardwareError: the tensors' device is not a Hopper GPU.
         """
         if not self._plain:
-            if c is not None or alpha != 1.0 or beta is not None:
-                named |= {k: v for k, v in (("c", c), ("alpha", alpha), ("beta", beta)) if v is not None}
-                if alpha == 1.0 and "alpha" not in self.spec.epilogue.numbers:
-                    del named["alpha"]
+            named |= fused.blas_names(self.spec.epilogue, c, alpha, beta)
             return self._run_fused(a, b, named, out, backend, workspace)
         if named:
             name = next(iter(named))
@@ -196,7 +193,9 @@ class Gemm:
         numbers = (float(alpha), 1.0 if beta is None else float(beta))
         return prepared((a, b, c, out), (pa, pb, pc, pd), numbers, workspace)
 
-    def _prepare_plain(self, key: tuple | None, given: tuple, beta: float | None, backend: str | None) -> Callable:
+    def _prepare_plain(
+        self, key: tuple | None, given: tuple, beta: float | None, backend: str | None
+    ) -> Callable:
         """Validate a plain call of a new kind and keep what every call of that kind needs."""
         from cutegemm.run import Request, prepare  # imports torch
 
@@ -207,7 +206,9 @@ class Gemm:
         request = Request(a, b, {} if c is None else {"c": c}, outs)
         graph = linear_combination(c is not None)
         if c is not None and beta == 0:
-            tensors.validate(a, b, graph, request.inputs, outs, None)  # c is not read, but must be a legal one
+            tensors.validate(
+                a, b, graph, request.inputs, outs, None
+            )  # c is not read, but must be a legal one
             request, graph = Request(a, b, {}, outs), linear_combination(False)
         prepared = prepare(self.spec, graph, request, backend)
         return self._keep(key, prepared, given)

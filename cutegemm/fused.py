@@ -23,7 +23,9 @@ def split_inputs(graph: Graph, named: Mapping[str, Any]) -> tuple[dict[str, Any]
         if name not in wanted:
             near = difflib.get_close_matches(name, wanted, 1)
             listed = ", ".join(wanted) or "nothing"
-            raise field_error(InputError, name, "...", f"the epilogue reads {listed}", near[0] if near else None)
+            raise field_error(
+                InputError, name, "...", f"the epilogue reads {listed}", near[0] if near else None
+            )
     for name, kind in wanted.items():
         if named.get(name) is None:
             article = "an" if kind == "integer" else "a"
@@ -37,6 +39,16 @@ def split_inputs(graph: Graph, named: Mapping[str, Any]) -> tuple[dict[str, Any]
         else:
             values.append(_number(name, kind, value))
     return inputs, tuple(values)
+
+
+def blas_names(graph: Graph, c: Any, alpha: float, beta: float | None) -> dict[str, Any]:
+    """`run`'s arguments c, alpha and beta, by name, as far as the epilogue reads them or the caller gave them."""
+    given = {} if c is None else {"c": c}
+    if beta is not None:
+        given["beta"] = beta
+    if alpha != 1.0 or "alpha" in graph.numbers:
+        given["alpha"] = alpha
+    return given
 
 
 def _number(name: str, kind: str, value: Any) -> float:
@@ -62,8 +74,14 @@ def outputs_given(graph: Graph, out: Any) -> dict[str, Any]:
     for name in outs:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
-            raise field_error(InputError, "out", name, f"the epilogue's outputs are {', '.join(names)}", near[0] if near else None)
+            raise field_error(
+                InputError,
+                "out",
+                name,
+                f"the epilogue's outputs are {', '.join(names)}",
+                near[0] if near else None,
+            )
     return {name: tensor for name, tensor in outs.items() if tensor is not None}
 
 
-__all__ = ["outputs_given", "split_inputs"]
+__all__ = ["blas_names", "outputs_given", "split_inputs"]

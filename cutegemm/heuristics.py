@@ -27,7 +27,9 @@ STORE_BYTES_PER_NS = 40.0  # per SM: the epilogue, which the mainloop does not h
 LAUNCH_NS = 2_500.0  # per kernel
 TURN_NS = 100.0  # per tile of a pingpong kernel: one mainloop follows the other, the epilogue runs beside it
 TURN_DEEP = 0.01  # slowdown of its mainloop for every doubling of K beyond 4096, where epilogues are rare
-INPUT_PIECE_NS = 300.0  # per piece of the epilogue that waits for matrix inputs, which a pingpong kernel may hide
+INPUT_PIECE_NS = (
+    300.0  # per piece of the epilogue that waits for matrix inputs, which a pingpong kernel may hide
+)
 
 RELAYOUT_NS = 4_800.0  # per re-layout launch, beside its bytes
 GATHER_NS = 0.58  # per element that a producer warpgroup gathers into a stage

@@ -84,7 +84,9 @@ def _check_epilogue(epilogue: Graph, problem: Problem) -> None:
             rule = f"the epilogue's {what} are {', '.join(sorted(wanted)) or 'none'}"
             raise field_error(PlanError, what, listed, rule)
     if epilogue.gated and problem.n % 2:
-        raise field_error(PlanError, "n", problem.n, "a gated pair needs an even number of columns", problem.n - 1)
+        raise field_error(
+            PlanError, "n", problem.n, "a gated pair needs an even number of columns", problem.n - 1
+        )
     width = columns(epilogue, problem.n)
     shapes = {"matrix": (problem.m, width), "row": (1, width), "col": (problem.m, 1)}
     kinds = epilogue.tensors | {x.name: "matrix" for x in epilogue.stores}
@@ -165,7 +167,10 @@ def vector_elements(x: Operand, widths: tuple[int, ...], gate: int | None = None
     extent, leading = (x.cols, x.strides[0]) if x.unit_col else (x.rows, x.strides[1])
     batch = x.strides[2] if x.batch > 1 else 0
     for width in widths:
-        if all(v % width == 0 for v in (extent, leading, batch, gate or 0)) and x.align % (width * x.dtype.bytes) == 0:
+        if (
+            all(v % width == 0 for v in (extent, leading, batch, gate or 0))
+            and x.align % (width * x.dtype.bytes) == 0
+        ):
             return width
     return 1
 

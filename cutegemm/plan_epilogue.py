@@ -91,8 +91,12 @@ def _input_stages(spec: GemmSpec, config: KernelConfig) -> int:
     ring = min(math.ceil(RING_BYTES / budget.stage_bytes(config)), MAX_RING_STAGES)
     wanted = ring if spec.stages == AUTO else spec.stages
     for count in legal:
-        late = config.pingpong and count * each > STAGING_BYTES  # the other's mainloop hides what is fetched late
-        room = budget.smem_bytes(dataclasses.replace(config, input_stages=count, stages=wanted)) <= hw.SMEM_BYTES
+        late = (
+            config.pingpong and count * each > STAGING_BYTES
+        )  # the other's mainloop hides what is fetched late
+        room = (
+            budget.smem_bytes(dataclasses.replace(config, input_stages=count, stages=wanted)) <= hw.SMEM_BYTES
+        )
         if room and not late:
             return count
     return 1
@@ -105,7 +109,9 @@ def _staging_buffers(spec: GemmSpec, config: KernelConfig) -> int:
     """
     if spec.epilogue_stages != AUTO:
         if spec.epilogue_stages > config.pieces:
-            rule = f"a warpgroup stores {config.pieces} pieces a tile; more buffers than that are never filled"
+            rule = (
+                f"a warpgroup stores {config.pieces} pieces a tile; more buffers than that are never filled"
+            )
             raise field_error(PlanError, "epilogue_stages", spec.epilogue_stages, rule, config.pieces)
         return spec.epilogue_stages
     if not config.pingpong and any(x.load == "tma" for x in config.inputs):

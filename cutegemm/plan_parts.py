@@ -11,7 +11,6 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.problem import Operand, Problem
 
-
 WORKSPACE_ALIGN = 256  # bytes: alignment of torch's allocations, enough for TMA
 
 
@@ -32,7 +31,9 @@ def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ..
     """
     operands = dict(problem.inputs)
     return tuple(
-        direct(operands[name], "m", "n") if kind == "matrix" else MatrixConfig(dtype=operands[name].dtype, major="strided")
+        direct(operands[name], "m", "n")
+        if kind == "matrix"
+        else MatrixConfig(dtype=operands[name].dtype, major="strided")
         for name, kind in epilogue.tensors.items()
     )
 
@@ -44,7 +45,9 @@ def gated_half(b: Operand, epilogue: Graph) -> tuple[Operand, int | None]:
     row, col, batch = b.strides
     half = b.cols // 2
     step, gate = (col, half * col) if epilogue.gated == "halves" else (2 * col, col)
-    align = b.align if gate * b.dtype.bytes % hw.TMA_ALIGN == 0 else b.dtype.bytes  # TMA adds the gate to the base
+    align = (
+        b.align if gate * b.dtype.bytes % hw.TMA_ALIGN == 0 else b.dtype.bytes
+    )  # TMA adds the gate to the base
     return dataclasses.replace(b, cols=half, strides=(row, step, batch), align=align), gate
 
 

@@ -24,7 +24,9 @@ class Reductions:
     workspace_bytes: int
 
 
-def plan_reductions(config: GemmConfig, problem: Problem, tiles: tuple[int, int, int], start: int) -> Reductions:
+def plan_reductions(
+    config: GemmConfig, problem: Problem, tiles: tuple[int, int, int], start: int
+) -> Reductions:
     """Plan the reductions of a launch.
 
     Args:

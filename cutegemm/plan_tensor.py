@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 from cutegemm import budget, heuristics, plan_epilogue
 from cutegemm import hardware as hw
@@ -24,7 +25,19 @@ MAX_ACCUMULATORS = {
     "warp_specialized": {1: 144, 2: 128, 3: 96},
     "multistage": {1: 160, 2: 160, 3: 128},
 }
-PINGPONG_ACCUMULATORS = {False: 192, True: 128}  # by whether the producer gathers, which leaves fewer registers
+PINGPONG_ACCUMULATORS = {
+    False: 192,
+    True: 128,
+}  # by whether the producer gathers, which leaves fewer registers
+
+
+class Roles(NamedTuple):
+    """What decides how many accumulators a thread may hold."""
+
+    family: str
+    pingpong: bool
+    gathers: bool
+    gates: int  # accumulator columns per output column
 
 
 def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.Device) -> KernelPlan:
@@ -61,8 +74,9 @@ def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.De
     return KernelPlan(
         spec=spec, problem=problem, steps=(*steps, Step(GEMM, config), *reductions.steps), tiles=tiles,
         views=(views["a"], views["b"]), gate=gate, parts=reductions.parts, partials=reductions.partials,
-        clusters=clusters, waves=waves, raster=raster, smem=budget.shared_memory(config), smem_bytes=budget.smem_bytes(config),
-        barriers=budget.barriers(config), accumulators=accumulators(tile, config.team), registers=config.registers,
+        clusters=clusters, waves=waves, raster=raster, smem=budget.shared_memory(config),
+        smem_bytes=budget.smem_bytes(config), barriers=budget.barriers(config), registers=config.registers,
+        accumulators=accumulators(tile, config.team),
         boxes=budget.boxes(config), store_conflicts=budget.store_conflicts(config),
         workspace_bytes=reductions.workspace_bytes, reasons=tuple(reasons),
     )  # fmt: skip
@@ -112,7 +126,9 @@ def _relayouts(
         for half in halves:
             config = RelayoutConfig(dtype=source.dtype, unit=unit)
             start = half * source.dtype.bytes
-            steps.append(Step(f"relayout {name}", config, name, source, target, source_offset=start, offset=offset))
+            steps.append(
+                Step(f"relayout {name}", config, name, source, target, source_offset=start, offset=offset)
+            )
             offset += round_up(size, WORKSPACE_ALIGN)
         if len(halves) == 2:
             gate = round_up(size, WORKSPACE_ALIGN) // source.dtype.bytes
@@ -145,7 +161,7 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
             rule = f"each half of a gated tile must be a multiple of {TILE_N_STEP} columns"
             raise field_error(PlanError, "tile.n", tile[1], rule, round_up(tile[1], TILE_N_STEP * gates))
         cluster = spec.cluster if spec.cluster != AUTO else (1, 1)
-        return tile, cluster, _consumers(spec, tile, family, turns, gathers), turns
+        return tile, cluster, _consumers(spec, tile, Roles(family, turns, gathers, gates)), turns
     for choice in heuristics.rank_tiles(problem, device, gates):
         cluster = choice.cluster if spec.cluster == AUTO else spec.cluster
         if (family == "multistage" or gathers) and cluster != (1, 1):
@@ -155,10 +171,12 @@ def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], 
         shared = spec.consumers != AUTO and not choice.pingpong
         if shared and choice.tile[0] % (hw.WGMMA_M * spec.consumers):
             continue
-        if choice.pingpong != (spec.schedule == "pingpong") and not _may_take_turns(spec, choice.pingpong, gathers):
+        if choice.pingpong != (spec.schedule == "pingpong") and not _may_take_turns(
+            spec, choice.pingpong, gathers
+        ):
             continue
         try:
-            consumers = _consumers(spec, choice.tile, family, choice.pingpong, gathers)
+            consumers = _consumers(spec, choice.tile, Roles(family, choice.pingpong, gathers, gates))
             _check_tile_fits(spec, problem, choice.tile, gates)
         except PlanError:
             continue
@@ -185,7 +203,7 @@ def _no_candidate(spec: GemmSpec, problem: Problem, family: str, gates: int) -> 
         for n in heuristics.WIDTHS:
             tile = (hw.WGMMA_M * consumers, n, k)
             try:
-                _consumers(spec, tile, family, spec.schedule == "pingpong", True)
+                _consumers(spec, tile, Roles(family, spec.schedule == "pingpong", True, gates))
                 _check_tile_fits(spec, problem, tile, gates)
             except PlanError:
                 continue
@@ -223,39 +241,26 @@ def _check_multicast(
             raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
 
 
-def _consumers(spec: GemmSpec, tile: tuple[int, int, int], family: str, pingpong: bool, gathers: bool) -> int:
-    """Warpgroups that share the tile; refuses accumulators that do not fit their registers."""
+def _consumers(spec: GemmSpec, tile: tuple[int, int, int], roles: Roles) -> int:
+    """Warpgroups that compute; refuses accumulators that do not fit their registers."""
     blocks = tile[0] // hw.WGMMA_M
-    if pingpong:
-        return _pingpong_consumers(tile, PINGPONG_ACCUMULATORS[gathers])
-    if spec.consumers != AUTO:
-        chosen = spec.consumers
+    if roles.pingpong:
+        chosen, team, most = PINGPONG_CONSUMERS, 1, PINGPONG_ACCUMULATORS[roles.gathers]
     else:
-        chosen = next((c for c in (2, 3, 1) if blocks % c == 0), 1)
-    limit = MAX_ACCUMULATORS[family][chosen]
-    if accumulators(tile, chosen) > limit:
-        rule = (f"{chosen} consumer warpgroups hold {accumulators(tile, chosen)} accumulators per thread, "
-                f"more than {limit}")  # fmt: skip
-        columns = limit * 2 * chosen // blocks // TILE_N_STEP * TILE_N_STEP
+        fitting = next((c for c in (2, 3, 1) if blocks % c == 0), 1)
+        chosen = team = fitting if spec.consumers == AUTO else spec.consumers
+        most = MAX_ACCUMULATORS[roles.family][chosen]
+    held = accumulators(tile, team)
+    if held > most:
+        who = "a warpgroup of a pingpong kernel holds" if roles.pingpong else f"{chosen} consumer warpgroups hold"
+        rule = f"{who} {held} accumulators per thread, more than {most}"
+        step = TILE_N_STEP * roles.gates
+        columns = most * 2 * team // blocks // step * step
         if columns == 0:
-            rows = hw.WGMMA_M * chosen
-            raise field_error(
-                PlanError, "tile.m", tile[0], rule, limit * 2 * chosen // tile[1] // chosen * rows
-            )
+            rows = most * 2 * team // tile[1] // team * hw.WGMMA_M * team
+            raise field_error(PlanError, "tile.m", tile[0], rule, max(rows, hw.WGMMA_M * team))
         raise field_error(PlanError, "tile.n", tile[1], rule, columns)
     return chosen
-
-
-def _pingpong_consumers(tile: tuple[int, int, int], most: int) -> int:
-    """Two warpgroups, each of which holds a whole tile: at most `most` accumulators per thread."""
-    held = accumulators(tile, 1)
-    if held > most:
-        rule = f"a warpgroup of a pingpong kernel holds {held} accumulators per thread, more than {most}"
-        columns = most * hw.WARPGROUP // tile[0] // TILE_N_STEP * TILE_N_STEP
-        if columns == 0:
-            raise field_error(PlanError, "tile.m", tile[0], rule, hw.WGMMA_M)
-        raise field_error(PlanError, "tile.n", tile[1], rule, columns)
-    return PINGPONG_CONSUMERS
 
 
 def accumulators(tile: tuple[int, int, int], consumers: int) -> int:

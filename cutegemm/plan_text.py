@@ -66,7 +66,11 @@ def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     graph = config.epilogue
     lines = []
     for name, x in config.input_of.items():
-        how = f"by TMA, {config.input_stages} of {config.pieces} pieces ahead" if x.load == "tma" else "by loads"
+        how = (
+            f"by TMA, {config.input_stages} of {config.pieces} pieces ahead"
+            if x.load == "tma"
+            else "by loads"
+        )
         kind = graph.tensors[name]
         how = how if kind == "matrix" else "once per tile"
         size = dict(plan.problem.inputs)[name].bytes

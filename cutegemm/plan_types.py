@@ -12,7 +12,6 @@ from cutegemm.dtypes import DType
 from cutegemm.problem import Operand, Problem
 from cutegemm.spec import GemmSpec
 
-
 GEMM = "gemm"  # name of the step that multiplies
 
 

@@ -150,7 +150,7 @@ class _Launcher:
         return TORCH_DTYPE[self.shapes.wanted[0].dtype]
 
     def _pairs(self, graph: Graph, given: dict) -> list[tuple]:
-        """(output, its bytes, other tensor, its bytes, whether they may be the same) by place, to check at every call."""
+        """By place: (output, its bytes, other tensor, its bytes, whether they may be one); checked at every call."""
         pairs, kinds = [], graph.tensors
         names = self.at.names
         for i in range(self.at.first_out, self.at.end_out):

@@ -24,7 +24,9 @@ class Wanted:
     name: str
     shape: tuple[int, ...]
     dtype: DType
-    order: tuple[int, ...] | None = None  # of a new matrix's axes in memory, outermost first; None is row-major
+    order: tuple[int, ...] | None = (
+        None  # of a new matrix's axes in memory, outermost first; None is row-major
+    )
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,9 @@ def validate(
         if given is not None:
             _check_out(x, given, (*lead, m, n))
             kind = as_dtype(given.dtype)
-        operand = _operand(given, batch) if given is not None else _contiguous(m, n, batch, kind, x.major == "m")
+        operand = (
+            _operand(given, batch) if given is not None else _contiguous(m, n, batch, kind, x.major == "m")
+        )
         stored.append((x.name, operand))
         wanted.append(Wanted(x.name, (*lead, m, n), kind, order))
     for x in graph.reductions:
@@ -157,7 +161,8 @@ def _check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: set[st
         what = " (matrix, or batch of them)" if ranks == (2, 3) else ""
         raise InputError(f"{name}.shape={tuple(tensor.shape)}: must have {many} dimensions{what}")
     if str(tensor.dtype) not in dtypes:
-        known = [x for x in ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2") if f"torch.{x}" in dtypes]
+        names = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+        known = [x for x in names if f"torch.{x}" in dtypes]
         listed = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
         raise InputError(f"{name}.dtype={tensor.dtype}: must be {listed}")
     if tensor.layout is not torch.strided:

@@ -50,7 +50,9 @@ class Epilogue:
                 self.loads.fetch(role, self._piece(role, tile, number))
         return self.vectors.ahead(role, tile)
 
-    def finish(self, acc: cute.Tensor, role: Role, tile: Any, ahead: tuple[list, list], state: tuple) -> tuple:
+    def finish(
+        self, acc: cute.Tensor, role: Role, tile: Any, ahead: tuple[list, list], state: tuple
+    ) -> tuple:
         """After a tile's mainloop: everything that leaves it. Returns the state for the next tile.
 
         Args:
@@ -140,7 +142,9 @@ class _Sums:
                 if axis == 0:
                     self._put_column(partials, piece, key, state)
                 elif axis == 1:
-                    self.rows[i][piece.index[0], key] = self._with(i, self.rows[i].get((piece.index[0], key)), state)
+                    self.rows[i][piece.index[0], key] = self._with(
+                        i, self.rows[i].get((piece.index[0], key)), state
+                    )
                 else:
                     self.whole[i] = self._with(i, self.whole[i], state)
 
@@ -170,10 +174,16 @@ class _Sums:
             for (a_pass, key), state in self.rows[i].items():
                 state = reduce.across_lanes(kind, state, (1, 2))
                 row = Piece.of(self.config, self.role, tile, (a_pass, 0)).row(key)
-                inside = cutlass.Boolean(row < shape[0]) & cutlass.Boolean(tile[1] * self.config.columns < shape[1])
+                inside = cutlass.Boolean(row < shape[0]) & cutlass.Boolean(
+                    tile[1] * self.config.columns < shape[1]
+                )
                 partials.put(state, tile[1], tile[2], row, cutlass.Boolean(lane % 4 == 0) & inside)
             if axis is None:
                 state = reduce.across_lanes(kind, self.whole[i], (1, 2, 4, 8, 16))
                 warps = self.config.team * 4
-                part = (tile[0] * self.epilogue.tiles_n + tile[1]) * warps + self.role.band * 4 + thread // hw.WARP
+                part = (
+                    (tile[0] * self.epilogue.tiles_n + tile[1]) * warps
+                    + self.role.band * 4
+                    + thread // hw.WARP
+                )
                 partials.put(state, part, tile[2], 0, cutlass.Boolean(lane == 0))

@@ -45,7 +45,11 @@ def launch_operands(config: KernelConfig, addresses: Any, shape: Any, strides: A
         atom_a, mA = ops.load_atom(mA, part, (block_m, block_k), config.cluster[1])
     if config.b.load == "tma":
         layout = ops.operand_layout(config.b, block_n, block_k, config.stages, config.swizzle[1])
-        part = cute.slice_(layout, (None, None, 0)) if config.gates == 1 else ops.half_of(layout, block_n, block_k)
+        part = (
+            cute.slice_(layout, (None, None, 0))
+            if config.gates == 1
+            else ops.half_of(layout, block_n, block_k)
+        )
         atom_b, mB = ops.load_atom(mB, part, (config.columns, block_k), config.cluster[0])
     box = (hw.WGMMA_M, config.epi_n)
     input_atoms, output_atoms = [None] * len(inputs), [None] * len(outputs)
@@ -152,7 +156,9 @@ class Frame:
     @cute.jit
     def load(self, tile_m: Any, tile_n: Any, k_tile: Any, batch: Any, stage: Any, thread: Any):
         """Fill one empty stage with both operands' tiles and arrive on its full barrier."""
-        work = tuple((x, tile) for loads, tile in ((self.loads_a, tile_m), (self.loads_b, tile_n)) for x in loads)
+        work = tuple(
+            (x, tile) for loads, tile in ((self.loads_a, tile_m), (self.loads_b, tile_n)) for x in loads
+        )
         if thread // hw.WARP == 0:
             if cutlass.const_expr(self.tx_bytes > 0):
                 self.ring.expect(stage, self.tx_bytes)

@@ -39,7 +39,12 @@ class Addresses:
     def of(config: GemmConfig, addresses: Any) -> Addresses:
         """Split the flat tuple."""
         found, rest = [], list(addresses)[2:]
-        for count in (len(config.inputs), len(config.outputs), len(config.epilogue.reductions), len(config.device_scalars)):
+        for count in (
+            len(config.inputs),
+            len(config.outputs),
+            len(config.epilogue.reductions),
+            len(config.device_scalars),
+        ):
             found.append(tuple(rest[:count]))
             rest = rest[count:]
         return Addresses(addresses[0], addresses[1], *found)
@@ -65,7 +70,9 @@ class Strides:
         return Strides(triples[0], triples[1], gate, tuple(triples[2:inputs]), tuple(triples[inputs:]))
 
 
-def vector_tensor(matrix: MatrixConfig, address: Any, extent: Any, strides: Any, batch: Any, kind: str) -> cute.Tensor:
+def vector_tensor(
+    matrix: MatrixConfig, address: Any, extent: Any, strides: Any, batch: Any, kind: str
+) -> cute.Tensor:
     """A row or column input as (m, n, l), with stride 0 along what it is the same for."""
     step = strides[1] if kind == "row" else strides[0]
     ptr = cute.make_ptr(
@@ -84,7 +91,9 @@ def input_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, sh
             extent = (shape[0], shape[1], batch)
             found.append(ops.global_tensor(matrix, addresses.inputs[i], extent, strides.inputs[i], "mn"))
         else:
-            found.append(vector_tensor(matrix, addresses.inputs[i], shape[:2], strides.inputs[i], batch, kind))
+            found.append(
+                vector_tensor(matrix, addresses.inputs[i], shape[:2], strides.inputs[i], batch, kind)
+            )
     return tuple(found)
 
 

@@ -67,7 +67,9 @@ def operand_layout(
     return cute.tile_to_shape(atom, (rows, depth, stages), order=(0, 1, 2) if k_major else (1, 0, 2))
 
 
-def piece_layout(config: KernelConfig, matrix: MatrixConfig | OutputConfig, stages: int) -> cute.ComposedLayout:
+def piece_layout(
+    config: KernelConfig, matrix: MatrixConfig | OutputConfig, stages: int
+) -> cute.ComposedLayout:
     """The epilogue's buffers of one matrix: (WGMMA_M, EPI_N, CONSUMERS * STAGE), one slice per warpgroup and stage."""
     row_major = matrix.major != "m"
     swizzle = piece_swizzle(config, matrix)

@@ -84,7 +84,9 @@ class PieceLoads:
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(self.full + buffer, self.piece_bytes)
             for load in self.loads.values():
-                source = load.tXgX[None, piece.block, piece.column, cutlass.min(piece.batch, load.batches - 1)]
+                source = load.tXgX[
+                    None, piece.block, piece.column, cutlass.min(piece.batch, load.batches - 1)
+                ]
                 cute.copy(load.atom, source, load.tXsX[None, buffer], tma_bar_ptr=self.full + buffer)
 
     @property

@@ -94,7 +94,9 @@ def to_shared(config: KernelConfig, dtype: DType, major: str) -> cute.TiledCopy:
     """The copy of a piece from accumulator order to shared memory: stmatrix for 16-bit elements."""
     layout = _accumulator_copy(config, major)
     if dtype.bits != 16:
-        return cute.make_tiled_copy_S(cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), NUMERIC[dtype]), layout)
+        return cute.make_tiled_copy_S(
+            cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), NUMERIC[dtype]), layout
+        )
     atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(major == "m", 4), NUMERIC[dtype])
     return cute.make_tiled_copy_S(atom, layout)
 
@@ -103,7 +105,9 @@ def from_shared(config: KernelConfig, dtype: DType, major: str) -> cute.TiledCop
     """The copy of a piece from shared memory to accumulator order: ldmatrix for 16-bit elements."""
     layout = _accumulator_copy(config, major)
     if dtype.bits != 16:
-        return cute.make_tiled_copy_S(cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), NUMERIC[dtype]), layout)
+        return cute.make_tiled_copy_S(
+            cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), NUMERIC[dtype]), layout
+        )
     atom = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(major == "m", 4), NUMERIC[dtype])
     return cute.make_tiled_copy_S(atom, layout)
 

@@ -51,7 +51,9 @@ def fold(kind: str, values: list[Any], inside: list[Any]) -> State:
         return _tree([(x,) for x in kept], COMBINE[kind])
     (top,) = _tree([(x,) for x in kept], _maximum)
     none = cutlass.Float32(0.0)
-    terms = [(functions.where(ok, _exp_difference(x, top), none),) for x, ok in zip(kept, inside, strict=True)]
+    terms = [
+        (functions.where(ok, _exp_difference(x, top), none),) for x, ok in zip(kept, inside, strict=True)
+    ]
     return top, _tree(terms, COMBINE["sum"])[0]
 
 

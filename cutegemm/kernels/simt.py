@@ -25,8 +25,8 @@ from cutegemm.config import SIMT_LANES as LANES
 from cutegemm.config import SimtConfig
 from cutegemm.errors import CompileError, field_error
 from cutegemm.kernels import launch, reduce, scheduler
-from cutegemm.kernels.fusion import bind
 from cutegemm.kernels import operands as ops
+from cutegemm.kernels.fusion import bind
 from cutegemm.kernels.operands import NUMERIC
 from cutegemm.kernels.simt_epilogue import SimtEpilogue
 from cutegemm.kernels.simt_tile import GROUP, TileLoad, TileShape

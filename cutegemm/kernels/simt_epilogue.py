@@ -77,7 +77,9 @@ class SimtEpilogue:
 
 
 @cute.jit
-def _store_group(mD: cute.Tensor, values: cutlass.Constexpr, coords: Any, together: cutlass.Constexpr) -> None:
+def _store_group(
+    mD: cute.Tensor, values: cutlass.Constexpr, coords: Any, together: cutlass.Constexpr
+) -> None:
     """Four neighbours to one output, in one access where they are known to be aligned."""
     rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
     for x in cutlass.range_constexpr(GROUP):
@@ -140,4 +142,6 @@ class _Sums:
                 else:
                     column = origin[1] + cols[where[0]] + where[1]
                     first = cutlass.Boolean(lane % 2 + lane // 8 * 2 == 0)
-                    partials.put(state, part_m, tile[2], column, first & in_m & cutlass.Boolean(column < shape[1]))
+                    partials.put(
+                        state, part_m, tile[2], column, first & in_m & cutlass.Boolean(column < shape[1])
+                    )

@@ -38,7 +38,9 @@ class Output:
     shape: Any  # (m, n)
 
     @staticmethod
-    def create(config: KernelConfig, matrix: OutputConfig, atom: Any, mD: Any, shape: Any, smem: Any) -> Output:
+    def create(
+        config: KernelConfig, matrix: OutputConfig, atom: Any, mD: Any, shape: Any, smem: Any
+    ) -> Output:
         """Allocate staging buffers and, for TMA, partition the matrix into pieces."""
         if matrix.store == "direct":
             return Output(config, matrix, mD, None, None, None, None, shape)
@@ -46,7 +48,9 @@ class Output:
         sD = smem.allocate_tensor(ops.NUMERIC[matrix.dtype], layout.outer, hw.SMEM_ALIGN, layout.inner)
         if matrix.store == "staged":
             return Output(config, matrix, mD, None, None, sD, None, shape)
-        gD = cute.local_tile(mD, (hw.WGMMA_M, config.epi_n), (None, None, None))  # (WGMMA_M, EPI_N, m/, n/, l)
+        gD = cute.local_tile(
+            mD, (hw.WGMMA_M, config.epi_n), (None, None, None)
+        )  # (WGMMA_M, EPI_N, m/, n/, l)
         tDsD, tDgD = cpasync.tma_partition(
             atom, 0, cute.make_layout(1), cute.group_modes(sD, 0, 2), cute.group_modes(gD, 0, 2)
         )
@@ -111,7 +115,9 @@ def _wait_for_buffer(stages: cutlass.Constexpr, thread: Any) -> None:
 def _fill_buffer(output: Output, piece: Piece, rD: cute.Tensor, buffer: Any) -> None:
     """Write one piece to its staging buffer."""
     copy = to_shared(output.config, output.matrix.dtype, output.matrix.major)
-    tRsD = copy.get_slice(piece.role.thread).partition_D(output.sD)  # (COPY, 1, COPY_N, CONSUMERS * EPI_STAGE)
+    tRsD = copy.get_slice(piece.role.thread).partition_D(
+        output.sD
+    )  # (COPY, 1, COPY_N, CONSUMERS * EPI_STAGE)
     shape = cute.shape(tRsD)[:3]
     cute.copy(copy, cute.make_tensor(rD.iterator, cute.make_layout(shape)), tRsD[None, None, None, buffer])
 

@@ -116,6 +116,7 @@ def test_random_graphs(graph, schedule, shape):
 
 @epi.define
 def everything(acc, *, bias: epi.Row, scale: epi.Col, residual: epi.Matrix, factor: epi.Scalar):
+    """Every kind of input and output."""
     h = epi.tanh(acc * factor + bias) * scale
     return epi.Output(
         d=h + residual, pre=epi.Store(h, dtype="fp32", major="m"), low=epi.Store(h, dtype="fp8"), top=epi.AbsMax(h),
@@ -178,6 +179,7 @@ def test_not_a_number_and_infinity_pass_through(backend):
 
 @epi.define
 def mask(acc, *, seed: epi.Integer, offset: epi.Integer):
+    """The random numbers themselves."""
     return acc * 0.0 + epi.random(seed, offset)
 
 
