@@ -16,6 +16,7 @@ from cutegemm.emulator.group import Group
 from cutegemm.emulator.memory import Fault, Region
 from cutegemm.emulator.program import RANK_SHIFT, SHARED_BASE
 
+SLOW = 0.05  # chance that a warp of a slow CTA gets a turn in a round
 SPLIT = -3  # a branch has parted the group; its parts go on in its place
 
 
@@ -34,6 +35,7 @@ class CTA:
         self.barriers: dict[int, NamedBarrier] = {}
         self.mbarriers: dict[int, object] = {}
         self.live_warps = device.warps
+        self.pace = SLOW if device.policy == "random" and device.rng.random() < 1 / 3 else 1.0
         self.special = device.special_of(cluster, index, rank)
         self.groups: list[Group] = []
 
