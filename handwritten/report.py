@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder as a table, a chart and the README's rows; measured columns only where there are measurements."""
+"""The ladder as a terminal table and as charts; measured columns only where there are measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from handwritten.registry import Stage, stages
 # Ridge points: datasheet peak over datasheet memory bandwidth of an H200 SXM, in FLOP/byte.
 MEMORY_TBS = 4.8
 PEAK_TFLOPS = {"fp32": 67.0, "bf16": 989.0, "fp16": 989.0}
-MARKERS = ("<!-- results: begin -->", "<!-- results: end -->")
 
 Row = dict[str, Any]
 
@@ -26,7 +25,7 @@ class Line:
     stage: Stage
     dtype: str
     row: Row | None
-    before: Row | None  # the measured row of the stage before it in the same dtype
+    before: Row | None  # the fastest measured row of the last rung before it, in the same dtype
 
     def cells(self) -> list[str]:
         """Return the line's cells, in the order of `HEAD`."""
@@ -68,15 +67,17 @@ def lines(rows: list[Row], dtypes: tuple[str, ...] = ("fp32", "bf16")) -> list[L
     """Return a line for each stage in its first dtype among `dtypes`; rows are of one problem per dtype."""
     measured = {(row["dtype"], row["contender"]): row for row in rows}
     found: list[Line] = []
-    before: dict[str, Row] = {}
+    rungs: dict[str, dict[int, Row]] = {}  # dtype -> number of the rung -> its fastest row
     for stage in stages():
         dtype = next((dtype for dtype in dtypes if dtype in stage.dtypes), None)
         if dtype is None:
             continue
         row = measured.get((dtype, stage.key))
-        found.append(Line(stage, dtype, row, before.get(dtype)))
+        fastest = rungs.setdefault(dtype, {})
+        below = [number for number in fastest if number < stage.number]
+        found.append(Line(stage, dtype, row, fastest[max(below)] if below else None))
         if row is not None:
-            before[dtype] = row
+            fastest[stage.number] = min(row, fastest.get(stage.number, row), key=lambda each: each["us"])
     return found
 
 
@@ -101,34 +102,6 @@ def table(rows: list[Row], title: str, dtypes: tuple[str, ...]) -> Table:
 def of_size(rows: list[Row], m: int, n: int, k: int, beta: float = 0.0) -> list[Row]:
     """Return the rows of one problem."""
     return [row for row in rows if (row["m"], row["n"], row["k"], row["beta"]) == (m, n, k, beta)]
-
-
-def markdown(document: dict[str, Any], source: str) -> str:
-    """Return the README's tables: one per problem measured, named with the file the numbers come from."""
-    environment, rows = document["environment"], document["rows"]
-    problems = sorted(
-        {(row["dtype"], row["m"], row["n"], row["k"], row["beta"]) for row in rows}, reverse=True
-    )
-    parts = [
-        f"{environment['gpu']}, torch {environment['torch']}, {environment['date'][:10]}; from `{source}`."
-    ]
-    for dtype, m, n, k, beta in problems:
-        chosen = [row for row in of_size(rows, m, n, k, beta) if row["dtype"] == dtype]
-        parts.append(f"\n**{dtype} {m}×{n}×{k}, beta {beta:g}**\n")
-        parts.append("| contender | µs | TFLOP/s | of cuBLAS |\n|---|---|---|---|")
-        parts += [
-            f"| {row['contender']} | {row['us']:.1f} | {row['tflops']:.1f} | {row['ratio']:.1%} |"
-            for row in chosen
-        ]
-    return "\n".join(parts)
-
-
-def fill(text: str, body: str) -> str:
-    """Replace what stands between the markers."""
-    begin, end = MARKERS
-    head, _, rest = text.partition(begin)
-    _, _, tail = rest.partition(end)
-    return f"{head}{begin}\n{body}\n{end}{tail}"
 
 
 def plot(rows: list[Row], path: Path) -> None:
