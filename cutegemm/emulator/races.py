@@ -31,6 +31,7 @@ class Detector:
         self.findings: dict[tuple, Finding] = {}
         self.sync: dict[tuple[int, int], Known] = {}  # place of an atomic -> knowledge passed through it
         self.cell = cell_bytes(device.program)
+        self.sources = {ins.line: ins.source for block in device.program.blocks for ins in block.code}
         self.operands: dict[tuple, Where] = {}  # of wgmma, which reads the same stages over and over
 
     def warp(self, group) -> WarpTracker:
@@ -192,8 +193,8 @@ class Detector:
         if key in self.findings:
             return
         cell = where.cell(int(np.flatnonzero(before == previous)[0]))
-        text = (f"{new.what} by {new.who} at PTX line {new.line} "
-                f"and earlier {old.what} by {old.who} at PTX line {old.line}, "
+        text = (f"{new.what} by {new.who} at {self.line_text(new.line)} "
+                f"and earlier {old.what} by {old.who} at {self.line_text(old.line)}, "
                 f"{region.name}, offset {cell * self.cell:#x}")  # fmt: skip
         self.findings[key] = Finding(kind, text, (old.line, new.line))
 
@@ -203,7 +204,7 @@ class Detector:
         if key not in self.findings:
             cell = where.cell(0 if before is None else int(np.flatnonzero(before < 0)[0]))
             text = (
-                f"{new.what} by {new.who} at PTX line {new.line} of {region.name}, "
+                f"{new.what} by {new.who} at {self.line_text(new.line)} of {region.name}, "
                 f"offset {cell * self.cell:#x}, which nothing wrote"
             )
             self.findings[key] = Finding("uninitialised read", text, (0, new.line))
@@ -211,7 +212,9 @@ class Detector:
     def add(self, kind: str, text: str, line: int | None = None) -> None:
         """Report a defect that is not a pair of accesses."""
         line = self._line() if line is None else line
-        self.findings.setdefault((kind, line, text), Finding(kind, f"{text}, PTX line {line}", (0, line)))
+        self.findings.setdefault(
+            (kind, line, text), Finding(kind, f"{text}, {self.line_text(line)}", (0, line))
+        )
 
     def cluster_ended(self, cluster) -> None:
         """Every warp of a cluster has ended: its mbarriers may not still expect bytes."""
@@ -219,6 +222,11 @@ class Detector:
             for bar in cta.mbarriers.values():
                 if bar.tx:
                     self.add("leftover", f"{bar} when its CTA ended", 0)
+
+    def line_text(self, line: int) -> str:
+        """A PTX line, with the source line it comes from where debug information says so."""
+        source = self.sources.get(line)
+        return f"PTX line {line}" + (f" ({source[0].rsplit('/', 1)[-1]}:{source[1]})" if source else "")
 
     def _line(self) -> int:
         ins = self.device.current_instruction()

@@ -7,10 +7,11 @@ import functools
 
 import numpy as np
 import pytest
-from emulator_harness import HEADER, aligned, run
+from emulator_harness import HEADER, aligned, kernel_text, run
 from emulator_harness import unary_on_lanes as on_lanes
+from pipeline_kernel import compile_cuda
 
-from cutegemm.emulator import Module
+from cutegemm.emulator import Buffer, Launch, Module, launch
 from cutegemm.emulator.program import EMITTERS
 from cutegemm.errors import EmulatorError
 
@@ -144,6 +145,68 @@ def test_hints_to_the_hardware_change_nothing():
  add.u32 %r1, %r1, 1; discard.global.L2 [%rd0], 128; st.global.u32 [%rd0], %r1;
 """, [cell], races=True)  # fmt: skip
     assert cell[:2].tolist() == [6, 5] and not report.findings
+
+
+def test_special_registers_tell_where_a_thread_is():
+    """tid, ntid, ctaid, nctaid, laneid, warpid, lane masks; clocks never run backwards (10, special registers)."""
+    names = [
+        "tid.x",
+        "tid.y",
+        "ntid.x",
+        "ntid.y",
+        "ctaid.x",
+        "nctaid.x",
+        "laneid",
+        "warpid",
+        "lanemask_lt",
+        "lanemask_ge",
+    ]
+    out = aligned(2 * 64 * 12, np.uint32).reshape(2, 64, 12)
+    reads = " ".join(
+        f"mov.u32 %r{20 + i}, %{name}; st.global.u32 [%rd1+{4 * i}], %r{20 + i};"
+        for i, name in enumerate(names)
+    )
+    text = kernel_text(f"""
+ ld.param.u64 %rd0, [p0]; mov.u32 %r0, %tid.x; mov.u32 %r1, %tid.y; mov.u32 %r2, %ctaid.x; mad.lo.u32 %r3, %r1, 16, %r0;
+ mad.lo.u32 %r4, %r2, 64, %r3; mad.wide.u32 %rd1, %r4, 48, %rd0; {reads}
+ mov.u64 %rd2, %clock64; mov.u32 %r5, %clock; mov.u64 %rd3, %globaltimer; bra.uni NEXT;
+NEXT:
+ mov.u64 %rd4, %clock64; mov.u64 %rd5, %globaltimer; setp.ge.u64 %p0, %rd4, %rd2; setp.ge.and.u64 %p1, %rd5, %rd3, %p0;
+ selp.b32 %r6, 1, 0, %p1; st.global.u32 [%rd1+40], %r6;
+""")
+    what = Launch(grid=(2, 1, 1), block=(16, 4, 1), params=[out.ctypes.data.to_bytes(8, "little")],
+                  buffers=[Buffer(out.ctypes.data, out.nbytes)])  # fmt: skip
+    launch(text, what)
+    for cta in range(2):
+        for i in range(64):
+            lane = i % 32
+            want = [i % 16, i // 16, 16, 4, cta, 2, lane, i // 32, (1 << lane) - 1, 2**32 - (1 << lane), 1]
+            assert out[cta, i, :11].tolist() == want
+
+
+CUDA = r"""
+struct Pair { float a; int b; };
+__device__ __noinline__ Pair twice(Pair p, int n) { if (n > 2) return Pair{p.a * 2, p.b + n}; return Pair{p.a, -p.b}; }
+extern "C" __global__ void k(float* x, int* y) {
+    int i = threadIdx.x;
+    Pair p = twice(twice(Pair{x[i], y[i]}, i), i - 1);
+    x[i] = p.a; y[i] = p.b;
+}
+"""
+
+
+def test_a_function_that_nvrtc_does_not_inline():
+    """A structure by value, divergent returns, two calls of one function, as NVRTC compiles them."""
+    text = compile_cuda(CUDA)
+    assert ".func" in text and "call" in text
+    x, y = aligned(32, np.float32), aligned(32, np.int32)
+    x[:], y[:] = np.arange(32) / 4, np.arange(32)
+    run("", [x, y], text=text)
+    for i in range(32):
+        a, b = i / 4, i
+        for n in (i, i - 1):
+            a, b = (a * 2, b + n) if n > 2 else (a, -b)
+        assert (x[i], y[i]) == (a, b)
 
 
 FUNCTIONS = """
