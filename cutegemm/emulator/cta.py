@@ -17,7 +17,14 @@ from cutegemm.emulator.memory import Fault, Region
 from cutegemm.emulator.program import RANK_SHIFT, SHARED_BASE
 
 SLOW = 0.05  # chance that a warp of a slow CTA gets a turn in a round
+SM_THREADS, SM_CTAS, SM_SHARED = 2048, 32, 233_472  # per SM of sm_90, CUDA programming guide, table 28
 SPLIT = -3  # a branch has parted the group; its parts go on in its place
+
+
+def occupancy(threads: int, shared_bytes: int) -> int:
+    """CTAs an SM holds, by threads and shared memory; PTX does not say how many registers a thread takes."""
+    warps = -(-threads // 32) * 32
+    return max(1, min(SM_CTAS, SM_THREADS // warps, SM_SHARED // (shared_bytes + SHARED_BASE)))
 
 
 class CTA:

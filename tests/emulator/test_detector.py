@@ -12,6 +12,7 @@ from pipeline_kernel import compiled, run_pipeline
 from test_units import DYNAMIC, TMA_KERNEL
 
 from cutegemm.emulator import Buffer, Launch, Module, Options, launch
+from cutegemm.emulator.cta import occupancy
 from cutegemm.emulator.tma import TensorMap, encode
 from cutegemm.errors import EmulatorError
 
@@ -185,3 +186,32 @@ def test_a_finding_names_both_accesses_and_their_source_lines():
     assert re.search(rf"race: .* {place} and earlier .* {place}, shared memory of CTA .*, offset 0x", text), (
         text
     )
+
+
+OCCUPANCY = {(128, 0): 16, (1024, 0): 2, (32, 0): 32, (96, 0): 21, (128, 100_000): 2, (384, 232_448): 1}
+
+
+@pytest.mark.parametrize("threads, shared", list(OCCUPANCY))
+def test_the_resident_set_follows_threads_and_shared_memory(threads, shared):
+    """2048 threads, 32 CTAs and 228 KiB an SM, of which each CTA takes 1 KiB for the system."""
+    assert occupancy(threads, shared) == OCCUPANCY[threads, shared]
+
+
+FULL = """
+ mov.u32 %r0, %ctaid.x; ld.param.u64 %rd0, [p0]; mov.u32 %r1, %nctaid.x; sub.u32 %r2, %r1, 1; setp.eq.u32 %p0, %r0, %r2;
+ @%p0 bra LAST;
+WAIT:
+ ld.acquire.gpu.global.u32 %r3, [%rd0]; setp.eq.u32 %p1, %r3, 0; @%p1 bra WAIT; bra.uni DONE;
+LAST:
+ st.release.gpu.global.u32 [%rd0], 1;
+DONE:
+"""
+
+
+def test_ctas_wait_for_the_last_that_fits_beside_them():
+    """264 CTAs of 1024 threads are resident together on 132 SMs; a 265th never starts."""
+    flag = aligned(1, np.uint32)
+    run(FULL, [flag], grid=(264, 1, 1), threads=1024)
+    assert flag[0] == 1
+    with pytest.raises(EmulatorError, match="1 of 265 clusters have not started: 264 CTAs fit"):
+        run(FULL, [aligned(1, np.uint32)], grid=(265, 1, 1), threads=1024)
