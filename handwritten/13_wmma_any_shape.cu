@@ -39,7 +39,9 @@ __device__ __forceinline__ void copy_tile(half16* to, const half16* from, int64 
     const int row = i / Tile::COLS, col = i % Tile::COLS;
     const int count = row < rows ? max(0, min(8, cols - col)) : 0;  // elements inside
     half16* at = to + row * Tile::PITCH + col;
-    if (vectors) {
+    if (vectors && count == 8) {
+      cp_async16(at, from + row * ld + col, 16);  // the usual case: a count known late costs instructions
+    } else if (vectors) {
       cp_async16(at, count ? from + row * ld + col : from, count * 2);
     } else {
       for (int e = 0; e < 8; ++e) at[e] = e < count ? from[row * ld + col + e] : half16(0.f);

@@ -58,7 +58,10 @@ struct Fragments {
 #pragma unroll
     for (int i = 0; i < WM / 16; ++i)
 #pragma unroll
-      for (int j = 0; j < WN / 8; ++j) mma(acc[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+      for (int step = 0; step < WN / 8; ++step) {
+        const int j = i % 2 ? WN / 8 - 1 - step : step;  // to and fro: neighbours share an operand
+        mma(acc[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+      }
   }
 };
 
