@@ -317,18 +317,22 @@ class Device:
             self.meter.wgmma(group, form, a_in_registers)
 
     def observe(self, group, m, region, offset, size, write, space, strong="") -> None:
-        """An access is about to happen: a plain one, or a strong one (relaxed, acquire, release, acq_rel)."""
+        """An access is about to happen: a plain one, or a strong one (relaxed, acquire, release, acq_rel).
+
+        `m` are the active lanes, None for all. In "matrix" space (ldmatrix, stmatrix) `offset` are rows of 16 bytes
+        and `m` the active warps.
+        """
         for observer in self.observers:
             observer.access(group, m, region, offset, size, write, space, strong)
 
-    def observe_copy(self, group, to, source, size: int) -> None:
+    def observe_copy(self, group, to, source, size: int, around_l1: bool) -> None:
         """A cp.async is about to happen: `to` and `source` are (lanes, region, offsets); source None reads nothing."""
         if self.track is not None:
             self.track.access(group, None, to[1], to[2], size, True, "shared", "")
             if source is not None:
                 self.track.access(group, None, source[1], source[2], size, False, "global", "")
         if self.meter is not None:
-            self.meter.async_copy(to, source, size)
+            self.meter.async_copy(to, source, size, around_l1)
 
     def observe_atomic(self, group, lane, region, offset, size, order: str) -> None:
         """An atomic operation of one lane happened."""
