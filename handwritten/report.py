@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from handwritten.names import BASELINE, BUILDER, twin_name
 from handwritten.registry import Stage, stages
 
 # Ridge points: datasheet peak over datasheet memory bandwidth of an H200 SXM, in FLOP/byte.
@@ -105,7 +106,10 @@ def of_size(rows: list[Row], m: int, n: int, k: int, beta: float = 0.0) -> list[
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Draw the ladder as bars (largest square per dtype) and, with several sizes, TFLOP/s over size."""
+    """Draw a page a dtype: the ladder as bars at its largest square, and TFLOP/s over size as curves.
+
+    Bars are the stages, each followed by its twin, then the builder and cuBLAS; curves leave the twins out.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -113,20 +117,35 @@ def plot(rows: list[Row], path: Path) -> None:
 
     squares = [row for row in rows if row["m"] == row["n"] == row["k"] and row["beta"] == 0]
     dtypes = sorted({row["dtype"] for row in squares})
-    figure, axes = plt.subplots(2, max(len(dtypes), 1), figsize=(7 * max(len(dtypes), 1), 10), squeeze=False)
-    for column, dtype in enumerate(dtypes):
+    figure, axes = plt.subplots(max(len(dtypes), 1), 2, figsize=(17, 8 * max(len(dtypes), 1)), squeeze=False)
+    for (bars, curves), dtype in zip(axes, dtypes):
         chosen = [row for row in squares if row["dtype"] == dtype]
         largest = max(row["m"] for row in chosen)
-        bars = [row for row in chosen if row["m"] == largest]
-        bars.sort(key=lambda row: (row["contender"][:1].isalpha(), row["contender"]))
-        axes[0][column].barh([row["contender"] for row in bars], [row["tflops"] for row in bars])
-        axes[0][column].invert_yaxis()
-        axes[0][column].set(title=f"{dtype} {largest}³", xlabel="TFLOP/s")
-        for name in dict.fromkeys(row["contender"] for row in chosen):
+        speeds = {row["contender"]: row["tflops"] for row in chosen if row["m"] == largest}
+        shown = [name for stage in stages() for name in (stage.key, twin_name(stage.key))] + [
+            BUILDER,
+            BASELINE,
+        ]
+        names = [name for name in shown if name in speeds]
+        bars.barh(names, [speeds[name] for name in names], color=[_color(name) for name in names])
+        bars.invert_yaxis()
+        bars.set(title=f"{dtype} {largest}³, beta 0", xlabel="TFLOP/s")
+        curves.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
+        for name in (name for name in shown if name == BUILDER or _color(name) != _color(BUILDER)):
             points = sorted((row["m"], row["tflops"]) for row in chosen if row["contender"] == name)
-            axes[1][column].plot(*zip(*points), marker=".", label=name)
-        axes[1][column].set(title=f"{dtype}, squares", xlabel="M = N = K", ylabel="TFLOP/s", xscale="log")
-        axes[1][column].legend(fontsize=6)
+            if points:
+                style = "--" if name in (BUILDER, BASELINE) else "-"
+                curves.plot(*zip(*points), style, marker=".", label=name)
+        curves.set(title=f"{dtype}, squares", xlabel="M = N = K", ylabel="TFLOP/s", xscale="log")
+        curves.legend(fontsize=7, loc="upper left")
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=100)
     plt.close(figure)
+
+
+def _color(name: str) -> str:
+    """Return the bar's colour: stages, what the builder made, cuBLAS."""
+    return "tab:gray" if name == BASELINE else "tab:orange" if name in _BUILT else "tab:blue"
+
+
+_BUILT = {BUILDER} | {twin_name(stage.key) for stage in stages()}
