@@ -9,6 +9,7 @@ import pytest
 from calibration_harness import recorded, run_probe
 
 from benchmarks import emulator_scalars as scalars
+from benchmarks.emulator_probes import HEADER
 from benchmarks.emulator_record import BLOCK, LANES, SEED, digest, digests
 
 RECORDED = recorded("scalar.npz")
@@ -32,6 +33,35 @@ def test_exact_instructions_are_the_hardwares(op):
     result, _ = emulated(scalars.EXACT[op], LANES[True])
     wrong = np.flatnonzero((digests(result.reshape(-1, BLOCK)) != RECORDED[op]).any(1))
     assert not len(wrong), f"blocks of {BLOCK} elements that differ: {wrong.tolist()}"
+
+
+UNIFORM = ("neg.f32", "add.rn.f32", "fma.rn.f32", "mul.rn.sat.f32", "mul.rn.ftz.f32", "min.NaN.f32", "add.rn.f64",
+           "fma.rn.f64", "abs.f64", "add.rn.f16", "fma.rn.relu.bf16", "cvt.rn.f16.f64", "cvt.rna.tf32.f32",
+           "cvt.rni.s64.f32", "setp.geu.f32", "cvt.rz.f32.s64")  # fmt: skip
+
+
+@pytest.mark.parametrize("op", UNIFORM)
+def test_uniform_operands_give_the_bits_vectors_give(op):
+    """The emulator keeps uniform registers as Python numbers; immediates take that path."""
+    probe, count = scalars.EXACT[op], 64
+    want, operands = emulated(probe, LANES[True])
+    registers = {16: ("b16", "%rs"), 32: ("b32", "%r"), 64: ("b64", "%rd")}
+    bits = scalars.BITS[probe.result]
+    kind, prefix = registers[bits]
+    body = (
+        f"{HEADER}.visible .entry k(.param .u64 p0) {{\n .reg .pred %p<2>; .reg .b16 %rs<9>; .reg .b32 %r<9>;"
+    )
+    body += " .reg .b64 %rd<9>; ld.param.u64 %rd8, [p0];\n"
+    text = probe.text or f"{op} {', '.join('{' + x + '}' for x in 'dabc'[: len(operands) + 1])};"
+    for i in range(count):
+        names = {"d": prefix + "7"}
+        for j, (x, source) in enumerate(zip(operands, probe.operands, strict=True)):
+            move, register = registers[scalars.BITS[source]]
+            names["abc"[j]] = f"{register}{j}"
+            body += f" mov.{move} {register}{j}, {int(x[i])};"
+        body += f" {text.format(**names)} st.global.{kind} [%rd8+{i * bits // 8}], {prefix}7;\n"
+    got = run_probe(body + " ret;\n}\n", "k", 1, 32, [np.empty(count, want.dtype)])
+    assert got.tolist() == want[:count].tolist()
 
 
 ULP, RELATIVE, ABSOLUTE = "ulp", "relative", "absolute"
