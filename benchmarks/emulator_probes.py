@@ -16,6 +16,7 @@ import numpy as np
 HEADER = ".version 8.4\n.target sm_90a\n.address_size 64\n"
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "f32": 4}
 MANTISSA = {"f16": 10, "bf16": 7, "tf32": 10, "e4m3": 3, "e5m2": 2, "f32": 23}
+TF32_BITS = 13  # that fp32 has below tf32's
 EXPONENT = {"f16": 5, "bf16": 8, "tf32": 8, "e4m3": 4, "e5m2": 5, "f32": 8}
 
 
@@ -208,7 +209,7 @@ def encode(x: np.ndarray, kind: str) -> np.ndarray:
         pattern = np.where(np.isinf(x), top + 1, pattern)
     pattern |= np.signbit(x).astype(np.int64) << mantissa + bits
     if kind == "tf32":
-        pattern <<= 13
+        pattern <<= TF32_BITS
     return pattern.astype({1: np.uint8, 2: np.uint16, 4: np.uint32}[ITEM_BYTES[kind]])
 
 
@@ -279,6 +280,9 @@ def _edges(form: Form, rng: Draws, sa, sb, sc) -> dict[str, tuple]:
         x[hit] = rng.choice([np.inf, -np.inf, np.nan, 0.0], x.shape)[hit]
     b[0, ::5] = 0.0
     out["special"] = (a, b, c)
+    half = max((least - 4) // 2, bottom)  # sums below D's least number
+    a, b = _spread(rng, sa, half - 4, half), _spread(rng, sb, half - 4, half)
+    out["vanishing"] = (a, b, rng.choice([0.0, -0.0], sc))
     return out
 
 
@@ -290,4 +294,17 @@ def problems(form: Form, seed: int, repeats: int = 1) -> tuple[list[str], np.nda
             names.append(name)
             kinds = (form.a, form.b, form.d)
             parts.append([encode(x, kind) for x, kind in zip(values, kinds, strict=True)])
+        if form.a == "tf32":  # bits of fp32 that tf32 does not have
+            names.append("stray bits")
+            *operands, c = parts[names.index("normal")]
+            stray = Draws(seed, i, TF32_BITS)
+            parts.append(
+                [
+                    *(
+                        x | stray.integers(0, (1 << TF32_BITS) - 1, x.shape).astype(np.uint32)
+                        for x in operands
+                    ),
+                    c,
+                ]
+            )
     return names, *(np.ascontiguousarray(np.stack(x)) for x in zip(*parts, strict=True))
