@@ -4,7 +4,7 @@
     python -m benchmarks.emulator_record --out tests/emulator/fixtures --commit HASH
 
 Writes matrix.npz (bit patterns of D), scalar.npz (of approximate functions; of exact ones digests of 256 elements),
-gemm.npz (digests of D's rows), kernels.json.xz (what the GEMMs launched) and environment.json. Inputs come from seeds;
+gemm.npz (digests of D's rows), kernels.json.xz (what the GEMMs launched) and environment.json (of each). Inputs come from seeds;
 a digest of them is kept beside each result.
 """
 
@@ -108,19 +108,25 @@ def patterns(x: torch.Tensor) -> np.ndarray:
     return x.view({2: torch.int16, 4: torch.int32}[x.element_size()]).numpy()
 
 
+RESULTS = {"matrix": matrix_results, "scalar": scalar_results, "gemm": gemm_results}
+
+
 def main() -> None:
     """Record on the first GPU."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the fixtures")
     parser.add_argument("--commit", required=True, help="hash of the commit that records")
+    parser.add_argument("--only", choices=RESULTS, nargs="+", default=list(RESULTS), help="which files")
     args = parser.parse_args()
     torch.zeros(1, device="cuda")
-    np.savez_compressed(args.out / "matrix.npz", **matrix_results())
-    np.savez_compressed(args.out / "scalar.npz", **scalar_results())
-    np.savez_compressed(args.out / "gemm.npz", **gemm_results())
-    keep(args.out / "kernels.json.xz")
-    where = environment.record(args.commit, environment.sensors())
-    (args.out / "environment.json").write_text(json.dumps(where, indent=1) + "\n")
+    where = args.out / "environment.json"
+    environments = json.loads(where.read_text()) if where.exists() else {}
+    for name in args.only:
+        np.savez_compressed(args.out / f"{name}.npz", **RESULTS[name]())
+        environments[f"{name}.npz"] = environment.record(args.commit, environment.sensors())
+    if "gemm" in args.only:
+        keep(args.out / "kernels.json.xz")
+    where.write_text(json.dumps(environments, indent=1) + "\n")
 
 
 if __name__ == "__main__":
