@@ -4,8 +4,8 @@
     python -m benchmarks.emulator_record --out tests/emulator/fixtures --commit HASH
 
 Writes matrix.npz (bit patterns of D), scalar.npz (of approximate functions; of exact ones digests of 256 elements),
-gemm.npz (digests of D's rows), kernels.json.xz (what the GEMMs launched) and environment.json (of each). Inputs come from
-seeds; a digest of them is kept beside each result.
+gemm.npz (digests of D's rows), kernels.json.xz (what the GEMMs launched) and environment.json (of each). Inputs come
+from seeds; a digest of them is kept beside each result.
 """
 
 from __future__ import annotations
