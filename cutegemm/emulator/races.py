@@ -29,7 +29,9 @@ class Detector:
         self.device = device
         self.segments: list[Segment] = []
         self.findings: dict[tuple, Finding] = {}
-        self.sync: dict[tuple[int, int], Known] = {}  # place of an atomic -> knowledge passed through it
+        self.sync: dict[
+            tuple, Known
+        ] = {}  # place of a strong access, and CTA or None -> knowledge passed through it
         self.cell = cell_bytes(device.program)
         self.sources = {ins.line: ins.source for block in device.program.blocks for ins in block.code}
         self.operands: dict[tuple, Where] = {}  # of wgmma, which reads the same stages over and over
@@ -117,18 +119,28 @@ class Detector:
         """An atomic, volatile, relaxed, acquire or release access: it does not race, and orders as PTX ISA 8.8 says.
 
         A release passes on all its warp knows, a relaxed write what a fence before it has released; an acquire
-        learns what was passed, a relaxed read once a fence follows it.
+        learns what was passed, a relaxed read once a fence follows it. What is done in the scope of the CTA
+        reaches that CTA alone.
         """
-        t = group.tracker
-        place = (id(region), offset)
-        passed = self.sync.get(place, NOTHING)
-        if reads and order in ("acquire", "acq_rel"):
-            t.known |= passed
-        elif reads:
-            t.seen |= passed
+        t, (order, _, scope) = group.tracker, order.partition(".")
+        everywhere, here = (id(region), offset, None), (id(region), offset, group.cta.index)
+        if reads:
+            near = self.sync.get(here, NOTHING)
+            passed = near if scope else near | self.sync.get(everywhere, NOTHING)
+            if order in ("acquire", "acq_rel"):
+                t.known |= passed
+            else:
+                t.seen |= passed
+                t.seen_near |= near
         if writes:
-            self.sync[place] = passed | (t.everything() if order in ("release", "acq_rel") else t.released)
+            releases = order in ("release", "acq_rel")
+            self._pass(here, t.everything() if releases else t.released_near)
+            if not scope:
+                self._pass(everywhere, t.everything() if releases else t.released)
             t.renew()
+
+    def _pass(self, place: tuple, known: Known) -> None:
+        self.sync[place] = self.sync.get(place, NOTHING) | known
 
     def check(self, region, where: Where, write: bool, segment: int, known: Known, reader) -> None:
         """Record an access and report those it races with.

@@ -85,6 +85,14 @@ ORDERS = {
                    {"write-read race"}),
     "no acquire": (("st.release.gpu.global.u32 [%rd1], 1;", "ld.volatile.global.u32 %r3, [%rd1];", ""),
                    {"write-read race"}),
+    "release within the CTA": (("st.release.cta.global.u32 [%rd1], 1;", "ld.acquire.gpu.global.u32 %r3, [%rd1];", ""),
+                               {"write-read race"}),
+    "acquire within the CTA": (("st.release.gpu.global.u32 [%rd1], 1;", "ld.acquire.cta.global.u32 %r3, [%rd1];", ""),
+                               {"write-read race"}),
+    "fence within the CTA": (("membar.cta; st.relaxed.gpu.global.u32 [%rd1], 1;",
+                              "ld.acquire.gpu.global.u32 %r3, [%rd1];", ""), {"write-read race"}),
+    "fence after within the CTA": (("st.release.gpu.global.u32 [%rd1], 1;", "ld.relaxed.gpu.global.u32 %r3, [%rd1];",
+                                    "fence.acq_rel.cta;"), {"write-read race"}),
     "fence too late": (("st.relaxed.gpu.global.u32 [%rd1], 1; fence.acq_rel.gpu;",
                         "ld.acquire.gpu.global.u32 %r3, [%rd1];", ""), {"write-read race"}),
 }  # fmt: skip
@@ -96,6 +104,27 @@ def test_a_flag_between_ctas_orders_as_its_accesses_say(order):
     (release, acquire, after), found = ORDERS[order]
     body = PASSING.format(release=release, acquire=acquire, after=after)
     assert kinds(body, grid=(2, 1, 1), resident_ctas=2) == found
+
+
+WITHIN = """
+ setp.ge.u32 %p8, %r0, 32; @%p8 bra READER;
+ st.global.u32 [%rd2], %r0; bar.warp.sync -1; {release} bra.uni DONE;
+READER:
+ {acquire} setp.eq.u32 %p1, %r3, 0; @%p1 bra READER; {after} ld.global.u32 %r5, [%rd2+-128];
+DONE:
+"""
+
+
+@pytest.mark.parametrize("release, acquire, after", [
+    ("st.release.cta.global.u32 [%rd1], 1;", "ld.acquire.cta.global.u32 %r3, [%rd1];", ""),
+    ("fence.acq_rel.cta; st.relaxed.cta.global.u32 [%rd1], 1;", "ld.relaxed.cta.global.u32 %r3, [%rd1];",
+     "fence.acq_rel.cta;"),
+])  # fmt: skip
+def test_the_scope_of_the_cta_is_enough_within_it(release, acquire, after):
+    """Two warps of one CTA pass data by a flag in the scope of the CTA (PTX ISA 8.5, scope)."""
+    assert kinds(WITHIN.format(release=release, acquire=acquire, after=after), threads=64) == set()
+    assert kinds(WITHIN.format(release="st.relaxed.cta.global.u32 [%rd1], 1;", acquire=acquire, after=after),
+                 threads=64) == {"write-read race"}  # fmt: skip
 
 
 @pytest.mark.parametrize("writer, found", [
