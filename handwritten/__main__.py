@@ -177,8 +177,7 @@ def main(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     options, console = parse(arguments), Console()
     if options.readme:
-        document = json.loads(options.readme.read_text())
-        worklog.write(document, options.readme.as_posix(), FOLDER)
+        worklog.write(options.readme, FOLDER)
         return 0
     dtypes = tuple(options.dtypes.split(","))
     if not has_gpu():

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worklog's figures, written from a results file: README.md's tables and the `Measured` line of every header.
 
-In README.md `<!-- ladder:NAME -->` to `<!-- /ladder:NAME -->` is replaced; NAME is "tables" or a stage's number.
+In README.md `<!-- ladder:NAME -->` to `<!-- /ladder:NAME -->` is replaced; NAME is "tables", a stage's number, or
+"ablation": what stage 19 loses as changes are put back, from the file named so beside the results.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -56,18 +58,42 @@ class Figures:
         return min(before) / row["us"] if row and before else None
 
 
-def write(document: dict[str, Any], source: str, folder: Path) -> None:
-    """Write the figures into the folder's README.md and the headers of its stages."""
-    figures = Figures(document)
+def write(source: Path, folder: Path) -> None:
+    """Write a results file's figures into the folder's README.md and the headers of its stages."""
+    figures = Figures(json.loads(source.read_text()))
     readme = folder / "README.md"
-    readme.write_text(fill(readme.read_text(), sections(figures, source)))
+    parts = sections(figures, source.as_posix()) | {
+        "ablation": ablation(json.loads(beside(source).read_text()))
+    }
+    readme.write_text(fill(readme.read_text(), parts))
     for name in dict.fromkeys(stage.file for stage in stages()):
         path = folder / name
         path.write_text(with_header(path.read_text(), header(figures, name)))
 
 
+def beside(source: Path) -> Path:
+    """Return the file of the ablation that belongs to a results file."""
+    return source.with_name(f"{source.stem}_ablation.json")
+
+
+def ablation(document: dict[str, Any]) -> str:
+    """Return stage 19's speed as it is and with each of the file's changes, one on top of the other."""
+    figures = Figures(document)
+    cases = [(size, beta) for size in reversed(SQUARES) for beta in (BETA, 0.0)]
+    head = ["stage 19", *(f"{size}³, beta {beta:g}" for size, beta in cases)]
+    first = {row["contender"] for row in document["rows"]} - {BASELINE, *document["variants"]}
+    names = dict.fromkeys(first, "as it is") | {
+        name: variant["change"] for name, variant in document["variants"].items()
+    }
+    rows = [
+        [what, *(" · ".join(_cells(figures.row("bf16", size, name, beta))) for size, beta in cases)]
+        for name, what in names.items()
+    ]
+    return f"TFLOP/s · share of cuBLAS in the same run:\n\n{_markdown(head, rows)}"
+
+
 def sections(figures: Figures, source: str) -> dict[str, str]:
-    """Return the text of every marked place of README.md."""
+    """Return the text of the tables' and the stages' places in README.md."""
     found = {"tables": tables(figures, source)}
     for number in dict.fromkeys(stage.number for stage in stages()):
         lines = [_line(figures, stage) for stage in stages() if stage.number == number]

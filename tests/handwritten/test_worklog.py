@@ -37,7 +37,8 @@ def test_readme_and_headers_agree_with_the_results_file():
     """Written anew from the committed results, README.md and every header stay as they are."""
     path = FOLDER.parent / RESULTS
     found = worklog.Figures(json.loads(path.read_text()))
-    assert worklog.fill(README, worklog.sections(found, RESULTS)) == README
+    ablation = worklog.ablation(json.loads(worklog.beside(path).read_text()))
+    assert worklog.fill(README, worklog.sections(found, RESULTS) | {"ablation": ablation}) == README
     for name in {stage.file for stage in handwritten.stages()}:
         text = (FOLDER / name).read_text()
         assert worklog.with_header(text, worklog.header(found, name)) == text, name
@@ -109,6 +110,20 @@ def test_a_missing_marker_is_refused():
     """A figure without a place, or a place without a figure, is an error that names both lists."""
     with pytest.raises(GemmError, match=r"markers=\['01'\]: must be \['01', '02'\], each once and closed"):
         worklog.fill("<!-- ladder:01 -->\n<!-- /ladder:01 -->\n", {"01": "", "02": ""})
+
+
+def test_ablation_lists_the_changes_in_order():
+    """The stage as it is comes first, then each change with its speeds and shares; what was not timed stays empty."""
+    rows = [row("cublas", 10.0, 8192), row("19_staged_epilogue", 20.0, 8192), row("worse", 40.0, 8192)]
+    text = worklog.ablation(
+        {"environment": {}, "variants": {"worse": {"change": "without it"}}, "rows": rows}
+    )
+    assert text.splitlines()[2:] == [
+        "| stage 19 | 8192³, beta 0.5 | 8192³, beta 0 | 4096³, beta 0.5 | 4096³, beta 0 |",
+        "| --- | --- | --- | --- | --- |",
+        "| as it is |  ·  | 54975.6 · 50.0% |  ·  |  ·  |",
+        "| without it |  ·  | 27487.8 · 25.0% |  ·  |  ·  |",
+    ]
 
 
 def test_header_names_the_variants():
