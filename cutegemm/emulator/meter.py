@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutegemm.emulator import banks
+from cutegemm.emulator.fused import WORD, fused_loads
 from cutegemm.emulator.l2 import SECTOR_BYTES, sectors_of
 from cutegemm.emulator.roles import wait_kind
 from cutegemm.emulator.wgmma import ITEM_BYTES
@@ -54,6 +55,7 @@ class Meter:
         self.blocked: dict[int, Counter[str]] = defaultdict(Counter)  # per warp of a CTA and kind of wait
         self.sizes = [len(block.code) for block in device.program.blocks]
         self.position = {id(ins): i for block in device.program.blocks for i, ins in enumerate(block.code)}
+        self.fused = {k: v for block in device.program.blocks for k, v in fused_loads(block.code).items()}
         self.before = self._l2_counts()
 
     # ---- what ran
@@ -86,6 +88,11 @@ class Meter:
         shared = region.name.startswith("shared memory")
         lane, place = _places(group, m, offset, space)
         if shared:
+            share = self.fused.get(id(self.device.current_instruction())) if self.fused else None
+            if share is not None and not ((place - WORD * share.word) % share.size).any():
+                if share.word:
+                    return  # counted with the first
+                size = share.size
             phase = banks.phases(lane, place, size, not write and space != "matrix")
             units = banks.wavefronts(phase, place, size)
             ideal = banks.least_wavefronts(phase, place, size)

@@ -56,14 +56,11 @@ def test_kernels_cost_what_the_hardware_counts(name):
     """Arithmetic, matrix instructions and global traffic to the last one, wavefronts of the LSU within 2 %."""
     _, reports = CASES[name].emulate(STEPS[name], Options(meter=True))
     gpu, ours = emulator_nsight.hardware(KERNELS[name]), emulator_nsight.emulator(reports)
-    assert not emulator_nsight.disagreements(name, gpu, ours)
+    assert not emulator_nsight.disagreements(gpu, ours)
 
 
-def test_fused_loads_explain_what_differs():
-    """Of the kernels whose scalar loads ptxas fuses the emulator counts more wavefronts: it runs the PTX."""
-    for name in emulator_nsight.FUSED:
-        _, reports = CASES[name].emulate(STEPS[name], Options(meter=True))
-        gpu, opcodes = emulator_nsight.hardware(KERNELS[name]), KERNELS[name]["opcodes"]
-        loads = sum(n for r in reports for op, n in r.instructions.items() if op.startswith("ld.shared"))
-        assert opcodes["LDS"] < loads
-        assert emulator_nsight.emulator(reports)["shared_load_wavefronts"] > gpu["shared_load_wavefronts"]
+def test_the_notes_show_these_numbers():
+    """The table of the notes is what `emulator_nsight table` writes."""
+    opening, closing = emulator_nsight.MARKERS
+    shown = emulator_nsight.NOTES.read_text().split(opening)[1].split(closing)[0].strip().splitlines()
+    assert shown == emulator_nsight.table({"kernels": KERNELS}, STEPS)
