@@ -6,7 +6,7 @@
 //           padded so that the transposing stores of a warp spread over the banks.
 // Changes   Shared-memory load instructions per k from TM+TN = 16 (A's alone 8) to (TM+TN)/4 = 4;
 //           global load instructions per tile a quarter.
-// Measured  README.md, row 06.
+// Measured  4096^3, fp32: 34.5 TFLOP/s, 67% of cuBLAS; README.md, stage 06.
 // Answers   "Learn CUTLASS the hard way", vectorised: 39.0 TFLOP/s on an RTX 4090, 46.3 % of PyTorch.
 #include "common.cuh"
 

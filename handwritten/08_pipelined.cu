@@ -8,7 +8,7 @@
 // Changes   Copy instructions per tile from 24 a thread (with their addresses and guards) to 5 for the
 //           whole CTA; one __syncthreads per 32 of k instead of two per 16. Loads in flight: STAGES-1
 //           tiles, 32 KB a CTA. A tile is 4096 FFMA, 192 LDS.128 and about 130 other instructions.
-// Measured  README.md, row 08.
+// Measured  4096^3, fp32: 50.5 TFLOP/s, 98% of cuBLAS; README.md, stage 08.
 // Answers   "Modern GPU Matmul Optimization", TMA with two buffers: 96 % of cuBLAS fp32 on an RTX 5090.
 #include "common.cuh"
 

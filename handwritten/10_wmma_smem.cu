@@ -5,7 +5,7 @@
 //           16 bytes a thread, and each multiplies its 32 x 32 with 2 x 2 fragments.
 // Changes   Arithmetic intensity BM*BN / (BM+BN) = 32 FLOP/byte instead of 8. A fragment, once loaded,
 //           is used twice.
-// Measured  README.md, row 10.
+// Measured  4096^3, bf16: 60 TFLOP/s, 9% of cuBLAS; README.md, stage 10.
 // Answers   "cuBLAS Worklog", WMMA from shared memory: 3.2 TFLOP/s on a T4.
 #include "wmma.cuh"
 

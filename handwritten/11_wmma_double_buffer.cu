@@ -6,7 +6,7 @@
 //           memory as a whole tile, so that C and D move in rows of 16 bytes a thread.
 // Changes   Time per tile from copy + multiply to the longer of the two. Stores of D from 16 elements a
 //           row to 64: 128 contiguous bytes.
-// Measured  README.md, row 11.
+// Measured  4096^3, bf16: 70.1 TFLOP/s, 10% of cuBLAS; README.md, stage 11.
 // Answers   "Note 001", double buffer: 0.05 ms on an H200; "Learn CUTLASS the hard way": +30 %.
 #include "wmma.cuh"
 

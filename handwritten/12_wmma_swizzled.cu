@@ -7,7 +7,7 @@
 // Changes   Distinct bytes that a wave of W CTAs asks of L2's far side: from (1 + W) tiles to about
 //           (PANEL + W/PANEL). Bank conflicts of a fragment load from up to 8 to none. Barriers per
 //           k: half.
-// Measured  README.md, row 12.
+// Measured  4096^3, bf16: 169 TFLOP/s, 24% of cuBLAS; README.md, stage 12.
 // Answers   "Note 001", swizzled: 0.04 ms on an H200 (panel 4, pad 8).
 #include "wmma.cuh"
 

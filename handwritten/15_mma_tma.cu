@@ -7,7 +7,7 @@
 //           consumers (it acts on a warpgroup, so the producer is one, mostly idle).
 // Changes   Copy instructions from 16 cp.async a thread and tile, with addresses and guards, to 2 (or 4) for
 //           the CTA. CTA-wide barriers: none.
-// Measured  README.md, row 15.
+// Measured  4096^3, bf16: 431 TFLOP/s, 62% of cuBLAS; README.md, stage 15.
 // Answers   "Modern GPU Matmul Optimization", TMA with a producer warp: 105 % of cuBLAS fp16, RTX 5090.
 #include "common.cuh"
 
@@ -58,7 +58,10 @@ struct Fragments {
 #pragma unroll
     for (int i = 0; i < WM / 16; ++i)
 #pragma unroll
-      for (int j = 0; j < WN / 8; ++j) mma(acc[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+      for (int step = 0; step < WN / 8; ++step) {
+        const int j = i % 2 ? WN / 8 - 1 - step : step;  // to and fro: neighbours share an operand
+        mma(acc[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+      }
   }
 };
 

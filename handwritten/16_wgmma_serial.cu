@@ -6,7 +6,7 @@
 //           multiply, wait: nothing overlaps within a CTA, only CTAs with one another.
 // Changes   Instructions per 64 x 64 x 16 product: from 16 mma.sync and 6 ldmatrix a warp to one wgmma
 //           for four warps. Arithmetic intensity BM*BN / (BM+BN) = 32 FLOP/byte.
-// Measured  README.md, row 16.
+// Measured  4096^3, bf16: 371 TFLOP/s, 54% of cuBLAS; README.md, stage 16.
 // Answers   "Optimising GEMM on NVIDIA H100", TMA + WGMMA: 280 TFLOP/s, 37.8 % of cuBLAS.
 #include "common.cuh"
 

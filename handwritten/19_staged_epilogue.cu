@@ -8,7 +8,7 @@
 // Changes   Sectors per warp access of C and D: from 8 half-used ones (of 32 bytes) for 128 useful bytes
 //           to 16 full ones for 512; global accesses per thread from 64 of 4 bytes to 16 of 16. Times that
 //           a CTA waits for C: from 64, one after the other, to at most once.
-// Measured  README.md, row 19.
+// Measured  4096^3, bf16: 654 TFLOP/s, 95% of cuBLAS; README.md, stage 19.
 // Answers   "Optimising GEMM on NVIDIA H100", staged epilogue: without it beta != 0 costs 80 TFLOP/s.
 #include "common.cuh"
 

@@ -7,7 +7,7 @@
 //           in 64 x 64 boxes. Tiles are taken in panels, so that resident CTAs share A and B in L2.
 // Changes   Bytes asked of L2 per tile of k: A + B = 48 KB to A + B/2 = 32 KB. Prologue and epilogue once
 //           a CTA instead of once a tile. Global access instructions of the epilogue: none by threads.
-// Measured  README.md, row 20.
+// Measured  4096^3, bf16: 673 TFLOP/s, 97% of cuBLAS; README.md, stage 20.
 // Answers   Nothing: "Optimising GEMM on NVIDIA H100" stops a stage earlier, at 63 % of cuBLAS.
 #include "common.cuh"
 

@@ -7,7 +7,7 @@
 //           a thread, side by side.
 // Changes   CTAs from tiles to tiles * splits, k-steps per CTA to K / (BK * splits). Extra traffic in L2:
 //           BM*BN*4 bytes a split to add, once to read. The order of the sums varies from run to run.
-// Measured  README.md, row 21.
+// Measured  128 x 128 x 16384, bf16: 43.9 TFLOP/s, 69% of cuBLAS; README.md, stage 21.
 // Answers   "Modern GPU Matmul Optimization", split-K: 7.1 times, up to 11, at 128 x 128 x 16384.
 #include "common.cuh"
 

@@ -6,7 +6,7 @@
 //           counters, and the reduction has threads of its own.
 // Changes   Workspace from one tile to one per split: BM*BN*4 bytes written and read a split, in L2. One
 //           launch more.
-// Measured  README.md, row 22.
+// Measured  128 x 128 x 16384, bf16: 49.4 TFLOP/s, 78% of cuBLAS; README.md, stage 22.
 // Answers   "Modern GPU Matmul Optimization", two-kernel split-K with workspace reduction.
 #include "common.cuh"
 

@@ -7,7 +7,7 @@ Without one the table shows what needs none (resources, occupancy, arithmetic in
     python -m handwritten                               table at 4096^3
     python -m handwritten --sizes 8192 --beta 0.5       another problem, with C
     python -m handwritten --json out.json --plot out.png
-    python -m handwritten --readme results/h200.json    write the README's tables from a results file
+    python -m handwritten --readme results/h200.json    write README.md's figures and the headers' from a results file
 
 A run with --json saves after each step and, called again, goes on where it stopped: a stage that hung or
 broke the CUDA context is on record and not tried again.
@@ -26,14 +26,13 @@ from rich.console import Console
 from rich.progress import track
 
 from cutegemm.errors import GemmError
-from handwritten import report
+from handwritten import report, worklog
 from handwritten.compile import FOLDER
 from handwritten.registry import Stage, stages
 
 SCHEMA = 1
 EXIT_BROKEN = 3  # the CUDA context is lost; calling again resumes
 UNFINISHED = "did not finish"
-SPLIT_K_SHAPE = (128, 128, 16_384)  # few tiles, long K: what split-K is for
 LARGE = 2 * 4096**3  # M * N * K beyond which stages without reuse would take minutes
 
 
@@ -63,7 +62,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--commit", default="unknown", help="recorded with the results")
     parser.add_argument(
-        "--readme", type=Path, help="write README.md's tables from this results file and stop"
+        "--readme",
+        type=Path,
+        help="write README.md's figures and the headers' from this results file and stop",
     )
     return parser.parse_args(arguments)
 
@@ -145,10 +146,10 @@ class Run:
             for stage in self.stages
             if self._timed(stage, dtype, shape)
         }
-        if shape == SPLIT_K_SHAPE:
+        if shape == worklog.SPLIT_K_SHAPE:
             for stage in self.stages:
                 if stage.key in calls and stage.number in (21, 22):
-                    calls[f"{stage.key}, one part"] = measure.stage_call(stage, case, splits=1)
+                    calls[worklog.one_part(stage.key)] = measure.stage_call(stage, case, splits=1)
         calls = {name: call for name, call in calls.items() if name not in {row["contender"] for row in done}}
         if not calls:
             return
@@ -176,9 +177,7 @@ def main(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     options, console = parse(arguments), Console()
     if options.readme:
-        document = json.loads(options.readme.read_text())
-        readme = FOLDER / "README.md"
-        readme.write_text(report.fill(readme.read_text(), report.markdown(document, str(options.readme))))
+        worklog.write(options.readme, FOLDER)
         return 0
     dtypes = tuple(options.dtypes.split(","))
     if not has_gpu():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder as a table, a chart and the README's rows; measured columns only where there are measurements."""
+"""The ladder as a terminal table and as charts; measured columns only where there are measurements."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.table import Table
 
+from handwritten.names import BASELINE, BUILDER, twin_name
 from handwritten.registry import Stage, stages
 
 # Ridge points: datasheet peak over datasheet memory bandwidth of an H200 SXM, in FLOP/byte.
 MEMORY_TBS = 4.8
 PEAK_TFLOPS = {"fp32": 67.0, "bf16": 989.0, "fp16": 989.0}
-MARKERS = ("<!-- results: begin -->", "<!-- results: end -->")
 
 Row = dict[str, Any]
 
@@ -26,7 +26,7 @@ class Line:
     stage: Stage
     dtype: str
     row: Row | None
-    before: Row | None  # the measured row of the stage before it in the same dtype
+    before: Row | None  # the fastest measured row of the last rung before it, in the same dtype
 
     def cells(self) -> list[str]:
         """Return the line's cells, in the order of `HEAD`."""
@@ -68,15 +68,17 @@ def lines(rows: list[Row], dtypes: tuple[str, ...] = ("fp32", "bf16")) -> list[L
     """Return a line for each stage in its first dtype among `dtypes`; rows are of one problem per dtype."""
     measured = {(row["dtype"], row["contender"]): row for row in rows}
     found: list[Line] = []
-    before: dict[str, Row] = {}
+    rungs: dict[str, dict[int, Row]] = {}  # dtype -> number of the rung -> its fastest row
     for stage in stages():
         dtype = next((dtype for dtype in dtypes if dtype in stage.dtypes), None)
         if dtype is None:
             continue
         row = measured.get((dtype, stage.key))
-        found.append(Line(stage, dtype, row, before.get(dtype)))
+        fastest = rungs.setdefault(dtype, {})
+        below = [number for number in fastest if number < stage.number]
+        found.append(Line(stage, dtype, row, fastest[max(below)] if below else None))
         if row is not None:
-            before[dtype] = row
+            fastest[stage.number] = min(row, fastest.get(stage.number, row), key=lambda each: each["us"])
     return found
 
 
@@ -103,36 +105,11 @@ def of_size(rows: list[Row], m: int, n: int, k: int, beta: float = 0.0) -> list[
     return [row for row in rows if (row["m"], row["n"], row["k"], row["beta"]) == (m, n, k, beta)]
 
 
-def markdown(document: dict[str, Any], source: str) -> str:
-    """Return the README's tables: one per problem measured, named with the file the numbers come from."""
-    environment, rows = document["environment"], document["rows"]
-    problems = sorted(
-        {(row["dtype"], row["m"], row["n"], row["k"], row["beta"]) for row in rows}, reverse=True
-    )
-    parts = [
-        f"{environment['gpu']}, torch {environment['torch']}, {environment['date'][:10]}; from `{source}`."
-    ]
-    for dtype, m, n, k, beta in problems:
-        chosen = [row for row in of_size(rows, m, n, k, beta) if row["dtype"] == dtype]
-        parts.append(f"\n**{dtype} {m}×{n}×{k}, beta {beta:g}**\n")
-        parts.append("| contender | µs | TFLOP/s | of cuBLAS |\n|---|---|---|---|")
-        parts += [
-            f"| {row['contender']} | {row['us']:.1f} | {row['tflops']:.1f} | {row['ratio']:.1%} |"
-            for row in chosen
-        ]
-    return "\n".join(parts)
-
-
-def fill(text: str, body: str) -> str:
-    """Replace what stands between the markers."""
-    begin, end = MARKERS
-    head, _, rest = text.partition(begin)
-    _, _, tail = rest.partition(end)
-    return f"{head}{begin}\n{body}\n{end}{tail}"
-
-
 def plot(rows: list[Row], path: Path) -> None:
-    """Draw the ladder as bars (largest square per dtype) and, with several sizes, TFLOP/s over size."""
+    """Draw a page a dtype: the ladder as bars at its largest square, and TFLOP/s over size as curves.
+
+    Bars are the stages, each followed by its twin, then the builder and cuBLAS; curves leave the twins out.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -140,20 +117,35 @@ def plot(rows: list[Row], path: Path) -> None:
 
     squares = [row for row in rows if row["m"] == row["n"] == row["k"] and row["beta"] == 0]
     dtypes = sorted({row["dtype"] for row in squares})
-    figure, axes = plt.subplots(2, max(len(dtypes), 1), figsize=(7 * max(len(dtypes), 1), 10), squeeze=False)
-    for column, dtype in enumerate(dtypes):
+    figure, axes = plt.subplots(max(len(dtypes), 1), 2, figsize=(17, 8 * max(len(dtypes), 1)), squeeze=False)
+    for (bars, curves), dtype in zip(axes, dtypes):
         chosen = [row for row in squares if row["dtype"] == dtype]
         largest = max(row["m"] for row in chosen)
-        bars = [row for row in chosen if row["m"] == largest]
-        bars.sort(key=lambda row: (row["contender"][:1].isalpha(), row["contender"]))
-        axes[0][column].barh([row["contender"] for row in bars], [row["tflops"] for row in bars])
-        axes[0][column].invert_yaxis()
-        axes[0][column].set(title=f"{dtype} {largest}³", xlabel="TFLOP/s")
-        for name in dict.fromkeys(row["contender"] for row in chosen):
+        speeds = {row["contender"]: row["tflops"] for row in chosen if row["m"] == largest}
+        shown = [name for stage in stages() for name in (stage.key, twin_name(stage.key))] + [
+            BUILDER,
+            BASELINE,
+        ]
+        names = [name for name in shown if name in speeds]
+        bars.barh(names, [speeds[name] for name in names], color=[_color(name) for name in names])
+        bars.invert_yaxis()
+        bars.set(title=f"{dtype} {largest}³, beta 0", xlabel="TFLOP/s")
+        curves.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
+        for name in (name for name in shown if name == BUILDER or _color(name) != _color(BUILDER)):
             points = sorted((row["m"], row["tflops"]) for row in chosen if row["contender"] == name)
-            axes[1][column].plot(*zip(*points), marker=".", label=name)
-        axes[1][column].set(title=f"{dtype}, squares", xlabel="M = N = K", ylabel="TFLOP/s", xscale="log")
-        axes[1][column].legend(fontsize=6)
+            if points:
+                style = "--" if name in (BUILDER, BASELINE) else "-"
+                curves.plot(*zip(*points), style, marker=".", label=name)
+        curves.set(title=f"{dtype}, squares", xlabel="M = N = K", ylabel="TFLOP/s", xscale="log")
+        curves.legend(fontsize=7, loc="upper left")
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=100)
     plt.close(figure)
+
+
+def _color(name: str) -> str:
+    """Return the bar's colour: stages, what the builder made, cuBLAS."""
+    return "tab:gray" if name == BASELINE else "tab:orange" if name in _BUILT else "tab:blue"
+
+
+_BUILT = {BUILDER} | {twin_name(stage.key) for stage in stages()}

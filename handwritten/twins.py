@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The builder's side of the ladder: each Hopper stage as a `GemmSpec`, neighbours one idea apart.
+"""The builder's side of the ladder: the Hopper stages as `GemmSpec`s, each one field away from the one before.
 
-A twin has its stage's tile, ring and way of storing; what differs is the language and the epilogue's code.
+A twin has its stage's tile, ring, order of CTAs and way of storing; what differs is the language and the
+epilogue's code. Between two twins stand specs that no stage has, so that every field is measured alone.
 """
 
 from __future__ import annotations
@@ -10,61 +11,75 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cutegemm.spec import GemmSpec, Tile
-from handwritten.names import BUILDER, twin_name
-from handwritten.registry import Stage
+from handwritten.names import BUILDER, knob_name, twin_name
+from handwritten.registry import HALVES, Stage
 
-_SERIAL = {
+_FIRST = {
+    "tile": Tile(64, 64, 64),
     "schedule": "multistage",
     "stages": 1,
     "consumers": 1,
     "cluster": (1, 1),
     "scheduler": "per_tile",
+    "raster": ("m", 8),
     "store": "direct",
 }
-_RING = {
-    "tile": Tile(128, 256, 64),
-    "schedule": "cooperative",
-    "stages": 4,
-    "consumers": 2,
-    "cluster": (1, 1),
-    "scheduler": "per_tile",
-    "store": "direct",
-}
-_FIELDS = {
-    "16_wgmma_serial": _SERIAL | {"tile": Tile(64, 64, 64)},
-    "17_wgmma_shapes_n64": _SERIAL | {"tile": Tile(128, 64, 64)},
-    "17_wgmma_shapes_n128": _SERIAL | {"tile": Tile(128, 128, 64)},
-    "18_producer_consumer": _RING,
-    # A whole fp32 tile over the free ring is the stage's way; the builder keeps buffers of its own, so one
-    # ring slot fewer.
-    "19_staged_epilogue": _RING | {"store": "staged", "stages": 3},
-    "20_persistent_cluster": _RING
-    | {"store": "tma", "cluster": (2, 1), "scheduler": "persistent", "raster": ("m", 8)},
-}
+# (stage whose twin this is or None, the field that changes, its value)
+_STEPS = (
+    ("17_wgmma_shapes_n64", "tile", Tile(128, 64, 64)),
+    ("17_wgmma_shapes_n128", "tile", Tile(128, 128, 64)),
+    (None, "stages", 4),
+    (None, "schedule", "cooperative"),
+    (None, "consumers", 2),
+    ("18_producer_consumer", "tile", Tile(128, 256, 64)),
+    (None, "stages", 3),  # the builder stages the epilogue beside the ring, not over it: one slot fewer
+    ("19_staged_epilogue", "store", "staged"),
+    (None, "store", "tma"),
+    (None, "stages", 4),
+    (None, "cluster", (2, 1)),
+    ("20_persistent_cluster", "scheduler", "persistent"),
+)
+
+
+def knobs(dtype: str = "bf16") -> dict[str, GemmSpec]:
+    """Return the specs for 16-bit operands in order, by contender name; neighbours differ in one field."""
+    fields = {f"{matrix}_dtype": dtype for matrix in "abcd"} | _FIRST
+    found = {twin_name("16_wgmma_serial"): GemmSpec(**fields)}
+    for key, name, value in _STEPS:
+        fields |= {name: value}
+        label = twin_name(key) if key else knob_name(name, value)
+        found[label if label not in found else f"{label} again"] = GemmSpec(**fields)
+    return found
 
 
 def twin(stage: Stage, dtype: str = "bf16") -> GemmSpec | None:
     """Return the stage's spec for 16-bit operands, or None for a stage that the builder has no form of."""
-    fields = _FIELDS.get(stage.key)
-    if fields is None or dtype not in stage.dtypes:
-        return None
-    return GemmSpec(a_dtype=dtype, b_dtype=dtype, c_dtype=dtype, d_dtype=dtype, **fields)
+    return knobs(dtype).get(twin_name(stage.key)) if dtype in stage.dtypes else None
 
 
 def builder_calls(
     stages: Iterable[Stage], dtype: str, shape: tuple[int, int, int], beta: float
 ) -> dict[str, Callable]:
-    """Return what enqueues the builder's own choice and the stages' twins, by contender name.
+    """Return what enqueues the builder's own choice and the specs from the first stage's twin to the last's.
 
     Raises:
-        GemmError: the builder refuses the problem or a twin.
+        GemmError: the builder refuses the problem or a spec.
     """
     import cutegemm  # compiles with the DSL, which the stages do not need
 
     problem = cutegemm.problem(*shape, dtype=dtype, c_dtype=dtype if beta else None)
-    specs = {BUILDER: GemmSpec()}
-    specs |= {twin_name(stage.key): spec for stage in stages if (spec := twin(stage, dtype)) is not None}
+    specs = {BUILDER: GemmSpec()} | _between(stages, dtype)
     return {name: _call(cutegemm.build(spec, problem), beta) for name, spec in specs.items()}
+
+
+def _between(stages: Iterable[Stage], dtype: str) -> dict[str, GemmSpec]:
+    """Return the part of the knobs that the given stages span; none for fp32, which no tensor core takes."""
+    if dtype not in HALVES:
+        return {}
+    steps = list(knobs(dtype).items())
+    wanted = {twin_name(stage.key) for stage in stages if dtype in stage.dtypes}
+    places = [place for place, (name, _) in enumerate(steps) if name in wanted]
+    return dict(steps[places[0] : places[-1] + 1]) if places else {}
 
 
 def _call(gemm: Any, beta: float) -> Callable:

@@ -3,11 +3,12 @@
 
 Shared memory has 32 banks of 4 bytes; a wavefront serves one word of each bank, to any number of lanes. The lanes of
 an access are served in phases: a warp for accesses of up to 4 bytes, a half for 8, a quarter for 16, and eight rows
-for ldmatrix and stmatrix. A load of 8 or 16 bytes joins two phases when every lane has its address in common with the
-lane next to it, or with the one after that (idle lanes agree with any).
+for ldmatrix and stmatrix. A load of 8 or 16 bytes joins its phases in twos when all lanes share their address with the
+lane whose number differs in the last bit, or all with the one that differs in the bit before that; idle lanes agree
+with any.
 
 Source: CUDA C++ programming guide, 16.8.3 (shared memory banks); the phases are what an H200 counts
-(`benchmarks/emulator_banks.py`, tests/emulator/test_nsight_accesses.py).
+(`benchmarks/emulator_banks.py`, tests/emulator/test_nsight.py).
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def phases(lane: np.ndarray, place: np.ndarray, size: int, joins: bool) -> np.nd
     warps = int(lane[-1]) // WARP + 1
     address = np.full(warps * WARP, -1, np.int64)
     address[lane] = place
-    address = address.reshape(warps * count // 2, -1)  # one row for each two phases
-    joined = np.zeros(len(address), bool)
+    address = address.reshape(warps, WARP)
+    joined = np.zeros(warps, bool)
     for distance in (1, 2):
-        other = address[:, np.arange(address.shape[1]) ^ distance]
+        other = address[:, np.arange(WARP) ^ distance]
         joined |= ((address == other) | (address < 0) | (other < 0)).all(1)
-    return np.where(joined[phase // 2], phase & ~1, phase)
+    return np.where(joined[lane // WARP], phase & ~1, phase)
 
 
 def wavefronts(phase: np.ndarray, place: np.ndarray, size: int) -> int:
@@ -66,7 +67,7 @@ def sectors(warp: np.ndarray, address: np.ndarray, size: int) -> np.ndarray:
 
 
 def copied_sectors(warp: np.ndarray, address: np.ndarray, place: np.ndarray) -> int:
-    """Sectors as cp.async counts them: distinct pairs of a line of global memory and 32 bytes of shared memory.
+    """Sectors as cp.async.cg counts them: distinct pairs of a line of global memory and 32 bytes of shared memory.
 
     Of the lanes of a warp that write the same place only the last one counts.
     """

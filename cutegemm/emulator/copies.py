@@ -15,8 +15,8 @@ from cutegemm.emulator.memory import Fault, lane_of, locate
 from cutegemm.emulator.values import ND
 
 
-def async_copy(group, m, destination, source, size, used) -> None:
-    """cp.async: copies `used` bytes per lane and zero-fills up to `size`."""
+def async_copy(group, m, destination, source, size, used, around_l1) -> None:
+    """cp.async: copies `used` bytes per lane and zero-fills up to `size`; .cg goes around L1."""
     lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
     spread = lambda x: x[lanes] if x.__class__ is ND else np.full(len(lanes), x, np.uint64)  # noqa: E731
     to, origin, amount = spread(destination), spread(source).astype(np.uint64), spread(used).astype(np.int64)
@@ -37,7 +37,7 @@ def async_copy(group, m, destination, source, size, used) -> None:
             )
     device = group.device
     if device.observers:
-        device.observe_copy(group, (lanes, region, offset), place and (lanes[reads], *place), size)
+        device.observe_copy(group, (lanes, region, offset), place and (lanes[reads], *place), size, around_l1)
     copy = Copy(functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size))
     if device.policy == "eager":
         copy.finish()

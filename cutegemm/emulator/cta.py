@@ -16,7 +16,15 @@ from cutegemm.emulator.group import Group
 from cutegemm.emulator.memory import Fault, Region
 from cutegemm.emulator.program import RANK_SHIFT, SHARED_BASE
 
+SLOW = 0.05  # chance that a warp of a slow CTA gets a turn in a round
+SM_THREADS, SM_CTAS, SM_SHARED = 2048, 32, 233_472  # per SM of sm_90, CUDA programming guide, table 28
 SPLIT = -3  # a branch has parted the group; its parts go on in its place
+
+
+def occupancy(threads: int, shared_bytes: int) -> int:
+    """CTAs an SM holds, by threads and shared memory; PTX does not say how many registers a thread takes."""
+    warps = -(-threads // 32) * 32
+    return max(1, min(SM_CTAS, SM_THREADS // warps, SM_SHARED // (shared_bytes + SHARED_BASE)))
 
 
 class CTA:
@@ -34,6 +42,7 @@ class CTA:
         self.barriers: dict[int, NamedBarrier] = {}
         self.mbarriers: dict[int, object] = {}
         self.live_warps = device.warps
+        self.pace = SLOW if device.policy == "random" and device.rng.random() < 1 / 3 else 1.0
         self.special = device.special_of(cluster, index, rank)
         self.groups: list[Group] = []
 

@@ -27,6 +27,8 @@ def arithmetic_float(e: Emitter, ins: Instruction, kind: str) -> None:
     if mods - _ARITHMETIC or (mods & {"xorsign", "abs"} and head not in ("min", "max")):
         raise Unknown(f"modifiers {', '.join(sorted(mods - _ARITHMETIC))}")
     d, *o = ins.operands
+    if len(o) != {"fma": 3, "mad": 3, "neg": 1, "abs": 1}.get(head, 2):
+        raise Unknown("operands")
     if kind in ("f32", "f64"):
         if "relu" in mods:
             raise Unknown("relu")

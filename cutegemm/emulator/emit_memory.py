@@ -22,9 +22,13 @@ def space_of(ins: Instruction) -> str:
 
 
 def order_of(ins: Instruction) -> str:
-    """Memory order of an access, "" for a plain one; volatile counts as relaxed (PTX ISA 8.2.1)."""
+    """Memory order of an access, with ".cta" behind it in that scope; "" for a plain one.
+
+    Volatile counts as relaxed (PTX ISA 8.2.1).
+    """
     order = next((p for p in ins.parts if p in ("acquire", "release", "acq_rel", "relaxed", "mmio")), "")
-    return "relaxed" if order == "mmio" or "volatile" in ins.parts else order
+    order = "relaxed" if order == "mmio" or "volatile" in ins.parts else order
+    return f"{order}.cta" if order and "cta" in ins.parts else order
 
 
 def _count(ins: Instruction) -> int:

@@ -122,7 +122,8 @@ def copy(e: Emitter, ins: Instruction) -> None:
         used = e.src(operands[3], 32) if len(operands) > 3 else str(size)
         if len(operands) > 3 and e.width(operands[3]) == 1:
             raise Unknown("ignore-src predicate")
-        e.line(f"async_copy(G, {e.mask}, {e.address(operands[0])}, {e.address(operands[1])}, {size}, {used})")
+        where = f"{e.address(operands[0])}, {e.address(operands[1])}"
+        e.line(f"async_copy(G, {e.mask}, {where}, {size}, {used}, {op.startswith('cp.async.cg')})")
     else:
         raise Unknown(op)
 

@@ -89,7 +89,7 @@ def fma32(a, b, c):
     risky = (low == 0x10000000) | ((np.abs(total) < 2 * _TINY32) & (total != 0))
     if risky.any():
         total = to_odd(product, c, total)
-    return total.astype(np.float32)
+    return total.astype(np.float32)[()]
 
 
 def fma_ftz(a, b, c=None):
@@ -140,13 +140,6 @@ def fma64(a, b, c):
     if not any(isinstance(v, ND) for v in (a, b, c)):
         return one(a, b, c)
     return np.array([one(x, y, z) for x, y, z in np.broadcast(a, b, c)], np.float64)
-
-
-def fma16(a, b, c):
-    """fp16 a*b+c rounded once: exact in fp64 up to one rounding, which round-to-odd makes safe."""
-    product = np.multiply(a, b, dtype=np.float64)
-    c = np.asarray(c, np.float64)
-    return to_odd(product, c, product + c).astype(np.float16)
 
 
 def narrow_bf16(x):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cutegemm.emulator.cta import occupancy
 from cutegemm.emulator.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.machine import POLICIES, SHARED_LIMIT, Device
 from cutegemm.emulator.memory import Buffer
@@ -18,7 +19,7 @@ from cutegemm.errors import EmulatorError
 
 MAX_THREADS = 1024  # threads per CTA, CUDA programming guide, table 28
 MAX_CLUSTER = 16  # CTAs per cluster with the non-portable attribute
-RESIDENT_CTAS = 132  # SMs of an H200 (SXM), one CTA each
+SMS = 132  # of an H200 (SXM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Options:
 
     policy: "eager", "lazy" or "random" completion of asynchronous work; `seed` drives the last.
     warps_per_group: warps that start in lockstep; None for the whole CTA (fast), 1 to interleave every warp.
-    resident_ctas: how many CTAs can be on the device together.
+    resident_ctas: how many CTAs can be on the device together; None for 132 SMs by their occupancy.
     races: run the race detector (implies one warp per group).
     meter: count sectors, wavefronts, bytes, operations, cache traffic, and work and waits per role.
     max_seconds: stop with an error after this time.
@@ -49,7 +50,7 @@ class Options:
     policy: str = "eager"
     seed: int = 0
     warps_per_group: int | None = None
-    resident_ctas: int = RESIDENT_CTAS
+    resident_ctas: int | None = None
     races: bool = False
     meter: bool = False
     max_seconds: float | None = None
@@ -108,6 +109,9 @@ def launch(
     _check(kernel, program, what, options)
     if options.races and options.warps_per_group != 1:
         options = replace(options, warps_per_group=1)
+    if options.resident_ctas is None:
+        each = occupancy(int(np.prod(what.block)), what.smem_bytes + program.shared_size)
+        options = replace(options, resident_ctas=SMS * each)
     device = Device(program, what, options, l2 or L2())
     try:
         with np.errstate(all="ignore"):

@@ -7,7 +7,8 @@ kernels whose CTAs wait for each other run, and others stay quick. Three complet
     eager    copies and products happen when they are issued (committed)
     lazy     they happen as late as the program allows: loads when nothing else can move, stores and products at
              the wait that names them
-    random   they happen at random, warps run in random order, and try_wait fails now and then (seeded)
+    random   they happen at random, warps run in random order, a third of the CTAs slowly, and try_wait fails now
+             and then (seeded)
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class Device:
             if not running and waiting:
                 running.append(Cluster(self, waiting.popleft()))
             before = self.events
-            moved = self._round(running)
+            moved = self._round(running, idle > 0)
             for cluster in [c for c in running if not c.live]:
                 running.remove(cluster)
                 self.finished_ctas += len(cluster.ctas)
@@ -195,10 +196,15 @@ class Device:
         (gx, gy, gz), (cx, cy, cz) = self.grid, self.cluster
         return [(x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx)]
 
-    def _round(self, running: list[Cluster]) -> bool:
-        """Every group takes a turn; whether one got somewhere without polling."""
+    def _round(self, running: list[Cluster], every: bool) -> bool:
+        """Every group takes a turn; whether one got somewhere without polling.
+
+        Under the random policy some CTAs are slow and miss most rounds, unless `every` group is to run.
+        """
         groups = [g for cluster in running for g in cluster.live]
         if self.policy == "random":
+            if not every:
+                groups = [g for g in groups if self.rng.random() < g.cta.pace]
             self.rng.shuffle(groups)
         moved = False
         for group in groups:
@@ -311,18 +317,22 @@ class Device:
             self.meter.wgmma(group, form, a_in_registers)
 
     def observe(self, group, m, region, offset, size, write, space, strong="") -> None:
-        """An access is about to happen: a plain one, or a strong one (relaxed, acquire, release, acq_rel)."""
+        """An access is about to happen: a plain one, or a strong one (relaxed, acquire, release, acq_rel).
+
+        `m` are the active lanes, None for all. In "matrix" space (ldmatrix, stmatrix) `offset` are rows of 16 bytes
+        and `m` the active warps.
+        """
         for observer in self.observers:
             observer.access(group, m, region, offset, size, write, space, strong)
 
-    def observe_copy(self, group, to, source, size: int) -> None:
+    def observe_copy(self, group, to, source, size: int, around_l1: bool) -> None:
         """A cp.async is about to happen: `to` and `source` are (lanes, region, offsets); source None reads nothing."""
         if self.track is not None:
             self.track.access(group, None, to[1], to[2], size, True, "shared", "")
             if source is not None:
                 self.track.access(group, None, source[1], source[2], size, False, "global", "")
         if self.meter is not None:
-            self.meter.async_copy(to, source, size)
+            self.meter.async_copy(to, source, size, around_l1)
 
     def observe_atomic(self, group, lane, region, offset, size, order: str) -> None:
         """An atomic operation of one lane happened."""

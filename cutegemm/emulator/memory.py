@@ -336,8 +336,13 @@ def _float_atomic(kind: str):
     return lambda f, x, y: half(f, x >> 16, y >> 16) << 16 | half(f, x & 0xFFFF, y & 0xFFFF)
 
 
-def atomic_update(operation: str, kind: str, old: int, values: list[int]) -> int:
-    """New memory value of one atomic operation on patterns."""
+def add_flushed(a, b):
+    """fp32 sum as L2 forms it: subnormal operands and results become zero of their sign (PTX ISA 9.7.13.5)."""
+    return floats.flush(floats.flush(a) + floats.flush(b))
+
+
+def atomic_update(operation: str, kind: str, old: int, values: list[int], in_l2: bool = False) -> int:
+    """New memory value of one atomic operation on patterns; `in_l2` when the memory is global."""
     bits = 8 * {"f16": 2, "bf16": 2}.get(kind, 8 if "64" in kind else 4) if kind not in ("b16",) else 16
     v = values[0]
     if operation == "exch":
@@ -345,7 +350,8 @@ def atomic_update(operation: str, kind: str, old: int, values: list[int]) -> int
     if operation == "cas":
         return values[1] if old == v else old
     if kind.startswith(("f", "bf")):
-        act = {"add": lambda a, b: a + b, "min": np.fmin, "max": np.fmax}[operation]
+        add = add_flushed if in_l2 and kind == "f32" else lambda a, b: a + b
+        act = {"add": add, "min": np.fmin, "max": np.fmax}[operation]
         return _float_atomic(kind)(act, old, v)
     signed = kind[0] == "s"
     read = (lambda u: (u ^ (1 << bits - 1)) - (1 << bits - 1)) if signed else (lambda u: u)
@@ -375,7 +381,8 @@ def atomic(group, m, a, values, operation, kind, space, returns, order="relaxed"
         view = region.view(size)
         old = int(view[offset // size])
         old_values[lane] = old
-        view[offset // size] = atomic_update(operation, kind, old, [lane_of(v, lane) for v in values])
+        in_l2 = not region.name.startswith("shared memory")
+        view[offset // size] = atomic_update(operation, kind, old, [lane_of(v, lane) for v in values], in_l2)
         if group.device.observers:
             group.device.observe_atomic(group, lane, region, offset, size, order)
     if returns and len(lanes):

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutegemm.emulator import banks
+from cutegemm.emulator.fused import WORD, fused_loads
 from cutegemm.emulator.l2 import SECTOR_BYTES, sectors_of
 from cutegemm.emulator.roles import wait_kind
-from cutegemm.emulator.values import ND
 from cutegemm.emulator.wgmma import ITEM_BYTES
 
 WARP = 32
@@ -55,6 +55,7 @@ class Meter:
         self.blocked: dict[int, Counter[str]] = defaultdict(Counter)  # per warp of a CTA and kind of wait
         self.sizes = [len(block.code) for block in device.program.blocks]
         self.position = {id(ins): i for block in device.program.blocks for i, ins in enumerate(block.code)}
+        self.fused = {k: v for block in device.program.blocks for k, v in fused_loads(block.code).items()}
         self.before = self._l2_counts()
 
     # ---- what ran
@@ -85,9 +86,14 @@ class Meter:
         if space in ("param", "local"):
             return
         shared = region.name.startswith("shared memory")
-        lane, place, by_lanes = _places(group, m, offset)
+        lane, place = _places(group, m, offset, space)
         if shared:
-            phase = banks.phases(lane, place, size, by_lanes and not write)
+            share = self.fused.get(id(self.device.current_instruction())) if self.fused else None
+            if share is not None and not ((place - WORD * share.word) % share.size).any():
+                if share.word:
+                    return  # counted with the first
+                size = share.size
+            phase = banks.phases(lane, place, size, not write and space != "matrix")
             units = banks.wavefronts(phase, place, size)
             ideal = banks.least_wavefronts(phase, place, size)
             self.totals["shared_store_wavefronts" if write else "shared_load_wavefronts"] += units
@@ -108,7 +114,7 @@ class Meter:
         ideal = sum(-(-n * size // SECTOR_BYTES) for n in per_warp.tolist())
         self._line("global", requests, units, min(ideal, units))
 
-    def async_copy(self, to, source, size: int) -> None:
+    def async_copy(self, to, source, size: int, around_l1: bool) -> None:
         """A cp.async: (lanes, region, offsets) in shared and, where anything is read, in global memory."""
         lanes, _, offset = to
         self.totals["async_copy_bytes"] += len(lanes) * size
@@ -118,7 +124,7 @@ class Meter:
         place = np.broadcast_to(np.asarray(place, np.int64), len(reading)) + region.base
         target = np.broadcast_to(np.asarray(offset, np.int64), len(lanes))[np.isin(lanes, reading)]
         keys = banks.sectors(reading // WARP, place, size)
-        units = banks.copied_sectors(reading // WARP, place, target)
+        units = banks.copied_sectors(reading // WARP, place, target) if around_l1 else len(keys)
         self._global(region, keys, units, reading, size, False)
 
     def _line(self, space: str, requests: int, units: int, ideal: int) -> None:
@@ -257,17 +263,11 @@ def _shape(op: str) -> list[str]:
     return list(re.search(r"m(\d+)n(\d+)k(\d+)", op).groups())
 
 
-def _places(group, m, offset) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Lane numbers over the group and byte offsets of an access; whether these are lanes, or rows of matrices.
-
-    Rows of ldmatrix and stmatrix, eight a matrix, count as lanes from the warp's first.
-    """
-    lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
-    if offset.__class__ is not ND:
-        return lanes, np.full(len(lanes), offset, np.int64), True
-    place = offset.astype(np.int64)
-    if len(lanes) == len(place):
-        return lanes, place, True
-    warps = np.unique(lanes // WARP)
-    rows = np.arange(len(place) // len(warps))
-    return (warps[:, None] * WARP + rows).ravel(), place, False
+def _places(group, m, offset, space: str) -> tuple[np.ndarray, np.ndarray]:
+    """Lane numbers over the group and byte offsets of an access; rows of matrices count as lanes of their warp."""
+    if space == "matrix":
+        warps = np.arange(len(group.warps)) if m is None else np.flatnonzero(m)
+        lanes = (warps[:, None] * WARP + np.arange(len(offset) // len(warps))).ravel()
+    else:
+        lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
+    return lanes, np.broadcast_to(np.asarray(offset).astype(np.int64), len(lanes))

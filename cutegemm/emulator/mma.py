@@ -45,7 +45,7 @@ def ldmatrix(group, m, a, count, trans, generic):
     if region is None:
         raise Fault("ldmatrix across CTAs")
     if group.device.observers:
-        group.device.observe(group, None, region, offset, 16, False, "shared")
+        group.device.observe(group, warps, region, offset, 16, False, "matrix")
     chunk = region.view(16)[(offset >> offset.dtype.type(4)).astype(np.int64)]
     tiles = np.ascontiguousarray(chunk).view(np.uint16).reshape(-1, count, 8, 8)
     if trans:
@@ -75,7 +75,7 @@ def stmatrix(group, m, a, values, trans, generic) -> None:
     if region is None:
         raise Fault("stmatrix across CTAs")
     if group.device.observers:
-        group.device.observe(group, None, region, offset, 16, True, "shared")
+        group.device.observe(group, warps, region, offset, 16, True, "matrix")
     if trans:
         tiles = np.ascontiguousarray(words).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
         words = np.ascontiguousarray(tiles).view(np.uint32)
@@ -150,6 +150,13 @@ def _wmma_places(group, a, stride, contiguous: bool, item: int) -> list[np.ndarr
     return [x.astype(np.uint64) for x in out]
 
 
+def _transposed(words: list[np.ndarray]) -> list[np.ndarray]:
+    """The fragment of a 16 x 16 tile of 16-bit elements from that of its transpose: movmatrix on each quarter."""
+    tiles = [np.ascontiguousarray(w).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1) for w in words]
+    moved = [np.ascontiguousarray(t).view(np.uint32).reshape(-1) for t in tiles]
+    return [moved[0], moved[2], moved[1], moved[3]]
+
+
 def _wmma_rows(group, a, stride, contiguous: bool) -> np.ndarray:
     """Row addresses for ldmatrix.x4 of a 16 x 16 tile of 16-bit elements."""
     lane = group.lane.astype(np.int64) % WARP
@@ -171,7 +178,8 @@ def wmma_load(group, m, a, stride, fragment, layout, shape, kind, space):
         if space == "shared":
             words = ldmatrix(group, m, _wmma_rows(group, a, stride, contiguous), 4, not contiguous, False)
         else:
-            words = _load_pairs(group, m, _wmma_places(group, a, stride, contiguous, 2), 2, space)
+            words = _load_pairs(group, m, _wmma_places(group, a, stride, True, 2), 2, space)
+            words = words if contiguous else _transposed([_vector(group, w) for w in words])
         return words * 2 if kind == "f16" else words  # PTX gives fp16 fragments twice the registers they need
     item = 4 if kind == "f32" else 2
     return _load_pairs(group, m, _wmma_places(group, a, stride, contiguous, item), item, space)

@@ -29,8 +29,11 @@ class Detector:
         self.device = device
         self.segments: list[Segment] = []
         self.findings: dict[tuple, Finding] = {}
-        self.sync: dict[tuple[int, int], Known] = {}  # place of an atomic -> knowledge passed through it
+        self.sync: dict[
+            tuple, Known
+        ] = {}  # place of a strong access, and CTA or None -> knowledge passed through it
         self.cell = cell_bytes(device.program)
+        self.sources = {ins.line: ins.source for block in device.program.blocks for ins in block.code}
         self.operands: dict[tuple, Where] = {}  # of wgmma, which reads the same stages over and over
 
     def warp(self, group) -> WarpTracker:
@@ -116,18 +119,28 @@ class Detector:
         """An atomic, volatile, relaxed, acquire or release access: it does not race, and orders as PTX ISA 8.8 says.
 
         A release passes on all its warp knows, a relaxed write what a fence before it has released; an acquire
-        learns what was passed, a relaxed read once a fence follows it.
+        learns what was passed, a relaxed read once a fence follows it. What is done in the scope of the CTA
+        reaches that CTA alone.
         """
-        t = group.tracker
-        place = (id(region), offset)
-        passed = self.sync.get(place, NOTHING)
-        if reads and order in ("acquire", "acq_rel"):
-            t.known |= passed
-        elif reads:
-            t.seen |= passed
+        t, (order, _, scope) = group.tracker, order.partition(".")
+        everywhere, here = (id(region), offset, None), (id(region), offset, group.cta.index)
+        if reads:
+            near = self.sync.get(here, NOTHING)
+            passed = near if scope else near | self.sync.get(everywhere, NOTHING)
+            if order in ("acquire", "acq_rel"):
+                t.known |= passed
+            else:
+                t.seen |= passed
+                t.seen_near |= near
         if writes:
-            self.sync[place] = passed | (t.everything() if order in ("release", "acq_rel") else t.released)
+            releases = order in ("release", "acq_rel")
+            self._pass(here, t.everything() if releases else t.released_near)
+            if not scope:
+                self._pass(everywhere, t.everything() if releases else t.released)
             t.renew()
+
+    def _pass(self, place: tuple, known: Known) -> None:
+        self.sync[place] = self.sync.get(place, NOTHING) | known
 
     def check(self, region, where: Where, write: bool, segment: int, known: Known, reader) -> None:
         """Record an access and report those it races with.
@@ -192,8 +205,8 @@ class Detector:
         if key in self.findings:
             return
         cell = where.cell(int(np.flatnonzero(before == previous)[0]))
-        text = (f"{new.what} by {new.who} at PTX line {new.line} "
-                f"and earlier {old.what} by {old.who} at PTX line {old.line}, "
+        text = (f"{new.what} by {new.who} at {self.line_text(new.line)} "
+                f"and earlier {old.what} by {old.who} at {self.line_text(old.line)}, "
                 f"{region.name}, offset {cell * self.cell:#x}")  # fmt: skip
         self.findings[key] = Finding(kind, text, (old.line, new.line))
 
@@ -203,7 +216,7 @@ class Detector:
         if key not in self.findings:
             cell = where.cell(0 if before is None else int(np.flatnonzero(before < 0)[0]))
             text = (
-                f"{new.what} by {new.who} at PTX line {new.line} of {region.name}, "
+                f"{new.what} by {new.who} at {self.line_text(new.line)} of {region.name}, "
                 f"offset {cell * self.cell:#x}, which nothing wrote"
             )
             self.findings[key] = Finding("uninitialised read", text, (0, new.line))
@@ -211,7 +224,9 @@ class Detector:
     def add(self, kind: str, text: str, line: int | None = None) -> None:
         """Report a defect that is not a pair of accesses."""
         line = self._line() if line is None else line
-        self.findings.setdefault((kind, line, text), Finding(kind, f"{text}, PTX line {line}", (0, line)))
+        self.findings.setdefault(
+            (kind, line, text), Finding(kind, f"{text}, {self.line_text(line)}", (0, line))
+        )
 
     def cluster_ended(self, cluster) -> None:
         """Every warp of a cluster has ended: its mbarriers may not still expect bytes."""
@@ -219,6 +234,11 @@ class Detector:
             for bar in cta.mbarriers.values():
                 if bar.tx:
                     self.add("leftover", f"{bar} when its CTA ended", 0)
+
+    def line_text(self, line: int) -> str:
+        """A PTX line, with the source line it comes from where debug information says so."""
+        source = self.sources.get(line)
+        return f"PTX line {line}" + (f" ({source[0].rsplit('/', 1)[-1]}:{source[1]})" if source else "")
 
     def _line(self) -> int:
         ins = self.device.current_instruction()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from cutegemm.emulator import floats
-from cutegemm.emulator.memory import Fault
+from cutegemm.emulator.memory import Fault, add_flushed
 
 _SIGNED = {"s32": np.int32, "s64": np.int64}
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -20,12 +20,13 @@ _ACTS = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_
 def reduce_bytes(old: np.ndarray, new: np.ndarray, kind: str, item: int, operation: str) -> np.ndarray:
     """`old` and `new`, contiguous bytes of elements of a type, combined: bytes again.
 
-    fp32 and fp64 add with subnormals kept; fp16 and bf16 take minimum and maximum with NaN dropped.
+    fp32 sums are those of L2, where subnormal operands and results become zero; minimum and maximum drop NaN.
     """
     pattern = _UNSIGNED[item]
     if kind in ("f32", "f64"):
         real = np.float32 if kind == "f32" else np.float64
-        act = {"add": np.add, "min": np.fmin, "max": np.fmax}[operation]
+        add = add_flushed if kind == "f32" else np.add
+        act = {"add": add, "min": np.fmin, "max": np.fmax}[operation]
         return act(old.view(real), new.view(real)).view(np.uint8)
     if kind in ("f16", "bf16"):
         read, narrow = (floats.f16, floats.narrow_f16) if kind == "f16" else (floats.bf16, floats.narrow_bf16)

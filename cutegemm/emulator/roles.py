@@ -36,6 +36,8 @@ class Role:
     waits: Counter[str] = field(default_factory=Counter)  # waits executed, per kind
     blocked: Counter[str] = field(default_factory=Counter)  # of those, how many found their warp too early
 
+    per_warp: dict[int, Counter[str]] = field(default_factory=dict)  # instructions of each warp, per opcode
+
     @property
     def total(self) -> int:
         """Warp instructions."""
@@ -70,6 +72,7 @@ def roles_of(device) -> list[Role]:
         role = roles.setdefault(_name(executed), Role(_name(executed), []))
         role.warps.append(warp)
         role.instructions += executed
+        role.per_warp[warp] = executed
         for op, n in executed.items():
             kind = wait_kind(op)
             if kind:

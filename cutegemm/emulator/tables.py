@@ -9,6 +9,7 @@ print(profile(before, after))
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
@@ -22,8 +23,13 @@ COSTLY_LINES = 8
 
 def kinds(report: Report) -> Counter[str]:
     """Warp instructions by kind: the opcode without types, spaces narrowed to those that matter."""
+    return by_kind(report.instructions)
+
+
+def by_kind(instructions: Mapping[str, int]) -> Counter[str]:
+    """Counts per opcode added up by kind."""
     out: Counter[str] = Counter()
-    for op, count in report.instructions.items():
+    for op, count in instructions.items():
         out[kind_of(op)] += count
     return out
 
@@ -52,9 +58,10 @@ def profile(report: Report, other: Report | None = None) -> str:
     if other is not None:
         return compare(report, other)
     console = Console(width=WIDTH, record=True, file=_Nowhere())
-    table = Table("kind", "warp instructions", title="instructions")
+    table = Table("kind", "all warps", *(role.name for role in report.roles), title="warp instructions")
+    roles = [by_kind(role.instructions) for role in report.roles]
     for kind, count in kinds(report).most_common():
-        table.add_row(kind, f"{count:,}")
+        table.add_row(kind, f"{count:,}", *(f"{role[kind]:,}" for role in roles))
     console.print(table)
     table = Table("counter", "value", title="traffic and work")
     for name, value in report.counters.items():
@@ -69,10 +76,12 @@ def _roles(console: Console, report: Report) -> None:
     """What each role executed, and how often it waited."""
     if not report.roles:
         return
-    table = Table("role", "warps", "instructions", "waits (of them blocked)", title="roles")
+    table = Table("role", "warps", "instructions", "a warp", "waits (of them blocked)", title="roles")
     for role in report.roles:
         waits = ", ".join(f"{kind} {n:,} ({role.blocked[kind]:,})" for kind, n in role.waits.items())
-        table.add_row(role.name, ", ".join(map(str, role.warps)), f"{role.total:,}", waits)
+        each = sorted(executed.total() for executed in role.per_warp.values())
+        per_warp = f"{each[0]:,}" if each[0] == each[-1] else f"{each[0]:,} to {each[-1]:,}"
+        table.add_row(role.name, ", ".join(map(str, role.warps)), f"{role.total:,}", per_warp, waits)
     console.print(table)
 
 

@@ -77,8 +77,8 @@ def parts(x: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     least = LEAST_EXPONENT[kind]
     small = exponent < least
     if small.any():
-        significand = np.where(small, x * np.float32(2.0**-least), significand)
-        exponent = np.where(small, np.int32(least), exponent)
+        significand[small] = x[small] * np.float32(2.0**-least)
+        exponent[small] = least
         exponent[x == 0] = tensor_core_jit.NO_EXPONENT
     return significand, exponent
 

@@ -19,8 +19,10 @@ class WarpTracker:
     def __init__(self, detector, group):
         self.detector, self.group = detector, group
         self.known = NOTHING  # finished segments this warp may rely on
-        self.seen = NOTHING  # what relaxed reads have found, known once a fence follows
-        self.released = NOTHING  # what the last fence lets a relaxed write pass on
+        # What relaxed reads have found, known once a fence follows, and what the last fence lets a relaxed write pass
+        # on; for fences of any scope within the CTA ("near") apart.
+        self.seen = self.seen_near = NOTHING
+        self.released = self.released_near = NOTHING
         self.initialised = 0  # segments holding mbarrier.init that a fence.mbarrier_init has covered
         self.inits: list = []
         self.current = detector.segment("access", group, True)
@@ -98,8 +100,11 @@ class WarpTracker:
                 self.initialised |= 1 << bar.init
             self.renew()
         elif op.startswith(("fence.acq_rel", "fence.sc", "membar")):
-            self.known |= self.seen
-            self.released = self.everything()
+            near = op.endswith(".cta")
+            self.known |= self.seen_near if near else self.seen
+            self.released_near = self.everything()
+            if not near:
+                self.released = self.released_near
             self.renew()
 
     # ---- asynchronous operations

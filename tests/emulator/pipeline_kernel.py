@@ -19,24 +19,25 @@ SOURCE = Path(__file__).with_name("pipeline.cu")
 SHARED_BYTES = 2 * 2 * 8192 + 64 * 64 * 4 + 64 + 1024  # two stages of A and B, D, barriers, room to align
 
 
-@functools.cache
-def compiled(bug: str = "") -> Kernel:
-    """The kernel, with one `BUG_...` macro defined unless `bug` is empty."""
-    (status, program) = nvrtc.nvrtcCreateProgram(SOURCE.read_bytes(), b"pipeline.cu", 0, [], [])
-    options = [
-        b"--gpu-architecture=sm_90a",
-        b"--std=c++17",
-        b"-lineinfo",
-        *([f"-DBUG_{bug}".encode()] if bug else []),
-    ]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+def compile_cuda(source: str, *options: str) -> str:
+    """PTX of CUDA C++ for sm_90a, by NVRTC."""
+    (status, program) = nvrtc.nvrtcCreateProgram(source.encode(), b"pipeline.cu", 0, [], [])
+    flags = [b"--gpu-architecture=sm_90a", b"--std=c++17", b"-lineinfo", *(x.encode() for x in options)]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
         nvrtc.nvrtcGetProgramLog(program, log)
         raise RuntimeError(log.decode())
     text = b" " * nvrtc.nvrtcGetPTXSize(program)[1]
     nvrtc.nvrtcGetPTX(program, text)
-    return Module.parse(text.decode().rstrip("\0")).kernel("gemm")
+    return text.decode().rstrip("\0")
+
+
+@functools.cache
+def compiled(bug: str = "") -> Kernel:
+    """The kernel, with one `BUG_...` macro defined unless `bug` is empty."""
+    options = [f"-DBUG_{bug}"] if bug else []
+    return Module.parse(compile_cuda(SOURCE.read_text(), *options)).kernel("gemm")
 
 
 def to_bf16(x: np.ndarray) -> np.ndarray:

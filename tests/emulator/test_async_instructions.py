@@ -121,6 +121,19 @@ SKIP:
     assert not report.findings, [str(f) for f in report.findings]
 
 
+def test_a_bulk_copy_read_before_its_barrier_is_a_race():
+    """The neighbour's bytes may be read once its mbarrier has completed, not before."""
+    body = BEGIN.format(bytes=128) + """
+ shl.b32 %r5, %r0, 2; add.u32 %r9, %r1, %r5; st.shared.u32 [%r9+128], %r0; st.shared.u32 [%r9+256], 7;
+ fence.proxy.async; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; add.u32 %r13, %r1, 128;
+ add.u32 %r14, %r4, 256;
+ @!%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r14], [%r13], 128, [%r4];
+ ld.shared.u32 %r10, [%r9+256];
+""" + WAIT + END  # fmt: skip
+    report = run(body, [aligned(1, np.uint32)], grid=(2, 1, 1), cluster=(2, 1, 1), before=SHARED, races=True)
+    assert "race" in " ".join(f.kind for f in report.findings)
+
+
 BULK_REDUCTIONS = {  # operation and type -> (numpy type, definition)
     "add.u32": (np.uint32, np.add), "max.s32": (np.int32, np.maximum), "and.b32": (np.uint32, np.bitwise_and),
     "add.f32": (np.float32, np.add), "add.f64": (np.float64, np.add), "add.noftz.f16": (np.float16, np.add),

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from emulator_harness import aligned, run
-from test_units import DYNAMIC, TMA_KERNEL
+from pipeline_kernel import compiled, run_pipeline
+from test_units import TMA_KERNEL
 
 from cutegemm.emulator import Buffer, Launch, Module, Options, launch
+from cutegemm.emulator.cta import occupancy
 from cutegemm.emulator.tma import TensorMap, encode
 from cutegemm.errors import EmulatorError
 
@@ -81,6 +85,14 @@ ORDERS = {
                    {"write-read race"}),
     "no acquire": (("st.release.gpu.global.u32 [%rd1], 1;", "ld.volatile.global.u32 %r3, [%rd1];", ""),
                    {"write-read race"}),
+    "release within the CTA": (("st.release.cta.global.u32 [%rd1], 1;", "ld.acquire.gpu.global.u32 %r3, [%rd1];", ""),
+                               {"write-read race"}),
+    "acquire within the CTA": (("st.release.gpu.global.u32 [%rd1], 1;", "ld.acquire.cta.global.u32 %r3, [%rd1];", ""),
+                               {"write-read race"}),
+    "fence within the CTA": (("membar.cta; st.relaxed.gpu.global.u32 [%rd1], 1;",
+                              "ld.acquire.gpu.global.u32 %r3, [%rd1];", ""), {"write-read race"}),
+    "fence after within the CTA": (("st.release.gpu.global.u32 [%rd1], 1;", "ld.relaxed.gpu.global.u32 %r3, [%rd1];",
+                                    "fence.acq_rel.cta;"), {"write-read race"}),
     "fence too late": (("st.relaxed.gpu.global.u32 [%rd1], 1; fence.acq_rel.gpu;",
                         "ld.acquire.gpu.global.u32 %r3, [%rd1];", ""), {"write-read race"}),
 }  # fmt: skip
@@ -94,13 +106,38 @@ def test_a_flag_between_ctas_orders_as_its_accesses_say(order):
     assert kinds(body, grid=(2, 1, 1), resident_ctas=2) == found
 
 
+WITHIN = """
+ setp.ge.u32 %p8, %r0, 32; @%p8 bra READER;
+ st.global.u32 [%rd2], %r0; bar.warp.sync -1; {release} bra.uni DONE;
+READER:
+ {acquire} setp.eq.u32 %p1, %r3, 0; @%p1 bra READER; {after} ld.global.u32 %r5, [%rd2+-128];
+DONE:
+"""
+
+
+@pytest.mark.parametrize("release, acquire, after", [
+    ("st.release.cta.global.u32 [%rd1], 1;", "ld.acquire.cta.global.u32 %r3, [%rd1];", ""),
+    ("fence.acq_rel.cta; st.relaxed.cta.global.u32 [%rd1], 1;", "ld.relaxed.cta.global.u32 %r3, [%rd1];",
+     "fence.acq_rel.cta;"),
+])  # fmt: skip
+def test_the_scope_of_the_cta_is_enough_within_it(release, acquire, after):
+    """Two warps of one CTA pass data by a flag in the scope of the CTA (PTX ISA 8.5, scope)."""
+    assert kinds(WITHIN.format(release=release, acquire=acquire, after=after), threads=64) == set()
+    assert kinds(WITHIN.format(release="st.relaxed.cta.global.u32 [%rd1], 1;", acquire=acquire, after=after),
+                 threads=64) == {"write-read race"}  # fmt: skip
+
+
 @pytest.mark.parametrize("writer, found", [
     ("st.global.u32 [%rd2], %r0;", True), ("st.global.u32 [%rd2+128], %r0;", False),
 ])  # fmt: skip
-def test_a_write_under_a_bulk_load_of_another_cta_is_a_race(writer, found):
-    """CTA 0 loads 128 bytes while CTA 1 writes them, or the bytes beside them."""
-    body = f" @%p9 bra OTHER;{LOAD} bra.uni DONE;\nOTHER:\n {writer}\nDONE:\n"
-    assert ("race" in " ".join(kinds(body, grid=(2, 1, 1), resident_ctas=2))) == found
+@pytest.mark.parametrize("first", ["reader", "writer"])
+def test_a_write_under_a_bulk_load_of_another_cta_is_a_race(writer, found, first):
+    """One CTA loads 128 bytes while the other writes them, or the bytes beside them; either may come first."""
+    parts = (LOAD, f" {writer}") if first == "reader" else (f" {writer}", LOAD)
+    body = f" @%p9 bra OTHER;{parts[0]} bra.uni DONE;\nOTHER:\n {parts[1]}\nDONE:\n"
+    arrays = [aligned(256, np.uint32), aligned(4, np.uint32)]
+    report = run(BEGIN + body, arrays, before=BUFFER, races=True, grid=(2, 1, 1))  # eager: CTA 0 comes first
+    assert ("race" in " ".join(f.kind for f in report.races)) == found
 
 
 REDUCE = """
@@ -119,8 +156,11 @@ def test_reductions_do_not_race_with_each_other(other, found):
     assert ("race" in " ".join(kinds(body, grid=(2, 1, 1), resident_ctas=2))) == found
 
 
-@pytest.mark.parametrize("row, column, found", [(3, 5, True), (3, 70, False), (20, 5, False)])
-def test_a_tensor_load_touches_its_box_and_no_more(row, column, found):
+@pytest.mark.parametrize("row, column, at, found", [
+    (3, 5, (0, 0), True), (3, 70, (0, 0), False), (20, 5, (0, 0), False), (3, 5, (8, 0), False),
+    (3, 5, (0, 4), False), (20, 75, (16, 8), True), (0, 0, (-8, -8), True), (8, 0, (-8, -8), False),
+])  # fmt: skip
+def test_a_tensor_load_touches_its_box_and_no_more(row, column, at, found):
     """A write before a tensor load without a proxy fence is found where the box reaches, and only there."""
     source = aligned(24 * 80, np.uint16).reshape(24, 80)
     out = aligned(2048, np.uint8)
@@ -130,13 +170,12 @@ def test_a_tensor_load_touches_its_box_and_no_more(row, column, found):
         f" setp.ne.u32 %p0, %r0, 0; ld.param.u64 %rd9, [where]; @!%p0 st.global.u16 [%rd9+{offset}], 7;",
     ).replace(".param .u32 x,", ".param .u64 where, .param .u32 x,")
     tensor = TensorMap(source.ctypes.data, "u16", 2, (80, 24), (160,), (64, 16), (1, 1), 3, 0, False)
-    number = lambda x, n: int(x).to_bytes(n, "little")
+    number = lambda x, n: int(x % (1 << 8 * n)).to_bytes(n, "little")
     params = [encode(tensor), number(out.ctypes.data, 8), number(source.ctypes.data, 8)]
-    params += [number(x, 4) for x in (0, 0, 2048)]
+    params += [number(x, 4) for x in (*at, 2048)]
     buffers = [Buffer(x.ctypes.data, x.nbytes) for x in (source, out)]
-    assert DYNAMIC in text
     what = Launch(grid=(1, 1, 1), block=(64, 1, 1), smem_bytes=40960, params=params, buffers=buffers)
-    report = launch(Module.parse(text.replace("shared::cta;", "shared::cta;")), what, Options(races=True))
+    report = launch(Module.parse(text), what, Options(races=True))
     assert {f.kind for f in report.races} == ({"missing proxy fence"} if found else set())
 
 
@@ -172,3 +211,44 @@ def test_ctas_that_wait_for_one_without_room_are_a_deadlock():
         run(body, [aligned(1, np.uint32)] * 2, grid=(4, 1, 1), resident_ctas=2)
     assert "2 of 4 clusters have not started: 2 CTAs fit" in str(e.value)
     assert "CTA (0, 0, 0) warps 0 spins on byte 0x0 of p0 at PTX line" in str(e.value)
+
+
+def test_a_finding_names_both_accesses_and_their_source_lines():
+    """PTX line, line of the source, CTA and warp, memory and offset of a race in compiled CUDA code."""
+    findings = run_pipeline(compiled("NO_BARRIER"), policy="lazy", races=True).report.findings
+    text = next(str(f) for f in findings if "race" in f.kind)
+    place = r"by CTA \(\d, 0, 0\) warp \d at PTX line \d+ \(pipeline\.cu:\d+\)"
+    assert re.search(rf"race: .* {place} and earlier .* {place}, shared memory of CTA .*, offset 0x", text), (
+        text
+    )
+
+
+OCCUPANCY = {
+    (128, 0): 16, (1024, 0): 2, (32, 0): 32, (96, 0): 21, (128, 100_000): 2, (128, 116_700): 1, (384, 232_448): 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("threads, shared", list(OCCUPANCY))
+def test_the_resident_set_follows_threads_and_shared_memory(threads, shared):
+    """2048 threads, 32 CTAs and 228 KiB an SM, of which each CTA takes 1 KiB for the system."""
+    assert occupancy(threads, shared) == OCCUPANCY[threads, shared]
+
+
+FULL = """
+ mov.u32 %r0, %ctaid.x; ld.param.u64 %rd0, [p0]; mov.u32 %r1, %nctaid.x; sub.u32 %r2, %r1, 1; setp.eq.u32 %p0, %r0, %r2;
+ @%p0 bra LAST;
+WAIT:
+ ld.acquire.gpu.global.u32 %r3, [%rd0]; setp.eq.u32 %p1, %r3, 0; @%p1 bra WAIT; bra.uni DONE;
+LAST:
+ st.release.gpu.global.u32 [%rd0], 1;
+DONE:
+"""
+
+
+def test_ctas_wait_for_the_last_that_fits_beside_them():
+    """264 CTAs of 1024 threads are resident together on 132 SMs; a 265th never starts."""
+    flag = aligned(1, np.uint32)
+    run(FULL, [flag], grid=(264, 1, 1), threads=1024)
+    assert flag[0] == 1
+    with pytest.raises(EmulatorError, match="1 of 265 clusters have not started: 264 CTAs fit"):
+        run(FULL, [aligned(1, np.uint32)], grid=(265, 1, 1), threads=1024)

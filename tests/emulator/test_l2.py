@@ -53,13 +53,14 @@ def test_regions_keep_their_places_whatever_their_addresses():
     """Counts do not depend on where the host put the buffers."""
 
     def counts(first: int, second: int) -> tuple[int, int]:
-        cache = L2(size=LINE_BYTES * WAYS * 4)
-        regions = [region(16384, first), region(16384, second)]
+        cache = L2(size=LINE_BYTES * WAYS * 64)
+        regions = [region(12 * 64 * LINE_BYTES, base) for base in (first, second)]
         for r in regions * 3:
-            cache.access(r, sectors(r, 0, 16384), True)
+            for i in range(12):  # all in one set, or in two, by the distance of the regions
+                cache.access(r, sectors(r, i * 64 * LINE_BYTES, 128), True)
         return cache.written_back, cache.fetched
 
-    assert counts(1 << 20, 2 << 20) == counts(5 << 30, (7 << 20) + 128 * 77)
+    assert counts(1 << 20, 2 << 20) == counts(5 << 30, (7 << 20) + 128 * 63)
 
 
 def test_rows_of_a_box_share_sectors_only_where_they_overlap():

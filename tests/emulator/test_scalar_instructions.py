@@ -75,12 +75,6 @@ INTEGER = {  # instruction -> (definition on Python ints, PTX ISA section)
     "prmt.b32 {d}, {a}, {b}, 0x9180;": (lambda a, b: (
         0xFF000000 * (a >> 15 & 1) | permuted(a, b, "0100") & 0xFF0000 | 0xFF00 * (a >> 7 & 1) | a & 255),
         "9.7.9.7 prmt"),
-    "prmt.b32.f4e {d}, {a}, {b}, 2;": (lambda a, b: permuted(a, b, "5432"), "9.7.9.7 prmt"),
-    "prmt.b32.b4e {d}, {a}, {b}, 1;": (lambda a, b: permuted(a, b, "6701"), "9.7.9.7 prmt"),
-    "prmt.b32.rc8 {d}, {a}, {b}, 3;": (lambda a, b: permuted(a, b, "3333"), "9.7.9.7 prmt"),
-    "prmt.b32.ecl {d}, {a}, {b}, 2;": (lambda a, b: permuted(a, b, "3222"), "9.7.9.7 prmt"),
-    "prmt.b32.ecr {d}, {a}, {b}, 1;": (lambda a, b: permuted(a, b, "1110"), "9.7.9.7 prmt"),
-    "prmt.b32.rc16 {d}, {a}, {b}, {b};": (lambda a, b: permuted(a, b, "3232" if b & 1 else "1010"), "9.7.9.7 prmt"),
     "slct.u32.s32 {d}, {a}, {b}, {b};": (lambda a, b: a if signed(b) >= 0 else b, "9.7.6.4 slct"),
     "set.lt.u32.s32 {d}, {a}, {b};": (lambda a, b: -(signed(a) < signed(b)), "9.7.6.1 set"),
     "set.hi.f32.u32 {d}, {a}, {b};": (lambda a, b: 0x3F800000 if a > b else 0, "9.7.6.1 set"),
@@ -102,6 +96,24 @@ def test_integer_instructions(text, values):
     body = text.replace("{a}", "%r60").replace("{b}", "%r61")
     uniform = on_lanes(f"mov.b32 %r60, {x}; mov.b32 %r61, {y}; {body}", np.zeros(32, np.uint32))
     assert set(uniform.tolist()) == {want[0]}
+
+
+PERMUTES = {  # mode -> bytes of {b, a}, most significant first, for the controls 0 to 3
+    "f4e": "3210 4321 5432 6543", "b4e": "5670 6701 7012 0123", "rc8": "0000 1111 2222 3333",
+    "ecl": "3210 3211 3222 3333", "ecr": "0000 1110 2210 3210", "rc16": "1010 3232 1010 3232",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", list(PERMUTES))
+def test_prmt_in_its_special_modes(mode):
+    """Forward and backward extraction, replication and edge clamping by the low two bits of c (9.7.9.7 prmt)."""
+    a, b, c = (np.random.default_rng(i).integers(0, 2**32, 32, dtype=np.uint32) for i in range(3))
+    orders = PERMUTES[mode].split()
+    want = [permuted(int(x), int(y), orders[z & 3]) for x, y, z in zip(a, b, c, strict=True)]
+    assert on_lanes(f"prmt.b32.{mode} {{d}}, {{a}}, {{b}}, {{c}};", a, b, c).tolist() == want
+    for control, order in enumerate(orders):
+        got = on_lanes(f"prmt.b32.{mode} {{d}}, {{a}}, {{b}}, {control};", a, b)
+        assert got[0] == permuted(int(a[0]), int(b[0]), order)
 
 
 @settings(max_examples=10, deadline=None)
@@ -128,6 +140,11 @@ def test_carries_of_64_bits_and_of_uniform_registers():
     x = np.array([2**64 - 1, 5, 2**63, 0] * 8, np.uint64)
     got = on_lanes("add.cc.u64 %rd50, {a}, {a}; addc.u32 {d}, 0, 0;", x)
     assert got.tolist() == [int(v) * 2 >> 64 for v in x]
+    ones, one = np.full(32, 2**32 - 1, np.uint32), np.full(32, 1, np.uint32)
+    text = "add.cc.u32 %r50, {a}, {b}; addc.cc.u32 %r51, {a}, 0; addc.u32 {d}, 0, 0;"  # the carry alone carries on
+    assert set(on_lanes(text, ones, one).tolist()) == {1}
+    text = "sub.cc.u32 %r50, 0, {b}; subc.cc.u32 %r51, {b}, {b}; subc.u32 {d}, 5, 0;"
+    assert set(on_lanes(text, ones, one).tolist()) == {4}
     text = "mov.b32 %r50, -1; add.cc.u32 %r51, %r50, 1; addc.u32 {d}, %r51, 7;"
     assert set(on_lanes(text, np.zeros(32, np.uint32)).tolist()) == {8}
 

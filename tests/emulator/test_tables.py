@@ -51,7 +51,12 @@ def test_a_profile_names_the_line_that_costs_most():
 
 def test_a_profile_tells_the_roles_apart():
     """Each role has its warps, its instructions and its waits."""
-    text = profile(run_pipeline(compiled(), (64, 64, 128), meter=True).report)
+    report = run_pipeline(compiled(), (64, 64, 128), meter=True).report
+    text = profile(report)
+    multiply = next(role for role in report.roles if role.name == "wgmma")
+    assert sum(executed.total() for executed in multiply.per_warp.values()) == multiply.total
+    products = next(line for line in text.splitlines() if "wgmma.mma_async" in line)
+    assert [x.strip() for x in products.split("│")[2:5]] == ["32", "32", "0"]
     row = next(line for line in text.splitlines() if line.startswith("│ wgmma ") and "0, 1, 2, 3" in line)
     assert "mbarrier 8 (" in row.replace("  ", " ")
     assert "l2 hit rate" in text and "flops per dram byte" in text

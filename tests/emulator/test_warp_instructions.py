@@ -7,10 +7,11 @@ import functools
 
 import numpy as np
 import pytest
-from emulator_harness import HEADER, aligned, run
+from emulator_harness import HEADER, aligned, kernel_text, run
 from emulator_harness import unary_on_lanes as on_lanes
+from pipeline_kernel import compile_cuda
 
-from cutegemm.emulator import Module
+from cutegemm.emulator import Buffer, Launch, Module, launch
 from cutegemm.emulator.program import EMITTERS
 from cutegemm.errors import EmulatorError
 
@@ -105,6 +106,20 @@ def test_atomics_and_reductions(text):
     assert cell[0] == want
 
 
+@pytest.mark.parametrize("place, kept", [("global", False), ("shared", True)])
+def test_float_atomics_flush_subnormals_in_global_memory_only(place, kept):
+    """atom.add.f32 flushes on global memory and keeps subnormals in shared memory (9.7.13.5 atom)."""
+    cell = aligned(2, np.float32)
+    cell[:] = 2.0**-130
+    address = "%rd0" if place == "global" else "%rd1"
+    run(f"""
+ ld.param.u64 %rd0, [p0]; mov.u64 %rd1, buf; mov.b32 %r1, 0x00100000; ld.global.b32 %r2, [%rd0]; mov.u32 %r0, %tid.x;
+ setp.ne.u32 %p0, %r0, 0; @%p0 ret; st.shared.b32 [%rd1], %r2;
+ red.{place}.add.f32 [{address}], %r1; ld.shared.b32 %r3, [%rd1]; st.global.b32 [%rd0+4], %r3;
+""", [cell], before=".shared .align 4 .b8 buf[4];")  # fmt: skip
+    assert cell[0 if place == "global" else 1] == (2.0**-130 + 2.0**-129 if kept else 0.0)
+
+
 def test_compare_and_swap_takes_turns():
     """atom.cas as a lock: every lane of four CTAs adds once (9.7.13.5 atom, 9.7.13.4 fence)."""
     lock, cell = aligned(1, np.uint32), aligned(1, np.uint32)
@@ -144,6 +159,68 @@ def test_hints_to_the_hardware_change_nothing():
  add.u32 %r1, %r1, 1; discard.global.L2 [%rd0], 128; st.global.u32 [%rd0], %r1;
 """, [cell], races=True)  # fmt: skip
     assert cell[:2].tolist() == [6, 5] and not report.findings
+
+
+def test_special_registers_tell_where_a_thread_is():
+    """tid, ntid, ctaid, nctaid, laneid, warpid, lane masks; clocks never run backwards (10, special registers)."""
+    names = [
+        "tid.x",
+        "tid.y",
+        "ntid.x",
+        "ntid.y",
+        "ctaid.x",
+        "nctaid.x",
+        "laneid",
+        "warpid",
+        "lanemask_lt",
+        "lanemask_ge",
+    ]
+    out = aligned(2 * 64 * 12, np.uint32).reshape(2, 64, 12)
+    reads = " ".join(
+        f"mov.u32 %r{20 + i}, %{name}; st.global.u32 [%rd1+{4 * i}], %r{20 + i};"
+        for i, name in enumerate(names)
+    )
+    text = kernel_text(f"""
+ ld.param.u64 %rd0, [p0]; mov.u32 %r0, %tid.x; mov.u32 %r1, %tid.y; mov.u32 %r2, %ctaid.x; mad.lo.u32 %r3, %r1, 16, %r0;
+ mad.lo.u32 %r4, %r2, 64, %r3; mad.wide.u32 %rd1, %r4, 48, %rd0; {reads}
+ mov.u64 %rd2, %clock64; mov.u32 %r5, %clock; mov.u64 %rd3, %globaltimer; bra.uni NEXT;
+NEXT:
+ mov.u64 %rd4, %clock64; mov.u64 %rd5, %globaltimer; setp.ge.u64 %p0, %rd4, %rd2; setp.ge.and.u64 %p1, %rd5, %rd3, %p0;
+ selp.b32 %r6, 1, 0, %p1; st.global.u32 [%rd1+40], %r6;
+""")
+    what = Launch(grid=(2, 1, 1), block=(16, 4, 1), params=[out.ctypes.data.to_bytes(8, "little")],
+                  buffers=[Buffer(out.ctypes.data, out.nbytes)])  # fmt: skip
+    launch(text, what)
+    for cta in range(2):
+        for i in range(64):
+            lane = i % 32
+            want = [i % 16, i // 16, 16, 4, cta, 2, lane, i // 32, (1 << lane) - 1, 2**32 - (1 << lane), 1]
+            assert out[cta, i, :11].tolist() == want
+
+
+CUDA = r"""
+struct Pair { float a; int b; };
+__device__ __noinline__ Pair twice(Pair p, int n) { if (n > 2) return Pair{p.a * 2, p.b + n}; return Pair{p.a, -p.b}; }
+extern "C" __global__ void k(float* x, int* y) {
+    int i = threadIdx.x;
+    Pair p = twice(twice(Pair{x[i], y[i]}, i), i - 1);
+    x[i] = p.a; y[i] = p.b;
+}
+"""
+
+
+def test_a_function_that_nvrtc_does_not_inline():
+    """A structure by value, divergent returns, two calls of one function, as NVRTC compiles them."""
+    text = compile_cuda(CUDA)
+    assert ".func" in text and "call" in text
+    x, y = aligned(32, np.float32), aligned(32, np.int32)
+    x[:], y[:] = np.arange(32) / 4, np.arange(32)
+    run("", [x, y], text=text)
+    for i in range(32):
+        a, b = i / 4, i
+        for n in (i, i - 1):
+            a, b = (a * 2, b + n) if n > 2 else (a, -b)
+        assert (x[i], y[i]) == (a, b)
 
 
 FUNCTIONS = """
@@ -202,6 +279,30 @@ def test_calls_that_cannot_be_followed_are_refused(call):
     assert call.split()[1].split(",")[0].rstrip(";") in str(e.value)
     assert f"ptx line {line}:" in str(e.value) or "forever" in call
     assert "k" in Module.parse(text).kernels
+
+
+REFUSED = """
+add.rz.f32 %f1, %f2, %f3; add.sat.u32 %r1, %r2, %r3; add.sat.ftz.bf16 %rs1, %rs2, %rs3; max.f32 %f1, %f2, %f3, %f4;
+fma.rn.relu.f32 %f1, %f2, %f3, %f4; rcp.rz.f32 %f1, %f2; sqrt.rm.f32 %f1, %f2; tanh.approx.ftz.f32 %f1, %f2;
+mul24.lo.u32 %r1, %r2, %r3; abs.sat.s32 %r1, %r2; lop3.or.b32 %r1|%p1, %r2, %r3, %r4, 1, %p2; popc.sat.b32 %r1, %r2;
+setp.lt.sat.f32 %p1, %f1, %f2; cvt.rm.f64.f32 %fd1, %f1; cvt.rn.e4m3x2.f32 %rs1, %f1, %f2; cvt.s32.f32 %r1, %f1;
+cvt.pack.sat.u8.s32.b32 %r1, %r2, %r3, %r4; redux.sync.min.f32 %f1, %f2, -1; bfind.shiftamt.u32 %r1, %r2;
+st.bulk.weak.shared::cta [%rd1], 64, 0; ld.global.b128 %rd1, [%rd2]; atom.global.exch.b128 %rd1, [%rd2], %rd3;
+brx.idx %r1, table; tensormap.replace.tile.rank.global.b1024.b32 [%rd1], 2;
+cp.async.bulk.tensor.3d.shared::cta.global.im2col.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2, %r3, %r4}], [%r5];
+wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8.satfinite {%r1, %r2, %r3, %r4}, %rd1, %rd2, 1;
+wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, %r1, 0, 1, 1, 1, 0, 0;
+ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r1, %r2}, [%r3];
+mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r1, %r2, %r3, %r4}, {%r5, %r6, %r7, %r8}, {%r9, %r10}, {%r1, %r2};
+"""
+
+
+@pytest.mark.parametrize("text", [f"{x.strip()};" for x in REFUSED.split(";") if x.strip()])
+def test_forms_that_are_not_emulated_are_refused(text):
+    """A modifier or form the emulator does not carry out is an error with text and line, never a near miss."""
+    with pytest.raises(EmulatorError, match=r"^ptx line 9: .* does not know this instruction") as e:
+        run(f" {text}", [aligned(1, np.uint32)])
+    assert text.split()[0] in str(e.value)
 
 
 def test_every_instruction_is_tested():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables show measured columns only where there are measurements, and the README is filled between its markers."""
+"""Tables show measured columns only where there are measurements; twins are specs one field apart."""
 
 import pytest
 
@@ -7,7 +7,7 @@ import handwritten
 from cutegemm import plan, problem
 from handwritten import __main__ as command
 from handwritten import report
-from handwritten.twins import twin
+from handwritten.twins import _between, knobs, twin
 
 
 def row(contender, us, dtype="fp32", m=64):
@@ -49,29 +49,20 @@ def test_without_a_gpu_the_table_leaves_measured_columns_out(capsys, monkeypatch
     assert "left out TFLOP/s" in shown
 
 
-def test_fill_replaces_only_what_is_between_the_markers():
-    """Text around the markers stays; filling twice leaves the second."""
-    begin, end = report.MARKERS
-    text = f"before\n{begin}\nold\n{end}\nafter\n"
-    once = report.fill(report.fill(text, "first"), "second")
-    assert once == f"before\n{begin}\nsecond\n{end}\nafter\n"
-
-
-def test_readme_has_the_markers_and_every_stage():
-    """The worklog has a section for each stage, in order, and a place for the numbers."""
+def test_readme_has_every_stage():
+    """The worklog has a section for each stage, in order."""
     text = (handwritten.stage(1).path.parent / "README.md").read_text()
-    assert all(text.count(marker) == 1 for marker in report.MARKERS)
     numbers = dict.fromkeys(stage.number for stage in handwritten.stages())
     places = [text.find(f"\n### {number:02} ") for number in numbers]
     assert -1 not in places and places == sorted(places)
 
 
-def test_markdown_names_environment_and_file():
-    """A table says the GPU, the versions and the file its numbers come from."""
-    environment = {"gpu": "NVIDIA H200", "torch": "2.11", "date": "2026-01-02T00:00:00"}
-    text = report.markdown({"environment": environment, "rows": [row("01_naive", 20.0)]}, "h200.json")
-    assert text.startswith("NVIDIA H200, torch 2.11, 2026-01-02; from `h200.json`.")
-    assert "| 01_naive | 20.0 | 0.0 | 50.0% |" in text
+def test_speed_up_is_over_the_fastest_of_the_rung():
+    """Of a rung's variants the fastest is what the next stage is compared with."""
+    times = {"17_wgmma_shapes_n128": 30.0, "17_wgmma_shapes_n256": 90.0, "18_producer_consumer": 20.0}
+    rows = [row(name, us, "bf16") for name, us in times.items()]
+    steps = {line.stage.key: line.cells()[3] for line in report.lines(rows) if line.row}
+    assert steps == {"17_wgmma_shapes_n128": "", "17_wgmma_shapes_n256": "", "18_producer_consumer": "1.50"}
 
 
 def test_plot_writes_a_picture(tmp_path):
@@ -99,3 +90,26 @@ def test_twins_are_specs_that_the_builder_takes(stage):
     if spec is not None:
         config = plan(spec, problem(4096, 4096, 4096)).config
         assert config.tile == tuple(stage.constants[name] for name in ("BM", "BN", "BK"))
+
+
+def test_neighbouring_specs_differ_in_one_field():
+    """From the first twin to the last each spec changes one field, all are legal, and every twin is among them."""
+    specs = knobs()
+    plain = [spec.__dict__ for spec in specs.values()]
+    changes = [[name for name in a if a[name] != b[name]] for a, b in zip(plain, plain[1:])]
+    assert [len(names) for names in changes] == [1] * (len(specs) - 1)
+    for spec in specs.values():
+        plan(spec, problem(4096, 4096, 4096))
+    twins = {f"{stage.key} (DSL)" for stage in handwritten.stages() if twin(stage)}
+    assert len(twins) == 6 and twins < set(specs)
+
+
+def test_specs_between_the_stages_asked_for():
+    """Only the stretch that the asked stages span is built."""
+    stages = [handwritten.stage(18), handwritten.stage(19), handwritten.stage(3)]
+    assert list(_between(stages, "bf16")) == [
+        "18_producer_consumer (DSL)",
+        "DSL, stages 3",
+        "19_staged_epilogue (DSL)",
+    ]
+    assert _between(stages, "fp32") == {}
