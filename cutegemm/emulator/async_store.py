@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from cutegemm.emulator.addresses import RANK_SHIFT
+from cutegemm.emulator.atomics import atomic_update
 from cutegemm.emulator.barriers import find
 from cutegemm.emulator.bulk import complete
-from cutegemm.emulator.memory import RANK_SHIFT, Fault, atomic_update, lane_of, locate
+from cutegemm.emulator.memory import Fault, lane_of, locate
 from cutegemm.emulator.values import M32
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from cutegemm.emulator.addresses import RANK_SHIFT, SHARED_WINDOW
 from cutegemm.emulator.group import Part
 from cutegemm.emulator.memory import OFFSET_MASK, POLL_COST, Fault, lane_of, resolve
-from cutegemm.emulator.program import RANK_SHIFT, SHARED_WINDOW
 from cutegemm.emulator.values import ND
 
 WARP = 32

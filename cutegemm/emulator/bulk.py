@@ -10,9 +10,9 @@ import functools
 
 import numpy as np
 
+from cutegemm.emulator.addresses import RANK_SHIFT
 from cutegemm.emulator.barriers import find
 from cutegemm.emulator.memory import OFFSET_MASK, Fault, Region, lane_of
-from cutegemm.emulator.program import RANK_SHIFT
 from cutegemm.emulator.reductions import reduce_bytes
 from cutegemm.emulator.values import ND
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.emulator.addresses import RANK_SHIFT, SHARED_BASE
 from cutegemm.emulator.barriers import NamedBarrier
 from cutegemm.emulator.bulk import bulk_commit, bulk_wait
 from cutegemm.emulator.group import Group
 from cutegemm.emulator.memory import Fault, Region
-from cutegemm.emulator.program import RANK_SHIFT, SHARED_BASE
 
 SLOW = 0.05  # chance that a warp of a slow CTA gets a turn in a round
 SM_THREADS, SM_CTAS, SM_SHARED = 2048, 32, 233_472  # per SM of sm_90, CUDA programming guide, table 28

@@ -7,8 +7,8 @@ Source: PTX ISA 9.0, 9.7.9.21 (cvt).
 from __future__ import annotations
 
 from cutegemm.emulator.emit_float import FLOATS
+from cutegemm.emulator.emitter import Emitter, Unknown, bits_of, emits
 from cutegemm.emulator.kernel import Instruction
-from cutegemm.emulator.program import Emitter, Unknown, bits_of, emits
 
 FP8 = ("e4m3x2", "e5m2x2")
 _INTEGRAL = ("rni", "rzi", "rmi", "rpi")

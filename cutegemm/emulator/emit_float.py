@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cutegemm.emulator.emitter import Emitter, Unknown, bits_of, emits
 from cutegemm.emulator.kernel import Instruction
-from cutegemm.emulator.program import Emitter, Unknown, bits_of, emits
 
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 _BINARY = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}"}

@@ -7,8 +7,8 @@ Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.2 (extended precision), 9.7.8 (logic a
 from __future__ import annotations
 
 from cutegemm.emulator.emit_float import FLOATS, arithmetic_float
+from cutegemm.emulator.emitter import CARRY, Emitter, Unknown, bits_of, emits
 from cutegemm.emulator.kernel import Instruction
-from cutegemm.emulator.program import CARRY, Emitter, Unknown, bits_of, emits
 
 ONES = {16: "0xFFFF", 32: "M32", 64: "M64"}
 

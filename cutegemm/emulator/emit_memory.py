@@ -7,8 +7,8 @@ shfl is 9.7.9.6), 9.7.15 (ldmatrix, stmatrix, mma, wmma).
 
 from __future__ import annotations
 
+from cutegemm.emulator.emitter import Emitter, Unknown, bits_of, emits
 from cutegemm.emulator.kernel import TYPE_BYTES, Instruction
-from cutegemm.emulator.program import Emitter, Unknown, bits_of, emits
 
 _ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 

@@ -7,8 +7,8 @@ Source: PTX ISA 9.0, 9.7.6 (comparison and selection), 9.7.7 (half-precision com
 from __future__ import annotations
 
 from cutegemm.emulator.emit_float import FLOATS
+from cutegemm.emulator.emitter import Emitter, Unknown, bits_of, emits
 from cutegemm.emulator.kernel import Instruction
-from cutegemm.emulator.program import Emitter, Unknown, bits_of, emits
 
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
           "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}  # fmt: skip

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 
 from cutegemm.emulator.emit_memory import space_of
+from cutegemm.emulator.emitter import Emitter, Unknown, bits_of, emits
 from cutegemm.emulator.kernel import Instruction
-from cutegemm.emulator.program import Emitter, Unknown, bits_of, emits
 
 BLOCKED = -2
 

@@ -22,8 +22,9 @@ import numpy as np
 
 from cutegemm.emulator.cta import SPLIT, Cluster
 from cutegemm.emulator.group import WARP, Group, Part
-from cutegemm.emulator.memory import Fault, GlobalMemory, Region
+from cutegemm.emulator.memory import Fault, GlobalMemory
 from cutegemm.emulator.meter import Meter
+from cutegemm.emulator.parameters import parameter_space, place_variables
 from cutegemm.emulator.program import Program
 from cutegemm.emulator.progress import Progress
 from cutegemm.emulator.races import Detector
@@ -51,8 +52,8 @@ class Device:
         self.shared_bytes = program.shared_size + config.smem_bytes
         self.dynamic_bytes = config.smem_bytes
         self.memory = GlobalMemory(config.buffers)
-        self.params = Region(*_parameter_space(program, config.params))
-        self.symbols = self._place_variables()
+        self.params = parameter_space(program, config.params)
+        self.symbols = place_variables(program, self.memory)
         self.tensors: dict = {}
         self.lane_cache: dict = {}  # per tuple of warps, what their lanes always hold
         self.policy, self.rng = options.policy, random.Random(options.seed)
@@ -71,18 +72,6 @@ class Device:
         self.started = time.monotonic()
         self.finished_ctas = 0
         self.progress = Progress(int(np.prod(self.grid)), options.progress)
-
-    def _place_variables(self) -> dict[str, int]:
-        out, self._keep = {}, []
-        for var in self.program.kernel.variables.values():
-            if var.space in ("global", "const") and var.size:
-                data = np.zeros(var.size + 256, np.uint8)
-                start = -data.ctypes.data % 256
-                data[start : start + len(var.data)] = np.frombuffer(var.data, np.uint8)
-                out[var.name] = data.ctypes.data + start
-                region = Region(data[start : start + var.size], out[var.name], var.name)
-                self.memory.regions.append(region)
-        return out
 
     def special_of(self, cluster: Cluster, index, rank: int) -> dict[str, int]:
         """Special registers that are the same for a whole CTA."""
@@ -351,25 +340,3 @@ class Device:
         while frame is not None and frame.f_code.co_filename != self.program.file:
             frame = frame.f_back
         return None if frame is None else self.instruction_at(frame.f_lineno)
-
-
-def _parameter_space(program: Program, params: list[bytes]) -> tuple[np.ndarray, int, str]:
-    """The launch's parameters laid out as the kernel declares them.
-
-    Raises:
-        EmulatorError: a parameter is missing or has another size.
-    """
-    from cutegemm.emulator.program import PARAM_WINDOW
-
-    declared = program.kernel.params
-    if len(params) != len(declared):
-        raise EmulatorError(
-            f"params=<{len(params)} values>: {program.kernel.name[:60]} declares {len(declared)}"
-        )
-    total = max((p.offset + p.size for p in declared), default=0)
-    data = np.zeros(-(-max(total, 16) // 16) * 16 + 16, np.uint8)
-    for p, value in zip(declared, params, strict=True):
-        if len(value) != p.size:
-            raise EmulatorError(f"params: {p.name[-12:]} takes {p.size} bytes, got {len(value)}")
-        data[p.offset : p.offset + p.size] = np.frombuffer(value, np.uint8)
-    return data, PARAM_WINDOW, "parameters"

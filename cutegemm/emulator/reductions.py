@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from cutegemm.emulator import floats
-from cutegemm.emulator.memory import Fault, add_flushed
+from cutegemm.emulator.atomics import add_flushed
+from cutegemm.emulator.memory import Fault
 
 _SIGNED = {"s32": np.int32, "s64": np.int64}
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -7,6 +7,7 @@ import numpy as np
 
 from cutegemm.emulator import (
     async_store,
+    atomics,
     barriers,
     bulk,
     copies,
@@ -20,8 +21,8 @@ from cutegemm.emulator import (
     warp_ops,
     wgmma,
 )
+from cutegemm.emulator.addresses import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from cutegemm.emulator.memory import Fault
-from cutegemm.emulator.program import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from cutegemm.emulator.values import ND, SINT, UINT
 
 
@@ -92,21 +93,10 @@ NAMES: dict = {"np": np, "ND": ND, "M32": values.M32, "M64": values.M64, "BOOL":
                "U16": UINT[16],
                "U32": UINT[32], "U64": UINT[64], "SINT": SINT, "Fault": Fault, "SHARED_WINDOW": SHARED_WINDOW,
                "LOCAL_WINDOW": LOCAL_WINDOW, "PARAM_WINDOW": PARAM_WINDOW}  # fmt: skip
-for _module in (
-    values,
-    extended,
-    floats,
-    rounding,
-    memory,
-    warp_ops,
-    barriers,
-    bulk,
-    async_store,
-    copies,
-    tma,
-    wgmma,
-    mma,
-):
+_MODULES = (
+    values, extended, floats, rounding, memory, atomics, warp_ops, barriers, bulk, async_store, copies, tma, wgmma, mma,
+)  # fmt: skip
+for _module in _MODULES:
     NAMES |= {name: f for name, f in vars(_module).items() if callable(f) and not name.startswith("_")}
 for _f in (
     least,

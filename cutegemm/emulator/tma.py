@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cutegemm.emulator.addresses import PARAM_WINDOW, RANK_SHIFT
 from cutegemm.emulator.bulk import BulkStore, announce, complete, distinct
 from cutegemm.emulator.memory import OFFSET_MASK, Fault, Region
-from cutegemm.emulator.program import PARAM_WINDOW, RANK_SHIFT
 from cutegemm.emulator.reductions import reduce_bytes
 
 # Type code of the packed map -> (name, bytes). Not the numbers of CUtensorMapDataType.

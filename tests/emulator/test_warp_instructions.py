@@ -12,7 +12,7 @@ from emulator_harness import unary_on_lanes as on_lanes
 from pipeline_kernel import compile_cuda
 
 from cutegemm.emulator import Buffer, Launch, Module, launch
-from cutegemm.emulator.program import EMITTERS
+from cutegemm.emulator.emitter import EMITTERS
 from cutegemm.errors import EmulatorError
 
 
