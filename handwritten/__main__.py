@@ -2,7 +2,7 @@
 """The ladder on this machine: `python -m handwritten`.
 
 With a Hopper GPU every stage is checked against fp64, then timed beside cuBLAS and the builder's kernel.
-Without one the table shows what needs none (resources, occupancy, arithmetic intensity).
+Without one the tables show what needs none (resources, occupancy, arithmetic intensity, instruction mix).
 
     python -m handwritten                               table at 4096^3
     python -m handwritten --sizes 8192 --beta 0.5       another problem, with C
@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from cutegemm.errors import GemmError
+from cutegemm.errors import CompileError, GemmError
 from handwritten import report, worklog
 from handwritten.compile import FOLDER
 from handwritten.registry import Stage, stages
@@ -173,6 +173,18 @@ class Run:
         return right and not slow and stage.takes(dtype, *shape) if dtype in stage.dtypes else False
 
 
+def without_gpu(console: Console, dtypes: tuple[str, ...]) -> int:
+    """Show what needs no GPU, and say what is left out."""
+    console.print(report.table([], "The ladder, as compiled for sm_90a", dtypes))
+    left_out = "TFLOP/s, share of cuBLAS and speed-up (and --json, --plot)"
+    try:
+        console.print(report.mix(dtypes))
+    except CompileError as error:
+        left_out += f"; and the instruction mix ({error})"
+    console.print(f"No Hopper GPU here: left out {left_out}.")
+    return 0
+
+
 def main(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     options, console = parse(arguments), Console()
@@ -181,11 +193,7 @@ def main(arguments: list[str]) -> int:
         return 0
     dtypes = tuple(options.dtypes.split(","))
     if not has_gpu():
-        console.print(report.table([], "The ladder, as compiled for sm_90a", dtypes))
-        console.print(
-            "No Hopper GPU here: left out TFLOP/s, share of cuBLAS and speed-up (and --json, --plot)."
-        )
-        return 0
+        return without_gpu(console, dtypes)
     run = Run(options, console)
     for stage in track(run.stages, "checking against fp64", console=console):
         run.check(stage)

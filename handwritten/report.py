@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import collections
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from handwritten.registry import Stage, stages
 # Ridge points: datasheet peak over datasheet memory bandwidth of an H200 SXM, in FLOP/byte.
 MEMORY_TBS = 4.8
 PEAK_TFLOPS = {"fp32": 67.0, "bf16": 989.0, "fp16": 989.0}
+
+FREQUENT = 5  # opcodes shown of a stage's instruction mix
 
 Row = dict[str, Any]
 
@@ -97,6 +101,27 @@ def table(rows: list[Row], title: str, dtypes: tuple[str, ...]) -> Table:
             name = f"{row['contender']} ({row['dtype']})"
             cells = [name, f"{row['tflops']:.1f}", f"{row['ratio']:.1%}"] + [""] * (len(HEAD) - 3)
             result.add_row(*(cells[i] for i in shown), style="bold")
+    return result
+
+
+def mix(dtypes: tuple[str, ...]) -> Table:
+    """Return what each stage's code consists of: the instruction that is its idea, and the most frequent ones.
+
+    Raises:
+        CompileError: there is no disassembler.
+    """
+    result = Table(title="Instruction mix (SASS, static)")
+    for name in ("stage", "its idea", "instructions", "most frequent"):
+        result.add_column(name, justify="right" if name == "instructions" else "left")
+    for line in lines([], dtypes):
+        counts = line.stage.instructions
+        idea = {name: count for name, count in counts.items() if re.match(line.stage.instruction, name)}
+        families: collections.Counter[str] = collections.Counter()
+        for name, count in counts.items():
+            families[name.split(".")[0]] += count
+        frequent = (f"{name} {count}" for name, count in families.most_common(FREQUENT))
+        shown = f"{min(idea, key=len)} {sum(idea.values())}" if idea else ""
+        result.add_row(line.stage.key, shown, str(sum(counts.values())), ", ".join(frequent))
     return result
 
 

@@ -15,7 +15,7 @@ from tests.handwritten import emulation
 
 STAGES = handwritten.stages()
 by_key = pytest.mark.parametrize("stage", STAGES, ids=[stage.key for stage in STAGES])
-DRAWS = max(settings().max_examples // 10, 1)  # a stage takes tenths of a second a problem
+DRAWS = max(settings().max_examples * 2 // 3, 1)  # problems a stage: 40 in the default profile
 
 
 def steps(stage, dtype, majors):

@@ -5,8 +5,9 @@ import pytest
 
 import handwritten
 from cutegemm import plan, problem
+from cutegemm.errors import CompileError
 from handwritten import __main__ as command
-from handwritten import report
+from handwritten import report, resources
 from handwritten.twins import _between, knobs, twin
 
 
@@ -47,6 +48,20 @@ def test_without_a_gpu_the_table_leaves_measured_columns_out(capsys, monkeypatch
     assert "01_naive" in shown and "09_wmma_global" not in shown
     assert "registers" in shown and "x before" not in shown
     assert "left out TFLOP/s" in shown
+    assert "Instruction mix" in shown and "LDG.E.128 18" in shown and "FFMA 576" in shown
+
+
+def test_without_a_disassembler_the_command_says_what_else_it_left_out(capsys, monkeypatch):
+    """The instruction mix needs nvdisasm; without it the rest is shown and the reason given."""
+
+    def missing(cubin):
+        raise CompileError("nvdisasm: not found")
+
+    monkeypatch.setattr(command, "has_gpu", lambda: False)
+    monkeypatch.setattr(resources, "disassemble", missing)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert command.main(["--dtypes", "fp32"]) == 0
+    assert "and the instruction mix (nvdisasm: not found)" in capsys.readouterr().out
 
 
 def test_readme_has_every_stage():
