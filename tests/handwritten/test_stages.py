@@ -150,3 +150,34 @@ def test_no_gpu_wide_fence_in_the_loop(key):
     opcodes = re.findall(r"HG?MMA|MEMBAR\.\w+\.\w+", handwritten.stage(key).sass)
     multiplies = [i for i, opcode in enumerate(opcodes) if "MMA" in opcode]
     assert "MEMBAR.ALL.GPU" not in opcodes[multiplies[0] : multiplies[-1]]
+
+
+def opcodes(key):
+    """The main kernel's SASS opcodes in program order."""
+    return re.findall(
+        r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", handwritten.stage(key).sass, re.M
+    )
+
+
+def test_pipelined_loop_is_multiplications_and_shared_loads():
+    """From the first shared-memory load of stage 08's tile to the last, hardly anything else is issued."""
+    code = opcodes("pipelined")
+    loads = [place for place, name in enumerate(code) if name == "LDS.128"]
+    loop = code[loads[0] : loads[-1]]
+    other = [name for name in loop if name not in ("FFMA", "LDS.128")]
+    assert len(loads) == 192 and len(other) < 0.01 * len(loop), other
+
+
+@pytest.mark.parametrize("key", ["wmma_any_shape", "mma_sync"])
+def test_vectors_inside_the_matrix_are_copied_without_guards(key):
+    """Beside the copies that zero-fill there are plain ones, which most of a matrix takes."""
+    copies = [name for name in opcodes(key) if name.startswith("LDGSTS")]
+    assert any("ZFILL" in name for name in copies) and any("ZFILL" not in name for name in copies)
+
+
+def test_c_is_asked_for_before_the_first_product():
+    """Stage 19 has its 16 loads of C under way before the main loop, and none after it."""
+    code = opcodes("staged_epilogue")
+    first = next(place for place, name in enumerate(code) if name.startswith("HGMMA"))
+    wide = [place < first for place, name in enumerate(code) if name.startswith("LDG.E.128")]
+    assert wide == [True] * 16
