@@ -187,29 +187,35 @@ def disagreements(gpu: dict[str, int], ours: dict[str, int]) -> list[str]:
     return wrong
 
 
-def table(record: dict, steps: dict) -> list[str]:
-    """Both sides of every kernel as Markdown; a cell with one number is equal on both."""
+def emulated(name: str, steps: dict) -> dict[str, int]:
+    """The emulator's counts of a kept case."""
     from benchmarks.emulator_cases import CASES
     from cutegemm.emulator import Options
 
+    return emulator(CASES[name].emulate(steps[name], Options(meter=True))[1])
+
+
+def table(kernels: dict[str, dict], ours: dict[str, dict[str, int]]) -> list[str]:
+    """Both sides of every kernel as Markdown; a cell with one number is equal on both."""
     names = {"ffma": "FFMA, lanes", "products": "HGMMA and HMMA, warps", "global_load_sectors": "global sectors read",
              "global_store_sectors": "written", "shared_load_wavefronts": "shared wavefronts of loads",
              "shared_store_wavefronts": "of stores"}  # fmt: skip
     lines = []
-    for kernel, counts in record["kernels"].items():
-        gpu = hardware(counts)
-        ours = emulator(CASES[kernel].emulate(steps[kernel], Options(meter=True))[1])
-        gpu["products"], ours["products"] = (x["hgmma"] + x["hmma"] for x in (gpu, ours))
-        cells = [f"{gpu[x]:,}" if gpu[x] == ours[x] else f"{gpu[x]:,}, emulated {ours[x]:,}" for x in names]
+    for kernel, counts in kernels.items():
+        sides = [
+            dict(side, products=side["hgmma"] + side["hmma"]) for side in (hardware(counts), ours[kernel])
+        ]
+        pairs = [[side[x] for side in sides] for x in names]
+        cells = [f"{gpu:,}" if gpu == own else f"{gpu:,}, emulated {own:,}" for gpu, own in pairs]
         lines.append([kernel, *cells])
     return markdown(["kernel", *names.values()], lines)
 
 
-def write_table(notes: Path, record: dict, steps: dict) -> None:
+def write_table(notes: Path, kernels: dict[str, dict], steps: dict) -> None:
     """Replace the table between the markers of the notes."""
     opening, closing = MARKERS
     before, rest = notes.read_text().split(opening)
-    rows = "\n".join(table(record, steps))
+    rows = "\n".join(table(kernels, {name: emulated(name, steps) for name in kernels}))
     notes.write_text(f"{before}{opening}\n{rows}\n{closing}{rest.split(closing)[1]}")
 
 
@@ -226,7 +232,9 @@ def main() -> None:
     elif args.mode == "table":
         from benchmarks.emulator_cases import kept
 
-        write_table(NOTES, json.loads(args.out.read_text()), kept(args.fixture.parent / "kernels.json.xz"))
+        write_table(
+            NOTES, json.loads(args.out.read_text())["kernels"], kept(args.fixture.parent / "kernels.json.xz")
+        )
     else:
         {"kernels": launch_kernels, "accesses": launch_accesses}[args.mode]()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import numpy as np
@@ -11,7 +12,7 @@ from calibration_harness import FIXTURES, recorded
 from emulator_harness import aligned
 
 from benchmarks import emulator_banks, emulator_nsight
-from benchmarks.emulator_cases import CASES, kept
+from benchmarks.emulator_cases import kept
 from cutegemm.emulator import Buffer, Launch, Module, Options, launch
 
 COUNTED = recorded("accesses.npz")
@@ -19,6 +20,12 @@ KERNELS = json.loads(emulator_nsight.RESULTS.read_text())["kernels"]
 STEPS = kept(FIXTURES / "kernels.json.xz")
 METERS = ("shared_load_wavefronts", "shared_store_wavefronts", "global_load_requests", "global_load_sectors",
           "global_store_requests", "global_store_sectors")  # fmt: skip
+
+
+@functools.cache
+def emulated(name: str) -> dict[str, int]:
+    """The emulator's counts of a kernel."""
+    return emulator_nsight.emulated(name, STEPS)
 
 
 def places() -> dict[str, int]:
@@ -54,13 +61,11 @@ def test_single_accesses_cost_what_the_hardware_counts(name):
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_cost_what_the_hardware_counts(name):
     """Arithmetic, matrix instructions and global traffic to the last one, wavefronts of the LSU within 2 %."""
-    _, reports = CASES[name].emulate(STEPS[name], Options(meter=True))
-    gpu, ours = emulator_nsight.hardware(KERNELS[name]), emulator_nsight.emulator(reports)
-    assert not emulator_nsight.disagreements(gpu, ours)
+    assert not emulator_nsight.disagreements(emulator_nsight.hardware(KERNELS[name]), emulated(name))
 
 
 def test_the_notes_show_these_numbers():
     """The table of the notes is what `emulator_nsight table` writes."""
     opening, closing = emulator_nsight.MARKERS
     shown = emulator_nsight.NOTES.read_text().split(opening)[1].split(closing)[0].strip().splitlines()
-    assert shown == emulator_nsight.table({"kernels": KERNELS}, STEPS)
+    assert shown == emulator_nsight.table(KERNELS, {name: emulated(name) for name in KERNELS})
