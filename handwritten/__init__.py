@@ -8,6 +8,7 @@ d = handwritten.stage("wgmma_serial").run(a, b, c, alpha=2.0, beta=0.5)
 """
 
 from handwritten.problem import Limits
-from handwritten.registry import Stage, stage, stages
+from handwritten.registry import stage, stages
+from handwritten.rung import Stage
 
 __all__ = ["Limits", "Stage", "stage", "stages"]

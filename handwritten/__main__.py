@@ -28,7 +28,8 @@ from rich.progress import track
 from cutegemm.errors import CompileError, GemmError
 from handwritten import report, worklog
 from handwritten.compile import FOLDER
-from handwritten.registry import Stage, stages
+from handwritten.registry import stages
+from handwritten.rung import Stage
 
 SCHEMA = 1
 EXIT_BROKEN = 3  # the CUDA context is lost; calling again resumes

@@ -15,7 +15,7 @@ from handwritten.plans import Argument, Launch, Plan, TensorMap, Workspace
 from handwritten.problem import Matrix, Problem
 
 if TYPE_CHECKING:
-    from handwritten.registry import Stage
+    from handwritten.rung import Stage
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 HOPPER = (9, 0)  # compute capability of the only architecture the CUBINs run on

@@ -20,7 +20,7 @@ from handwritten import launch, verify, worklog
 from handwritten.compile import FOLDER
 from handwritten.names import BASELINE
 from handwritten.plans import plan_split_k_atomic, plan_split_k_workspace
-from handwritten.registry import Stage
+from handwritten.rung import Stage
 
 ROTATED_BYTES = 4 * H200.l2_bytes  # input sets together, so that none is found in L2
 MAX_SETS = 6

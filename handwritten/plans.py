@@ -17,7 +17,7 @@ from cutegemm.hardware import H200
 from handwritten.problem import ELEMENT_BYTES, Matrix, Problem
 
 if TYPE_CHECKING:
-    from handwritten.registry import Stage
+    from handwritten.rung import Stage
 
 MAX_GRID_Y = 65_535  # CTAs along y, CUDA C++ Programming Guide, technical specifications
 SPLIT_TILES = 8  # tiles of k that a part of K has at least, so that the ring is worth filling

@@ -12,7 +12,8 @@ from typing import Any
 from rich.table import Table
 
 from handwritten.names import BASELINE, BUILDER, twin_name
-from handwritten.registry import Stage, stages
+from handwritten.registry import stages
+from handwritten.rung import Stage
 
 # Ridge points: datasheet peak over datasheet memory bandwidth of an H200 SXM, in FLOP/byte.
 MEMORY_TBS = 4.8

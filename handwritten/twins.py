@@ -12,7 +12,8 @@ from typing import Any
 
 from cutegemm.spec import GemmSpec, Tile
 from handwritten.names import BUILDER, knob_name, twin_name
-from handwritten.registry import HALVES, Stage
+from handwritten.registry import HALVES
+from handwritten.rung import Stage
 
 _FIRST = {
     "tile": Tile(64, 64, 64),

@@ -12,7 +12,7 @@ import torch
 from cutegemm.errors import GemmError
 from handwritten import launch
 from handwritten.problem import ELEMENT_BYTES
-from handwritten.registry import Stage
+from handwritten.rung import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

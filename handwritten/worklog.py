@@ -14,7 +14,8 @@ from typing import Any
 
 from cutegemm.errors import GemmError
 from handwritten.names import BASELINE, BUILDER, twin_name
-from handwritten.registry import Stage, stages
+from handwritten.registry import stages
+from handwritten.rung import Stage
 from handwritten.twins import knobs
 
 SQUARES = (4096, 8192)

@@ -9,7 +9,7 @@ import handwritten
 from cutegemm.errors import GemmError
 from cutegemm.hardware import MAX_REGISTERS, SMEM_BYTES
 from handwritten.problem import Limits, contiguous
-from handwritten.registry import read_constants
+from handwritten.rung import read_constants
 
 STAGES = handwritten.stages()
 KEYS = [stage.key for stage in STAGES]
