@@ -27,9 +27,11 @@ STORE_BYTES_PER_NS = 40.0  # per SM: the epilogue, which the mainloop does not h
 LAUNCH_NS = 2_500.0  # per kernel
 TURN_NS = 100.0  # per tile of a pingpong kernel: one mainloop follows the other, the epilogue runs beside it
 TURN_DEEP = 0.01  # slowdown of its mainloop for every doubling of K beyond 4096, where epilogues are rare
-INPUT_PIECE_NS = (
-    300.0  # per piece of the epilogue that waits for matrix inputs, which a pingpong kernel may hide
-)
+INPUT_NS = 900.0  # per tile of a pingpong kernel that reads matrices: what the other's mainloop does not hide
+INPUT_PIECE_NS = 130.0  # the same per piece
+NARROW_PIECE_NS = 80.0  # the same per piece of less than NARROW_BYTES a row, without inputs
+NARROW_BYTES = 32
+SHARED_FACTOR = 2.0  # on what inputs cost where the consumers share a tile, so that nothing hides an epilogue
 
 RELAYOUT_NS = 4_800.0  # per re-layout launch, beside its bytes
 GATHER_NS = 0.58  # per element that a producer warpgroup gathers into a stage
@@ -84,12 +86,16 @@ def estimate(
     rows = 64 if pingpong else 128  # that the warpgroups of a tile store at once
     pieces = max(1, tile[0] // rows) * tile[1] / epilogue_columns(tile[1], d_bytes)
     store = tile[0] * tile[1] * d_bytes / STORE_BYTES_PER_NS
+    reads = any(min(x.rows, x.cols) > 1 for _, x in problem.inputs)
+    visible = (INPUT_NS + pieces * INPUT_PIECE_NS) * reads
     if pingpong:
-        reads = any(min(x.rows, x.cols) > 1 for _, x in problem.inputs)
-        epilogue = pieces * (PIECE_NS + INPUT_PIECE_NS * reads) + store
-        total = waves * max(stages * turn_ns(tile, cluster, problem.k) + TURN_NS, epilogue) + store
+        narrow = epilogue_columns(tile[1], d_bytes) * d_bytes < NARROW_BYTES and not reads
+        mainloop = stages * turn_ns(tile, cluster, problem.k) + TURN_NS
+        beside = max(mainloop, pieces * PIECE_NS + store)
+        total = waves * (beside + visible + pieces * NARROW_PIECE_NS * narrow) + store
     else:
-        total = waves * (stages * stage_ns(tile, cluster) + TILE_NS + pieces * PIECE_NS + store)
+        mainloop = stages * stage_ns(tile, cluster) + TILE_NS
+        total = waves * (mainloop + pieces * PIECE_NS + store + SHARED_FACTOR * visible)
     return max(total, problem.min_bytes / device.dram_gbs) + LAUNCH_NS
 
 
