@@ -10,6 +10,7 @@ import torch
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.build import Gemm, representative
+from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import InputError
 from cutegemm.fused import outputs_given, split_inputs
 
@@ -101,6 +102,16 @@ def test_c_is_an_input_like_any_other():
         gemm(graph).run(A, B, c, beta=2.0, alpha=3.0)
     with pytest.raises(InputError, match="^c: missing"):
         gemm(graph).run(A, B, beta=2.0)
+
+
+def test_an_epilogue_with_alpha_takes_it_or_one():
+    """alpha is 1 where the caller says nothing, as in the plain epilogue; beta must be given."""
+    graph = linear_combination(with_c=True)
+    c = torch.randn(6, 7)
+    torch.testing.assert_close(gemm(graph).run(A, B, c, beta=2.0), A @ B + 2.0 * c)
+    torch.testing.assert_close(gemm(graph).run(A, B, c, alpha=3.0, beta=2.0), 3.0 * (A @ B) + 2.0 * c)
+    with pytest.raises(InputError, match="^beta: missing"):
+        gemm(graph).run(A, B, c)
 
 
 def with_c(acc, *, c: epi.Matrix, beta: epi.Scalar):

@@ -373,6 +373,8 @@ REFUSALS = [
     ({"epilogue": GATED}, odd(n=255), "n=255: a gated pair needs an even number of columns; nearest legal value: 254"),
     ({"epilogue": GATED, "tile": Tile(128, 48, 64)}, problem(256, 256, 256, epilogue=GATED),
      "tile.n=48: each half of a gated tile must be a multiple of 16 columns; nearest legal value: 64"),
+    ({"epilogue": GATED, "tile": Tile(384, 96, 64)}, problem(256, 256, 256, epilogue=GATED),
+     "tile.n=96: 2 consumer warpgroups hold 144 accumulators per thread, more than 128; nearest legal value: 64"),
     ({"input_stages": 3, "tile": Tile(128, 256, 64)}, problem(256, 256, 256, c_dtype="bf16"),
      "input_stages=3: must divide the 4 pieces that a warpgroup reads of a tile; nearest legal value: 4"),
     ({"store": "tma", "epilogue": TWO}, odd(outputs=(("d", MATRIX), ("pre", MISALIGNED_A))),
