@@ -139,7 +139,7 @@ def _speed(row: Row) -> str:
 def _line(figures: Figures, stage: Stage) -> str:
     """Return a stage's own figures in one line of prose; empty without any."""
     dtype = stage.dtypes[0]
-    label = f"`{stage.variant}`: " if stage.variant else "Measured: "
+    label = f"- `{stage.variant}`: " if stage.variant else "Measured: "
     parts = []
     for size in SQUARES:
         row, step = figures.row(dtype, size, stage.key), figures.step(stage, dtype, size)

@@ -77,6 +77,10 @@ def test_line_of_a_stage():
         " 8192³ with beta 0.5 1.1e+05 TFLOP/s, 100% of cuBLAS."
     )
     assert text["20"] == ""
+    variants = [row("17_wgmma_shapes_n32", 20.0), row("17_wgmma_shapes_n64", 10.0)]
+    assert worklog.sections(figures(*variants), "f.json")["17"] == (
+        "- `n32`: 4096³ 6.87e+03 TFLOP/s, 50% of cuBLAS.\n- `n64`: 4096³ 1.37e+04 TFLOP/s, 100% of cuBLAS."
+    )
 
 
 def test_line_of_a_split_k_stage():
