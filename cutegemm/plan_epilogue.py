@@ -114,7 +114,9 @@ def _staging_buffers(spec: GemmSpec, config: KernelConfig) -> int:
             )
             raise field_error(PlanError, "epilogue_stages", spec.epilogue_stages, rule, config.pieces)
         return spec.epilogue_stages
-    if not config.pingpong and any(x.load == "tma" for x in config.inputs):
+    reads = any(x.load == "tma" for x in config.inputs)
+    if reads and not config.pingpong:
         return 1  # the room is better spent on inputs, which the mainloop then hides
     each = sum(hw.WGMMA_M * config.epi_n * x.dtype.bytes for x in config.outputs if x.store == "tma")
-    return max(1, min(STAGING_BYTES // each, config.pieces)) if each else 1
+    most = min(config.pieces, 2) if reads else config.pieces  # the ring's stages are worth more than a third
+    return max(1, min(STAGING_BYTES // each, most)) if each else 1
