@@ -142,6 +142,13 @@ CASES = {
     "two stages, per tile": Case(spec(stages=2, scheduler="per_tile")),
     "epilogue stages 3": Case(spec(tile=Tile(128, 192, 64), epilogue_stages=3)),
     "raster n, 5 SMs": Case(spec(raster=("n", 3), sms=5)),
+    # warpgroups in turn
+    "pingpong": Case(spec(schedule="pingpong")),
+    "pingpong 128x192, 2x1, fp32": Case(
+        spec(schedule="pingpong", tile=Tile(128, 192, 64), cluster=(2, 1)), d_dtype=FP32, c_dtype=FP32
+    ),
+    "pingpong gather a": Case(spec(schedule="pingpong", a_load="gather"), a=ODD_ROW),
+    "pingpong staged, 3 SMs": Case(spec(schedule="pingpong", sms=3), a=COL, b=COL, d=ODD_ROW, c=ODD_ROW),
     # the other families
     "multistage": Case(spec(schedule="multistage")),
     "multistage, one stage": Case(spec(schedule="multistage", stages=1, scheduler="per_tile"), a=COL, b=COL),
