@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawn problems on every case of the GPU tests, through the emulator: families, schedules, stores, majors, types.
+"""Drawn problems on compiled kernels through the emulator: every family, schedule, store, major and type; epilogues.
 
 2,000 problems in all by default and 20,000 with `pytest --profile long`. The kernels of a case are compiled once; what
 is drawn is shapes around every tile edge, batches, scalars, and the order in which asynchronous work completes.
@@ -13,14 +13,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cutegemm
-from cutegemm import cache, emulator
+from cutegemm import GemmSpec, Tile, cache, emulator
+from cutegemm.build import Gemm, representative
 from cutegemm.spec import LOADS, SCHEDULERS, SCHEDULES, STORES, SWIZZLES
-from tests.kernels.test_tensor_core import CASES, GEMMS
+from tests.kernels.test_fused import LIBRARY, everything, gemm_of, operands, results
+from tests.kernels.test_tensor_core import CASES as ON_GPU
+from tests.kernels.test_tensor_core import COL, ODD_ROW, Case
+from tests.support.epilogues import assert_outputs_close
 from tests.support.numerics import assert_close
 from tests.support.strategies import scalars
 
+PINGPONG = {"schedule": "pingpong", "tile": Tile(64, 64, 64)}
+CASES = ON_GPU | {
+    "pingpong": Case(GemmSpec(**PINGPONG)),
+    "pingpong, col, few SMs": Case(GemmSpec(**PINGPONG, sms=2), a=COL, b=COL, d=COL),
+    "pingpong, gather and staged": Case(GemmSpec(**PINGPONG, a_load="gather"), a=ODD_ROW, d=ODD_ROW),
+}
+GEMMS = {case.spec: Gemm(case.spec, representative(case.spec)) for case in CASES.values()}
+FUSED = {  # epilogue on a schedule
+    "everything, cooperative": gemm_of(everything, "cooperative"),
+    "everything, pingpong": gemm_of(everything, "pingpong", sms=2),
+    "swiglu, cooperative": gemm_of(LIBRARY["swiglu halves"], "cooperative"),
+    "dropout and residual, pingpong": gemm_of(LIBRARY["dropout_residual"], "pingpong"),
+    "fp8, multistage": gemm_of(LIBRARY["bias_quantize_fp8"], "multistage"),
+    "bias, gelu and residual, simt": gemm_of(LIBRARY["bias_act_residual gelu"], "simt"),
+}
 DRAWS = max(2_000, 10 * settings().max_examples)
-EACH = -(-DRAWS // len(CASES))
+EACH = -(-DRAWS // (len(CASES) + len(FUSED)))
 BEYOND = 40  # elements of M, N and K past one tile
 
 
@@ -73,6 +92,19 @@ def test_any_problem_in_any_order(name, data, alpha, beta, batch, options):
     assert d.untouched(), "elements around out were written"
 
 
+@pytest.mark.parametrize("name", FUSED)
+@settings(max_examples=EACH)
+@given(shape=st.sampled_from((8, 64, 72, 128, 136)), odd=st.booleans(), data=st.data(), options=ORDERS)
+def test_fused_epilogues_in_any_order(name, shape, odd, data, options):
+    """Every output of a fused epilogue keeps its bound; extents that TMA takes and that it does not."""
+    gemm, edge = FUSED[name], st.sampled_from((8, 16, 40, 64, 72, 104, 128, 136))
+    m, n, k = (x + odd * data.draw(st.integers(1, 7)) for x in (shape, data.draw(edge), data.draw(edge)))
+    batch = data.draw(st.sampled_from((None, None, 2)))
+    a, b, inputs = operands(gemm.spec.epilogue, (m, n, k), "emulator", batch)
+    run = emulator.run(gemm, a, b, **inputs, options=options)
+    assert_outputs_close(results(run.d), gemm.spec.epilogue, a, b, inputs)
+
+
 def named(case) -> set[str]:
     """What a case's spec asks for by name, and what its plan chose."""
     words = {value for value in vars(case.spec).values() if isinstance(value, str)}
@@ -80,14 +112,14 @@ def named(case) -> set[str]:
         config = step.config
         words.add(config.family)
         if hasattr(config, "persistent"):
-            words |= {"persistent" if config.persistent else "per_tile", config.store}
+            words |= {"persistent" if config.persistent else "per_tile", *(x.store for x in config.outputs)}
             words |= {config.a.load, config.b.load, *config.swizzle}
     return words
 
 
 def test_enough_is_drawn():
     """At least 2,000 problems, over every schedule, scheduler, load, store and swizzle that a spec can name."""
-    assert EACH * len(CASES) >= 2_000
+    assert EACH * (len(CASES) + len(FUSED)) >= 2_000
     words = set().union(*(named(case) for case in CASES.values()))
     if "warp_specialized" in words:
         words.add("cooperative")  # the schedule of that family
