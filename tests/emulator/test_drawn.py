@@ -13,23 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cutegemm
-from cutegemm import GemmSpec, Tile, cache, emulator
-from cutegemm.build import Gemm, representative
+from cutegemm import cache, emulator
 from cutegemm.spec import LOADS, SCHEDULERS, SCHEDULES, STORES, SWIZZLES
 from tests.kernels.test_fused import LIBRARY, everything, gemm_of, operands, results
-from tests.kernels.test_tensor_core import CASES as ON_GPU
-from tests.kernels.test_tensor_core import COL, ODD_ROW, Case
+from tests.kernels.test_tensor_core import CASES, GEMMS
 from tests.support.epilogues import assert_outputs_close
 from tests.support.numerics import assert_close
 from tests.support.strategies import scalars
 
-PINGPONG = {"schedule": "pingpong", "tile": Tile(64, 64, 64)}
-CASES = ON_GPU | {
-    "pingpong": Case(GemmSpec(**PINGPONG)),
-    "pingpong, col, few SMs": Case(GemmSpec(**PINGPONG, sms=2), a=COL, b=COL, d=COL),
-    "pingpong, gather and staged": Case(GemmSpec(**PINGPONG, a_load="gather"), a=ODD_ROW, d=ODD_ROW),
-}
-GEMMS = {case.spec: Gemm(case.spec, representative(case.spec)) for case in CASES.values()}
 FUSED = {  # epilogue on a schedule
     "everything, cooperative": gemm_of(everything, "cooperative"),
     "everything, pingpong": gemm_of(everything, "pingpong", sms=2),
