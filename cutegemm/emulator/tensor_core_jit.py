@@ -19,16 +19,19 @@ LEAST = -100  # scale exponents below this leave nothing of a product
 _I32, _I64, _F32, _F64 = (ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType())
 
 
-def accumulate(left, right, c: np.ndarray, depth: int, fraction: int) -> np.ndarray:
-    """D (P, M, N) of the significands and exponents of A (P, M, K) and B (P, N, K), and C (P, M, N); N in eights."""
+def accumulate(left, right, c: np.ndarray, depth: int, fraction: int) -> np.ndarray | None:
+    """D (P, M, N) of the significands and exponents of A (P, M, K) and B (P, N, K), and C (P, M, N); N in eights.
+
+    None when C or a sum on the way is not finite (the last sum may be infinite).
+    """
     m, k = left[0].shape[-2:]
     n = c.shape[-1]
     arrays = [np.ascontiguousarray(x) for x in left]
     arrays += [np.ascontiguousarray(x.swapaxes(-1, -2)) for x in right]  # (P, K, N): columns side by side
     d = np.array(c, np.float32, order="C")
     pointers = [x.ctypes.data for x in (*arrays, d)]
-    _compiled(depth, fraction, 16 if n % 16 == 0 else 8)(*pointers, d.size // (m * n), m, n, k)
-    return d
+    odd = _compiled(depth, fraction, 16 if n % 16 == 0 else 8)(*pointers, d.size // (m * n), m, n, k)
+    return None if odd else d
 
 
 @functools.cache
@@ -43,7 +46,7 @@ def _compiled(depth: int, fraction: int, width: int):
     engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     kinds = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 4
-    function = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address("accumulate"))
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(engine.get_function_address("accumulate"))
     function.engine = engine  # owns the code
     return function
 
@@ -86,6 +89,13 @@ class _Lanes:
         """The opposite of `side_by_side`."""
         place = self.b.bitcast(self.b.gep(pointer, [index]), value.type.as_pointer())
         self.b.store(value, place).align = 4
+
+    def note_odd(self, flags, x) -> None:
+        """Remember the lanes in which x is not finite."""
+        b, i = self.b, self.int32
+        field = b.and_(b.bitcast(x, self.v32), i(0x7F800000))
+        odd = b.sext(b.icmp_signed("==", field, i(0x7F800000)), self.v32)
+        b.store(b.or_(b.load(flags), odd), flags)
 
     def addend(self, d):
         """(integer significand, exponent, sign) of the accumulator: 1.0 is 1 << 23; zero has no exponent."""
@@ -132,10 +142,12 @@ def _module(depth: int, fraction: int, width: int) -> ir.Module:
     """For each problem, row, `width` columns and `depth` of K: align, add, round."""
     module = ir.Module()
     kinds = [_F32.as_pointer(), _I32.as_pointer()] * 2 + [_F32.as_pointer()] + [_I64] * 4
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "accumulate")
+    function = ir.Function(module, ir.FunctionType(_I32, kinds), "accumulate")
     sa, ea, sb, eb, d, count, m, n, k = function.args
     b = ir.IRBuilder(function.append_basic_block())
     v = _Lanes(module, b, width, fraction)
+    flags = b.alloca(v.v32)
+    b.store(v.int32(0), flags)
     with _loop(b, count, 1) as p, _loop(b, m, 1) as i, _loop(b, n, width) as j:
         row = b.add(b.mul(p, m), i)
         place = b.add(b.mul(row, n), j)
@@ -144,7 +156,8 @@ def _module(depth: int, fraction: int, width: int) -> ir.Module:
             left = [b.add(b.mul(row, k), x) for x in steps]
             right = [b.add(b.mul(b.add(b.mul(p, k), x), n), j) for x in steps]
             pairs = list(zip(left, right))
-            mantissa, exponent, sign = v.addend(v.side_by_side(d, place, v.vf))
+            old = v.side_by_side(d, place, v.vf)
+            mantissa, exponent, sign = v.addend(old)
             exponents = [b.add(v.everywhere(ea, x, v.v32), v.side_by_side(eb, y, v.v32)) for x, y in pairs]
             top = functools.reduce(v.most, exponents, exponent)
             sums = [v.align_addend(mantissa, exponent, sign, top), v.int32(0)]
@@ -152,8 +165,10 @@ def _module(depth: int, fraction: int, width: int) -> ir.Module:
                 product = b.fmul(v.everywhere(sa, x, v.vf), v.side_by_side(sb, y, v.vf))
                 sums[number % 2] = b.add(sums[number % 2], v.align_product(product, exponents[number], top))
             total = b.add(b.sext(sums[0], v.v64), b.sext(sums[1], v.v64))
+            v.note_odd(flags, old)
             v.store(v.round(total, top), d, place)
-    b.ret_void()
+    seen = b.load(flags)
+    b.ret(functools.reduce(b.or_, (b.extract_element(seen, _I32(lane)) for lane in range(width))))
     return module
 
 
