@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from cutegemm import budget, heuristics, plan_epilogue
 from cutegemm import hardware as hw
-from cutegemm.config import KernelConfig, MatrixConfig, RelayoutConfig
+from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig, RelayoutConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
@@ -31,13 +32,36 @@ PINGPONG_ACCUMULATORS = {
 }  # by whether the producer gathers, which leaves fewer registers
 
 
-class Roles(NamedTuple):
-    """What decides how many accumulators a thread may hold."""
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a kernel before its tile: operands as the kernel sees them, epilogue, ways in and out."""
 
+    spec: GemmSpec
+    problem: Problem  # b is one half of a gated B
+    epilogue: Graph
     family: str
+    a: MatrixConfig
+    b: MatrixConfig
+    inputs: tuple[MatrixConfig, ...]
+    outputs: tuple[OutputConfig, ...]
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the producer's threads load an operand."""
+        return "gather" in (self.a.load, self.b.load)
+
+    @property
+    def gates(self) -> int:
+        """Accumulator columns per output column."""
+        return 2 if self.epilogue.gated else 1
+
+
+class Shape(NamedTuple):
+    """A kernel's tile and who computes it."""
+
+    tile: tuple[int, int, int]
+    cluster: tuple[int, int]
     pingpong: bool
-    gathers: bool
-    gates: int  # accumulator columns per output column
 
 
 def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.Device) -> KernelPlan:
@@ -47,39 +71,65 @@ def plan_tensor(spec: GemmSpec, problem: Problem, epilogue: Graph, device: hw.De
         PlanError: a given field contradicts the problem or does not fit.
     """
     reasons: list[str] = []
-    family = "multistage" if spec.schedule == "multistage" else "warp_specialized"
     half, gate = gated_half(problem.b, epilogue)
     seen = dataclasses.replace(problem, b=half)
     loads = {name: _load(spec, seen, name, device, reasons) for name in ("a", "b")}
     steps, workspace, views, gate = _relayouts(seen, loads, gate)
-    gates = 2 if epilogue.gated else 1
-    tile, cluster, consumers, pingpong = _tile(spec, seen, family, loads, gates, device, reasons)
-    a = MatrixConfig(dtype=problem.a.dtype, major=major(views["a"], "m", "k"), load=_kernel_load(loads["a"]))
-    b = MatrixConfig(dtype=problem.b.dtype, major=major(views["b"], "k", "n"), load=_kernel_load(loads["b"]))
-    rows_b = tile[1] // gates
-    _check_multicast((tile[0], rows_b, tile[2]), cluster, (a, b))
-    swizzle = tuple(_swizzle(spec, x, extent, tile[2]) for x, extent in ((a, tile[0]), (b, rows_b)))
-    outputs = plan_epilogue.stored(spec, problem, epilogue, reasons)
-    inputs = plan_epilogue.fetched(problem, epilogue, reasons)
-    raster = spec.raster if spec.raster != AUTO else heuristics.raster_for(problem, tile, cluster)
-    config = KernelConfig(
-        family=family, a=a, b=b, inputs=inputs, outputs=outputs, device_scalars=problem.device_scalars, tile=tile,
-        cluster=cluster, stages=1, swizzle=swizzle, consumers=consumers, pingpong=pingpong,
-        epi_n=plan_epilogue.piece_columns(rows_b, outputs, inputs), epi_stages=1, input_stages=1,
-        persistent=spec.scheduler != "per_tile", raster=raster[0], epilogue=epilogue,
-    )  # fmt: skip
-    config = plan_epilogue.with_buffers(spec, config)
+    setting = Setting(
+        spec=spec,
+        problem=seen,
+        epilogue=epilogue,
+        family="multistage" if spec.schedule == "multistage" else "warp_specialized",
+        a=MatrixConfig(
+            dtype=problem.a.dtype, major=major(views["a"], "m", "k"), load=_kernel_load(loads["a"])
+        ),
+        b=MatrixConfig(
+            dtype=problem.b.dtype, major=major(views["b"], "k", "n"), load=_kernel_load(loads["b"])
+        ),
+        inputs=plan_epilogue.fetched(problem, epilogue, reasons),
+        outputs=plan_epilogue.stored(spec, problem, epilogue, reasons),
+    )
+    config = _given_tile(setting) if spec.tile != AUTO else _best_tile(setting, device, reasons)
     tiles, clusters, waves = _grid(spec, problem, config, device)
     reductions = plan_reductions(config, problem, tiles, workspace)
     return KernelPlan(
         spec=spec, problem=problem, steps=(*steps, Step(GEMM, config), *reductions.steps), tiles=tiles,
         views=(views["a"], views["b"]), gate=gate, parts=reductions.parts, partials=reductions.partials,
-        clusters=clusters, waves=waves, raster=raster, smem=budget.shared_memory(config),
-        smem_bytes=budget.smem_bytes(config), barriers=budget.barriers(config), registers=config.registers,
-        accumulators=accumulators(tile, config.team),
-        boxes=budget.boxes(config), store_conflicts=budget.store_conflicts(config),
-        workspace_bytes=reductions.workspace_bytes, reasons=tuple(reasons),
+        clusters=clusters, waves=waves, raster=_raster(setting, config.tile, config.cluster),
+        smem=budget.shared_memory(config), smem_bytes=budget.smem_bytes(config), barriers=budget.barriers(config),
+        accumulators=accumulators(config.tile, config.team), registers=config.registers, boxes=budget.boxes(config),
+        store_conflicts=budget.store_conflicts(config), workspace_bytes=reductions.workspace_bytes,
+        reasons=tuple(reasons),
     )  # fmt: skip
+
+
+def _configured(setting: Setting, shape: Shape) -> KernelConfig:
+    """The kernel of one shape, with everything that follows from it.
+
+    Raises:
+        PlanError: the shape, or a given field beside it, cannot be.
+    """
+    spec, (tile, cluster, pingpong) = setting.spec, shape
+    rows_b = tile[1] // setting.gates
+    consumers = _consumers(setting, shape)
+    _check_multicast((tile[0], rows_b, tile[2]), cluster, (setting.a, setting.b))
+    swizzle = tuple(
+        _swizzle(spec, x, extent, tile[2]) for x, extent in ((setting.a, tile[0]), (setting.b, rows_b))
+    )
+    config = KernelConfig(
+        family=setting.family, a=setting.a, b=setting.b, inputs=setting.inputs, outputs=setting.outputs,
+        device_scalars=setting.problem.device_scalars, tile=tile, cluster=cluster, stages=1, swizzle=swizzle,
+        consumers=consumers, pingpong=pingpong,
+        epi_n=plan_epilogue.piece_columns(rows_b, setting.outputs, setting.inputs), epi_stages=1, input_stages=1,
+        persistent=spec.scheduler != "per_tile", raster=_raster(setting, tile, cluster)[0],
+        epilogue=setting.epilogue,
+    )  # fmt: skip
+    return plan_epilogue.with_buffers(spec, config)
+
+
+def _raster(setting: Setting, tile: tuple[int, int, int], cluster: tuple[int, int]) -> tuple[str, int]:
+    given = setting.spec.raster
+    return given if given != AUTO else heuristics.raster_for(setting.problem, tile, cluster)
 
 
 def _load(spec: GemmSpec, problem: Problem, name: str, device: hw.Device, reasons: list[str]) -> str:
@@ -148,84 +198,83 @@ def _aligned_copy(source: Operand, unit: str) -> tuple[Operand, int]:
     return target, size * source.batch * source.dtype.bytes
 
 
-def _tile(spec: GemmSpec, problem: Problem, family: str, loads: dict[str, str], gates: int, device: hw.Device,
-          reasons: list[str]) -> tuple[tuple[int, int, int], tuple[int, int], int, bool]:  # fmt: skip
-    """The CTA tile, the cluster, the consumer warpgroups, and whether they take turns."""
-    gathers = "gather" in loads.values()
-    if spec.cluster not in (AUTO, (1, 1)) and gathers:
-        rule = "a gathered operand cannot be multicast"
-        raise field_error(PlanError, "cluster", spec.cluster, rule, (1, 1))
-    if spec.tile != AUTO:
-        tile, turns = tuple(spec.tile), spec.schedule == "pingpong"
-        if tile[1] % (TILE_N_STEP * gates):
-            rule = f"each half of a gated tile must be a multiple of {TILE_N_STEP} columns"
-            raise field_error(PlanError, "tile.n", tile[1], rule, round_up(tile[1], TILE_N_STEP * gates))
-        cluster = spec.cluster if spec.cluster != AUTO else (1, 1)
-        return tile, cluster, _consumers(spec, tile, Roles(family, turns, gathers, gates)), turns
-    for choice in heuristics.rank_tiles(problem, device, gates):
+def _given_tile(setting: Setting) -> KernelConfig:
+    """The kernel of the spec's tile."""
+    spec, step = setting.spec, TILE_N_STEP * setting.gates
+    _check_gathered_cluster(setting)
+    tile = tuple(spec.tile)
+    if tile[1] % step:
+        rule = f"each half of a gated tile must be a multiple of {TILE_N_STEP} columns"
+        raise field_error(PlanError, "tile.n", tile[1], rule, round_up(tile[1], step))
+    cluster = spec.cluster if spec.cluster != AUTO else (1, 1)
+    return _configured(setting, Shape(tile, cluster, spec.schedule == "pingpong"))
+
+
+def _best_tile(setting: Setting, device: hw.Device, reasons: list[str]) -> KernelConfig:
+    """The kernel of the first tile, as the model ranks them, that serves every given field."""
+    spec = setting.spec
+    _check_gathered_cluster(setting)
+    first = None  # why the fastest candidate does not serve
+    for choice in heuristics.rank_tiles(setting.problem, device, setting.gates):
         cluster = choice.cluster if spec.cluster == AUTO else spec.cluster
-        if (family == "multistage" or gathers) and cluster != (1, 1):
-            continue
-        if spec.consumers != AUTO and not choice.pingpong and choice.tile[0] % (hw.WGMMA_M * spec.consumers):
-            continue
-        shared = spec.consumers != AUTO and not choice.pingpong
-        if shared and choice.tile[0] % (hw.WGMMA_M * spec.consumers):
-            continue
-        if choice.pingpong != (spec.schedule == "pingpong") and not _may_take_turns(
-            spec, choice.pingpong, gathers
-        ):
+        shape = Shape(choice.tile, cluster, choice.pingpong)
+        if not _serves(setting, shape):
             continue
         try:
-            consumers = _consumers(spec, choice.tile, Roles(family, choice.pingpong, gathers, gates))
-            _check_tile_fits(spec, problem, choice.tile, gates)
-        except PlanError:
+            config = _configured(setting, shape)
+        except PlanError as error:
+            first = first or _about_given(error)
             continue
+        if config.stages < 2 and spec.stages == AUTO:
+            continue  # load and multiply would alternate
         how = ", pingpong" if choice.pingpong else ""
         reasons.append(
             f"tile {choice.tile}, cluster {cluster}{how}: the model's fastest, {choice.ns / 1e3:,.1f} us"
         )
-        return choice.tile, cluster, consumers, choice.pingpong
-    raise _no_candidate(spec, problem, family, gates)
+        return config
+    raise _no_candidate(setting, first)
 
 
-def _may_take_turns(spec: GemmSpec, pingpong: bool, gathers: bool) -> bool:
-    """Whether the planner may choose between schedules, and this candidate's serves the given fields."""
-    if spec.schedule != AUTO:
+def _check_gathered_cluster(setting: Setting) -> None:
+    cluster = setting.spec.cluster
+    if cluster not in (AUTO, (1, 1)) and setting.gathers:
+        rule = "a gathered operand cannot be multicast"
+        raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
+
+
+def _serves(setting: Setting, shape: Shape) -> bool:
+    """Whether the planner may choose a shape beside the given fields."""
+    spec = setting.spec
+    if shape.cluster != (1, 1) and (setting.family == "multistage" or setting.gathers):
         return False
-    fits = spec.consumers in (AUTO, PINGPONG_CONSUMERS) and spec.scheduler != "per_tile"
-    return not pingpong or (fits and not gathers)
+    if shape.pingpong:
+        free = spec.consumers in (AUTO, PINGPONG_CONSUMERS) and spec.scheduler != "per_tile"
+        return spec.schedule == "pingpong" or (spec.schedule == AUTO and free and not setting.gathers)
+    whole = spec.consumers == AUTO or shape.tile[0] % (hw.WGMMA_M * spec.consumers) == 0
+    return spec.schedule != "pingpong" and whole
 
 
-def _no_candidate(spec: GemmSpec, problem: Problem, family: str, gates: int) -> PlanError:
-    """No tile the planner ranks serves the given fields: name one that does, or fewer stages."""
-    consumers = 1 if spec.consumers == AUTO else spec.consumers
+def _about_given(error: PlanError) -> PlanError | None:
+    """The error, if it is about a field that may have been given: the tile was not."""
+    return None if str(error).startswith("tile") else error
+
+
+def _no_candidate(setting: Setting, first: PlanError | None) -> PlanError:
+    """No tile the planner ranks serves the given fields: name one that does, or what hinders the first."""
+    spec = setting.spec
+    consumers = 1 if spec.consumers == AUTO or spec.schedule == "pingpong" else spec.consumers
+    cluster = spec.cluster if spec.cluster != AUTO else (1, 1)
     for k in (64, 48, 32, 16):
-        for n in heuristics.WIDTHS:
+        for n in (x for x in heuristics.WIDTHS if x % (TILE_N_STEP * setting.gates) == 0):
             tile = (hw.WGMMA_M * consumers, n, k)
             try:
-                _consumers(spec, tile, Roles(family, spec.schedule == "pingpong", True, gates))
-                _check_tile_fits(spec, problem, tile, gates)
-            except PlanError:
+                _configured(setting, Shape(tile, cluster, spec.schedule == "pingpong"))
+            except PlanError as error:
+                first = first or _about_given(error)
                 continue
             rule = "no tile that the planner chooses by itself serves the other given fields"
             return field_error(PlanError, "tile", AUTO, rule, Tile(*tile))
-    return field_error(PlanError, "stages", spec.stages, "no tile leaves room for so many", spec.stages // 2)
-
-
-def _check_tile_fits(spec: GemmSpec, problem: Problem, tile: tuple[int, int, int], gates: int) -> None:
-    """A given swizzle or stage count must fit the candidate."""
-    extents = {
-        "a": tile[2] if problem.a.unit_col else tile[0],
-        "b": tile[1] // gates if problem.b.unit_col else tile[2],
-    }
-    if tile[1] % (TILE_N_STEP * gates):
-        raise field_error(PlanError, "tile.n", tile[1], "does not hold a gated pair")
-    for extent in extents.values():
-        if spec.swizzle != AUTO and extent * problem.a.dtype.bytes % SWIZZLE_SPANS[spec.swizzle]:
-            raise field_error(PlanError, "swizzle", spec.swizzle, "does not divide the tile")
-    stages = 2 if spec.stages == AUTO else spec.stages
-    if stages * (tile[0] + tile[1]) * tile[2] * problem.a.dtype.bytes > hw.SMEM_BYTES - 48 * 1024:
-        raise field_error(PlanError, "stages", stages, "does not fit beside the tile")
+    return first or field_error(PlanError, "tile", AUTO, "no tile serves the other given fields")
 
 
 def _check_multicast(
@@ -241,20 +290,25 @@ def _check_multicast(
             raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
 
 
-def _consumers(spec: GemmSpec, tile: tuple[int, int, int], roles: Roles) -> int:
+def _consumers(setting: Setting, shape: Shape) -> int:
     """Warpgroups that compute; refuses accumulators that do not fit their registers."""
+    spec, tile = setting.spec, shape.tile
     blocks = tile[0] // hw.WGMMA_M
-    if roles.pingpong:
-        chosen, team, most = PINGPONG_CONSUMERS, 1, PINGPONG_ACCUMULATORS[roles.gathers]
+    if shape.pingpong:
+        chosen, team, most = PINGPONG_CONSUMERS, 1, PINGPONG_ACCUMULATORS[setting.gathers]
     else:
         fitting = next((c for c in (2, 3, 1) if blocks % c == 0), 1)
         chosen = team = fitting if spec.consumers == AUTO else spec.consumers
-        most = MAX_ACCUMULATORS[roles.family][chosen]
+        most = MAX_ACCUMULATORS[setting.family][chosen]
     held = accumulators(tile, team)
     if held > most:
-        who = "a warpgroup of a pingpong kernel holds" if roles.pingpong else f"{chosen} consumer warpgroups hold"
+        who = (
+            "a warpgroup of a pingpong kernel holds"
+            if shape.pingpong
+            else f"{chosen} consumer warpgroups hold"
+        )
         rule = f"{who} {held} accumulators per thread, more than {most}"
-        step = TILE_N_STEP * roles.gates
+        step = TILE_N_STEP * setting.gates
         columns = most * 2 * team // blocks // step * step
         if columns == 0:
             rows = most * 2 * team // tile[1] // team * hw.WGMMA_M * team
