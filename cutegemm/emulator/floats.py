@@ -183,10 +183,19 @@ def pair(high, low):
 def bf16x2(a, b):
     """cvt.rn.bf16x2.f32 d, a, b: a in the high half. The hot conversion of every epilogue, hence its own path."""
     if a.__class__ is ND and b.__class__ is ND:
-        lane = lambda u: u + (np.uint32(0x7FFF) + ((u >> np.uint32(16)) & np.uint32(1)))  # noqa: E731
-        if not (np.isnan(a.view(np.float32)).any() or np.isnan(b.view(np.float32)).any()):
-            return (lane(a) & np.uint32(0xFFFF0000)) | (lane(b) >> np.uint32(16))
+        probe = a.view(np.float32).dot(b.view(np.float32))
+        if probe == probe:  # no NaN in either
+            return (_rounded_half(a) & np.uint32(0xFFFF0000)) | (_rounded_half(b) >> np.uint32(16))
     return pair(narrow_bf16(f32(a)), narrow_bf16(f32(b)))
+
+
+def _rounded_half(u):
+    """fp32 patterns rounded to nearest even in their upper 16 bits; the lower are left over."""
+    half = u >> np.uint32(16)
+    half &= np.uint32(1)
+    half += np.uint32(0x7FFF)
+    half += u
+    return half
 
 
 def extreme(a, b, largest, keep_nan):

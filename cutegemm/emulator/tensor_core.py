@@ -72,11 +72,12 @@ def accumulate(a: np.ndarray, b: np.ndarray, c: np.ndarray, unit: Unit, b_kind: 
 def parts(x: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Significands (fp32, below 2) and exponents (int32; 128 of infinities and NaNs) of values of a type."""
     pattern = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    exponent = (pattern >> np.uint32(23) & np.uint32(255)).astype(np.int32) - 127
+    exponent = (pattern >> np.uint32(23) & np.uint32(255)).view(np.int32)
+    exponent -= 127
     significand = (pattern & np.uint32(0x807FFFFF) | np.uint32(0x3F800000)).view(np.float32)
     least = LEAST_EXPONENT[kind]
-    small = exponent < least
-    if small.any():
+    if exponent.size and exponent.min() < least:
+        small = exponent < least
         significand[small] = x[small] * np.float32(2.0**-least)
         exponent[small] = least
         exponent[x == 0] = tensor_core_jit.NO_EXPONENT
