@@ -17,17 +17,21 @@ from cutegemm import GemmSpec, Tile, emulator
 from cutegemm.build import Gemm, representative
 from cutegemm.emulator import Options, front
 from cutegemm.errors import EmulatorError
+from tests.kernels.test_fused import everything, gemm_of, operands, results
+from tests.support.epilogues import assert_outputs_close
 from tests.support.numerics import assert_close
 
 SMALL = {"tile": Tile(64, 64, 64), "stages": 2, "sms": 2}  # several tiles for each CTA
 CASES = {  # family -> (spec, shape, type)
     "cluster": (GemmSpec(**SMALL, cluster=(2, 1)), (200, 136, 200), torch.bfloat16),
+    "pingpong": (GemmSpec(**SMALL, schedule="pingpong", cluster=(2, 1)), (200, 136, 200), torch.bfloat16),
     "gather": (GemmSpec(**SMALL, a_load="gather", b_load="gather"), (66, 66, 130), torch.bfloat16),
     "multistage": (GemmSpec(**SMALL, schedule="multistage"), (136, 136, 200), torch.bfloat16),
     "simt": (GemmSpec(), (70, 70, 40), torch.float32),
 }
 SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
     "cluster": {},
+    "pingpong": {},
     "gather": {
         "fence.mbarrier_init.release.cluster": (1, "no asynchronous copy uses the barriers; the CTA barrier orders"),
         "bar.sync": (1, "before a staging buffer is overwritten: with two of them, the barrier after the write of the "
@@ -38,41 +42,63 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
         "bar.sync": (1, "after the mainloop: what the next tile loads first, the barrier within the loop has freed"),
     },
     "simt": {},
+    "fused": {},
 }  # fmt: skip
 ORDERS = [{"policy": "lazy"}, *({"policy": "random", "seed": seed} for seed in (1, 2, 3, 4))]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_only_listed_deletions_go_unnoticed(name, monkeypatch):
-    """The detector, a fault, a deadlock or a wrong D tells of every other one."""
+def plain(name: str):
+    """A run of D = A B + C / 2 under options, compared with fp64."""
     spec, (m, n, k), dtype = CASES[name]
     gemm = Gemm(spec, representative(GemmSpec()))
     generator = torch.Generator().manual_seed(1)
     a, b, c = (torch.randn(s, generator=generator).to(dtype) for s in ((m, k), (k, n), (m, n)))
 
-    def is_silent(order: dict) -> bool:
-        try:
-            run = emulator.run(
-                gemm, a, b, c, alpha=1.0, beta=0.5, options=Options(races=True, max_seconds=60, **order)
-            )
-            assert_close(run.d, a, b, c, 1.0, 0.5)
-        except (EmulatorError, AssertionError):
-            return False
-        return not run.findings
+    def run(options: Options) -> emulator.Run:
+        made = emulator.run(gemm, a, b, c, alpha=1.0, beta=0.5, options=options)
+        assert_close(made.d, a, b, c, 1.0, 0.5)
+        return made
 
-    assert all(is_silent(order) for order in ORDERS)
+    return run
+
+
+def fused():
+    """A run with an epilogue that reads every kind of input and writes every kind of output."""
+    gemm = gemm_of(everything, "cooperative", sms=1, stages=2)
+    a, b, inputs = operands(gemm.spec.epilogue, (136, 40, 136), "emulator")
+
+    def run(options: Options) -> emulator.Run:
+        made = emulator.run(gemm, a, b, **inputs, options=options)
+        assert_outputs_close(results(made.d), gemm.spec.epilogue, a, b, inputs)
+        return made
+
+    return run
+
+
+def is_silent(run, order: dict) -> bool:
+    """Whether nothing is found and the result is right."""
+    try:
+        return not run(Options(races=True, max_seconds=60, **order)).findings
+    except (EmulatorError, AssertionError):
+        return False
+
+
+@pytest.mark.parametrize("name", SURVIVORS)
+def test_only_listed_deletions_go_unnoticed(name, monkeypatch):
+    """The detector, a fault, a deadlock or a wrong D tells of every other one, in each kernel of the run."""
+    run = fused() if name == "fused" else plain(name)
+    assert all(is_silent(run, order) for order in ORDERS)
     used: list[str] = []
     parsed = front.kernel_of
     monkeypatch.setattr(front, "kernel_of", lambda ptx: (used.append(ptx), parsed(ptx))[1])
-    assert is_silent({})
-    kernel = parsed(used[-1])
-    places = [i for i, ins in enumerate(kernel.code) if ins.op.startswith(SYNCHRONISATION)]
+    assert is_silent(run, {})
     survivors: Counter[str] = Counter()
-    for place in places:
-        mutant = without(kernel, place)
-        monkeypatch.setattr(
-            front, "kernel_of", lambda ptx, mutant=mutant: mutant if ptx == used[-1] else parsed(ptx)
-        )
-        survivors[kernel.code[place].op] += all(is_silent(order) for order in ORDERS)
+    for target in dict.fromkeys(used):
+        kernel = parsed(target)
+        places = [i for i, ins in enumerate(kernel.code) if ins.op.startswith(SYNCHRONISATION)]
+        assert places
+        for place in places:
+            changed = {target: without(kernel, place)}
+            monkeypatch.setattr(front, "kernel_of", lambda ptx, c=changed: c.get(ptx) or parsed(ptx))
+            survivors[kernel.code[place].op] += all(is_silent(run, order) for order in ORDERS)
     assert +survivors == {op: count for op, (count, _) in SURVIVORS[name].items()}
-    assert len(places) > sum(survivors.values())
