@@ -36,9 +36,14 @@ def async_copy(group, m, destination, source, size, used, around_l1) -> None:
                 "the lanes of one cp.async reach several buffers; the emulator does not split such accesses"
             )
     device = group.device
-    if device.observers:
-        device.observe_copy(group, (lanes, region, offset), place and (lanes[reads], *place), size, around_l1)
-    copy = Copy(functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size))
+    device.count_copy((lanes, region, offset), place and (lanes[reads], *place), size, around_l1)
+    token = None if group.tracker is None else group.tracker.issue_copy()
+    if token is not None:
+        where = group.tracker.detector.where
+        token.check(region, where(offset, size), True)
+        if place is not None:
+            token.check(place[0], where(place[1], size), False)
+    copy = Copy(functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size), token)
     if device.policy == "eager":
         copy.finish()
     group.copy_open.append(copy)
@@ -46,12 +51,12 @@ def async_copy(group, m, destination, source, size, used, around_l1) -> None:
 
 
 class Copy:
-    """The copies of one cp.async instruction, done once."""
+    """The copies of one cp.async instruction, done once; `token` is the race detector's."""
 
-    __slots__ = ("action",)
+    __slots__ = ("action", "token")
 
-    def __init__(self, action):
-        self.action = action
+    def __init__(self, action, token):
+        self.action, self.token = action, token
 
     def finish(self) -> None:
         """Copy, if that has not happened yet."""
@@ -75,6 +80,8 @@ def async_commit(group, m) -> None:
     """cp.async.commit_group."""
     group.copy_groups.append(group.copy_open)
     group.copy_open = []
+    if group.tracker is not None:
+        group.tracker.copying = None
 
 
 def async_wait(group, m, pending) -> None:
@@ -85,15 +92,21 @@ def async_wait(group, m, pending) -> None:
     while len(group.copy_groups) > pending:
         for copy in group.copy_groups.pop(0):
             copy.finish()
+            if copy.token is not None:
+                group.tracker.done(copy.token)
 
 
 def async_arrive(group, m, address, no_increment) -> None:
     """cp.async.mbarrier.arrive: an arrival once the copies issued so far are complete (here: they complete now)."""
-    for copies in (*group.copy_groups, group.copy_open):
-        for copy in copies:
-            copy.finish()
+    under_way = [copy for copies in (*group.copy_groups, group.copy_open) for copy in copies]
+    for copy in under_way:
+        copy.finish()
     for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
         bar = find(group, lane_of(address, lane))
+        if group.tracker is not None:
+            group.tracker.copying = None
+        for token in {copy.token for copy in under_way} - {None}:
+            token.complete_on(bar)
         if not no_increment:
             bar.pending += 1
         bar.pending -= 1

@@ -314,12 +314,8 @@ class Device:
         for observer in self.observers:
             observer.access(group, m, region, offset, size, write, space, strong)
 
-    def observe_copy(self, group, to, source, size: int, around_l1: bool) -> None:
-        """A cp.async is about to happen: `to` and `source` are (lanes, region, offsets); source None reads nothing."""
-        if self.track is not None:
-            self.track.access(group, None, to[1], to[2], size, True, "shared", "")
-            if source is not None:
-                self.track.access(group, None, source[1], source[2], size, False, "global", "")
+    def count_copy(self, to, source, size: int, around_l1: bool) -> None:
+        """A cp.async was issued: `to` and `source` are (lanes, region, offsets); source None reads nothing."""
         if self.meter is not None:
             self.meter.async_copy(to, source, size, around_l1)
 

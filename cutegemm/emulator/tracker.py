@@ -27,6 +27,7 @@ class WarpTracker:
         self.inits: list = []
         self.current = detector.segment("access", group, True)
         self.pending: dict[object, set[int]] = {}  # accumulator list, or slot of A -> products not waited for
+        self.copying: AsyncOp | None = None  # the cp.async group that has not been committed
         self.ordered = False  # whether a wgmma.fence has run
         self.stale: set = set()  # accumulator lists read, slots of A written since the last wgmma.fence
 
@@ -112,6 +113,13 @@ class WarpTracker:
     def issue(self, what: str, generic: bool = False) -> AsyncOp:
         """A bulk copy (of the async proxy) or an asynchronous store (of the generic one) was issued."""
         return AsyncOp(self, self.detector.segment(what, self.group, generic))
+
+    def issue_copy(self) -> AsyncOp:
+        """A cp.async was issued: an operation of the generic proxy, one for all of a commit group."""
+        if self.copying is None:
+            self.copying = self.issue("cp.async", generic=True)
+        self.copying.known = self.everything()
+        return self.copying
 
     def issue_wgmma(self, where, a, b, form) -> AsyncOp:
         """wgmma.mma_async: its operands are read from now until its wait."""

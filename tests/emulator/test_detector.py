@@ -106,6 +106,41 @@ def test_a_flag_between_ctas_orders_as_its_accesses_say(order):
     assert kinds(body, grid=(2, 1, 1), resident_ctas=2) == found
 
 
+COPY = """
+ shl.b32 %r7, %r0, 2; add.u32 %r8, %r1, %r7; {before}
+ cp.async.ca.shared.global [%r8+256], [%rd2], 4; cp.async.commit_group; {wait}
+"""
+COPIES = {  # what follows a cp.async -> what must be found
+    "cp.async.wait_group 0; ld.shared.u32 %r5, [%r8+256];": set(),
+    "cp.async.wait_all; bar.sync 0; xor.b32 %r9, %r8, 32; ld.shared.u32 %r5, [%r9+256];": set(),
+    "ld.shared.u32 %r5, [%r8+256]; cp.async.wait_group 0;": {"write-read race"},
+    "cp.async.wait_group 1; ld.shared.u32 %r5, [%r8+256]; cp.async.wait_group 0;": {"write-read race"},
+    "bar.sync 0; cp.async.wait_group 0; xor.b32 %r9, %r8, 128; ld.shared.u32 %r5, [%r9+256];": {
+        "write-read race"
+    },
+    "st.global.u32 [%rd2], %r0; cp.async.wait_group 0;": {"read-write race"},
+}
+
+
+@pytest.mark.parametrize("after", list(COPIES))
+def test_a_cp_async_is_over_at_its_wait_and_not_before(after):
+    """Its bytes may be read, and its source written, after a wait by the same thread; by others after a barrier too
+    (PTX ISA 9.7.9.25.3, cp.async and its groups)."""
+    assert kinds(COPY.format(before="", wait=after), threads=64) == COPIES[after]
+
+
+def test_an_mbarrier_carries_finished_copies():
+    """cp.async.mbarrier.arrive completes once the copies have; who waits for it may read (9.7.13.15.16)."""
+    wait = """
+ cp.async.mbarrier.arrive.noinc.shared.b64 [%r1];
+SPIN:
+ mbarrier.try_wait.parity.shared.b64 %p1, [%r1], 0; @!%p1 bra SPIN;
+ xor.b32 %r9, %r8, 128; ld.shared.u32 %r5, [%r9+256]; cp.async.wait_all;
+"""
+    start = "@!%p0 mbarrier.init.shared.b64 [%r1], 64; bar.sync 0;"
+    assert kinds(COPY.format(before=start, wait=wait), threads=64) == set()
+
+
 WITHIN = """
  setp.ge.u32 %p8, %r0, 32; @%p8 bra READER;
  st.global.u32 [%rd2], %r0; bar.warp.sync -1; {release} bra.uni DONE;
