@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from emulator_harness import aligned, run
-from test_scalar_instructions import exact_fp8
+from test_conversions import exact_fp8
 from test_units import DYNAMIC, place_operand, run_wgmma
 
 FP8 = {"e4m3": (3, 7), "e5m2": (2, 15)}
