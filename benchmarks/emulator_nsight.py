@@ -4,7 +4,7 @@
     python -m benchmarks.emulator_nsight profile --commit HASH      on the GPU: runs ncu on every kernel and access
     python -m benchmarks.emulator_nsight table                      anywhere: both sides into NOTES-emulator.md
 
-The first writes benchmarks/results/emulator_nsight.json and tests/emulator/fixtures/accesses.npz; the kernels are
+The first writes benchmarks/results/sweeps/emulator_nsight.json and tests/emulator/fixtures/accesses.npz; kernels are
 those of `emulator_cases.CASES`, the accesses those of `emulator_banks.ACCESSES`.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import emulator_banks, environment
 from benchmarks.table import markdown
 
-RESULTS = Path(__file__).parent / "results" / "emulator_nsight.json"
+RESULTS = Path(__file__).parent / "results" / "sweeps" / "emulator_nsight.json"
 NOTES = Path(__file__).parent / "NOTES-emulator.md"
 MARKERS = ("<!-- nsight:kernels -->", "<!-- /nsight:kernels -->")
 FIXTURE = Path(__file__).parent.parent / "tests" / "emulator" / "fixtures" / "accesses.npz"

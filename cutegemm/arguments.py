@@ -19,7 +19,7 @@ def launch_arguments(
     Args:
         plan: of the run.
         addresses: of a, b, every tensor input and output, and every device scalar, by name.
-        workspace: address of `plan.workspace_bytes` bytes, 256-byte aligned.
+        workspace: address of `plan.workspace_bytes` bytes, 16-byte aligned.
         numbers: the epilogue's numbers by name.
         stream: CUDA stream handle.
     """

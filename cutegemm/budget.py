@@ -126,7 +126,7 @@ def shared_memory(config: KernelConfig) -> tuple[Region, ...]:
 
 
 def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
-    """Every barrier of the kernel (`kernels/ring.py`, `kernels/store.py`)."""
+    """Every barrier of the kernel (`kernels/ring.py`, `turns.py`, `piece_loads.py`, `pieces.py`)."""
     found = []
     if config.family == "warp_specialized":
         gathers = config.gathers

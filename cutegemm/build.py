@@ -176,21 +176,23 @@ class Gemm:
             pa, pb, pd = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
             pc = 0 if c is None else c.data_ptr()
             key = (
-                a.shape, a.stride(), a.dtype, a.get_device(), a.requires_grad,
-                b.shape, b.stride(), b.dtype, b.get_device(), b.requires_grad,
+                a.shape, a.stride(), a.dtype, a.get_device(), a.requires_grad and _recording(),
+                b.shape, b.stride(), b.dtype, b.get_device(), b.requires_grad and _recording(),
                 None if c is None else _identity(c), None if out is None else _identity(out),
                 pa & 15 | (pb & 15) << 4 | (pc & 15) << 8 | (pd & 15) << 12,
                 backend, beta == 0,
             )  # fmt: skip
-        except (AttributeError, RuntimeError):  # no tensors, or without storage: validation says which
+            numbers = (float(alpha), 1.0 if beta is None else float(beta))
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            # What is no tensor, has no storage or is no number: validation says which.
             pa = pb = pc = pd = 0
             key = None
         prepared = self._prepared.get(key)
         if prepared is None:
+            fused.check_scalars(alpha, beta)
             prepared = self._prepare_plain(key, (a, b, c, out), beta, backend)
         if c is None or beta == 0:
-            return prepared((a, b, out), (pa, pb, pd), (float(alpha),), workspace)
-        numbers = (float(alpha), 1.0 if beta is None else float(beta))
+            return prepared((a, b, out), (pa, pb, pd), numbers[:1], workspace)
         return prepared((a, b, c, out), (pa, pb, pc, pd), numbers, workspace)
 
     def _prepare_plain(
@@ -206,15 +208,13 @@ class Gemm:
         request = Request(a, b, {} if c is None else {"c": c}, outs)
         graph = linear_combination(c is not None)
         if c is not None and beta == 0:
-            tensors.validate(
-                a, b, graph, request.inputs, outs, None
-            )  # c is not read, but must be a legal one
+            tensors.validate(a, b, graph, request.inputs, outs, None)  # C is not read, but must be legal
             request, graph = Request(a, b, {}, outs), linear_combination(False)
         prepared = prepare(self.spec, graph, request, backend)
         return self._keep(key, prepared, given)
 
     def _keep(self, key: tuple | None, prepared: Callable, given: tuple) -> Callable:
-        if key is not None and not any(t is not None and t.requires_grad for t in given):
+        if key is not None and not any(t is not None and t.requires_grad and _recording() for t in given):
             with self._lock:
                 self._prepared[key] = prepared
         return prepared
@@ -224,17 +224,15 @@ class Gemm:
         graph = self.spec.epilogue
         outs = fused.outputs_given(graph, out)
         inputs, numbers = fused.split_inputs(graph, named)
-        order = (*graph.tensors, *(x for x in graph.numbers if x in inputs))
-        reduced = [x.name for x in (*graph.stores, *graph.reductions)]
-        given = (
-            a, b, *(inputs[x] for x in graph.tensors), *(outs.get(x) for x in reduced),
-            *(inputs[x] for x in order[len(graph.tensors) :]),
-        )  # fmt: skip
+        scalars = tuple(x for x in graph.numbers if x in inputs)
+        read, rest = fused.order(graph, scalars)
+        named = {"a": a, "b": b, **inputs}
+        given = (*(named[x] for x in read), *(named[x] if x in scalars else outs.get(x) for x in rest))
         try:
             places = tuple(0 if t is None else t.data_ptr() for t in given)
             key = (
                 *(None if t is None else _identity(t) for t in given),
-                sum((p & 15) << 4 * i for i, p in enumerate(places)), order, backend,
+                sum((p & 15) << 4 * i for i, p in enumerate(places)), scalars, backend,
             )  # fmt: skip
         except (AttributeError, RuntimeError):
             places, key = (0,) * len(given), None
@@ -251,7 +249,15 @@ class Gemm:
 
 def _identity(tensor: Any) -> tuple:
     """What tells one kind of tensor from another, beside its address."""
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.requires_grad
+    wants_gradient = tensor.requires_grad and _recording()
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), wants_gradient
+
+
+def _recording() -> bool:
+    """Whether autograd records operations now."""
+    import torch
+
+    return torch.is_grad_enabled()
 
 
 def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:

@@ -88,8 +88,9 @@ class EpilogueConfig:
 
     @property
     def approximate(self) -> bool:
-        """Whether tanh and sigmoid may err by 2**-11, the hardware's tanh: what is stored is no finer than that."""
-        return bool(self.outputs) and all(x.dtype.bits <= 16 for x in self.outputs)
+        """Whether tanh and sigmoid may err by 2**-11, the hardware's tanh: nothing finer than that is asked for."""
+        stored = bool(self.outputs) and all(x.dtype.bits <= 16 for x in self.outputs)
+        return stored and not self.epilogue.reductions
 
     def to_data(self) -> dict[str, Any]:
         """A JSON-serialisable form; `config_from_data` reads it back."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cutegemm import arguments, cache, tensors
+from cutegemm import arguments, cache, fused, tensors
 from cutegemm.compile import record_launches
 from cutegemm.emulator import Step, run_steps, tensor_buffer
 from cutegemm.plan import KernelPlan
@@ -22,9 +22,9 @@ class Emulated:
 
     def __call__(self, given, places, numbers, workspace):
         graph = self.shapes.graph
-        outs = [x.name for x in (*graph.stores, *graph.reductions)]
-        names = ("a", "b", *graph.tensors, *outs, *self.plan.problem.device_scalars)
-        named = dict(zip(names, given, strict=True))
+        inputs, rest = fused.order(graph, self.plan.problem.device_scalars)
+        named = dict(zip((*inputs, *rest), given, strict=True))
+        outs = rest[: len(graph.outputs)]
         kept = {name: named[name] for name in outs if named[name] is not None}
         tensors.check_overlaps({k: v for k, v in named.items() if k not in outs}, kept, graph.tensors)
         for wanted in self.shapes.wanted:

@@ -43,12 +43,21 @@ def split_inputs(graph: Graph, named: Mapping[str, Any]) -> tuple[dict[str, Any]
 
 def blas_names(graph: Graph, c: Any, alpha: float, beta: float | None) -> dict[str, Any]:
     """`run`'s arguments c, alpha and beta, by name, as far as the epilogue reads them or the caller gave them."""
-    given = {} if c is None else {"c": c}
-    if beta is not None:
-        given["beta"] = beta
-    if alpha != 1.0 or "alpha" in graph.numbers:
-        given["alpha"] = alpha
-    return given
+    given = {name: value for name, value in (("c", c), ("beta", beta)) if value is not None}
+    read = "alpha" in graph.tensors or "alpha" in graph.numbers
+    return given | {"alpha": alpha} if read or alpha != 1.0 else given
+
+
+def check_scalars(alpha: Any, beta: Any) -> None:
+    """alpha and beta of the plain epilogue are numbers.
+
+    Raises:
+        InputError: one is not.
+    """
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if not isinstance(value, numbers.Real) and not (name == "beta" and value is None):
+            rule = "must be a number; an epilogue of your own may take 0-d tensors (epi.Scalar)"
+            raise field_error(InputError, name, value, rule)
 
 
 def _number(name: str, kind: str, value: Any) -> float:
@@ -59,6 +68,13 @@ def _number(name: str, kind: str, value: Any) -> float:
     if not isinstance(value, numbers.Real):
         raise field_error(InputError, name, value, "must be a number or a 0-d fp32 tensor")
     return float(value)
+
+
+def order(graph: Graph, scalars: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """How the tensors of a call travel: the names of its operands and inputs, then of its outputs and of the scalars
+    that are tensors; outputs come stored ones first."""
+    outs = tuple(x.name for x in (*graph.stores, *graph.reductions))
+    return ("a", "b", *graph.tensors), (*outs, *scalars)
 
 
 def outputs_given(graph: Graph, out: Any) -> dict[str, Any]:
@@ -84,4 +100,4 @@ def outputs_given(graph: Graph, out: Any) -> dict[str, Any]:
     return {name: tensor for name, tensor in outs.items() if tensor is not None}
 
 
-__all__ = ["blas_names", "outputs_given", "split_inputs"]
+__all__ = ["blas_names", "check_scalars", "order", "outputs_given", "split_inputs"]

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import tvm_ffi
 
-from cutegemm import arguments, cache, loader, reference, tensors
+from cutegemm import arguments, cache, fused, loader, reference, tensors
 from cutegemm import hardware as hw
 from cutegemm.compile import sample_arguments
 from cutegemm.config import Config
@@ -67,7 +67,8 @@ def prepare(spec: GemmSpec, graph: Graph, request: Request, backend: str | None)
         raise field_error(InputError, "backend", backend, f"must be one of {', '.join(BACKENDS)}")
     d_dtype = None if spec.d_dtype == AUTO else spec.d_dtype
     a = request.a
-    call = tensors.validate(a, request.b, graph, request.inputs, request.outs, d_dtype)
+    d_major = None if spec.d_major == AUTO else spec.d_major
+    call = tensors.validate(a, request.b, graph, request.inputs, request.outs, d_dtype, d_major)
     if backend == "gpu" and not a.is_cuda:
         raise field_error(InputError, "backend", backend, f"the tensors are on {a.device}", "reference")
     if backend == "emulator":
@@ -90,12 +91,11 @@ class _Places:
     """Where things are in a call's tuples."""
 
     def __init__(self, graph: Graph, scalars: tuple[str, ...]) -> None:
-        self.inputs = ("a", "b", *graph.tensors)
-        self.outs = tuple(x.name for x in (*graph.stores, *graph.reductions))
+        inputs, rest = fused.order(graph, scalars)
+        self.names = (*inputs, *rest)
         self.scalars = scalars
-        self.names = (*self.inputs, *self.outs, *scalars)
-        self.first_out = len(self.inputs)
-        self.end_out = self.first_out + len(self.outs)
+        self.first_out, self.end_out = len(inputs), len(self.names) - len(scalars)
+        self.outs = self.names[self.first_out : self.end_out]
 
 
 class _Reference:
@@ -134,7 +134,8 @@ class _Launcher:
         self.need = plan.workspace_bytes
         graph = shapes.graph
         self.at = _Places(graph, plan.problem.device_scalars)
-        self.single = shapes.alone and self._single_dtype()
+        self.single = shapes.alone
+        self.dtype = TORCH_DTYPE[shapes.wanted[0].dtype]
         given = {"a": request.a, "b": request.b, **request.inputs, **request.outs}
         self.sizes = {name: tensors.extent_bytes(x) for name, x in given.items()}
         self.pairs = self._pairs(graph, given)
@@ -145,9 +146,6 @@ class _Launcher:
             self.functions = [function_for(step.config, self.index) for step in plan.steps]
             self.gemm = self.functions[[x.name for x in plan.steps].index(GEMM)]
             self.extents, self.strides, self.walk = _packed(arguments.gemm_tail(plan))
-
-    def _single_dtype(self) -> torch.dtype:
-        return TORCH_DTYPE[self.shapes.wanted[0].dtype]
 
     def _pairs(self, graph: Graph, given: dict) -> list[tuple]:
         """By place: (output, its bytes, other tensor, its bytes, whether they may be one); checked at every call."""
@@ -196,7 +194,7 @@ class _Launcher:
         if self.single:
             wanted = self.shapes.wanted[0]
             if wanted.order is None:
-                out = torch.empty(wanted.shape, dtype=self.single, device=self.device)
+                out = torch.empty(wanted.shape, dtype=self.dtype, device=self.device)
             else:
                 out = self.shapes.allocate(wanted)
             return (*given[:first], out), (*places[:first], out.data_ptr(), *places[first + 1 :])

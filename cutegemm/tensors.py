@@ -38,7 +38,13 @@ class Call:
 
 
 def validate(
-    a: Any, b: Any, graph: Graph, inputs: Mapping[str, Any], outs: Mapping[str, Any], d_dtype: DType | None
+    a: Any,
+    b: Any,
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    outs: Mapping[str, Any],
+    d_dtype: DType | None,
+    d_major: str | None = None,
 ) -> Call:
     """Check ranks, shapes, dtypes, devices and autograd of a call and describe it.
 
@@ -48,7 +54,7 @@ def validate(
         inputs: its tensors by name: matrices (M, N) or (L, M, N), rows (N,) or (L, N), columns (M,) or
             (L, M); and its scalars that are tensors. Of a gated graph N is half of B's columns.
         outs: the outputs given, by name; matrices (M, N) or (L, M, N).
-        d_dtype: D's element type when it is not given; None means A's.
+        d_dtype, d_major: D's element type and unit-stride axis when it is not given; None means A's type, "n".
 
     Raises:
         InputError: naming the tensor, what it is, and the rule.
@@ -86,12 +92,13 @@ def validate(
     for x in graph.stores:
         given = outs.get(x.name)
         kind = as_dtype(x.dtype) if x.dtype else d_dtype if x.name == "d" and d_dtype else as_dtype(a.dtype)
-        order = (*range(len(lead)), len(lead) + 1, len(lead)) if x.major == "m" else None
+        column_major = (x.major or (d_major if x.name == "d" else None)) == "m"
+        order = (*range(len(lead)), len(lead) + 1, len(lead)) if column_major else None
         if given is not None:
             _check_out(x, given, (*lead, m, n))
             kind = as_dtype(given.dtype)
         operand = (
-            _operand(given, batch) if given is not None else _contiguous(m, n, batch, kind, x.major == "m")
+            _operand(given, batch) if given is not None else _contiguous(m, n, batch, kind, column_major)
         )
         stored.append((x.name, operand))
         wanted.append(Wanted(x.name, (*lead, m, n), kind, order))
@@ -244,8 +251,3 @@ def overlap(name: str, other: str, matrix: bool) -> InputError:
     """The error of an output that shares memory with another tensor."""
     itself = ONLY_C_ITSELF.replace(" c ", f" {other} ") if matrix else ""
     return InputError(f"{name}: overlaps {other} in memory{itself}")
-
-
-def numbers_of(alpha: float, beta: float | None, with_c: bool) -> dict[str, float]:
-    """alpha and beta of the plain epilogue: beta is 1 with c and 0 without where it is not given."""
-    return {"alpha": float(alpha), "beta": float(with_c) if beta is None else float(beta)}

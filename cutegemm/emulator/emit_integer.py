@@ -71,9 +71,9 @@ def _multiply(
     if mods not in (["lo"], ["hi"], ["wide"]):
         raise Unknown("modifiers")
     wide = 2 * bits if mods == ["wide"] else bits
-    product = f"{a[0]} * {a[1]}"
-    if mods != ["lo"]:
-        product = f"mul_{mods[0]}({a[0]}, {a[1]}, {bits}, {signed})"
+    product = f"mul_{mods[0]}({a[0]}, {a[1]}, {bits}, {signed})"
+    if mods == ["lo"]:  # NumPy adds to a vector no Python integer that its type cannot hold
+        product = f"(q if (q := {a[0]} * {a[1]}).__class__ is ND else q & {ONES[bits]})"
     store_integer(e, d, product + (f" + {e.src(o[2], wide)}" if head == "mad" else ""), wide)
 
 

@@ -242,6 +242,9 @@ def _check_results(graph: Graph, types: list[str]) -> None:
             raise field_error(SpecError, "epilogue", x.name, "outputs must have different names, identifiers")
         if x.name in taken:
             raise field_error(SpecError, "epilogue", x.name, "an output may not have an input's name")
+        if x.name in RESERVED:
+            rule = f"an output may not have the name of a parameter of a run: {', '.join(RESERVED)}"
+            raise field_error(SpecError, "epilogue", x.name, rule)
         if type(x.node) is not int or not 0 <= x.node < len(graph.nodes):
             rule = f"output {x.name} must be one of the {len(graph.nodes)} nodes"
             raise field_error(SpecError, "epilogue", x.node, rule)
@@ -250,6 +253,8 @@ def _check_results(graph: Graph, types: list[str]) -> None:
             rule = f"output {x.name} must be a number"
             raise field_error(SpecError, "epilogue", types[x.node], rule, nearest)
         _check_form(x)
+        if x.name == "d" and x.kind != STORE:
+            raise field_error(SpecError, "epilogue", "d", "d is the stored matrix; give the reduction another name")
 
 
 def _check_form(x: Result) -> None:

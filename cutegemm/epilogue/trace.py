@@ -115,7 +115,7 @@ class Output:
         >>> Output(d=h + residual, pre=Store(h, dtype="bf16"), amax=Max(abs(h)))   # doctest: +SKIP
     """
 
-    def __init__(self, **named: Any) -> None:
+    def __init__(self, /, **named: Any) -> None:
         self.named = named
 
 

@@ -55,8 +55,9 @@ class Finish:
         )
         result, helper = block * lanes + thread % lanes, thread // lanes
         shown = cutlass.min(result, results - 1)
-        stride = (results, 1) if cutlass.const_expr(self.config.across) else (1, parts)
-        layout = cute.make_layout((parts, results, count), stride=(*stride, parts * results))
+        wide = cutlass.Int64(results)  # partial results may exceed 2**31
+        stride = (wide, 1) if cutlass.const_expr(self.config.across) else (1, cutlass.Int64(parts))
+        layout = cute.make_layout((parts, results, count), stride=(*stride, parts * wide))
         ptr = cute.make_ptr(cutlass.Float32, addresses[0], cute.AddressSpace.gmem, assumed_align=4)
         source = cute.make_tensor(ptr, layout)
         state = cute.make_rmem_tensor(count, cutlass.Float32)

@@ -135,7 +135,7 @@ def _tma_stores(outputs: cutlass.Constexpr, piece: cutlass.Constexpr, buffer: An
 
 @cute.jit
 def _store_direct(output: cutlass.Constexpr, rD: cute.Tensor, piece: cutlass.Constexpr) -> None:
-    """Guarded stores from registers: a thread's two neighbours at a time."""
+    """Guarded stores from registers, element by element."""
     mD, (rows, cols) = output.mD, output.shape
     for v in cutlass.range_constexpr(cute.size(rD)):
         row, col, batch = piece.coord(*key_of(v))

@@ -39,7 +39,11 @@ class Vectors:
         return Vectors(config, inputs, smem.allocate_tensor(cutlass.Float32, layout, ROW_ALIGN))
 
     def ahead(self, role: Role, tile: Any) -> tuple[list, list]:
-        """Read a tile's vectors: this thread's columns of each row input, its rows of each column input."""
+        """Read a tile's vectors: this thread's columns of each row input, its rows of each column input.
+
+        Returns:
+            rows[input][share] and columns[input][pass][row key], in the graph's order of the inputs, fp32.
+        """
         config, epilogue = self.config, self.config.epilogue
         shares = range(-(-config.columns // hw.WARPGROUP))
         first = tile[1] * config.columns + role.thread

@@ -112,6 +112,15 @@ MALFORMED = {
         (ACC, Node("row", value="r"), Node("col", value="r")), D,
         "epilogue='r': an input is of one kind, not both row and col",
     ),
+    "a parameter's name": (
+        (ACC,), (Result("a", 0),),
+        "epilogue='a': an output may not have the name of a parameter of a run: a, b, acc, backend, out, self, "
+        "workspace",
+    ),
+    "d reduced": (
+        (ACC,), (Result("d", 0, "sum"),),
+        "epilogue='d': d is the stored matrix; give the reduction another name",
+    ),
     "kind": (
         (ACC,), (Result("d", 0, "mean"),), "d.kind='mean': must be one of ('store', 'sum', 'max', 'logsumexp')",
     ),

@@ -97,9 +97,9 @@ def test_an_output_need_not_be_stored():
 
 def test_composed_reductions():
     """AbsMax is the maximum of magnitudes, SumSquares the sum of squares."""
-    graph = epi.define(lambda acc: epi.Output(a=epi.AbsMax(acc, 0), s=epi.SumSquares(acc, partial=True)))
+    graph = epi.define(lambda acc: epi.Output(top=epi.AbsMax(acc, 0), s=epi.SumSquares(acc, partial=True)))
     assert graph.nodes == (Node("acc"), Node("abs", (0,)), Node("mul", (0, 0)))
-    assert graph.outputs == (Result("a", 1, "max", axis=0), Result("s", 2, "sum", partial=True))
+    assert graph.outputs == (Result("top", 1, "max", axis=0), Result("s", 2, "sum", partial=True))
 
 
 def test_annotations_are_found_where_they_were_written():
