@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels, in the CuTe DSL for sm_90a. Importing a module of this package imports the DSL.
 
-A driver per family: `warp_specialized`, `multistage`, `simt`, `relayout`. A driver shows set-up, role
-dispatch and the tile loop; everything else is a module of its own (`operands`, `ring`, `tma_load`,
-`gather`, `mainloop`, `scheduler`, `fusion`, `store`), none of which imports a driver.
+A driver per family: `warp_specialized`, `multistage`, `simt`, `relayout`, `finish`. A driver shows set-up, role
+dispatch and the tile loop; everything else is a module of its own, none of which imports a driver:
+    a launch's arguments            `launch`, `operands`
+    loads and the mainloop          `ring`, `tma_load`, `gather`, `mainloop`, `scheduler`, `turns`
+    the epilogue, piece by piece    `epilogue`, `pieces`, `piece_loads`, `vectors`, `fusion`, `functions`, `store`, `reduce`
 
 Legend of tensor names and shape comments:
     m global memory, g a CTA's view of it, s shared memory, r registers (mA, gA, sA, rA)
