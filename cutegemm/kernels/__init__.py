@@ -5,7 +5,8 @@ A driver per family: `warp_specialized`, `multistage`, `simt`, `relayout`, `fini
 dispatch and the tile loop; everything else is a module of its own, none of which imports a driver:
     a launch's arguments            `launch`, `operands`
     loads and the mainloop          `ring`, `tma_load`, `gather`, `mainloop`, `scheduler`, `turns`
-    the epilogue, piece by piece    `epilogue`, `pieces`, `piece_loads`, `vectors`, `fusion`, `functions`, `store`, `reduce`
+    the epilogue, piece by piece    `epilogue`, `pieces`, `piece_loads`, `vectors`, `fusion`, `functions`, `store`,
+                                    `reduce`
 
 Legend of tensor names and shape comments:
     m global memory, g a CTA's view of it, s shared memory, r registers (mA, gA, sA, rA)
