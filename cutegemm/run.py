@@ -168,7 +168,7 @@ class _Launcher:
         for i, size, j, other, same in self.pairs:
             p, q = places[i], places[j]
             if q < p + size and p < q + other and not (p == q and same):
-                self._overlap(i, j)
+                self._check_pair(given, i, j)
         if given[self.at.first_out] is None or not self.single:
             given, places = self._allocate(given, places)
         if _current_device() == self.index:
@@ -183,7 +183,10 @@ class _Launcher:
             self.shapes.fill_empty(outs)
         return self.shapes.present(outs)
 
-    def _overlap(self, i: int, j: int) -> None:
+    def _check_pair(self, given: tuple, i: int, j: int) -> None:
+        """Refuse an output whose address range overlaps another tensor's, unless they share no element."""
+        if tensors.apart(given[i], given[j]):
+            return
         names = self.at.names
         shown = ["out" if x == "d" else x for x in (names[i], names[j])]
         raise tensors.overlap(*shown, self.shapes.graph.tensors.get(names[j]) == "matrix")

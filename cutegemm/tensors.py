@@ -242,9 +242,25 @@ def check_overlaps(inputs: Mapping[str, Any], outs: Mapping[str, Any], kinds: Ma
             first, reach = tensor.data_ptr(), extent_bytes(tensor)
             if not (size and reach and first < start + size and start < first + reach):
                 continue
-            if not (matrix and first == start and same_layout(tensor, out)):
+            if not (matrix and first == start and same_layout(tensor, out)) and not apart(out, tensor):
                 raise overlap(_shown(name), _shown(other) if other in outs else other, matrix)
         done[name] = out
+
+
+def apart(x: Any, y: Any) -> bool:
+    """Whether two matrices whose address ranges overlap share no element: other columns, or rows, of one buffer.
+
+    That is decided where both have the same strides, one of them 1, and the other the buffer's pitch.
+    """
+    if x.dim() < 2 or x.stride() != y.stride() or x.dtype != y.dtype:
+        return False
+    row, col = x.stride()[-2:]
+    pitch, axis = (row, -1) if col == 1 else (col, -2)
+    if min(row, col) != 1 or pitch <= 1 or any(step % pitch for step in x.stride()[:-2]):
+        return False
+    base = min(x.data_ptr(), y.data_ptr())
+    (a, m), (b, n) = (((t.data_ptr() - base) // t.element_size() % pitch, t.shape[axis]) for t in (x, y))
+    return a + m <= pitch and b + n <= pitch and (a + m <= b or b + n <= a)
 
 
 def overlap(name: str, other: str, matrix: bool) -> InputError:

@@ -12,7 +12,7 @@ from cutegemm import epilogue as epi
 from cutegemm.build import Gemm, representative
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import InputError, PlanError
-from cutegemm.tensors import alignment, check_overlaps, extent_bytes, same_layout, validate
+from cutegemm.tensors import alignment, apart, check_overlaps, extent_bytes, same_layout, validate
 from tests.support.memory import Layout, guarded
 
 BF16 = torch.bfloat16
@@ -407,3 +407,38 @@ def test_every_input_error_is_a_gemm_error():
     """One except clause at the call site is enough."""
     with pytest.raises(cutegemm.GemmError):
         bare().run(t(2, 3), t(4, 5))
+
+
+def columns(memory, first, count):
+    """Some columns of a buffer."""
+    return memory[:, first : first + count]
+
+
+WIDE = torch.zeros(6, 40, dtype=BF16)
+SLICES = {
+    "halves": (columns(WIDE, 0, 20), columns(WIDE, 20, 20), True),
+    "with a gap": (columns(WIDE, 21, 19), columns(WIDE, 0, 20), True),
+    "one column shared": (columns(WIDE, 0, 20), columns(WIDE, 19, 20), False),
+    "rows of a transposed buffer": (columns(WIDE, 0, 20).t(), columns(WIDE, 20, 20).t(), True),
+    "a row further": (WIDE.view(-1)[:200].view(5, 40)[:, :30], WIDE.view(-1)[30:230].view(5, 40)[:, :30], False),
+    "other pitches": (columns(WIDE, 0, 20), WIDE.view(12, 20), False),
+    "even and odd columns": (WIDE[:, ::2], WIDE[:, 1::2], False),  # apart, but by another rule than the pitch's
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_of_one_buffer(name):
+    """Columns, or rows, of one pitch that share no element are apart, in either order."""
+    x, y, expected = SLICES[name]
+    assert apart(x, y) is apart(y, x) is expected
+
+
+def test_outputs_may_be_slices_of_one_buffer():
+    """Both gradients of a gated pair side by side, as the next product wants them."""
+    graph = epi.backward(epi.swiglu())
+    gemm = Gemm(GemmSpec(epilogue=graph), representative(GemmSpec(epilogue=graph)))
+    a, b, gate, up = torch.randn(6, 5), torch.randn(5, 20), torch.randn(6, 20), torch.randn(6, 20)
+    both = torch.full((6, 40), torch.nan)
+    apart_ = gemm.run(a, b, gate=gate, up=up)
+    gemm.run(a, b, gate=gate, up=up, out={"dgate": both[:, :20], "dup": both[:, 20:]})
+    assert torch.equal(both, torch.cat([apart_.dgate, apart_.dup], 1))
