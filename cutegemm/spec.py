@@ -159,7 +159,8 @@ def _check_choices(spec: GemmSpec) -> None:
     if not _is_auto(spec.tile) and not isinstance(spec.tile, Tile):
         raise field_error(SpecError, "tile", spec.tile, "must be Tile(m, n, k)")
     if not _is_auto(spec.epilogue) and not isinstance(spec.epilogue, Graph):
-        raise field_error(SpecError, "epilogue", spec.epilogue, "must be an epilogue graph")
+        what = " (call it, or decorate your own function with epi.define)" if callable(spec.epilogue) else ""
+        raise field_error(SpecError, "epilogue", spec.epilogue, f"must be an epilogue graph{what}")
 
 
 def _check_numbers(spec: GemmSpec) -> None:

@@ -127,6 +127,12 @@ class Value:
         """ "number", "truth" or "integer"."""
         return self.trace.types[self.index]
 
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(function, "__name__", str(function))
+        rule = "torch's functions do not work while an epilogue is traced; those of cutegemm.epilogue do"
+        raise field_error(SpecError, "epilogue", f"torch.{name}", rule)
+
     def __repr__(self) -> str:
         node = self.node
         if node.op in LEAVES:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.epilogue import Graph, Node, Result
 from cutegemm.errors import SpecError
@@ -308,3 +309,17 @@ def test_values_of_two_epilogues_do_not_meet():
         epi.define(lambda acc: acc + kept[0])
     with pytest.raises(SpecError, match="must be a value of this epilogue"):
         epi.define(lambda acc: epi.Output(d=kept[0]))
+
+
+def test_torch_functions_are_refused_with_a_hint():
+    """torch.exp and its like say which functions to use instead."""
+    import torch
+
+    with pytest.raises(SpecError, match=r"^epilogue='torch\.exp': torch's functions .* those of cutegemm\.epilogue do"):
+        epi.define(lambda acc: torch.exp(acc))
+
+
+def test_a_library_function_must_be_called():
+    """An epilogue that was not called, or not decorated, is no graph."""
+    with pytest.raises(SpecError, match=r"must be an epilogue graph \(call it, or decorate"):
+        GemmSpec(epilogue=epi.bias)
