@@ -177,10 +177,11 @@ def grid() -> dict[str, tuple[GemmSpec, Problem]]:
 
 
 GRID = grid() | fused()
-# The heaviest epilogues do not fit their registers beside the accumulators: most bytes that a thread spills.
+# The heaviest epilogues do not fit their registers beside the accumulators: most bytes that a thread spills. Those that
+# reduce a tanh take it from ex2 and rcp, which needs more registers than the approximate instruction.
 SPILLS = {
     "fused everything, pingpong": 24, "fused norms, pingpong": 104, "fused everything, staged": 24,
-    "fused wide, two consumers": 32, "fused everything, simt": 120, "fused everything, fp32": 328,
+    "fused wide, two consumers": 56, "fused everything, simt": 200, "fused everything, fp32": 328,
 }  # fmt: skip
 
 
