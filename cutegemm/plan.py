@@ -83,6 +83,11 @@ def _check_epilogue(epilogue: Graph, problem: Problem) -> None:
             listed = ", ".join(sorted(given)) or "none"
             rule = f"the epilogue's {what} are {', '.join(sorted(wanted)) or 'none'}"
             raise field_error(PlanError, what, listed, rule)
+    scalars = epilogue.names("scalar")
+    for name in problem.device_scalars:
+        if name not in scalars:
+            rule = f"the epilogue's scalars are {', '.join(scalars) or 'none'}"
+            raise field_error(PlanError, "device_scalars", name, rule)
     if epilogue.gated and problem.n % 2:
         raise field_error(
             PlanError, "n", problem.n, "a gated pair needs an even number of columns", problem.n - 1

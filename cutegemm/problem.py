@@ -167,6 +167,7 @@ def problem(
     d_major: str = "n",
     epilogue: Graph | None = None,
     input_dtype: object = None,
+    device_scalars: tuple[str, ...] = (),
 ) -> Problem:
     """A contiguous, 16-byte-aligned problem, as freshly allocated tensors give it.
 
@@ -179,6 +180,7 @@ def problem(
         d_major: "n" (row-major) or "m" (column-major), for every M x N input and output.
         epilogue: the graph whose inputs and outputs are described; None is the plain one.
         input_dtype: of the epilogue's inputs; None means that of A.
+        device_scalars: the epilogue's scalars that will be passed as 0-d tensors.
 
     Example:
         >>> problem(64, 64, 100).a.tma_reason()
@@ -210,7 +212,7 @@ def problem(
         }
     return Problem(
         m=m, n=n, k=k, batch=batch, a=matrix(m, k, ab, majors[0] == "k"), b=matrix(k, n, ab, majors[1] == "n"),
-        inputs=tuple(inputs.items()), outputs=tuple(outputs.items()),
+        inputs=tuple(inputs.items()), outputs=tuple(outputs.items()), device_scalars=tuple(device_scalars),
     )  # fmt: skip
 
 

@@ -572,3 +572,12 @@ def test_a_problem_type_error_is_not_hidden():
     with pytest.raises(PlanError, match="^a_dtype='fp16'"):
         plan(GemmSpec(a_dtype="fp16"), problem(0, 4, 4))
     assert isinstance(problem(1, 1, 1), Problem)
+
+
+def test_device_scalars_are_scalars_of_the_epilogue():
+    """A problem says which scalars lie in device memory, and no other name."""
+    graph = epi.quantize_fp8()
+    spec, (name,) = GemmSpec(epilogue=graph), graph.numbers
+    assert plan(spec, problem(64, 64, 64, epilogue=graph, device_scalars=(name,))).config.device_scalars == (name,)
+    with pytest.raises(PlanError, match=rf"^device_scalars='zz': the epilogue's scalars are {name}"):
+        plan(spec, problem(64, 64, 64, epilogue=graph, device_scalars=("zz",)))
