@@ -13,13 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from benchmarks import environment, figures, fusions, gemm, inputs, results, timing
-from benchmarks.results import Case, Results, Row
+from benchmarks import figures, fusions, gemm, inputs, results, timing
+from benchmarks.results import Case, Row
 from benchmarks.suites import EPILOGUES
 from benchmarks.timing import Contender
 
@@ -156,31 +155,22 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help=f"of {', '.join(fusions.FUSIONS)}; default all",
     )
     add("--no-compile", action="store_true", help="without torch.compile")
-    add("--max-seconds", type=float, default=float("inf"), help="stop before a problem that would end later")
-    add("--out", type=Path, required=True, help="results file")
-    add("--commit", required=True, help="hash of the commit that is measured")
+    gemm.add_run_options(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> int:
     """Run the command; 1 when a contender failed or was wrong."""
     args = parse(arguments)
-    console = Console(width=None if sys.stdout.isatty() else gemm.LOG_COLUMNS, soft_wrap=True)
-    sensors = environment.sensors()
-    out = Results(args.out, environment.record(args.commit, sensors))
-    if out.dropped:
-        console.print(f"{args.out}: {out.dropped} rows of another environment or other sources dropped")
+    console, sensors, out = gemm.open_run(args)
     compiler = None if args.no_compile else max_autotune
     bench = Bench(timing.REGIMES["sustained"], sensors, compiler, console=console)
-    todo, start = cases(args.cases), time.monotonic()
+    todo, began = cases(args.cases), time.monotonic()
     bench.compile([case for case in todo if not out.has(bench.keys(case))], seconds=args.max_seconds)
-    left = args.max_seconds - (time.monotonic() - start)
+    left = args.max_seconds - (time.monotonic() - began)
     outcome = gemm.run(todo, bench, out, max_seconds=left, console=console)
     console.print(figures.table(out.rows))
-    console.print(f"measured {outcome.measured}, already there {outcome.skipped}, left {outcome.left}")
-    for what, why in outcome.failures:
-        console.print(f"NOT TIMED {what}: {why}", markup=False)
-    return 1 if outcome.failures else 0
+    return gemm.report(outcome, console)
 
 
 if __name__ == "__main__":

@@ -189,28 +189,45 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     add("--contenders", type=_names(contenders.NAMES), default=list(contenders.NAMES))
     add("--regime", choices=tuple(timing.REGIMES), default="sustained")
-    add("--max-seconds", type=float, default=float("inf"), help="stop before a problem that would end later")
-    add("--out", type=Path, required=True, help="results file")
-    add("--commit", required=True, help="hash of the commit that is measured")
+    add_run_options(parser)
     return parser.parse_args(arguments)
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command; 1 when a contender refused a problem or was wrong."""
-    args = parse(arguments)
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """The options that every benchmark over cases has."""
+    add = parser.add_argument
+    add("--max-seconds", type=float, default=float("inf"), help="stop before a problem that would end later")
+    add("--out", type=Path, required=True, help="results file")
+    add("--commit", required=True, help="hash of the commit that is measured")
+
+
+def open_run(args: argparse.Namespace) -> tuple[Console, timing.Readable, Results]:
+    """Where a benchmark prints, reads clocks and power, and writes, from `add_run_options`."""
     console = Console(width=None if sys.stdout.isatty() else LOG_COLUMNS, soft_wrap=True)
     sensors = environment.sensors()
     out = Results(args.out, environment.record(args.commit, sensors))
     if out.dropped:
         console.print(f"{args.out}: {out.dropped} rows of another environment or other sources dropped")
-    todo = select(args.suites, args.shapes, args.dtype, args.majors)
-    bench = Bench(args.contenders, timing.REGIMES[args.regime], sensors)
-    outcome = run(todo, bench, out, max_seconds=args.max_seconds, console=console)
-    summarize(out.rows, console)
+    return console, sensors, out
+
+
+def report(outcome: Outcome, console: Console) -> int:
+    """Print what a run came to; 1 when a contender refused a problem or was wrong."""
     console.print(f"measured {outcome.measured}, already there {outcome.skipped}, left {outcome.left}")
     for what, why in outcome.failures:
         console.print(f"NOT TIMED {what}: {why}", markup=False)
     return 1 if outcome.failures else 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 1 when a contender refused a problem or was wrong."""
+    args = parse(arguments)
+    console, sensors, out = open_run(args)
+    todo = select(args.suites, args.shapes, args.dtype, args.majors)
+    bench = Bench(args.contenders, timing.REGIMES[args.regime], sensors)
+    outcome = run(todo, bench, out, max_seconds=args.max_seconds, console=console)
+    summarize(out.rows, console)
+    return report(outcome, console)
 
 
 if __name__ == "__main__":

@@ -179,9 +179,9 @@ def test_command_line(capsys):
 
 def test_command_in_full(tmp_path, monkeypatch, capsys):
     """The command measures, writes, prints every figure and succeeds; a failure is told and makes it fail."""
-    monkeypatch.setattr(epilogue.environment, "sensors", lambda: None)
+    monkeypatch.setattr(epilogue.gemm.environment, "sensors", lambda: None)
     monkeypatch.setattr(
-        epilogue.environment, "record", lambda commit, reader: ENVIRONMENT | {"commit": commit}
+        epilogue.gemm.environment, "record", lambda commit, reader: ENVIRONMENT | {"commit": commit}
     )
     monkeypatch.setattr(epilogue, "EPILOGUES", [(c.epilogue, c.beta, (c.m, c.n, c.k)) for c in SMALL])
     monkeypatch.setattr(epilogue, "max_autotune", lambda function: None)
