@@ -7,11 +7,10 @@ import math
 from dataclasses import dataclass
 
 from cutegemm.config import FinishConfig, GemmConfig
+from cutegemm.epilogue.graph import NEUTRAL
 from cutegemm.plan_parts import WORKSPACE_ALIGN
 from cutegemm.plan_types import Step
 from cutegemm.problem import Problem, columns, round_up
-
-STATE = {"sum": 1, "max": 1, "logsumexp": 2}  # fp32 numbers of one partial result
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,12 @@ def plan_reductions(
         if result.partial:
             offsets.append(None)
             continue
-        count = {0: parts[0], 1: parts[1], None: parts[2]}[result.axis]
-        results = problem.batch * {0: width, 1: problem.m, None: 1}[result.axis]
+        count = result.by_axis(*parts)
+        results = problem.batch * result.by_axis(width, problem.m, 1)
         finish = FinishConfig(kind=result.kind, across=result.axis is not None)
         steps.append(
             Step(f"finish {result.name}", finish, result.name, offset=end, parts=count, results=results)
         )
         offsets.append(end)
-        end = round_up(end + 4 * STATE[result.kind] * count * results, WORKSPACE_ALIGN)
+        end = round_up(end + 4 * len(NEUTRAL[result.kind]) * count * results, WORKSPACE_ALIGN)
     return Reductions(tuple(steps), parts, tuple(offsets), end)

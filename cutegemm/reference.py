@@ -14,7 +14,7 @@ from cutegemm.epilogue.graph import STORE, Graph, Node, Result
 _WORD = 0xFFFF_FFFF
 _MULTIPLIERS = (0xD251_1F53, 0xCD9E_8D57)  # Philox4x32, Salmon et al., SC'11, section 4.3 and Random123
 _WEYL = (0x9E37_79B9, 0xBB67_AE85)
-_TORCH = {
+TORCH_DTYPE = {
     DType.FP32: torch.float32, DType.FP16: torch.float16, DType.BF16: torch.bfloat16,
     DType.FP8_E4M3: torch.float8_e4m3fn, DType.FP8_E5M2: torch.float8_e5m2,
 }  # fmt: skip
@@ -36,7 +36,7 @@ OPERATIONS = {  # every operation but "random", which needs the shape
     "erf": torch.erf,
     "floor": torch.floor,
     "round": torch.round,
-    "cast": lambda x, dtype: round_to(x, _TORCH[DType(dtype)]).to(x.dtype),
+    "cast": lambda x, dtype: round_to(x, TORCH_DTYPE[DType(dtype)]).to(x.dtype),
     "where": torch.where,
     "lt": torch.lt,
     "le": torch.le,
@@ -159,4 +159,4 @@ def _result(x: Result, value: torch.Tensor) -> torch.Tensor:
     """An output from the values of its node."""
     if x.kind == STORE:
         return value
-    return combine(x.kind, value, {0: -2, 1: -1, None: (-2, -1)}[x.axis])
+    return combine(x.kind, value, x.by_axis(-2, -1, (-2, -1)))

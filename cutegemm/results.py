@@ -9,16 +9,10 @@ from typing import Any
 
 import torch
 
-from cutegemm.dtypes import DType
-from cutegemm.epilogue.graph import Graph, Result
-from cutegemm.plan_reductions import STATE
+from cutegemm.epilogue.graph import NEUTRAL, Graph, Result
 from cutegemm.plan_types import KernelPlan
+from cutegemm.reference import TORCH_DTYPE
 from cutegemm.tensors import Call, Wanted
-
-TORCH_DTYPE = {
-    DType.FP16: torch.float16, DType.BF16: torch.bfloat16, DType.FP32: torch.float32,
-    DType.FP8_E4M3: torch.float8_e4m3fn, DType.FP8_E5M2: torch.float8_e5m2,
-}  # fmt: skip
 
 
 class Outputs(types.SimpleNamespace):
@@ -76,15 +70,14 @@ class Shapes:
 
     def _partial_shape(self, result: Result, wanted: Wanted) -> tuple[int, ...]:
         """(numbers of a state, parts, L, elements), or for a reduction over all (numbers, L, parts)."""
-        states, parts = STATE[result.kind], self._parts(result)
+        states, parts = len(NEUTRAL[result.kind]), self._parts(result)
         if result.axis is None:
             return states, self.batch, parts
         return states, parts, self.batch, wanted.shape[-1]
 
     def _parts(self, result: Result) -> int:
         """Partial results per result of a reduction: one where D is empty."""
-        parts = {0: self.plan.parts[0], 1: self.plan.parts[1], None: self.plan.parts[2]}[result.axis]
-        return parts if self.plan.steps else 1
+        return result.by_axis(*self.plan.parts) if self.plan.steps else 1
 
     def present(self, tensors: dict[str, torch.Tensor]) -> Any:
         """What the caller gets."""
@@ -104,18 +97,16 @@ class Shapes:
     def fill_empty(self, tensors: dict[str, torch.Tensor]) -> None:
         """The values of reductions over an empty D."""
         for x in self.graph.reductions:
-            tensors[x.name].fill_(0.0 if x.kind == "sum" else float("-inf"))
-            if x.partial and x.kind == "logsumexp":
-                tensors[x.name][1].fill_(0.0)
+            numbers = NEUTRAL[x.kind]
+            for tensor, value in zip(tensors[x.name] if x.partial else (tensors[x.name],), numbers):
+                tensor.fill_(value)
 
     def _partial(self, result: Result, wanted: Wanted, tensor: torch.Tensor) -> Partial:
         if result.axis is None:
             tensor = tensor.transpose(1, 2)
-        states = tensor.reshape(STATE[result.kind], self._parts(result), *wanted.shape)
-        if not self.plan.steps:
-            return Partial(result.kind, states[0], states[1] if len(states) > 1 else None, width=0)
-        rows, cols = self.plan.config.partial_width
-        width = {0: rows, 1: cols, None: (rows, cols)}[result.axis]
+        states = tensor.reshape(len(NEUTRAL[result.kind]), self._parts(result), *wanted.shape)
+        rows, cols = self.plan.config.partial_width if self.plan.steps else (0, 0)
+        width = result.by_axis(rows, cols, (rows, cols) if self.plan.steps else 0)
         return Partial(result.kind, states[0], states[1] if len(states) > 1 else None, width)
 
 

@@ -103,7 +103,7 @@ def validate(
         stored.append((x.name, operand))
         wanted.append(Wanted(x.name, (*lead, m, n), kind, order))
     for x in graph.reductions:
-        shape = (*lead, *{0: (n,), 1: (m,), None: ()}[x.axis])
+        shape = (*lead, *x.by_axis((n,), (m,), ()))
         if x.name in outs:
             _check_reduction_out(x, outs[x.name], shape)
         wanted.append(Wanted(x.name, shape, DType.FP32))

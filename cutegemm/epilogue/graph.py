@@ -14,6 +14,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from cutegemm.dtypes import DType
@@ -36,11 +37,14 @@ OPERATIONS = {  # name -> operands
 }  # fmt: skip
 
 STORE = "store"
-REDUCTIONS = ("sum", "max", "logsumexp")
 NUMBER, TRUTH, INTEGER = "number", "truth", "integer"  # what a node yields
 CASTS = tuple(x.value for x in DType)  # what a value may be rounded to
 FP32_MAX = (2 - 2.0**-23) * 2.0**127
 INFINITY = float("inf")
+# What a partial result of a reduction holds where it covers no element: one fp32 number, or of a logsumexp the
+# maximum and the sum of exp(x - maximum).
+NEUTRAL = {"sum": (0.0,), "max": (-INFINITY,), "logsumexp": (-INFINITY, 0.0)}
+REDUCTIONS = tuple(NEUTRAL)
 RESERVED = ("a", "b", "acc", "backend", "out", "self", "workspace")  # other parameters of a run
 GATED = (None, "halves", "interleaved")
 ACCUMULATORS = ("gate", "up")  # a gated graph's two accumulators; a plain one's has no name
@@ -87,6 +91,10 @@ class Result:
     axis: int | None = None
     partial: bool = False
 
+    def by_axis(self, rows: Any, columns: Any, both: Any) -> Any:
+        """Of three things the one for the axis: where rows are reduced, where columns are, where both are."""
+        return {0: rows, 1: columns, None: both}[self.axis]
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -117,22 +125,22 @@ class Graph:
         """The distinct names of the leaves of some kinds, e.g. "matrix", in order of first use."""
         return tuple(dict.fromkeys(str(n.value) for n in self.nodes if n.op in leaves))
 
-    @property
+    @cached_property
     def tensors(self) -> dict[str, str]:
         """Name -> kind ("matrix", "row" or "col") of every tensor input, in order of first use."""
         return {str(n.value): n.op for n in self.nodes if n.op in TENSORS}
 
-    @property
+    @cached_property
     def numbers(self) -> dict[str, str]:
         """Name -> kind ("scalar" or "integer") of every number input, in order of first use."""
         return {str(n.value): n.op for n in self.nodes if n.op in NUMBERS}
 
-    @property
+    @cached_property
     def stores(self) -> tuple[Result, ...]:
         """The outputs stored as matrices."""
         return tuple(x for x in self.outputs if x.kind == STORE)
 
-    @property
+    @cached_property
     def reductions(self) -> tuple[Result, ...]:
         """The outputs that are reductions."""
         return tuple(x for x in self.outputs if x.kind != STORE)

@@ -16,7 +16,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm import hardware as hw
-from cutegemm.config import KernelConfig
+from cutegemm.config import PARTIAL_ROWS, KernelConfig
 from cutegemm.epilogue.graph import Node
 from cutegemm.kernels import reduce
 from cutegemm.kernels.fusion import Fusion, Inputs
@@ -132,7 +132,7 @@ class _Sums:
             axis = partials.result.axis
             for value in range(piece.size):
                 row, column = key_of(value)
-                groups.setdefault({0: column, 1: row, None: None}[axis], []).append(value)
+                groups.setdefault(partials.result.by_axis(column, row, None), []).append(value)
             for key, members in groups.items():
                 inside = []
                 for value in members:
@@ -156,12 +156,12 @@ class _Sums:
         """Over the warp's rows: eight lanes hold a column."""
         state = reduce.across_lanes(partials.result.kind, state, (4, 8, 16))
         shape, thread = self.epilogue.inputs.shape, self.role.thread
-        part = piece.block * 4 + thread // hw.WARP
+        part = piece.block * (hw.WGMMA_M // PARTIAL_ROWS) + thread // hw.WARP
         column = piece.origin[1] + piece.column_in(key)
         wanted = (
             cutlass.Boolean(thread % hw.WARP < 4)
             & cutlass.Boolean(column < shape[1])
-            & cutlass.Boolean(part * 16 < shape[0])
+            & cutlass.Boolean(part * PARTIAL_ROWS < shape[0])
         )
         partials.put(state, part, piece.batch, column, wanted)
 
@@ -180,10 +180,6 @@ class _Sums:
                 partials.put(state, tile[1], tile[2], row, cutlass.Boolean(lane % 4 == 0) & inside)
             if axis is None:
                 state = reduce.across_lanes(kind, self.whole[i], (1, 2, 4, 8, 16))
-                warps = self.config.team * 4
-                part = (
-                    (tile[0] * self.epilogue.tiles_n + tile[1]) * warps
-                    + self.role.band * 4
-                    + thread // hw.WARP
-                )
+                warp = self.role.band * (hw.WARPGROUP // hw.WARP) + thread // hw.WARP
+                part = (tile[0] * self.epilogue.tiles_n + tile[1]) * self.config.partials_per_tile + warp
                 partials.put(state, part, tile[2], 0, cutlass.Boolean(lane == 0))

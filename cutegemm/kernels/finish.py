@@ -15,6 +15,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.config import FinishConfig
+from cutegemm.epilogue.graph import NEUTRAL
 from cutegemm.kernels import functions, reduce
 
 THREADS = 256  # per CTA
@@ -48,7 +49,7 @@ class Finish:
         kind, lanes = self.config.kind, self.lanes
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        count = len(reduce.NOTHING[kind])
+        count = len(NEUTRAL[kind])
         helpers = THREADS // lanes
         sums = cutlass.memory.SmemAllocator().allocate_tensor(
             cutlass.Float32, cute.make_layout((lanes, helpers, count)), 16
@@ -62,7 +63,7 @@ class Finish:
         source = cute.make_tensor(ptr, layout)
         state = cute.make_rmem_tensor(count, cutlass.Float32)
         for i in cutlass.range_constexpr(count):
-            state[i] = cutlass.Float32(reduce.NOTHING[kind][i])
+            state[i] = cutlass.Float32(NEUTRAL[kind][i])
         for step in cutlass.range((parts - helper + (helpers - 1)) // helpers, unroll=4):
             part = helper + step * helpers
             self._take(state, tuple(source[part, shown, i] for i in range(count)))

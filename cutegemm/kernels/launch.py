@@ -109,10 +109,16 @@ def output_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, s
 def operand_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, shape: Any) -> tuple:
     """A as (m, k, l) and B as (n, k, l), or (n, k, (2, l)) where it is gated."""
     mA = ops.global_tensor(config.a, addresses.a, (shape[0], shape[2], shape[4]), strides.a, "mk")
-    extent, stride = (shape[1], shape[2], shape[5]), strides.b
-    if config.epilogue.gated:
-        extent, stride = (*extent[:2], (2, extent[2])), (*stride[:2], (strides.gate, stride[2]))
+    extent, stride = b_layout(config, strides, shape)
     return mA, ops.global_tensor(config.b, addresses.b, extent, stride, "nk")
+
+
+def b_layout(config: GemmConfig, strides: Strides, shape: Any) -> tuple[tuple, tuple]:
+    """Extents and strides of B as (n, k, l), or (n, k, (2, l)) where it is gated."""
+    extent, stride = (shape[1], shape[2], shape[5]), strides.b
+    if config.epilogue.gated is None:
+        return extent, stride
+    return (*extent[:2], (2, extent[2])), (*stride[:2], (strides.gate, stride[2]))
 
 
 def scalar_tensors(addresses: Addresses) -> tuple:

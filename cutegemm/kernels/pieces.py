@@ -92,24 +92,17 @@ def key_of(value: int) -> tuple[int, tuple[int, int]]:
 
 def to_shared(config: KernelConfig, dtype: DType, major: str) -> cute.TiledCopy:
     """The copy of a piece from accumulator order to shared memory: stmatrix for 16-bit elements."""
-    layout = _accumulator_copy(config, major)
-    if dtype.bits != 16:
-        return cute.make_tiled_copy_S(
-            cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), NUMERIC[dtype]), layout
-        )
-    atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(major == "m", 4), NUMERIC[dtype])
-    return cute.make_tiled_copy_S(atom, layout)
+    return _piece_copy(warp.StMatrix8x8x16bOp, config, dtype, major)
 
 
 def from_shared(config: KernelConfig, dtype: DType, major: str) -> cute.TiledCopy:
     """The copy of a piece from shared memory to accumulator order: ldmatrix for 16-bit elements."""
-    layout = _accumulator_copy(config, major)
-    if dtype.bits != 16:
-        return cute.make_tiled_copy_S(
-            cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), NUMERIC[dtype]), layout
-        )
-    atom = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(major == "m", 4), NUMERIC[dtype])
-    return cute.make_tiled_copy_S(atom, layout)
+    return _piece_copy(warp.LdMatrix8x8x16bOp, config, dtype, major)
+
+
+def _piece_copy(matrix_op: type, config: KernelConfig, dtype: DType, major: str) -> cute.TiledCopy:
+    op = matrix_op(major == "m", 4) if dtype.bits == 16 else cute.nvgpu.CopyUniversalOp()
+    return cute.make_tiled_copy_S(cute.make_copy_atom(op, NUMERIC[dtype]), _accumulator_copy(config, major))
 
 
 def _accumulator_copy(config: KernelConfig, major: str) -> cute.TiledCopy:

@@ -19,6 +19,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from cutegemm.epilogue.graph import NEUTRAL
 from cutegemm.kernels import functions
 
 State = tuple  # of one or two fp32 numbers
@@ -38,14 +39,12 @@ def _join(x: State, y: State) -> State:
     return top, x[1] * _exp_difference(x[0], top) + y[1] * _exp_difference(y[0], top)
 
 
-INFINITY = float("inf")
-NOTHING = {"sum": (0.0,), "max": (-INFINITY,), "logsumexp": (-INFINITY, 0.0)}  # the state of no element
 COMBINE: dict[str, Callable] = {"sum": lambda x, y: (x[0] + y[0],), "max": _maximum, "logsumexp": _join}
 
 
 def fold(kind: str, values: list[Any], inside: list[Any]) -> State:
     """The state of the values whose element is inside the output."""
-    empty = cutlass.Float32(NOTHING[kind][0])
+    empty = cutlass.Float32(NEUTRAL[kind][0])
     kept = [functions.where(ok, x, empty) for x, ok in zip(values, inside, strict=True)]
     if kind != "logsumexp":
         return _tree([(x,) for x in kept], COMBINE[kind])
@@ -101,12 +100,12 @@ def partials(results: tuple, addresses: tuple, parts: tuple, shape: Any) -> tupl
     m, n, batch = shape
     found = []
     for result, address in zip(results, addresses, strict=True):
-        elements = {0: n, 1: m, None: 1}[result.axis]
-        count = {0: parts[0], 1: parts[1], None: parts[2]}[result.axis]
+        elements = result.by_axis(n, m, 1)
+        count = result.by_axis(*parts)
         each = cutlass.Int64(batch) * elements
         strides = (1, cutlass.Int64(count), 0) if result.axis is None else (each, cutlass.Int64(elements), 1)
         tensors = []
-        for i in range(len(NOTHING[result.kind])):
+        for i in range(len(NEUTRAL[result.kind])):
             ptr = cute.make_ptr(
                 cutlass.Float32, address + i * each * count * 4, cute.AddressSpace.gmem, assumed_align=4
             )

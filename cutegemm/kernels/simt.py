@@ -71,7 +71,8 @@ class SimtGemm:
         places, steps = launch.Addresses.of(config, addresses), launch.Strides.of(config, strides)
         m, n, k, batch = shape[0], shape[1], shape[2], shape[3]
         mA = _tensor(config.a, places.a, (m, k, shape[4]), (steps.a, "mk"), config.vector[0])
-        mB = _operand_b(config, places, steps, shape)
+        extent, stride = launch.b_layout(config, steps, shape)
+        mB = _tensor(config.b, places.b, extent, (stride, "nk"), config.vector[1])
         inputs = launch.input_tensors(config, places, steps, shape)
         outputs = tuple(
             _tensor(x, places.outputs[i], (m, n, batch), (steps.outputs[i], "mn"), config.vector[2])
@@ -187,14 +188,6 @@ class SimtGemm:
 def _copy(values: list[Any], target: cute.Tensor) -> None:
     for x, value in enumerate(values):
         target[x] = value
-
-
-def _operand_b(config: SimtConfig, places: Any, steps: Any, shape: Any) -> cute.Tensor:
-    """B as (n, k, l), or (n, k, (2, l)) where it is gated."""
-    extent, stride = (shape[1], shape[2], shape[5]), steps.b
-    if config.epilogue.gated:
-        extent, stride = (*extent[:2], (2, extent[2])), (*stride[:2], (steps.gate, stride[2]))
-    return _tensor(config.b, places.b, extent, (stride, "nk"), config.vector[1])
 
 
 def _tensor(matrix: Any, address: Any, shape: Any, axes: tuple, vector: int) -> cute.Tensor:

@@ -109,11 +109,11 @@ class _Sums:
         """Take in some elements' values of every reduction."""
         shape = self.epilogue.inputs.shape
         for states, partials, of in zip(self.states, self.epilogue.partials, values, strict=True):
-            axis, kind = partials.result.axis, partials.result.kind
+            kind = partials.result.kind
             for key, coord, value in zip(keys, coords, of, strict=True):
                 inside = cutlass.Boolean(coord[0] < shape[0]) & cutlass.Boolean(coord[1] < shape[1])
                 state = reduce.fold(kind, [value], [inside])
-                where = {0: key[1], 1: key[0], None: None}[axis]
+                where = partials.result.by_axis(key[1], key[0], None)
                 states[where] = reduce.COMBINE[kind](states[where], state) if where in states else state
 
     def finish(self, rows: list, cols: list) -> None:
@@ -129,7 +129,7 @@ class _Sums:
         in_n = cutlass.Boolean(part_n * config.partial_width[1] < shape[1])
         for states, partials in zip(self.states, epilogue.partials, strict=True):
             axis, kind = partials.result.axis, partials.result.kind
-            lanes = {0: SAME_COLUMNS, 1: SAME_ROWS, None: (*SAME_ROWS, *SAME_COLUMNS)}[axis]
+            lanes = partials.result.by_axis(SAME_COLUMNS, SAME_ROWS, (*SAME_ROWS, *SAME_COLUMNS))
             for where, state in states.items():
                 state = reduce.across_lanes(kind, state, lanes)
                 if axis is None:
