@@ -165,6 +165,16 @@ def test_gated_pairs_of_either_major(layout, major, backend):
         assert_outputs_close(results(got), graph, a, b, inputs)
 
 
+@pytest.mark.parametrize("load", ["gather", "relayout"])
+@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+def test_gated_pairs_without_tma(load, layout, backend):
+    """Both halves of B are gathered, or copied into workspace one behind the other, batches included."""
+    graph = epi.swiglu(layout)
+    gemm = gemm_of(graph, b_load=load)
+    for batch in (None, 2):
+        check(gemm, (70, 37, 40), backend, batch)
+
+
 def test_not_a_number_and_infinity_pass_through(backend):
     """They reach the outputs that torch lets them reach, and no other row or column."""
     graph = epi.bias_act_residual("relu")
