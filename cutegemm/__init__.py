@@ -6,11 +6,14 @@
 >>> d = gemm.run(a, b, c, alpha=2.0, beta=0.5)      # doctest: +SKIP
 """
 
-from cutegemm.build import Gemm, build
+import importlib
+from types import ModuleType
+
 from cutegemm.dtypes import DType
 from cutegemm.errors import GemmError
-from cutegemm.plan import KernelPlan, plan
-from cutegemm.problem import Operand, Problem, problem
+from cutegemm.gemm import Gemm, build
+from cutegemm.planning.planner import KernelPlan, plan
+from cutegemm.problems import Operand, Problem, problem
 from cutegemm.spec import GemmSpec, Tile
 
 __all__ = [
@@ -27,3 +30,14 @@ __all__ = [
     "problem",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Load `cutegemm.emulator` on first use: `import cutegemm` does not pay for it.
+
+    Raises:
+        AttributeError: any other name the package does not have.
+    """
+    if name == "emulator":
+        return importlib.import_module("cutegemm.emulator")
+    raise AttributeError(f"module 'cutegemm' has no attribute {name!r}")

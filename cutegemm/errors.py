@@ -1,15 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every error cutegemm raises on purpose, under one root.
 
-A message names the field, the value it was given, the rule the value breaks and, where one exists, the
-nearest legal value. Errors are raised before anything is launched or written.
+An error is data: the field it is about, the value that was given, the rule the value breaks and, where one
+exists, the nearest legal value. Its message is built from them. Code asks the attributes, never the text.
+Errors are raised before anything is launched or written.
 """
 
 from __future__ import annotations
 
+import enum
+import re
+from typing import TypeVar
+
+# Characters of a value in a message; a longer one is cut in the middle.
+LONGEST_VALUE = 400
+
+
+class Absent(enum.Enum):
+    """The type of `ABSENT`."""
+
+    ABSENT = "absent"
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+# What `GemmError.value` is where no value was given.
+ABSENT = Absent.ABSENT
+
+
+Kind = TypeVar("Kind", bound="GemmError")
+
 
 class GemmError(ValueError):
-    """Root of all errors raised on purpose by cutegemm."""
+    """Root of all errors raised on purpose by cutegemm.
+
+    `str(error)` is one fact, "field=value: rule; nearest legal value: nearest", without the parts that are
+    not known. The call that the user made adds what it was made with by `about`.
+
+    Attributes:
+        field: what the error is about, such as "tile.n" or "b.shape"; None where it is about no field.
+        value: what was given for it; `ABSENT` where there is none.
+        rule: what must hold.
+        nearest: the nearest legal value; None where there is none.
+        context: the circumstances by name, as text, outermost last; a traceback shows them (PEP 678).
+    """
+
+    field: str | None
+    value: object
+    rule: str
+    nearest: object
+    context: dict[str, str]
+
+    def __init__(
+        self, rule: str, *, field: str | None = None, value: object = ABSENT, nearest: object = None
+    ) -> None:
+        super().__init__(rule)
+        self.field, self.value, self.rule, self.nearest = field, value, rule, nearest
+        self.context = {}
+
+    def __str__(self) -> str:
+        value = "" if self.value is ABSENT else f"={shown(self.value)}"
+        subject = "" if self.field is None else f"{self.field}{value}: "
+        hint = "" if self.nearest is None else f"; nearest legal value: {shown(self.nearest)}"
+        return f"{subject}{self.rule}{hint}"
+
+    def concerns(self, name: str) -> bool:
+        """Whether the error is about `name` or a part of it: "tile.n" and "tile[1]" concern "tile"."""
+        return self.field is not None and re.split(r"[.\[(]", self.field)[0] == name
+
+    def about(self: Kind, **circumstances: object) -> Kind:
+        """Add circumstances, such as `spec=spec, a=(128, 64)`, and return the error itself.
+
+        What is there stays: the innermost call knew best. The error's own text does not change.
+        """
+        for name, value in circumstances.items():
+            if name not in self.context:
+                self.context[name] = shown(value)
+        self.__notes__ = [f"{name}: {text}" for name, text in self.context.items()]
+        return self
 
 
 class SpecError(GemmError):
@@ -21,7 +90,7 @@ class PlanError(GemmError):
 
 
 class InputError(GemmError):
-    """A tensor or scalar passed to `run` has the wrong rank, shape, dtype, device or memory."""
+    """An argument of a call has the wrong type, rank, shape, dtype, device or memory."""
 
 
 class CompileError(GemmError):
@@ -32,23 +101,51 @@ class HardwareError(GemmError):
     """The device or driver cannot run sm_90a kernels."""
 
 
+class CheckError(GemmError):
+    """A result is outside the bounds of its epilogue (`CUTEGEMM_CHECK=1`)."""
+
+
 class EmulatorError(GemmError):
     """The emulator met something it does not know, or a kernel that cannot go on."""
 
 
-def check(condition: bool, kind: type[GemmError], message: str) -> None:
-    """Raise `kind(message)` unless `condition` holds.
+def check(
+    condition: bool,
+    kind: type[GemmError],
+    rule: str,
+    *,
+    field: str | None = None,
+    value: object = ABSENT,
+    nearest: object = None,
+) -> None:
+    """Raise an error of `kind` unless `condition` holds.
 
     Raises:
         GemmError: the given kind of it.
     """
     if not condition:
-        raise kind(message)
+        raise kind(rule, field=field, value=value, nearest=nearest)
 
 
-def field_error(
-    kind: type[GemmError], field: str, value: object, rule: str, nearest: object = None
-) -> GemmError:
-    """Build the standard message: field, value, rule, nearest legal value."""
-    hint = "" if nearest is None else f"; nearest legal value: {nearest!r}"
-    return kind(f"{field}={value!r}: {rule}{hint}")
+def field_error(kind: type[Kind], field: str, value: object, rule: str, nearest: object = None) -> Kind:
+    """The error about one field, to be raised."""
+    return kind(rule, field=field, value=value, nearest=nearest)
+
+
+def shown(value: object) -> str:
+    """A value on one line of a message: its repr, shortened; of a tensor its type, shape and dtype.
+
+    The repr of a tensor has many lines, and that of one on a GPU waits for the device.
+    """
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    here = getattr(getattr(value, "device", None), "type", "cpu") == "cpu"
+    if isinstance(shape, tuple) and dtype is not None and (shape or not here):
+        return f"<{type(value).__name__} {tuple(shape)} {dtype}>"
+    try:
+        text = repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    if len(text) <= LONGEST_VALUE:
+        return text
+    half = LONGEST_VALUE // 2 - 3
+    return f"{text[:half]} ... {text[-half:]}"

@@ -4,30 +4,43 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
-from cutegemm import hardware as hw
+from cutegemm import checks
+from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import SpecError, field_error
 
-AUTO = "auto"
+Auto = Literal["auto"]
+AUTO: Final[Auto] = "auto"
 
 SCHEDULES = ("cooperative", "pingpong", "multistage", "simt")
 SWIZZLES = ("128B", "64B", "32B", "none")
 LOADS = ("tma", "gather", "relayout")
 STORES = ("tma", "staged", "direct")
-SCHEDULERS = ("persistent", "per_tile")
+SCHEDULERS = ("persistent", "per_tile", "stream_k")
 TENSOR_CORE_FIELDS = (
     "tile", "cluster", "stages", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages",
-    "input_stages", "scheduler", "raster", "sms",
+    "input_stages", "scheduler", "raster", "sms", "swap", "split_k", "split_reduction",
+    "ctas_per_sm", "trigger", "constant",
 )  # fmt: skip
-TILE_N_STEP = 16  # columns: stmatrix.x4 writes 16 columns at once
+# columns of a wgmma come in steps of 8
+TILE_N_STEP = 8
+# elements of K of one wgmma of 16-bit operands
+TILE_K_STEP = 16
+MAX_TILE = 1 << 16
 MAX_STAGES = 16
 MAX_CONSUMERS = 3
 PINGPONG_CONSUMERS = 2
 MAX_GROUP = 4096
+MAX_SMS = 1024
+SPLIT_REDUCTIONS = ("cluster", "workspace")
+MAX_SPLITS = 256
+TRIGGERS = ("never", "start", "loads")
+MAX_CTAS_PER_SM = 2
 
 
 @dataclass(frozen=True)
@@ -40,9 +53,10 @@ class Tile:
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
-            _check_int(f"tile.{name}", getattr(self, name), 1, 1 << 16)
+            value = checks.integer(SpecError, f"tile.{name}", getattr(self, name), 1, MAX_TILE)
+            object.__setattr__(self, name, value)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[int]:
         return iter((self.m, self.n, self.k))
 
 
@@ -50,7 +64,9 @@ class Tile:
 class GemmSpec:
     """A GEMM kernel, declared. Every field defaults to "auto": the planner chooses.
 
-    A given field is honoured exactly or refused with an error; it is never silently changed.
+    A given field is honoured exactly or refused with an error; it is never silently changed. What is "auto" gives
+    way to what is given: a spec is refused only if its given fields contradict one another or the problem.
+    Numbers may be of any integer type and tuples may be lists; the spec keeps Python's own.
 
     Attributes:
         a_dtype, b_dtype, c_dtype, d_dtype: "fp16", "bf16" or "fp32" (names, `DType` or torch dtypes).
@@ -73,9 +89,23 @@ class GemmSpec:
         epilogue_stages: shared-memory buffers of each output's store, per consumer warpgroup.
         input_stages: shared-memory pieces of the epilogue's matrix inputs that are fetched under the mainloop,
             per consumer warpgroup.
-        scheduler: "persistent" (a CTA per SM walks many tiles) or "per_tile" (a CTA per tile).
+        scheduler: "persistent" (a CTA per SM walks many tiles) "per_tile" (a CTA per tile) or
+            "stream_k" (a CTA per SM, whose last tiles are cut along K so that all end together; cooperative).
         raster: ("m" | "n", group): tiles are walked in panels `group` clusters wide along that axis.
         sms: use at most this many SMs.
+        swap: compute D^T = B^T A^T, so that D's columns lie along the instruction's 64 rows and D's rows, in steps
+            of 8, along its columns: for D of few rows. Every field stays in D's coordinates; a tile's m is then a
+            multiple of 8 up to 256 and its n one of 64.
+        split_k: parts of K that CTAs add up apart, for few tiles and deep K; 1 is not to split. A result has the same
+            bits on every run; the epilogue is applied once, after the sum.
+        split_reduction: how the parts are added: "cluster" (in order, over the shared memory of a cluster that gets
+            a third extent along K: no workspace, one launch) or "workspace" (in order, by the last CTA to arrive).
+        ctas_per_sm: CTAs that share an SM, 1 or 2: one's start and end then lie under the other's mainloop.
+        trigger: when the next launch on the stream may begin its set-up (programmatic dependent launch): "never" before
+            this one has ended, at its "start", or after the last of its "loads". Whatever it is, a kernel waits for
+            everything before it to end before it reads or writes anything but what `constant` names.
+        constant: operands, ("a",), ("b",) or both, that no launch writes which may still run when this one starts,
+            such as weights: not the last one, nor one before it. Their first tiles are loaded while it still runs.
         epilogue: an expression graph (`cutegemm.epilogue`); "auto" is alpha * A @ B + beta * C.
 
     Raises:
@@ -95,32 +125,51 @@ class GemmSpec:
     b_major: str = AUTO
     c_major: str = AUTO
     d_major: str = AUTO
-    tile: Tile | str = AUTO
-    cluster: tuple[int, int] | str = AUTO
-    stages: int | str = AUTO
+    tile: Tile | Auto = AUTO
+    cluster: tuple[int, int] | Auto = AUTO
+    stages: int | Auto = AUTO
     swizzle: str = AUTO
     schedule: str = AUTO
-    consumers: int | str = AUTO
+    consumers: int | Auto = AUTO
     a_load: str = AUTO
     b_load: str = AUTO
     store: str = AUTO
     epilogue_stages: int | str = AUTO
     input_stages: int | str = AUTO
     scheduler: str = AUTO
-    raster: tuple[str, int] | str = AUTO
-    sms: int | str = AUTO
-    epilogue: Graph | str = AUTO
+    raster: tuple[str, int] | Auto = AUTO
+    sms: int | Auto = AUTO
+    swap: bool | Auto = AUTO
+    split_k: int | Auto = AUTO
+    split_reduction: str = AUTO
+    ctas_per_sm: int | Auto = AUTO
+    trigger: str = AUTO
+    constant: tuple[str, ...] | Auto = AUTO
+    epilogue: Graph | Auto = AUTO
 
     def __post_init__(self) -> None:
         for name in ("a_dtype", "b_dtype", "c_dtype", "d_dtype", "acc_dtype"):
-            if getattr(self, name) != AUTO:
+            if not _is_auto(getattr(self, name)):
                 object.__setattr__(self, name, as_dtype(getattr(self, name), name))
-        if isinstance(self.tile, (tuple, list)):
-            if len(self.tile) not in (2, 3):
-                raise field_error(SpecError, "tile", self.tile, "must be Tile(m, n, k)")
-            object.__setattr__(self, "tile", Tile(*self.tile))
-        _check_choices(self)
-        _check_numbers(self)
+        for name, value in (*_choices(self), *_numbers(self), *_tuples(self)):
+            object.__setattr__(self, name, value)
+        if not _is_auto(self.epilogue) and not isinstance(self.epilogue, Graph):
+            hint = (
+                " (call it, or decorate your own function with epi.define)" if callable(self.epilogue) else ""
+            )
+            raise field_error(SpecError, "epilogue", self.epilogue, f"must be an epilogue graph{hint}")
+        if isinstance(self.epilogue, Graph) and self.epilogue.gated_axis == "m":
+            rule = "B's columns hold a gated pair, not A's rows; give the graph itself, not its transpose"
+            raise field_error(SpecError, "epilogue", f"{self.epilogue}", rule)
+        if not _is_auto(self.swap) and not isinstance(self.swap, bool):
+            raise field_error(SpecError, "swap", self.swap, "must be True or False")
+        if not _is_auto(self.constant):
+            names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else None
+            if not names or not set(names) <= {"a", "b"}:
+                raise field_error(
+                    SpecError, "constant", self.constant, 'must be a tuple of "a" and "b"', ("b",)
+                )
+            object.__setattr__(self, "constant", tuple(sorted(set(names))))
         _check_tile(self)
         _check_together(self)
 
@@ -137,70 +186,97 @@ def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == AUTO
 
 
-def _check_int(field: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise field_error(SpecError, field, value, f"must be an integer from {low} to {high}")
-    if not low <= value <= high:
-        raise field_error(
-            SpecError, field, value, f"must be from {low} to {high}", min(max(value, low), high)
-        )
-
-
-def _check_choices(spec: GemmSpec) -> None:
-    choices = {
-        "a_major": ("k", "m"), "b_major": ("n", "k"), "c_major": ("n", "m"), "d_major": ("n", "m"),
-        "swizzle": SWIZZLES, "schedule": SCHEDULES, "a_load": LOADS, "b_load": LOADS, "store": STORES,
+def _choices(spec: GemmSpec) -> Iterator[tuple[str, str]]:
+    """The given fields that are one of a few names."""
+    legal = {
+        "a_major": ("k", "m"),
+        "b_major": ("n", "k"),
+        "c_major": ("n", "m"),
+        "d_major": ("n", "m"),
+        "swizzle": SWIZZLES,
+        "schedule": SCHEDULES,
+        "a_load": LOADS,
+        "b_load": LOADS,
+        "store": STORES,
         "scheduler": SCHEDULERS,
-    }  # fmt: skip
-    for name, legal in choices.items():
-        value = getattr(spec, name)
-        if not _is_auto(value) and value not in legal:
-            raise field_error(SpecError, name, value, f"must be one of {', '.join(legal)}")
-    if not _is_auto(spec.tile) and not isinstance(spec.tile, Tile):
-        raise field_error(SpecError, "tile", spec.tile, "must be Tile(m, n, k)")
-    if not _is_auto(spec.epilogue) and not isinstance(spec.epilogue, Graph):
-        what = " (call it, or decorate your own function with epi.define)" if callable(spec.epilogue) else ""
-        raise field_error(SpecError, "epilogue", spec.epilogue, f"must be an epilogue graph{what}")
-
-
-def _check_numbers(spec: GemmSpec) -> None:
-    ranges = {"stages": MAX_STAGES, "consumers": MAX_CONSUMERS, "epilogue_stages": MAX_STAGES,
-              "input_stages": MAX_STAGES, "sms": 1024}  # fmt: skip
-    for name, high in ranges.items():
+        "split_reduction": SPLIT_REDUCTIONS,
+        "trigger": TRIGGERS,
+    }
+    for name, values in legal.items():
         if not _is_auto(getattr(spec, name)):
-            _check_int(name, getattr(spec, name), 1, high)
+            yield name, checks.choice(SpecError, name, getattr(spec, name), values)
+
+
+def _numbers(spec: GemmSpec) -> Iterator[tuple[str, int]]:
+    """The given fields that are one number."""
+    highest = {
+        "stages": MAX_STAGES,
+        "consumers": MAX_CONSUMERS,
+        "epilogue_stages": MAX_STAGES,
+        "input_stages": MAX_STAGES,
+        "sms": MAX_SMS,
+        "split_k": MAX_SPLITS,
+        "ctas_per_sm": MAX_CTAS_PER_SM,
+    }
+    for name, high in highest.items():
+        if not _is_auto(getattr(spec, name)):
+            yield name, checks.integer(SpecError, name, getattr(spec, name), 1, high)
+
+
+def _tuples(spec: GemmSpec) -> Iterator[tuple[str, object]]:
+    """The given fields of several parts."""
+    if not _is_auto(spec.tile) and not isinstance(spec.tile, Tile):
+        if not isinstance(spec.tile, (tuple, list)) or len(spec.tile) not in (2, 3):
+            raise field_error(SpecError, "tile", spec.tile, "must be Tile(m, n, k)")
+        yield "tile", Tile(*spec.tile)
     if not _is_auto(spec.cluster):
-        rule = f"must be (m, n), each a power of two, m * n <= {hw.MAX_CLUSTER}"
-        ok = isinstance(spec.cluster, tuple) and len(spec.cluster) == 2
-        if not ok or any(type(c) is not int or c not in (1, 2, 4, 8) for c in spec.cluster):
+        rule = f"must be (m, n), each a power of two, m * n <= {LIMITS.max_cluster}"
+        ctas = checks.integers(spec.cluster) or ()
+        legal = len(ctas) == 2 and all(x in (1, 2, 4, 8) for x in ctas)
+        if not legal or ctas[0] * ctas[1] > LIMITS.max_cluster:
             raise field_error(SpecError, "cluster", spec.cluster, rule, (2, 1))
-        if spec.cluster[0] * spec.cluster[1] > hw.MAX_CLUSTER:
-            raise field_error(SpecError, "cluster", spec.cluster, rule, (2, 1))
+        yield "cluster", ctas
     if not _is_auto(spec.raster):
         rule = f'must be ("m" or "n", group) with a group from 1 to {MAX_GROUP}'
-        if not isinstance(spec.raster, tuple) or len(spec.raster) != 2 or spec.raster[0] not in ("m", "n"):
+        pair = tuple(spec.raster) if isinstance(spec.raster, (tuple, list)) else ()
+        if len(pair) != 2 or not isinstance(pair[0], str) or pair[0] not in ("m", "n"):
             raise field_error(SpecError, "raster", spec.raster, rule, ("m", 8))
-        _check_int("raster[1]", spec.raster[1], 1, MAX_GROUP)
+        yield "raster", (pair[0], checks.integer(SpecError, "raster[1]", pair[1], 1, MAX_GROUP))
+
+
+def tile_fault(tile: Tile, swap: bool = False) -> SpecError | None:
+    """What keeps a tile from being made of whole warp-level instructions; None if nothing does.
+
+    Args:
+        swap: whether operands are swapped, so that the instruction's 64 rows lie along D's columns.
+    """
+    rows, columns = ("n", "m") if swap else ("m", "n")
+    for axis, step in ((rows, LIMITS.mma_m), (columns, TILE_N_STEP), ("k", TILE_K_STEP)):
+        value = getattr(tile, axis)
+        if value % step:
+            nearest = max(step, round(value / step) * step)
+            return field_error(SpecError, f"tile.{axis}", value, f"must be a multiple of {step}", nearest)
+    if getattr(tile, columns) > LIMITS.mma_max_n:
+        rule = f"one wgmma has at most {LIMITS.mma_max_n} columns"
+        return field_error(SpecError, f"tile.{columns}", getattr(tile, columns), rule, LIMITS.mma_max_n)
+    return None
 
 
 def _check_tile(spec: GemmSpec) -> None:
-    """The CTA tile must be made of whole warp-level instructions."""
-    if _is_auto(spec.tile) or spec.schedule == "simt":
+    """The CTA tile must be made of whole warp-level instructions, one way round or the other."""
+    if not isinstance(spec.tile, Tile) or spec.schedule == "simt":
         return
-    steps = {"m": hw.WGMMA_M, "n": TILE_N_STEP, "k": 16}
-    for axis, step in steps.items():
+    fault, swap = tile_fault(spec.tile, spec.swap is True), spec.swap is True
+    if fault is not None and spec.swap == AUTO and tile_fault(spec.tile, swap=True) is None:
+        fault, swap = None, True
+    if fault is not None:
+        raise fault
+    if isinstance(spec.consumers, int) and spec.schedule != "pingpong":
+        axis, step = "n" if swap else "m", LIMITS.mma_m * spec.consumers
         value = getattr(spec.tile, axis)
         if value % step:
-            nearest = max(step, round(value / step) * step)
-            raise field_error(SpecError, f"tile.{axis}", value, f"must be a multiple of {step}", nearest)
-    if spec.tile.n > hw.WGMMA_MAX_N:
-        rule = f"one wgmma has at most {hw.WGMMA_MAX_N} columns"
-        raise field_error(SpecError, "tile.n", spec.tile.n, rule, hw.WGMMA_MAX_N)
-    shared = not _is_auto(spec.consumers) and spec.schedule != "pingpong"
-    if shared and spec.tile.m % (hw.WGMMA_M * spec.consumers):
-        rows = hw.WGMMA_M * spec.consumers
-        rule = f"{spec.consumers} consumer warpgroups need a multiple of {rows} rows"
-        raise field_error(SpecError, "tile.m", spec.tile.m, rule, max(rows, spec.tile.m // rows * rows))
+            rule = f"{spec.consumers} consumer warpgroups need a multiple of {step} {'columns' if swap else 'rows'}"
+            raise field_error(SpecError, f"tile.{axis}", value, rule, max(step, value // step * step))
 
 
 def _check_together(spec: GemmSpec) -> None:
@@ -228,6 +304,9 @@ def _check_together(spec: GemmSpec) -> None:
     if spec.schedule == "pingpong" and spec.consumers not in (AUTO, PINGPONG_CONSUMERS):
         rule = "two warpgroups take turns"
         raise field_error(SpecError, "consumers", spec.consumers, rule, PINGPONG_CONSUMERS)
+    if spec.scheduler == "stream_k" and spec.split_k not in (AUTO, 1):
+        rule = 'scheduler="stream_k" makes its own cuts along K'
+        raise field_error(SpecError, "split_k", spec.split_k, rule, 1)
     if spec.schedule == "pingpong" and spec.scheduler == "per_tile":
         rule = "warpgroups that take turns need more than one tile each"
         raise field_error(SpecError, "scheduler", spec.scheduler, rule, "persistent")

@@ -15,14 +15,14 @@ from cutegemm import epilogue as epi
 
 @epi.define
 def mlp(acc, *, bias: epi.Row, residual: epi.Matrix, scale: epi.Scalar):
-    """One layer: its result, what its backward pass needs, and the largest activation."""
+    """One layer: its result, its activations, and the largest of them."""
     h = epi.gelu(acc * scale + bias)
-    return epi.Output(d=h + residual, pre=epi.Store(h, dtype="bf16"), amax=epi.AbsMax(h))
+    return epi.Output(d=h + residual, hidden=epi.Store(h, dtype="bf16"), amax=epi.AbsMax(h))
 
 
 def eager(a, b, bias, residual, scale):
     """The same in torch."""
-    h = torch.nn.functional.gelu(a @ b * scale + bias, approximate="tanh")
+    h = torch.nn.functional.gelu(a @ b * scale + bias)
     return h + residual, h, h.abs().max()
 
 
@@ -50,14 +50,18 @@ if __name__ == "__main__":
 
     named = {"bias": bias, "residual": residual, "scale": 0.05}
     out = gemm.run(a, b, **named, backend=None if gpu else "emulator")
-    d, pre, amax = eager(a.double(), b.double(), bias, residual, 0.05)
+    d, hidden, amax = eager(a.double(), b.double(), bias, residual, 0.05)
     error = ((out.d.double() - d).norm() / d.norm()).item()
     print(f"\nrelative error {error:.1e} against torch in fp64; amax {out.amax:.4f} for {amax:.4f}")
     assert error < 5e-3
 
     if gpu:
         ours = microseconds(lambda: gemm.run(a, b, **named))
-        print(f"one kernel {ours:.0f} us; torch {microseconds(lambda: eager(a, b, bias, residual, 0.05)):.0f} us")
+        print(
+            f"one kernel {ours:.0f} us; torch {microseconds(lambda: eager(a, b, bias, residual, 0.05)):.0f} us"
+        )
 
+    # what the gradient reads of the forward product is saved by the forward itself
+    print(f"\nswiglu that saves for its gradient:\n{epi.with_saved(epi.swiglu())}")
     gradient = epi.backward(epi.swiglu())  # of the upstream gradient with respect to gate and up
     print(f"\ngradient of swiglu, as an epilogue of the backward GEMM:\n{gradient}")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test stands on: the GPU marker, one kernel cache per session, hypothesis profiles."""
+"""What every test stands on: the GPU marker, workers, one kernel cache for all of them, hypothesis profiles."""
+
+from __future__ import annotations
 
 import os
 import tempfile
@@ -7,17 +9,25 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")  # read when the DSL is first imported
-_CACHE = tempfile.TemporaryDirectory(prefix="cutegemm-test-cache-")
-# Compiled kernels serve the whole session, and no other unless a directory to keep is named.
-os.environ["CUTEGEMM_CACHE_DIR"] = os.environ.get("CUTEGEMM_TEST_CACHE_DIR") or _CACHE.name
+# Most workers of a session that names none; each holds torch and what it has compiled.
+MOST_WORKERS = 8
+
+# read when the DSL is first imported
+os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
+# Read when torch and NumPy are first imported. Workers fill the cores; threads that wait for one another's share of a
+# small product take more than ten times the product.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # Compiled kernels serve the whole session, workers included, and no other unless a directory to keep is named.
+    _CACHE = tempfile.TemporaryDirectory(prefix="cutegemm-test-cache-")
+    os.environ["CUTEGEMM_CACHE_DIR"] = os.environ.get("CUTEGEMM_TEST_CACHE_DIR") or _CACHE.name
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=_SLOW)
 settings.register_profile("long", max_examples=2_000, deadline=None, suppress_health_check=_SLOW)
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser: pytest.Parser) -> None:
     """`--profile long`: the same properties on more drawn cases."""
     default = os.environ.get("HYPOTHESIS_PROFILE", "default")
     parser.addoption(
@@ -25,7 +35,7 @@ def pytest_addoption(parser):
     )
 
 
-def pytest_configure(config):
+def pytest_configure(config: pytest.Config) -> None:
     """Load the profile before any test module is read."""
     settings.load_profile(config.getoption("--profile"))
 
@@ -42,7 +52,28 @@ def _missing_gpu() -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """The whole suite runs in as many workers as there are cores; named files and tests run in one process.
+
+    `-n` says otherwise. A worker takes neighbouring tests, which share fixtures, and steals when it has none left.
+    """
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    # A worker is given the session's own arguments and no number of workers: it must not start workers in its turn.
+    if (
+        not whole
+        or "PYTEST_XDIST_WORKER" in os.environ
+        or not config.pluginmanager.hasplugin("xdist")
+        or config.getoption("numprocesses") is not None
+    ):
+        return
+    if config.getoption("usepdb") or config.getoption("collectonly"):
+        return
+    config.option.numprocesses = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    config.option.dist = "worksteal"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip GPU tests, with the reason, where there is no Hopper GPU."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = _missing_gpu() if marked else None

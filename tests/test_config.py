@@ -63,7 +63,13 @@ def test_each_family_has_its_config():
 
 @pytest.mark.parametrize(
     ("kinds", "approximate"),
-    [(("bf16",), True), (("fp16", "fp8_e4m3"), True), (("bf16", "fp32"), False), (("fp32",), False), ((), False)],
+    [
+        (("bf16",), True),
+        (("fp16", "fp8_e4m3"), True),
+        (("bf16", "fp32"), False),
+        (("fp32",), False),
+        ((), False),
+    ],
 )
 def test_tanh_is_approximate_where_nothing_finer_is_stored(kinds, approximate):
     """The hardware's tanh errs by 2**-11, a rounding of fp16: fp32 outputs and reductions need more."""
@@ -85,7 +91,15 @@ def test_tanh_is_approximate_where_nothing_finer_is_stored(kinds, approximate):
 def test_pieces_and_partial_results(schedule, tile, expected):
     """Warpgroups of a tile, passes, columns, pieces along N and in all, and what one partial result covers."""
     c = plan(GemmSpec(schedule=schedule, tile=Tile(*tile)), problem(512, 512, 512)).config
-    assert (c.team, c.passes, c.columns, c.pieces_n, c.pieces, c.partial_width, c.partials_per_tile) == expected
+    assert (
+        c.team,
+        c.passes,
+        c.columns,
+        c.pieces_n,
+        c.pieces,
+        c.partial_width,
+        c.partials_per_tile,
+    ) == expected
     assert c.pingpong == (schedule == "pingpong") and c.consumers == 2
 
 
@@ -95,18 +109,22 @@ def test_a_gated_tile_has_half_its_columns():
     c = plan(GemmSpec(epilogue=pair, tile=Tile(128, 256, 64)), problem(512, 512, 512, epilogue=pair)).config
     assert (c.gates, c.columns, c.pieces_n, c.partial_width) == (2, 128, 2, (16, 128))
     simt = plan(GemmSpec(epilogue=pair, schedule="simt"), problem(512, 512, 512, epilogue=pair)).config
-    assert (simt.columns, simt.partial_width) == (simt.tile[1] // 2, (64, 16))
-    assert simt.partials_per_tile == simt.threads // 32
+    simt = dataclasses.replace(simt, tile=(128, 128, 8), thread_tile=(8, 8), lanes_m=8, slices=1, split=1)
+    assert (simt.columns, simt.partial_width, simt.partials_per_tile) == (64, (64, 16), 8)
 
 
 def test_figures_that_follow_from_a_config():
     """Threads, passes, pieces and registers are worked out from tile, roles and family."""
-    config = plan(GemmSpec(tile=Tile(256, 96, 64), cluster=(2, 1), consumers=2), problem(512, 512, 512)).config
+    config = plan(
+        GemmSpec(tile=Tile(256, 96, 64), cluster=(2, 1), consumers=2), problem(512, 512, 512)
+    ).config
     assert (config.cluster_size, config.producers, config.threads) == (2, 1, 384)
     assert (config.rows_per_pass, config.passes, config.pieces_n) == (128, 2, 3)
     assert not config.gathers and config.registers == (40, 232)
-    serial = plan(GemmSpec(schedule="multistage", stages=1, tile=Tile(128, 64, 64)), problem(512, 512, 512)).config
+    serial = plan(
+        GemmSpec(schedule="multistage", stages=1, tile=Tile(128, 64, 64)), problem(512, 512, 512)
+    ).config
     assert (serial.producers, serial.threads, serial.registers) == (0, 256, None)
     fp32 = plan(GemmSpec(), problem(64, 64, 64, dtype="fp32")).config
-    fp32 = dataclasses.replace(fp32, tile=(128, 64, 8), thread_tile=(8, 4))
+    fp32 = dataclasses.replace(fp32, tile=(128, 64, 8), thread_tile=(8, 4), slices=1)
     assert fp32.threads == 256 and fp32.a.dtype is DType.FP32

@@ -20,7 +20,11 @@ RULE = "must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"
         (("fp16", "float16", "half", "f16", "torch.float16", torch.float16, DType.FP16), DType.FP16, 2),
         (("bf16", "bfloat16", "BF16", torch.bfloat16, DType.BF16), DType.BF16, 2),
         (("fp32", "float32", "float", "f32", torch.float32, torch.float, DType.FP32), DType.FP32, 4),
-        (("fp8", "e4m3", "fp8_e4m3", "float8_e4m3fn", torch.float8_e4m3fn, DType.FP8_E4M3), DType.FP8_E4M3, 1),
+        (
+            ("fp8", "e4m3", "fp8_e4m3", "float8_e4m3fn", torch.float8_e4m3fn, DType.FP8_E4M3),
+            DType.FP8_E4M3,
+            1,
+        ),
         (("e5m2", "fp8_e5m2", "float8_e5m2", torch.float8_e5m2, DType.FP8_E5M2), DType.FP8_E5M2, 1),
     ],
 )

@@ -4,11 +4,13 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 
 from cutegemm import DType, GemmSpec, Tile
+from cutegemm import epilogue as epi
 from cutegemm.epilogue import linear_combination
 from cutegemm.errors import SpecError
 from tests.support.strategies import specs
@@ -28,8 +30,13 @@ REFUSALS = [
     ({"a_load": "cp.async"}, "a_load='cp.async': must be one of tma, gather, relayout"),
     ({"b_load": None}, "b_load=None: must be one of tma, gather, relayout"),
     ({"store": "smem"}, "store='smem': must be one of tma, staged, direct"),
-    ({"scheduler": "static"}, "scheduler='static': must be one of persistent, per_tile"),
+    ({"scheduler": "static"}, "scheduler='static': must be one of persistent, per_tile, stream_k"),
     ({"epilogue": "relu"}, "epilogue='relu': must be an epilogue graph"),
+    (
+        {"epilogue": epi.define(gated="halves")(lambda gate, up: gate * up).transposed()},
+        "epilogue='# of the transposed product\\nd = gate * up': B's columns hold a gated pair, not A's rows; "
+        "give the graph itself, not its transpose",
+    ),
     ({"a_dtype": "fp4"}, "a_dtype='fp4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
     ({"d_dtype": torch.int8}, "d_dtype=torch.int8: must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
     *[
@@ -41,8 +48,15 @@ REFUSALS = [
     ({"tile": 128}, "tile=128: must be Tile(m, n, k)"),
     ({"tile": (128,)}, "tile=(128,): must be Tile(m, n, k)"),
     ({"tile": (100, 128, 64)}, "tile.m=100: must be a multiple of 64; nearest legal value: 128"),
-    ({"tile": (16, 128, 64)}, "tile.m=16: must be a multiple of 64; nearest legal value: 64"),
-    ({"tile": (128, 120, 64)}, "tile.n=120: must be a multiple of 16; nearest legal value: 128"),
+    ({"tile": (16, 128, 64), "swap": False}, "tile.m=16: must be a multiple of 64; nearest legal value: 64"),
+    ({"tile": (16, 100, 64), "swap": True}, "tile.n=100: must be a multiple of 64; nearest legal value: 128"),
+    ({"tile": (128, 124, 64)}, "tile.n=124: must be a multiple of 8; nearest legal value: 128"),
+    ({"swap": 1}, "swap=1: must be True or False"),
+    ({"constant": ("c",)}, "constant=('c',): must be a tuple of \"a\" and \"b\"; nearest legal value: ('b',)"),
+    (
+        {"scheduler": "stream_k", "split_k": 4},
+        'split_k=4: scheduler="stream_k" makes its own cuts along K; nearest legal value: 1',
+    ),
     ({"tile": (128, 128, 40)}, "tile.k=40: must be a multiple of 16; nearest legal value: 32"),
     ({"tile": (128, 272, 64)}, "tile.n=272: one wgmma has at most 256 columns; nearest legal value: 256"),
     (
@@ -190,3 +204,26 @@ def test_any_spec_prints_as_python_and_hashes_by_value(spec):
     again = eval(repr(spec), {"GemmSpec": GemmSpec, "Tile": Tile})
     assert again == spec and hash(again) == hash(spec)
     assert GemmSpec(**spec.given()) == spec
+
+
+def test_any_integers_and_lists_are_taken_and_made_plain():
+    """NumPy's integers and lists give the same spec, of the same hash and text, as Python's own and tuples."""
+    plain = GemmSpec(tile=(128, 256, 64), cluster=(2, 1), stages=4, raster=("m", 8), sms=12, consumers=2)
+    given_otherwise = GemmSpec(
+        tile=[np.int64(128), np.int32(256), np.uint8(64)], cluster=[np.int64(2), 1], stages=np.int16(4),
+        raster=["m", np.int64(8)], sms=np.uint32(12), consumers=np.int8(2),
+    )  # fmt: skip
+    assert given_otherwise == plain and hash(given_otherwise) == hash(plain)
+    assert repr(given_otherwise) == repr(plain) and type(given_otherwise.stages) is int
+
+
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(GemmSpec)])
+@pytest.mark.parametrize(
+    "value", [None, object(), [], {}, math.nan, np.array([1, 2]), torch.ones(2), b"auto", ("m",), lambda: 0],
+    ids=lambda x: type(x).__name__,
+)  # fmt: skip
+def test_every_field_refuses_other_types_by_name(name, value):
+    """Whatever is put where it does not belong, the error is a SpecError about that field."""
+    with pytest.raises(SpecError) as e:
+        GemmSpec(**{name: value})
+    assert e.value.concerns(name)

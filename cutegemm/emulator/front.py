@@ -15,11 +15,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from cutegemm.emulator.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.launch import Launch, Options, Report, launch
-from cutegemm.emulator.memory import Buffer
-from cutegemm.emulator.meter import combined
-from cutegemm.emulator.parse import Kernel, Module
+from cutegemm.emulator.ptx.kernel import Kernel
+from cutegemm.emulator.ptx.parse import Module
+from cutegemm.emulator.state.memory import Buffer
+from cutegemm.emulator.watch.coverage import Coverage, joined
+from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
+from cutegemm.emulator.watch.meter import combined
+from cutegemm.errors import EmulatorError, field_error
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,12 @@ class Run:
     def findings(self) -> list:
         """Everything the race detector found, leftovers included."""
         return [finding for report in self.reports for finding in report.findings]
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """What of the kernels' synchronisation was exercised; None without the race detector."""
+        parts = [report.coverage for report in self.reports if report.coverage is not None]
+        return joined(parts) if parts else None
 
     @property
     def races(self) -> list:
@@ -78,6 +87,10 @@ def run(gemm: Any, *operands: Any, options: Options | None = None, **call: Any) 
     Raises:
         EmulatorError: see `launch`; and what `gemm.run` raises.
     """
+    if not callable(getattr(gemm, "run", None)):
+        raise field_error(EmulatorError, "gemm", gemm, "must be a Gemm, as cutegemm.build gives it")
+    if options is not None and not isinstance(options, Options):
+        raise field_error(EmulatorError, "options", options, "must be cutegemm.emulator.Options(...)")
     made = Run()
     token = _COLLECTING.set((made, options or Options(races=True, meter=True)))
     try:

@@ -3,35 +3,69 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from numbers import Integral
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from cutegemm.emulator.cta import occupancy
-from cutegemm.emulator.l2 import L2, SECTOR_BYTES
-from cutegemm.emulator.machine import POLICIES, SHARED_LIMIT, Device
-from cutegemm.emulator.memory import Buffer
-from cutegemm.emulator.meter import LineCost, combined
-from cutegemm.emulator.parse import Kernel, Module
-from cutegemm.emulator.program import Program, translate
-from cutegemm.emulator.roles import Role, roles_of
+from cutegemm.emulator.context import Alone, Chain
+from cutegemm.emulator.machine import SHARED_LIMIT, Device
+from cutegemm.emulator.ptx.parse import Kernel, Module
+from cutegemm.emulator.state.geometry import SMS
+from cutegemm.emulator.state.memory import Buffer
+from cutegemm.emulator.translate.program import Program, translate
+from cutegemm.emulator.units.completion import POLICIES
+from cutegemm.emulator.units.cta import occupancy
+from cutegemm.emulator.watch.coverage import Coverage
+from cutegemm.emulator.watch.findings import LEFTOVER, Finding, read_suppressions, without_suppressed
+from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
+from cutegemm.emulator.watch.meter import LineCost, combined
+from cutegemm.emulator.watch.roles import Role, roles_of
 from cutegemm.errors import EmulatorError
 
 MAX_THREADS = 1024  # threads per CTA, CUDA programming guide, table 28
 MAX_CLUSTER = 16  # CTAs per cluster with the non-portable attribute
-SMS = 132  # of an H200 (SXM)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Launch:
-    """What to launch: geometry, dynamic shared memory in bytes, parameter bytes in order, memory it may touch."""
+    """What to launch: geometry, dynamic shared memory in bytes, parameters, memory it may touch.
 
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int] = (1, 1, 1)
+    Parameters come as bytes in order (`params`, with the `buffers` they point into) or, for `run_ptx` and
+    `run_sequence`, as `args`: NumPy arrays, CPU tensors, numbers, tensor maps, bytes (`arguments.pack`).
+
+    ptx: text, module or kernel; `launch` takes it as an argument of its own.
+    grid, block, cluster: up to three numbers, or one.
+    smem: bytes of dynamic shared memory, or "auto": all that a CTA may have, if the kernel declares such memory
+        (so where `args` are given and nothing is said).
+    pdl: the launch may start before the one before it in a sequence has ended (programmatic stream serialisation).
+    entry: name of the kernel, where the PTX holds several.
+    """
+
+    ptx: str | Module | Kernel | None = None
+    _: KW_ONLY
+    grid: tuple[int, ...] | int
+    block: tuple[int, ...] | int
+    cluster: tuple[int, ...] | int = (1, 1, 1)
     smem_bytes: int = 0
     params: list[bytes] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
+    args: Sequence[Any] | None = None
+    smem: int | str | None = None
+    pdl: bool = False
+    entry: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("grid", "block", "cluster"):
+            given = getattr(self, name)
+            sizes = tuple(given) if isinstance(given, Iterable) else (given,)
+            whole = all(isinstance(x, Integral) and not isinstance(x, bool) and x > 0 for x in sizes)
+            if not whole or not 1 <= len(sizes) <= 3:
+                raise EmulatorError(f"{name}={given!r}: one to three positive whole numbers")
+            object.__setattr__(self, name, (*(int(x) for x in sizes), 1, 1)[:3])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +76,10 @@ class Options:
     warps_per_group: warps that start in lockstep; None for the whole CTA (fast), 1 to interleave every warp.
     resident_ctas: how many CTAs can be on the device together; None for 132 SMs by their occupancy.
     races: run the race detector (implies one warp per group).
+    strict: report besides what only the letter of PTX forbids (label "by the letter"), such as to rely on a
+        wgmma.wait_group for the other warps of the warpgroup.
+    suppressions: a file of findings to leave out, a `KIND-PATTERN : TEXT-PATTERN` a line; they are kept apart in the
+        report's `suppressed`.
     meter: count sectors, wavefronts, bytes, operations, cache traffic, and work and waits per role.
     max_seconds: stop with an error after this time.
     progress: show a bar of finished CTAs past one second; None does so when standard error is a terminal.
@@ -52,6 +90,8 @@ class Options:
     warps_per_group: int | None = None
     resident_ctas: int | None = None
     races: bool = False
+    strict: bool = False
+    suppressions: str | Path | None = None
     meter: bool = False
     max_seconds: float | None = None
     progress: bool | None = None
@@ -66,16 +106,19 @@ class Report:
 
     instructions: dict[str, int]
     by_warp: dict[tuple[int, ...], int]
-    findings: list = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    suppressed: list[Finding] = field(default_factory=list)
     sums: dict[str, float] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)
     lines: list[LineCost] = field(default_factory=list)  # costliest memory lines first
     roles: list[Role] = field(default_factory=list)
+    printed: str = ""  # by vprintf
+    coverage: Coverage | None = None  # of synchronisation, with the race detector
 
     @property
     def races(self) -> list:
         """Findings of the race detector."""
-        return [f for f in self.findings if f.kind != "leftover"]
+        return [f for f in self.findings if f.kind != LEFTOVER]
 
 
 def program_of(kernel: Kernel) -> Program:
@@ -87,12 +130,16 @@ def program_of(kernel: Kernel) -> Program:
 
 
 def launch(
-    kernel: Kernel | Module | str, what: Launch, options: Options | None = None, l2: L2 | None = None
+    kernel: Kernel | Module | str,
+    what: Launch,
+    options: Options | None = None,
+    l2: L2 | None = None,
+    context: Alone | Chain | None = None,
 ) -> Report:
     """Run a kernel on the emulated device; its results are in the buffers afterwards.
 
     `kernel` is a parsed kernel, or a module or PTX text with one entry. `l2` is the cache the launch finds, an
-    empty one unless given.
+    empty one unless given; `context` what it shares with other launches.
 
     Raises:
         EmulatorError: an unknown instruction, a launch the hardware refuses, a fault, a deadlock, or the time limit.
@@ -112,14 +159,14 @@ def launch(
     if options.resident_ctas is None:
         each = occupancy(int(np.prod(what.block)), what.smem_bytes + program.shared_size)
         options = replace(options, resident_ctas=SMS * each)
-    device = Device(program, what, options, l2 or L2())
+    device = Device(program, what, options, l2 or L2(), context or Alone())
     try:
         with np.errstate(all="ignore"):
             device.run()
             device.progress.close()
     except EmulatorError as e:
         device.progress.close()
-        found = [] if device.track is None else list(device.track.findings.values())
+        found = [] if device.watch.track is None else device.watch.track.findings.listed()
         if found:
             raise EmulatorError(
                 "\n  ".join([f"{e}\nfound before that:", *(str(f) for f in found[:20])])
@@ -154,10 +201,7 @@ def _check(kernel: Kernel, program: Program, what: Launch, options: Options) -> 
 
 
 def _report(device: Device) -> Report:
-    per_block = [0] * len(device.program.blocks)
-    for counts in device.by_warp.values():
-        for i, n in enumerate(counts):
-            per_block[i] += n
+    per_block = device.counts.per_block(len(device.program.blocks))
     instructions: dict[str, int] = {}
     for block, n in zip(device.program.blocks, per_block, strict=True):
         for ins in block.code:
@@ -166,13 +210,16 @@ def _report(device: Device) -> Report:
     sizes = [len(b.code) for b in device.program.blocks]
     by_warp = {
         warps: sum(c * s for c, s in zip(counts, sizes, strict=True))
-        for warps, counts in device.by_warp.items()
+        for warps, counts in device.counts.by_warp.items()
     }
-    findings = [] if device.track is None else list(device.track.findings.values())
-    report = Report(instructions, by_warp, findings)
-    if device.meter is not None:
-        report.sums = device.meter.sums()
+    found = [] if device.watch.track is None else device.watch.track.findings.listed()
+    rules = [] if device.options.suppressions is None else read_suppressions(device.options.suppressions)
+    report = Report(instructions, by_warp, *without_suppressed(found, rules))
+    report.coverage = None if device.watch.coverage is None else device.watch.coverage.coverage()
+    report.printed = "".join(device.printed)
+    if device.watch.meter is not None:
+        report.sums = device.watch.meter.sums()
         report.counters = combined([report.sums], device.l2.dirty * SECTOR_BYTES)
         report.roles = roles_of(device)
-        report.lines = sorted(device.meter.lines.values(), key=lambda c: c.ideal - c.units)
+        report.lines = sorted(device.watch.meter.lines.values(), key=lambda c: c.ideal - c.units)
     return report

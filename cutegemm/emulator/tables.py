@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cutegemm.emulator.launch import Report
-from cutegemm.emulator.parse import TYPE_BYTES
+from cutegemm.emulator.ptx.kernel import TYPE_BYTES
 
 WIDTH = 110  # columns of the printed tables
 COSTLY_LINES = 8

@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
 
+from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.functions import exp, rsqrt, where
 from cutegemm.epilogue.graph import ACCUMULATORS, FP32_MAX, STORE, Graph, Node, Result
 from cutegemm.epilogue.value import Trace, Value
 from cutegemm.errors import SpecError, field_error
 
-SAVED = "pre"  # the matrix input that holds the forward accumulator
+# accumulator -> the matrix that holds it after the forward run: an output of `with_saved`, an input of `backward`
+SAVED: dict[Any, str] = {None: "saved_acc", "gate": "saved_gate", "up": "saved_up"}
 _AXES = {"row": 0, "col": 1, "scalar": None}
 
-Rule = Callable[..., tuple]
+Rule = Callable[..., tuple[Value | None, ...]]
 
 
 def backward(graph: Graph, output: str = "d", wrt: Collection[str] | None = None) -> Graph:
     """The gradient epilogue of a stored output: from dD to the gradients of accumulator and inputs.
 
     Its accumulator is the gradient of the output. It reads the forward accumulator as a matrix input
-    "pre" (a gated graph's as "gate" and "up"), and of the forward inputs those that a gradient needs;
-    dropout repeats from the same seed and offset. Rounding passes the gradient through (`cast`) or stops
-    it (`round`, `floor`); the operands of min and max share it where they are equal, as in torch, but a
-    constant takes all of it.
+    "saved_acc" (a gated graph's as "saved_gate" and "saved_up"), which `with_saved` has the forward store,
+    and of the forward inputs those that a gradient needs; dropout repeats from the same seed and offset.
+    Rounding passes the gradient through (`cast`) or stops it (`round`, `floor`); the operands of min and max
+    share it where they are equal, as in torch, but a constant takes all of it.
 
     Args:
         graph: the forward epilogue.
@@ -41,12 +45,17 @@ def backward(graph: Graph, output: str = "d", wrt: Collection[str] | None = None
         all, a matrix's element by element; batches apart.
 
     Raises:
-        SpecError: no such stored output, a name in `wrt` that has no gradient, or an input named "pre".
+        SpecError: no such stored output, a name in `wrt` that has no gradient, or an input or output that
+            bears the name of a saved accumulator and is another value.
 
     Example:
         >>> print(backward(linear_combination(with_c=False), wrt=["acc"]))   # doctest: +SKIP
         d = acc * alpha
     """
+    if not isinstance(graph, Graph):
+        raise field_error(SpecError, "graph", graph, "must be an epilogue graph, as epi.define gives it")
+    if graph.swapped:
+        return backward(graph.transposed(), output, wrt).transposed()
     target = next((x for x in graph.stores if x.name == output), None)
     if target is None:
         names = tuple(x.name for x in graph.stores)
@@ -54,26 +63,68 @@ def backward(graph: Graph, output: str = "d", wrt: Collection[str] | None = None
     accumulators = ACCUMULATORS if graph.gated else ("acc",)
     kinds = {**dict.fromkeys(accumulators, "acc"), **graph.tensors, **graph.numbers}
     wanted = _wanted(kinds, wrt)
-    if SAVED in kinds and not graph.gated:
-        raise field_error(SpecError, "epilogue", SAVED, "is the name of the saved accumulator here")
+    _check_saved(graph)
     trace = _Simplified()
     gradients = _gradients(graph, target.node, trace)
     leaves = {_name(n): g for n, g in zip(graph.nodes, gradients) if not n.args and n.op != "const"}
     return trace.graph([_result(name, kinds[name], leaves.get(name), trace) for name in wanted])
 
 
+def with_saved(
+    graph: Graph, output: str = "d", wrt: Collection[str] | None = None, dtype: Any = None
+) -> Graph:
+    """The forward epilogue, which also stores what `backward(graph, output, wrt)` reads of the accumulators.
+
+    The new outputs have the names of that gradient's inputs: "saved_acc", of a gated graph "saved_gate" and
+    "saved_up". None is added that the gradient does not read or the graph stores already.
+
+    Args:
+        graph: the forward epilogue.
+        output, wrt: as of `backward`.
+        dtype: of what is stored; None means A's.
+
+    Raises:
+        SpecError: as `backward` does.
+
+    Example:
+        >>> print(with_saved(define(lambda acc: relu(acc))))   # doctest: +SKIP
+        d = max(acc, 0.0)
+        saved_acc = acc
+    """
+    read = backward(graph, output, wrt).tensors
+    kind = None if dtype is None else as_dtype(dtype, "with_saved.dtype").value
+    stored = {x.name for x in graph.stores}
+    added = [
+        Result(SAVED[node.value], index, dtype=kind)
+        for index, node in enumerate(graph.nodes)
+        if node.op == "acc" and SAVED[node.value] in read and SAVED[node.value] not in stored
+    ]
+    return replace(graph, outputs=(*graph.outputs, *added))
+
+
+def _check_saved(graph: Graph) -> None:
+    """Refuse what could be taken for a saved accumulator."""
+    for accumulator, name in SAVED.items():
+        same = [x for x in graph.outputs if x.name == name and x.kind == STORE]
+        saved = [x for x in same if graph.nodes[x.node] == Node("acc", value=accumulator)]
+        if name in (*graph.tensors, *graph.numbers) or not saved and name in {x.name for x in graph.outputs}:
+            rule = "is the name of the accumulator that the forward saves, which this is not"
+            raise field_error(SpecError, "epilogue", name, rule, f"own_{name}")
+
+
 def _wanted(kinds: dict[str, str], wrt: Collection[str] | None) -> list[str]:
     differentiable = [name for name, kind in kinds.items() if kind != "integer"]
     if wrt is None:
         return differentiable
-    for name in (wrt,) if isinstance(wrt, str) else wrt:
-        if isinstance(wrt, str) or name not in differentiable:
+    listed = isinstance(wrt, Collection) and not isinstance(wrt, str)
+    for name in wrt if listed else (wrt,):
+        if not listed or name not in differentiable:
             raise field_error(SpecError, "wrt", wrt, f"must be names out of {', '.join(differentiable)}")
     return [name for name in differentiable if name in wrt]
 
 
 def _name(node: Node) -> str:
-    return node.value or "acc"
+    return str(node.value or "acc")
 
 
 def _result(name: str, kind: str, gradient: Value | None, trace: Trace) -> Result:
@@ -90,7 +141,7 @@ def _gradients(graph: Graph, target: int, trace: Trace) -> list[Value | None]:
     forward: list[Value] = []
     for node in graph.nodes:
         if node.op == "acc":
-            forward.append(trace.record("matrix", value=node.value or SAVED))
+            forward.append(trace.record("matrix", value=SAVED[node.value]))
         else:
             forward.append(trace.record(node.op, tuple(forward[a].index for a in node.args), node.value))
     gradients: list[Value | None] = [None] * len(graph.nodes)
@@ -102,12 +153,13 @@ def _gradients(graph: Graph, target: int, trace: Trace) -> list[Value | None]:
         parts = DERIVATIVES[node.op](gradient, forward[index], *(forward[a] for a in node.args))
         for a, part in zip(node.args, parts):
             if part is not None:
-                gradients[a] = part if gradients[a] is None else gradients[a] + part
+                known = gradients[a]
+                gradients[a] = part if known is None else known + part
     return gradients
 
 
 def _constant(x: Value) -> float | None:
-    return x.node.value if x.node.op == "const" else None
+    return float(x.node.value) if x.node.op == "const" else None  # type: ignore[arg-type]
 
 
 class _Simplified(Trace):
@@ -162,7 +214,7 @@ def _sign(x: Value) -> Value:
     return where(x > 0.0, 1.0, where(x < 0.0, -1.0, 0.0))
 
 
-def _quotient(g: Value, z: Value, x: Value, y: Value) -> tuple:
+def _quotient(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, ...]:
     share = g / y
     return share, -(share * z)
 
@@ -170,7 +222,7 @@ def _quotient(g: Value, z: Value, x: Value, y: Value) -> tuple:
 def _extremum(lost: Callable[[Value, Value], Value], tied: Callable[[Value, Value], Value]) -> Rule:
     """Of min and max: the operand that lost has no gradient; equal ones share it, but a constant takes it."""
 
-    def rule(g: Value, z: Value, x: Value, y: Value) -> tuple:
+    def rule(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, ...]:
         if _constant(y) is not None:
             return where(tied(x, y), 0.0, g), None
         if _constant(x) is not None:
@@ -181,7 +233,7 @@ def _extremum(lost: Callable[[Value, Value], Value], tied: Callable[[Value, Valu
     return rule
 
 
-def _none(g: Value, *_: Value) -> tuple:
+def _none(g: Value, *_: Value) -> tuple[Value | None, ...]:
     """Constant almost everywhere."""
     return ()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +48,7 @@ REDUCTIONS = tuple(NEUTRAL)
 RESERVED = ("a", "b", "acc", "backend", "out", "self", "workspace")  # other parameters of a run
 GATED = (None, "halves", "interleaved")
 ACCUMULATORS = ("gate", "up")  # a gated graph's two accumulators; a plain one's has no name
+_TRANSPOSED = {"row": "col", "col": "row", "n": "m", "m": "n"}
 
 
 def is_name(value: object) -> bool:
@@ -103,14 +104,20 @@ class Graph:
     A gated graph has two accumulators, "gate" and "up", from the two halves of B's columns ("halves") or
     its even and odd ones ("interleaved"); its inputs and outputs are as wide as one half.
 
+    `swapped` says that the accumulator is that of the transposed product (`transposed`): a gated pair then
+    lies along its rows, the columns of the B that was meant, and "random" counts its rows as D's columns.
+    It is False where neither occurs, so that graphs that compute alike are equal.
+
     Raises:
         SpecError: an unknown operation, an operand that is not an earlier node or of the wrong type (truth
-            values may meet only and, or, not and where), a name used twice or reserved, an ill-formed output.
+            values may meet only and, or, not and where), a name used twice or reserved, an ill-formed output,
+            `swapped` where it would change nothing.
     """
 
     nodes: tuple[Node, ...]
     outputs: tuple[Result, ...]
     gated: str | None = None
+    swapped: bool = False
 
     def __post_init__(self) -> None:
         types: list[str] = []
@@ -145,7 +152,38 @@ class Graph:
         """The outputs that are reductions."""
         return tuple(x for x in self.outputs if x.kind != STORE)
 
-    def evaluate(self, leaf: Callable[[Node], Any], operations: Mapping[str, Callable]) -> list[Any]:
+    @property
+    def gated_axis(self) -> str | None:
+        """The axis of the accumulator along which gate and up lie: "n", of a swapped graph "m"; None if plain."""
+        return None if self.gated is None else "m" if self.swapped else "n"
+
+    def transposed(self) -> Graph:
+        """The epilogue of the transposed product, D^T = B^T A^T: it gives the transposes of the same outputs.
+
+        Rows and columns exchange their parts: row inputs are column inputs, reductions over rows are over
+        columns, an output's major is the other one, a gated pair lies along the accumulator's other axis, and
+        "random" gives the same number to the same element of D. Names and the order of inputs and outputs
+        stay. Matrix inputs and stored outputs are to be passed transposed: the same memory, strides exchanged.
+
+        Returns:
+            A graph whose own transpose is this one.
+
+        """
+        nodes = (replace(x, op=_TRANSPOSED.get(x.op, x.op)) for x in self.nodes)
+        outputs = (
+            replace(
+                x,
+                major=None if x.major is None else _TRANSPOSED[x.major],
+                axis=None if x.axis is None else 1 - x.axis,
+            )
+            for x in self.outputs
+        )
+        swapped = _has_direction(self) and not self.swapped
+        return Graph(tuple(nodes), tuple(outputs), self.gated, swapped)
+
+    def evaluate(
+        self, leaf: Callable[[Node], Any], operations: Mapping[str, Callable[..., Any]]
+    ) -> list[Any]:
         """The values of all nodes, from `leaf(node)` and `operations[op](*args)`; a cast also gets its dtype."""
         values: list[Any] = []
         for node in self.nodes:
@@ -162,13 +200,15 @@ class Graph:
             "nodes": [[n.op, list(n.args), n.value] for n in self.nodes],
             "outputs": [asdict(x) for x in self.outputs],
             "gated": self.gated,
+            "swapped": self.swapped,
         }
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> Graph:
         """Rebuild a graph from `to_data`."""
         nodes = tuple(Node(op, tuple(args), value) for op, args, value in data["nodes"])
-        return Graph(nodes, tuple(Result(**x) for x in data["outputs"]), data["gated"])
+        outputs = tuple(Result(**x) for x in data["outputs"])
+        return Graph(nodes, outputs, data["gated"], data["swapped"])
 
     def __str__(self) -> str:
         from cutegemm.epilogue.text import formula
@@ -213,8 +253,11 @@ def _check_value(index: int, node: Node, gated: str | None) -> None:
         legal, rule = node.value in names, f"must be one of {names}"
     elif node.op == "const":
         # NaN and -0.0 would make equal graphs unequal, or unequal ones equal.
-        legal = type(node.value) is float and f"{node.value:g}" not in ("nan", "-0")
-        legal = legal and (abs(node.value) <= FP32_MAX or node.value in (INFINITY, -INFINITY))
+        legal = (
+            type(node.value) is float
+            and f"{node.value:g}" not in ("nan", "-0")
+            and (abs(node.value) <= FP32_MAX or node.value in (INFINITY, -INFINITY))
+        )
         rule = "must be a float in the range of fp32, neither NaN nor -0.0"
     elif node.op == "cast":
         legal, rule = node.value in CASTS, f"must be one of {', '.join(CASTS)}"
@@ -224,9 +267,17 @@ def _check_value(index: int, node: Node, gated: str | None) -> None:
         raise field_error(SpecError, "epilogue", node.value, f"node {index} ({node.op}) {rule}")
 
 
+def _has_direction(graph: Graph) -> bool:
+    """Whether anything but inputs and outputs tells the accumulator's rows from its columns."""
+    return graph.gated is not None or any(x.op == "random" for x in graph.nodes)
+
+
 def _check_inputs(graph: Graph) -> None:
     if graph.gated not in GATED:
         raise field_error(SpecError, "gated", graph.gated, f"must be one of {GATED}")
+    if type(graph.swapped) is not bool or graph.swapped and not _has_direction(graph):
+        rule = "must be a truth value, and False where the graph has no gated pair and no random"
+        raise field_error(SpecError, "swapped", graph.swapped, rule, False)
     reserved = (*RESERVED, *ACCUMULATORS) if graph.gated else RESERVED
     kinds: dict[str, str] = {}
     for node in graph.nodes:
@@ -262,7 +313,8 @@ def _check_results(graph: Graph, types: list[str]) -> None:
             raise field_error(SpecError, "epilogue", types[x.node], rule, nearest)
         _check_form(x)
         if x.name == "d" and x.kind != STORE:
-            raise field_error(SpecError, "epilogue", "d", "d is the stored matrix; give the reduction another name")
+            rule = "d is the stored matrix; give the reduction another name"
+            raise field_error(SpecError, "epilogue", "d", rule)
 
 
 def _check_form(x: Result) -> None:

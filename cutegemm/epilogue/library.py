@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
+from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import functions as fn
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.epilogue.trace import (
@@ -27,6 +28,7 @@ from cutegemm.epilogue.trace import (
     SumSquares,
     define,
 )
+from cutegemm.epilogue.value import Value
 from cutegemm.errors import SpecError, field_error
 
 __all__ = [
@@ -40,7 +42,7 @@ def bias() -> Graph:
     """D = acc + bias: torch.nn.Linear. (bias: Row)"""
 
     @define
-    def bias(acc, *, bias: Row):
+    def bias(acc: Value, *, bias: Row) -> Value:
         return acc + bias
 
     return bias
@@ -51,7 +53,7 @@ def bias_act(activation: str = "gelu") -> Graph:
     act = _activation(activation)
 
     @define
-    def bias_act(acc, *, bias: Row):
+    def bias_act(acc: Value, *, bias: Row) -> Value:
         return act(acc + bias)
 
     return bias_act
@@ -61,7 +63,7 @@ def residual() -> Graph:
     """D = acc + residual: the skip of He et al., arXiv:1512.03385. (residual: Matrix)"""
 
     @define
-    def residual(acc, *, residual: Matrix):
+    def residual(acc: Value, *, residual: Matrix) -> Value:
         return acc + residual
 
     return residual
@@ -72,7 +74,7 @@ def bias_act_residual(activation: str = "gelu") -> Graph:
     act = _activation(activation)
 
     @define
-    def bias_act_residual(acc, *, bias: Row, residual: Matrix):
+    def bias_act_residual(acc: Value, *, bias: Row, residual: Matrix) -> Value:
         return act(acc + bias) + residual
 
     return bias_act_residual
@@ -84,7 +86,7 @@ def dropout_residual(p: float = 0.1) -> Graph:
     """
 
     @define
-    def dropout_residual(acc, *, bias: Row, residual: Matrix, seed: Integer, offset: Integer):
+    def dropout_residual(acc: Value, *, bias: Row, residual: Matrix, seed: Integer, offset: Integer) -> Value:
         return fn.dropout(acc + bias, p, seed, offset) + residual
 
     return dropout_residual
@@ -96,7 +98,7 @@ def swiglu(layout: str = "halves") -> Graph:
 
 
 def geglu(layout: str = "halves") -> Graph:
-    """D = gelu(gate) * up (Shazeer, arXiv:2002.05202), gelu by tanh; `layout` is that of B's columns."""
+    """D = gelu(gate) * up (Shazeer, arXiv:2002.05202), gelu by erf; `layout` is that of B's columns."""
     return _glu("gelu", layout)
 
 
@@ -107,9 +109,10 @@ def reglu(layout: str = "halves") -> Graph:
 
 def _glu(activation: str, layout: str) -> Graph:
     act = _activation(activation)
+    layout = _choose("layout", layout, {"halves": "halves", "interleaved": "interleaved"})
 
     @define(gated=layout)
-    def glu(gate, up):
+    def glu(gate: Value, up: Value) -> Value:
         return act(gate) * up
 
     return glu
@@ -127,31 +130,33 @@ def scaled(per: str = "tensor") -> Graph:
     """
 
     @define
-    def tensor(acc, *, scale_a: Scalar, scale_b: Scalar):
+    def tensor(acc: Value, *, scale_a: Scalar, scale_b: Scalar) -> Value:
         return acc * scale_a * scale_b
 
     @define
-    def row(acc, *, scale_a: Col, scale_b: Scalar):
+    def row(acc: Value, *, scale_a: Col, scale_b: Scalar) -> Value:
         return acc * scale_a * scale_b
 
     @define
-    def column(acc, *, scale_a: Scalar, scale_b: Row):
+    def column(acc: Value, *, scale_a: Scalar, scale_b: Row) -> Value:
         return acc * scale_a * scale_b
 
     @define
-    def both(acc, *, scale_a: Col, scale_b: Row):
+    def both(acc: Value, *, scale_a: Col, scale_b: Row) -> Value:
         return acc * scale_a * scale_b
 
-    return _choose("per", per, {"tensor": tensor, "row": row, "column": column, "both": both})
+    found: Graph = _choose("per", per, {"tensor": tensor, "row": row, "column": column, "both": both})
+    return found
 
 
 def quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
     """D = fp8(acc * scale), and the largest magnitude of acc for the next scale: delayed scaling, as in
     Transformer Engine (formats: Micikevicius et al., arXiv:2209.05433). (scale: Scalar); outputs d, amax.
     """
+    dtype = _fp8(dtype)
 
     @define
-    def quantize_fp8(acc, *, scale: Scalar):
+    def quantize_fp8(acc: Value, *, scale: Scalar) -> Output:
         return Output(d=Store(acc * scale, dtype), amax=AbsMax(acc))
 
     return quantize_fp8
@@ -159,9 +164,10 @@ def quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
 
 def bias_quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
     """`quantize_fp8` of acc + bias. (bias: Row, scale: Scalar); outputs d, amax."""
+    dtype = _fp8(dtype)
 
     @define
-    def bias_quantize_fp8(acc, *, bias: Row, scale: Scalar):
+    def bias_quantize_fp8(acc: Value, *, bias: Row, scale: Scalar) -> Output:
         h = acc + bias
         return Output(d=Store(h * scale, dtype), amax=AbsMax(h))
 
@@ -175,7 +181,7 @@ def rms_partial() -> Graph:
     """
 
     @define
-    def rms_partial(acc, *, residual: Matrix):
+    def rms_partial(acc: Value, *, residual: Matrix) -> Output:
         h = acc + residual
         return Output(d=h, squares=SumSquares(h, axis=1, partial=True))
 
@@ -188,7 +194,7 @@ def rms_apply() -> Graph:
     """
 
     @define
-    def rms_apply(acc, *, squares: Col, inverse_n: Scalar, eps: Scalar):
+    def rms_apply(acc: Value, *, squares: Col, inverse_n: Scalar, eps: Scalar) -> Value:
         return acc * fn.rsqrt(squares * inverse_n + eps)
 
     return rms_apply
@@ -200,7 +206,7 @@ def softmax_partials() -> Graph:
     """
 
     @define
-    def softmax_partials(acc, *, scale: Scalar):
+    def softmax_partials(acc: Value, *, scale: Scalar) -> Output:
         x = acc * scale
         return Output(d=x, lse=LogSumExp(x, axis=1, partial=True))
 
@@ -211,7 +217,7 @@ def softmax_apply() -> Graph:
     """D = exp(acc * scale - lse): the softmax of the rows, their log-sum-exp known. (scale: Scalar, lse: Col)"""
 
     @define
-    def softmax_apply(acc, *, scale: Scalar, lse: Col):
+    def softmax_apply(acc: Value, *, scale: Scalar, lse: Col) -> Value:
         return fn.exp(acc * scale - lse)
 
     return softmax_apply
@@ -234,19 +240,27 @@ def cross_entropy_partials(store_logits: bool = False) -> Graph:
     """
 
     @define
-    def cross_entropy_partials(acc):
+    def cross_entropy_partials(acc: Value) -> Output:
         lse = LogSumExp(acc, axis=1, partial=True)
         return Output(d=acc, lse=lse) if store_logits else Output(lse=lse)
 
     return cross_entropy_partials
 
 
-def _activation(name: str) -> Callable:
-    return _choose("activation", name, fn.ACTIVATIONS)
+def _activation(name: str) -> Callable[[Value], Value]:
+    found: Callable[[Value], Value] = _choose("activation", name, fn.ACTIVATIONS)
+    return found
+
+
+def _fp8(dtype: Any) -> DType:
+    found = as_dtype(dtype)
+    if found.bits != 8:
+        raise field_error(SpecError, "dtype", dtype, "must be fp8_e4m3 or fp8_e5m2", "fp8_e4m3")
+    return found
 
 
 def _choose(field: str, name: str, choices: dict[str, Any]) -> Any:
-    if name not in choices:
+    if not isinstance(name, str) or name not in choices:
         near = difflib.get_close_matches(str(name), choices, 1)
         rule = f"must be one of {', '.join(choices)}"
         raise field_error(SpecError, field, name, rule, near[0] if near else None)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from typing import Any
 
 from cutegemm.epilogue.graph import LEAVES, STORE, Graph, Node, Result
 
@@ -23,17 +25,19 @@ def formula(graph: Graph) -> str:
     """One `name = expression` per line: intermediate values that are used more than once, then outputs.
 
     The text is Python over the names of `cutegemm.epilogue`, the inputs and `acc` (or `gate` and `up`); it
-    has the fewest parentheses that keep the graph's own order of operations.
+    has the fewest parentheses that keep the graph's own order of operations. That of a swapped graph begins
+    with a comment that says so.
     """
     needed = _needed(graph)
     uses = Counter(a for i in needed for a in graph.nodes[i].args) + Counter(x.node for x in graph.outputs)
     prefix = _free_prefix(graph)
-    lines: list[str] = []
+    lines = ["# of the transposed product"] if graph.swapped else []
+    temporaries = itertools.count()
     terms: list[Term] = []
     for index, node in enumerate(graph.nodes):
         term = _term(node, [terms[a] for a in node.args])
         if uses[index] > 1 and node.op not in LEAVES:
-            name = f"{prefix}{len(lines)}"
+            name = f"{prefix}{next(temporaries)}"
             lines.append(f"{name} = {term[0]}")
             term = (name, _ATOM)
         terms.append(term)
@@ -43,11 +47,11 @@ def formula(graph: Graph) -> str:
 
 def _term(node: Node, args: list[Term]) -> Term:
     if node.op == "acc":
-        return node.value or "acc", _ATOM
+        return str(node.value or "acc"), _ATOM
     if node.op == "const":
         return repr(node.value), _ATOM
     if node.op in LEAVES:
-        return node.value, _ATOM
+        return str(node.value), _ATOM
     if node.op in _INFIX:
         symbol, binding = _INFIX[node.op]
         return f"{_within(args[0], binding)} {symbol} {_within(args[1], binding + 1)}", binding
@@ -67,7 +71,7 @@ def _within(term: Term, binding: int) -> str:
 
 def _output(x: Result, value: str) -> str:
     if x.kind == STORE:
-        given = {"dtype": x.dtype, "major": x.major}
+        given: dict[str, Any] = {"dtype": x.dtype, "major": x.major}
         call = "Store"
     else:
         given = {"axis": x.axis, "partial": x.partial or None}

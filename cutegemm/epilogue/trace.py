@@ -7,32 +7,32 @@ import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, overload
 
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.functions import square
-from cutegemm.epilogue.graph import ACCUMULATORS, GATED, RESERVED, Result, is_name
+from cutegemm.epilogue.graph import ACCUMULATORS, GATED, RESERVED, Graph, Result, is_name
 from cutegemm.epilogue.value import Trace, Value
 from cutegemm.errors import SpecError, field_error
 
 
-class Row:
+class Row(Value):
     """Annotates an input of one number per column of D: a vector of N elements, or (L, N) per batch."""
 
 
-class Col:
+class Col(Value):
     """Annotates an input of one number per row of D: a vector of M elements, or (L, M) per batch."""
 
 
-class Matrix:
+class Matrix(Value):
     """Annotates an input of D's shape: (M, N) or (L, M, N), any dtype, any strides."""
 
 
-class Scalar:
+class Scalar(Value):
     """Annotates a number given at run time: a Python number or a 0-d tensor, fp32."""
 
 
-class Integer:
+class Integer(Value):
     """Annotates an integer given at run time, int32: the seed or offset of `random`."""
 
 
@@ -72,6 +72,7 @@ class _Reduction:
     value: Value
     axis: int | None = None
     partial: bool = False
+    kind: ClassVar[str]
 
     def result(self, name: str) -> Result:
         """The graph's record of this output."""
@@ -112,14 +113,24 @@ class Output:
     A plain value is stored as a matrix; `d` is the GEMM's D and may be absent.
 
     Example:
-        >>> Output(d=h + residual, pre=Store(h, dtype="bf16"), amax=Max(abs(h)))   # doctest: +SKIP
+        >>> Output(d=h + residual, hidden=Store(h, dtype="bf16"), amax=Max(abs(h)))   # doctest: +SKIP
     """
 
-    def __init__(self, /, **named: Any) -> None:
+    def __init__(self, /, **named: Value | Store | _Reduction) -> None:
         self.named = named
 
 
-def define(function: Callable | None = None, *, gated: str | None = None) -> Any:
+@overload
+def define(function: Callable[..., Value | Store | Output], *, gated: str | None = None) -> Graph: ...
+
+
+@overload
+def define(
+    function: None = None, *, gated: str | None = None
+) -> Callable[[Callable[..., Value | Store | Output]], Graph]: ...
+
+
+def define(function: Callable[..., Any] | None = None, *, gated: str | None = None) -> Any:
     """Make an epilogue graph of a function; a decorator, with or without arguments.
 
     The function's first parameter is `acc`, the accumulator's element; of a gated epilogue the first two
@@ -162,7 +173,7 @@ def define(function: Callable | None = None, *, gated: str | None = None) -> Any
     return graph
 
 
-def _inputs(function: Callable, name: str, gated: str | None) -> dict[str, str]:
+def _inputs(function: Callable[..., Any], name: str, gated: str | None) -> dict[str, str]:
     """Name -> kind of the inputs, from the signature."""
     first = ACCUMULATORS if gated else ("acc",)
     parameters = list(inspect.signature(function).parameters.values())
@@ -187,7 +198,7 @@ def _inputs(function: Callable, name: str, gated: str | None) -> dict[str, str]:
     return inputs
 
 
-def _kind(function: Callable, field: str, annotation: Any) -> str:
+def _kind(function: Callable[..., Any], field: str, annotation: Any) -> str:
     """The kind of input an annotation names; one left as text is read where the function was written."""
     if isinstance(annotation, str):
         variables = inspect.getclosurevars(function)

@@ -17,6 +17,7 @@ from cutegemm.epilogue.graph import (
     Result,
     result_type,
 )
+from cutegemm.epilogue.hints import UnknownOperation, foreign, instead
 from cutegemm.errors import SpecError, field_error
 
 
@@ -111,8 +112,7 @@ class Value:
     """
 
     __slots__ = ("trace", "index")
-    __hash__ = None
-    __array_ufunc__ = None  # NumPy numbers leave the operators to this class
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, trace: Trace, index: int) -> None:
         self.trace, self.index = trace, index
@@ -129,15 +129,89 @@ class Value:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(function, "__name__", str(function))
-        rule = "torch's functions do not work while an epilogue is traced; those of cutegemm.epilogue do"
-        raise field_error(SpecError, "epilogue", f"torch.{name}", rule)
+        raise foreign(f"torch.{getattr(function, '__name__', function)}", "torch")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        # an operator with a NumPy number on its left comes here as the ufunc of its name
+        if method == "__call__" and not options and ufunc.__name__ in _UFUNCS:
+            left, right = (
+                x.item() if not isinstance(x, Value) and getattr(x, "shape", None) == () else x
+                for x in inputs
+            )
+            op = _UFUNCS[ufunc.__name__]
+            if isinstance(left, Value) or op not in _REFLECTED:
+                return apply(op, left, right)
+            return apply(_REFLECTED[op], right, left)
+        raise foreign(f"np.{ufunc.__name__}", "NumPy")
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        raise foreign(f"np.{function.__name__}", "NumPy")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        error = field_error(SpecError, "epilogue", f".{name}", "a value has no methods", instead(name))
+        raise UnknownOperation(str(error))
 
     def __repr__(self) -> str:
         node = self.node
         if node.op in LEAVES:
             return f"<{node.op}>" if node.value is None else f"<{node.op} {node.value}>"
         return f"<{self.type} {node.op}>"
+
+    def __add__(self, other: Value | float) -> Value:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Value | float) -> Value:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: Value | float) -> Value:
+        return apply("sub", other, self)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return apply("mul", self, other)
+
+    def __rmul__(self, other: Value | float) -> Value:
+        return apply("mul", other, self)
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return apply("div", self, other)
+
+    def __rtruediv__(self, other: Value | float) -> Value:
+        return apply("div", other, self)
+
+    def __and__(self, other: Value) -> Value:
+        return apply("and", self, other)
+
+    def __rand__(self, other: Value) -> Value:
+        return apply("and", other, self)
+
+    def __or__(self, other: Value) -> Value:
+        return apply("or", self, other)
+
+    def __ror__(self, other: Value) -> Value:
+        return apply("or", other, self)
+
+    def __lt__(self, other: Value | float) -> Value:
+        return apply("lt", self, other)
+
+    def __le__(self, other: Value | float) -> Value:
+        return apply("le", self, other)
+
+    def __gt__(self, other: Value | float) -> Value:
+        return apply("gt", self, other)
+
+    def __ge__(self, other: Value | float) -> Value:
+        return apply("ge", self, other)
+
+    def __eq__(self, other: Value | float) -> Value:  # type: ignore[override]
+        return apply("eq", self, other)
+
+    def __ne__(self, other: Value | float) -> Value:  # type: ignore[override]
+        return apply("ne", self, other)
 
     def __neg__(self) -> Value:
         return apply("neg", self)
@@ -152,13 +226,6 @@ class Value:
         return apply("not", self)
 
 
-def _operator(op: str, reflected: bool) -> Callable[[Value, Any], Value]:
-    def method(self: Value, other: Any) -> Value:
-        return apply(op, other, self) if reflected else apply(op, self, other)
-
-    return method
-
-
 def _refusal(what: str, instead: str) -> Callable[..., Any]:
     def method(self: Value, *_: Any) -> Any:
         raise field_error(SpecError, "epilogue", self, f"{what}; {instead}")
@@ -166,7 +233,12 @@ def _refusal(what: str, instead: str) -> Callable[..., Any]:
     return method
 
 
-_OPERATORS = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "and": "and", "or": "or"}
+_UFUNCS = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "less": "lt", "less_equal": "le",
+    "greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne",
+}  # fmt: skip
+# a comparison with a number on its left, as Python turns it round
+_REFLECTED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _NO_NUMBER = (
     "a value is known only when the kernel runs, so it is no Python number",
     "keep to operations of epi",
@@ -185,10 +257,5 @@ _REFUSED = {
     **dict.fromkeys(("floordiv", "rfloordiv"), ("unknown operation //", "use epi.floor(x / y)")),
     **dict.fromkeys(("matmul", "rmatmul"), ("unknown operation @", "an epilogue works element by element")),
 }
-for _name, _op in _OPERATORS.items():
-    setattr(Value, f"__{_name}__", _operator(_op, reflected=False))
-    setattr(Value, f"__r{_name}__", _operator(_op, reflected=True))
-for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(Value, f"__{_name}__", _operator(_name, reflected=False))
 for _name, _why in _REFUSED.items():
     setattr(Value, f"__{_name}__", _refusal(*_why))

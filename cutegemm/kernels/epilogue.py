@@ -15,15 +15,17 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm import hardware as hw
+from cutegemm.arch import sm90 as hw
 from cutegemm.config import PARTIAL_ROWS, KernelConfig
 from cutegemm.epilogue.graph import Node
 from cutegemm.kernels import reduce
-from cutegemm.kernels.fusion import Fusion, Inputs
+from cutegemm.kernels.fusion import Fusion, Inputs, bind
 from cutegemm.kernels.piece_loads import PieceLoads
-from cutegemm.kernels.pieces import Piece, Role, key_of
+from cutegemm.kernels.pieces import Piece, Role, key_of, step_to
 from cutegemm.kernels.reduce import Partials
+from cutegemm.kernels.scheduler import Extent
 from cutegemm.kernels.store import Output, finish_stores, store_piece
+from cutegemm.kernels.tensors import Atoms, Tensors
 from cutegemm.kernels.vectors import Vectors
 
 
@@ -37,7 +39,34 @@ class Epilogue:
     vectors: Vectors
     outputs: tuple[Output, ...]
     partials: tuple[Partials, ...]
-    tiles_n: Any  # CTA tiles along N, those that fill up clusters included
+    extent: Extent
+
+    @staticmethod
+    def create(
+        config: KernelConfig, tensors: Tensors, atoms: Atoms, numbers: Any, extent: Extent, smem: Any
+    ) -> Epilogue:
+        """Allocate shared memory in the plan's order (`budget.epilogue_regions`) and partition everything."""
+        shape = (extent.m, extent.n)
+        outputs = tuple(
+            Output.create(config, matrix, atom, tensor, shape, smem)
+            for matrix, atom, tensor in zip(config.outputs, atoms.outputs, tensors.outputs, strict=True)
+        )
+        named = dict(
+            zip(config.epilogue.tensors, zip(atoms.inputs, tensors.inputs, strict=True), strict=True)
+        )
+        fetched = {name: (atom, tensor) for name, (atom, tensor) in named.items() if atom is not None}
+        loads = PieceLoads.create(config, fetched, smem)
+        inputs = bind(config, tensors.inputs, numbers, tensors.scalars, shape)
+        vectors = Vectors.create(config, inputs, smem)
+        results = config.epilogue.reductions
+        found = reduce.partials(results, tensors.partials, extent.parts, (*shape, extent.l))
+        return Epilogue(config, inputs, loads, vectors, outputs, found, extent)
+
+    @property
+    def atoms(self) -> list[Any]:
+        """Its TMA atoms: of the inputs, then of the outputs."""
+        loads = [] if self.loads is None else list(self.loads.loads.values())
+        return [x.atom for x in (*loads, *self.outputs)]
 
     def start(self) -> tuple[Any, Any]:
         """The state carried from tile to tile: (staging buffer whose turn is next, parity of the input pieces)."""
@@ -68,7 +97,7 @@ class Epilogue:
             piece = self._piece(role, tile, number)
             read = {} if self.loads is None else self.loads.read(piece, phase)
             values = self._evaluate(acc, piece, read, ahead[1])
-            buffer = (turn + number) % config.epi_stages
+            buffer = (turn + number) % config.epilogue_stages
             stored = [v for v, x in zip(values, config.epilogue.outputs) if x.kind == "store"]
             synchronised = store_piece(self.outputs, piece, stored, buffer)
             if self.loads is not None:
@@ -81,7 +110,7 @@ class Epilogue:
         sums.finish()
         if self.vectors.sRow is not None and not any(x.staged for x in self.outputs) and self.loads is None:
             role.barrier()  # every thread has read the rows, which the next tile overwrites
-        turn = (turn + config.pieces) % config.epi_stages
+        turn = (turn + config.pieces) % config.epilogue_stages
         return turn, phase if self.loads is None else self.loads.turn(phase)
 
     def end(self, role: Role) -> None:
@@ -106,7 +135,7 @@ class Epilogue:
                 return columns[col_names.index(node.value)][piece.index[0]][row]
             if node.value in read:
                 return read[node.value][at["value"]]
-            return self.inputs.element(node.value, piece.coord(row, column))
+            return self.inputs.matrix_element(node.value, piece.coord(0, (0, 0)), step_to(row, column))
 
         fusion = Fusion(config, leaf, piece.coord, self.inputs.numbers)
         values = []
@@ -175,11 +204,13 @@ class _Sums:
                 state = reduce.across_lanes(kind, state, (1, 2))
                 row = Piece.of(self.config, self.role, tile, (a_pass, 0)).row(key)
                 inside = cutlass.Boolean(row < shape[0]) & cutlass.Boolean(
-                    tile[1] * self.config.columns < shape[1]
+                    tile[1] * self.config.stored_columns < shape[1]
                 )
                 partials.put(state, tile[1], tile[2], row, cutlass.Boolean(lane % 4 == 0) & inside)
             if axis is None:
                 state = reduce.across_lanes(kind, self.whole[i], (1, 2, 4, 8, 16))
                 warp = self.role.band * (hw.WARPGROUP // hw.WARP) + thread // hw.WARP
-                part = (tile[0] * self.epilogue.tiles_n + tile[1]) * self.config.partials_per_tile + warp
+                part = (
+                    tile[0] * self.epilogue.extent.tiles_n + tile[1]
+                ) * self.config.partials_per_tile + warp
                 partials.put(state, part, tile[2], 0, cutlass.Boolean(lane == 0))

@@ -2,7 +2,7 @@
 """The graph's operations on one fp32 element, inside a kernel.
 
 Approximate instructions are those of PTX ISA 9.7.3: ex2, lg2, rsqrt, rcp and sqrt err by about 2**-22,
-tanh by 2**-11. Where a finer result is stored, tanh and sigmoid come from ex2 and rcp instead.
+tanh by 2**-11. Where a finer result is stored, tanh, sigmoid and erf come from ex2 and rcp instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from cutegemm.kernels.operands import NUMERIC
 _PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)  # Salmon et al., SC'11, table 2
 _PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)
 _PHILOX_ROUNDS = 10
-_LARGEST = {DType.FP8_E4M3: 448.0, DType.FP8_E5M2: 57344.0}
+# erf(x) = tanh(x (a + b x^2 + c x^4)) for x^2 <= ERF_RANGE to 2**-14 of its value: our own minimax fit, see
+# tests/kernels/test_functions.py. Beyond it the polynomial in x^2 is held, and erf is 1 to fp32.
+ERF_TANH = (1.1283139, 0.10364077, -0.0016151425)
+ERF_RANGE = 20.0
+# 1 - erf(x) = (a1 t + ... + a5 t^5) exp(-x^2) with t = 1 / (1 + p x) for x >= 0, to 1.5e-7: Abramowitz and Stegun,
+# Handbook of Mathematical Functions, 7.1.26
+_ERF_P = 0.3275911
+_ERF_EXP = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
 def _maximum(x: Any, y: Any) -> Any:
@@ -57,6 +64,24 @@ def _sigmoid_fast(x: Any) -> Any:
     return 0.5 * _tanh_fast(0.5 * x) + 0.5
 
 
+def erf_fast(x: Any, scale: float) -> Any:
+    """erf(scale * x) through one tanh; the factor goes into the coefficients."""
+    a, b, c = (k * scale ** (2 * i + 1) for i, k in enumerate(ERF_TANH))
+    # min gives the bound for NaN, but x stays a factor
+    square = cute.arch.fmin(x * x, cutlass.Float32(ERF_RANGE / scale**2))
+    return _tanh_fast(x * (a + square * (b + square * c)))
+
+
+def _erf_fine(x: Any) -> Any:
+    """Absolute error about 2**-22."""
+    size = cute.math.absf(x)
+    t = _reciprocal(1.0 + _ERF_P * size)
+    rest = cutlass.Float32(_ERF_EXP[-1])
+    for coefficient in reversed(_ERF_EXP[:-1]):
+        rest = coefficient + t * rest
+    return cute.math.copysign(1.0 - t * rest * _exp(-(x * x)), x)
+
+
 def convert(x: Any, dtype: DType) -> Any:
     """An fp32 element in another type; fp8 saturates."""
     return x.to(NUMERIC[dtype])
@@ -84,7 +109,6 @@ _COMMON: dict[str, Callable] = {
     "log": lambda x: cute.math.log(x, fastmath=True),
     "sqrt": lambda x: cute.math.sqrt(x, fastmath=True),
     "rsqrt": lambda x: cute.math.rsqrt(x, fastmath=True),
-    "erf": cute.math.erf,
     "floor": cute.math.floor,
     "round": cute.math.roundeven,
     "cast": _cast,
@@ -99,8 +123,8 @@ _COMMON: dict[str, Callable] = {
     "or": lambda x, y: cutlass.Boolean(x) | cutlass.Boolean(y),
     "not": lambda x: where(x, cutlass.Boolean(False), cutlass.Boolean(True)),
 }  # fmt: skip
-FINE = _COMMON | {"tanh": _tanh_fine, "sigmoid": _sigmoid_fine}
-FAST = _COMMON | {"tanh": _tanh_fast, "sigmoid": _sigmoid_fast}
+FINE = _COMMON | {"tanh": _tanh_fine, "sigmoid": _sigmoid_fine, "erf": _erf_fine}
+FAST = _COMMON | {"tanh": _tanh_fast, "sigmoid": _sigmoid_fast, "erf": lambda x: erf_fast(x, 1.0)}
 
 
 def uniform(seed: Any, offset: Any, coord: tuple[Any, Any, Any]) -> Any:

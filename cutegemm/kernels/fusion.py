@@ -11,9 +11,10 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.config import GemmConfig
-from cutegemm.epilogue.graph import LEAVES, Node
+from cutegemm.epilogue.graph import COMPARISONS, LEAVES, LOGIC, Node
 from cutegemm.kernels import functions
 
+TRUTHS = (*COMPARISONS, *LOGIC)
 _DEPENDS = {"row": {"column"}, "col": {"row"}, "scalar": set(), "integer": set(), "const": set()}
 
 
@@ -26,15 +27,46 @@ class Inputs:
     shape: Any  # (m, n) of the output, run time
 
     def element(self, name: str, coord: tuple[Any, Any, Any]) -> Any:
-        """One element as fp32, outside the output the nearest one inside.
+        """One element of a row or column input as fp32, outside the output the nearest one inside.
 
         What is computed from the latter is never stored, and a load without a branch is cheaper than a guarded one.
         """
+        tensor = self.tensors[name]
         row = cutlass.min(coord[0], self.shape[0] - 1)
         col = cutlass.min(coord[1], self.shape[1] - 1)
+        return tensor[row, col, _batch(tensor, coord[2])].to(cutlass.Float32)
+
+    def matrix_element(self, name: str, first: tuple[Any, Any, Any], step: tuple[int, int]) -> Any:
+        """One element of a matrix input as fp32, outside the output 0.
+
+        A run may store an output over a matrix that it reads, so an element is read by the thread that stores
+        it and by no other. The load is predicated: no branch, and no address to clamp.
+
+        Args:
+            first: (m, n, l) of some element of the thread, the same for many.
+            step: (m, n) from there to the wanted one, known at compile time.
+        """
         tensor = self.tensors[name]
-        batch = cutlass.min(coord[2], cute.size(tensor, mode=[2]) - 1)
-        return tensor[row, col, batch].to(cutlass.Float32)
+        inside = [cutlass.Boolean(step[i] < self.shape[i] - first[i]) for i in (0, 1)]
+        start = tensor.iterator + cute.crd2idx((*first[:2], _batch(tensor, first[2])), tensor.layout)
+        return _load_if(start + cute.crd2idx((*step, 0), tensor.layout), inside[0] & inside[1])
+
+
+def _batch(tensor: Any, batch: Any) -> Any:
+    """The batch of a tensor that serves a batch of the output: its only one serves all."""
+    return cutlass.min(batch, cute.size(tensor, mode=[2]) - 1)
+
+
+def _load_if(source: Any, wanted: Any) -> Any:
+    """The element at a pointer as fp32, or 0 and no access."""
+    bits = source.dtype.width
+    # the narrowest registers are of 16 bits
+    word = cutlass.Uint32 if bits == 32 else cutlass.Uint16
+    ptx = f"mov.b{word.width} {{$w0}}, 0;\n\t@{{$r1}} ld.global.b{bits} {{$w0}}, [{{$r0}}];"
+    rW = cute.make_rmem_tensor(1, word)
+    rW[0] = cute.arch.inline_ptx(ptx, write_only_types=[word], read_only_args=[source, wanted])
+    rX = cute.make_tensor(cute.recast_ptr(rW.iterator, dtype=source.dtype), cute.make_layout(1))
+    return rX[0].to(cutlass.Float32)
 
 
 def bind(config: GemmConfig, tensors: tuple, numbers: tuple, scalars: tuple, shape: Any) -> Inputs:
@@ -88,8 +120,22 @@ class Fusion:
             return self.leaf(node, row, column)
         args = [values[a] for a in node.args]
         if node.op == "random":
-            return functions.uniform(*args, self.coord(row, column))
-        return table[node.op](*args, *(() if node.value is None else (node.value,)))
+            m, n, batch = self.coord(row, column)
+            return functions.uniform(*args, (n, m, batch) if self.config.epilogue.swapped else (m, n, batch))
+        if node.op == "erf" and self.config.approximate:
+            return functions.erf_fast(*self._scaled(node.args[0], values))
+        value = table[node.op](*args, *(() if node.value is None else (node.value,)))
+        # of constants the DSL's functions give bare values, which lack a numeric type's methods
+        return cutlass.Boolean(value) if node.op in TRUTHS else cutlass.Float32(value)
+
+    def _scaled(self, index: int, values: list[Any]) -> tuple[Any, float]:
+        """A value as (another one, the constant that multiplies it)."""
+        nodes = self.config.epilogue.nodes
+        if nodes[index].op == "mul":
+            for factor, other in (nodes[index].args, reversed(nodes[index].args)):
+                if nodes[factor].op == "const" and 1e-3 < abs(nodes[factor].value) < 1e3:
+                    return values[other], nodes[factor].value
+        return values[index], 1.0
 
 
 def _depends(node: Node, earlier: list[set]) -> set:

@@ -15,7 +15,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm import hardware as hw
+from cutegemm.arch import sm90 as hw
 from cutegemm.kernels.operands import batch_at
 
 IN_FLIGHT = 16  # loads per thread before the first use

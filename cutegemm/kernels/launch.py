@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """A launch's host arguments, taken apart: global tensors of operands, inputs and outputs, and the numbers.
 
-Every GEMM driver takes the same six (`cutegemm.arguments` packs them):
-    addresses   of a, b, every tensor input, every stored output, every reduction's partial results, every
-                device scalar, in the graph's order; Int64
-    shape       (m, n of the output, k, l, batch extent of a, of b, of every tensor input); Int32
-    strides     (row, column, batch) of a as m x k, of b as n x k, of every tensor input and stored output
-                as m x n, flat; Int64 elements. A gated b is one of its halves, with the step to the other last.
-    numbers     the graph's numbers passed by value, in its order: Float32 scalars, Int32 integers
-    walk        (group, clusters, partial results per result over rows, columns, all); Int32
-    stream
+Every GEMM driver takes the groups of `cutegemm.launch_layout`; `named` gives a group's numbers by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.config import GemmConfig, MatrixConfig
+from cutegemm.config import Config, GemmConfig, MatrixConfig, OperandConfig
 from cutegemm.kernels import operands as ops
+from cutegemm.launch_layout import layout_of
+
+
+def named(config: Config, group: str, flat: Any) -> dict[str, Any]:
+    """The numbers of a group of a launch's arguments by name, e.g. `named(config, "walk", walk)["clusters"]`."""
+    return layout_of(config)[group].unpack(flat)
 
 
 @dataclass(frozen=True)
@@ -37,17 +36,21 @@ class Addresses:
 
     @staticmethod
     def of(config: GemmConfig, addresses: Any) -> Addresses:
-        """Split the flat tuple."""
-        found, rest = [], list(addresses)[2:]
-        for count in (
-            len(config.inputs),
-            len(config.outputs),
-            len(config.epilogue.reductions),
-            len(config.device_scalars),
-        ):
-            found.append(tuple(rest[:count]))
-            rest = rest[count:]
-        return Addresses(addresses[0], addresses[1], *found)
+        """From the group "addresses"."""
+        by_name = named(config, "addresses", addresses)
+        graph = config.epilogue
+
+        def of(names: Iterable[str]) -> tuple:
+            return tuple(by_name[name] for name in names)
+
+        return Addresses(
+            a=by_name["a"],
+            b=by_name["b"],
+            inputs=of(graph.tensors),
+            outputs=of(x.name for x in graph.stores),
+            partials=of(x.name for x in graph.reductions),
+            scalars=of(config.device_scalars),
+        )
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,22 @@ class Strides:
 
     a: Any
     b: Any
-    gate: Any  # from one half of a gated b to the other, or None
+    gate: Any  # from one half of a gated pair to the other, or None
     inputs: tuple
     outputs: tuple
 
     @staticmethod
     def of(config: GemmConfig, strides: Any) -> Strides:
-        """Split the flat tuple."""
-        flat = list(strides)
-        triples = [tuple(flat[i : i + 3]) for i in range(0, len(flat) - len(flat) % 3, 3)]
-        gate = flat[-1] if config.epilogue.gated else None
-        inputs = 2 + len(config.inputs)
-        return Strides(triples[0], triples[1], gate, tuple(triples[2:inputs]), tuple(triples[inputs:]))
+        """From the group "strides"."""
+        by_name = named(config, "strides", strides)
+        graph = config.epilogue
+        return Strides(
+            a=by_name["a"],
+            b=by_name["b"],
+            gate=next((by_name[f"{x.role}.gate"] for x in config.operands if x.halves == 2), None),
+            inputs=tuple(by_name[name] for name in graph.tensors),
+            outputs=tuple(by_name[x.name] for x in graph.stores),
+        )
 
 
 def vector_tensor(
@@ -84,22 +91,22 @@ def vector_tensor(
 
 def input_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, shape: Any) -> tuple:
     """The graph's tensor inputs as (m, n, l), in its order."""
-    found = []
-    for i, (kind, matrix) in enumerate(zip(config.epilogue.tensors.values(), config.inputs)):
-        batch = shape[6 + i]
+    found, extents = [], named(config, "shape", shape)
+    m, n = extents["m"], extents["n"]
+    for i, (name, kind) in enumerate(config.epilogue.tensors.items()):
+        matrix, address, steps = config.inputs[i], addresses.inputs[i], strides.inputs[i]
+        batch = extents[f"{name}.l"]
         if kind == "matrix":
-            extent = (shape[0], shape[1], batch)
-            found.append(ops.global_tensor(matrix, addresses.inputs[i], extent, strides.inputs[i], "mn"))
+            found.append(ops.global_tensor(matrix, address, (m, n, batch), steps, "mn"))
         else:
-            found.append(
-                vector_tensor(matrix, addresses.inputs[i], shape[:2], strides.inputs[i], batch, kind)
-            )
+            found.append(vector_tensor(matrix, address, (m, n), steps, batch, kind))
     return tuple(found)
 
 
 def output_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, shape: Any) -> tuple:
     """The stored outputs as (m, n, l), in the graph's order."""
-    extent = (shape[0], shape[1], shape[3])
+    extents = named(config, "shape", shape)
+    extent = (extents["m"], extents["n"], extents["l"])
     return tuple(
         ops.global_tensor(x, addresses.outputs[i], extent, strides.outputs[i], "mn")
         for i, x in enumerate(config.outputs)
@@ -107,18 +114,29 @@ def output_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, s
 
 
 def operand_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, shape: Any) -> tuple:
-    """A as (m, k, l) and B as (n, k, l), or (n, k, (2, l)) where it is gated."""
-    mA = ops.global_tensor(config.a, addresses.a, (shape[0], shape[2], shape[4]), strides.a, "mk")
-    extent, stride = b_layout(config, strides, shape)
-    return mA, ops.global_tensor(config.b, addresses.b, extent, stride, "nk")
+    """A as (m, k, l) and B as (n, k, l), with (2, l) for l where it holds a gated pair."""
+    places = (addresses.a, addresses.b)
+    return tuple(
+        ops.global_tensor(operand, place, *operand_layout(config, operand, strides, shape), axes)
+        for operand, place, axes in zip(config.operands, places, ("mk", "nk"), strict=True)
+    )
+
+
+def operand_layout(
+    config: GemmConfig, operand: OperandConfig, strides: Strides, shape: Any
+) -> tuple[tuple, tuple]:
+    """Extents and strides of A as (m, k, l) or B as (n, k, l), with (2, l) for l where it holds a gated pair."""
+    extents = named(config, "shape", shape)
+    rows = extents["m"] if operand.role == "a" else extents["n"]
+    extent, stride = (rows, extents["k"], extents[f"{operand.role}.l"]), getattr(strides, operand.role)
+    if operand.halves == 1:
+        return extent, stride
+    return (*extent[:2], (2, extent[2])), (*stride[:2], (strides.gate, stride[2]))
 
 
 def b_layout(config: GemmConfig, strides: Strides, shape: Any) -> tuple[tuple, tuple]:
-    """Extents and strides of B as (n, k, l), or (n, k, (2, l)) where it is gated."""
-    extent, stride = (shape[1], shape[2], shape[5]), strides.b
-    if config.epilogue.gated is None:
-        return extent, stride
-    return (*extent[:2], (2, extent[2])), (*stride[:2], (strides.gate, stride[2]))
+    """`operand_layout` of B."""
+    return operand_layout(config, config.b, strides, shape)
 
 
 def scalar_tensors(addresses: Addresses) -> tuple:

@@ -19,14 +19,16 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import warpgroup
 
-from cutegemm import hardware as hw
+from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
-from cutegemm.kernels import scheduler
-from cutegemm.kernels.frame import Frame, launch_operands
+from cutegemm.kernels.dependence import Dependence
+from cutegemm.kernels.frame import Frame
+from cutegemm.kernels.launch import named
 from cutegemm.kernels.mainloop import multiply_stage
 from cutegemm.kernels.operands import tiled_mma
 from cutegemm.kernels.pieces import Role
 from cutegemm.kernels.ring import advance
+from cutegemm.kernels.tensors import launch_tensors
 
 
 class MultistageGemm:
@@ -38,53 +40,61 @@ class MultistageGemm:
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
         """Launch; the arguments are those of `kernels.launch`."""
-        tensors, atoms = launch_operands(self.config, addresses, shape, strides)
+        tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
         self.kernel(tensors, atoms, shape, numbers, walk).launch(
-            grid=(walk[1], 1, 1), block=(self.config.threads, 1, 1), min_blocks_per_mp=1, stream=stream
+            grid=(named(self.config, "walk", walk)["clusters"], 1, 1),
+            block=(self.config.threads, 1, 1),
+            min_blocks_per_mp=self.config.ctas_per_sm,
+            preferred_smem_carveout=100 if self.config.ctas_per_sm > 1 else None,
+            use_pdl=self.config.trigger != "never",
+            stream=stream,
         )
 
     @cute.kernel
     def kernel(self, tensors, atoms, shape, numbers, walk):
-        """The CTA: set-up and the tile loop."""
+        """The CTA: set-up and the loop over its works."""
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
-        index, _, _ = cute.arch.block_idx()
+        dependence = Dependence(config)
+        dependence.before_scalars()
         frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
         frame.initialise(1, config.consumers * 4)
-        tiles = frame.tiles
-        k_tiles = (shape[2] + (config.tile[2] - 1)) // config.tile[2]
+        dependence.start()
+        dependence.wait()
+        walk, epilogue = frame.walk, frame.epilogue
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
-        mma = tiled_mma(config, config.consumers)
-        tCrA, tCrB, acc = frame.fragments(mma, group)
+        mma = tiled_mma(config, config.consumers, config.tile[1])
+        fragments, acc = frame.fragments(mma, group)
         role = Role(group, group, thread % hw.WARPGROUP)
-        position, state = (cutlass.Int32(0), cutlass.Int32(0)), frame.epilogue.start()
-        while index < tiles[0] * tiles[1] * tiles[2]:
-            tile = scheduler.tile_of(index, tiles[0], tiles[1], walk[0], config.raster)
-            ahead = frame.epilogue.ahead(role, tile)
-            position = self._multiply(frame, mma, acc, (tCrA, tCrB), position, (tile, k_tiles, thread))
-            state = frame.epilogue.finish(acc, role, tile, ahead, state)
-            index += walk[1]
-        frame.epilogue.end(role)
+        position, inputs = (cutlass.Int32(0), cutlass.Int32(0)), epilogue.start()
+        state = walk.start()
+        while walk.more(state):
+            work = walk.work(state)
+            ahead = epilogue.ahead(role, work.tile)
+            position = self._multiply(frame, mma, acc, fragments, position, work, thread)
+            if not walk.more(walk.next(state)):
+                dependence.loads_done()
+            inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
+            state = walk.next(state)
+        epilogue.end(role)
 
     @cute.jit
-    def _multiply(self, frame: cutlass.Constexpr, mma: cute.TiledMma, acc: cute.Tensor, fragments: Any, position: Any,
-                  work: Any):  # fmt: skip
-        """acc = A @ B for one tile; returns the ring position after it."""
-        tCrA, tCrB = fragments
-        (tile_m, tile_n, batch), k_tiles, thread = work
+    def _multiply(self, frame: cutlass.Constexpr, mma: cute.TiledMma, acc: cute.Tensor,
+                  fragments: cutlass.Constexpr, position: Any, work: cutlass.Constexpr, thread: Any):  # fmt: skip
+        """acc = A @ B for one work; returns the ring position after it."""
         stage, phase = position
-        stages, ring = self.config.stages, frame.ring
+        stages, ring, k_tiles = self.config.stages, frame.ring, work.k_tiles
         for ahead in cutlass.range_constexpr(stages - 1):
             if ahead < k_tiles:
-                frame.load(tile_m, tile_n, ahead, batch, (stage + ahead) % stages, thread)
+                frame.load(work, work.first + ahead, (stage + ahead) % stages, thread)
         acc.fill(0.0)
         mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.fence()
         for k in cutlass.range(k_tiles, unroll=1):
             if cutlass.const_expr(stages == 1):
-                frame.load(tile_m, tile_n, k, batch, stage, thread)
+                frame.load(work, work.first + k, stage, thread)
             ring.wait_full(stage, phase)
-            multiply_stage(mma, acc, tCrA, tCrB, stage)
+            multiply_stage(mma, acc, fragments, stage)
             if cutlass.const_expr(stages == 1):
                 warpgroup.wait_group(0)
                 cute.arch.sync_threads()  # every warpgroup has read the stage
@@ -92,10 +102,9 @@ class MultistageGemm:
                 warpgroup.wait_group(1)
                 cute.arch.sync_threads()  # every warpgroup has read the previous stage
                 if k + (stages - 1) < k_tiles:
-                    frame.load(
-                        tile_m, tile_n, k + (stages - 1), batch, (stage + (stages - 1)) % stages, thread
-                    )
+                    refilled = (stage + (stages - 1)) % stages
+                    frame.load(work, work.first + k + (stages - 1), refilled, thread)
             stage, phase = advance(stage, phase, stages)
         warpgroup.wait_group(0)
-        cute.arch.sync_threads()  # every stage may be refilled for the next tile
+        cute.arch.sync_threads()  # every stage may be refilled for the next work
         return stage, phase

@@ -9,9 +9,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cutegemm import hardware as hw
-from cutegemm.budget import piece_swizzle
-from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import KernelConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.dtypes import DType
 
 NUMERIC = {
@@ -58,13 +57,39 @@ def assumed(stride: Any, step: int) -> Any:
     return cute.assume(stride, divby=step)
 
 
-def operand_layout(
-    matrix: MatrixConfig, rows: int, depth: int, stages: int, swizzle: str
-) -> cute.ComposedLayout:
-    """The shared-memory ring of A or B: (rows, BLK_K, STAGE) in a layout WGMMA and TMA both read."""
-    k_major = matrix.major not in ("m", "n")
-    atom = warpgroup.make_smem_layout_atom(_LAYOUT_ATOM[k_major, swizzle], NUMERIC[matrix.dtype])
-    return cute.tile_to_shape(atom, (rows, depth, stages), order=(0, 1, 2) if k_major else (1, 0, 2))
+def operand_rows(config: KernelConfig, operand: OperandConfig) -> int:
+    """Rows of the operand's tile in a stage: BLK_M or BLK_N."""
+    return config.tile[0] if operand.role == "a" else config.tile[1]
+
+
+def operand_box(config: KernelConfig, operand: OperandConfig) -> tuple[int, int]:
+    """(ROWS, BLK_K) of what one loader brings: the operand's tile, or that of one half of a gated pair."""
+    return operand_rows(config, operand) // operand.halves, config.tile[2]
+
+
+def operand_layout(config: KernelConfig, operand: OperandConfig) -> cute.ComposedLayout:
+    """The shared-memory ring of an operand: (ROWS, BLK_K, STAGE) in a layout WGMMA and TMA both read."""
+    shape = (operand_rows(config, operand), config.tile[2], config.stages)
+    return cute.tile_to_shape(
+        _operand_atom(operand), shape, order=(0, 1, 2) if operand.k_major else (1, 0, 2)
+    )
+
+
+def _operand_atom(operand: OperandConfig) -> cute.ComposedLayout:
+    kind = _LAYOUT_ATOM[operand.k_major, operand.swizzle]
+    return warpgroup.make_smem_layout_atom(kind, NUMERIC[operand.dtype])
+
+
+def box_layout(config: KernelConfig, operand: OperandConfig) -> cute.ComposedLayout:
+    """The layout of what one TMA loader brings: (ROWS, BLK_K) of one stage."""
+    rows, depth = operand_rows(config, operand), config.tile[2]
+    # not a slice of the ring: slicing a layout of an odd number of atoms aborts the compiler
+    order = (0, 1) if operand.k_major else (1, 0)
+    layout = cute.tile_to_shape(_operand_atom(operand), (rows, depth), order=order)
+    if operand.halves == 1:
+        return layout
+    part = cute.composition(layout.outer, cute.make_layout((rows // 2, depth), stride=(1, rows)))
+    return cute.make_composed_layout(layout.inner, 0, part)
 
 
 def piece_layout(
@@ -72,22 +97,21 @@ def piece_layout(
 ) -> cute.ComposedLayout:
     """The epilogue's buffers of one matrix: (WGMMA_M, EPI_N, CONSUMERS * STAGE), one slice per warpgroup and stage."""
     row_major = matrix.major != "m"
-    swizzle = piece_swizzle(config, matrix)
+    swizzle = config.piece_swizzle(matrix)
     atom = warpgroup.make_smem_layout_atom(_LAYOUT_ATOM[row_major, swizzle], NUMERIC[matrix.dtype])
     shape = (hw.WGMMA_M, config.epi_n, config.consumers * stages)
     return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if row_major else (1, 0, 2))
 
 
-def tiled_mma(config: KernelConfig, warpgroups: int) -> cute.TiledMma:
-    """`warpgroups` stacked along M, each issuing m64 x BLK_N x k16."""
-    numeric = NUMERIC[config.a.dtype]
+def tiled_mma(config: KernelConfig, warpgroups: int, columns: int) -> cute.TiledMma:
+    """`warpgroups` stacked along M, each issuing m64 x `columns` x k of the operands' instruction."""
+    how = config.instruction
     op = warpgroup.MmaF16BF16Op(
-        numeric,
-        cutlass.Float32,
-        (hw.WGMMA_M, config.tile[1], hw.WGMMA_K_BYTES // config.a.dtype.bytes),
+        NUMERIC[config.a.dtype],
+        NUMERIC[how.accumulator],
+        (hw.WGMMA_M, columns, how.k),
         warpgroup.OperandSource.SMEM,
-        OperandMajorMode.K if config.a.major not in ("m", "n") else OperandMajorMode.MN,
-        OperandMajorMode.K if config.b.major not in ("m", "n") else OperandMajorMode.MN,
+        *(OperandMajorMode.K if x.k_major else OperandMajorMode.MN for x in config.operands),
     )
     return cute.make_tiled_mma(cute.make_mma_atom(op), (warpgroups, 1, 1))
 
@@ -104,13 +128,6 @@ def batch_at(tensor: cute.Tensor, batch: Any, gate: int | None) -> Any:
     if gate is None:
         return cutlass.min(batch, cute.size(tensor, mode=[2]) - 1)
     return (gate, cutlass.min(batch, cute.size(tensor, mode=[2, 1]) - 1))
-
-
-def half_of(layout: cute.ComposedLayout, rows: int, depth: int) -> cute.ComposedLayout:
-    """The layout of the first `rows` / 2 rows of a ring (rows, BLK_K, STAGE), without its stages."""
-    whole = cute.slice_(layout.outer, (None, None, 0))
-    part = cute.composition(whole, cute.make_layout((rows // 2, depth), stride=(1, rows)))
-    return cute.make_composed_layout(layout.inner, 0, part)
 
 
 def store_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int]):

@@ -18,7 +18,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
 
-from cutegemm import hardware as hw
+from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, MatrixConfig
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.pieces import Piece, Role, from_shared
@@ -45,23 +45,23 @@ class PieceLoads:
     full: Any  # CONSUMERS * INPUT_STAGE mbarriers
 
     @staticmethod
-    def create(config: KernelConfig, atoms: dict, tensors: dict, smem: Any) -> PieceLoads | None:
+    def create(config: KernelConfig, fetched: dict[str, tuple[Any, Any]], smem: Any) -> PieceLoads | None:
         """Allocate buffers, in the graph's order, and partition; None if TMA fetches no matrix.
 
         Args:
-            atoms, tensors: of the matrices that TMA fetches, from `operands.load_atom`; tensors (m, n, l).
+            fetched: (atom, coordinates) of the matrices that TMA fetches, from `operands.load_atom`; (m, n, l).
             smem: the kernel's allocator.
         """
         loads = {}
-        for name, atom in atoms.items():
+        for name, (atom, coords) in fetched.items():
             matrix = config.input_of[name]
             layout = ops.piece_layout(config, matrix, config.input_stages)
             sX = smem.allocate_tensor(ops.NUMERIC[matrix.dtype], layout.outer, hw.SMEM_ALIGN, layout.inner)
-            gX = cute.local_tile(tensors[name], (hw.WGMMA_M, config.epi_n), (None, None, None))
+            gX = cute.local_tile(coords, (hw.WGMMA_M, config.epi_n), (None, None, None))
             tXsX, tXgX = cpasync.tma_partition(
                 atom, 0, cute.make_layout(1), cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
             )
-            loads[name] = PieceLoad(matrix, atom, tXgX, tXsX, sX, cute.size(tensors[name], mode=[2]))
+            loads[name] = PieceLoad(matrix, atom, tXgX, tXsX, sX, cute.size(coords, mode=[2]))
         if not loads:
             return None
         full = smem.allocate_array(cutlass.Int64, config.consumers * config.input_stages)
@@ -108,7 +108,9 @@ class PieceLoads:
             part = copy.get_slice(piece.role.thread)
             tXsX = part.partition_S(load.sX)  # (COPY, 1, COPY_N, CONSUMERS * INPUT_STAGE)
             rX = cute.make_rmem_tensor(piece.size, ops.NUMERIC[load.matrix.dtype])
-            target = cute.make_tensor(rX.iterator, cute.make_layout(cute.shape(tXsX)[:3]))
+            # what a thread gets, which of an ldmatrix of two matrices is half of what it addresses
+            shape = cute.shape(part.partition_D(load.sX))[:3]
+            target = cute.make_tensor(rX.iterator, cute.make_layout(shape))
             cute.copy(copy, tXsX[None, None, None, buffer], target)
             values = rX.load().to(cutlass.Float32)
             found[name] = [values[v] for v in range(piece.size)]

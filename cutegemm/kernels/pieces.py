@@ -13,7 +13,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import warp
 
-from cutegemm import hardware as hw
+from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.dtypes import DType
 from cutegemm.kernels.operands import NUMERIC, tiled_mma
@@ -48,7 +48,7 @@ class Piece:
     @staticmethod
     def of(config: KernelConfig, role: Role, tile: Any, index: tuple[int, int]) -> Piece:
         """The piece of CTA tile (m, n, l)."""
-        block = tile[0] * (config.tile[0] // hw.WGMMA_M) + index[0] * config.team + role.band
+        block = tile[0] * (config.rows // hw.WGMMA_M) + index[0] * config.team + role.band
         return Piece(config, role, index, block, tile[1] * config.pieces_n + index[1], tile[2])
 
     @property
@@ -69,25 +69,36 @@ class Piece:
     def row(self, key: int) -> Any:
         """m of the thread's elements with a row key (0 or 1)."""
         thread = self.role.thread
-        return self.origin[0] + thread // hw.WARP * 16 + thread % hw.WARP // 4 + 8 * key
+        return self.origin[0] + thread // hw.WARP * 16 + thread % hw.WARP // 4 + step_to(key, (0, 0))[0]
 
     def column_in(self, key: tuple[int, int]) -> Any:
         """Column within the piece of the thread's elements with a column key (0 or 1, group of eight)."""
-        return self.role.thread % 4 * 2 + key[0] + 8 * key[1]
+        return self.role.thread % 4 * 2 + step_to(0, key)[1]
 
     def coord(self, row: int, column: tuple[int, int]) -> tuple[Any, Any, Any]:
         """(m, n, l) of an element."""
         return self.row(row), self.origin[1] + self.column_in(column), self.batch
 
     def accumulator(self, value: int, gate: int) -> int:
-        """Where the accumulator of a thread's value-th element lies among its accumulators; gate 1 is "up"."""
-        a_pass = self.config.tile[1] // 2  # accumulators of one pass: WGMMA_M x BLK_N over 128 threads
-        return self.index[0] * a_pass + gate * (self.config.columns // 2) + self.index[1] * self.size + value
+        """Where the accumulator of a thread's value-th element lies among its accumulators; gate 1 is "up".
+
+        A gated pair lies side by side in a pass, or along M in the second half of the passes.
+        """
+        config = self.config
+        # accumulators of one pass: WGMMA_M x BLK_N over 128 threads
+        a_pass = config.tile[1] // config.slices // 2
+        up = config.passes * a_pass if config.a.halves == 2 else config.columns // 2
+        return self.index[0] * a_pass + gate * up + self.index[1] * self.size + value
 
 
 def key_of(value: int) -> tuple[int, tuple[int, int]]:
     """(row key, column key) of a thread's value-th element."""
     return value // 2 % 2, (value % 2, value // 4)
+
+
+def step_to(row: int, column: tuple[int, int]) -> tuple[int, int]:
+    """(m, n) from a thread's first element of a piece, whose keys are (0, (0, 0)), to one with other keys."""
+    return 8 * row, column[0] + 8 * column[1]
 
 
 def to_shared(config: KernelConfig, dtype: DType, major: str) -> cute.TiledCopy:
@@ -101,10 +112,15 @@ def from_shared(config: KernelConfig, dtype: DType, major: str) -> cute.TiledCop
 
 
 def _piece_copy(matrix_op: type, config: KernelConfig, dtype: DType, major: str) -> cute.TiledCopy:
-    op = matrix_op(major == "m", 4) if dtype.bits == 16 else cute.nvgpu.CopyUniversalOp()
+    op = matrix_op(major == "m", _matrices(config)) if dtype.bits == 16 else cute.nvgpu.CopyUniversalOp()
     return cute.make_tiled_copy_S(cute.make_copy_atom(op, NUMERIC[dtype]), _accumulator_copy(config, major))
 
 
+def _matrices(config: KernelConfig) -> int:
+    """8 x 8 matrices of one stmatrix or ldmatrix: a warp's 16 rows by 16 columns, or by 8 where a piece has no more."""
+    return 4 if config.epi_n % 16 == 0 else 2
+
+
 def _accumulator_copy(config: KernelConfig, major: str) -> cute.TiledCopy:
-    matrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(major == "m", 4), NUMERIC[DType.BF16])
-    return cute.make_tiled_copy_C_atom(matrix, tiled_mma(config, 1))
+    matrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(major == "m", _matrices(config)), NUMERIC[DType.BF16])
+    return cute.make_tiled_copy_C_atom(matrix, tiled_mma(config, 1, config.epi_n))

@@ -57,12 +57,15 @@ class Relayout:
         rows, cols, batch = shape
         if cutlass.const_expr(self.unit == "none"):
             tiles = ((rows + (TILE - 1)) // TILE) * ((cols + (TILE - 1)) // TILE) * batch
-            self.transfer(addresses, shape, strides).launch(grid=(tiles, 1, 1), block=(THREADS, 1, 1), stream=stream)
+            self.transfer(addresses, shape, strides).launch(
+                grid=(tiles, 1, 1), block=(THREADS, 1, 1), stream=stream
+            )
         else:
             row, col = (0, 1) if cutlass.const_expr(self.unit == "col") else (1, 0)
             lines, length = shape[row], shape[col]
             chunks = (length + (self.per_chunk - 1)) // self.per_chunk
-            spread = cutlass.Int32(0)  # log2 of the threads side by side along a line: no more than it has chunks
+            # log2 of the threads side by side along a line: no more than it has chunks
+            spread = cutlass.Int32(0)
             for bit in cutlass.range_constexpr(MAX_SPREAD):
                 spread += cutlass.Int32(chunks > (1 << bit))
             at_once = (THREADS * CHUNKS) >> spread  # lines of one CTA
@@ -90,17 +93,24 @@ class Relayout:
         threads_across = THREADS >> spread
         first_line = block // along * (threads_across * CHUNKS) + (thread >> spread)
         element = ((block % along << spread) + (thread & ((1 << spread) - 1))) * self.per_chunk
-        last = cutlass.Int64(lines - 1) * pitches[0] + cutlass.Int64(batches - 1) * pitches[1] + cutlass.Int64(length)
+        last = (
+            cutlass.Int64(lines - 1) * pitches[0]
+            + cutlass.Int64(batches - 1) * pitches[1]
+            + cutlass.Int64(length)
+        )
         span = (addresses[0], addresses[0] + last * self.bytes)
         source = addresses[0] + (cutlass.Int64(batch) * pitches[1] + cutlass.Int64(element)) * self.bytes
         target = addresses[1] + (cutlass.Int64(batch) * pitches[3] + cutlass.Int64(element)) * self.bytes
-        rW = cute.make_rmem_tensor((2 * WORD // REGISTER, CHUNKS), cutlass.Uint32)  # (8, CHUNKS), two words each
+        # (8, CHUNKS), two words each
+        rW = cute.make_rmem_tensor((2 * WORD // REGISTER, CHUNKS), cutlass.Uint32)
         for i in cutlass.range_constexpr(CHUNKS):
             line = first_line + i * threads_across
             low, high = _words(source + cutlass.Int64(line) * pitches[0] * self.bytes)
             if line < lines and element < length and low >= span[0] and high + WORD <= span[1]:
                 cute.autovec_copy(_global(cutlass.Uint32, low), cute.make_tensor(rW[None, i].iterator, 4))
-                cute.autovec_copy(_global(cutlass.Uint32, high), cute.make_tensor(rW[None, i].iterator + 4, 4))
+                cute.autovec_copy(
+                    _global(cutlass.Uint32, high), cute.make_tensor(rW[None, i].iterator + 4, 4)
+                )
         for i in cutlass.range_constexpr(CHUNKS):
             line = first_line + i * threads_across
             if line < lines and element < length:
@@ -121,7 +131,10 @@ class Relayout:
         offset = cutlass.Int32(address & (WORD - 1))
         for step in (2, 1):  # registers
             move = (offset & (step * REGISTER)) != 0
-            words = [cutlass.Uint32(cutlass.select_(move, words[x + step], words[x])) for x in range(len(words) - step)]
+            words = [
+                cutlass.Uint32(cutlass.select_(move, words[x + step], words[x]))
+                for x in range(len(words) - step)
+            ]
         for x in range(WORD // REGISTER):
             if self.bytes < REGISTER:  # then the rest of the offset is 0 or 2 bytes
                 rD[x] = cute.arch.shf(words[x], words[x + 1], (offset & (REGISTER - 1)) * 8, "r")
@@ -162,15 +175,20 @@ class Relayout:
         ptr = cute.make_ptr(self.numeric, addresses[0], cute.AddressSpace.gmem, assumed_align=self.bytes)
         mX = cute.make_tensor(ptr, cute.make_layout(shape, stride=strides[0:3]))  # (rows, cols, batch)
         smem = cutlass.memory.SmemAllocator()
-        pitch = TILE + REGISTER // self.bytes  # one bank more than a row, so that columns spread over the banks
-        sX = smem.allocate_tensor(self.numeric, cute.make_layout((TILE, TILE), stride=(pitch, 1)), WORD)  # (ROWS, COLS)
+        # one bank more than a row, so that columns spread over the banks
+        pitch = TILE + REGISTER // self.bytes
+        # (ROWS, COLS)
+        sX = smem.allocate_tensor(self.numeric, cute.make_layout((TILE, TILE), stride=(pitch, 1)), WORD)
         rX = cute.make_rmem_tensor(TILE * TILE // THREADS, self.numeric)
         rX.fill(0)
         by_rows = strides[0] < strides[1]  # neighbouring threads read neighbouring rows
         slow0, fast = thread // TILE, thread % TILE
         for i in cutlass.range_constexpr(TILE * TILE // THREADS):
             slow = slow0 + i * (THREADS // TILE)
-            row, col = row0 + cutlass.select_(by_rows, fast, slow), col0 + cutlass.select_(by_rows, slow, fast)
+            row, col = (
+                row0 + cutlass.select_(by_rows, fast, slow),
+                col0 + cutlass.select_(by_rows, slow, fast),
+            )
             if row < rows and col < cols:
                 rX[i] = mX[row, col, batch]
         for i in cutlass.range_constexpr(TILE * TILE // THREADS):

@@ -19,6 +19,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from cutegemm.kernels.cluster import Place
+
 
 def advance(stage: Any, phase: Any, stages: int) -> tuple[Any, Any]:
     """The position after (stage, phase); the parity flips when the ring wraps."""
@@ -40,14 +42,19 @@ class Ring:
     full: Any
     empty: Any
     stages: int
-    cluster: tuple[int, int]
+    place: Place
+
+    @staticmethod
+    def create(stages: int, place: Place, smem: Any) -> Ring:
+        """Allocate the barriers."""
+        barriers = smem.allocate_array(cutlass.Int64, 2 * stages)
+        return Ring(barriers, barriers + stages, stages, place)
 
     def init(self, full_arrivals: int, consumer_warps: int) -> None:
         """Initialise every barrier; call from one thread, then fence and synchronise the cluster."""
-        readers = self.cluster[0] + self.cluster[1] - 1
         for stage in range(self.stages):
             cute.arch.mbarrier_init(self.full + stage, full_arrivals)
-            cute.arch.mbarrier_init(self.empty + stage, readers * consumer_warps)
+            cute.arch.mbarrier_init(self.empty + stage, self.place.readers * consumer_warps)
 
     def wait_full(self, stage: Any, phase: Any) -> None:
         """Consumer waits until the stage holds data."""
@@ -63,21 +70,16 @@ class Ring:
             cute.arch.mbarrier_arrive_and_expect_tx(self.full + stage, size)
 
     @cute.jit
-    def release(self, stage: Any, rank: Any) -> None:
+    def release(self, stage: Any) -> None:
         """A consumer warp tells every CTA that writes into this one that it has read the stage.
 
-        Lane i arrives at the i-th of those CTAs: the cluster row first, then the rest of the column.
+        Lane i arrives at the i-th of those CTAs (`Place.peer`).
         """
         lane = cute.arch.lane_idx()
-        cluster_m, cluster_n = self.cluster
-        if cutlass.const_expr(self.cluster == (1, 1)):
+        if cutlass.const_expr(self.place.readers == 1):
             if lane == 0:
                 cute.arch.mbarrier_arrive(self.empty + stage)
         else:
-            row = rank % cluster_m
-            below = lane - cluster_n
-            other_row = below + cutlass.Int32(below >= row)
-            in_row = cutlass.Int32(lane < cluster_n)
-            peer = in_row * (row + lane * cluster_m) + (1 - in_row) * (other_row + rank - row)
-            if lane < cluster_m + cluster_n - 1:
+            peer = self.place.peer(lane)
+            if lane < self.place.readers:
                 cute.arch.mbarrier_arrive(self.empty + stage, peer)

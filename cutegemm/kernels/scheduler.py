@@ -1,16 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tile a cluster computes next: a linear walk over output tiles, rastered in panels for L2 reuse.
+"""What a CTA does next: the walk over output tiles and k tiles, the same for every role of every driver.
 
-Cluster c of the grid takes tiles c, c + clusters, c + 2 clusters, ... With as many clusters as tiles that
-is one tile each; with as many as the GPU holds it is a persistent kernel.
+A driver's loop has one form, whatever the walk:
+
+    state = walk.start()
+    while walk.more(state):
+        work = walk.work(state)
+        ...
+        state = walk.next(state)
+
+Here cluster c of the grid takes works c, c + clusters, c + 2 clusters, ... of a linear order, rastered in panels
+for reuse in L2. With as many clusters as works that is one each; with as many as the GPU holds it is a
+persistent kernel.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+
+from cutegemm.config import KernelConfig
+from cutegemm.kernels.cluster import Place
+
+State = tuple  # of Int32; drivers carry it through their loops
 
 
 def cluster_tiles(extent: Any, block: int, cluster: int) -> Any:
@@ -38,3 +53,123 @@ def tile_of(index: Any, tiles_m: Any, tiles_n: Any, group: Any, raster: cutlass.
     if cutlass.const_expr(raster == "m"):
         return first, step, batch
     return step, first, batch
+
+
+@dataclass(frozen=True)
+class Work:
+    """A CTA's share of the product: a tile of the output, and the k tiles to add up for it.
+
+    Attributes:
+        m, n, l: the CTA tile.
+        first, k_tiles: its first k tile and their number, at least 1.
+        part, parts: which part of the tile's sum this is, of how many.
+    """
+
+    m: Any
+    n: Any
+    l: Any  # noqa: E741 (the batch axis' name in every shape comment)
+    first: Any
+    k_tiles: Any
+    part: Any
+    parts: Any
+
+    @property
+    def tile(self) -> tuple[Any, Any, Any]:
+        """(m, n, l)."""
+        return self.m, self.n, self.l
+
+    def along(self, role: str) -> Any:
+        """The tile's coordinate along the rows of operand "a" or "b"."""
+        return self.m if role == "a" else self.n
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The output of a launch as its epilogue sees it.
+
+    Attributes:
+        m, n, l: of the output.
+        tiles_n: CTA tiles along N, those that fill up clusters included.
+        parts: partial results per result of a reduction over rows, over columns and over all.
+    """
+
+    m: Any
+    n: Any
+    l: Any  # noqa: E741 (as above)
+    tiles_n: Any
+    parts: tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The works of one CTA. A state is (index of the cluster's work,)."""
+
+    config: KernelConfig
+    place: Place
+    cluster: Any  # which of the grid
+    tiles: tuple[Any, Any, Any]  # (m, n, l) of a whole cluster
+    k_tiles: Any
+    group: Any  # clusters of a panel along the raster axis
+    clusters: Any  # of the grid
+
+    @classmethod
+    def create(cls, config: KernelConfig, place: Place, shape: dict[str, Any], walk: dict[str, Any]) -> Walk:
+        """The walk of the executing CTA, from the launch's groups "shape" and "walk"."""
+        cluster_m, cluster_n = config.cluster
+        tiles = (
+            cluster_tiles(shape["m"], config.rows, cluster_m),
+            cluster_tiles(shape["n"], config.columns, cluster_n),
+            shape["l"],
+        )
+        k_tiles = cluster_tiles(shape["k"], config.tile[2], 1)
+        block, _, _ = cute.arch.block_idx()
+        cluster = block // config.cluster_size
+        return cls(config, place, cluster, tiles, k_tiles, walk["group"], walk["clusters"])
+
+    def output(self, shape: dict[str, Any], walk: dict[str, Any]) -> Extent:
+        """The output that the walk covers."""
+        tiles_n = self.tiles[1] * (self.config.cluster[1] * self.config.slices)
+        parts = (walk["parts.m"], walk["parts.n"], walk["parts.all"])
+        return Extent(shape["m"], shape["n"], shape["l"], tiles_n, parts)
+
+    def start(self, skip: Any = 0) -> State:
+        """The state of the CTA's first work, or of the one `skip` works later."""
+        return (self.cluster + skip * self.clusters,)
+
+    def more(self, state: State) -> Any:
+        """Whether there is a work to do."""
+        return state[0] < self.tiles[0] * self.tiles[1] * (self.tiles[2] * self._parts)
+
+    @property
+    def _parts(self) -> int:
+        """Works of one cluster tile: its parts of K that other clusters add up."""
+        return self.config.splits // self.config.cluster_parts
+
+    def number(self, work: Work) -> Any:
+        """The number of a work's CTA tile among all of the launch."""
+        cluster_m, cluster_n = self.config.cluster
+        row = work.l * (self.tiles[0] * cluster_m) + work.m
+        return row * (self.tiles[1] * cluster_n) + work.n
+
+    def slot(self, work: Work, part: Any) -> Any:
+        """Where a part of a work's tile lies in workspace."""
+        return self.number(work) * self.config.splits + part
+
+    def next(self, state: State, count: int = 1) -> State:
+        """The state `count` works later."""
+        return (state[0] + self.clusters * count,)
+
+    def work(self, state: State) -> Work:
+        """The work of a state."""
+        config = self.config
+        index = state[0] // self._parts
+        m, n, batch = tile_of(index, self.tiles[0], self.tiles[1], self.group, config.raster)
+        cluster_m, cluster_n = config.cluster
+        tile_m, tile_n = m * cluster_m + self.place.m, n * cluster_n + self.place.n
+        if config.splits == 1:
+            return Work(tile_m, tile_n, batch, cutlass.Int32(0), self.k_tiles, cutlass.Int32(0), 1)
+        # parts of a tile lie side by side: in a cluster, or in works that follow one another
+        part = self.place.part if config.cluster_parts > 1 else state[0] - index * config.splits
+        first = part * self.k_tiles // config.splits
+        k_tiles = (part + 1) * self.k_tiles // config.splits - first
+        return Work(tile_m, tile_n, batch, first, k_tiles, part, config.splits)

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernel family 4: exact fp32 on the CUDA cores, for any strides and alignments.
 
-A CTA computes one tile of D; a thread owns THREAD_M x THREAD_N elements of it as groups of four rows and
-four columns, spread so that a warp's shared loads are contiguous (`simt_tile`). Per k step it reads
-THREAD_M + THREAD_N numbers from shared memory and does THREAD_M * THREAD_N fused multiply-adds.
+A CTA computes one tile of D; a thread owns THREAD_M x THREAD_N accumulators as groups of four rows and four
+columns, spread so that a warp's shared loads are free of bank conflicts (`simt_tile`). Per k it reads
+THREAD_M + THREAD_N numbers from shared memory and does THREAD_M * THREAD_N fused multiply-adds. Where tiles
+are few, K is shared out: between the CTAs of a cluster (SPLIT) and between warps of a CTA (SLICE), whose sums
+meet in shared memory in a fixed order (`simt_sums`).
 
-Synchronisation, with two shared-memory stages, for k tile t:
-    before the last k step: every thread writes tile t + 1 to the other stage, whose last readers passed
-    the barrier of tile t - 1; then the CTA's barrier; then the fragments of tile t + 1 are read.
-Global loads of tile t + 1 are issued at the start of tile t. The first tile takes the remainder of k, so
-that no later load needs a guard.
+Two mainloops: `simt_staged` for large outputs, `simt_ring` for few tiles. In both the first tile takes the
+remainder of K, so that no later copy needs a guard.
 """
 
 from __future__ import annotations
@@ -20,20 +19,23 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm import hardware as hw
-from cutegemm.config import SIMT_LANES as LANES
+from cutegemm.arch import sm90 as hw
 from cutegemm.config import SimtConfig
 from cutegemm.errors import CompileError, field_error
 from cutegemm.kernels import launch, reduce, scheduler
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.fusion import bind
 from cutegemm.kernels.operands import NUMERIC
-from cutegemm.kernels.simt_epilogue import SimtEpilogue
-from cutegemm.kernels.simt_tile import GROUP, TileLoad, TileShape
+from cutegemm.kernels.simt_epilogue import Patch, SimtEpilogue, lane_place
+from cutegemm.kernels.simt_ring import RingLoop
+from cutegemm.kernels.simt_staged import STAGES, StagedLoad, StagedLoop, StagedShape
+from cutegemm.kernels.simt_sums import SharedSums
+from cutegemm.kernels.simt_tile import GROUP, Owned, TileLoad, TileShape
 
-RESIDENT = 512  # threads per SM: 128 registers each, enough for 8 x 8 accumulators and vector loads
-RESIDENT_STRIDED = 256  # up to 255 registers each: element loads hold many more addresses
-SMEM_CARVEOUT = 50  # percent of L1 to shared memory: two CTAs of at most 34 KiB each, and a cache for strided loads
+# percent of L1 to shared memory: two CTAs of at most 34 KiB each, and a cache for strided loads
+STAGED_CARVEOUT = 50
+# bytes: shared loads and stores move four elements
+SMEM_ALIGN = 16
 
 
 class SimtGemm:
@@ -45,22 +47,26 @@ class SimtGemm:
 
     def __init__(self, config: SimtConfig) -> None:
         self.config = config
-        for axis, size, own, lanes in zip("mn", config.tile, config.thread_tile, LANES, strict=False):
+        for axis, size, own, lanes in zip("mn", config.tile, config.thread_tile, config.lanes, strict=False):
             if own % GROUP or size % (own * lanes):
-                rule = f"along {axis} must be a multiple of {lanes} lanes x {own} elements in groups of {GROUP}"
+                rule = (
+                    f"along {axis} must be a multiple of {lanes} lanes x {own} elements in groups of {GROUP}"
+                )
                 raise field_error(CompileError, "tile", config.tile, rule)
         block_m, block_n, block_k = config.tile
+        if not config.staged and block_k % (GROUP * config.slices):
+            rule = f"along k must be a multiple of {GROUP} for each of {config.slices} slices"
+            raise field_error(CompileError, "tile", config.tile, rule)
+        kind = StagedShape if config.staged else TileShape
         self.shapes = tuple(
-            TileShape(matrix=matrix, rows=rows, depth=block_k, vector=vector, threads=config.threads, half=half)
+            kind(matrix=matrix, rows=rows, depth=block_k, vector=vector, threads=config.threads, half=half)
             for matrix, rows, vector, half in (
                 (config.a, block_m, config.vector[0], None),
-                (config.b, block_n, config.vector[1], LANES[1] * GROUP if config.gates == 2 else None),
+                (config.b, block_n, config.vector[1], config.lanes[1] * GROUP if config.gates == 2 else None),
             )
         )
         for shape in self.shapes:
-            if shape.rows * block_k % (shape.vector * config.threads) or max(shape.lanes, shape.threads) % min(
-                shape.lanes, shape.threads
-            ):
+            if not shape.fits:
                 rule = f"{config.threads} threads cannot share a {shape.rows} x {block_k} tile in vectors of this size"
                 raise field_error(CompileError, "vector", shape.vector, rule, 1)
 
@@ -79,115 +85,139 @@ class SimtGemm:
             for i, x in enumerate(config.outputs)
         )
         tensors = (mA, mB, inputs, outputs, places.partials, launch.scalar_tensors(places))
-        tiles = scheduler.cluster_tiles(m, config.tile[0], 1) * scheduler.cluster_tiles(n, config.columns, 1) * batch
+        tiles = (
+            scheduler.cluster_tiles(m, config.tile[0], 1)
+            * scheduler.cluster_tiles(n, config.columns, 1)
+            * batch
+        )
         self.kernel(tensors, shape, numbers, walk).launch(
-            grid=(tiles, 1, 1),
+            grid=(tiles * config.split, 1, 1),
             block=(config.threads, 1, 1),
-            min_blocks_per_mp=self._residents(),
-            preferred_smem_carveout=SMEM_CARVEOUT,
+            cluster=(config.split, 1, 1) if config.split > 1 else None,
+            min_blocks_per_mp=config.residents,
+            preferred_smem_carveout=STAGED_CARVEOUT if config.staged else 100,
             stream=stream,
         )
 
-    def _residents(self) -> int:
-        """CTAs per SM to leave registers for."""
-        threads = RESIDENT if min(self.config.vector[:2]) > 1 else RESIDENT_STRIDED
-        return max(1, threads // self.config.threads) if self.config.thread_tile == (8, 8) else 1
-
     @cute.kernel
     def kernel(self, tensors, shape, numbers, walk):
-        """The CTA: its tile, the k loop, the epilogue."""
+        """The CTA: its tile, its part of K, the sums, the epilogue."""
         config = self.config
         mA, mB, inputs, outputs, addresses, scalars = tensors
         thread, _, _ = cute.arch.thread_idx()
-        index, _, _ = cute.arch.block_idx()
+        block, _, _ = cute.arch.block_idx()
+        index, rank = block // config.split, block % config.split
         tiles_m = scheduler.cluster_tiles(shape[0], config.tile[0], 1)
         tiles_n = scheduler.cluster_tiles(shape[1], config.columns, 1)
         tile_m, tile_n, batch = scheduler.tile_of(index, tiles_m, tiles_n, walk[0], "m")
-        rows, cols = self._owned(thread)
-        load_a = TileLoad.create(self.shapes[0], mA, tile_m, batch, thread)
-        load_b = TileLoad.create(self.shapes[1], mB, tile_n, batch, thread)
+        warp = cute.arch.make_warp_uniform(thread // hw.WARP)
+        lane, owner_warps = thread % hw.WARP, config.owners // hw.WARP
+        owner, slice_ = (warp % owner_warps, warp // owner_warps) if config.slices > 1 else (warp, 0)
+        owned = self._owned(owner, lane)
+        shared = self._shared_memory()
+        part = self._part(shape[2], rank)
+        at_b = shared + self.shapes[0].elements * self._stages
+        kind = StagedLoad if config.staged else TileLoad
+        loads = (
+            kind.create(self.shapes[0], mA, (tile_m, batch), part[0], (thread, shared)),
+            kind.create(self.shapes[1], mB, (tile_n, batch), part[0], (thread, at_b)),
+        )
         acc = cute.make_rmem_tensor(config.thread_tile[0] * config.thread_tile[1], cutlass.Float32)
         acc.fill(0.0)
-        self._multiply(acc, (load_a, load_b), (rows, cols), shape[2])
+        if cutlass.const_expr(config.staged):
+            StagedLoop(config, loads, owned).multiply(acc, part[1:])
+        else:
+            RingLoop(config, loads, owned, slice_).multiply(acc, part[1:])
         extent = (shape[0], shape[1])
         bound = bind(config, inputs, numbers, scalars, extent)
         partials = reduce.partials(config.epilogue.reductions, addresses, walk[2:], (*extent, shape[3]))
         epilogue = SimtEpilogue(config, bound, outputs, partials, tiles_n)
-        epilogue.finish(acc, (rows, self._stored(cols)), (tile_m, tile_n, batch), thread)
+        tile = (tile_m, tile_n, batch)
+        if cutlass.const_expr(config.shares):
+            sums = SharedSums(config, shared, rank)
+            sums.meet(acc, thread)
+            for i in range(sums.turns):
+                self._finish_sums(sums, epilogue, (i, warp, lane), tile)
+            sums.leave()
+        else:
+            epilogue.finish(acc, self._patch(warp, lane, None), tile)
 
-    def _owned(self, thread: Any) -> tuple[list, list]:
-        """First rows and first columns, within the tile, of the thread's groups of four."""
+    def _part(self, k: Any, rank: Any) -> tuple[Any, Any, Any]:
+        """A CTA's part of K: (first column, columns of its first tile, tiles).
+
+        The first tile of all has the remainder.
+        """
+        split, depth = self.config.split, self.config.tile[2]
+        tiles = (k + (depth - 1)) // depth
+        remainder = k - (tiles - 1) * depth
+        if split == 1:
+            return cutlass.Int32(0), remainder, tiles
+        begin = rank * (tiles // split) + cutlass.min(rank, tiles % split)
+        count = tiles // split + cutlass.Int32(rank < tiles % split)
+        column = cutlass.select_(begin == 0, cutlass.Int32(0), remainder + (begin - 1) * depth)
+        return column, cutlass.select_(begin == 0, remainder, cutlass.Int32(depth)), count
+
+    @property
+    def _stages(self) -> int:
+        return STAGES if self.config.staged else self.config.stages
+
+    def _shared_memory(self) -> Any:
+        """The ring of A's stages and that of B's; the sums of a shared tile lie over them."""
         config = self.config
-        lane = thread % hw.WARP
-        warp = cute.arch.make_warp_uniform(thread // hw.WARP)
-        warps_m = config.tile[0] // (LANES[0] * config.thread_tile[0])
-        lane_m, lane_n = lane % 2 + lane // 8 * 2, lane // 2 % 4
-        row0 = warp % warps_m * (LANES[0] * config.thread_tile[0]) + lane_m * GROUP
-        col0 = warp // warps_m * (LANES[1] * config.thread_tile[1]) + lane_n * GROUP
-        rows = [row0 + g * LANES[0] * GROUP for g in range(config.thread_tile[0] // GROUP)]
-        cols = [col0 + g * LANES[1] * GROUP for g in range(config.thread_tile[1] // GROUP)]
-        return rows, cols
+        ring = sum(x.elements for x in self.shapes) * self._stages
+        sums = config.tile[0] * config.tile[1] * config.slices if config.shares else 0
+        layout = cute.make_layout(max(ring, sums))
+        return cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float32, layout, SMEM_ALIGN).iterator
+
+    @cute.jit
+    def _finish_sums(
+        self,
+        sums: cutlass.Constexpr,
+        epilogue: cutlass.Constexpr,
+        who: cutlass.Constexpr,
+        tile: cutlass.Constexpr,
+    ) -> None:
+        """Take the warp's i-th patch of the tile through the epilogue, if there is one; `who` is (i, warp, lane)."""
+        i, warp, lane = who
+        turn = sums.patch_of(i, warp)
+        if turn < sums.patches:
+            owner_warps = self.config.owners // hw.WARP
+            acc = cute.make_rmem_tensor(self.config.finished[0] * self.config.finished[1], cutlass.Float32)
+            sums.gather(acc, turn // owner_warps, turn % owner_warps * hw.WARP + lane)
+            epilogue.finish(acc, self._patch(turn % owner_warps, lane, turn // owner_warps), tile)
+
+    def _owned(self, warp: Any, lane: Any) -> tuple[Owned, Owned]:
+        """The rows and the columns, within the tile, that lane `lane` of the tile's `warp`-th owner owns."""
+        config = self.config
+        warps_m = config.tile[0] // (config.lanes[0] * config.thread_tile[0])
+        found = []
+        for axis, place in enumerate((warp % warps_m, warp // warps_m)):
+            lanes, own = config.lanes[axis], config.thread_tile[axis]
+            first = place * (lanes * own) + lane_place(config, lane)[axis] * GROUP
+            found.append(Owned(first, tuple(g * lanes * GROUP for g in range(own // GROUP))))
+        return found[0], found[1]
+
+    def _patch(self, warp: Any, lane: Any, group: Any) -> Patch:
+        """What a thread finishes: all that lane `lane` of `warp` owns, or its `group`-th group of four by four."""
+        config = self.config
+        rows, cols = (x.groups for x in self._owned(warp, lane))
+        warps_m = config.tile[0] // (config.lanes[0] * config.thread_tile[0])
+        part_m, part_n = warp % warps_m, warp // warps_m
+        if group is not None:
+            across = config.thread_tile[1] // config.finished[1]
+            i, j = group // across, group % across
+            part_m, part_n = part_m * (config.thread_tile[0] // GROUP) + i, part_n * across + j
+            rows = [rows[0] + i * (config.lanes[0] * GROUP)]
+            cols = [x + j * (config.lanes[1] * config.finished[1]) for x in cols[: config.gates]]
+        parts_n = config.columns // config.partial_width[1]
+        return Patch(rows, self._stored(cols), part_m, part_n, part_m * parts_n + part_n, lane)
 
     def _stored(self, cols: list) -> list:
         """First output columns of the groups; of a gated pair the second is the first's other accumulator."""
         if self.config.gates == 1:
             return cols
-        half = LANES[1] * GROUP  # columns of one half side by side: a warp's group of each thread
+        half = self.config.lanes[1] * GROUP  # columns of one half side by side: a warp's group of each thread
         return [col // (2 * half) * half + col % half for col in cols[::2]]
-
-    @cute.jit
-    def _multiply(self, acc: cute.Tensor, loads: cutlass.Constexpr, owned: cutlass.Constexpr, k: Any) -> None:
-        """acc += A tile @ B tile over all of k (none when k is 0)."""
-        depth = self.config.tile[2]
-        if k > 0:
-            k_tiles = (k + (depth - 1)) // depth
-            first = k - (k_tiles - 1) * depth  # columns of the first tile
-            for load in loads:
-                load.fetch_first(first)
-                load.commit(cutlass.Int32(0))
-            cute.arch.sync_threads()  # the first tile is written
-            fragments = tuple(cute.make_rmem_tensor(own, cutlass.Float32) for own in self.config.thread_tile)
-            for load, groups, fragment in zip(loads, owned, fragments):
-                _copy(load.fragment(cutlass.Int32(0), 0, groups), fragment)
-            for t in cutlass.range(k_tiles, unroll=1):
-                self._tile(acc, fragments, (loads, owned), (t % 2, first + t * depth, t + 1 < k_tiles))
-
-    def _tile(self, acc: cute.Tensor, fragments: tuple, operands: tuple, position: tuple) -> None:
-        """One k tile. On entry and exit `fragments` hold the next k step's numbers.
-
-        Args:
-            acc: (THREAD_M * THREAD_N,), row by row.
-            operands: (loads of A and B, the thread's rows and columns).
-            position: (stage, first k of the next tile, whether there is a next tile).
-        """
-        loads, owned = operands
-        stage, next_k, more = position
-        depth = self.config.tile[2]
-        sums = [acc[x] for x in range(cute.size(acc))]
-        a, b = ([r[x] for x in range(cute.size(r))] for r in fragments)
-        for load in loads:
-            load.fetch(next_k, more)
-        for step in range(depth):
-            reading, line = stage, step + 1
-            if step == depth - 1:
-                reading, line = 1 - stage, 0
-                for load in loads:
-                    load.commit(reading)
-                cute.arch.sync_threads()  # tile t + 1 is written, and every thread has read all of tile t
-            next_a, next_b = (load.fragment(reading, line, groups) for load, groups in zip(loads, owned, strict=True))
-            for i, x in enumerate(a):
-                for j, y in enumerate(b):
-                    at = i * len(b) + j
-                    sums[at] = cute.math.fma(x, y, sums[at])
-            a, b = next_a, next_b
-        _copy(sums, acc)
-        _copy(a, fragments[0])
-        _copy(b, fragments[1])
-
-
-def _copy(values: list[Any], target: cute.Tensor) -> None:
-    for x, value in enumerate(values):
-        target[x] = value
 
 
 def _tensor(matrix: Any, address: Any, shape: Any, axes: tuple, vector: int) -> cute.Tensor:
@@ -197,6 +227,7 @@ def _tensor(matrix: Any, address: Any, shape: Any, axes: tuple, vector: int) -> 
         NUMERIC[matrix.dtype], address, cute.AddressSpace.gmem, assumed_align=vector * matrix.dtype.bytes
     )
     known = tuple(
-        1 if axis == matrix.major else ops.assumed(x, vector) for axis, x in zip(names + "l", strides, strict=True)
+        1 if axis == matrix.major else ops.assumed(x, vector)
+        for axis, x in zip(names + "l", strides, strict=True)
     )
     return cute.make_tensor(ptr, cute.make_layout(shape, stride=known))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA-core kernel's epilogue: a thread's accumulators through the graph and straight out.
 
-Lanes that share rows differ in lane bits 1 and 2, those that share columns in bits 0, 3 and 4 (`simt_tile`).
+`Lanes` says which lanes of a warp stand along M and which along N.
 """
 
 from __future__ import annotations
@@ -12,14 +12,46 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm import hardware as hw
 from cutegemm.config import SimtConfig
 from cutegemm.epilogue.graph import Node
 from cutegemm.kernels import reduce
 from cutegemm.kernels.fusion import Fusion, Inputs
 from cutegemm.kernels.simt_tile import GROUP
 
-SAME_ROWS, SAME_COLUMNS = (2, 4), (1, 8, 16)  # lane bits
+# Lanes along M -> the bits of a lane's number that say where it stands along M, and along N. Bit 0 is M's and bit 1
+# is N's, so that either operand's fragments meet the rule of `simt_tile`.
+LANE_BITS = {
+    2: ((1,), (2, 4, 8, 16)),
+    4: ((1, 8), (2, 4, 16)),
+    8: ((1, 8, 16), (2, 4)),
+    16: ((1, 4, 8, 16), (2,)),
+}
+
+
+def lane_place(config: SimtConfig, lane: Any) -> tuple[Any, Any]:
+    """Where a lane stands along (M, N)."""
+    if config.lanes_m == 8:
+        return lane % 2 + lane // 8 * 2, lane // 2 % 4
+    return tuple(
+        sum(((lane // bit % 2) * (1 << i) for i, bit in enumerate(bits)), cutlass.Int32(0))
+        for bits in LANE_BITS[config.lanes_m]
+    )
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What one thread takes through the epilogue at once, as its place within the CTA tile.
+
+    `rows` and `cols` are the first rows and first output columns of its groups of four; (`part_m`, `part_n`) is
+    the warp's place among areas of `partial_width`, and `part` its number among them.
+    """
+
+    rows: list
+    cols: list
+    part_m: Any
+    part_n: Any
+    part: Any
+    lane: Any
 
 
 @dataclass(frozen=True)
@@ -32,17 +64,16 @@ class SimtEpilogue:
     partials: tuple[reduce.Partials, ...]
     tiles_n: Any
 
-    def finish(self, acc: cute.Tensor, owned: tuple, tile: Any, thread: Any) -> None:
-        """Evaluate and store what one thread owns, four neighbours at a time.
+    def finish(self, acc: cute.Tensor, patch: Patch, tile: Any) -> None:
+        """Evaluate and store one thread's patch, four neighbours at a time.
 
         Args:
-            acc: (THREAD_M * THREAD_N,) fp32, row by row.
-            owned: first rows and first output columns, within the tile, of the thread's groups of four.
+            acc: (FINISHED_M * FINISHED_N,) fp32, row by row.
             tile: (m, n, l) of the tile.
         """
-        rows, cols = owned
+        rows, cols = patch.rows, patch.cols
         fusion = self._fusion(acc, rows, cols, tile)
-        sums = _Sums(self, tile, thread)
+        sums = _Sums(self, tile, patch)
         along_m = self.config.d is not None and self.config.d.major == "m"
         for i in range(len(rows)):
             for j in range(len(cols)):
@@ -56,7 +87,7 @@ class SimtEpilogue:
                         _store_group(output, part, coords, together)
                     reduced = [v for v, x in zip(values, self.config.epilogue.outputs) if x.kind != "store"]
                     sums.add(keys, coords, reduced)
-        sums.finish(rows, cols)
+        sums.finish()
 
     def _fusion(self, acc: cute.Tensor, rows: list, cols: list, tile: Any) -> Fusion:
         config = self.config
@@ -68,7 +99,10 @@ class SimtEpilogue:
         def leaf(node: Node, row: Any, column: Any) -> Any:
             if node.op == "acc":
                 group = column[0] * config.gates + (node.value == "up")
-                return acc[(row[0] * GROUP + row[1]) * config.thread_tile[1] + group * GROUP + column[1]]
+                return acc[(row[0] * GROUP + row[1]) * config.finished[1] + group * GROUP + column[1]]
+            if node.op == "matrix":
+                first = coord((row[0], 0), (column[0], 0))
+                return self.inputs.matrix_element(node.value, first, (row[1], column[1]))
             m = 0 if row is None or node.op == "row" else coord(row, (0, 0))[0]
             n = 0 if column is None or node.op == "col" else coord((0, 0), column)[1]
             return self.inputs.element(node.value, (m, n, tile[2]))
@@ -101,8 +135,8 @@ def _store_group(
 class _Sums:
     """The reductions of one thread's elements."""
 
-    def __init__(self, epilogue: SimtEpilogue, tile: Any, thread: Any) -> None:
-        self.epilogue, self.tile, self.thread = epilogue, tile, thread
+    def __init__(self, epilogue: SimtEpilogue, tile: Any, patch: Patch) -> None:
+        self.epilogue, self.tile, self.patch = epilogue, tile, patch
         self.states: list[dict] = [{} for _ in epilogue.partials]
 
     def add(self, keys: list, coords: list, values: list[list[Any]]) -> None:
@@ -116,32 +150,31 @@ class _Sums:
                 where = partials.result.by_axis(key[1], key[0], None)
                 states[where] = reduce.COMBINE[kind](states[where], state) if where in states else state
 
-    def finish(self, rows: list, cols: list) -> None:
+    def finish(self) -> None:
         """Combine with the warp's other lanes and write."""
-        epilogue, config, tile = self.epilogue, self.epilogue.config, self.tile
+        epilogue, config, tile, patch = self.epilogue, self.epilogue.config, self.tile, self.patch
         shape = epilogue.inputs.shape
-        lane, warp = self.thread % hw.WARP, self.thread // hw.WARP
-        warps_m = config.tile[0] // config.partial_width[0]
-        warps_n = config.columns // config.partial_width[1]
+        same_columns, same_rows = LANE_BITS[config.lanes_m]
+        lane_m, lane_n = lane_place(config, patch.lane)
         origin = tile[0] * config.tile[0], tile[1] * config.columns
-        part_m, part_n = tile[0] * warps_m + warp % warps_m, tile[1] * warps_n + warp // warps_m
+        part_m = tile[0] * (config.tile[0] // config.partial_width[0]) + patch.part_m
+        part_n = tile[1] * (config.columns // config.partial_width[1]) + patch.part_n
         in_m = cutlass.Boolean(part_m * config.partial_width[0] < shape[0])
         in_n = cutlass.Boolean(part_n * config.partial_width[1] < shape[1])
         for states, partials in zip(self.states, epilogue.partials, strict=True):
             axis, kind = partials.result.axis, partials.result.kind
-            lanes = partials.result.by_axis(SAME_COLUMNS, SAME_ROWS, (*SAME_ROWS, *SAME_COLUMNS))
+            lanes = partials.result.by_axis(same_columns, same_rows, (*same_rows, *same_columns))
             for where, state in states.items():
                 state = reduce.across_lanes(kind, state, lanes)
                 if axis is None:
-                    part = (tile[0] * epilogue.tiles_n + tile[1]) * config.partials_per_tile + warp
-                    partials.put(state, part, tile[2], 0, cutlass.Boolean(lane == 0))
+                    part = (tile[0] * epilogue.tiles_n + tile[1]) * config.partials_per_tile + patch.part
+                    partials.put(state, part, tile[2], 0, cutlass.Boolean(patch.lane == 0))
                 elif axis == 1:
-                    row = origin[0] + rows[where[0]] + where[1]
-                    first = cutlass.Boolean(lane // 2 % 4 == 0)
+                    row = origin[0] + patch.rows[where[0]] + where[1]
+                    first = cutlass.Boolean(lane_n == 0)
                     partials.put(state, part_n, tile[2], row, first & in_n & cutlass.Boolean(row < shape[0]))
                 else:
-                    column = origin[1] + cols[where[0]] + where[1]
-                    first = cutlass.Boolean(lane % 2 + lane // 8 * 2 == 0)
-                    partials.put(
-                        state, part_m, tile[2], column, first & in_m & cutlass.Boolean(column < shape[1])
-                    )
+                    column = origin[1] + patch.cols[where[0]] + where[1]
+                    first = cutlass.Boolean(lane_m == 0)
+                    inside = first & in_m & cutlass.Boolean(column < shape[1])
+                    partials.put(state, part_m, tile[2], column, inside)

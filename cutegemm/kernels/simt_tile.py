@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operand of the CUDA-core kernel on its way from global memory to a thread's registers.
+"""One fp32 operand of the CUDA-core ring on its way from global memory to a thread's registers.
 
-A thread reads its share of the next k tile into registers (`fetch`), writes it to shared memory as fp32
-(`commit`) and reads fragments of four rows from there (`fragment`). Shared memory holds a tile as lines of
-constant k, so that a fragment is one 16-byte load whichever axis has unit stride in global memory.
+Threads copy their shares of a k tile into a stage of a ring in shared memory (`issue`: cp.async of 4, 8 or 16
+bytes) and read fragments from there (`fragment`). A stage holds a tile in one of two layouts, so that fragments are
+always 16-byte loads:
 
-Bank conflicts: when the unit-stride axis is k, neighbouring threads write neighbouring k of a row, i.e.
-the same bank of different lines. `PAD` elements after every vector's lines move them apart: with u vectors
-along k a warp writes 32 / u rows, so a pad of 32 / u elements fills all banks (4, what 16-byte loads need,
-is the least, and leaves a two-way conflict for single elements). Fragments are read by 8 x 4 lanes: lane
-bits 0, 3, 4 along M and 1, 2 along N, so that within each half of the warp two lanes that differ in one
-low bit read the same address and the whole load takes two passes.
+    lines   of constant k, padded by 4 elements where copies lie along k. A load brings four rows of one k.
+            For operands with unit stride along M or N, and for any that is copied element by element.
+    rows    of consecutive k. A load brings four k of one row. For operands with unit stride along k whose
+            alignment allows copies of 8 or 16 bytes: nothing is transposed on the way.
+
+Bank conflicts: within each half of a warp two lanes that differ in one of the low two bits read the same
+address, so a half is served at once if its distinct addresses, at most eight, lie in different groups of four
+banks. Neighbouring lanes own groups of four rows. In lines these lie side by side. In rows, chunk c (four k)
+of row r is stored as chunk c ^ (r / 4 mod chunks), so that lanes with the same c, four rows apart, spread.
+Copies along k in lines go to eight k of four rows at once, which the pad spreads over all banks.
 """
 
 from __future__ import annotations
@@ -20,156 +24,245 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from cutlass._mlir.dialects import nvvm
 
-from cutegemm import hardware as hw
 from cutegemm.config import MatrixConfig
 from cutegemm.kernels.operands import NUMERIC, batch_at
 
-STAGES = 2  # shared-memory tiles per operand: one is computed on while the next is written
-GROUP = 4  # rows that one 16-byte shared load brings to a thread
+# Rows (in lines) or k (in rows) that one 16-byte shared load brings to a thread.
+GROUP = 4
+# k that neighbouring threads copy side by side into lines: 32 bytes, a sector of fp32.
+SECTOR = 8
+# 16-byte chunks of all banks together.
+CHUNKS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileShape:
-    """The compiled-in geometry of one operand's tile, and how the CTA's threads share the loading of it."""
+    """The compiled-in geometry of one operand's tile, and how the CTA's threads share the copying of it."""
 
     matrix: MatrixConfig
-    rows: int  # BLK_M or BLK_N
-    depth: int  # BLK_K
-    vector: int  # elements per global load
+    # BLK_M or BLK_N
+    rows: int
+    # BLK_K
+    depth: int
+    # elements per copy
+    vector: int
     threads: int
-    half: int | None = None  # of a gated B: columns side by side of one half, then as many of the other
+    # of a gated B: columns side by side of one half, then as many of the other
+    half: int | None = None
 
     @property
     def along_k(self) -> bool:
-        """Vectors lie along k."""
+        """Copies lie along k."""
         return self.matrix.major not in ("m", "n")
 
     @property
-    def lanes(self) -> int:
-        """Vectors side by side along the unit-stride axis of the tile."""
-        return (self.depth if self.along_k else self.rows) // self.vector
+    def by_rows(self) -> bool:
+        """Whether a stage holds rows of consecutive k, not lines of constant k."""
+        return self.along_k and self.vector > 1
 
     @property
-    def loads(self) -> int:
-        """Vectors that each thread loads per tile."""
-        return self.rows * self.depth // (self.vector * self.threads)
+    def pitch(self) -> int:
+        """Elements from one line, or row, to the next."""
+        if self.by_rows:
+            return self.depth
+        return self.rows + (GROUP if self.along_k else 0)
 
     @property
-    def pad(self) -> int:
-        """Elements between the lines of one vector and the next."""
-        return max(GROUP, hw.WARP // self.lanes) if self.along_k else 0
+    def chunks(self) -> int:
+        """Chunks of a row that change places."""
+        return min(self.depth // GROUP, CHUNKS)
 
     @property
     def elements(self) -> int:
         """fp32 elements of one stage."""
-        return self.line(self.depth)
+        return self.pitch * (self.rows if self.by_rows else self.depth)
 
-    def line(self, k: Any) -> Any:
-        """Where line k starts in a stage."""
-        return k * self.rows + k // self.vector * self.pad
+    @property
+    def extents(self) -> tuple[int, int]:
+        """Copies of a tile along the axis of unit stride and along the other."""
+        if self.along_k:
+            return self.depth // self.vector, self.rows
+        return self.rows // self.vector, self.depth
+
+    @property
+    def lanes(self) -> int:
+        """Threads side by side along the axis of unit stride."""
+        fast, slow = self.extents
+        side = min(fast, self.threads, SECTOR if self.along_k and not self.by_rows else fast)
+        return max(side, min(fast, self.threads // slow))
+
+    @property
+    def copies(self) -> int:
+        """Copies that each thread makes per tile; where there are fewer than threads, the first threads make one."""
+        fast, slow = self.extents
+        return max(1, fast * slow // self.threads)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the threads can share the copies evenly."""
+        fast, slow = self.extents
+        if self.depth % GROUP or self.rows % self.vector or self.depth % self.vector:
+            return False
+        if self.matrix.dtype.bytes != 4 or self.vector not in (1, 2, 4):
+            return False
+        if self.by_rows and CHUNKS % (self.depth // GROUP) and (self.depth // GROUP) % CHUNKS:
+            return False
+        if fast * slow < self.threads:
+            return True
+        whole = self.threads % self.lanes == 0 and fast % self.lanes == 0
+        return whole and slow % (self.threads // self.lanes) == 0
+
+    def at(self, row: Any, k: Any) -> Any:
+        """Where element (row, k) lies in a stage."""
+        if not self.by_rows:
+            return k * self.pitch + row
+        return row * self.pitch + ((k // GROUP) ^ (row // GROUP % self.chunks)) * GROUP + k % GROUP
 
     def place(self, thread: Any) -> tuple[Any, Any]:
-        """(row, k) within the tile of the first element of a thread's first vector."""
-        across, along = thread // self.lanes, thread % self.lanes * self.vector
+        """(row, k) within the tile of a thread's first copy."""
+        along, across = thread % self.lanes * self.vector, thread // self.lanes
+        return (across, along) if self.along_k else (along, across)
+
+    def move(self, i: int) -> tuple[int, int]:
+        """(rows, k) from a thread's first copy to its i-th."""
+        blocks = self.extents[0] // self.lanes
+        along, across = i % blocks * self.lanes * self.vector, i // blocks * (self.threads // self.lanes)
         return (across, along) if self.along_k else (along, across)
 
     def source(self, tile: Any, row: Any) -> tuple[Any, Any]:
         """(row of the operand, which half of a gated B or None) that row `row` of a tile holds."""
         if self.half is None:
             return tile * self.rows + row, None
-        return tile * (self.rows // 2) + row // (2 * self.half) * self.half + row % self.half, row // self.half % 2
+        return tile * (self.rows // 2) + row // (
+            2 * self.half
+        ) * self.half + row % self.half, row // self.half % 2
 
-    def move(self, i: int) -> tuple[int, int]:
-        """(rows, k) from a thread's first vector to its i-th."""
-        if self.threads % self.lanes == 0:
-            across, along = i * (self.threads // self.lanes), 0
-        else:
-            repeats = self.lanes // self.threads
-            across, along = i // repeats, i % repeats * self.threads * self.vector
-        return (across, along) if self.along_k else (along, across)
+
+@dataclass(frozen=True)
+class Owned:
+    """A thread's rows (or columns) of a tile: four from each of `first` + `offsets` on, all multiples of four."""
+
+    first: Any
+    offsets: tuple[int, ...]
+
+    def group(self, i: int) -> Owned:
+        """The i-th four alone."""
+        return Owned(self.first, self.offsets[i : i + 1])
+
+    @property
+    def groups(self) -> list[Any]:
+        """The first row of each four."""
+        return [self.first + offset for offset in self.offsets]
 
 
 @dataclass(frozen=True)
 class TileLoad:
-    """One operand's loads."""
+    """One operand's copies of a CTA's tiles, one tile after the other, and its fragments."""
 
     shape: TileShape
-    pX: Any  # global memory: the batch's matrix, aligned to a vector
-    offsets: tuple  # of this thread's vectors at k = 0, Int64 elements
-    step: Any  # stride along k, elements
-    sX: Any  # (elements * STAGES,) fp32 in shared memory
-    rX: Any  # (VECTOR, LOADS), this thread's part of the tile underway
-    place: tuple[Any, Any]  # (row, k) of this thread's first vector in the tile
+    # (COPIES,) Int64: where this thread's copies of the next tile come from, bytes
+    rP: cute.Tensor
+    # bytes from one k to the next
+    step: Any
+    # (elements * STAGE,) fp32 in shared memory
+    sX: Any
+    # (row, k) of this thread's first copy in the tile
+    first: tuple[Any, Any]
+    # whether the thread copies at all, or None where all do
+    active: Any
 
     @staticmethod
-    def create(shape: TileShape, mX: Any, tile: Any, batch: Any, thread: Any) -> TileLoad:
-        """Loads of rows [tile * ROWS, (tile + 1) * ROWS) of mX (rows, k, l); rows beyond the matrix repeat its last.
+    def create(shape: TileShape, mX: Any, tile: tuple[Any, Any], k: Any, at: tuple[Any, Any]) -> TileLoad:
+        """Copies of rows [tile * ROWS, (tile + 1) * ROWS) of mX (rows, k, l) from column `k` on.
 
-        What those hold reaches only elements of D that are never stored.
+        Rows beyond the matrix repeat its last: what those hold reaches only elements of D that are never stored.
+
+        Args:
+            tile: (number of the tile, batch).
+            at: (thread, the ring in shared memory).
         """
-        smem = cutlass.memory.SmemAllocator()
-        sX = smem.allocate_array(cutlass.Float32, shape.elements * STAGES)
-        rX = cute.make_rmem_tensor((shape.vector, shape.loads), NUMERIC[shape.matrix.dtype])
-        row, k = shape.place(thread)
+        thread, sX = at
+        row, column = shape.place(thread)
+        size = shape.matrix.dtype.bytes
         last = mX.shape[0] - (1 if shape.along_k else shape.vector)
-        offsets = []
-        for rows, columns in (shape.move(i) for i in range(shape.loads)):
-            line, gate = shape.source(tile, row + rows)
-            inside = cutlass.min(line, last)
-            offsets.append(cute.crd2idx((inside, k + columns, batch_at(mX, batch, gate)), mX.layout))
-        return TileLoad(shape, mX.iterator, tuple(offsets), mX.stride[1], sX, rX, (row, k))
+        rP = cute.make_rmem_tensor(shape.copies, cutlass.Int64)
+        for i in range(shape.copies):
+            rows, columns = shape.move(i)
+            line, gate = shape.source(tile[0], row + rows)
+            where = (cutlass.min(line, last), k + (column + columns), batch_at(mX, tile[1], gate))
+            rP[i] = mX.iterator.toint() + cute.crd2idx(where, mX.layout) * size
+        count = shape.extents[0] * shape.extents[1]
+        active = thread < count if count < shape.threads else None
+        step = cutlass.Int64(mX.stride[1]) * size
+        return TileLoad(shape, rP, step, sX, (row, column), active)
+
+    def issue(self, stage: Any, depth: Any = None) -> None:
+        """Copy the next tile of BLK_K columns of k into `stage`.
+
+        Args:
+            depth: columns that the tile really has, 1 to BLK_K; the rest is zero. None is BLK_K.
+        """
+        if self.active is None:
+            self._issue(stage, depth)
+        else:
+            self._issue_if(stage, depth)
 
     @cute.jit
-    def fetch_first(self, depth: Any) -> None:
-        """Read the first tile, of only `depth` (1 to BLK_K) columns of k; the rest is zero."""
-        self.rX.fill(0)
-        for i in cutlass.range_constexpr(self.shape.loads):
-            if self.place[1] + self.shape.move(i)[1] < depth:
-                self._read(i, self.pX)
+    def _issue_if(self, stage: Any, depth: Any) -> None:
+        if self.active:
+            self._issue(stage, depth)
 
-    @cute.jit
-    def fetch(self, start: Any, needed: Any) -> None:
-        """Read the tile of BLK_K columns of k from `start` on, if `needed`."""
-        if needed:
-            base = self.pX + cute.assume(cutlass.Int64(start) * self.step, divby=self.shape.vector)
-            for i in cutlass.range_constexpr(self.shape.loads):
-                self._read(i, base)
-
-    def _read(self, i: int, base: Any) -> None:
-        source = base + cute.assume(self.offsets[i], divby=self.shape.vector)
-        cute.autovec_copy(cute.make_tensor(source, cute.make_layout(self.shape.vector)), self.rX[None, i])
-
-    def commit(self, stage: Any) -> None:
-        """Write what was fetched to shared memory, as fp32."""
+    def _issue(self, stage: Any, depth: Any) -> None:
         shape = self.shape
-        start = stage * shape.elements + shape.line(self.place[1]) + self.place[0]
-        for i in range(shape.loads):
+        size = shape.vector * shape.matrix.dtype.bytes
+        advance = (shape.depth if depth is None else cutlass.Int64(depth)) * self.step
+        for i in range(shape.copies):
             rows, k = shape.move(i)
-            at = start + (shape.line(k) + rows)
-            values = self.rX[None, i].load().to(cutlass.Float32)
-            if shape.along_k:
-                for j in range(shape.vector):
-                    self._write(at + j * shape.rows, (values[j],))
-            else:
-                for j in range(0, shape.vector, GROUP):
-                    part = range(j, min(j + GROUP, shape.vector))
-                    self._write(at + j, tuple(values[x] for x in part))
+            source = cute.make_ptr(
+                NUMERIC[shape.matrix.dtype], self.rP[i], cute.AddressSpace.gmem, assumed_align=size
+            )
+            wanted = None if depth is None else self.first[1] + k < depth
+            place = stage * shape.elements + shape.at(self.first[0] + rows, self.first[1] + k)
+            _copy_async(source, self.sX + place, size, wanted)
+            self.rP[i] = self.rP[i] + advance
 
-    def _write(self, at: Any, values: tuple) -> None:
-        size = len(values)
-        rX = cute.make_rmem_tensor(size, cutlass.Float32)
-        for x in range(size):
-            rX[x] = values[x]
-        cute.autovec_copy(rX, cute.make_tensor(self.sX + cute.assume(at, divby=size), cute.make_layout(size)))
+    def fragment(self, stage: Any, k: Any, owned: Owned) -> list[list[Any]]:
+        """The fp32 elements of the owned rows at each of k to k + 3, k a multiple of four.
 
-    def fragment(self, stage: Any, k: int, rows: list[Any]) -> list[Any]:
-        """The fp32 elements of line k at four rows from each of `rows` on."""
-        values = []
-        for row in rows:
-            at = stage * self.shape.elements + (self.shape.line(k) + row)
-            source = cute.make_tensor(self.sX + cute.assume(at, divby=GROUP), cute.make_layout(GROUP))
-            rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
-            cute.autovec_copy(source, rX)
-            values += [rX[x] for x in range(GROUP)]
-        return values
+        `stage` is where the stage starts.
+        """
+        shape = self.shape
+        if not shape.by_rows:
+            first = stage + owned.first + k * shape.pitch
+            return [
+                [x for offset in owned.offsets for x in self._load(first + (line * shape.pitch + offset))]
+                for line in range(GROUP)
+            ]
+        # The chunk depends on the row only through its number of fours, so most rows share one address.
+        found = []
+        first = stage + owned.first * shape.pitch
+        places: dict[int, Any] = {}
+        for offset in owned.offsets:
+            turn = offset // GROUP % shape.chunks
+            if turn not in places:
+                places[turn] = first + ((k // GROUP) ^ ((owned.first // GROUP + turn) % shape.chunks)) * GROUP
+            found += [self._load(places[turn] + (offset + x) * shape.pitch) for x in range(GROUP)]
+        return [list(line) for line in zip(*found, strict=True)]
+
+    def _load(self, at: Any) -> list[Any]:
+        rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
+        cute.autovec_copy(
+            cute.make_tensor(self.sX + cute.assume(at, divby=GROUP), cute.make_layout(GROUP)), rX
+        )
+        return [rX[x] for x in range(GROUP)]
+
+
+def _copy_async(source: Any, target: Any, size: int, wanted: Any) -> None:
+    """cp.async of `size` bytes; zeros and no read where not `wanted` (PTX ISA, cp.async, src-size)."""
+    used = (
+        None if wanted is None else cutlass.select_(wanted, cutlass.Int32(size), cutlass.Int32(0)).ir_value()
+    )
+    mode = nvvm.LoadCacheModifierKind.CG if size == 16 else nvvm.LoadCacheModifierKind.CA
+    nvvm.cp_async_shared_global(target.to_llvm_ptr(), source.to_llvm_ptr(), size, mode, cp_size=used)

@@ -18,7 +18,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
 
-from cutegemm import hardware as hw
+from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, OutputConfig
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.pieces import Piece, key_of, to_shared
@@ -44,7 +44,7 @@ class Output:
         """Allocate staging buffers and, for TMA, partition the matrix into pieces."""
         if matrix.store == "direct":
             return Output(config, matrix, mD, None, None, None, None, shape)
-        layout = ops.piece_layout(config, matrix, config.epi_stages)
+        layout = ops.piece_layout(config, matrix, config.epilogue_stages)
         sD = smem.allocate_tensor(ops.NUMERIC[matrix.dtype], layout.outer, hw.SMEM_ALIGN, layout.inner)
         if matrix.store == "staged":
             return Output(config, matrix, mD, None, None, sD, None, shape)
@@ -74,12 +74,12 @@ def store_piece(outputs: tuple[Output, ...], piece: Piece, values: list[list[Any
         values: per output, a thread's fp32 values in accumulator order.
         turn: the staging buffer to use, of EPI_STAGE.
     """
-    buffer = piece.role.slot * piece.config.epi_stages + turn
+    buffer = piece.role.slot * piece.config.epilogue_stages + turn
     registers = [_converted(x, v) for x, v in zip(outputs, values, strict=True)]
     staged = [(x, r) for x, r in zip(outputs, registers) if x.staged]
     if staged:
         if any(x.by_tma for x in outputs):
-            _wait_for_buffer(piece.config.epi_stages, piece.role.thread)
+            _wait_for_buffer(piece.config.epilogue_stages, piece.role.thread)
         piece.role.barrier()
         for output, rD in staged:
             _fill_buffer(output, piece, rD, buffer)
@@ -115,10 +115,10 @@ def _wait_for_buffer(stages: cutlass.Constexpr, thread: Any) -> None:
 def _fill_buffer(output: Output, piece: Piece, rD: cute.Tensor, buffer: Any) -> None:
     """Write one piece to its staging buffer."""
     copy = to_shared(output.config, output.matrix.dtype, output.matrix.major)
-    tRsD = copy.get_slice(piece.role.thread).partition_D(
-        output.sD
-    )  # (COPY, 1, COPY_N, CONSUMERS * EPI_STAGE)
-    shape = cute.shape(tRsD)[:3]
+    part = copy.get_slice(piece.role.thread)
+    tRsD = part.partition_D(output.sD)  # (COPY, 1, COPY_N, CONSUMERS * EPI_STAGE)
+    # what a thread gives, which of a stmatrix of two matrices is half of what it addresses
+    shape = cute.shape(part.partition_S(output.sD))[:3]
     cute.copy(copy, cute.make_tensor(rD.iterator, cute.make_layout(shape)), tRsD[None, None, None, buffer])
 
 

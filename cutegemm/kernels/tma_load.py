@@ -9,6 +9,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
 
+from cutegemm.kernels.cluster import Peers
 from cutegemm.kernels.operands import batch_at
 from cutegemm.kernels.ring import Ring
 
@@ -26,7 +27,7 @@ class TmaLoad:
 
     @staticmethod
     def create(
-        atom: Any, coords: Any, smem: Any, box: tuple[int, int], peers: tuple[Any, int, Any], gate: int | None
+        atom: Any, coords: Any, smem: Any, box: tuple[int, int], peers: Peers, gate: int | None
     ) -> TmaLoad:
         """Partition an operand among the CTAs that load slices of the same tile.
 
@@ -34,15 +35,18 @@ class TmaLoad:
             atom, coords: from `operands.load_atom`; coords (rows, k, l).
             smem: the ring (ROWS, BLK_K, STAGE).
             box: (ROWS, BLK_K).
-            peers: (this CTA's place among the CTAs that share the tile, their number, multicast mask).
+            peers: the CTAs that share the tile.
             gate: the half of a gated B, 0 or 1; None for other operands.
         """
-        place, count, mask = peers
         gX = cute.local_tile(coords, box, (None, None, None))  # (ROWS, BLK_K, rows / ROWS, k / BLK_K, l)
         tXsX, tXgX = cpasync.tma_partition(
-            atom, place, cute.make_layout(count), cute.group_modes(smem, 0, 2), cute.group_modes(gX, 0, 2)
+            atom,
+            peers.place,
+            cute.make_layout(peers.count),
+            cute.group_modes(smem, 0, 2),
+            cute.group_modes(gX, 0, 2),
         )
-        return TmaLoad(atom, tXgX, tXsX, mask if count > 1 else None, coords, gate)
+        return TmaLoad(atom, tXgX, tXsX, peers.mask if peers.count > 1 else None, coords, gate)
 
     def load(self, tile: Any, k_tile: Any, batch: Any, ring: Ring, stage: Any) -> None:
         """Issue the copy of tile (tile, k_tile, batch) into `stage`; completes on the stage's full barrier."""

@@ -16,7 +16,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm import hardware as hw
+from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.pieces import FIRST_BARRIER
 

@@ -14,9 +14,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm import hardware as hw
-from cutegemm.budget import ROW_ALIGN
-from cutegemm.config import KernelConfig
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import ROW_ALIGN, KernelConfig
 from cutegemm.kernels.fusion import Inputs
 from cutegemm.kernels.pieces import Piece, Role
 
@@ -35,7 +34,7 @@ class Vectors:
         count = len(config.epilogue.names("row"))
         if count == 0:
             return Vectors(config, inputs, None)
-        layout = cute.make_layout((config.columns, count, config.consumers))
+        layout = cute.make_layout((config.stored_columns, count, config.consumers))
         return Vectors(config, inputs, smem.allocate_tensor(cutlass.Float32, layout, ROW_ALIGN))
 
     def ahead(self, role: Role, tile: Any) -> tuple[list, list]:
@@ -45,8 +44,8 @@ class Vectors:
             rows[input][share] and columns[input][pass][row key], in the graph's order of the inputs, fp32.
         """
         config, epilogue = self.config, self.config.epilogue
-        shares = range(-(-config.columns // hw.WARPGROUP))
-        first = tile[1] * config.columns + role.thread
+        shares = range(-(-config.stored_columns // hw.WARPGROUP))
+        first = tile[1] * config.stored_columns + role.thread
         rows = [
             [self.inputs.element(name, (0, first + i * hw.WARPGROUP, tile[2])) for i in shares]
             for name in epilogue.names("row")
@@ -68,7 +67,7 @@ class Vectors:
 
     @cute.jit
     def _place(self, value: Any, column: Any, at: cutlass.Constexpr, slot: Any) -> None:
-        sRow, width = self.sRow, self.config.columns
+        sRow, width = self.sRow, self.config.stored_columns
         if cutlass.const_expr(width % hw.WARPGROUP == 0):
             sRow[column, at, slot] = value
         elif column < width:

@@ -21,14 +21,16 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm import hardware as hw
+from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
-from cutegemm.kernels import scheduler
-from cutegemm.kernels.frame import Frame, launch_operands
-from cutegemm.kernels.mainloop import multiply
+from cutegemm.kernels.dependence import Dependence
+from cutegemm.kernels.frame import Frame
+from cutegemm.kernels.launch import named
+from cutegemm.kernels.mainloop import Mainloop
 from cutegemm.kernels.operands import tiled_mma
 from cutegemm.kernels.pieces import Role
 from cutegemm.kernels.ring import advance, skip
+from cutegemm.kernels.tensors import launch_tensors
 from cutegemm.kernels.turns import Turns
 
 
@@ -41,61 +43,65 @@ class WarpSpecializedGemm:
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
         """Launch; the arguments are those of `kernels.launch`."""
-        tensors, atoms = launch_operands(self.config, addresses, shape, strides)
+        tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
         size = self.config.cluster_size
         self.kernel(tensors, atoms, shape, numbers, walk).launch(
-            grid=(walk[1] * size, 1, 1),
+            grid=(named(self.config, "walk", walk)["clusters"] * size, 1, 1),
             block=(self.config.threads, 1, 1),
             cluster=(size, 1, 1),
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=self.config.ctas_per_sm,
+            preferred_smem_carveout=100 if self.config.ctas_per_sm > 1 else None,
+            use_pdl=self.config.trigger != "never",
             stream=stream,
         )
 
     @cute.kernel
     def kernel(self, tensors, atoms, shape, numbers, walk):
-        """The CTA: set-up, role dispatch, tile loops."""
+        """The CTA: set-up and role dispatch."""
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
+        dependence = Dependence(config)
+        dependence.before_scalars()
         frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
         frame.initialise(self._full_arrivals(), config.team * 4)
-
-        cluster, _, _ = cute.arch.block_idx()
-        cluster = cluster // config.cluster_size
-        tiles = frame.tiles
-        k_tiles = (shape[2] + (config.tile[2] - 1)) // config.tile[2]
-
+        dependence.start()
         if group == 0:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_decrease(config.registers[0])
-            self._produce(frame, thread, cluster, walk[:2], tiles, k_tiles)
+            self._produce(frame, dependence, thread)
         else:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_increase(config.registers[1])
-            self._consume(frame, thread - hw.WARPGROUP, cluster, walk[:2], tiles, k_tiles)
+            dependence.wait()
+            self._consume(frame, thread - hw.WARPGROUP)
+        frame.finish()
 
     def _full_arrivals(self) -> int:
-        tma = 1 if "tma" in (self.config.a.load, self.config.b.load) else 0
-        return tma + (hw.WARPGROUP if self.config.gathers else 0)
+        return int(self.config.copies) + hw.WARPGROUP * int(self.config.gathers)
 
     @cute.jit
-    def _produce(
-        self, frame: cutlass.Constexpr, thread: Any, cluster: Any, walk: Any, tiles: Any, k_tiles: Any
-    ):
-        """Fill the ring, tile after tile."""
-        config, ring = self.config, frame.ring
-        group, clusters = walk
+    def _produce(self, frame: cutlass.Constexpr, dependence: cutlass.Constexpr, thread: Any):
+        """Fill the ring, work after work."""
+        config, ring, walk = self.config, frame.ring, frame.walk
         stage, phase = cutlass.Int32(0), cutlass.Int32(0)
-        if thread // hw.WARP == 0 or cutlass.const_expr(self.config.gathers):
-            index = cluster
-            while index < tiles[0] * tiles[1] * tiles[2]:
-                place_m, place_n, batch = scheduler.tile_of(index, tiles[0], tiles[1], group, config.raster)
-                tile_m, tile_n = frame.cta_tile(place_m, place_n)
-                for k in cutlass.range(k_tiles, unroll=1):
+        loaded = cutlass.Int32(0)  # k tiles of the first work whose constant operands are on their way
+        if thread // hw.WARP == 0 or cutlass.const_expr(config.gathers):
+            state = walk.start()
+            if cutlass.const_expr(config.early):
+                loaded = self._load_early(frame, dependence, state, thread)
+                stage, phase = skip((stage, phase), loaded, config.stages)
+            else:
+                dependence.wait()
+            while walk.more(state):
+                work = walk.work(state)
+                for k in cutlass.range(loaded, work.k_tiles, unroll=1):
                     ring.wait_empty(stage, phase)  # until the consumers released the stage
-                    frame.load(tile_m, tile_n, k, batch, stage, thread)
+                    frame.load(work, work.first + k, stage, thread)
                     stage, phase = advance(stage, phase, config.stages)
-                index += clusters
+                loaded = cutlass.Int32(0)
+                state = walk.next(state)
+            dependence.loads_done()
             if cutlass.const_expr(config.cluster_size > 1):
                 # No CTA of the cluster may end while another still writes or signals into it.
                 for _ in cutlass.range(config.stages, unroll=1):
@@ -103,34 +109,73 @@ class WarpSpecializedGemm:
                     stage, phase = advance(stage, phase, config.stages)
 
     @cute.jit
-    def _consume(
-        self, frame: cutlass.Constexpr, thread: Any, cluster: Any, walk: Any, tiles: Any, k_tiles: Any
-    ):
-        """Multiply and store, tile after tile."""
-        config = self.config
-        group, clusters = walk
-        warpgroup = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
-        turn = warpgroup if cutlass.const_expr(config.pingpong) else cutlass.Int32(0)  # of the first tile
+    def _load_early(
+        self, frame: cutlass.Constexpr, dependence: cutlass.Constexpr, state: Any, thread: Any
+    ) -> Any:
+        """Fill the ring once for the first work, constant operands before the wait; how many stages that were."""
+        config, walk = self.config, frame.walk
+        others = tuple(x for x in ("a", "b") if x not in config.early)
+        count = cutlass.Int32(0)
+        if walk.more(state):
+            work = walk.work(state)
+            count = cutlass.min(work.k_tiles, cutlass.Int32(config.stages))
+            for k in cutlass.range(count, unroll=1):
+                frame.load(work, work.first + k, k, thread, config.early, True)
+        dependence.wait()
+        if walk.more(state):
+            work = walk.work(state)
+            for k in cutlass.range(count, unroll=1):
+                frame.load(work, work.first + k, k, thread, others, False)
+        return count
+
+    @cute.jit
+    def _consume(self, frame: cutlass.Constexpr, thread: Any):
+        """Multiply and store, work after work; consumers that take turns pass over each other's works."""
+        config, walk, epilogue = self.config, frame.walk, frame.epilogue
         turns = config.consumers // config.team
+        warpgroup = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         band = cutlass.Int32(0) if cutlass.const_expr(config.pingpong) else warpgroup
-        mma = tiled_mma(config, config.team)
-        tCrA, tCrB, acc = frame.fragments(mma, band)
+        first = warpgroup if cutlass.const_expr(config.pingpong) else cutlass.Int32(0)
         role = Role(warpgroup, band, thread % hw.WARPGROUP)
-        position = skip((cutlass.Int32(0), cutlass.Int32(0)), turn * k_tiles, config.stages)
-        state = frame.epilogue.start()
+        mma = tiled_mma(config, config.team, config.tile[1])
+        fragments, acc = frame.fragments(mma, band)
         order = Turns(config, warpgroup)
+        mainloop = Mainloop(frame.ring, fragments, order)
+        position = skip((cutlass.Int32(0), cutlass.Int32(0)), first * walk.k_tiles, config.stages)
+        inputs, parity = epilogue.start(), cutlass.Int32(0)
         order.start()
-        index = cluster + turn * clusters
-        while index < tiles[0] * tiles[1] * tiles[2]:
-            place_m, place_n, batch = scheduler.tile_of(index, tiles[0], tiles[1], group, config.raster)
-            tile_m, tile_n = frame.cta_tile(place_m, place_n)
-            tile = (tile_m, tile_n, batch)
-            ahead = frame.epilogue.ahead(role, tile)
+        state = walk.start(first)
+        while walk.more(state):
+            work = walk.work(state)
+            ahead = epilogue.ahead(role, work.tile) if cutlass.const_expr(not config.adds_up) else None
             order.take()
-            follows = index + clusters < tiles[0] * tiles[1] * tiles[2]
-            position = multiply(mma, acc, (tCrA, tCrB), (frame.ring, frame.rank, order), position, (k_tiles, follows))
+            follows = walk.more(walk.next(state))
+            position = mainloop.multiply(mma, acc, position, work.k_tiles, follows)
             if cutlass.const_expr(turns > 1):
-                position = skip(position, (turns - 1) * k_tiles, config.stages)
-            state = frame.epilogue.finish(acc, role, tile, ahead, state)
-            index += clusters * turns
-        frame.epilogue.end(role)
+                position = skip(position, (turns - 1) * walk.k_tiles, config.stages)
+            if cutlass.const_expr(not config.adds_up):
+                inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
+            else:
+                inputs, parity = self._add_up(frame, acc, role, work, inputs, parity)
+            state = walk.next(state, turns)
+        epilogue.end(role)
+
+    @cute.jit
+    def _add_up(self, frame: cutlass.Constexpr, acc: cute.Tensor, role: cutlass.Constexpr,
+                work: cutlass.Constexpr, inputs: Any, parity: Any):  # fmt: skip
+        """The tile's sum over the parts of K, then the epilogue where this CTA stores it; the states after both."""
+        if frame.total.send(acc, role, work, parity):
+            inputs = self._store_sum(frame, acc, role, work, inputs, parity)
+        return inputs, parity ^ 1
+
+    @cute.jit
+    def _store_sum(self, frame: cutlass.Constexpr, acc: cute.Tensor, role: cutlass.Constexpr,
+                   work: cutlass.Constexpr, inputs: Any, parity: Any):  # fmt: skip
+        tile = frame.total.tile(work)
+        ahead = frame.epilogue.ahead(role, tile)
+        # a slice of the tile has accumulators of its own; a whole tile's sum replaces this CTA's part
+        total = acc
+        if cutlass.const_expr(self.config.cluster_parts > 1):
+            total = cute.make_rmem_tensor(self.config.slice_values, cutlass.Float32)
+        frame.total.receive(total, role, work, parity)
+        return frame.epilogue.finish(total, role, tile, ahead, inputs)

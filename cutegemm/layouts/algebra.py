@@ -11,6 +11,7 @@ Source: docs.nvidia.com/cutlass, "CuTe Layout Algebra".
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from cutegemm.errors import SpecError, check
 from cutegemm.layouts.int_tuple import IntTuple, ceil_div
@@ -18,6 +19,7 @@ from cutegemm.layouts.layout import Layout, make_layout
 from cutegemm.layouts.swizzle import through_swizzle
 
 Tiler = Layout | int | None | tuple["Tiler", ...]
+T = TypeVar("T")
 FlatModes = tuple[tuple[int, int], ...]
 
 
@@ -31,14 +33,14 @@ def _from_flat_modes(flat: list[tuple[int, int]]) -> Layout:
     return Layout(shape, stride)
 
 
-def by_mode(operation: Callable[[Layout, Tiler], Layout], layout: Layout, tilers: tuple[Tiler, ...]) -> Layout:
+def by_mode(operation: Callable[[Layout, T], Layout], layout: Layout, tilers: tuple[T, ...]) -> Layout:
     """Apply an operation to each leading mode with its own tiler; keep the other modes."""
     check_tilers(layout, tilers)
     parts = [operation(mode, tiler) for mode, tiler in zip(layout, tilers)]
     return make_layout(*parts, *list(layout)[len(tilers) :])
 
 
-def check_tilers(layout: Layout, tilers: tuple[Tiler, ...]) -> None:
+def check_tilers(layout: Layout, tilers: tuple[object, ...]) -> None:
     """Refuse an empty tuple of tilers and one with more tilers than there are modes."""
     check(
         0 < len(tilers) <= layout.rank,
@@ -115,7 +117,7 @@ def composition(a: Layout, b: Tiler) -> Layout:
 
 def _compose_tree(flat_a: FlatModes, b: Layout, name: str) -> tuple[Layout, list[int]]:
     """Compose every leaf of B on its own; add up how far the leaves reach in each mode of A."""
-    if not isinstance(b.shape, tuple):
+    if isinstance(b.shape, int) and isinstance(b.stride, int):
         return _compose_leaf(flat_a, b.shape, b.stride, name)
     parts, reaches = zip(*(_compose_tree(flat_a, mode, name) for mode in b))
     return make_layout(*parts), [sum(column) for column in zip(*reaches)]

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cutegemm.arch.sm90 import BANKS, WARP
 from cutegemm.errors import SpecError, check
-from cutegemm.hardware import BANKS, WARP
 from cutegemm.layouts.int_tuple import IntTuple
 from cutegemm.layouts.swizzle import AnyLayout, ComposedLayout
 

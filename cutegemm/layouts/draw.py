@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from cutegemm.arch.sm90 import BANKS
 from cutegemm.errors import SpecError, check
-from cutegemm.hardware import BANKS
 from cutegemm.layouts.banks import BankUsage
 from cutegemm.layouts.swizzle import AnyLayout, ComposedLayout
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product as cartesian
 from math import prod
+from typing import TypeGuard
 
 from cutegemm.errors import SpecError, check
 
 IntTuple = int | tuple["IntTuple", ...]
 
 
-def is_int(value: object) -> bool:
+def is_int(value: object) -> TypeGuard[int]:
     """Say whether `value` is an int and not a bool.
 
     >>> is_int(3), is_int(True), is_int((3,))
@@ -44,7 +45,7 @@ def check_int_tuple(value: object, field: str, minimum: int) -> None:
         return
     check(is_int(value), SpecError, f"{field}={value!r}: entries are ints or tuples of ints")
     check(
-        value >= minimum,
+        isinstance(value, int) and value >= minimum,
         SpecError,
         f"{field}={value}: every entry is at least {minimum}; nearest legal value: {minimum}",
     )
@@ -71,7 +72,7 @@ def map_leaves(f: Callable[..., IntTuple], *trees: IntTuple) -> IntTuple:
     return f(*trees)
 
 
-def unflatten(leaves: tuple, profile: IntTuple) -> IntTuple:
+def unflatten(leaves: tuple[IntTuple, ...], profile: IntTuple) -> IntTuple:
     """Nest `leaves` like `profile`; the inverse of `flatten`.
 
     >>> unflatten((5, 6, 7), (1, (1, 1)))
@@ -195,7 +196,7 @@ def crd2idx(coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
             SpecError,
             f"coordinate={coordinate}: has the profile of the shape {shape} or a coarser one",
         )
-        return sum(crd2idx(c, s, d) for c, s, d in zip(coordinate, shape, stride))
+        return sum(crd2idx(c, s, d) for c, s, d in zip(coordinate, modes(shape), modes(stride)))
     rest, offset = coordinate if is_int(coordinate) else -1, 0
     for extent, step in zip(flatten(shape), flatten(stride)):
         rest, leaf = divmod(rest, extent)
@@ -238,7 +239,9 @@ def parse(text: str) -> IntTuple:
     """
     compact = "".join(text.split())
     value, end = _parse_at(compact, 0)
-    check(end == len(compact), SpecError, f"text={text!r}: reads on after the int tuple, at {compact[end:]!r}")
+    check(
+        end == len(compact), SpecError, f"text={text!r}: reads on after the int tuple, at {compact[end:]!r}"
+    )
     return value
 
 
@@ -249,9 +252,12 @@ def _parse_at(text: str, start: int) -> tuple[IntTuple, int]:
         while text[end : end + 1].isdigit():
             end += 1
         digits = text[start:end]
-        check(digits not in ("", "-"), SpecError, f"text={text!r}: expected an int or '(' at {text[start:]!r}")
+        check(
+            digits not in ("", "-"), SpecError, f"text={text!r}: expected an int or '(' at {text[start:]!r}"
+        )
         return int(digits), end
-    parts, end = [], start
+    parts: list[IntTuple] = []
+    end = start
     while not parts or text[end : end + 1] == ",":
         part, end = _parse_at(text, end + 1)
         parts.append(part)

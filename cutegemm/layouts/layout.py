@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from cutegemm.errors import SpecError, check
 from cutegemm.layouts import int_tuple
@@ -34,7 +34,8 @@ class Layout:
     """
 
     shape: IntTuple
-    stride: IntTuple = None
+    # None: compact, filled in below
+    stride: IntTuple = cast("IntTuple", None)
 
     def __post_init__(self) -> None:
         """Check the shape; fill in the compact stride or check the given one."""
@@ -114,7 +115,8 @@ def parse(text: str) -> Layout:
     (Layout((4, 2), (1, 4)), True)
     """
     shape, _, stride = text.partition(":")
-    return Layout(int_tuple.parse(shape), int_tuple.parse(stride) if stride else None)
+    extents = int_tuple.parse(shape)
+    return Layout(extents, int_tuple.parse(stride)) if stride else Layout(extents)
 
 
 def make_layout(*layouts: Layout) -> Layout:
@@ -154,7 +156,9 @@ def ordered_layout(shape: tuple[IntTuple, ...], order: tuple[int, ...]) -> Layou
     strides: dict[int, IntTuple] = {}
     running = 1
     for mode in sorted(range(len(shape)), key=lambda m: order[m]):
-        strides[mode] = int_tuple.map_leaves(lambda d, unit=running: d * unit, int_tuple.prefix_product(shape[mode]))
+        strides[mode] = int_tuple.map_leaves(
+            lambda d, unit=running: d * unit, int_tuple.prefix_product(shape[mode])
+        )
         running *= int_tuple.product(shape[mode])
     return Layout(shape, tuple(strides[mode] for mode in range(len(shape))))
 

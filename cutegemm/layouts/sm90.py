@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cutegemm.arch.sm90 import TMA_MAX_BOX, WGMMA_M, WGMMA_MAX_N
 from cutegemm.errors import SpecError, check, field_error
-from cutegemm.hardware import TMA_MAX_BOX, WGMMA_M, WGMMA_MAX_N
 from cutegemm.layouts.layout import Layout
 from cutegemm.layouts.swizzle import ComposedLayout, Swizzle
 from cutegemm.layouts.tiling import tile_to_shape
 
-SWIZZLE_SPANS = {"none": 16, "32B": 32, "64B": 64, "128B": 128}  # bytes of one swizzled row, PTX swizzling modes
+# bytes of one swizzled row, PTX swizzling modes
+SWIZZLE_SPANS = {"none": 16, "32B": 32, "64B": 64, "128B": 128}
 MAJORS = ("k", "mn")  # the contiguous mode of an operand tile (mn, k)
 CORE_ROWS = 8  # rows of a core matrix, PTX wgmma shared memory matrix layout
 WGMMA_N_STEP = 8  # columns, PTX wgmma.mma_async shapes
@@ -265,6 +266,6 @@ def _check_element_bits(bits: int) -> None:
     _check_choice("bits", bits, (8, 16, 32))
 
 
-def _check_choice(field: str, value: object, legal: tuple) -> None:
+def _check_choice(field: str, value: object, legal: tuple[object, ...]) -> None:
     """Refuse a value that is none of the legal ones."""
     check(value in legal, SpecError, f"{field}={value!r}: is one of {', '.join(map(str, legal))}")

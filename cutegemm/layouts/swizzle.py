@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from cutegemm.errors import SpecError, check
 from cutegemm.layouts import int_tuple
@@ -41,7 +41,11 @@ class Swizzle:
         for name in ("bits", "base", "shift"):
             value = getattr(self, name)
             check(int_tuple.is_int(value), SpecError, f"{name}={value!r}: is an int")
-            check(value >= 0 or name == "shift", SpecError, f"{name}={value}: is at least 0; nearest legal value: 0")
+            check(
+                value >= 0 or name == "shift",
+                SpecError,
+                f"{name}={value}: is at least 0; nearest legal value: 0",
+            )
         check(
             abs(self.shift) >= self.bits,
             SpecError,
@@ -70,7 +74,11 @@ class Swizzle:
         Swizzle(bits=3, base=3, shift=3)
         """
         for width in (old_bits, new_bits):
-            check(width > 0 and width & (width - 1) == 0, SpecError, f"width={width}: is a power of two, in bits")
+            check(
+                width > 0 and width & (width - 1) == 0,
+                SpecError,
+                f"width={width}: is a power of two, in bits",
+            )
         base = self.base + old_bits.bit_length() - new_bits.bit_length()
         check(
             base >= 0,
@@ -133,9 +141,19 @@ class ComposedLayout:
 
 
 AnyLayout = Layout | ComposedLayout
+L = TypeVar("L", Layout, ComposedLayout)
+P = ParamSpec("P")
 
 
-def through_swizzle(operation: Callable[..., Layout]) -> Callable[..., AnyLayout]:
+class Lifted(Protocol[P]):
+    """An operation on layouts that keeps the kind of layout it is given."""
+
+    def __call__(self, layout: L, /, *args: P.args, **kwargs: P.kwargs) -> L:
+        """Apply it to a layout, or to the one under a swizzle."""
+        ...
+
+
+def through_swizzle(operation: Callable[Concatenate[Layout, P], Layout]) -> Lifted[P]:
     """Let an operation on layouts work on a `ComposedLayout` too, by changing its plain layout.
 
     Right for every operation that only rearranges or repeats the domain of its first argument.
@@ -152,7 +170,7 @@ def through_swizzle(operation: Callable[..., Layout]) -> Callable[..., AnyLayout
             return replace(layout, layout=operation(layout.layout, *args, **kwargs))
         return operation(layout, *args, **kwargs)
 
-    return lifted
+    return cast("Lifted[P]", lifted)
 
 
 def slice_swizzled(composed: ComposedLayout, coordinate: Any) -> ComposedLayout:

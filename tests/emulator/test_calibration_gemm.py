@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from calibration_harness import FIXTURES, recorded
 
 from benchmarks.emulator_cases import CASES, kept
 from benchmarks.emulator_record import digest, digests, patterns
 from cutegemm.emulator import Options
+from tests.support.emulator_fixtures import FIXTURES, recorded
 
 RECORDED, STEPS = recorded("gemm.npz"), kept(FIXTURES / "kernels.json.xz")
 

@@ -7,29 +7,15 @@ import math
 
 import numpy as np
 import pytest
-from emulator_harness import aligned
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cutegemm import GemmSpec, Tile, build, cache
+from cutegemm import GemmSpec, Tile, build
+from cutegemm.compiling import cache
 from cutegemm.emulator import Buffer, Options, Step, run_steps
-from cutegemm.plan import plan
-from cutegemm.problem import problem
-
-
-def to_bits(x: np.ndarray, kind: str) -> np.ndarray:
-    """fp32 values as elements of a dtype."""
-    if kind == "bf16":
-        u = np.ascontiguousarray(x, np.float32).view(np.uint32)
-        return ((u + 0x7FFF + (u >> 16 & 1)) >> 16).astype(np.uint16)
-    return np.ascontiguousarray(x, np.float16 if kind == "fp16" else np.float32)
-
-
-def to_values(x: np.ndarray, kind: str) -> np.ndarray:
-    """Elements of a dtype as fp64."""
-    if kind == "bf16":
-        return (np.ascontiguousarray(x).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return x.astype(np.float64)
+from cutegemm.planning.planner import plan
+from cutegemm.problems import problem
+from tests.support.emulator_launch import aligned, to_bits, to_values
 
 
 def matrix(operand, rng, guard: int = 0):

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from emulator_harness import aligned, kernel_text, run
 
 import cutegemm.emulator
-from cutegemm.emulator import progress
+from cutegemm.emulator.state import progress
 from cutegemm.errors import EmulatorError
+from tests.support.emulator_launch import aligned, kernel_text, run
 
-FILES = sorted(Path(cutegemm.emulator.__file__).parent.glob("*.py"))
+FILES = sorted(Path(cutegemm.emulator.__file__).parent.rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
@@ -28,11 +31,67 @@ def imported(path: Path) -> set[str]:
     return out
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_nothing_of_the_builder_is_imported(path):
     """Only cutegemm.errors is shared: a second opinion must not come from the planner it checks."""
     ours = {name for name in imported(path) if name.split(".")[0] == "cutegemm"}
     assert all(name == "cutegemm.errors" or name.startswith("cutegemm.emulator") for name in ours), ours
+
+
+FLOORS = (
+    "ptx",
+    "numbers",
+    "state",
+    "units",
+    "translate",
+    "watch",
+    "",
+)  # a package knows itself and those before
+ASIDE = {("translate", "watch"), ("watch", "translate"), ("ptx", "numbers"), ("numbers", "ptx")}  # strangers
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name after `cutegemm.emulator`."""
+    root = Path(cutegemm.emulator.__file__).parent
+    return {".".join(p.relative_to(root).with_suffix("").parts): p for p in FILES if p.name != "__init__.py"}
+
+
+def arrows() -> set[tuple[str, str]]:
+    """Which module imports which, by name; `from package import module` counts as the module."""
+    known, out = modules(), set()
+    for name, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cutegemm.emulator"):
+                target = node.module.removeprefix("cutegemm.emulator").lstrip(".")
+                for alias in node.names:
+                    joined = f"{target}.{alias.name}".lstrip(".")
+                    out.add((name, joined if joined in known else target))
+    return out
+
+
+def test_packages_import_downwards():
+    """No module imports from a floor above its own, and translation and observers do not know each other."""
+    floor = lambda name: name.split(".")[0] if "." in name else ""  # noqa: E731
+    for name, target in arrows():
+        assert FLOORS.index(floor(target)) <= FLOORS.index(floor(name)), (name, target)
+        assert (floor(name), floor(target)) not in ASIDE, (name, target)
+
+
+def test_modules_import_each_other_in_no_circle():
+    """The graph of imports can be sorted (graphlib raises CycleError with the circle)."""
+    graph: dict[str, set[str]] = {}
+    for name, target in arrows():
+        graph.setdefault(name, set()).add(target)
+    list(TopologicalSorter(graph).static_order())
+
+
+def test_the_emulator_is_loaded_on_first_use():
+    """`cutegemm.emulator` works after `import cutegemm` alone, which does not load it."""
+    code = (
+        "import sys, cutegemm; assert 'cutegemm.emulator' not in sys.modules;"
+        "cutegemm.emulator.run; assert not hasattr(cutegemm, 'emulater')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_progress_shows_past_a_second(monkeypatch, capsys):

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulator_harness import aligned, run
-from pipeline_kernel import compiled, run_pipeline
 
 from cutegemm.emulator import compare, profile
 from cutegemm.emulator.tables import kind_of
+from tests.support.emulator_launch import aligned, run
+from tests.support.emulator_pipeline import compiled, run_pipeline
 
 STRIDED = """
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mad.wide.u32 %rd1, %r0, {stride}, %rd0;

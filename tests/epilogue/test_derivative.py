@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutegemm import epilogue as epi
-from cutegemm import reference
 from cutegemm.epilogue.derivative import DERIVATIVES
 from cutegemm.epilogue.graph import OPERATIONS
 from cutegemm.errors import SpecError
+from cutegemm.running import reference
 from tests.support.epilogues import graphs, random_inputs
 
 M, N = 5, 4
@@ -60,7 +60,7 @@ def gradients(graph, inputs, generator, shape=(M, N), output="d"):
     if forward.requires_grad:
         forward.backward(upstream)
     expected = {name: torch.zeros_like(x) if x.grad is None else x.grad for name, x in named.items()}
-    given = {**numeric, **dict(zip(("gate", "up") if graph.gated else ("pre",), saved))}
+    given = {**numeric, **dict(zip(("saved_gate", "saved_up") if graph.gated else ("saved_acc",), saved))}
     back = epi.backward(graph, output)
     got = reference.evaluate(back, *operands(upstream), given, torch.float64)
     return expected, got
@@ -94,7 +94,6 @@ ONE = {
     "log": lambda x: epi.log(x * x), "sqrt": lambda x: epi.sqrt(x * x + 1), "rsqrt": lambda x: epi.rsqrt(x * x + 1),
     "floor": lambda x: x * epi.floor(x), "round": lambda x: x * epi.round(x), "cast": lambda x: epi.cast(x, "bf16"),
     "clamp": lambda x: epi.clamp(x, -0.5, 0.5), "min": lambda x: epi.min(0.5, x),
-    "gelu(none)": lambda x: epi.gelu(x, "none"),
     **epi.functions.ACTIVATIONS,
 }  # fmt: skip
 TWO = {
@@ -171,7 +170,7 @@ def test_at_ties_and_steps(function, points, slopes):
     back = epi.backward(epi.define(lambda acc: function(acc)))
     pre = torch.tensor(points, dtype=torch.float64)[:, None]
     ones = torch.ones(len(points), 1)
-    got = reference.evaluate(back, ones, torch.ones(1, 1), {"pre": pre}, torch.float64)["d"]
+    got = reference.evaluate(back, ones, torch.ones(1, 1), {"saved_acc": pre}, torch.float64)["d"]
     assert got[:, 0].tolist() == slopes
 
 
@@ -179,13 +178,13 @@ def test_at_ties_and_steps(function, points, slopes):
     ("graph", "text"),
     [
         (epi.linear_combination(True),
-         "d = acc * alpha\ndc = acc * beta\ndalpha = Sum(acc * pre)\ndbeta = Sum(acc * c)"),
+         "d = acc * alpha\ndc = acc * beta\ndalpha = Sum(acc * saved_acc)\ndbeta = Sum(acc * c)"),
         (epi.bias(), "d = acc\ndbias = Sum(acc, axis=0)"),
-        (epi.reglu(), "dgate = where(gate <= 0.0, 0.0, acc * up)\ndup = acc * max(gate, 0.0)"),
+        (epi.reglu(), "dgate = where(saved_gate <= 0.0, 0.0, acc * saved_up)\ndup = acc * max(saved_gate, 0.0)"),
         (epi.define(lambda acc: acc * 1.0 - 0.0 + (0.0 - -acc) / 1.0), "d = acc + acc"),
         (epi.define(lambda acc: (acc - -acc) * -1.0), "d = -acc - acc"),
-        (epi.define(lambda acc: epi.exp(0.0 - acc)), "d = -(acc * exp(-pre))"),
-        (epi.define(lambda acc: epi.exp(-1 * (0.0 + acc / 1))), "d = -(acc * exp(-pre))"),
+        (epi.define(lambda acc: epi.exp(0.0 - acc)), "d = -(acc * exp(-saved_acc))"),
+        (epi.define(lambda acc: epi.exp(-1 * (0.0 + acc / 1))), "d = -(acc * exp(-saved_acc))"),
         (epi.define(lambda acc: epi.exp(0 * acc) + epi.exp(0 / acc) + acc), "d = acc"),
         (epi.define(lambda acc: epi.floor(acc)), "d = 0.0"),
         (epi.define(lambda acc: epi.where(acc > 0, 1.0, 2.0)), "d = 0.0"),
@@ -203,13 +202,16 @@ def test_only_the_gradients_wanted():
     only = epi.backward(graph, wrt=["residual"])
     assert str(only) == "dresidual = acc"
     assert [x.name for x in epi.backward(graph, wrt={"bias", "acc"}).outputs] == ["d", "dbias"]
-    assert str(epi.backward(epi.swiglu(), wrt=["up"])) == "t0 = 0.5 * gate\ndup = acc * (t0 + t0 * tanh(t0))"
+    assert (
+        str(epi.backward(epi.swiglu(), wrt=["up"]))
+        == "t0 = 0.5 * saved_gate\ndup = acc * (t0 + t0 * tanh(t0))"
+    )
 
 
 def test_the_gradient_of_another_output():
     """Any stored output, not a reduction."""
     graph = epi.define(lambda acc: epi.Output(d=acc, e=epi.exp(acc), s=epi.Sum(acc)))
-    assert str(epi.backward(graph, "e")) == "d = acc * exp(pre)"
+    assert str(epi.backward(graph, "e")) == "d = acc * exp(saved_acc)"
 
 
 @pytest.mark.parametrize(
@@ -228,13 +230,48 @@ def test_what_has_no_gradient_is_refused(graph, arguments, message):
     assert str(e.value) == message
 
 
-def test_an_input_may_not_be_named_as_the_saved_accumulator():
-    """The gradient epilogue reads it under that name."""
+@given(graphs(gated="any", most_outputs=1, reductions=False), st.integers(0, 99))
+def test_a_forward_that_saves_gives_its_gradient_what_it_reads(graph, seed):
+    """Its saved outputs are exactly the accumulators that the gradient reads, by the same names."""
+    generator = torch.Generator().manual_seed(seed)
+    forward, back = epi.with_saved(graph), epi.backward(graph)
+    a = torch.randn(M, 3, generator=generator, dtype=torch.float64)
+    b = torch.randn(3, 2 * N if graph.gated else N, generator=generator, dtype=torch.float64)
+    out = reference.evaluate(forward, a, b, random_inputs(graph, (M, N), generator), torch.float64)
+    saved = {name: x for name, x in out.items() if name != "d"}
+    assert set(saved) == {*back.tensors} - {*graph.tensors}
+    for name, x in saved.items():
+        products = reference.products(graph, a, b, torch.float64)
+        torch.testing.assert_close(x, products[{"saved_acc": None}.get(name, name.removeprefix("saved_"))])
+    assert epi.with_saved(forward) == forward and epi.backward(forward) == back
+
+
+def test_only_what_the_gradient_reads_is_saved():
+    """A sum needs nothing; `wrt` and the type are the caller's."""
+    assert epi.with_saved(epi.bias()) == epi.bias()
+    assert [x.name for x in epi.with_saved(epi.swiglu(), wrt=["up"]).outputs] == ["d", "saved_gate"]
+    assert epi.with_saved(epi.bias_act(), dtype="fp32").outputs[-1].dtype == "fp32"
+
+
+def test_what_could_be_taken_for_the_accumulator_is_refused():
+    """An own output or input of that name; an output called pre is no gradient's input."""
 
     @epi.define
-    def graph(acc, *, pre: epi.Row):
-        return acc * pre
+    def activated(acc):
+        h = epi.gelu(acc)
+        return epi.Output(d=h, saved_acc=h)
 
-    with pytest.raises(SpecError) as e:
-        epi.backward(graph)
-    assert str(e.value) == "epilogue='pre': is the name of the saved accumulator here"
+    @epi.define
+    def read(acc, *, saved_acc: epi.Matrix):
+        return acc * saved_acc
+
+    for graph in (activated, read):
+        for function in (epi.backward, epi.with_saved):
+            with pytest.raises(SpecError) as e:
+                function(graph)
+            assert str(e.value) == (
+                "epilogue='saved_acc': is the name of the accumulator that the forward saves, which this is not; "
+                "nearest legal value: 'own_saved_acc'"
+            )
+    own = epi.define(lambda acc: epi.Output(d=epi.gelu(acc), pre=epi.gelu(acc)))
+    assert set(epi.backward(own).tensors) == {"saved_acc"}

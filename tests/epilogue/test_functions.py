@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from cutegemm import epilogue as epi
-from cutegemm import reference
 from cutegemm.errors import SpecError
+from cutegemm.running import reference
 
 NAN, INF = math.nan, math.inf
 POINTS = (
@@ -36,8 +36,9 @@ ONE_OPERAND = {
     "relu": (epi.relu, F.relu),
     "leaky_relu": (epi.leaky_relu, F.leaky_relu),
     "leaky_relu(0.2)": (lambda x: epi.leaky_relu(x, 0.2), lambda x: F.leaky_relu(x, 0.2)),
-    "gelu": (epi.gelu, lambda x: F.gelu(x, approximate="tanh")),
-    "gelu(none)": (lambda x: epi.gelu(x, "none"), F.gelu),
+    "gelu": (epi.gelu, F.gelu),
+    "gelu(tanh)": (lambda x: epi.gelu(x, "tanh"), lambda x: F.gelu(x, approximate="tanh")),
+    "gelu_tanh": (epi.gelu_tanh, lambda x: F.gelu(x, approximate="tanh")),
     "silu": (epi.silu, F.silu),
     "softplus": (epi.softplus, F.softplus),
     "mish": (epi.mish, F.mish),
@@ -106,7 +107,7 @@ def test_functions_of_two_operands_are_those_of_torch(name):
     torch.testing.assert_close(run(own, x, y), of_torch(x, y), equal_nan=True, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu", "mish", "softplus"])
+@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_tanh", "mish", "softplus"])
 def test_activations_are_stable_in_fp32(name):
     """In fp32 over its whole range no overflow, and close to torch in fp64."""
     own, of_torch = ONE_OPERAND[name]
@@ -143,7 +144,7 @@ def test_random_repeats_exactly_when_recorded_twice():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: epi.gelu(x, "erf"), "gelu.approximate='erf': must be 'tanh' or 'none'"),
+        (lambda x: epi.gelu(x, "erf"), "gelu.approximate='erf': must be 'none' or 'tanh'"),
         (lambda x: epi.clamp(x), "clamp=(None, None): must have a lower or an upper bound"),
         (lambda x: epi.dropout(x, 1.0, x, x), "dropout.p=1.0: must be a Python number in [0, 1)"),
         (lambda x: epi.dropout(x, x, x, x), "dropout.p=<acc>: must be a Python number in [0, 1)"),

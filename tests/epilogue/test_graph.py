@@ -14,7 +14,7 @@ ACC = Node("acc")
 D = (Result("d", 0),)
 
 
-@given(graphs(gated="any"))
+@given(graphs(gated="any", forms=True))
 def test_graphs_survive_json(graph):
     """A graph comes back from JSON equal, with an equal hash and the same text."""
     again = Graph.from_data(json.loads(json.dumps(graph.to_data())))

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from cutegemm import epilogue as epi
-from cutegemm import reference
 from cutegemm.epilogue.functions import ACTIVATIONS
 from cutegemm.errors import SpecError
+from cutegemm.running import reference
 
 M, N, K = 6, 8, 5
 GENERATOR = torch.Generator().manual_seed(0)
@@ -18,8 +18,9 @@ A, B, B2 = (
 ROW, COL, MATRIX = (torch.randn(shape, generator=GENERATOR, dtype=torch.float64) for shape in (N, M, (M, N)))
 ACC = A @ B
 TORCH = {
-    "relu": F.relu, "leaky_relu": F.leaky_relu, "gelu": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
-    "softplus": F.softplus, "mish": F.mish, "hardswish": F.hardswish, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
+    "relu": F.relu, "leaky_relu": F.leaky_relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu, "softplus": F.softplus, "mish": F.mish, "hardswish": F.hardswish,
+    "sigmoid": torch.sigmoid, "tanh": torch.tanh,
 }  # fmt: skip
 
 
@@ -156,10 +157,10 @@ def test_partial_results_are_asked_for_where_their_name_says_so():
     [
         (
             lambda: epi.bias_act("gelo"),
-            "activation='gelo': must be one of relu, leaky_relu, gelu, silu, softplus, mish, hardswish, sigmoid, tanh; "
-            "nearest legal value: 'gelu'",
+            "activation='gelo': must be one of relu, leaky_relu, gelu, gelu_tanh, silu, softplus, mish, hardswish, "
+            "sigmoid, tanh; nearest legal value: 'gelu'",
         ),
-        (lambda: epi.swiglu("thirds"), "gated='thirds': must be one of (None, 'halves', 'interleaved')"),
+        (lambda: epi.swiglu("thirds"), "layout='thirds': must be one of halves, interleaved"),
         (lambda: epi.scaled("block"), "per='block': must be one of tensor, row, column, both"),
         (lambda: epi.dropout_residual(1.0), "dropout.p=1.0: must be a Python number in [0, 1)"),
     ],

@@ -31,7 +31,7 @@ def trace_again(graph, text):
     return trace.graph([x.result(name) for name, x in outputs.items()], graph.gated)
 
 
-@given(graphs(gated="any"))
+@given(graphs(gated="any", forms=True))
 def test_the_text_traces_to_the_same_graph(graph):
     """Parentheses, intermediate values and outputs are those of the graph, exactly."""
     assert trace_again(graph, str(graph)) == graph

@@ -315,7 +315,9 @@ def test_torch_functions_are_refused_with_a_hint():
     """torch.exp and its like say which functions to use instead."""
     import torch
 
-    with pytest.raises(SpecError, match=r"^epilogue='torch\.exp': torch's functions .* those of cutegemm\.epilogue do"):
+    with pytest.raises(
+        SpecError, match=r"^epilogue='torch\.exp': torch's functions .* those of cutegemm\.epilogue do"
+    ):
         epi.define(lambda acc: torch.exp(acc))
 
 
@@ -323,3 +325,57 @@ def test_a_library_function_must_be_called():
     """An epilogue that was not called, or not decorated, is no graph."""
     with pytest.raises(SpecError, match=r"must be an epilogue graph \(call it, or decorate"):
         GemmSpec(epilogue=epi.bias)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda x: np.exp(x),
+            "epilogue='np.exp': NumPy's functions do not work while an epilogue is traced; those of "
+            "cutegemm.epilogue do; nearest legal value: 'epi.exp(value)'",
+        ),
+        (
+            lambda x: np.where(x > 0, x, 0),
+            "epilogue='np.where': NumPy's functions do not work while an epilogue is traced; those of "
+            "cutegemm.epilogue do; nearest legal value: 'epi.where(value)'",
+        ),
+        (
+            lambda x: np.maximum(x, 0),
+            "epilogue='np.maximum': NumPy's functions do not work while an epilogue is traced; those of "
+            "cutegemm.epilogue do; nearest legal value: 'epi.max(value)'",
+        ),
+        (
+            lambda x: x.relu(),
+            "epilogue='.relu': a value has no methods; nearest legal value: 'epi.relu(value)'",
+        ),
+        (
+            lambda x: x.clip(0, 1),
+            "epilogue='.clip': a value has no methods; nearest legal value: 'epi.clamp(value)'",
+        ),
+        (lambda x: x.shape, "epilogue='.shape': a value has no methods"),
+    ],
+)
+def test_what_other_libraries_would_do_is_named(function, message):
+    """NumPy's functions and methods are refused, with the function of the language that is meant."""
+    with pytest.raises(SpecError) as e:
+        epi.define(lambda acc: function(acc))
+    assert str(e.value) == message
+
+
+def test_numpys_numbers_are_numbers():
+    """On either side of every operator."""
+    two = np.float32(2)
+    own = epi.define(lambda acc: epi.where(two < acc, two * acc + two, two - acc / two))
+    assert own == epi.define(lambda acc: epi.where(acc > 2.0, 2.0 * acc + 2.0, 2.0 - acc / 2.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("gelu_new", "gelu_tanh"), ("gelu_fast", "gelu"), ("swish", "silu"), ("maximum", "max")],
+)
+def test_an_unknown_name_finds_what_is_meant(name, meant):
+    """What other frameworks call it, and what it begins with, before what is spelt alike."""
+    with pytest.raises(SpecError) as e:
+        getattr(epi, name)
+    assert str(e.value) == f"epilogue='{name}': unknown operation; nearest legal value: '{meant}'"

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from cutegemm import loader
-from cutegemm.compile import compile_config, record_launches
+from cutegemm.compiling import loader
+from cutegemm.compiling.compiler import compile_config, record_launches
 from cutegemm.config import RelayoutConfig
 from cutegemm.dtypes import as_dtype
 
@@ -102,7 +102,9 @@ def bits(kind, count):
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])
 @pytest.mark.parametrize("unit", ["col", "row"])
 @pytest.mark.parametrize("offset", range(8))
-@pytest.mark.parametrize("rows,cols,batch", [(1, 1, 1), (37, 301, 2), (300, 9, 1), (1025, 513, 1), (64, 64, 3)])
+@pytest.mark.parametrize(
+    "rows,cols,batch", [(1, 1, 1), (37, 301, 2), (300, 9, 1), (1025, 513, 1), (64, 64, 3)]
+)
 def test_every_bit_arrives(kind, unit, offset, rows, cols, batch):
     """Any misalignment of the base, any leading dimension; the matrix ends where its memory does."""
     flat = bits(kind, offset + batch * rows * cols)[offset:]

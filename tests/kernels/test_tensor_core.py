@@ -7,7 +7,6 @@ of all cases are few and compile together, once, before the first test.
 
 import dataclasses
 import threading
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -15,159 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cutegemm
-from cutegemm import GemmSpec, Tile, cache
-from cutegemm.build import Gemm, representative
-from cutegemm.epilogue.graph import linear_combination
-from cutegemm.errors import CompileError, InputError
-from cutegemm.tensors import validate
-from tests.support.memory import Layout
+from cutegemm import GemmSpec, Tile
+from cutegemm.compiling import cache
+from cutegemm.errors import CheckError, CompileError, InputError
+from cutegemm.gemm import Gemm, representative
+from tests.support.kernel_cases import BF16, CASES, GEMMS, compile_all, described
 from tests.support.numerics import assert_close
 from tests.support.strategies import extents, scalars
 
 pytestmark = pytest.mark.gpu
 
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-ROW, COL = Layout(), Layout(row_major=False)
-ODD_ROW, ODD_COL = Layout(aligned=False), Layout(row_major=False, aligned=False)
-OFF_GRID = Layout(offset=1)  # an aligned leading dimension, but a base address that TMA cannot take
-STRIDED = Layout(unit=2, aligned=False)
-T128 = Tile(128, 128, 64)
-SMALL = {"tile": Tile(128, 64, 64)}
-COPIED = {"a_load": "relayout", "b_load": "relayout"}
-
-
-@dataclass(frozen=True)
-class Case:
-    """What decides which kernels run: the spec, the types, the layouts, and whether C is read."""
-
-    spec: GemmSpec
-    a: Layout = ROW
-    b: Layout = ROW
-    d: Layout = ROW
-    c: Layout | None = ROW
-    dtype: torch.dtype = BF16
-    d_dtype: torch.dtype = BF16
-    c_dtype: torch.dtype = BF16
-    step: int = 1  # extents are rounded up to it, where their divisibility decides which kernel runs
-
-    def tensors(self, shape, device, batch=None, broadcast=""):
-        """(a, b, c, guarded out) of (m, n, k); operands named in `broadcast` are 2-D."""
-        m, n, k = (-(-x // self.step) * self.step for x in shape)
-        if self.spec.store == "auto" and self.d in (ROW, COL) and self.spec.schedule != "simt":
-            chunk = 16 // self.d_dtype.itemsize  # TMA stores whole 16-byte chunks; other extents are staged
-            m, n = (m, -(-n // chunk) * chunk) if self.d.row_major else (-(-m // chunk) * chunk, n)
-        generator = torch.Generator(device).manual_seed(m * 7 + n * 3 + k)
-        lead = {x: () if batch is None or x in broadcast else (batch,) for x in "abc"}
-        a = self.a.random((*lead["a"], m, k), self.dtype, generator)
-        b = self.b.random((*lead["b"], k, n), self.dtype, generator)
-        c = None if self.c is None else self.c.random((*lead["c"], m, n), self.c_dtype, generator)
-        d = self.d.make((m, n) if batch is None else (batch, m, n), self.d_dtype, device)
-        return a, b, c, d
-
-    def problems(self):
-        """Problems that need this case's kernels: with C read, and not."""
-        a, b, c, d = self.tensors((70, 90, 50), "cpu")
-        return [described(a, b, x, d.view) for x in dict.fromkeys((c, None), None)]
-
-
-def described(a, b, c, d):
-    """The problem of alpha a @ b + beta c into d."""
-    graph = linear_combination(c is not None)
-    return validate(a, b, graph, {} if c is None else {"c": c}, {"d": d}, None).problem
-
-
-def spec(**fields) -> GemmSpec:
-    """A spec with a small tile unless another is given."""
-    if fields.get("schedule") == "simt":
-        return GemmSpec(**fields)
-    return GemmSpec(**(SMALL | fields))
-
-
-CASES = {
-    # majors of A and B
-    "row, row": Case(spec()),
-    "row, col": Case(spec(), b=COL),
-    "col, row": Case(spec(), a=COL),
-    "col, col": Case(spec(), a=COL, b=COL),
-    # store paths by major of D and type
-    "store tma, D col": Case(spec(), d=COL, c=COL),
-    "store staged, D of odd extents": Case(spec(store="staged"), d=ROW, c=COL),
-    "store staged": Case(spec(store="staged")),
-    "store staged, D odd": Case(spec(store="staged"), d=ODD_ROW, c=ODD_ROW),
-    "store staged, D odd col": Case(spec(store="staged"), d=ODD_COL, c=ODD_ROW),
-    "store staged, D strided": Case(spec(), d=STRIDED, c=STRIDED),
-    "store direct": Case(spec(store="direct")),
-    "store direct, D odd col": Case(spec(store="direct"), d=ODD_COL, c=ODD_COL),
-    "store direct, D strided": Case(spec(store="direct"), d=STRIDED, c=None),
-    "store tma, fp32": Case(spec(), d_dtype=FP32, c_dtype=FP32),
-    "store tma, fp32 col": Case(spec(), d=COL, d_dtype=FP32, c_dtype=FP32),
-    "store staged, fp32 odd": Case(spec(), d=ODD_ROW, d_dtype=FP32, c_dtype=BF16),
-    "store direct, fp32": Case(spec(store="direct"), d_dtype=FP32),
-    "D off the grid": Case(spec(), d=OFF_GRID),
-    # types
-    "fp16": Case(spec(), dtype=FP16, d_dtype=FP16, c_dtype=FP16),
-    "fp16 to bf16": Case(spec(), dtype=FP16, d_dtype=BF16, c_dtype=FP32),
-    "fp16 to fp32, col": Case(spec(), a=COL, b=COL, dtype=FP16, d_dtype=FP32, c_dtype=FP16),
-    "bf16 to fp16": Case(spec(), d_dtype=FP16, c_dtype=FP16),
-    # load paths
-    "relayout a": Case(spec(a_load="relayout"), a=ODD_ROW),
-    "relayout b": Case(spec(b_load="relayout"), b=ODD_ROW),
-    "relayout both, col": Case(spec(**COPIED), a=ODD_COL, b=ODD_COL),
-    "relayout both, odd D": Case(spec(**COPIED), a=ODD_ROW, b=ODD_ROW, d=ODD_ROW, c=ODD_ROW),
-    "relayout strided": Case(spec(**COPIED), a=STRIDED, b=STRIDED),
-    "relayout off the grid": Case(spec(**COPIED), a=OFF_GRID, b=OFF_GRID),
-    "gather a": Case(spec(a_load="gather"), a=ODD_ROW),
-    "gather b": Case(spec(b_load="gather"), b=ODD_ROW),
-    "gather both": Case(spec(a_load="gather", b_load="gather"), a=ODD_COL, b=ODD_COL),
-    "gather strided": Case(spec(a_load="gather", b_load="gather"), a=STRIDED, b=STRIDED),
-    "gather a, relayout b": Case(spec(a_load="gather", b_load="relayout"), a=ODD_ROW, b=ODD_COL),
-    # clusters
-    "cluster 2x1": Case(spec(cluster=(2, 1), tile=T128)),
-    "cluster 1x2, col": Case(spec(cluster=(1, 2), tile=T128), a=COL, b=COL),
-    "cluster 2x2": Case(spec(cluster=(2, 2), tile=T128)),
-    "cluster 4x2, per tile": Case(spec(cluster=(4, 2), tile=T128, scheduler="per_tile")),
-    # tiles, swizzles, stages, roles
-    "tile 64x16": Case(spec(tile=Tile(64, 16, 64))),
-    "tile 128x256": Case(spec(tile=Tile(128, 256, 64), cluster=(2, 1))),
-    "tile 256x128": Case(spec(tile=Tile(256, 128, 64))),
-    "tile 192x144, three consumers": Case(spec(tile=Tile(192, 144, 64), consumers=3)),
-    "tile 128x208": Case(spec(tile=Tile(128, 208, 64))),
-    "tile 64x256, one consumer": Case(spec(tile=Tile(64, 256, 64), consumers=1)),
-    "k 128": Case(spec(tile=Tile(128, 64, 128))),
-    "k 16, no swizzle": Case(spec(tile=Tile(64, 32, 16), swizzle="none")),
-    "swizzle 64B": Case(spec(swizzle="64B"), a=COL),
-    "swizzle 32B": Case(spec(swizzle="32B"), b=COL),
-    "swizzle none": Case(spec(swizzle="none"), a=COL, b=COL),
-    "one stage": Case(spec(stages=1)),
-    "two stages, per tile": Case(spec(stages=2, scheduler="per_tile")),
-    "epilogue stages 3": Case(spec(tile=Tile(128, 192, 64), epilogue_stages=3)),
-    "raster n, 5 SMs": Case(spec(raster=("n", 3), sms=5)),
-    # warpgroups in turn
-    "pingpong": Case(spec(schedule="pingpong")),
-    "pingpong 128x192, 2x1, fp32": Case(
-        spec(schedule="pingpong", tile=Tile(128, 192, 64), cluster=(2, 1)), d_dtype=FP32, c_dtype=FP32
-    ),
-    "pingpong gather a": Case(spec(schedule="pingpong", a_load="gather"), a=ODD_ROW),
-    "pingpong staged, 3 SMs": Case(spec(schedule="pingpong", sms=3), a=COL, b=COL, d=ODD_ROW, c=ODD_ROW),
-    # the other families
-    "multistage": Case(spec(schedule="multistage")),
-    "multistage, one stage": Case(spec(schedule="multistage", stages=1, scheduler="per_tile"), a=COL, b=COL),
-    "multistage, staged": Case(spec(schedule="multistage", store="staged"), d=ODD_ROW),
-    "simt bf16": Case(spec(schedule="simt"), a=ODD_ROW, b=ODD_COL, d=ODD_ROW),
-    "simt fp32": Case(GemmSpec(), dtype=FP32, d_dtype=FP32, c_dtype=FP32, step=8),
-    "simt fp32, odd": Case(GemmSpec(), a=ODD_ROW, b=ODD_COL, d=ODD_ROW, dtype=FP32, d_dtype=FP32, c_dtype=FP32),
-}
-GEMMS = {case.spec: Gemm(case.spec, representative(case.spec)) for case in CASES.values()}
-
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
     """Every kernel of every case, compiled in parallel."""
-    configs = []
-    for case in CASES.values():
-        for of in case.problems():
-            configs += [step.config for step in cutegemm.plan(case.spec, of).steps]
-    cache.ensure(configs)
+    compile_all()
 
 
 def check(case, shape, alpha=1.0, beta=None, batch=None, broadcast="") -> None:
@@ -208,7 +69,9 @@ def test_batches_and_broadcasts(name, shape, batch, broadcast):
     check(CASES[name], shape, 1.0, 0.5, batch, broadcast)
 
 
-@pytest.mark.parametrize("shape", [(1, 300, 200), (300, 1, 200), (1, 1, 77), (130, 90, 1), (1, 1, 1), (5, 3, 4096)])
+@pytest.mark.parametrize(
+    "shape", [(1, 300, 200), (300, 1, 200), (1, 1, 77), (130, 90, 1), (1, 1, 1), (5, 3, 4096)]
+)
 @pytest.mark.parametrize("name", ["row, row", "col, col", "relayout both, odd D", "simt fp32"])
 def test_vectors(name, shape):
     """Extents of 1 are matrices like any other."""
@@ -260,7 +123,9 @@ def test_in_place(name, shape):
     assert d.untouched()
 
 
-@pytest.mark.parametrize("name", ["row, row", "relayout both, odd D", "gather both", "multistage", "simt fp32"])
+@pytest.mark.parametrize(
+    "name", ["row, row", "relayout both, odd D", "gather both", "multistage", "simt fp32"]
+)
 def test_special_values_stay_in_their_row_and_column(name):
     """A NaN in A reaches its row of D and an infinity in B its column; ragged edges import none from outside."""
     case = CASES[name]
@@ -291,8 +156,14 @@ def test_the_declared_example():
     assert_close(gemm.run(a, b), a, b)
     assert_close(gemm.run(a, b, c, alpha=2.0, beta=0.5), a, b, c, 2.0, 0.5)
     gemm = cutegemm.build(
-        GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1), stages=4, swizzle="128B", schedule="cooperative",
-                 raster=("m", 8))
+        GemmSpec(
+            tile=Tile(128, 256, 64),
+            cluster=(2, 1),
+            stages=4,
+            swizzle="128B",
+            schedule="cooperative",
+            raster=("m", 8),
+        )
     )
     before = c.clone()
     gemm.run(a, b, c, alpha=2.0, beta=0.5, out=c)
@@ -400,7 +271,10 @@ def test_a_workspace_that_does_not_serve_is_refused():
     gemm = GEMMS[case.spec]
     need = gemm.workspace_bytes(described(a, b, c, d.view))
     rule = rf": must be {need} contiguous bytes on cuda:0$"
-    for workspace in (torch.empty(need - 1, dtype=torch.uint8, device="cuda"), torch.empty(need, dtype=torch.uint8)):
+    for workspace in (
+        torch.empty(need - 1, dtype=torch.uint8, device="cuda"),
+        torch.empty(need, dtype=torch.uint8),
+    ):
         with pytest.raises(InputError, match=rule):
             gemm.run(a, b, c, out=d.view, workspace=workspace)
     off = torch.empty(need + 8, dtype=torch.uint8, device="cuda")[8:]
@@ -417,11 +291,11 @@ def test_check_mode(monkeypatch, caplog):
     a, b, c, d = CASES["row, row"].tensors((100, 50, 60), "cuda")
     with caplog.at_level("INFO", "cutegemm"):
         gemm.run(a, b, c, out=d.view, beta=0.5)
-    assert "checked (100, 56)" in caplog.text and "warp_specialized" in caplog.text
+    assert "checked d of (100, 56)" in caplog.text and "warp_specialized" in caplog.text
     gemm.run(a, b, c.fill_(torch.nan), out=d.view, beta=0.0)
-    checked = next(iter(gemm._prepared.values()))
-    monkeypatch.setattr(type(checked.launcher), "__call__", lambda _, inputs, *rest: inputs[3].fill_(1e3))
-    with pytest.raises(AssertionError, match=r"5600 of 5600 elements are off"):
+    checked = next(iter(gemm._kinds.values()))
+    monkeypatch.setattr(type(checked.prepared), "__call__", lambda _, inputs, *rest: inputs[3].fill_(1e3))
+    with pytest.raises(CheckError, match=r"5600 of 5600 elements are off"):
         gemm.run(a, b, torch.ones_like(c), out=d.view, beta=0.5)
 
 
@@ -431,7 +305,10 @@ def test_nothing_calls_torch_for_the_work(monkeypatch):
     def banned(*_, **__):
         raise AssertionError("a banned torch call")
 
-    made = {name: CASES[name].tensors((150, 90, 70), "cuda") for name in ("row, row", "relayout strided", "simt fp32")}
+    made = {
+        name: CASES[name].tensors((150, 90, 70), "cuda")
+        for name in ("row, row", "relayout strided", "simt fp32")
+    }
     with monkeypatch.context() as patch:
         for name in ("matmul", "mm", "bmm", "addmm", "baddbmm", "einsum"):
             patch.setattr(torch, name, banned)

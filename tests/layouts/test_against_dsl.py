@@ -129,7 +129,9 @@ def test_composition_takes_every_pair_that_the_dsl_gets_right():
 
 def test_divides_and_products_agree():
     """A matrix cut into tiles, and a block repeated, give the DSL's shapes and strides."""
-    for tile, tiles in itertools.product(itertools.product((1, 2, 4), repeat=2), itertools.product((2, 3), repeat=2)):
+    for tile, tiles in itertools.product(
+        itertools.product((1, 2, 4), repeat=2), itertools.product((2, 3), repeat=2)
+    ):
         block = Layout(tile, (tile[1], 1))
         matrix = Layout((tile[0] * tiles[0], tile[1] * tiles[1]))
         theirs = from_dsl(cute.zipped_divide(to_dsl(matrix), tile))

@@ -27,7 +27,9 @@ SMALL = flat_layouts(1, (1, 2, 3, 4, 6), range(9)) + flat_layouts(2, (1, 2, 3, 4
 DEEP = flat_layouts(3, (2, 3), range(7))
 LEAVES = st.builds(Layout, st.sampled_from((1, 2, 3, 4, 8)), st.sampled_from((0, 1, 2, 3, 4, 6, 8, 16, 24)))
 NESTED = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda parts: make_layout(*parts)), max_leaves=4
+    LEAVES,
+    lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda parts: make_layout(*parts)),
+    max_leaves=4,
 )
 
 
@@ -127,7 +129,11 @@ def test_composition_by_mode_and_with_none():
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
-        (Layout((4, 3, 8), (8, 32, 1)), Layout((8, 4), (1, 8)), "carry past a mode of extent 12 of the first"),
+        (
+            Layout((4, 3, 8), (8, 32, 1)),
+            Layout((8, 4), (1, 8)),
+            "carry past a mode of extent 12 of the first",
+        ),
         (
             Layout((4, 4), (1, 5)),
             Layout(6),
@@ -135,7 +141,11 @@ def test_composition_by_mode_and_with_none():
         ),
         (Layout((2, 2), (1, 10)), Layout((2, 2), (1, 1)), "carry past a mode of extent 2 of the first"),
         (Layout(4), Layout(5), "offsets of the second lie below 4, the size of the first"),
-        (Layout((4, 4)), (2, 2, 2), "has between 1 and 2 entries for (4,4):(1,4); nearest legal value: 2 entries"),
+        (
+            Layout((4, 4)),
+            (2, 2, 2),
+            "has between 1 and 2 entries for (4,4):(1,4); nearest legal value: 2 entries",
+        ),
         (Layout((4, 4)), (), "has between 1 and 2 entries for (4,4):(1,4); nearest legal value: 1 entries"),
     ],
 )

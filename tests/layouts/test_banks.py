@@ -31,12 +31,16 @@ LANES = range(32)
         pytest.param([128 * t for t in LANES], 1, 32, 31, 32, id="bytes in one bank"),
         pytest.param([8 * t for t in LANES], 8, 2, 0, 1, id="64-bit, one half-warp a wavefront"),
         pytest.param([16 * t for t in LANES], 8, 4, 2, 2, id="64-bit with stride 2: 2-way in each half"),
-        pytest.param([8 * (t % 16) + 128 * (t // 16) for t in LANES], 8, 2, 0, 1, id="64-bit halves do not collide"),
+        pytest.param(
+            [8 * (t % 16) + 128 * (t // 16) for t in LANES], 8, 2, 0, 1, id="64-bit halves do not collide"
+        ),
         pytest.param([16 * t for t in LANES], 16, 4, 0, 1, id="128-bit, 8 threads a wavefront"),
         pytest.param([128 * t for t in LANES], 16, 32, 28, 8, id="128-bit column: 8-way in each quarter"),
         pytest.param([144 * t for t in LANES], 16, 4, 0, 1, id="128-bit column padded by 16 bytes"),
         pytest.param([32 * t for t in LANES], 16, 8, 4, 2, id="128-bit with stride 2: 2-way in each quarter"),
-        pytest.param([16 * t if t < 8 else None for t in LANES], 16, 1, 0, 1, id="idle quarters cost nothing"),
+        pytest.param(
+            [16 * t if t < 8 else None for t in LANES], 16, 1, 0, 1, id="idle quarters cost nothing"
+        ),
         pytest.param([None] * 32, 4, 0, 0, 0, id="nobody"),
     ],
 )
@@ -121,7 +125,10 @@ def test_layout_addresses_are_bytes():
         (lambda: access([0, 6], 4), "addresses[1]=6: is at least 0 and a multiple of the width of 4 bytes"),
         (lambda: access([-4], 4), "addresses[0]=-4: is at least 0"),
         (lambda: matrix_access([0] * 9), "row_addresses: 8 for each of 1, 2 or 4 matrices, got 9"),
-        (lambda: matrix_access([8] * 8), "addresses[0]=8: is at least 0 and a multiple of the width of 16 bytes"),
+        (
+            lambda: matrix_access([8] * 8),
+            "addresses[0]=8: is at least 0 and a multiple of the width of 16 bytes",
+        ),
         (lambda: layout_addresses(Layout(4), [0], bits=4), "bits=4: is a multiple of 8"),
         (
             lambda: layout_addresses(ComposedLayout(Swizzle(3, 3, 3), 0, Layout(4)), [0], base=512),

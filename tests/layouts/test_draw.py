@@ -60,8 +60,10 @@ def test_modules_need_nothing_but_python(name):
     """The layouts import the standard library, the errors and the hardware table, and nothing else."""
     tree = ast.parse(Path(importlib.import_module(f"cutegemm.layouts.{name}").__file__).read_text())
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    own = {"cutegemm.errors", "cutegemm.hardware", "cutegemm.layouts"}
+    imported |= {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    }
+    own = {"cutegemm.errors", "cutegemm.arch.sm90", "cutegemm.layouts"}
     for module in imported:
         standard = module.split(".")[0] in sys.stdlib_module_names
         assert module in own or module.startswith("cutegemm.layouts.") or standard

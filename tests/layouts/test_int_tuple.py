@@ -75,7 +75,9 @@ def test_check_refuses_what_is_no_shape(value):
         int_tuple.check_int_tuple(value, "shape", 1)
 
 
-@pytest.mark.parametrize("coordinate", [24, -1, (4, 0), (0, 6), (0, (0, 3)), (0, 0, 0), (0, (0, 0, 0)), True, None])
+@pytest.mark.parametrize(
+    "coordinate", [24, -1, (4, 0), (0, 6), (0, (0, 3)), (0, 0, 0), (0, (0, 0, 0)), True, None]
+)
 def test_crd2idx_refuses_coordinates_outside(coordinate):
     """A coordinate that is too large, negative or nested otherwise than the shape is refused."""
     with pytest.raises(SpecError, match="coordinate="):

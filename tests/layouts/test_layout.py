@@ -22,7 +22,9 @@ from cutegemm.layouts.layout import (
 
 LEAVES = st.builds(Layout, st.integers(1, 4), st.integers(0, 9))
 LAYOUTS = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda parts: make_layout(*parts)), max_leaves=5
+    LEAVES,
+    lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda parts: make_layout(*parts)),
+    max_leaves=5,
 )
 
 
@@ -121,7 +123,10 @@ def test_group_modes_nests_a_range():
         (lambda: Layout((2, 2))[2], "mode=2: (2,2):(1,2) has the modes 0 to 1"),
         (lambda: ordered_layout((2, 2), (0,)), "order=(0,): has one entry for each of the 2 modes of (2, 2)"),
         (lambda: group_modes(Layout((2, 2)), 1, 1), "modes=(1, 1): a non-empty range within the 2 modes of"),
-        (lambda: slice_(Layout(4), (None, 0)), "coordinate=(None, 0): has one entry for each mode of the shape 4"),
+        (
+            lambda: slice_(Layout(4), (None, 0)),
+            "coordinate=(None, 0): has one entry for each mode of the shape 4",
+        ),
         (lambda: slice_(Layout((4, 2)), (None, 2)), "coordinate=2: lies in [0, 2) for the shape 2"),
     ],
 )

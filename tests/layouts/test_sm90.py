@@ -64,7 +64,9 @@ def test_smem_layout_is_filled_by_tma_boxes_one_after_another(major, swizzle):
     contiguous, other = (k, mn) if major == "k" else (mn, k)
     box = sm90.tma_box(contiguous, other, swizzle)
     assert box.count * box.bytes == mn * k * 2
-    for stage, b, line, inner in itertools.product(range(stages), range(box.count), (0, 1, 9, other - 1), (0, 7)):
+    for stage, b, line, inner in itertools.product(
+        range(stages), range(box.count), (0, 1, 9, other - 1), (0, 7)
+    ):
         along = b * box.box[0] + inner
         coordinate = (line, along) if major == "k" else (along, line)
         plain = (stage * box.count + b) * box.bytes // 2 + line * box.box[0] + inner

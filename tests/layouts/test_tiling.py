@@ -30,7 +30,10 @@ BLOCKS = [Layout(s, d) for s in EXTENTS for d in range(5)] + [
     for s, t in itertools.product((2, 3), repeat=2)
     for d, e in itertools.product(range(7), repeat=2)
 ]
-TILERS = [Layout(s, d) for s in EXTENTS for d in range(1, 4)] + [Layout((2, 2), (2, 1)), Layout((2, 3), (1, 4))]
+TILERS = [Layout(s, d) for s in EXTENTS for d in range(1, 4)] + [
+    Layout((2, 2), (2, 1)),
+    Layout((2, 3), (1, 4)),
+]
 
 
 def offsets(layout: Layout) -> list[int]:

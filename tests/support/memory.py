@@ -33,7 +33,9 @@ class Guarded:
         return tensor.view(_BITS[tensor.element_size()])
 
 
-def guarded(shape: tuple, strides: tuple, dtype: torch.dtype, device: str = "cpu", offset: int = 0) -> Guarded:
+def guarded(
+    shape: tuple, strides: tuple, dtype: torch.dtype, device: str = "cpu", offset: int = 0
+) -> Guarded:
     """A poisoned matrix with guard bands; `offset` moves its base off the 16-byte grid, in elements."""
     span = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1 if 0 not in shape else 1
     size = 2 * MARGIN + offset + span

@@ -9,7 +9,8 @@ probabilistic form), plus one rounding to D's type.
 import torch
 
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}  # half an ulp of 1
-TINY = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149}  # half the least subnormal
+# half the least subnormal
+TINY = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149}
 STEP = 2.0**-22  # of one fp32 accumulation; tensor cores truncate, so four times fp32's roundoff
 
 
@@ -37,6 +38,12 @@ def assert_close(got, a, b, c=None, alpha: float = 1.0, beta: float = 0.0) -> No
             f"expected {expected[at].item()} within {bound[at].item()}"
         )
     if finite.all() and expected.numel():
-        ratio = (error.norm() / expected.norm().clamp_min(1e-30)).item()
-        limit = u + 2.0**-19 + TINY[got.dtype] * expected.numel() ** 0.5 / max(expected.norm().item(), 1e-30)
+        # what the norm would be had no product cancelled another: of few elements all may be near zero
+        squares = [None if x is None else x.double() ** 2 for x in (a, b, c)]
+        typical = combine(*squares, alpha**2, beta**2).expand(got.shape).sqrt().norm().item()
+        scale = max(expected.norm().item(), typical, 1e-30)
+        ratio, limit = (
+            error.norm().item() / scale,
+            u + 2.0**-19 + TINY[got.dtype] * got.numel() ** 0.5 / scale,
+        )
         assert ratio <= limit, f"norm of the error over norm of the result is {ratio}, more than {limit}"

@@ -7,7 +7,7 @@ from cutegemm import GemmSpec, Operand, Problem, Tile
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import Graph
 from cutegemm.errors import SpecError
-from cutegemm.problem import columns
+from cutegemm.problems import columns
 from cutegemm.spec import AUTO, LOADS, SCHEDULERS, SCHEDULES, STORES, SWIZZLES
 from tests.support.epilogues import graphs
 
@@ -40,7 +40,9 @@ def operands(draw, rows: int, cols: int, dtype: DType, batch: int, output: bool 
     own_batch = 1 if batch > 0 and not output and draw(st.booleans()) else batch
     align = draw(st.sampled_from((16, 16, 16, 8, 4, 2)))
     strides = (leading, unit, step) if row_major else (unit, leading, step)
-    return Operand(dtype=dtype, rows=rows, cols=cols, strides=strides, batch=own_batch, align=max(align, dtype.bytes))
+    return Operand(
+        dtype=dtype, rows=rows, cols=cols, strides=strides, batch=own_batch, align=max(align, dtype.bytes)
+    )
 
 
 @st.composite
@@ -140,4 +142,14 @@ def for_problem(spec: GemmSpec, problem: Problem) -> GemmSpec:
     return GemmSpec(**fields)
 
 
-__all__ = ["AUTO", "extents", "for_problem", "fused_problems", "operands", "problems", "scalars", "specs", "tiles"]
+__all__ = [
+    "AUTO",
+    "extents",
+    "for_problem",
+    "fused_problems",
+    "operands",
+    "problems",
+    "scalars",
+    "specs",
+    "tiles",
+]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Device`: the figures of one GPU that planning uses, and the constants of its model of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutegemm.arch.limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeModel:
+    """The constants of `planning.model` for one GPU. Times in ns, rates in bytes per ns and SM.
+
+    Attributes:
+        mma: of one mainloop stage of 64 along K, per element of the tile.
+        narrow: factor on `mma` where one warpgroup of 64 rows computes alone.
+        traffic: of `mma` per extra byte per element that a stage loads: moving data costs power, and so clock.
+        l2: delivered to an SM by TMA while every SM loads, in a kernel of many waves.
+        l2_lone: the same in a kernel whose CTAs have a tile each: short, so that the clock stays high.
+        tile: per tile: the ring's first fill and the accumulators' turn.
+        piece: per piece of the epilogue's store: its barriers.
+        store: of the epilogue, where the mainloop does not hide it.
+        launch: per kernel.
+        turn: per tile of a pingpong kernel: one mainloop follows the other, the epilogue runs beside it.
+        turn_lone: factor on its mainloop where every CTA has one tile: its second consumer idles.
+        turn_deep: slowdown of its mainloop for every doubling of K beyond 4096, where epilogues are rare.
+        multistage_lone: factor on a stage of a multistage kernel whose CTAs have a tile each.
+        inputs: per tile of a pingpong kernel that reads matrices: what the other's mainloop does not hide.
+        input_piece: the same per piece.
+        narrow_piece: the same per piece of less than 32 bytes a row, without inputs.
+        shared: factor on what inputs cost where the consumers share a tile, so that nothing hides an epilogue.
+        relayout: per re-layout launch, beside its bytes.
+        gather: per element that a producer warpgroup gathers into a stage.
+    """
+
+    mma: float
+    narrow: float
+    traffic: float
+    l2: float
+    l2_lone: float
+    tile: float
+    piece: float
+    store: float
+    launch: float
+    turn: float
+    turn_lone: float
+    turn_deep: float
+    multistage_lone: float
+    inputs: float
+    input_piece: float
+    narrow_piece: float
+    shared: float
+    relayout: float
+    gather: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One GPU.
+
+    Attributes:
+        name: as the driver gives it.
+        limits: of its architecture.
+        sms: streaming multiprocessors.
+        clusters: (CTAs per cluster, clusters resident at once with one CTA an SM).
+        dram_gbs: GB/s of a device-to-device copy, read plus write.
+        l2_bytes: of the L2 cache.
+        time: the model's constants.
+        note: what in this record is not measured on this GPU; empty when nothing is.
+    """
+
+    name: str
+    limits: Limits
+    sms: int
+    clusters: tuple[tuple[int, int], ...]
+    dram_gbs: float
+    l2_bytes: int
+    time: TimeModel
+    note: str = ""
+
+    def resident_clusters(self, size: int) -> int:
+        """Clusters of `size` CTAs that the GPU holds at once (one CTA an SM).
+
+        A persistent grid larger than this runs in two waves. Graphics processing clusters have
+        unequal SM counts, so the number is below `sms // size` for clusters of four and more.
+        """
+        return dict(self.clusters).get(size, self.sms // size * 9 // 10 or 1)

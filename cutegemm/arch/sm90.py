@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of sm_90, each with its unit and source.
+
+What is written for sm_90 alone (its kernels, its layouts) uses the constants; what plans for any architecture
+uses `LIMITS`, which a device and a config carry.
+
+Sources: "CG" is the CUDA C++ Programming Guide 13.0, table of technical specifications per compute
+capability; "PTX" is PTX ISA 9.0.
+"""
+
+from __future__ import annotations
+
+from cutegemm.arch.limits import Limits
+
+ARCH = "sm_90a"
+
+# bytes a CTA may use: 227 KiB, CG
+SMEM_BYTES = 232_448
+# bytes: a 128-byte-swizzled tile repeats every 8 rows x 128 bytes, PTX wgmma smem layout
+SMEM_ALIGN = 1_024
+# 32-bit registers, CG
+REGISTERS_PER_SM = 65_536
+# threads
+WARP = 32
+# threads that issue one wgmma together, PTX wgmma
+WARPGROUP = 128
+# per CTA, CG
+MAX_THREADS = 1_024
+# CTAs per cluster without opting in to non-portable sizes, CG
+MAX_CLUSTER = 8
+
+# rows of one wgmma, PTX wgmma.mma_async
+WGMMA_M = 64
+# bytes of K of one wgmma: 16 elements of 16 bits, PTX wgmma.mma_async
+WGMMA_K_BYTES = 32
+# columns of one wgmma, PTX wgmma.mma_async
+WGMMA_MAX_N = 256
+
+# bytes: base address and every non-unit stride of a tensor map, PTX tensor maps
+TMA_ALIGN = 16
+# elements per box dimension, PTX tensor maps
+TMA_MAX_BOX = 256
+# bytes: exclusive bound of a tensor-map stride, CUDA driver cuTensorMapEncodeTiled
+TMA_MAX_STRIDE = 1 << 40
+# elements of one dimension: coordinates are signed 32-bit, PTX cp.async.bulk.tensor
+MAX_EXTENT = (1 << 31) - 1
+# CTAs along x, CG
+MAX_GRID = (1 << 31) - 1
+
+# of shared memory, 4 bytes wide each, CG
+BANKS = 32
+
+LIMITS = Limits(
+    name=ARCH,
+    capability=(9, 0),
+    smem_bytes=SMEM_BYTES,
+    smem_align=SMEM_ALIGN,
+    registers_per_sm=REGISTERS_PER_SM,
+    # CG
+    registers_per_thread=255,
+    # in [24, 256], PTX setmaxnreg
+    register_step=8,
+    warp=WARP,
+    warpgroup=WARPGROUP,
+    max_threads=MAX_THREADS,
+    max_cluster=MAX_CLUSTER,
+    mma_m=WGMMA_M,
+    mma_max_n=WGMMA_MAX_N,
+    mma_k_bytes=WGMMA_K_BYTES,
+    tma_align=TMA_ALIGN,
+    tma_max_stride=TMA_MAX_STRIDE,
+    max_extent=MAX_EXTENT,
+    max_grid=MAX_GRID,
+)

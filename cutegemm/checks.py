@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of single values that specs, problems and calls share. What they accept, they return as plain Python."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+from cutegemm.errors import GemmError, field_error
+
+
+def integer(kind: type[GemmError], field: str, value: object, low: int, high: int) -> int:
+    """A whole number within bounds as an `int`: anything with `__index__`, NumPy's integers among them, but no bool.
+
+    Raises:
+        GemmError: of the given kind.
+    """
+    number = _index(value)
+    if number is None:
+        raise field_error(kind, field, value, f"must be an integer from {low} to {high}")
+    if not low <= number <= high:
+        nearest = min(max(number, low), high)
+        raise field_error(kind, field, number, f"must be from {low} to {high}", nearest)
+    return number
+
+
+def integers(value: object) -> tuple[int, ...] | None:
+    """A tuple or list of whole numbers as a tuple of `int`; None if it is no such thing."""
+    if not isinstance(value, (tuple, list)):
+        return None
+    numbers = [_index(x) for x in value]
+    whole = tuple(x for x in numbers if x is not None)
+    return whole if len(whole) == len(numbers) else None
+
+
+def choice(kind: type[GemmError], field: str, value: object, legal: Sequence[str]) -> str:
+    """One of a few names.
+
+    Raises:
+        GemmError: of the given kind.
+    """
+    if not isinstance(value, str) or value not in legal:
+        raise field_error(kind, field, value, f"must be one of {', '.join(legal)}")
+    return value
+
+
+def _index(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        return None

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a config to a compiled kernel: object, PTX, cubin and resources. Needs no GPU.
+
+The DSL is imported here, inside functions: a cached kernel never needs it. It is not thread-safe, so one
+process compiles one kernel at a time, and several specs compile in subprocesses.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.compiling import loader, resources
+from cutegemm.compiling.progress import announced
+from cutegemm.config import Config
+from cutegemm.errors import CompileError, field_error
+from cutegemm.families import FAMILIES, load
+from cutegemm.launch_layout import FLOAT32, INT32, INT64, layout_of
+
+# Characters of a compiler's words that stand in an error.
+LAST_WORDS = 240
+# The DSL aborts the process when two threads compile.
+_DSL = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One compiled kernel.
+
+    Attributes:
+        obj: host code with the cubin inside, for `loader.load`.
+        ptx, cubin: of the kernel.
+        resources: registers, spills, shared memory, code size, instructions.
+    """
+
+    obj: bytes
+    ptx: str
+    cubin: bytes
+    resources: resources.Resources
+
+
+def compile_config(config: Config) -> Artifact:
+    """Compile one kernel for sm_90a; about a second.
+
+    Raises:
+        CompileError: the DSL or ptxas refused it; the message holds their last words, its cause all of them.
+    """
+    # read when the DSL is first imported
+    os.environ.setdefault("CUTE_DSL_ARCH", hw.ARCH)
+    with _DSL, tempfile.TemporaryDirectory() as folder:
+        import cutlass.cute as cute
+        from cutlass.cute.runtime import make_fake_stream
+
+        driver, arguments = _driver(config)
+        options = f"--enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder} --gpu-arch {hw.ARCH}"
+        try:
+            with announced(lambda: f"compiling a {config.family} kernel"):
+                compiled = cute.compile(driver, *arguments, make_fake_stream(), options=options)
+            path = Path(folder) / "kernel.o"
+            compiled.export_to_c(str(path), function_name=loader.ENTRY)
+        # the DSL raises many kinds, none documented
+        except Exception as error:
+            rule = f"{config.family} kernel does not compile: {_last_words(error)}"
+            raise CompileError(rule).about(config=config) from error
+        obj, ptx, cubin = path.read_bytes(), compiled.__ptx__, compiled.__cubin__
+    launch = record_launches(obj, ptx, (*layout_of(config).sample(), 0))[0]
+    return Artifact(obj, ptx, cubin, resources.measure(ptx, cubin, launch.smem))
+
+
+def _last_words(error: Exception) -> str:
+    """The last line of what a compiler said, shortened."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1] if len(lines[-1]) <= LAST_WORDS else f"{lines[-1][: LAST_WORDS - 4]} ..."
+
+
+def record_launches(obj: bytes, ptx: str, arguments: tuple[Any, ...]) -> list[loader.Launch]:
+    """Run the object's host code with CUDA replaced and return what it launches."""
+    record = loader.recorder(obj, resources.kernel_name(ptx), resources.param_sizes(ptx))
+    return record(*arguments)
+
+
+def _driver(config: Config) -> tuple[Any, tuple[Any, ...]]:
+    """The kernel's driver and arguments of the right types for tracing."""
+    import cutlass
+
+    if config.family not in FAMILIES:
+        raise field_error(CompileError, "family", config.family, f"must be one of {', '.join(FAMILIES)}")
+    driver = load(FAMILIES[config.family].driver)
+    types = {INT32: cutlass.Int32, INT64: cutlass.Int64, FLOAT32: cutlass.Float32}
+    layout = layout_of(config)
+    typed = tuple(
+        tuple(types[kind](x) for kind, x in zip(group.kinds, flat, strict=True))
+        for group, flat in zip(layout.groups, layout.sample(), strict=True)
+    )
+    return driver(config), typed

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m cutegemm.compiling.job`: compile a JSON list of configs from standard input into the disk cache."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from cutegemm.compiling import cache, jobs
+from cutegemm.config import config_from_data
+from cutegemm.errors import CompileError
+
+
+def main() -> int:
+    """Compile what standard input lists; 1 after the first that does not compile."""
+    for data in json.load(sys.stdin):
+        try:
+            cache.artifact(config_from_data(data))
+        except CompileError as error:
+            sys.stdout.write(f"{jobs.FAILED}{json.dumps(error.rule)}\n")
+            return 1
+        sys.stdout.write(jobs.DONE)
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

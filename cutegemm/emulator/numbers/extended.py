@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rarer arithmetic on register values: carries, packed 16-bit integers, dot products, tests of floats.
+
+Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.2 (extended precision), 9.7.3.1 (testp), 9.7.9.7 (prmt).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.emulator.numbers import floats
+from cutegemm.emulator.numbers.values import ND, UINT, extend, pack, s32, unpack, wrap
+
+_SMALLEST_NORMAL = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}  # by bytes of the type
+_TINY_HALF = 2.0**-14 * (1 - 2.0**-12)  # from here on 11 bits round to the least normal fp16
+
+
+def add_carry(a, b, carry, bits):
+    """a + b + carry and the carry out of it."""
+    if not any(x.__class__ is ND for x in (a, b, carry)):
+        total = a + b + carry
+        return total & ((1 << bits) - 1), bool(total >> bits)
+    kind = UINT[bits]
+    a, b = (np.asarray(x, kind) for x in (a, b))
+    part = a + b
+    total = part + np.asarray(carry, kind)
+    return total, (part < a) | (total < part)
+
+
+def subtract_carry(a, b, borrow, bits):
+    """a - (b + borrow) and the borrow out of it."""
+    if not any(x.__class__ is ND for x in (a, b, borrow)):
+        total = a - b - borrow
+        return total & ((1 << bits) - 1), total < 0
+    kind = UINT[bits]
+    a, b, borrow = np.asarray(a, kind), np.asarray(b, kind), np.asarray(borrow, bool)
+    part = a - b
+    return part - borrow.astype(kind), (a < b) | (borrow & (part == 0))
+
+
+def add_saturating(a, b, subtract):
+    """add.sat.s32 and sub.sat.s32 of signed readings."""
+    wide = np.int64(a) if a.__class__ is not ND else a.astype(np.int64)
+    out = np.clip(wide - b if subtract else wide + b, -(1 << 31), (1 << 31) - 1)
+    return wrap(out.astype(np.int32) if out.__class__ is ND else int(out), 32)
+
+
+def act_on_halves(a, b, operation, signed, relu):
+    """add, min or max of both 16-bit halves of two registers."""
+    out = []
+    for i in range(2):
+        x, y = (unpack(v, 16, i) for v in (a, b))
+        if signed:
+            x, y = (s32(extend(wrap(v, 32), 16, 32)) for v in (x, y))
+        else:
+            x, y = wrap(x, 32), wrap(y, 32)
+        if operation == "add":
+            z = x + y
+        else:
+            act = np.minimum if operation == "min" else np.maximum
+            z = act(x, y)
+        out.append(wrap(np.maximum(z, 0) if relu else z, 16))
+    return pack(out, 16)
+
+
+def dot4(a, b, c, a_signed, b_signed):
+    """dp4a: c plus the products of four pairs of bytes."""
+    total = c
+    for i in range(4):
+        x, y = unpack(a, 8, i), unpack(b, 8, i)
+        x, y = (extend(wrap(v, 32), 8, 32) if s else wrap(v, 32) for v, s in ((x, a_signed), (y, b_signed)))
+        total = total + wrap(x * y, 32)
+    return wrap(total, 32)
+
+
+_PERMUTES = {  # mode -> for c & 3 = 0..3 the bytes of {b, a} picked for result bytes 3..0, as a selector
+    "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
+    "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+    "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
+    "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+    "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
+    "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+}
+
+
+def permute_selector(c, mode):
+    """Selector of prmt's default mode that does what `mode` does with control c."""
+    table = _PERMUTES[mode]
+    return np.array(table, np.uint32)[c & 3] if c.__class__ is ND else table[c & 3]
+
+
+def flush_half(x):
+    """.ftz of fp16: zero of the same sign for what is subnormal, or would be with 11 bits (before it is rounded)."""
+    return np.where(np.abs(x) < _TINY_HALF, np.copysign(x.dtype.type(0), x), x)[()]
+
+
+def extreme_xorsign(a, b, largest, keep_nan):
+    """min and max .xorsign.abs: of the magnitudes, with the signs multiplied."""
+    out = floats.extreme(np.abs(a), np.abs(b), largest, keep_nan)
+    return np.where(np.signbit(a) ^ np.signbit(b), -out, out)[()]
+
+
+def float_is(x, what):
+    """testp of fp32 and fp64."""
+    small = np.abs(x) < _SMALLEST_NORMAL[x.dtype.itemsize]
+    out = {"finite": np.isfinite(x), "infinite": np.isinf(x), "number": ~np.isnan(x), "notanumber": np.isnan(x),
+           "normal": np.isfinite(x) & ~small, "subnormal": small & (x != 0)}[what]  # fmt: skip
+    return out if out.__class__ is ND else bool(out)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floating point on register values: fp16, bf16, fp32 and fp64 with PTX's rounding, and conversions.
+
+Results carry the bits the definition asks for: fma is rounded once, conversions round to nearest even or as
+named, min and max drop NaNs unless `.NaN`. The approximate functions are computed in double precision and rounded
+once, so they lie within the error PTX documents for the hardware's, whose last bits are not modelled.
+
+Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.9.22 (cvt).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.emulator.numbers.values import FLOAT, ND, UINT
+
+_NAN32 = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
+_TINY32 = np.float64(2.0**-126)  # smallest normal fp32
+
+
+def f32(x):
+    """Bits to fp32 (scalar or vector)."""
+    return x.view(np.float32) if x.__class__ is ND else np.uint32(x).view(np.float32)
+
+
+def f64(x):
+    """Bits to fp64."""
+    return x.view(np.float64) if x.__class__ is ND else np.uint64(x).view(np.float64)
+
+
+def f16(x):
+    """Bits to fp16 (the register may be 16 or 32 bits wide; its low half counts)."""
+    return (x.astype(np.uint16) if x.__class__ is ND else np.uint16(x & 0xFFFF)).view(np.float16)
+
+
+def bf16(x):
+    """bf16 bits to fp32, exact."""
+    return (
+        (x.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if x.__class__ is ND
+        else f32((x & 0xFFFF) << 16)
+    )
+
+
+def bits(x):
+    """Bits of a result: int for a scalar, unsigned vector else. fp32 units give one NaN only, 0x7fffffff."""
+    if x.dtype.itemsize == 4:
+        if x.__class__ is not ND:
+            return int(x.view(np.uint32)) if x == x else 0x7FFFFFFF
+        total = x.dot(x)  # NaN when an element is, and only then
+        if total != total:
+            x = np.where(np.isnan(x), _NAN32, x)
+    return pattern(x)
+
+
+def pattern(x):
+    """Bits of a value as it is: int for a scalar, unsigned vector else."""
+    kind = UINT[x.dtype.itemsize * 8]
+    return x.view(kind) if x.__class__ is ND else int(x.view(kind))
+
+
+def nan64(result, *operands):
+    """An fp64 result whose NaNs are the quieted operand's: the first NaN among `operands`, in that order."""
+    if not np.isnan(result).any():
+        return result
+    out = np.asarray(result)
+    for x in reversed(operands):
+        quiet = (np.asarray(x).view(np.uint64) | np.uint64(1 << 51)).view(np.float64)
+        out = np.where(np.isnan(x) & np.isnan(result), quiet, out)
+    return out[()]
+
+
+def flush(x):
+    """.ftz: subnormal fp32 becomes zero of the same sign (takes and gives fp32)."""
+    small = np.abs(x) < np.float32(_TINY32)
+    return (
+        np.where(small, np.copysign(np.float32(0), x), x)
+        if x.__class__ is ND
+        else (np.copysign(np.float32(0), x) if small else x)
+    )
+
+
+def fma32(a, b, c):
+    """fp32 a*b+c rounded once. The product is exact in fp64; the sum is corrected where rounding twice could differ."""
+    product = np.multiply(a, b, dtype=np.float64)
+    c = np.asarray(c, np.float64)
+    total = product + c
+    low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)  # the 29 bits fp32 drops
+    risky = (low == 0x10000000) | ((np.abs(total) < 2 * _TINY32) & (total != 0))
+    if risky.any():
+        total = to_odd(product, c, total)
+    return total.astype(np.float32)[()]
+
+
+def fma_ftz(a, b, c=None):
+    """fp32 a*b or a*b+c rounded once, and zero when 24 bits, whatever the exponent, would be below all normals."""
+    exact = np.multiply(a, b, dtype=np.float64)
+    if c is not None:
+        c = np.asarray(c, np.float64)
+        exact = to_odd(exact, c, exact + c)
+    return np.where(
+        np.abs(exact) < _TINY32 * (1 - 2.0**-25), np.copysign(np.float32(0), exact), exact
+    ).astype(np.float32)[()]
+
+
+def div_approx(a, b):
+    """div.approx.f32: a divisor above 2**126 gives zero, or NaN of an infinity (PTX ISA 9.7.3.8)."""
+    huge = (np.abs(b) > np.float32(2.0**126)) & np.isfinite(b)
+    beyond = np.where(np.isfinite(a), np.copysign(np.float32(0), a) * np.sign(b), np.float32(np.nan))
+    return np.where(huge, beyond, a / b).astype(np.float32)[()]
+
+
+def to_odd(a, b, total):
+    """a+b rounded to odd in fp64, given the nearest sum: a second rounding to fewer bits is then exact."""
+    virtual = total - a
+    error = (a - (total - virtual)) + (b - virtual)
+    pattern = np.asarray(total).view(np.uint64)
+    nudge = (error != 0) & (pattern & np.uint64(1) == 0) & np.isfinite(total)
+    toward = np.where(error > 0, np.inf, -np.inf)
+    return np.where(nudge, np.nextafter(total, toward), total)
+
+
+def fma64(a, b, c):
+    """fp64 a*b+c rounded once, through exact integer arithmetic (slow; fp64 is rare in these kernels)."""
+    from fractions import Fraction
+
+    def one(x, y, z):
+        if np.isinf(z) and np.isfinite(x) and np.isfinite(y):
+            return z  # whatever the product, which may be too large for fp64
+        if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(z)):
+            return x * y + z
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        if exact == 0:
+            return x * y + z
+        try:
+            return np.float64(exact.numerator / exact.denominator)
+        except OverflowError:
+            return np.float64(np.inf if exact > 0 else -np.inf)
+
+    if not any(isinstance(v, ND) for v in (a, b, c)):
+        return one(a, b, c)
+    return np.array([one(x, y, z) for x, y, z in np.broadcast(a, b, c)], np.float64)
+
+
+def narrow_bf16(x):
+    """fp32 or fp64 values to bf16 bits, nearest even; NaN becomes 0x7fff."""
+    x = np.asarray(x)
+    if x.dtype == np.float64:  # round to odd first, so that the second rounding is the only one that counts
+        near = x.astype(np.float32)
+        pattern = near.view(np.uint32)
+        inexact = (near.astype(np.float64) != x) & (pattern & np.uint32(1) == 0) & np.isfinite(x)
+        toward = np.where(x > near, np.float32(np.inf), np.float32(-np.inf))
+        x = np.where(inexact, np.nextafter(near, toward), near)
+    u = x.view(np.uint32)
+    out = (u + (np.uint32(0x7FFF) + ((u >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
+    out = np.where(np.isnan(x), np.uint32(0x7FFF), out)
+    return out if out.ndim else int(out)
+
+
+def narrow_f16(x):
+    """Float values to fp16 bits, nearest even; NaN becomes 0x7fff."""
+    x = np.asarray(x)
+    out = np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float16).view(np.uint16)).astype(np.uint32)
+    return out if out.ndim else int(out)
+
+
+def narrow_double(x, name):
+    """cvt.rn from fp64 to f16 or bf16 bits: a NaN keeps its sign and the top of its payload."""
+    x = np.asarray(x)
+    out = np.asarray({"f16": narrow_f16, "bf16": narrow_bf16}[name](x), np.uint32)
+    whole, fraction = x.view(np.uint64), {"f16": 10, "bf16": 7}[name]
+    quiet = whole >> np.uint64(48) & np.uint64(0x8000) | np.uint64(0x7FFF & -1 << fraction - 1)
+    quiet |= whole >> np.uint64(52 - fraction) & np.uint64((1 << fraction) - 1)
+    out = np.where(np.isnan(x), quiet.astype(np.uint32), out)
+    return out if out.ndim else int(out)
+
+
+def pair(high, low):
+    """Two 16-bit patterns as one 32-bit register."""
+    return (high << 16 | low) if high.__class__ is not ND else (high << np.uint32(16)) | low
+
+
+def bf16x2(a, b):
+    """cvt.rn.bf16x2.f32 d, a, b: a in the high half. The hot conversion of every epilogue, hence its own path."""
+    if a.__class__ is ND and b.__class__ is ND:
+        probe = a.view(np.float32).dot(b.view(np.float32))
+        if probe == probe:  # no NaN in either
+            return (_rounded_half(a) & np.uint32(0xFFFF0000)) | (_rounded_half(b) >> np.uint32(16))
+    return pair(narrow_bf16(f32(a)), narrow_bf16(f32(b)))
+
+
+def _rounded_half(u):
+    """fp32 patterns rounded to nearest even in their upper 16 bits; the lower are left over."""
+    half = u >> np.uint32(16)
+    half &= np.uint32(1)
+    half += np.uint32(0x7FFF)
+    half += u
+    return half
+
+
+def extreme(a, b, largest, keep_nan):
+    """min and max: -0 < +0; a NaN operand is dropped unless `.NaN` (then the result is the canonical NaN)."""
+    if keep_nan:
+        out = np.maximum(a, b) if largest else np.minimum(a, b)
+    else:
+        out = np.fmax(a, b) if largest else np.fmin(a, b)
+    zeros = (a == 0) & (b == 0)
+    if np.any(zeros):
+        signs = np.signbit(a) & np.signbit(b) if largest else np.signbit(a) | np.signbit(b)
+        out = np.where(zeros, np.where(signs, -0.0, 0.0).astype(np.asarray(out).dtype), out)
+        out = out if out.ndim else out.dtype.type(out)
+    return out
+
+
+def compare(a, b, relation):
+    """setp on floats; the `u` relations are true when either operand is NaN."""
+    if relation == "num":
+        return _plain(~(np.isnan(a) | np.isnan(b)))
+    if relation == "nan":
+        return _plain(np.isnan(a) | np.isnan(b))
+    unordered = relation.endswith("u") and len(relation) == 3
+    out = {"eq": a == b, "ne": (a != b) & ~(np.isnan(a) | np.isnan(b)), "lt": a < b, "le": a <= b,
+           "gt": a > b, "ge": a >= b}[relation[:2]]  # fmt: skip
+    return _plain(out | np.isnan(a) | np.isnan(b) if unordered else out)
+
+
+def _plain(p):
+    return p if p.__class__ is ND else bool(p)
+
+
+APPROXIMATE = {
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "rcp": lambda x: 1.0 / x,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "tanh": np.tanh,
+    "sin": np.sin,
+    "cos": np.cos,
+}
+
+
+def unary(name, x):
+    """A special function: computed in fp64, rounded once to the operand's type."""
+    return APPROXIMATE[name](np.asarray(x, np.float64)).astype(x.dtype)[()]
+
+
+def float_type(name):
+    """NumPy type of a PTX float type name."""
+    return FLOAT[int(name.lstrip("bf").split("x")[0])]

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels from outside: PTX with arrays and numbers as arguments, one launch or several in a row.
+
+    result = emulator.run_ptx(ptx, grid=4, block=128, args=[x, y, 100])
+    result.findings, result.counters, result.coverage
+
+Neither torch nor the DSL is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cutegemm.emulator.arguments import View, pack
+from cutegemm.emulator.context import Chain
+from cutegemm.emulator.launch import Launch, Options, Report, launch, program_of
+from cutegemm.emulator.machine import SHARED_LIMIT
+from cutegemm.emulator.ptx.kernel import Kernel
+from cutegemm.emulator.ptx.parse import Module
+from cutegemm.emulator.watch.coverage import Coverage, joined
+from cutegemm.emulator.watch.findings import LEFTOVER, Finding
+from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
+from cutegemm.emulator.watch.meter import combined
+from cutegemm.errors import EmulatorError
+
+
+@dataclass
+class Result:
+    """What launches from outside found and counted; `reports` holds one report a launch."""
+
+    reports: list[Report] = field(default_factory=list)
+    counters: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything found, launch by launch."""
+        return [finding for report in self.reports for finding in report.findings]
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """What of the kernels' synchronisation was exercised; None without the race detector."""
+        parts = [report.coverage for report in self.reports if report.coverage is not None]
+        return joined(parts) if parts else None
+
+    @property
+    def races(self) -> list[Finding]:
+        """Findings but leftovers."""
+        return [finding for finding in self.findings if finding.kind != LEFTOVER]
+
+    @property
+    def printed(self) -> str:
+        """What the kernels printed (vprintf)."""
+        return "".join(report.printed for report in self.reports)
+
+
+def run_ptx(
+    ptx: str | Module | Kernel,
+    *,
+    grid: tuple[int, ...] | int,
+    block: tuple[int, ...] | int,
+    args: Sequence[Any] = (),
+    cluster: tuple[int, ...] | int = (1, 1, 1),
+    smem: int | str = "auto",
+    entry: str | None = None,
+    options: Options | None = None,
+) -> Result:
+    """Run one launch of a kernel on host memory, with race detector and meters unless `options` says otherwise.
+
+    Args:
+        ptx: PTX text with one entry (or several, and `entry` names one), or a parsed module or kernel.
+        grid, block, cluster: up to three numbers each; CTAs, threads, CTAs.
+        args: one for each parameter: NumPy arrays, CPU tensors, numbers, `tensor_map(...)`, bytes, None.
+        smem: bytes of dynamic shared memory; "auto" gives all a CTA may have, if the kernel declares such memory.
+
+    Raises:
+        EmulatorError: see `launch`, and an argument that its parameter cannot hold.
+    """
+    made = Launch(ptx, grid=grid, block=block, args=args, cluster=cluster, smem=smem, entry=entry)
+    return run_sequence([made], options)
+
+
+def run_sequence(
+    launches: Sequence[Launch], options: Options | None = None, *, constant: Sequence[Any] | None = None
+) -> Result:
+    """Run launches in a row, as one stream would: those with `pdl=True` under programmatic dependent launch.
+
+    Results are those of one launch after the other. The race detector reports what a launch does before its own
+    griddepcontrol.wait (or in threads that neither waited nor were released by one that did) where it meets what an
+    earlier launch, which triggered early, may still be doing. Memory that nothing in the sequence writes is free to
+    read at any time, unless `constant` is given: then the sequence is taken to follow a launch that is unknown, which
+    may still write anything but these arrays when a first launch with `pdl=True` starts.
+
+        emulator.run_sequence([
+            emulator.Launch(ptx, grid=132, block=384, args=[a, b, c]),
+            emulator.Launch(ptx, grid=132, block=384, args=[c, b, d], pdl=True),
+        ])
+
+    Args:
+        constant: arrays or CPU tensors that no launch before the sequence writes.
+
+    Raises:
+        EmulatorError: see `run_ptx`; `launches` is empty.
+    """
+    if not launches:
+        raise EmulatorError("launches=[]: at least one launch")
+    options = options or Options(races=True, meter=True)
+    ready = [_ready(one) for one in launches]
+    chain = Chain([program_of(kernel) for kernel, _ in ready], [b for _, what in ready for b in what.buffers])
+    if constant is not None:
+        views = [View.of(x) for x in constant]
+        if None in views:
+            raise EmulatorError("constant: NumPy arrays or CPU tensors")
+        chain.constant = [view.buffer("constant") for view in views if view is not None]
+    l2, out = L2(), Result()
+    for kernel, what in ready:
+        chain.pdl = what.pdl
+        out.reports.append(launch(kernel, what, options, l2, chain))
+    if options.meter:
+        out.counters = combined([report.sums for report in out.reports], l2.dirty * SECTOR_BYTES)
+    return out
+
+
+_PARSED: dict[str, Module] = {}
+
+
+def _ready(one: Launch) -> tuple[Kernel, Launch]:
+    """The kernel of a launch, parsed once per text, and the launch with its arguments packed."""
+    source = one.ptx
+    if isinstance(source, str):
+        if source not in _PARSED:
+            _PARSED[source] = Module.parse(source)
+        source = _PARSED[source]
+    kernel = source.kernel(one.entry) if isinstance(source, Module) else source
+    if not isinstance(kernel, Kernel):
+        raise EmulatorError(f"ptx={type(one.ptx).__name__}: PTX text, a module or a kernel")
+    unsaid = "auto" if one.args is not None and not one.smem_bytes else one.smem_bytes
+    smem = unsaid if one.smem is None else one.smem
+    if one.args is not None:
+        params, buffers = pack(kernel, one.args)
+        one = replace(one, params=params, buffers=[*one.buffers, *buffers], args=None)
+    if smem == "auto":
+        dynamic = any(v.space == "shared" and v.size is None for v in kernel.variables.values())
+        smem = SHARED_LIMIT - program_of(kernel).shared_size if dynamic else 0
+    if not isinstance(smem, int) or smem < 0:
+        raise EmulatorError(f"smem={smem!r}: bytes, or 'auto'")
+    return kernel, replace(one, smem_bytes=smem, smem=None)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control flow of a kernel: basic blocks, where divergent paths meet again, which branches hold waits.
+
+Paths that diverge meet at the branch's immediate post-dominator (the classic reconvergence point; Fung et al.,
+MICRO 2007). Instructions that can block begin a block of their own, so that a waiting group re-runs just them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from cutegemm.emulator.ptx.kernel import Instruction, Kernel
+from cutegemm.errors import EmulatorError
+
+# Instructions at which a group of warps may have to wait.
+BLOCKING = (
+    "mbarrier.try_wait", "mbarrier.test_wait", "bar.sync", "bar.red", "bar.arrive", "barrier.sync", "barrier.arrive",
+    "barrier.cta", "barrier.red", "barrier.cluster.wait", "wgmma.commit_group", "setmaxnreg.inc",
+    "nanosleep",
+)  # fmt: skip
+# Instructions that act for whole warps or warpgroups, so that warps which part around them must be split apart.
+COLLECTIVE = (*BLOCKING, "wgmma", "barrier.cluster", "cp.async.bulk.wait_group", "cp.async.wait")
+
+
+@dataclass
+class Block:
+    """A basic block: its instructions, successors (the kernel's length stands for the exit) and meeting point."""
+
+    code: list[Instruction] = field(default_factory=list)
+    successors: list[int] = field(default_factory=list)
+    meet: int = 0  # immediate post-dominator
+    splits: bool = False  # a collective or blocking instruction lies between here and `meet`
+
+
+def is_branch(ins: Instruction) -> bool:
+    """Whether control can go elsewhere than to the next instruction."""
+    return ins.parts[0] in ("bra", "ret", "exit", "brx", "trap")
+
+
+def blocks_of(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
+    """Split a kernel into blocks; returns them and the block of each label.
+
+    Raises:
+        EmulatorError: a branch to an unknown label.
+    """
+    code, labels = _guarded_to_branches(kernel)
+    starts = {0, *labels.values()}
+    for i, ins in enumerate(code):
+        if is_branch(ins):
+            starts.add(i + 1)
+        if ins.op.startswith(BLOCKING):
+            starts |= {i, i + 1}
+    order = sorted(s for s in starts if s < len(code))
+    number = {start: n for n, start in enumerate(order)}
+    blocks = [Block(code[a:b]) for a, b in zip(order, [*order[1:], len(code)], strict=True)]
+    number[len(code)] = len(blocks)
+    targets = {label: number[i] for label, i in labels.items()}
+    for n, block in enumerate(blocks):
+        _successors(n, block, blocks, targets)
+    _meeting_points(blocks)
+    return blocks, targets
+
+
+def _guarded_to_branches(kernel: Kernel) -> tuple[list[Instruction], dict[str, int]]:
+    """Rewrite `@p wait` as a branch around the wait, so that only plain instructions keep guards."""
+    code: list[Instruction] = []
+    moved: dict[int, int] = {}
+    labels: dict[str, int] = {}
+    for i, ins in enumerate(kernel.code):
+        moved[i] = len(code)
+        if ins.guard and ins.op.startswith(COLLECTIVE):
+            skip = f"$skip{i}"
+            code.append(Instruction("bra", (skip,), (ins.guard[0], not ins.guard[1]), ins.line, ins.source))
+            ins = replace(ins, guard=None)
+            labels[skip] = len(code) + 1
+        code.append(ins)
+    moved[len(kernel.code)] = len(code)
+    labels |= {name: moved[i] for name, i in kernel.labels.items()}
+    return code, labels
+
+
+def _successors(n: int, block: Block, blocks: list[Block], targets: dict[str, int]) -> None:
+    last = block.code[-1]
+    head = last.parts[0]
+    if head == "bra":
+        if last.operands[0] not in targets:
+            raise EmulatorError(f"ptx line {last.line}: {last}: no such label")
+        block.successors = [targets[last.operands[0]]]
+        if last.guard:
+            block.successors.append(n + 1)
+    elif head in ("ret", "exit", "trap"):
+        block.successors = [len(blocks), n + 1] if last.guard else [len(blocks)]
+    else:
+        block.successors = [n + 1]
+
+
+def _meeting_points(blocks: list[Block]) -> None:
+    """Immediate post-dominators by the data-flow equations, on bit sets."""
+    exit_block = len(blocks)
+    everything = (1 << exit_block + 1) - 1
+    after = [everything] * exit_block + [1 << exit_block]
+    changed = True
+    while changed:
+        changed = False
+        for n in range(exit_block - 1, -1, -1):
+            common = everything
+            for s in blocks[n].successors:
+                common &= after[s]
+            common |= 1 << n
+            if common != after[n]:
+                after[n] = common
+                changed = True
+    sizes = [a.bit_count() for a in after]
+    for n, block in enumerate(blocks):
+        if len(block.successors) < 2:
+            continue
+        want = sizes[n] - 1
+        rest = after[n] & ~(1 << n)
+        block.meet = next((m for m in _ones(rest) if sizes[m] == want), exit_block)
+    waits = [any(i.op.startswith(COLLECTIVE) for i in b.code) for b in blocks]
+    for block in blocks:
+        if len(block.successors) > 1:
+            block.splits = _holds(block, blocks, waits)
+
+
+def _ones(value: int):
+    while value:
+        low = value & -value
+        yield low.bit_length() - 1
+        value ^= low
+
+
+def _holds(branch: Block, blocks: list[Block], waits: list[bool]) -> bool:
+    seen: set[int] = set()
+    todo = list(branch.successors)
+    while todo:
+        n = todo.pop()
+        if n == branch.meet or n in seen or n == len(blocks):
+            continue
+        seen.add(n)
+        if waits[n]:
+            return True
+        todo += blocks[n].successors
+    return False

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a PTX text is made of: instructions, variables, parameters, kernels.
+
+Source: PTX ISA 9.0, chapters 4 (syntax) and 5 (state spaces, types, variables).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+TYPE_BYTES = {
+    **{f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (8, 16, 32, 64)},
+    "b128": 16, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "pred": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: opcode with its modifiers, operands as text, guard predicate and where it stands."""
+
+    op: str
+    operands: tuple[str, ...]
+    guard: tuple[str, bool] | None  # (register, True when negated)
+    line: int  # 1-based line of the PTX text
+    source: tuple[str, int] | None  # (file, line) of the last .loc, if any
+
+    @property
+    def parts(self) -> list[str]:
+        """The opcode split at its dots: `add.s32` gives ["add", "s32"]."""
+        return self.op.split(".")
+
+    def __str__(self) -> str:
+        guard = "" if self.guard is None else f"@{'!' if self.guard[1] else ''}{self.guard[0]} "
+        return f"{guard}{self.op} {', '.join(self.operands)}".rstrip()
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A .shared, .local, .const or .global variable; `size` in bytes, None for an extern array."""
+
+    name: str
+    space: str
+    size: int | None
+    align: int
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Param:
+    """A kernel parameter: offset and size in bytes in the parameter space."""
+
+    name: str
+    offset: int
+    size: int
+    kind: str = "b8"  # PTX type of it, or of its elements
+
+
+@dataclass
+class Kernel:
+    """One .entry: what the text says of it, before translation."""
+
+    name: str
+    params: list[Param] = field(default_factory=list)
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # reqntid, maxntid, ...
+    registers: dict[str, str] = field(default_factory=dict)  # name or prefix< -> type
+    variables: dict[str, Variable] = field(default_factory=dict)  # its own and the module's
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)  # label -> index into code
+
+    def register_type(self, name: str) -> str | None:
+        """PTX type of a register, or None when `name` is not one."""
+        kind = self.registers.get(name)
+        if kind is None:
+            kind = self.registers.get(name.rstrip("0123456789") + "<")
+        return kind

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group of warps of one CTA that run in lockstep, and how it parts and meets again.
+
+Where whole warps go different ways around a wait, the group is split for good; lanes that differ within a warp
+(or whose paths hold no wait) run one path after the other under a mask until the paths meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cutegemm.emulator.numbers.values import ND, Undefined
+from cutegemm.emulator.state.memory import Fault, Region
+
+WARP = 32
+REMEMBERED = 4096  # masks whose active warps are kept
+
+
+class Part(Exception):
+    """The warps of a group must part before they go on: `keys` holds a value per warp, equal ones stay together."""
+
+    def __init__(self, keys: np.ndarray):
+        super().__init__()
+        self.keys = keys
+
+
+@dataclass
+class Meeting:
+    """Where paths that diverged meet again: the block, the path still to run (None: it has), its lanes, all lanes."""
+
+    block: int
+    path: int | None
+    path_lanes: np.ndarray | None
+    lanes: np.ndarray | None
+
+
+class Group:
+    """Warps in lockstep: registers, mask, program counter, and what each asynchronous unit owes them."""
+
+    def __init__(self, cta, warps: list[int]):
+        self.cta, self.warps = cta, warps
+        self.device, self.program = cta.device, cta.device.program
+        self.lanes = WARP * len(warps)
+        self.registers: list = [None] * len(self.program.slots)
+        self.matrices: list = [None] * len(self.program.accumulators)
+        self.stack: list[Meeting] = []
+        self.pc, self.done, self.budget = 0, False, 0
+        self.stretch = 0  # blocks run since it last polled or blocked
+        self.waiting: tuple | None = None  # what a blocked group waits for, for the deadlock report
+        self.waiting_at = 0  # and the block where it does
+        self.blocked_at: tuple | None = None  # the wait the meter counted last
+        self.wgmma_clock: int | None = (
+            None  # instructions executed when the last wgmma was issued, for the meter
+        )
+        self.bar_ticket: int | None = None
+        self.cluster_ticket: int | None = None
+        self.wgmma_open: list = []
+        self.wgmma_groups: list = []  # committed batches not waited for
+        self.wgmma_issued, self.wgmma_committing = 0, False
+        self.warpgroups: list | None = None  # that the warps belong to, once asked for
+        self.bulk_open: list = []
+        self.bulk_groups: list[list] = []
+        self.copy_open: list = []
+        self.copy_groups: list[list] = []
+        self.counts = [0] * len(self.program.blocks)
+        self.uneven: dict[
+            int, np.ndarray
+        ] = {}  # block -> how often each warp ran it while some warps were inactive
+        self.active_warps = len(warps)
+        self.tracker = None
+        self.mask: np.ndarray | None = None
+        self._set_lanes()
+
+    def _set_lanes(self) -> None:
+        """Lane numbers and special registers; those that do not depend on the CTA are made once per launch."""
+        key = tuple(self.warps)
+        made = self.device.lane_cache.get(key)
+        if made is None:
+            made = self.device.lane_cache[key] = self._make_lanes()
+        self.lane, self.leaders, exists, special = made
+        if exists is not None:
+            self.set_mask(exists)
+        self.special = {**self.cta.special, **special}
+        if self.program.local_size:
+            self.pitch = -(-self.program.local_size // 16) * 16
+            self.local = Region(np.full(self.pitch * self.lanes, 0xAB, np.uint8), 0, "local memory")
+
+    def _make_lanes(self) -> tuple:
+        device = self.device
+        linear = np.concatenate([np.arange(WARP, dtype=np.uint32) + np.uint32(WARP * w) for w in self.warps])
+        bx, by, bz = device.geometry.block
+        exists = linear < device.geometry.threads if int(linear[-1]) >= device.geometry.threads else None
+        one = len(self.warps) == 1
+        lane = np.arange(self.lanes, dtype=np.uint32) % np.uint32(WARP)
+        special = {"laneid": lane}
+        special["warpid"] = self.warps[0] if one else linear // np.uint32(WARP)
+        special["tid.x"] = linear % np.uint32(bx) if by * bz > 1 else linear
+        special["tid.y"] = linear // np.uint32(bx) % np.uint32(by) if by > 1 else 0
+        special["tid.z"] = linear // np.uint32(bx * by) if bz > 1 else 0
+        one_hot = np.uint32(1) << lane
+        special["lanemask_eq"] = one_hot
+        special["lanemask_lt"] = one_hot - np.uint32(1)
+        special["lanemask_le"] = one_hot | (one_hot - np.uint32(1))
+        special["lanemask_gt"] = ~special["lanemask_le"]
+        special["lanemask_ge"] = ~special["lanemask_lt"]
+        return lane, lane == 0, exists, special
+
+    def local_bases(self, m):
+        """Byte offset of each active lane's local memory."""
+        bases = np.arange(self.lanes, dtype=np.uint64) * np.uint64(self.pitch)
+        return bases if m is None else bases[m]
+
+    def set_mask(self, mask) -> None:
+        """Make `mask` the active lanes (None: all)."""
+        self.mask = mask
+        if mask is None:
+            self.active_warps = len(self.warps)
+            return
+        key = mask.tobytes()
+        counts = self.device.mask_cache
+        if key not in counts:
+            if len(counts) >= REMEMBERED:
+                counts.clear()
+            counts[key] = int(mask.reshape(-1, WARP).any(1).sum())
+        self.active_warps = counts[key]
+
+    def whole_warps(self, m) -> bool:
+        """Whether the lanes `m` are, of every warp they belong to, all that have not exited."""
+        if m is None:
+            return True
+        rows = m.reshape(-1, WARP)
+        base = self.stack[0].lanes if self.stack else self.mask
+        live = np.ones_like(rows) if base is None else base.reshape(-1, WARP)
+        return bool((rows == live)[rows.any(1)].all())
+
+    # ---- divergence
+
+    def meet(self, pc: int) -> int:
+        """A path has reached its meeting point: run the other one, or go on together from `pc`."""
+        top = self.stack[-1]
+        if top.path is None:
+            self.set_mask(top.lanes)
+            self.stack.pop()
+            return pc
+        following, top.path = top.path, None
+        self.set_mask(top.path_lanes)
+        return following
+
+    def branch(self, p, negate, target, fall, meet, splits, mask):
+        """Next block after a conditional branch on predicate `p`."""
+        if p.__class__ is not ND:
+            return target if bool(p) != negate else fall
+        if negate:
+            p = ~p
+        taken = p if mask is None else p & mask
+        count, total = np.count_nonzero(taken), self.lanes if mask is None else np.count_nonzero(mask)
+        if count == total:
+            return target
+        if count == 0:
+            return fall
+        if splits and len(self.warps) > 1 and not self.stack:
+            return self._split(taken, mask, target, fall, meet)
+        other = ~p if mask is None else mask & ~p
+        if fall == meet or target == meet:
+            if not (self.stack and self.stack[-1].block == meet and self.stack[-1].path is None):
+                self.stack.append(Meeting(meet, None, None, mask))
+            self.set_mask(taken if fall == meet else other)
+            return target if fall == meet else fall
+        self.stack.append(Meeting(meet, fall, other, mask))
+        self.set_mask(taken)
+        return target
+
+    def _split(self, taken, mask, target, fall, meet):
+        """Part by warps: all taken, none taken, mixed. This group keeps one part, new groups take the others."""
+        t = taken.reshape(-1, WARP)
+        live = np.ones_like(t) if mask is None else mask.reshape(-1, WARP)
+        some, every = t.any(1), (t == live).all(1)
+        present = live.any(1)
+        parts = [(some & every, target), (present & ~some, fall)]
+        parts += [(np.arange(len(some)) == w, None) for w in np.flatnonzero(some & ~every)]
+        parts = [(which, pc) for which, pc in parts if which.any()]
+        parts[0] = (parts[0][0] | ~present, parts[0][1])  # warps that have exited stay with the first part
+        if len(parts) == 1 and parts[0][1] is not None:
+            return parts[0][1]
+        made = []
+        for which, pc in parts:
+            g = self.take(which)
+            lanes = np.repeat(which, WARP)
+            if mask is not None and not mask[lanes].all():
+                g.set_mask(mask[lanes])
+            g.pc = g.branch(taken[lanes], False, target, fall, meet, False, g.mask) if pc is None else pc
+            made.append(g)
+        self.counts[self.pc] += self.active_warps  # the block that ends in this branch has run
+        self.device.watch.ran(self, self.pc, mask)
+        return self.cta.replace(self, made)
+
+    def part(self, keys: np.ndarray) -> list[Group]:
+        """Groups of the warps with equal keys, each to run the current block again."""
+        if self.stack:
+            raise Fault("warps part inside divergent code; run with warps_per_group=1")
+        made = []
+        for key in dict.fromkeys(keys.tolist()):
+            which = keys == key
+            g = self.take(which)
+            if self.mask is not None:
+                lanes = np.repeat(which, WARP)
+                g.set_mask(None if self.mask[lanes].all() else self.mask[lanes])
+            g.pc = self.pc
+            made.append(g)
+        return made
+
+    def _finish_products(self) -> None:
+        """Products and copies under way may complete at any time; before a split they do."""
+        for products in (*(batch.products for batch in self.wgmma_groups), self.wgmma_open):
+            for p in products:
+                p.compute()
+        for copies in (*self.copy_groups, self.copy_open):
+            for copy in copies:
+                copy.finish()
+
+    def take(self, which) -> Group:
+        """A new group of some of this group's warps, with their registers."""
+        self._finish_products()
+        new = Group(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])
+        lanes = np.repeat(which, WARP)
+        for i, v in enumerate(self.registers):
+            if v.__class__ is ND:
+                v = v[lanes]
+                raw = v.tobytes()
+                v = v[0].item() if raw == raw[: v.itemsize] * len(v) else v
+            elif v.__class__ is Undefined:
+                v = v.each(lambda x: x[lanes] if x.__class__ is ND else x)
+            new.registers[i] = v
+        rows = np.repeat(which, 16)
+        for i, matrix in enumerate(self.matrices):
+            if matrix is not None:
+                new.matrices[i] = matrix.take(rows, int(which.sum()))
+        if self.program.local_size:
+            new.local = Region(
+                self.local.data.reshape(-1, self.pitch)[lanes].ravel().copy(), 0, "local memory"
+            )
+        new.wgmma_open, new.wgmma_groups = list(self.wgmma_open), list(self.wgmma_groups)
+        new.wgmma_issued, new.wgmma_committing = self.wgmma_issued, self.wgmma_committing
+        for name in ("bulk", "copy"):
+            setattr(new, f"{name}_open", list(getattr(self, f"{name}_open")))
+            setattr(new, f"{name}_groups", [list(g) for g in getattr(self, f"{name}_groups")])
+        return new

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations across the lanes of a warp: shuffle, vote, reduction, election, and special registers.
+
+Source: PTX ISA 9.0, 9.7.9.6 (shfl.sync), 9.7.13.7 (vote.sync), 9.7.13.8 (match.sync), 9.7.13.9 (activemask),
+9.7.13.10 (redux.sync), 9.7.13.12 (elect.sync), 10 (special registers).
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from cutegemm.emulator.numbers.values import M32, ND, SINT
+from cutegemm.emulator.state.memory import Fault
+
+WARP = 32
+
+
+def vector(group, x, kind=np.uint32):
+    """A value as a vector over the group's lanes."""
+    return x if x.__class__ is ND else np.full(group.lanes, x, kind)
+
+
+def settle(group, x):
+    """A vector back to an int where all lanes agree (cheap for one warp, and what keeps warp indices uniform)."""
+    first = x[0]
+    return first.item() if (x == first).all() else x
+
+
+def warp_sync(group, m) -> None:
+    """bar.warp.sync, and every .sync operation across lanes: the lanes meet; only the race detector follows it."""
+    if group.tracker is not None:
+        group.tracker.lanes_met()
+
+
+def shuffle(group, m, a, b, c, members, mode):
+    """shfl.sync: value and in-range predicate per lane. Lanes outside the mask hold unspecified values."""
+    if group.tracker is None:
+        return _shuffle(group, m, a, b, c, mode)
+    group.tracker.lanes_met()
+    if m is not None or members.__class__ is ND or members != M32:
+        member = (vector(group, members) >> group.lane) & np.uint32(1) != 0
+        live = member if m is None else member & m
+        # Where each lane reads from: shuffle the lanes' own numbers.
+        source, inside = _shuffle(group, None, np.arange(group.lanes, dtype=np.uint32), b, c, mode)
+        reads = np.broadcast_to(live & inside, group.lanes)
+        absent = reads & ~live[np.broadcast_to(source, group.lanes)]
+        if absent.any():
+            lane = int(np.flatnonzero(absent)[0])
+            origin = int(np.broadcast_to(source, group.lanes)[lane]) % WARP
+            group.tracker.defect("shfl from an inactive lane", f"lane {lane % WARP} reads lane {origin}")
+    return _shuffle(group, m, a, b, c, mode)
+
+
+def _shuffle(group, m, a, b, c, mode):
+    if a.__class__ is not ND and mode == "idx":
+        return a, True
+    a = vector(group, a)
+    if (
+        mode == "idx"
+        and b.__class__ is not ND
+        and c.__class__ is not ND
+        and (c >> 8) & 31 == 0
+        and c & 31 == 31
+    ):
+        rows = a.reshape(-1, WARP)
+        return settle(group, np.repeat(rows[:, b & 31], WARP)), True
+    lane = group.lane.astype(np.int64)
+    b, c = vector(group, b).astype(np.int64), vector(group, c).astype(np.int64)
+    clamp, segment = c & 31, (c >> 8) & 31
+    top = (lane & segment) | (clamp & ~segment)
+    low = lane & segment
+    b = b & 31
+    if mode == "idx":
+        source = low | (b & ~segment)
+        inside = source <= top
+    elif mode == "up":
+        source = lane - b
+        inside = source >= top  # for .up the clamp field is the segment's lowest lane
+    elif mode == "down":
+        source = lane + b
+        inside = source <= top
+    elif mode == "bfly":
+        source = lane ^ b
+        inside = source <= top
+    else:
+        raise Fault(f"shfl mode {mode}")
+    source = np.where(inside, source, lane)
+    warp = np.arange(group.lanes) // WARP * WARP
+    return a[warp + source], inside
+
+
+def active_lanes(group, m):
+    """Bit mask of each warp's active lanes."""
+    if m is None:
+        return M32
+    return _per_warp(group, m)
+
+
+def _per_warp(group, p):
+    weights = np.uint64(1) << np.arange(WARP, dtype=np.uint64)
+    masks = (p.reshape(-1, WARP) * weights).sum(1).astype(np.uint32)
+    return settle(group, np.repeat(masks, WARP))
+
+
+def vote(group, m, p, mode):
+    """vote.sync.all/any/uni/ballot over the active lanes."""
+    warp_sync(group, m)
+    if p.__class__ is not ND:
+        if mode == "ballot":
+            return active_lanes(group, m) if p else 0
+        return True if mode == "uni" else bool(p)
+    live = np.ones(group.lanes, bool) if m is None else m
+    if mode == "ballot":
+        return _per_warp(group, p & live)
+    rows, living = p.reshape(-1, WARP), live.reshape(-1, WARP)
+    every, some = (rows | ~living).all(1), (rows & living).any(1)
+    out = {"all": every, "any": some, "uni": every | ~some}[mode]
+    out = np.repeat(out, WARP)
+    return bool(out[0]) if (out == out[0]).all() else out
+
+
+def redux(group, m, a, operation, signed):
+    """redux.sync: a reduction over the active lanes of each warp."""
+    warp_sync(group, m)
+    live = np.ones(group.lanes, bool) if m is None else m
+    view = vector(group, a)
+    view = view.view(SINT[32]) if signed else view
+    out = np.zeros(group.lanes, view.dtype)
+    act = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+           "xor": np.bitwise_xor}[operation]  # fmt: skip
+    for start in range(0, group.lanes, WARP):
+        chosen = view[start : start + WARP][live[start : start + WARP]]
+        if len(chosen):
+            out[start : start + WARP] = act.reduce(chosen, dtype=view.dtype)
+    return settle(group, out.view(np.uint32))
+
+
+def match(group, m, a, membership, mode):
+    """match.sync: the lanes that hold the same value (any), or all of them and whether all agree (all)."""
+    warp_sync(group, m)
+    live = np.ones(group.lanes, bool) if m is None else m
+    live = live & ((vector(group, membership) >> group.lane) & np.uint32(1) != 0)
+    values = vector(group, a, np.uint64).astype(np.uint64).reshape(-1, WARP)
+    living = live.reshape(-1, WARP)
+    same = (values[:, :, None] == values[:, None, :]) & living[:, None, :]
+    weights = np.uint64(1) << np.arange(WARP, dtype=np.uint64)
+    masks = (same * weights).sum(2).astype(np.uint32)
+    if mode == "any":
+        return masks.reshape(-1), True
+    members = (living * weights).sum(1).astype(np.uint32)[:, None]
+    agree = np.where(living, masks == members, True).all(1, keepdims=True) & np.ones((1, WARP), bool)
+    return np.where(agree, members, np.uint32(0)).reshape(-1), agree.reshape(-1)
+
+
+def elect(group, m, membership):
+    """elect.sync: the lowest active lane of the membership leads; returns (leader lane, predicate)."""
+    warp_sync(group, m)
+    if m is None and membership.__class__ is not ND and membership == M32:
+        return 0, group.leaders
+    member = group.lane == group.lane  # all
+    if membership.__class__ is ND or membership != M32:
+        member = (vector(group, membership) >> group.lane) & np.uint32(1) != 0
+    live = member if m is None else member & m
+    rows = live.reshape(-1, WARP)
+    leader = rows.argmax(1).astype(np.uint32)
+    lane = np.repeat(leader, WARP)
+    return settle(group, lane), (group.lane == lane) & live
+
+
+def special(group, name):
+    """Clock registers: cycles are not modelled; they count translated blocks and the host's time."""
+    if name.startswith("globaltimer"):
+        return time.time_ns() & ((1 << 64) - 1 if name == "globaltimer" else M32)
+    ticks = sum(group.counts)
+    return ticks & M32 if name == "clock" else ticks
+
+
+def trap(group, m, line):
+    """trap stops the kernel."""
+    raise Fault(f"the kernel executed trap at PTX line {line}")
+
+
+def uninitialised(group):
+    """A register that no instruction writes."""
+    raise Fault("read of a register that is never written")

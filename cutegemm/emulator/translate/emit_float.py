@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floating-point instructions: arithmetic of fp32, fp64, fp16, bf16 and their pairs, special functions, signs, tests.
+
+Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.5 (mixed precision).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
+
+FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
+_BINARY = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}"}
+_ARITHMETIC = {"rn", "ftz", "sat", "approx", "full", "NaN", "relu", "xorsign", "abs"}
+SPECIAL = {  # function -> modifiers it may have; without .approx it is rounded once, to nearest
+    "ex2": {"approx", "ftz"}, "lg2": {"approx", "ftz"}, "tanh": {"approx"}, "sin": {"approx", "ftz"},
+    "cos": {"approx", "ftz"}, "rsqrt": {"approx", "ftz"}, "rcp": {"approx", "ftz", "rn"},
+    "sqrt": {"approx", "ftz", "rn"},
+}  # fmt: skip
+
+
+def arithmetic_float(e: Emitter, ins: Instruction, kind: str) -> None:
+    """add, sub, mul, fma, mad, div, neg, abs, min and max of a floating-point type."""
+    head, mods = ins.parts[0], set(ins.parts[1:-1])
+    if mods - _ARITHMETIC or (mods & {"xorsign", "abs"} and head not in ("min", "max")):
+        raise Unknown(f"modifiers {', '.join(sorted(mods - _ARITHMETIC))}")
+    d, *o = ins.operands
+    if len(o) != {"fma": 3, "mad": 3, "neg": 1, "abs": 1}.get(head, 2):
+        raise Unknown("operands")
+    if kind in ("f32", "f64"):
+        if "relu" in mods:
+            raise Unknown("relu")
+        values = [f"{kind}({e.src(x, bits_of(kind))})" for x in o]
+        if "ftz" in mods:
+            values = [f"flush({v})" for v in values]
+        text = _expression(head, values, kind, mods)
+        if kind == "f64" and head != "div":
+            text = f"nan64({', '.join([text, *values[1:], values[0]])})"
+        if "ftz" in mods:
+            text = f"flush({text})"
+        e.dst(d, f"bits({f'saturate({text})' if 'sat' in mods else text})")
+        return
+    _each_half(e, d, o, kind, lambda values, base: _half_expression(head, values, base, mods))
+
+
+def _each_half(e: Emitter, d: str, operands: list[str], kind: str, act: Callable) -> None:
+    """Write `act(values, base)`, a 16-bit pattern, of a half-precision register or of both halves of a pair."""
+    base = kind.removesuffix("x2")
+    if kind == base:
+        e.dst(d, f"wrap({act([f'{base}({e.src(x, 16)})' for x in operands], base)}, 16)")
+        return
+    low, high = (act([f"{base}({half}({e.src(x, 32)}))" for x in operands], base) for half in ("low", "high"))
+    e.dst(d, f"pair({high}, {low})")
+
+
+def _expression(head: str, v: list[str], kind: str, mods: set[str]) -> str:
+    if head in ("mul", "fma", "mad") and "ftz" in mods:
+        return f"fma_ftz({', '.join(v)})"
+    if head == "div" and "approx" in mods:
+        return f"div_approx({', '.join(v)})"
+    if head in _BINARY:
+        return _BINARY[head].format(*v)
+    if head in ("fma", "mad"):
+        return f"fma{kind[1:]}({', '.join(v)})"
+    if head == "neg":
+        return f"-{v[0]}"
+    if head == "abs":
+        return f"abs({v[0]})"
+    if head in ("min", "max"):
+        how = f"{head == 'max'}, {'NaN' in mods}"
+        if "xorsign" in mods:
+            return f"extreme_xorsign({v[0]}, {v[1]}, {how})"
+        return f"extreme({v[0]}, {v[1]}, {how})"
+    raise Unknown(head)
+
+
+def _half_expression(head: str, v: list[str], base: str, mods: set[str]) -> str:
+    """16-bit arithmetic, as 16-bit patterns. fp32 holds sums and products of fp16 and bf16 well enough that
+    rounding them again is rounding once (24 >= 2 * 11 + 2), fma goes through fp64."""
+    if "ftz" in mods and base != "f16":
+        raise Unknown("ftz")
+    if "ftz" in mods:
+        v = [f"flush_half({x})" for x in v]
+    if head == "fma":
+        text = f"fma64_wide({', '.join(v)})"
+    elif head in ("min", "max"):
+        text = _expression(head, v, "f32", mods)
+    else:
+        text = _expression(head, [f"np.float32({x})" if base == "f16" else x for x in v], "f32", mods)
+    for word, wrapper in (("ftz", "flush_half"), ("sat", "saturate"), ("relu", "relu")):
+        if word in mods:
+            text = f"{wrapper}({text})"
+    return f"narrow_{base}({text})"
+
+
+@emits(*SPECIAL)
+def special_function(e: Emitter, ins: Instruction) -> None:
+    """Approximate functions, and rcp and sqrt rounded to nearest."""
+    head, kind = ins.parts[0], ins.parts[-1]
+    mods = set(ins.parts[1:-1])
+    if mods - SPECIAL[head] or kind not in FLOATS:
+        raise Unknown(f"modifiers {', '.join(sorted(mods - SPECIAL[head]))}")
+    d, a = ins.operands
+    if kind in ("f32", "f64"):
+        value = f"{kind}({e.src(a, bits_of(kind))})"
+        value = f"flush({value})" if "ftz" in mods else value
+        text = f"unary('{head}', {value})"
+        e.dst(d, f"bits({f'flush({text})' if 'ftz' in mods else text})")
+        return
+
+    def one(values: list[str], base: str) -> str:
+        flushed = ("flush_half({})" if base == "f16" else "flush({})") if "ftz" in mods else "{}"
+        text = f"np.float32(unary('{head}', np.float32({flushed.format(values[0])})))"
+        return f"narrow_{base}({flushed.format(text)})"
+
+    _each_half(e, d, [a], kind, one)
+
+
+@emits("copysign")
+def copy_sign(e: Emitter, ins: Instruction) -> None:
+    """copysign d, a, b: the magnitude of b with the sign of a."""
+    bits = bits_of(ins.parts[-1])
+    a, b = (e.src(x, bits) for x in ins.operands[1:])
+    top = 1 << bits - 1
+    e.dst(ins.operands[0], f"({a} & {top}) | ({b} & {top - 1})")
+
+
+@emits("testp")
+def test_property(e: Emitter, ins: Instruction) -> None:
+    """testp: whether a number is finite, infinite, a number, not a number, normal or subnormal."""
+    kind = ins.parts[-1]
+    e.dst(ins.operands[0], f"float_is({kind}({e.src(ins.operands[1], bits_of(kind))}), '{ins.parts[1]}')")

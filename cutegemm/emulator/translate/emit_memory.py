@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions that move data between registers and memory, or between the lanes of a warp.
+
+Source: PTX ISA 9.0, 9.7.9 (ld, st, prefetch, isspacep, mapa), 9.7.13 (atom, red, vote, match, redux, elect,
+shfl is 9.7.9.6), 9.7.15 (ldmatrix, stmatrix, mma, wmma).
+"""
+
+from __future__ import annotations
+
+from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Instruction
+from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
+
+_ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+
+
+def space_of(ins: Instruction) -> str:
+    """State space named by an opcode; "generic" when none is."""
+    for part in ins.parts[1:]:
+        if part.split("::")[0] in ("param", "global", "shared", "local", "const") and part != "param::func":
+            return part.split("::")[0]
+    return "generic"
+
+
+def order_of(ins: Instruction) -> str:
+    """Memory order of an access, with ".cta" behind it in that scope; "" for a plain one.
+
+    Volatile counts as relaxed (PTX ISA 8.2.1).
+    """
+    order = next((p for p in ins.parts if p in ("acquire", "release", "acq_rel", "relaxed", "mmio")), "")
+    order = "relaxed" if order == "mmio" or "volatile" in ins.parts else order
+    return f"{order}.cta" if order and "cta" in ins.parts else order
+
+
+def _count(ins: Instruction) -> int:
+    return next((int(p[1:]) for p in ins.parts if p in ("v2", "v4", "v8")), 1)
+
+
+@emits("ld", "ldu")
+def load(e: Emitter, ins: Instruction) -> None:
+    """ld of every space, vector width and type; narrow values are sign- or zero-extended to the register."""
+    kind, space = ins.parts[-1], space_of(ins)
+    size, names = TYPE_BYTES[kind], e.items(ins.operands[0])
+    if len(names) != _count(ins) or kind == "b128":
+        raise Unknown("vector")
+    call = (
+        f"load(G, {e.mask}, {e.address(ins.operands[1])}, {size}, {len(names)}, '{space}', {order_of(ins)!r})"
+    )
+    e.line(f"v = {call}")
+    for i, name in enumerate(names):
+        if name == "_":
+            continue
+        width = e.width(name)
+        text = f"v[{i}]"
+        if kind[0] == "s" and width > 8 * size:
+            text = f"extend({text}, {8 * size}, {width})"
+        elif width != 8 * size:
+            text = f"wrap({text}, {width})"
+        e.dst(name, text)
+
+
+@emits("st")
+def store(e: Emitter, ins: Instruction) -> None:
+    """st of every space, vector width and type."""
+    if ins.parts[1] == "async":
+        _store_async(e, ins)
+        return
+    if ins.parts[1] == "bulk":
+        raise Unknown("st.bulk")
+    kind, space = ins.parts[-1], space_of(ins)
+    size, names = TYPE_BYTES[kind], e.items(ins.operands[1])
+    if len(names) != _count(ins) or kind == "b128":
+        raise Unknown("vector")
+    values = ", ".join(e.src(x, 8 * size) for x in names)
+    e.line(
+        f"store(G, {e.mask}, {e.address(ins.operands[0])}, ({values},), {size}, '{space}', {order_of(ins)!r})"
+    )
+
+
+def _store_async(e: Emitter, ins: Instruction) -> None:
+    """st.async and red.async."""
+    kind = ins.parts[-1]
+    operation = next((p for p in ins.parts if p in _ATOMIC), None) if ins.parts[0] == "red" else None
+    names = e.items(ins.operands[1])
+    if "mbarrier::complete_tx::bytes" not in ins.parts or len(names) != _count(ins):
+        raise Unknown("completion")
+    values = ", ".join(e.src(x, bits_of(kind)) for x in names)
+    place, bar = e.address(ins.operands[0]), e.address(ins.operands[2])
+    e.line(
+        f"store_async(G, {e.mask}, {place}, ({values},), {bits_of(kind) // 8}, {bar}, {operation!r}, '{kind}')"
+    )
+
+
+@emits("atom", "red")
+def atomic(e: Emitter, ins: Instruction) -> None:
+    """atom and red: lanes act one after another, in lane order."""
+    if ins.parts[1] == "async":
+        _store_async(e, ins)
+        return
+    kind = ins.parts[-1]
+    operation = next(p for p in ins.parts[1:] if p in _ATOMIC)
+    if kind == "b128":
+        raise Unknown("128 bits")
+    width, returns = bits_of(kind), ins.parts[0] == "atom"
+    d, address, *values = ins.operands if returns else ("_", *ins.operands)
+    how = f"'{operation}', '{kind}', '{space_of(ins)}', {returns}, {(order_of(ins) or 'relaxed')!r}"
+    if _count(ins) > 1:  # each element is atomic by itself
+        if returns:
+            raise Unknown("vector atom")
+        e.line(f"a = {e.address(address)}")
+        for i, x in enumerate(e.items(values[0])):
+            place = f"shift_address(a, {i * width // 8}, 64)"
+            e.line(f"atomic(G, {e.mask}, {place}, ({e.src(x, width)},), {how})")
+        return
+    args = ", ".join(e.src(x, width) for x in values)
+    e.dst(d, f"atomic(G, {e.mask}, {e.address(address)}, ({args},), {how})")
+
+
+@emits("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
+def hint(e: Emitter, ins: Instruction) -> None:
+    """Cache hints: no effect on results; a created policy is the number 0."""
+    if ins.parts[0] == "createpolicy":
+        e.dst(ins.operands[0], "0")
+
+
+@emits("isspacep")
+def is_space(e: Emitter, ins: Instruction) -> None:
+    """Whether a generic address lies in a space."""
+    e.dst(ins.operands[0], f"in_space({e.src(ins.operands[1], 64)}, '{ins.parts[1].split('::')[0]}')")
+
+
+@emits("mapa")
+def map_address(e: Emitter, ins: Instruction) -> None:
+    """The same shared address in another CTA of the cluster."""
+    d, a, rank = ins.operands
+    generic = "shared::cluster" not in ins.parts
+    e.dst(d, f"map_shared({e.src(a, 64)}, {e.src(rank, 32)}, {bits_of(ins.parts[-1])}, {generic})")
+
+
+@emits("getctarank")
+def get_rank(e: Emitter, ins: Instruction) -> None:
+    """Rank of the CTA a shared address belongs to."""
+    e.dst(ins.operands[0], f"wrap(({e.src(ins.operands[1], 64)} >> 24) & 0xFF, 32)")
+
+
+@emits("shfl")
+def shuffle(e: Emitter, ins: Instruction) -> None:
+    """shfl.sync in its four modes."""
+    d, _, p = ins.operands[0].partition("|")
+    a, b, c, members = (e.src(x, 32) for x in ins.operands[1:5])
+    e.line(f"t, q = shuffle(G, {e.mask}, {a}, {b}, {c}, {members}, '{ins.parts[2]}')")
+    e.dst(d, "t")
+    if p:
+        e.dst(p, "q")
+
+
+@emits("vote", "match", "redux", "activemask", "elect")
+def warp_wide(e: Emitter, ins: Instruction) -> None:
+    """vote, match, redux, activemask and elect."""
+    head = ins.parts[0]
+    if head == "elect":
+        d, p = ins.operands[0].split("|")
+        e.line(f"t, q = elect(G, {e.mask}, {e.src(ins.operands[1], 32)})")
+        if d.strip() != "_":
+            e.dst(d, "t")
+        e.dst(p, "q")
+    elif head == "vote":
+        negated = ins.operands[1].strip().startswith("!")
+        a = e.src(ins.operands[1].strip().lstrip("!"), 1)
+        e.dst(ins.operands[0], f"vote(G, {e.mask}, {f'pnot({a})' if negated else a}, '{ins.parts[2]}')")
+    elif head == "redux":
+        kind = ins.parts[-1]
+        if kind not in ("s32", "u32", "b32"):
+            raise Unknown("type")
+        e.dst(
+            ins.operands[0],
+            f"redux(G, {e.mask}, {e.src(ins.operands[1], 32)}, '{ins.parts[2]}', {kind == 's32'})",
+        )
+    elif head == "activemask":
+        e.dst(ins.operands[0], f"active_lanes(G, {e.mask})")
+    else:
+        bits = bits_of(ins.parts[-1])
+        d, _, p = ins.operands[0].partition("|")
+        e.line(
+            f"t, q = match(G, {e.mask}, {e.src(ins.operands[1], bits)}, {e.src(ins.operands[2], 32)}, '{ins.parts[1]}')"
+        )
+        e.dst(d, "t")
+        if p:
+            e.dst(p, "q")
+
+
+@emits("ldmatrix", "stmatrix")
+def matrix_move(e: Emitter, ins: Instruction) -> None:
+    """ldmatrix and stmatrix of 8x8 matrices of 16-bit elements."""
+    if "m8n8" not in ins.parts or ins.parts[-1] != "b16":
+        raise Unknown("shape or type")
+    trans = "trans" in ins.parts
+    generic = "shared" not in [p.split("::")[0] for p in ins.parts]
+    if ins.parts[0] == "ldmatrix":
+        names = e.items(ins.operands[0])
+        e.line(f"v = ldmatrix(G, {e.mask}, {e.address(ins.operands[1])}, {len(names)}, {trans}, {generic})")
+        for i, name in enumerate(names):
+            e.dst(name, f"v[{i}]")
+    else:
+        values = ", ".join(e.src(x, 32) for x in e.items(ins.operands[1]))
+        e.line(f"stmatrix(G, {e.mask}, {e.address(ins.operands[0])}, ({values},), {trans}, {generic})")
+
+
+@emits("mma")
+def matrix_multiply(e: Emitter, ins: Instruction) -> None:
+    """mma.sync of fp16, bf16 and tf32 fragments."""
+    p = ins.parts
+    shape = next(x for x in p if x.startswith("m") and x[1].isdigit())
+    types = p[-4:]
+    if p[3:6] != [shape, "row", "col"] or types[1] not in ("f16", "bf16", "tf32"):
+        raise Unknown("shape, layout or type")
+    a, b, c = (", ".join(e.src(x, 32) for x in e.items(o)) for o in ins.operands[1:4])
+    e.line(f"v = mma_sync(G, '{shape}', '{types[1]}', '{types[0]}', '{types[3]}', ({a},), ({b},), ({c},))")
+    for i, name in enumerate(e.items(ins.operands[0])):
+        e.dst(name, f"v[{i}]")
+
+
+@emits("wmma")
+def wmma(e: Emitter, ins: Instruction) -> None:
+    """wmma.load, wmma.mma and wmma.store of 16-bit types."""
+    p = ins.parts
+    if p[1] == "mma":
+        types = p[7:]
+        a, b, c = (", ".join(e.src(x, 32) for x in e.items(o)) for o in ins.operands[1:4])
+        e.line(f"v = wmma_mma(G, '{p[6]}', {types!r}, ({a},), ({b},), ({c},))")
+        for i, name in enumerate(e.items(ins.operands[0])):
+            e.dst(name, f"v[{i}]")
+        return
+    fragment, layout, shape, kind = p[2], p[5], p[6], p[-1]
+    address, stride = (
+        (ins.operands[1], ins.operands[2:3]) if p[1] == "load" else (ins.operands[0], ins.operands[2:3])
+    )
+    step = e.src(stride[0], 32) if stride else "None"
+    what = ", ".join(repr(x) for x in (fragment, layout, shape, kind, space_of(ins)))
+    common = f"G, {e.mask}, {e.address(address)}, {step}, {what}"
+    if p[1] == "load":
+        e.line(f"v = wmma_load({common})")
+        for i, name in enumerate(e.items(ins.operands[0])):
+            e.dst(name, f"v[{i}]")
+    else:
+        values = ", ".join(e.src(x, 32) for x in e.items(ins.operands[1]))
+        e.line(f"wmma_store({common}, ({values},))")

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions that drive the asynchronous units: barriers, bulk copies, TMA, wgmma, fences, register pools.
+
+A function that may have to wait returns False; the block then returns `BLOCKED` and is run again later.
+
+Source: PTX ISA 9.0, 9.7.9.25 (cp.async), 9.7.9.27 (cp.async.bulk.tensor), 9.7.13 (barriers, mbarrier, fences),
+9.7.16 (wgmma), 9.7.20 (setmaxnreg, nanosleep).
+"""
+
+from __future__ import annotations
+
+import re
+
+from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.translate.emit_memory import space_of
+from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
+
+BLOCKED = -2
+
+
+@emits("bar", "barrier")
+def barrier(e: Emitter, ins: Instruction) -> None:
+    """Named barriers of the CTA, the cluster barrier and bar.warp.sync."""
+    p = [x for x in ins.parts if x not in ("cta", "aligned")]
+    if p[1] == "warp":
+        e.line(f"warp_sync(G, {e.mask})")
+        return
+    if p[1] == "cluster":
+        if p[2] == "arrive":
+            e.line(f"cluster_arrive(G, {e.mask}, {'relaxed' in p})")
+        else:
+            e.line(f"if not cluster_wait(G, {e.mask}): return {BLOCKED}")
+        return
+    operands = [e.src(x, 32) for x in ins.operands]
+    aligned = ins.parts[0] == "bar" or "aligned" in ins.parts
+    if p[1] == "sync":
+        count = operands[1] if len(operands) > 1 else "None"
+        e.line(f"if not bar_sync(G, {e.mask}, {operands[0]}, {count}, {aligned}): return {BLOCKED}")
+    elif p[1] == "arrive":
+        e.line(f"bar_arrive(G, {e.mask}, {operands[0]}, {operands[1]})")
+    elif p[1] == "red":
+        d, name, *rest = ins.operands
+        source = rest[-1].strip()
+        value = e.src(source.lstrip("!"), 1)
+        value = f"pnot({value})" if source.startswith("!") else value
+        count = e.src(rest[0], 32) if len(rest) > 1 else "None"
+        e.line(f"t = bar_red(G, {e.mask}, {e.src(name, 32)}, {count}, {value}, '{p[2]}')")
+        e.line(f"if t is None: return {BLOCKED}")
+        e.dst(d, "t")
+    else:
+        raise Unknown(p[1])
+
+
+@emits("mbarrier")
+def mbarrier(e: Emitter, ins: Instruction) -> None:
+    """mbarrier.init, inval, arrive, expect_tx, complete_tx, test_wait and try_wait."""
+    p, o, m = ins.parts, ins.operands, e.mask
+    if p[1] == "init":
+        e.line(f"mbarrier_init(G, {m}, {e.address(o[0])}, {e.src(o[1], 32)})")
+    elif p[1] == "inval":
+        e.line(f"mbarrier_invalidate(G, {m}, {e.address(o[0])})")
+    elif p[1] in ("arrive", "arrive_drop"):
+        has_state = not o[0].strip().startswith("[")
+        state, address, *rest = o if has_state else ("_", *o)
+        expect = "expect_tx" in p
+        count = "1" if expect or not rest else e.src(rest[0], 32)
+        tx = e.src(rest[0], 32) if expect else "0"
+        e.dst(state, f"mbarrier_arrive(G, {m}, {e.address(address)}, {count}, {tx}, {p[1] == 'arrive_drop'})")
+    elif p[1] in ("expect_tx", "complete_tx"):
+        sign = "" if p[1] == "expect_tx" else "-"
+        e.line(f"mbarrier_expect(G, {m}, {e.address(o[0])}, {sign}{e.src(o[1], 32)})")
+    elif p[1] in ("test_wait", "try_wait"):
+        parity = "parity" in p
+        may_block = p[1] == "try_wait"
+        e.line(
+            f"q = mbarrier_wait(G, {m}, {e.address(o[1])}, {e.src(o[2], 32 if parity else 64)}, {parity}, {may_block})"
+        )
+        e.line(f"if q is None: return {BLOCKED}")
+        e.dst(o[0], "q")
+    else:
+        raise Unknown(p[1])
+
+
+@emits("brkpt")
+def breakpoint_(e: Emitter, ins: Instruction) -> None:
+    """A breakpoint stops the kernel, as a trap does; libraries end impossible paths with it."""
+    e.line(f"trap(G, m, {ins.line})")
+
+
+@emits("nanosleep")
+def nanosleep(e: Emitter, ins: Instruction) -> None:
+    """Gives way to the other warps."""
+    e.line("G.budget = 0")
+
+
+@emits("setmaxnreg")
+def set_registers(e: Emitter, ins: Instruction) -> None:
+    """setmaxnreg.inc and .dec."""
+    count = int(ins.operands[0], 0)
+    if count % 8 or not 24 <= count <= 256:
+        raise Unknown("register counts are multiples of 8 from 24 to 256")
+    e.line(f"if not set_registers(G, {count}, {ins.parts[1] == 'inc'}): return {BLOCKED}")
+
+
+@emits("fence", "membar", "griddepcontrol", "pmevent")
+def fence(e: Emitter, ins: Instruction) -> None:
+    """Fences order accesses (only the race detector follows them); the others have no effect on results."""
+    head = ins.parts[0]
+    if head == "fence" and "tensormap::generic" in ins.op:
+        raise Unknown("tensor map modification")
+    if head in ("fence", "membar", "griddepcontrol"):
+        e.line(f"note(G, {e.mask}, '{ins.op}')")
+
+
+def copy(e: Emitter, ins: Instruction) -> None:
+    """cp.async, cp.async.bulk and cp.async.bulk.tensor with their groups."""
+    op = ins.op
+    if op.startswith("cp.async.bulk.tensor"):
+        _tensor_copy(e, ins)
+    elif op.startswith("cp.async.bulk.prefetch"):
+        return
+    elif op == "cp.async.bulk.commit_group":
+        e.line(f"bulk_commit(G, {e.mask})")
+    elif op.startswith("cp.async.bulk.wait_group"):
+        e.line(f"bulk_wait(G, {e.mask}, {int(ins.operands[0], 0)}, {op.endswith('.read')})")
+    elif op.startswith("cp.async.bulk"):
+        _bulk_copy(e, ins)
+    elif op == "cp.async.commit_group":
+        e.line(f"async_commit(G, {e.mask})")
+    elif op in ("cp.async.wait_group", "cp.async.wait_all"):
+        e.line(f"async_wait(G, {e.mask}, {int(ins.operands[0], 0) if ins.operands else -1})")
+    elif op.startswith("cp.async.mbarrier.arrive"):
+        e.line(f"async_arrive(G, {e.mask}, {e.address(ins.operands[0])}, {'noinc' in op})")
+    elif op.startswith(("cp.async.ca", "cp.async.cg")):
+        operands = [o for o in ins.operands]
+        if "cache_hint" in op:
+            operands.pop()
+        size = int(operands[2], 0)
+        used = e.src(operands[3], 32) if len(operands) > 3 else str(size)
+        if len(operands) > 3 and e.width(operands[3]) == 1:
+            raise Unknown("ignore-src predicate")
+        where = f"{e.address(operands[0])}, {e.address(operands[1])}"
+        e.line(f"async_copy(G, {e.mask}, {where}, {size}, {used}, {op.startswith('cp.async.cg')})")
+    else:
+        raise Unknown(op)
+
+
+def _coordinates(e: Emitter, operand: str) -> tuple[str, str]:
+    m = re.fullmatch(r"\[\s*([^,]+),\s*\{(.*)\}\s*\]", operand.strip(), re.S)
+    if m is None:
+        raise Unknown(f"tensor address {operand}")
+    return e.src(m[1], 64), "(" + "".join(f"{e.src(x, 32)}," for x in m[2].split(",")) + ")"
+
+
+def _tensor_copy(e: Emitter, ins: Instruction, reduction: str | None = None) -> None:
+    op, o = ins.op, list(ins.operands)
+    if "im2col" in op or "tile::" in op:
+        raise Unknown("load mode")
+    if "L2::cache_hint" in op:
+        o.pop()
+    if ".prefetch" in op:
+        return
+    if ".global.shared::cta" in op:
+        tensor_map, at = _coordinates(e, o[0])
+        e.line(f"tensor_store(G, {e.mask}, {e.address(o[1])}, {tensor_map}, {at}, {reduction!r})")
+        return
+    tensor_map, at = _coordinates(e, o[1])
+    multicast = e.src(o[3], 16) if "multicast" in op else "None"
+    e.line(f"tensor_load(G, {e.mask}, {e.address(o[0])}, {tensor_map}, {at}, {e.address(o[2])}, {multicast})")
+
+
+def _bulk_copy(e: Emitter, ins: Instruction, reduction: tuple | None = None) -> None:
+    op, o = ins.op, list(ins.operands)
+    if "L2::cache_hint" in op:
+        o.pop()
+    if ".cp_mask" in op or "ignore_oob" in op:
+        raise Unknown("byte mask")
+    to, source, size = e.address(o[0]), e.address(o[1]), e.src(o[2], 32)
+    if ".global.shared::cta" in op:
+        e.line(f"bulk_store(G, {e.mask}, {to}, {source}, {size}, {reduction!r})")
+    elif ".shared::cluster.shared::cta" in op:
+        e.line(f"bulk_exchange(G, {e.mask}, {to}, {source}, {size}, {e.address(o[3])}, {reduction!r})")
+    elif reduction is None and (".shared::cta.global" in op or ".shared::cluster.global" in op):
+        multicast = e.src(o[4], 16) if "multicast" in op else "None"
+        e.line(f"bulk_load(G, {e.mask}, {to}, {source}, {size}, {e.address(o[3])}, {multicast})")
+    else:
+        raise Unknown(f"{op} ({space_of(ins)})")
+
+
+@emits("cp")
+def copy_or_reduce(e: Emitter, ins: Instruction) -> None:
+    """cp, and cp.reduce.async.bulk[.tensor]: a copy that adds (or takes the minimum or maximum...)."""
+    if not ins.op.startswith("cp.reduce"):
+        copy(e, ins)
+        return
+    operation = next(p for p in ins.parts if p in ("add", "min", "max", "and", "or", "xor", "inc", "dec"))
+    if ins.op.startswith("cp.reduce.async.bulk.tensor"):
+        _tensor_copy(e, ins, operation)
+    else:
+        kind = ins.parts[-1]
+        _bulk_copy(e, ins, (operation, kind, bits_of(kind) // 8))
+
+
+@emits("wgmma")
+def wgmma(e: Emitter, ins: Instruction) -> None:
+    """wgmma.mma_async and its fence, commit and wait."""
+    if e.mask is not None:
+        e.line("refuse_mask(G, m)")
+    kind = ins.parts[1]
+    if kind == "fence":
+        e.line("wgmma_fence(G)")
+    elif kind == "commit_group":
+        e.line(f"if not wgmma_commit(G): return {BLOCKED}")
+    elif kind == "wait_group":
+        e.line(f"wgmma_wait(G, {int(ins.operands[0], 0)})")
+    elif kind == "mma_async" and not {"sp", "satfinite"} & set(ins.parts):
+        _wgmma_issue(e, ins)
+    else:
+        raise Unknown(kind)
+
+
+def _wgmma_issue(e: Emitter, ins: Instruction) -> None:
+    shape, d_type, a_type, b_type = [p for p in ins.parts[2:] if p not in ("sync", "aligned")]
+    registers = tuple(x.strip() for x in ins.operands[0].strip("{}").split(","))
+    a, b, scale_d, *flags = ins.operands[1:]
+    from_registers = a.strip().startswith("{")
+    flags = [int(f, 0) for f in flags]
+    signs = tuple(flags[:2]) if a_type in ("f16", "bf16", "tf32", "e4m3", "e5m2") else (1, 1)
+    trans = flags[2:] if a_type in ("f16", "bf16") else []
+    trans = ([0] if from_registers else []) + trans
+    trans_ab = (bool(trans[0]), bool(trans[1])) if len(trans) > 1 else (False, False)
+    m = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
+    if m is None:
+        raise Unknown(shape)
+    where = str(e.program.accumulators.index(registers)) if registers in e.program.accumulators else repr(
+        tuple(e.program.slots[r] for r in registers))  # fmt: skip
+    form = (int(m[1]), int(m[2]), d_type, a_type, b_type, signs, trans_ab)
+    if from_registers:
+        a_text = "(" + "".join(f"{e.program.slots[r]}," for r in e.items(a)) + ")"
+    else:
+        a_text = e.src(a, 64)
+    scale = e.src(scale_d, 1)
+    e.line(f"wgmma_issue(G, {where}, {a_text}, {e.src(b, 64)}, {scale}, {form!r})")

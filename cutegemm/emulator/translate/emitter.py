@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing the Python of a block: operands, destinations, guards, and the registry of instructions.
+
+The emitters (`emit_*.py`) hold the instructions and register themselves here. Each is asked twice, for the full and
+the masked version of its block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from cutegemm.emulator.ptx.flow import Block, is_branch
+from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.state.addresses import PARAM_WINDOW, SHARED_BASE
+from cutegemm.errors import EmulatorError
+
+CARRY = "%carry"  # the condition code of extended arithmetic, PTX ISA 9.7.2, kept as a predicate register
+_BITS = {"pred": 1, "f16x2": 32, "b128": 128}
+
+Emit = Callable[["Emitter", Instruction], None]
+EMITTERS: dict[str, Emit] = {}
+
+
+def emits(*heads: str) -> Callable[[Emit], Emit]:
+    """Register the emitter of the instructions whose opcode starts with one of `heads`."""
+
+    def register(f: Emit) -> Emit:
+        for head in heads:
+            EMITTERS[head] = f
+        return f
+
+    return register
+
+
+class Unknown(Exception):
+    """An emitter does not know this form of its instruction."""
+
+
+def bits_of(kind: str) -> int:
+    """Width in bits of a PTX type name."""
+    return _BITS.get(kind) or int(re.sub(r"\D", "", kind.removesuffix("x2"))) * (
+        2 if kind.endswith("x2") else 1
+    )
+
+
+class Emitter:
+    """Writes the Python of one block. Emitters ask it for operands and hand it results."""
+
+    def __init__(
+        self,
+        program,
+        targets: dict[str, int],
+        locals_: set[str],
+        views: dict,
+        number: int,
+        masked: bool,
+    ):
+        self.program, self.kernel, self.targets = program, program.kernel, targets
+        self.locals, self.views, self.number = locals_, views, number
+        self.mask: str | None = "m" if masked else None
+        self.lines: list[str] = []
+        self.origin: list[Instruction | None] = []
+        self.params = {p.name: PARAM_WINDOW + p.offset for p in self.kernel.params}
+        self.fragments = program.fragments
+
+    def block(self, block: Block) -> list[str]:
+        """Lines of the block's function."""
+        for ins in block.code:
+            try:
+                self._instruction(ins, block)
+            except (Unknown, KeyError, IndexError, ValueError, AttributeError) as e:
+                if isinstance(e, EmulatorError):
+                    raise
+                raise EmulatorError(
+                    f"ptx line {ins.line}: {str(ins)[:200]}: the emulator does not know this instruction ({e})"
+                ) from e
+            self.origin += [ins] * (len(self.lines) - len(self.origin))
+        if not block.code or not (is_branch(block.code[-1])):
+            self.line(f"return {self.number + 1}")
+            self.origin.append(None)
+        return self.lines
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def _instruction(self, ins: Instruction, block: Block) -> None:
+        head = ins.parts[0]
+        if is_branch(ins):
+            self._branch(ins, block)
+            return
+        emit = EMITTERS[head]
+        if ins.guard is None:
+            emit(self, ins)
+            return
+        p, negate = ins.guard
+        outer, before = self.mask, self.lines
+        self.line(f"pm = lane_mask({self.src(p, 1)}, {negate}, {outer})")
+        for mask, condition in ((None, "if pm is None:"), ("pm", "elif pm is not False:")):
+            self.lines, self.mask = [], mask
+            emit(self, ins)
+            body = [" " + line for line in self.lines] or [" pass"]
+            before += [condition, *body]
+        self.lines, self.mask = before, outer
+
+    def _branch(self, ins: Instruction, block: Block) -> None:
+        head = ins.parts[0]
+        if head == "brx":
+            raise Unknown("indirect branch")
+        if head == "trap":
+            self.line(f"trap(G, m, {ins.line})")
+            self.line(f"return {self.program.exit}")
+            return
+        target = self.program.exit if head in ("ret", "exit") else self.targets[ins.operands[0]]
+        if ins.guard is None:
+            self.line(f"return {target}")
+            return
+        p, negate = ins.guard
+        self.line(
+            f"return G.branch({self.src(p, 1)}, {negate}, {target}, {self.number + 1}, {block.meet}, {block.splits}, m)"
+        )
+
+    # ---- operands
+
+    def width(self, operand: str) -> int | None:
+        """Bits of a register operand, None for anything else."""
+        kind = self.kernel.register_type(operand.strip())
+        return None if kind is None else bits_of(kind)
+
+    def src(self, operand: str, bits: int) -> str:
+        """Expression for an operand as an unsigned pattern of `bits` (1 for predicates)."""
+        x = operand.strip()
+        width = self.width(x)
+        if width is not None:
+            text = self._register(x)
+            return text if width <= bits or bits == 1 else f"wrap({text}, {bits})"
+        if x.startswith("!"):
+            return f"pnot({self.src(x[1:], 1)})"
+        if x[:2] in ("0f", "0F", "0d", "0D"):
+            return str(int(x[2:], 16))
+        if re.fullmatch(r"-?(0[xX][\da-fA-F]+|0[bB][01]+|\d+)U?", x):
+            text = x.rstrip("U")
+            value = int(text, 8) if re.fullmatch(r"-?0\d+", text) else int(text, 0)
+            return str(value & ((1 << bits) - 1)) if bits > 1 else str(bool(value))
+        return self._symbol(x)
+
+    def _register(self, name: str) -> str:
+        if name in self.views:
+            return "accumulator_get(G, {}, {})".format(*self.views[name])
+        if name in self.locals:
+            return re.sub(r"\W", "_", name)
+        if name in self.program.slots:
+            return f"R[{self.program.slots[name]}]"
+        return "uninitialised(G)"
+
+    def _symbol(self, x: str) -> str:
+        program = self.program
+        if x.startswith("%"):
+            name = x[1:]
+            return (
+                f"special(G, '{name}')"
+                if name.startswith(("clock", "globaltimer"))
+                else f"G.special['{name}']"
+            )
+        if x in self.params:
+            return str(self.params[x])
+        if x in program.shared_offset:
+            return f"(G.cta.window | {SHARED_BASE + program.shared_offset[x]})"
+        if x in program.local_offset:
+            return str(program.local_offset[x])
+        if x in self.kernel.variables:
+            return f"G.device.symbols['{x}']"
+        if x == "WARP_SZ":
+            return "32"
+        raise Unknown(f"operand {x}")
+
+    def items(self, operand: str) -> list[str]:
+        """Elements of a vector operand `{a, b}`, or the operand alone."""
+        return [x.strip() for x in operand.strip().strip("{}").split(",")]
+
+    def address(self, operand: str, bits: int = 64) -> str:
+        """Expression for `[base+offset]`."""
+        m = re.fullmatch(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+)\s*)?\]", operand.strip())
+        if m is None:
+            raise Unknown(f"address {operand}")
+        return self.offset(m[1], int(m[2] or "0", 0))
+
+    def offset(self, base: str, offset: int) -> str:
+        """Expression for a base register, symbol or number plus a constant."""
+        text = self.src(base, 64)
+        width = self.width(base) or 64
+        if offset == 0:
+            return text
+        return f"({text}+{offset})" if text.isdigit() else f"shift_address({text}, {offset}, {width})"
+
+    # ---- results
+
+    def dst(self, operand: str, expression: str) -> None:
+        """Write an expression to a destination register (`_` drops it), merged under a mask."""
+        name = operand.strip()
+        if name == "_":
+            self.line(expression)
+            return
+        width = self.width(name)
+        if width is None:
+            raise Unknown(f"destination {name}")
+        if name in self.views:
+            i, j = self.views[name]
+            self.line(f"accumulator_set(G, {i}, {j}, {expression}, {self.mask})")
+            return
+        place = self._register(name)
+        if name in self.fragments:
+            self.line(f"fragment_written(G, {self.program.slots[name]})")
+        if self.mask is None or (name in self.locals and self.mask == "m"):
+            self.line(f"{place} = {expression}")
+        else:
+            self.line(
+                f"{place} = mrg({self.mask}, {expression}, {place}, {'BOOL' if width == 1 else f'U{width}'})"
+            )

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel translated to Python: one function per basic block, in a full and a masked version.
+
+A register that lives within one block becomes a local variable, any other a slot of the group's register list.
+The accumulators of `wgmma` live in fp32 matrices (`wgmma.py`); their registers are views of these. The masked
+version runs while some lanes are inactive and merges what it writes.
+
+Here registers, accumulators and static memory are assigned; `emitter.py` writes the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cutegemm.emulator.ptx.flow import Block, blocks_of
+from cutegemm.emulator.ptx.kernel import Instruction, Kernel
+from cutegemm.emulator.translate.emitter import CARRY, Emitter
+
+
+@dataclass
+class Program:
+    """A translated kernel, ready to launch."""
+
+    kernel: Kernel
+    blocks: list[Block]
+    slots: dict[str, int]
+    accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
+    half_lists: list[bool]  # whether a list holds packed fp16
+    fragments: frozenset[str]  # registers that hold operand A of a wgmma
+    functions: list[tuple[Callable, Callable]] = field(default_factory=list)  # per block: full, masked
+    shared_size: int = 0  # static shared memory, bytes
+    shared_offset: dict[str, int] = field(default_factory=dict)
+    local_size: int = 0
+    local_offset: dict[str, int] = field(default_factory=dict)
+    text: str = ""
+    origin: list[Instruction | None] = field(default_factory=list)  # per line of `text`
+    file: str = ""
+
+    @property
+    def exit(self) -> int:
+        """The block number that stands for the kernel's end."""
+        return len(self.blocks)
+
+    def instruction_at(self, line: int) -> Instruction | None:
+        """The PTX instruction a line of the translated text belongs to."""
+        return self.origin[line - 1] if 0 < line <= len(self.origin) else None
+
+    def current_instruction(self) -> Instruction | None:
+        """The PTX instruction being executed, found on the Python stack."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.file:
+            frame = frame.f_back
+        return None if frame is None else self.instruction_at(frame.f_lineno)
+
+
+def translate(kernel: Kernel) -> Program:
+    """Translate a kernel.
+
+    Raises:
+        EmulatorError: an instruction the emulator does not know, with its text and PTX line.
+    """
+    from cutegemm.emulator.translate.runtime import NAMES
+
+    for emitters in (
+        "calls",
+        "convert",
+        "float",
+        "integer",
+        "memory",
+        "select",
+        "units",
+    ):  # they fill EMITTERS
+        importlib.import_module(f"cutegemm.emulator.translate.emit_{emitters}")
+
+    kernel.registers.setdefault(CARRY, "pred")
+    blocks, targets = blocks_of(kernel)
+    slots, locals_, lists, views = _allocate(kernel, blocks)
+    half = {
+        _list_of(i)
+        for b in blocks
+        for i in b.code
+        if i.op.startswith("wgmma.mma_async") and i.parts[5] == "f16"
+    }
+    fragments = frozenset(r for b in blocks for i in b.code for r in _fragments_of(i))
+    program = Program(kernel, blocks, slots, lists, [regs in half for regs in lists], fragments)
+    _layout(program)
+    text = []
+    for n, block in enumerate(blocks):
+        for masked in (False, True):
+            emitter = Emitter(program, targets, locals_, views, n, masked)
+            text.append(f"def block_{n}_{int(masked)}(G, R, m):")
+            program.origin.append(None)
+            text += [" " + line for line in emitter.block(block)]
+            program.origin += emitter.origin
+    program.text = "\n".join(text)
+    program.file = f"<ptx of {kernel.name}>"
+    names = dict(NAMES)
+    exec(compile(program.text, program.file, "exec"), names)
+    program.functions = [(names[f"block_{n}_0"], names[f"block_{n}_1"]) for n in range(len(blocks))]
+    return program
+
+
+def _list_of(ins: Instruction) -> tuple[str, ...]:
+    """The accumulator registers of a wgmma.mma_async."""
+    return tuple(x.strip() for x in ins.operands[0].strip("{}").split(","))
+
+
+def _fragments_of(ins: Instruction) -> tuple[str, ...]:
+    """The registers a wgmma.mma_async reads A from."""
+    if not ins.op.startswith("wgmma.mma_async") or not ins.operands[1].startswith("{"):
+        return ()
+    return tuple(x.strip() for x in ins.operands[1].strip("{}").split(","))
+
+
+def _layout(program: Program) -> None:
+    """Offsets of static shared and local variables; an extern array starts after the static ones."""
+    sizes = {"shared": 0, "local": 0}
+    offsets = {"shared": program.shared_offset, "local": program.local_offset}
+    used = {
+        word for b in program.blocks for i in b.code for o in i.operands for word in re.findall(r"[\w$]+", o)
+    }
+    externs = []
+    for var in program.kernel.variables.values():
+        if var.space not in sizes or var.name not in used:
+            continue
+        if var.size is None:
+            externs.append(var)
+            continue
+        start = -(-sizes[var.space] // var.align) * var.align
+        offsets[var.space][var.name] = start
+        sizes[var.space] = start + var.size
+    align = max((v.align for v in externs), default=1)
+    program.shared_size = -(-sizes["shared"] // align) * align if externs else sizes["shared"]
+    for var in externs:
+        program.shared_offset[var.name] = program.shared_size
+    program.local_size = sizes["local"]
+
+
+_WORD = re.compile(r"[%$A-Za-z_][\w$.]*")
+
+
+def _registers(kernel: Kernel, text: str) -> list[str]:
+    return [w for w in _WORD.findall(text) if kernel.register_type(w) is not None]
+
+
+def _allocate(kernel: Kernel, blocks: list[Block]):
+    """Decide for each register: local variable, slot, or view of a wgmma accumulator matrix."""
+    seen_in: dict[str, set[int]] = {}
+    defined_first: dict[str, bool] = {}
+    lists: dict[tuple[str, ...], int] = {}
+    kept: set[str] = set()
+    for n, block in enumerate(blocks):
+        for ins in block.code:
+            reads = [r for o in ins.operands[1:] for r in _registers(kernel, o)]
+            first = ins.operands[0] if ins.operands else ""
+            writes = _registers(kernel, first) if not first.startswith("[") else []
+            if first.startswith("["):
+                reads += _registers(kernel, first)
+            guard = [ins.guard[0]] if ins.guard else []
+            if "cc" in ins.parts or ins.parts[0] in ("addc", "subc", "madc"):
+                kept.add(CARRY)
+                reads = [*reads, CARRY]
+            for r in [*reads, *guard, *writes]:
+                seen_in.setdefault(r, set()).add(n)
+                defined_first.setdefault(r, r in writes and r not in reads and not guard)
+            if ins.op.startswith("wgmma.mma_async"):
+                lists.setdefault(_list_of(ins), len(lists))
+                kept |= set(reads) | set(writes)
+            elif ins.op.startswith(("cp.async", "st.async")):
+                kept |= set(reads)
+    owners: dict[str, set[tuple[str, ...]]] = {}
+    for regs in lists:
+        for r in regs:
+            owners.setdefault(r, set()).add(regs)
+    alone = [regs for regs in lists if all(len(owners[r]) == 1 for r in regs) and len(set(regs)) == len(regs)]
+    views = {r: (i, j) for i, regs in enumerate(alone) for j, r in enumerate(regs)}
+    slots: dict[str, int] = {}
+    locals_: set[str] = set()
+    for r, where in seen_in.items():
+        if r in views:
+            continue
+        if len(where) == 1 and defined_first[r] and r not in kept:
+            locals_.add(r)
+        else:
+            slots[r] = len(slots)
+    return slots, locals_, alone, views

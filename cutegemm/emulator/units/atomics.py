@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Atomic operations: atom and red on any memory, lane after lane.
+
+Source: PTX ISA 9.0, 9.7.13.5 (atom), 9.7.13.6 (red).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.emulator.numbers import floats
+from cutegemm.emulator.numbers.values import UINT
+from cutegemm.emulator.state.memory import POLL_COST, lane_of, locate, polled, resolve
+
+
+def _float_atomic(kind: str):
+    """Unpack, act, pack for one float type; packed pairs act on both halves."""
+    base = kind.removesuffix("x2")
+    if base in ("f32", "f64"):
+        width = 32 if base == "f32" else 64
+        read = floats.f32 if base == "f32" else floats.f64
+        return lambda f, x, y: floats.bits(f(read(x), read(y))) & ((1 << width) - 1)
+    read = floats.f16 if base == "f16" else floats.bf16
+    narrow = floats.narrow_f16 if base == "f16" else floats.narrow_bf16
+    half = lambda f, x, y: int(narrow(np.float32(f(np.float32(read(x)), np.float32(read(y))))))  # noqa: E731
+    if base == kind:
+        return half
+    return lambda f, x, y: half(f, x >> 16, y >> 16) << 16 | half(f, x & 0xFFFF, y & 0xFFFF)
+
+
+def add_flushed(a, b):
+    """fp32 sum as L2 forms it: subnormal operands and results become zero of their sign (PTX ISA 9.7.13.5)."""
+    return floats.flush(floats.flush(a) + floats.flush(b))
+
+
+def atomic_update(operation: str, kind: str, old: int, values: list[int], in_l2: bool = False) -> int:
+    """New memory value of one atomic operation on patterns; `in_l2` when the memory is global."""
+    bits = 8 * {"f16": 2, "bf16": 2}.get(kind, 8 if "64" in kind else 4) if kind not in ("b16",) else 16
+    v = values[0]
+    if operation == "exch":
+        return v
+    if operation == "cas":
+        return values[1] if old == v else old
+    if kind.startswith(("f", "bf")):
+        add = add_flushed if in_l2 and kind == "f32" else lambda a, b: a + b
+        act = {"add": add, "min": np.fmin, "max": np.fmax}[operation]
+        return _float_atomic(kind)(act, old, v)
+    signed = kind[0] == "s"
+    read = (lambda u: (u ^ (1 << bits - 1)) - (1 << bits - 1)) if signed else (lambda u: u)
+    if operation == "inc":
+        return 0 if old >= v else old + 1
+    if operation == "dec":
+        return v if old == 0 or old > v else old - 1
+    out = {"add": lambda: old + v, "and": lambda: old & v, "or": lambda: old | v, "xor": lambda: old ^ v,
+           "min": lambda: min(read(old), read(v)), "max": lambda: max(read(old), read(v))}[operation]()  # fmt: skip
+    return out & ((1 << bits) - 1)
+
+
+def atomic(group, m, a, values, operation, kind, space, returns, order="relaxed"):
+    """atom and red: the active lanes act in lane order; returns the old values."""
+    group.device.events += 1
+    if returns:
+        group.budget -= POLL_COST
+    size = {"f16": 2, "bf16": 2, "b16": 2}.get(kind, 8 if "64" in kind else 4)
+    lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
+    old_values = np.zeros(group.lanes, UINT[8 * size])
+    for lane in lanes.tolist():
+        address = lane_of(a, lane)
+        where = space
+        if where == "generic":
+            where, address = resolve(address)
+        region, offset = locate(group, m, address, size, where)
+        view = region.view(size)
+        old = int(view[offset // size])
+        old_values[lane] = old
+        in_l2 = not region.name.startswith("shared memory")
+        view[offset // size] = atomic_update(operation, kind, old, [lane_of(v, lane) for v in values], in_l2)
+        if group.device.watch.listening:
+            group.device.watch.atomic(group, lane, region, offset, size, order)
+    if returns and len(lanes):
+        polled(group, region, offset)
+    return old_values

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Barriers: the CTA's named barriers, the cluster barrier, and mbarrier objects in shared memory.
+
+A function that has to wait returns False or None and is called again later. Arrivals of named barriers count
+whole warps, as the hardware does.
+
+Source: PTX ISA 9.0, 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.7.13.15 (mbarrier).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.state.addresses import RANK_SHIFT, SHARED_WINDOW
+from cutegemm.emulator.state.group import Part
+from cutegemm.emulator.state.memory import OFFSET_MASK, POLL_COST, Fault, lane_of, resolve
+
+WARP = 32
+MAX_COUNT = (1 << 20) - 1  # arrival counts and tx-counts, PTX ISA 9.7.13.15.3
+
+
+class NamedBarrier:
+    """One of the CTA's 16 barriers."""
+
+    def __init__(self, number: int):
+        self.number, self.arrived, self.generation, self.expected = number, 0, 0, None
+        self.value = None  # of bar.red
+        self.result = None
+        self.knowledge = self.released = None  # of the race detector: being collected, given to waiters
+
+    def arrive(self, group, m, count) -> None:
+        """Count the active warps in; the count must be the same for all who take part."""
+        if count is not None and (count % WARP or count == 0):
+            raise Fault(f"barrier {self.number}: thread count {count} is not a positive multiple of {WARP}")
+        if self.arrived and count != self.expected:
+            raise Fault(
+                f"barrier {self.number}: this warp expects {count or 'all'} threads, "
+                f"an earlier one {self.expected or 'all'}"
+            )
+        self.expected = count
+        self.arrived += group.active_warps * WARP
+        self.release(group.cta)
+
+    def release(self, cta) -> None:
+        """Open the barrier if all have come."""
+        need = cta.live_warps * WARP if self.expected is None else self.expected
+        if self.arrived and self.arrived >= need:
+            if self.arrived > need:
+                raise Fault(f"barrier {self.number}: {self.arrived} threads arrived, {need} expected")
+            self.arrived = 0
+            self.generation += 1
+            self.result, self.value = self.value, None
+            self.released = self.knowledge
+            cta.device.events += 1
+
+
+def bar_sync(group, m, number, count, aligned=True) -> bool:
+    """barrier.cta.sync: wait for `count` threads, or all that have not exited.
+
+    The aligned form (bar.sync too) is for all lanes of a warp together (PTX ISA 9.7.13.1).
+    """
+    bar = group.cta.barrier(_uniform(number))
+    if group.bar_ticket is None:
+        count = None if count is None else _uniform(count)
+        group.bar_ticket = bar.generation
+        if group.tracker is not None:
+            if aligned and not group.whole_warps(m):
+                group.tracker.defect("barrier in divergent code", "some lanes of the warp are elsewhere")
+            group.tracker.release_to(bar)
+        bar.arrive(group, m, count)
+    if bar.generation == group.bar_ticket:
+        group.waiting, group.waiting_at = ("barrier", bar), group.pc
+        return False
+    group.bar_ticket = None
+    if group.tracker is not None:
+        group.tracker.acquire_from(bar)
+    return True
+
+
+def bar_arrive(group, m, number, count) -> None:
+    """barrier.cta.arrive: arrive and go on."""
+    bar = group.cta.barrier(_uniform(number))
+    if group.tracker is not None:
+        group.tracker.release_to(bar)
+    bar.arrive(group, m, _uniform(count))
+
+
+def bar_red(group, m, number, count, p, operation):
+    """barrier.cta.red: a barrier that also counts, ands or ors a predicate; None while waiting."""
+    bar = group.cta.barrier(_uniform(number))
+    if group.bar_ticket is None:
+        live = np.ones(group.lanes, bool) if m is None else m
+        votes = (p if p.__class__ is ND else np.full(group.lanes, p))[live]
+        old = bar.value
+        if operation == "popc":
+            bar.value = (old or 0) + int(votes.sum())
+        elif operation == "and":
+            bar.value = bool(votes.all()) if old is None else old and bool(votes.all())
+        else:
+            bar.value = bool(votes.any()) if old is None else old or bool(votes.any())
+    return bar.result if bar_sync(group, m, number, count) else None
+
+
+def _uniform(x) -> int:
+    if x.__class__ is ND:
+        if not (x == x[0]).all():
+            raise Part(x.reshape(-1, WARP)[:, 0])
+        return int(x[0])
+    return x
+
+
+def cluster_arrive(group, m, relaxed) -> None:
+    """barrier.cluster.arrive."""
+    if group.cluster_ticket is not None:
+        raise Fault("barrier.cluster.arrive twice without a wait between")
+    cluster = group.cta.cluster
+    group.cluster_ticket = cluster.generation
+    if group.tracker is not None:
+        (group.tracker.release_inits if relaxed else group.tracker.release_to)(cluster)
+    cluster.arrived += group.active_warps
+    cluster.release()
+
+
+def cluster_wait(group, m) -> bool:
+    """barrier.cluster.wait."""
+    cluster = group.cta.cluster
+    if group.cluster_ticket is None:
+        raise Fault("barrier.cluster.wait without an arrive before it")
+    if cluster.generation == group.cluster_ticket:
+        group.waiting, group.waiting_at = ("cluster barrier", cluster), group.pc
+        return False
+    group.cluster_ticket = None
+    if group.tracker is not None:
+        group.tracker.acquire_from(cluster)
+    return True
+
+
+class MBarrier:
+    """An mbarrier object: expected and pending arrivals, tx-count, and the number of completed phases."""
+
+    __slots__ = ("count", "pending", "tx", "phase", "offset", "cta", "next_count", "knowledge", "released", "init",
+                 "fenced", "announced", "brought")  # fmt: skip
+
+    def __init__(self, cta, offset: int, count: int):
+        self.cta, self.offset = cta, offset
+        self.count = self.next_count = self.pending = count
+        self.tx = self.phase = 0
+        self.announced = self.brought = 0  # bytes in all: by expect_tx, by copies
+        self.knowledge = self.released = None  # of the race detector
+        self.init: int | None = None  # segment that initialised it
+        self.fenced = False  # a fence made the initialisation visible to the async proxy
+
+    def advance(self) -> None:
+        """Complete the phase when nothing is pending."""
+        if self.pending < 0:
+            text = f"{self}: more arrivals than the {self.count} it was initialised for{self.mismatch()}"
+            if self.cta.device.watch.track is None:
+                raise Fault(text)
+            self.cta.device.watch.track.add("more arrivals than an mbarrier was initialised for", text)
+            self.pending = 0
+        if self.pending == 0 and self.tx == 0:
+            self.released = self.knowledge
+            self.phase += 1
+            self.count = self.next_count
+            self.pending = self.count
+            self.cta.device.events += 1
+
+    def expect(self, amount: int) -> None:
+        """expect_tx; complete_tx for a negative amount."""
+        self.tx += amount
+        if amount > 0:
+            self.announced += amount
+        else:
+            self.brought -= amount
+
+    def mismatch(self) -> str:
+        """What to say of an expect_tx that does not fit the copies; nothing where it does."""
+        if not self.tx:
+            return ""
+        return (
+            f"; wrong expect_tx: {self.announced} bytes were announced in all, copies brought {self.brought}"
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"mbarrier at shared offset {self.offset:#x} of CTA {self.cta.index} "
+            f"(phase {self.phase}, {self.pending} of {self.count} arrivals and {self.tx} bytes pending)"
+        )
+
+
+def find(group, address: int) -> MBarrier:
+    """The mbarrier at a shared address.
+
+    Raises:
+        Fault: none was initialised there.
+    """
+    if address >= SHARED_WINDOW:
+        address = resolve(address)[1]
+    rank, offset = address >> RANK_SHIFT, address & OFFSET_MASK
+    peers = group.cta.peers
+    bar = peers[rank].mbarriers.get(offset) if rank < len(peers) else None
+    if bar is None:
+        raise Fault(f"no mbarrier was initialised at shared address {address:#x}")
+    bar.cta.must_live("an mbarrier operation arrives")
+    return bar
+
+
+def _targets(group, m, address, *operands):
+    """Distinct (address, operands...) of the active lanes with how many lanes share them."""
+    lanes = group.lanes if m is None else int(np.count_nonzero(m))
+    if address.__class__ is not ND and not any(o.__class__ is ND for o in operands):
+        return {(address, *operands): lanes}
+    out: dict[tuple, int] = {}
+    for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
+        key = (lane_of(address, lane), *(lane_of(o, lane) for o in operands))
+        out[key] = out.get(key, 0) + 1
+    return out
+
+
+def mbarrier_init(group, m, address, count) -> None:
+    """mbarrier.init."""
+    group.device.events += 1
+    for where, n in _targets(group, m, address, count):
+        offset = (where if where < SHARED_WINDOW else resolve(where)[1]) & OFFSET_MASK
+        if offset % 8:
+            raise Fault(f"mbarrier at shared offset {offset:#x} is not 8-byte aligned")
+        if not 1 <= n <= MAX_COUNT:
+            raise Fault(f"mbarrier count {n} is outside 1..{MAX_COUNT}")
+        group.cta.mbarriers[offset] = MBarrier(group.cta, offset, n)
+        if group.tracker is not None:
+            group.tracker.barrier_init(group.cta.mbarriers[offset])
+
+
+def mbarrier_invalidate(group, m, address) -> None:
+    """mbarrier.inval."""
+    for (where,) in _targets(group, m, address):
+        find(group, where)
+        group.cta.mbarriers.pop((where if where < SHARED_WINDOW else resolve(where)[1]) & OFFSET_MASK, None)
+
+
+def mbarrier_arrive(group, m, address, count, tx, drop):
+    """mbarrier.arrive[.expect_tx] by every active lane; returns the state (the phase arrived in)."""
+    group.device.events += 1
+    state = 0
+    targets = _targets(group, m, address, count, tx)
+    if group.tracker is not None:
+        group.tracker.arrive([find(group, where) for where, _, _ in targets], m)
+    for (where, n, bytes_), lanes in targets.items():
+        bar = find(group, where)
+        state = bar.phase
+        bar.expect(bytes_ * lanes)
+        bar.pending -= n * lanes
+        if drop:
+            bar.next_count -= n * lanes
+        bar.advance()
+    return state
+
+
+def mbarrier_expect(group, m, address, tx) -> None:
+    """mbarrier.expect_tx (and complete_tx, with a negative amount)."""
+    group.device.events += 1
+    for (where, bytes_), lanes in _targets(group, m, address, tx).items():
+        bar = find(group, where)
+        bar.expect(bytes_ * lanes)
+        bar.advance()
+
+
+def mbarrier_wait(group, m, address, state, parity, may_block):
+    """try_wait and test_wait: True when the phase is complete, False when not, None to wait.
+
+    try_wait is allowed to give up; it does when nothing else can move, and at random under the random policy.
+    """
+    device = group.device
+    targets = [(find(group, where), s) for where, s in _targets(group, m, address, state)]
+    incomplete = [(bar, s) for bar, s in targets if not (bar.phase & 1 != s if parity else bar.phase > s)]
+    if not incomplete:
+        if may_block and device.completion.gives_up():
+            return False
+        if group.tracker is not None:
+            for bar, s in targets:
+                group.tracker.waited(bar, s, parity)
+        return True
+    group.waiting, group.waiting_at = ("mbarrier", *incomplete[0]), group.pc
+    device.watch.polled(group.pc)
+    if len(incomplete) < len(targets) and len(group.warps) > 1 and not group.stack:
+        _part_by_completion(group, m, address, state, incomplete)
+    if not may_block:
+        group.budget -= POLL_COST
+        return False
+    if device.timed_out or device.completion.gives_up():
+        group.budget -= POLL_COST
+        return False
+    return None
+
+
+def _part_by_completion(group, m, address, state, incomplete) -> None:
+    """Part the warps whose phase is complete from those that must wait, which may be waiting for the former."""
+    late = {(id(bar), s) for bar, s in incomplete}
+    keys = np.zeros(len(group.warps), bool)
+    for lane in range(0, group.lanes, WARP):
+        live = [lane + i for i in range(WARP) if m is None or m[lane + i]]
+        keys[lane // WARP] = any(
+            (id(find(group, lane_of(address, i))), lane_of(state, i)) in late for i in live
+        )
+    if keys.any() and not keys.all():
+        raise Part(keys)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two functions of the CUDA run-time system that kernels call: vprintf (device printf) and __assertfail.
+
+Source: CUDA programming guide, formatted output and assertion; PTX interoperability guide, 6.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+from typing import Any
+
+import numpy as np
+
+from cutegemm.emulator.state.memory import Fault, load
+
+_FORMAT = re.compile(r"%[-+ #0]*(?:\d+)?(?:\.\d+)?(?P<size>hh|h|ll|l|z|j|t)?(?P<kind>[diouxXcsfFeEgGaAp%])")
+_SIGNED, _FLOATS = "dic", "fFeEgGaA"
+LONGEST = 1 << 16  # bytes of a string, against one that is not closed
+
+
+def _lanes(group: Any, m: Any) -> list[int]:
+    return list(range(group.lanes)) if m is None else np.flatnonzero(m).tolist()
+
+
+def _argument(group: Any, lane: int, place: int, size: int = 8) -> int:
+    """A call's argument of one lane, which lies in local memory."""
+    only = np.arange(group.lanes) == lane
+    (value,) = load(group, only, np.full(group.lanes, place, np.uint64), size, 1, "local", "")
+    return int(value[lane])
+
+
+def _string(group: Any, address: int) -> str:
+    """A zero-terminated string in global memory."""
+    region = group.device.memory.find(address, address + 1)
+    if region is None:
+        raise Fault(f"a string at {address:#x}: {group.device.memory.describe(address)}")
+    start = address - region.base
+    raw = region.data[start : min(region.size, start + LONGEST)].tobytes()
+    return raw.split(b"\0")[0].decode("utf-8", "replace")
+
+
+def vprintf(group: Any, m: Any, format_at: int, values_at: int, result_at: int | None) -> None:
+    """vprintf(format, values): prints lane by lane, as far as the values of each lane say."""
+    for lane in _lanes(group, m):
+        text = _string(group, _argument(group, lane, format_at))
+        pointer = _argument(group, lane, values_at)
+        printed = _formatted(group, lane, text, pointer)
+        group.device.printed.append(printed)
+        sys.stdout.write(printed)
+    if result_at is not None:
+        count = np.full(group.lanes, 0, np.uint64)
+        group.local.data[(count + group.local_bases(None) + np.uint64(result_at)).astype(np.int64)] = 1
+
+
+def _formatted(group: Any, lane: int, text: str, pointer: int) -> str:
+    """The text with its values, which lie packed by their sizes at a generic address."""
+    only = np.arange(group.lanes) == lane
+    at = pointer
+
+    def value(m: re.Match[str]) -> str:
+        nonlocal at
+        kind, wide = m["kind"], m["size"] in ("l", "ll", "z", "j", "t")
+        if kind == "%":
+            return "%"
+        size = 8 if wide or kind in _FLOATS or kind in "sp" else 4
+        at = -(-at // size) * size
+        (raw,) = load(group, only, np.full(group.lanes, at, np.uint64), size, 1, "generic", "")
+        bits = int(raw[lane]).to_bytes(size, "little")
+        at += size
+        form = re.sub(r"hh|h|ll|l|z|j|t", "", m[0])
+        if kind in _FLOATS:
+            return form % struct.unpack("<d", bits)[0]
+        number = int.from_bytes(bits, "little", signed=kind in _SIGNED)
+        if kind == "s":
+            return form % _string(group, number)
+        if kind == "p":
+            return f"{number:#x}"
+        return form.replace("c", "s") % chr(number & 255) if kind == "c" else form.replace("u", "d") % number
+
+    return _FORMAT.sub(value, text)
+
+
+def assertfail(group: Any, m: Any, message: int, file: int, line: int, function: int) -> None:
+    """__assertfail(message, file, line, function, size): a failed device assertion stops the kernel."""
+    lane = _lanes(group, m)[0]
+    text, path, name = (_string(group, _argument(group, lane, at)) for at in (message, file, function))
+    raise Fault(
+        f"{path}:{_argument(group, lane, line, 4)}: {name}: assertion `{text}` failed, lane {lane % 32}"
+    )

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warp-level matrix instructions: ldmatrix, stmatrix, mma.sync, wmma.
+
+Sums are the tensor cores' own (`tensor_core.py`). The layout of a wmma fragment is unspecified by PTX; here it is that
+of mma.m16n8k16, as on sm_90, so that loads and stores cost what they cost there.
+
+Source: PTX ISA 9.0, 9.7.15.3 (wmma), 9.7.15.5 (mma.sync and fragments), 9.7.15.5.15 (ldmatrix), .16 (stmatrix).
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from cutegemm.emulator.numbers.tensor_core import Unit, accumulate
+from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.state.memory import Fault, load, locate, resolve, store
+from cutegemm.emulator.units.products import ITEM_BYTES, decode_elements
+
+WARP = 32
+NUMPY = {"f32": np.float32, "f16": np.float16}
+
+
+def _vector(group, x):
+    return x if x.__class__ is ND else np.full(group.lanes, x, np.uint32)
+
+
+def _row_addresses(group, a, count):
+    """Byte offsets of the 8 rows of each matrix: (warps, matrix, row)."""
+    a = _vector(group, a).reshape(-1, WARP)
+    return a[:, : 8 * count].reshape(-1, count, 8)
+
+
+def ldmatrix(group, m, a, count, trans, generic):
+    """ldmatrix.x1/x2/x4: lane t gets elements 2 * (t % 4) and the next of row t / 4 (of the columns when `trans`)."""
+    warps = None if m is None else m.reshape(-1, WARP).all(1)
+    if warps is not None and warps.any() != m.any():
+        raise Fault("ldmatrix in divergent code")
+    rows = _row_addresses(group, a, count)
+    chosen = rows if warps is None else rows[warps]
+    flat = chosen.ravel()
+    space, flat = resolve(flat) if generic else ("shared", flat)
+    region, offset = locate(group, None, flat, 16, space)
+    if region is None:
+        raise Fault("ldmatrix across CTAs")
+    if group.device.watch.listening:
+        group.device.watch.access(group, warps, region, offset, 16, False, "matrix")
+    chunk = region.view(16)[(offset >> offset.dtype.type(4)).astype(np.int64)]
+    tiles = np.ascontiguousarray(chunk).view(np.uint16).reshape(-1, count, 8, 8)
+    if trans:
+        tiles = tiles.transpose(0, 1, 3, 2)
+    words = np.ascontiguousarray(tiles).view(np.uint32).reshape(-1, count, WARP)
+    if warps is not None:
+        full = np.zeros((len(group.warps), count, WARP), np.uint32)
+        full[warps] = words
+        words = full
+    return [np.ascontiguousarray(words[:, i]).reshape(-1) for i in range(count)]
+
+
+def stmatrix(group, m, a, values, trans, generic) -> None:
+    """stmatrix.x1/x2/x4: the inverse of ldmatrix."""
+    group.device.events += 1
+    warps = None if m is None else m.reshape(-1, WARP).all(1)
+    if warps is not None and warps.any() != m.any():
+        raise Fault("stmatrix in divergent code")
+    count = len(values)
+    rows = _row_addresses(group, a, count)
+    words = np.stack([_vector(group, v).reshape(-1, WARP) for v in values], 1)
+    if warps is not None:
+        rows, words = rows[warps], words[warps]
+    flat = rows.ravel()
+    space, flat = resolve(flat) if generic else ("shared", flat)
+    region, offset = locate(group, None, flat, 16, space)
+    if region is None:
+        raise Fault("stmatrix across CTAs")
+    if group.device.watch.listening:
+        group.device.watch.access(group, warps, region, offset, 16, True, "matrix")
+    if trans:
+        tiles = np.ascontiguousarray(words).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
+        words = np.ascontiguousarray(tiles).view(np.uint32)
+    region.view(16)[(offset >> offset.dtype.type(4)).astype(np.int64)] = (
+        np.ascontiguousarray(words).view("V16").ravel()
+    )
+
+
+def _fragment(group, registers, kind: str, halves: int) -> np.ndarray:
+    """Registers of an A (halves 2) or B (halves 1) fragment as (warps, 8 * halves, K)."""
+    warps, columns = len(group.warps), len(registers) // halves
+    words = np.zeros((warps, halves, 8, columns, 4), np.uint32)
+    for i, r in enumerate(registers):
+        words[:, i % halves, :, i // halves] = _vector(group, r).reshape(warps, 8, 4)
+    raw = words.reshape(warps * halves * 8, columns * 4).view(np.uint8)
+    return decode_elements(raw, kind).reshape(warps, 8 * halves, -1)
+
+
+def _accumulators(group, registers, kind: str) -> np.ndarray:
+    """Accumulator registers of n8 blocks side by side as (warps, 16, 8 * blocks), fp32 or fp16."""
+    warps, blocks = len(group.warps), len(registers) // (4 if kind == "f32" else 2)
+    words = np.stack([_vector(group, x).reshape(warps, 8, 4) for x in registers], -1)
+    if kind == "f32":  # warp, row, lane % 4, block, row half, element
+        parts = words.view(np.float32).reshape(warps, 8, 4, blocks, 2, 2).transpose(0, 4, 1, 3, 2, 5)
+    else:  # both elements in one word
+        parts = words.reshape(warps, 8, 4, blocks, 2).transpose(0, 4, 1, 3, 2)
+        parts = np.ascontiguousarray(parts).view(np.float16)
+    return parts.reshape(warps, 16, 8 * blocks)
+
+
+def _to_registers(group, matrix: np.ndarray) -> list[np.ndarray]:
+    """The inverse of `_accumulators`."""
+    warps, blocks = len(group.warps), matrix.shape[-1] // 8
+    words = np.ascontiguousarray(matrix).view(np.uint32).reshape(warps, 2, 8, blocks, 4, -1)
+    parts = words.transpose(3, 1, 5, 0, 2, 4).reshape(
+        -1, group.lanes
+    )  # block, row half, element; warp, row, lane
+    return list(np.ascontiguousarray(parts))
+
+
+def mma_sync(group, shape, a_type, d_type, c_type, a, b, c):
+    """mma.sync.aligned.m16n8kK.row.col with fp32 or fp16 accumulators."""
+    k = int(re.fullmatch(r"m16n8k(\d+)", shape)[1])
+    if len(a) * 8 != k * ITEM_BYTES[a_type] or {d_type, c_type} - {"f32", "f16"}:
+        raise Fault(f"mma.sync {shape} of {a_type} into {d_type} is not emulated")
+    left, right = _fragment(group, a, a_type, 2), _fragment(group, b, a_type, 1)  # (warps, 16 or 8, K)
+    old = _accumulators(group, c, c_type).astype(NUMPY[d_type])
+    return _to_registers(group, accumulate(left, right, old, Unit(a_type, d_type, k)))
+
+
+def _wmma_check(shape: str) -> None:
+    if shape != "m16n16k16":
+        raise Fault(f"wmma shape {shape} is not emulated")
+
+
+def _wmma_places(group, a, stride, contiguous: bool, item: int) -> list[np.ndarray]:
+    """Addresses of what each lane holds of a 16 x 16 tile whose rows (or columns, unless `contiguous`) lie in memory.
+
+    Elements come in pairs along a row: pair i has row t / 4 + 8 * (i % 2), columns 8 * (i / 2) + 2 * (t % 4) and the
+    next. One address per pair where it lies together, else one per element.
+    """
+    lane = group.lane.astype(np.int64) % WARP
+    step = 16 if stride is None else stride.astype(np.int64) if stride.__class__ is ND else stride
+    base = a.astype(np.int64) if a.__class__ is ND else a
+    out = []
+    for i in range(4):
+        row, column = lane // 4 + 8 * (i % 2), 8 * (i // 2) + 2 * (lane % 4)
+        if contiguous:
+            out.append(base + (row * step + column) * item)
+        else:
+            out += [base + ((column + j) * step + row) * item for j in range(2)]
+    return [x.astype(np.uint64) for x in out]
+
+
+def _transposed(words: list[np.ndarray]) -> list[np.ndarray]:
+    """The fragment of a 16 x 16 tile of 16-bit elements from that of its transpose: movmatrix on each quarter."""
+    tiles = [np.ascontiguousarray(w).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1) for w in words]
+    moved = [np.ascontiguousarray(t).view(np.uint32).reshape(-1) for t in tiles]
+    return [moved[0], moved[2], moved[1], moved[3]]
+
+
+def _wmma_rows(group, a, stride, contiguous: bool) -> np.ndarray:
+    """Row addresses for ldmatrix.x4 of a 16 x 16 tile of 16-bit elements."""
+    lane = group.lane.astype(np.int64) % WARP
+    step = 16 if stride is None else stride.astype(np.int64) if stride.__class__ is ND else stride
+    down, across = lane % 8 + 8 * (lane // 8 % 2), 8 * (lane // 16)
+    if not contiguous:
+        down, across = lane % 8 + 8 * (lane // 16), 8 * (lane // 8 % 2)
+    base = a.astype(np.int64) if a.__class__ is ND else a
+    return (base + (down * step + across) * 2).astype(np.uint64)
+
+
+def wmma_load(group, m, a, stride, fragment, layout, shape, kind, space):
+    """wmma.load.a/b/c.sync, in the accesses that sm_90 makes: ldmatrix from shared memory, else pairs or elements."""
+    _wmma_check(shape)
+    if space == "generic":
+        space, a = resolve(a)
+    contiguous = (layout == "row") != (fragment == "b")  # B is held as its transpose
+    if fragment in ("a", "b"):
+        if space == "shared":
+            words = ldmatrix(group, m, _wmma_rows(group, a, stride, contiguous), 4, not contiguous, False)
+        else:
+            words = _load_pairs(group, m, _wmma_places(group, a, stride, True, 2), 2, space)
+            words = words if contiguous else _transposed([_vector(group, w) for w in words])
+        return words * 2 if kind == "f16" else words  # PTX gives fp16 fragments twice the registers they need
+    item = 4 if kind == "f32" else 2
+    return _load_pairs(group, m, _wmma_places(group, a, stride, contiguous, item), item, space)
+
+
+def _load_pairs(group, m, places: list[np.ndarray], item: int, space: str) -> list:
+    """Registers from pairs of elements (4 places) or single ones (8)."""
+    together = len(places) == 4
+    size, count = (4, 1) if together and item == 2 else (item, 2 if together else 1)
+    parts = [x for place in places for x in load(group, m, place, size, count, space, "")]
+    if size == 4:
+        return parts
+    wide = [_vector(group, x).astype(np.uint32) for x in parts]
+    return [low | high << np.uint32(16) for low, high in zip(wide[::2], wide[1::2], strict=True)]
+
+
+def wmma_store(group, m, a, stride, fragment, layout, shape, kind, space, values) -> None:
+    """wmma.store.d.sync, in the accesses that sm_90 makes."""
+    _wmma_check(shape)
+    if space == "generic":
+        space, a = resolve(a)
+    item = 4 if kind == "f32" else 2
+    places = _wmma_places(group, a, stride, layout == "row", item)
+    if item == 2 and layout != "row":
+        values = [part for v in values for part in (v & 0xFFFF, v >> 16)]
+    each = len(values) // len(places)
+    for i, place in enumerate(places):
+        store(
+            group, m, place, tuple(values[each * i : each * (i + 1)]), 4 if layout == "row" else item, space
+        )
+
+
+def wmma_mma(group, shape, types, a, b, c):
+    """wmma.mma.sync: D = A * B + C."""
+    _wmma_check(shape)
+    if len(types) == 2:  # d, c: A and B are f16
+        d_type, c_type, kind = types[0], types[1], "f16"
+    else:
+        d_type, kind, c_type = types[0], types[1], types[-1]
+    left, right = (_fragment(group, x[:4], kind, 2) for x in (a, b))  # (warps, 16, K), B transposed
+    old = _accumulators(group, c, c_type).astype(NUMPY[d_type])
+    return _to_registers(group, accumulate(left, right, old, Unit(kind, d_type, 16)))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Races between the lanes of one warp: the detector's segments are of warps, so these are looked for apart.
+
+A warp keeps the plain accesses it made since its lanes last met (at bar.warp.sync, any .sync operation across lanes,
+a barrier or a wait that succeeded). Only where an access meets the warp's own earlier one are lanes compared.
+
+Source: PTX ISA 9.0, 9.7.13.3 (bar.warp.sync), 8.9 (causality order is one of threads).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cutegemm.emulator.numbers.values import ND
+
+KEPT = 64  # accesses a warp remembers
+
+
+class Lanes:
+    """One plain access by some lanes of a warp: offsets of the active lanes `m`, or one offset for all of them.
+
+    `matrix`: rows of ldmatrix or stmatrix, whose bytes belong to no single lane.
+    """
+
+    __slots__ = ("tracker", "region", "m", "offset", "size", "write", "matrix", "low", "high")
+
+    def __init__(self, tracker: Any, region: Any, m: Any, offset: Any, size: int, write: bool, matrix: bool):
+        self.tracker, self.region, self.m, self.offset = tracker, region, m, offset
+        self.size, self.write, self.matrix = size, write, matrix
+        self.low = self.high = -1
+
+    def may_meet(self, segment: int) -> bool:
+        """Whether a segment is the warp's own and not over since its lanes last met."""
+        return segment in self.tracker.unmet
+
+    def meets(self, written: bool) -> bool:
+        """Whether another lane's earlier access (a write, or else a read) reached bytes that this one reaches."""
+        self._bounds()
+        return any(
+            old.region is self.region and old.write == written and self._near(old) and self._conflict(old)
+            for old in self.tracker.lane_accesses
+        )
+
+    def _bounds(self) -> None:
+        if self.low < 0:
+            vector = self.offset.__class__ is ND
+            self.low = int(self.offset.min()) if vector else int(self.offset)
+            self.high = (int(self.offset.max()) if vector else int(self.offset)) + self.size
+
+    def _near(self, old: Lanes) -> bool:
+        old._bounds()
+        return old.low < self.high and self.low < old.high
+
+    def _conflict(self, old: Lanes) -> bool:
+        """Another lane's access meets one of this one; a lane that wrote the bytes itself may use them.
+
+        Lanes that go through the same uniform accesses together do what one of them would do.
+        """
+        if self.offset.__class__ is not ND and old.offset.__class__ is not ND and self.m is old.m:
+            return False
+        unit = min(self.size, old.size, 4)
+        mine, theirs = self._units(unit), old._units(unit)
+        if theirs is None or mine is None:
+            return old.matrix != self.matrix or self.write != old.write
+        same = mine[0][:, None] == theirs[0][None]
+        other = mine[1][:, None] != theirs[1][None]
+        if not old.write:
+            return bool((same & other).any())
+        own = (same & ~other).any(1)
+        return bool(((same & other).any(1) & ~own).any())
+
+    def _units(self, unit: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Units of bytes each lane reaches, and the lanes."""
+        if self.matrix:
+            return None
+        m = self.m
+        lanes = np.flatnonzero(m) if m is not None and m is not False else np.arange(self.tracker.group.lanes)
+        offset = np.broadcast_to(np.asarray(self.offset).astype(np.int64), len(lanes))
+        first = offset[:, None] // unit + np.arange(max(self.size // unit, 1))
+        return first.ravel(), np.repeat(lanes, first.shape[1])

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meters: what a profiler would count, per kernel and per PTX line.
+
+Global accesses are counted in 32-byte sectors per warp request, shared ones in wavefronts (`banks.py`), as Nsight
+Compute counts those of the LSU on an H200 (benchmarks/NOTES-emulator.md). What cp.async, TMA and wgmma move through
+shared memory is counted in bytes only. L2 and DRAM traffic is that of a model (`l2.py`).
+
+Source: Nsight Compute documentation, memory tables and metrics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from cutegemm.emulator.units.products import ITEM_BYTES
+from cutegemm.emulator.watch import banks
+from cutegemm.emulator.watch.fused import WORD, fused_loads
+from cutegemm.emulator.watch.l2 import SECTOR_BYTES, sectors_of
+from cutegemm.emulator.watch.roles import wait_kind
+
+WARP = 32
+
+
+_LANE_COUNTS = {"fma": "fma_f32", "mad": "fma_f32", "mul": "mul_f32", "add": "add_f32", "sub": "add_f32"}
+
+
+@dataclass
+class LineCost:
+    """Memory cost of one PTX line: warp requests, sectors or wavefronts, and the least possible for the same bytes."""
+
+    line: int
+    text: str
+    space: str
+    requests: int = 0
+    units: int = 0
+    ideal: int = 0
+
+    @property
+    def efficiency(self) -> float:
+        """Least possible over actual: 1.0 is coalesced or free of conflicts."""
+        return self.ideal / self.units if self.units else 1.0
+
+
+class Meter:
+    """Counts of one launch; an observer of the device."""
+
+    def __init__(self, device):
+        self.device, self.l2 = device, device.l2
+        self.totals: dict[str, int] = defaultdict(int)
+        self.lines: dict[tuple[int, str], LineCost] = {}
+        self.lanes = [0] * len(device.program.blocks)
+        self.blocked: dict[int, Counter[str]] = defaultdict(Counter)  # per warp of a CTA and kind of wait
+        self.sizes = [len(block.code) for block in device.program.blocks]
+        self.position = {id(ins): i for block in device.program.blocks for i, ins in enumerate(block.code)}
+        self.fused = {k: v for block in device.program.blocks for k, v in fused_loads(block.code).items()}
+        self.before = self._l2_counts()
+
+    # ---- what ran
+
+    def ran(self, group, block: int, mask) -> None:
+        """A group ran a block with these lanes."""
+        if mask is None:
+            self.lanes[block] += group.lanes
+            return
+        self.lanes[block] += int(np.count_nonzero(mask))
+        active = mask.reshape(-1, WARP).any(1)
+        if not active.all():
+            group.uneven[block] = group.uneven.get(block, 0) + active.astype(np.int64)
+
+    def block(self, group, block: int) -> None:
+        """A group has to wait at a block; counted once per wait, however often it looks again."""
+        now = (block, group.counts[block])
+        if group.blocked_at != now:
+            group.blocked_at = now
+            kind = wait_kind(self.device.program.blocks[block].code[0].op)
+            for warp in group.warps:
+                self.blocked[warp][kind or "other"] += 1
+
+    # ---- memory
+
+    def access(self, group, m, region, offset, size, write, space, strong) -> None:
+        """A plain access by a group of warps."""
+        if space in ("param", "local"):
+            return
+        shared = region.name.startswith("shared memory")
+        lane, place = _places(group, m, offset, space)
+        if shared:
+            share = self.fused.get(id(self.device.program.current_instruction())) if self.fused else None
+            if share is not None and not ((place - WORD * share.word) % share.size).any():
+                if share.word:
+                    return  # counted with the first
+                size = share.size
+            phase = banks.phases(lane, place, size, not write and space != "matrix")
+            units = banks.wavefronts(phase, place, size)
+            ideal = banks.least_wavefronts(phase, place, size)
+            self.totals["shared_store_wavefronts" if write else "shared_load_wavefronts"] += units
+            self._line("shared", len(np.unique(lane // WARP)), units, min(ideal, units))
+        else:
+            keys = banks.sectors(lane // WARP, place + region.base, size)
+            self._global(region, keys, len(keys), lane, size, write)
+
+    def _global(self, region, keys, units: int, lane, size: int, write: bool) -> None:
+        """Requests to global memory: `keys` of `banks.sectors` go to L2, `units` are the sectors counted."""
+        per_warp = np.bincount(lane // WARP)
+        requests = int(np.count_nonzero(per_warp))
+        kind = "store" if write else "load"
+        self.totals[f"global_{kind}_requests"] += requests
+        self.totals[f"global_{kind}_sectors"] += units
+        for sectors in np.split(keys, np.flatnonzero(np.diff(keys >> 48)) + 1):
+            self.l2.access(region, sectors & ((1 << 48) - 1), write)
+        ideal = sum(-(-n * size // SECTOR_BYTES) for n in per_warp.tolist())
+        self._line("global", requests, units, min(ideal, units))
+
+    def async_copy(self, to, source, size: int, around_l1: bool) -> None:
+        """A cp.async: (lanes, region, offsets) in shared and, where anything is read, in global memory."""
+        lanes, _, offset = to
+        self.totals["async_copy_bytes"] += len(lanes) * size
+        if source is None:
+            return
+        reading, region, place = source
+        place = np.broadcast_to(np.asarray(place, np.int64), len(reading)) + region.base
+        target = np.broadcast_to(np.asarray(offset, np.int64), len(lanes))[np.isin(lanes, reading)]
+        keys = banks.sectors(reading // WARP, place, size)
+        units = banks.copied_sectors(reading // WARP, place, target) if around_l1 else len(keys)
+        self._global(region, keys, units, reading, size, False)
+
+    def _line(self, space: str, requests: int, units: int, ideal: int) -> None:
+        ins = self.device.program.current_instruction()
+        if ins is None:
+            return
+        cost = self.lines.get((ins.line, space))
+        if cost is None:
+            cost = self.lines[ins.line, space] = LineCost(ins.line, str(ins), space)
+        cost.requests += requests
+        cost.units += units
+        cost.ideal += ideal
+
+    def atomic(self, group, lane, region, offset, size, order) -> None:
+        """One lane's atomic operation; on global memory it reads and writes a sector of L2."""
+        self.totals["atomic_operations"] += 1
+        if not region.name.startswith("shared memory"):
+            sector = np.array([(region.base + int(offset)) // SECTOR_BYTES])
+            self.l2.access(region, sector, False)
+            self.l2.access(region, sector, True)
+
+    def tensor_load(self, group, tensor, reach, copies: int) -> None:
+        """A tensor load: bytes from L2 once, into `copies` CTAs."""
+        box = tensor.map.box_bytes
+        self.totals["tma_loads"] += 1
+        self.totals["tma_load_bytes"] += box
+        self.totals["tma_multicast_saved_bytes"] += box * (copies - 1)
+        if reach is not None:
+            self._box(tensor, reach, False)
+
+    def tensor_store(self, group, tensor, reach) -> None:
+        """A tensor store."""
+        self.totals["tma_stores"] += 1
+        self.totals["tma_store_bytes"] += tensor.map.box_bytes
+        if reach is not None:
+            self._box(tensor, reach, True)
+
+    def _box(self, tensor, reach, write: bool) -> None:
+        start, shape, strides = reach
+        self.l2.access(tensor.region, sectors_of(tensor.region.base + start, shape, strides), write)
+
+    def bulk(self, region, start: int, size: int, write: bool, copies: int) -> None:
+        """A bulk copy between shared memory and bytes in a row of global memory."""
+        self.totals["bulk_store_bytes" if write else "bulk_load_bytes"] += size
+        self.totals["tma_multicast_saved_bytes"] += size * (copies - 1)
+        self.l2.access(region, sectors_of(region.base + start, (size,), ()), write)
+
+    # ---- matrix products
+
+    def wgmma(self, group, form, a_in_registers: bool) -> None:
+        """A wgmma, counted once per warpgroup (each warp does a quarter), and how long after the one before it.
+
+        It reads its operands at 128 bytes a wavefront: a model, which an H200 bears out for swizzled operands.
+        """
+        groups = group.active_warps / 4
+        n, k, _, a_type, b_type, *_ = form
+        read = n * k * ITEM_BYTES[b_type] + (0 if a_in_registers else 64 * k * ITEM_BYTES[a_type])
+        self.totals["wgmma_shared_wavefronts"] += read // (banks.BANKS * banks.BANK_BYTES) * groups
+        self.totals["wgmma"] += groups
+        self.totals["wgmma_flops"] += 2 * 64 * form[0] * form[1] * groups
+        done = sum(n * size for n, size in zip(group.counts, self.sizes, strict=True)) // len(group.warps)
+        clock = done + self.position.get(id(self.device.program.current_instruction()), 0)
+        if group.wgmma_clock is not None:
+            self.totals["wgmma_gaps"] += groups
+            self.totals["wgmma_gap_instructions"] += (clock - group.wgmma_clock) * groups
+        group.wgmma_clock = clock
+
+    # ---- results
+
+    def _l2_counts(self) -> np.ndarray:
+        return np.array([self.l2.read, self.l2.written, self.l2.fetched, self.l2.written_back])
+
+    def sums(self) -> dict[str, int]:
+        """Every count of this launch; those of several launches may be added (`combined`)."""
+        flops, done = 0, {"fma_f32": 0, "mul_f32": 0, "add_f32": 0}
+        for block, lanes in zip(self.device.program.blocks, self.lanes, strict=True):
+            flops += lanes * sum(operations_per_lane(ins.op) for ins in block.code)
+            for ins in block.code:
+                if ins.parts[-1] == "f32" and (name := _LANE_COUNTS.get(ins.parts[0])):
+                    done[name] += lanes
+        read, written, fetched, back = ((self._l2_counts() - self.before) * SECTOR_BYTES).tolist()
+        out = {k: int(v) if v == int(v) else v for k, v in sorted(self.totals.items())}
+        return out | {
+            "simt_flops": int(flops), "l2_read_bytes": read, "l2_write_bytes": written,
+            "dram_read_bytes": fetched, "dram_write_bytes": back, **done,
+        }  # fmt: skip
+
+
+def combined(sums: list[dict[str, float]], dirty_bytes: int) -> dict[str, float]:
+    """Counters of launches in a row: their sums, and what follows from them.
+
+    `dirty_bytes`: written bytes that L2 still holds after the last. Derived: wgmma_issue_gap, the warp instructions
+    from one wgmma of a warp to its next; l2_hit_rate of the bytes read; flops, and flops per byte of L2 and of DRAM
+    traffic (with what is still to be written back).
+    """
+    out: dict[str, float] = defaultdict(int)
+    for one in sums:
+        for name, value in one.items():
+            out[name] += value
+    out = dict(out)
+    gaps, instructions = out.pop("wgmma_gaps", 0), out.pop("wgmma_gap_instructions", 0)
+    if gaps:
+        out["wgmma_issue_gap"] = round(instructions / gaps, 2)
+    out["l2_dirty_bytes"] = dirty_bytes
+    out["flops"] = flops = int(out["simt_flops"] + out.get("wgmma_flops", 0))
+    l2 = out["l2_read_bytes"] + out["l2_write_bytes"]
+    dram = out["dram_read_bytes"] + out["dram_write_bytes"] + dirty_bytes
+    if out["l2_read_bytes"]:
+        out["l2_hit_rate"] = round(1 - out["dram_read_bytes"] / out["l2_read_bytes"], 4)
+    if flops and l2:
+        out["flops_per_l2_byte"] = round(flops / l2, 2)
+        out["flops_per_dram_byte"] = round(flops / dram, 2)
+    return out
+
+
+def operations_per_lane(op: str) -> int:
+    """Floating-point operations one lane does in an instruction (an fma counts two, as everywhere)."""
+    head, _, rest = op.partition(".")
+    kind = rest.rsplit(".", 1)[-1]
+    width = {"f32": 1, "f64": 1, "f16": 1, "bf16": 1, "f16x2": 2, "bf16x2": 2}.get(kind, 0)
+    if head in ("fma", "mad"):
+        return 2 * width
+    if head in ("add", "sub", "mul", "div"):
+        return width
+    if op.startswith("mma.sync"):
+        m, n, k = (int(x) for x in _shape(op))
+        return 2 * m * n * k // WARP
+    if op.startswith("wmma.mma"):
+        return 2 * 16 * 16 * 16 // WARP
+    return 0
+
+
+def _shape(op: str) -> list[str]:
+    import re
+
+    return list(re.search(r"m(\d+)n(\d+)k(\d+)", op).groups())
+
+
+def _places(group, m, offset, space: str) -> tuple[np.ndarray, np.ndarray]:
+    """Lane numbers over the group and byte offsets of an access; rows of matrices count as lanes of their warp."""
+    if space == "matrix":
+        warps = np.arange(len(group.warps)) if m is None else np.flatnonzero(m)
+        lanes = (warps[:, None] * WARP + np.arange(len(offset) // len(warps))).ravel()
+    else:
+        lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
+    return lanes, np.broadcast_to(np.asarray(offset).astype(np.int64), len(lanes))

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who watches a launch: the race detector, coverage and the meter, each of which may be absent.
+
+Units tell of what they do here; nothing they compute depends on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutegemm.emulator.watch.coverage import Watcher
+from cutegemm.emulator.watch.meter import Meter
+from cutegemm.emulator.watch.races import Detector
+
+
+class Observers:
+    """The observers of one launch."""
+
+    def __init__(self, detector: Detector | None, coverage: Watcher | None, meter: Meter | None) -> None:
+        self.track, self.coverage, self.meter = detector, coverage, meter
+        self.listening: list[Any] = [o for o in (detector, meter) if o is not None]
+
+    # ---- accesses
+
+    def access(self, group, m, region, offset, size, write, space, strong="") -> None:
+        """An access is about to happen: a plain one, or a strong one (relaxed, acquire, release, acq_rel).
+
+        `m` are the active lanes, None for all. In "matrix" space (ldmatrix, stmatrix) `offset` are rows of 16 bytes
+        and `m` the active warps.
+        """
+        for observer in self.listening:
+            observer.access(group, m, region, offset, size, write, space, strong)
+
+    def atomic(self, group, lane, region, offset, size, order: str) -> None:
+        """An atomic operation of one lane happened."""
+        for observer in self.listening:
+            observer.atomic(group, lane, region, offset, size, order)
+
+    # ---- units
+
+    def tensor_load(self, group, tensor, reach, at, bars) -> None:
+        """A tensor load of the box at `at` was issued, completing on `bars`; `reach`: its part inside the tensor."""
+        if self.meter is not None:
+            self.meter.tensor_load(group, tensor, reach, len(bars))
+        if self.coverage is not None:
+            self.coverage.box(tensor, group.cta, at, bars)
+
+    def tensor_store(self, group, tensor, reach) -> None:
+        """A tensor store was issued."""
+        if self.meter is not None:
+            self.meter.tensor_store(group, tensor, reach)
+
+    def bulk(self, region, start: int, size: int, write: bool, copies: int) -> None:
+        """A bulk copy of bytes in a row of global memory was issued."""
+        if self.meter is not None:
+            self.meter.bulk(region, start, size, write, copies)
+
+    def async_copy(self, to, source, size: int, around_l1: bool) -> None:
+        """A cp.async was issued: `to` and `source` are (lanes, region, offsets); source None reads nothing."""
+        if self.meter is not None:
+            self.meter.async_copy(to, source, size, around_l1)
+
+    def wgmma(self, group, form, a_in_registers: bool) -> None:
+        """A wgmma was issued."""
+        if self.meter is not None:
+            self.meter.wgmma(group, form, a_in_registers)
+
+    # ---- waits and the course of the run
+
+    def ran(self, group, block: int, mask) -> None:
+        """A group has run a block."""
+        if self.meter is not None:
+            self.meter.ran(group, block, mask)
+
+    def blocked(self, group, block: int) -> None:
+        """A group has to wait at a block."""
+        if self.meter is not None:
+            self.meter.block(group, block)
+        if self.coverage is not None:
+            self.coverage.blocked(block)
+
+    def polled(self, block: int) -> None:
+        """A wait found its phase incomplete, and may go on all the same."""
+        if self.coverage is not None:
+            self.coverage.blocked(block)
+
+    def waited_for(self, groups: list[Any], program: Any) -> None:
+        """A wait for groups of asynchronous work names these."""
+        if self.coverage is not None and any(groups):
+            self.coverage.found_work(program.current_instruction())
+
+    def warp_started(self, group) -> None:
+        """A group of warps starts."""
+        if self.track is not None:
+            group.tracker = self.track.warp(group)
+
+    def warp_ended(self, group) -> None:
+        """A group of warps has reached its end."""
+        if group.tracker is not None:
+            group.tracker.ended()
+        if self.coverage is not None:
+            self.coverage.ended(group)
+
+    def cluster_ended(self, cluster) -> None:
+        """Every warp of a cluster has ended."""
+        if self.track is not None:
+            self.track.cluster_ended(cluster)
+        if self.coverage is not None:
+            self.coverage.cluster_ended(cluster)

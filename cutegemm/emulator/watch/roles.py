@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each warp of a CTA executed, and the roles that warps fall into by their asynchronous work.
+
+A role is named by what its warps issue: tensor and bulk loads, cp.async, wgmma, mma. How often a warp had to wait
+depends on the order in which the emulator runs warps; it tells who waits for whom, not for how long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+# Opcode prefix -> what a warp that executes it does.
+WORK = {
+    "cp.async.bulk.tensor": "TMA", "cp.reduce.async.bulk": "TMA", "cp.async.bulk.shared": "TMA",
+    "cp.async.c": "cp.async", "wgmma.mma_async": "wgmma", "mma.sync": "mma", "wmma.mma": "mma",
+}  # fmt: skip
+STORES = (".global.shared::cta", ".bulk_group")  # copies to global memory: any warp's epilogue may issue one
+WAITS = {
+    "mbarrier.try_wait": "mbarrier", "mbarrier.test_wait": "mbarrier", "bar.sync": "CTA barrier",
+    "barrier.sync": "CTA barrier", "barrier.cta.sync": "CTA barrier", "bar.red": "CTA barrier",
+    "barrier.cluster.wait": "cluster barrier", "wgmma.wait_group": "wgmma", "cp.async.bulk.wait_group": "bulk group",
+    "wgmma.commit_group": "wgmma issue",
+    "cp.async.wait": "cp.async group",
+}  # fmt: skip
+
+
+@dataclass
+class Role:
+    """Warps of a CTA that do the same kind of work, with counts summed over them and over all CTAs."""
+
+    name: str
+    warps: list[int]
+    instructions: Counter[str] = field(default_factory=Counter)  # per opcode
+    waits: Counter[str] = field(default_factory=Counter)  # waits executed, per kind
+    blocked: Counter[str] = field(default_factory=Counter)  # of those, how many found their warp too early
+
+    per_warp: dict[int, Counter[str]] = field(default_factory=dict)  # instructions of each warp, per opcode
+
+    @property
+    def total(self) -> int:
+        """Warp instructions."""
+        return self.instructions.total()
+
+
+def per_warp(device) -> dict[int, np.ndarray]:
+    """For each warp of a CTA how often it ran each block, summed over CTAs."""
+    out = {w: np.zeros(len(device.program.blocks), np.int64) for w in range(device.warps)}
+    for warps, counts in device.counts.by_warp.items():
+        uneven = device.counts.uneven.get(warps, {})
+        even = np.array(counts, np.int64)
+        for block, shares in uneven.items():
+            even[block] -= int(shares.sum())
+        for i, w in enumerate(warps):
+            out[w] += even // len(warps)
+            for block, shares in uneven.items():
+                out[w][block] += shares[i]
+    return out
+
+
+def roles_of(device) -> list[Role]:
+    """The roles of a launch, in the order of their first warps."""
+    blocks = device.program.blocks
+    roles: dict[str, Role] = {}
+    for warp, counts in per_warp(device).items():
+        executed: Counter[str] = Counter()
+        for block, n in zip(blocks, counts.tolist(), strict=True):
+            if n:
+                for ins in block.code:
+                    executed[ins.op] += n
+        role = roles.setdefault(_name(executed), Role(_name(executed), []))
+        role.warps.append(warp)
+        role.instructions += executed
+        role.per_warp[warp] = executed
+        for op, n in executed.items():
+            kind = wait_kind(op)
+            if kind:
+                role.waits[kind] += n
+        if device.watch.meter is not None:
+            role.blocked += device.watch.meter.blocked.get(warp, Counter())
+    return list(roles.values())
+
+
+def _name(executed: Counter[str]) -> str:
+    loads = (op for op in executed if not any(part in op for part in STORES))
+    work = dict.fromkeys(what for op in loads for head, what in WORK.items() if op.startswith(head))
+    return " + ".join(work) or "other"
+
+
+def wait_kind(op: str) -> str | None:
+    """What kind of wait an opcode is, if any."""
+    return next((kind for head, kind in WAITS.items() if op.startswith(head)), None)

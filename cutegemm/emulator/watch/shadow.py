@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the race detector remembers: segments, and who touched each cell of a memory last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cutegemm.emulator.ptx.kernel import TYPE_BYTES
+from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.watch import scan
+
+
+class Known(NamedTuple):
+    """Sets of segments, as bits: finished ones, and those whose plain writes the async proxy sees, by memory."""
+
+    segments: int  # finished, and ordered before
+    shared: int  # fenced in shared memory
+    world: int  # fenced in global memory
+    grouped: int = (
+        0  # strict runs: known only because a wgmma's wait covers the warpgroup, which PTX does not say
+    )
+
+    def __or__(self, other: Known) -> Known:
+        return Known(self[0] | other[0], self[1] | other[1], self[2] | other[2], self[3] | other[3])
+
+
+NOTHING = Known(0, 0, 0)
+
+
+def as_bits(numbers: list[int]) -> int:
+    """A set of segments as bits; numbers near each other cost one long shift."""
+    if not numbers:
+        return 0
+    least = min(numbers)
+    out = 0
+    for number in numbers:
+        out |= 1 << number - least
+    return out << least
+
+
+class Row:
+    """A segment per cell: of who wrote it last, or of one reader's last reads, which lie in [first, last)."""
+
+    __slots__ = ("cells", "at", "first", "last")
+
+    def __init__(self, cells: int) -> None:
+        self.cells = np.full(cells, -1, np.int32)
+        self.at = self.cells.ctypes.data
+        self.first, self.last = cells, 0
+
+
+class Shadow:
+    """For each cell of a region the segment that wrote it last, and per reader the segment that read it last."""
+
+    def __init__(self, region: Region, cell: int):
+        self.cells = len(region.data) // cell
+        self.shared = region.name.startswith("shared")
+        self.written_by = Row(self.cells)
+        self.writer = self.written_by.cells
+        self.written = False  # whether anything has written here
+        self.readers: dict[object, Row] = {}
+        # Asynchronous reads of global memory, and reductions, each with its segment.
+        self.wide_reads: list[tuple[Where, int]] = []
+        self.reductions: list[tuple[Where, int]] = []
+
+    def reader(self, who: object) -> Row:
+        """The row of a reader."""
+        row = self.readers.get(who)
+        if row is None:
+            row = self.readers[who] = Row(self.cells)
+        return row
+
+    def read(self, who: object, where: Where, segment: int) -> None:
+        """A reader's segment reads some cells."""
+        row = self.reader(who)
+        scan.put(row.at, where.runs, segment)
+        if where.first < row.first:
+            row.first = where.first
+        if where.last > row.last:
+            row.last = where.last
+
+    def meeting(self, listed: list[tuple[Where, int]], where: Where):
+        """For each listed access that reaches some of the cells, an array of its segment."""
+        near = [(w, segment) for w, segment in listed if w.first < where.last and where.first < w.last]
+        if near:
+            marked = np.zeros(self.cells, bool)
+            marked[where.index] = True
+            for w, segment in near:
+                if marked[w.index].any():
+                    yield np.where(w.mark(self.cells)[where.index], segment, -1)
+
+
+class Where:
+    """A set of cells: runs of `length` cells each from `starts` on, all within [first, last)."""
+
+    __slots__ = ("starts", "length", "first", "last", "_index", "_words", "_runs")
+
+    def __init__(self, starts: np.ndarray, length: int, first: int, last: int):
+        self.starts, self.length, self.first, self.last = starts, length, first, last
+        self._index = self._words = None
+        self._runs = 0
+
+    @classmethod
+    def run(cls, first: int, last: int) -> Where:
+        """The cells from `first` to before `last`."""
+        return cls(np.array([first], np.int64), last - first, first, last)
+
+    @classmethod
+    def joined(cls, parts: list[Where], length: int) -> Where:
+        """Several sets as one; each is made of runs of `length` cells."""
+        starts = np.concatenate([part.index[::length] for part in parts])
+        return cls(starts, length, min(part.first for part in parts), max(part.last for part in parts))
+
+    @property
+    def runs(self) -> int:
+        """Address of the runs as the compiled loops take them."""
+        if not self._runs:
+            head = np.array([len(self.starts), self.length], np.int64)
+            self._words = np.concatenate([head, self.starts])
+            self._runs = self._words.ctypes.data
+        return self._runs
+
+    @property
+    def index(self) -> np.ndarray:
+        """All cells, one after another."""
+        if self._index is None:
+            self._index = (self.starts[:, None] + np.arange(self.length)).ravel()
+        return self._index
+
+    def mark(self, cells: int) -> np.ndarray:
+        """All cells of a region, true at these."""
+        out = np.zeros(cells, bool)
+        out[self.index] = True
+        return out
+
+    def within(self, cells: int) -> Where:
+        """What of it lies in a region of so many cells."""
+        if self.first >= 0 and self.last <= cells and self.length and len(self.starts):
+            return self
+        inside = self.index[(self.index >= 0) & (self.index < cells)]
+        return Where(inside, 1, max(self.first, 0), min(self.last, cells))
+
+
+@dataclass
+class Segment:
+    """What a finding says about an access: who and where."""
+
+    what: str
+    who: str
+    line: int
+    generic: bool  # of the generic proxy; else of the async proxy
+    atomic: bool = False  # a reduction, which does not race with others
+    launch: int = 0  # of a sequence
+    cta: tuple[int, int, int] = (0, 0, 0)
+
+
+class Lines:
+    """Basic block and source line of a program's PTX lines."""
+
+    def __init__(self, program):
+        self.blocks = {ins.line: n for n, block in enumerate(program.blocks) for ins in block.code}
+        self.sources = {ins.line: ins.source for block in program.blocks for ins in block.code}
+
+
+def cell_bytes(program) -> int:
+    """4-byte cells, or smaller ones when the kernel accesses shared or global memory in smaller units."""
+    sizes = [4]
+    for block in program.blocks:
+        for ins in block.code:
+            if ins.parts[0] in ("ld", "st") and not {"param", "local"} & set(ins.parts):
+                sizes.append(TYPE_BYTES.get(ins.parts[-1], 4))
+            elif ins.parts[0] == "wmma":
+                sizes.append(2)
+    return min(sizes)

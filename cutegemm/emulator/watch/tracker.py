@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the race detector keeps per warp: what it knows, and its asynchronous operations under way.
+
+Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fences), 9.7.16 (wgmma).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.units.products import ITEM_BYTES
+from cutegemm.emulator.watch.lanes import KEPT, Lanes
+from cutegemm.emulator.watch.shadow import NOTHING, Known, as_bits
+
+
+class WarpTracker:
+    """What one warp knows, and its operations under way."""
+
+    def __init__(self, detector, group):
+        self.detector, self.group = detector, group
+        self.who = detector.name_of(group)
+        self.known = detector.start  # finished segments this warp may rely on
+        self._sum: tuple[Known, int, Known] | None = None  # `everything` of a knowledge and a segment
+        # Lanes that executed griddepcontrol.wait alone, until the warp's lanes meet.
+        self.waited_lanes: np.ndarray | None = None
+        # What relaxed reads have found, known once a fence follows, and what the last fence lets a relaxed write pass
+        # on; for fences of any scope within the CTA ("near") apart.
+        self.seen = self.seen_near = NOTHING
+        self.released = self.released_near = NOTHING
+        self.initialised = 0  # segments holding mbarrier.init that a fence.mbarrier_init has covered
+        self.inits: list = []
+        self.current = detector.segment("access", self, True)
+        self.unmet = {self.current}  # segments since the warp's lanes last met
+        self.lane_accesses: deque[Lanes] = deque(maxlen=KEPT)
+        self.pending: dict[object, set[int]] = {}  # accumulator list, or slot of A -> products not waited for
+        self.copying: AsyncOp | None = None  # the cp.async group that has not been committed
+        self.ordered = False  # whether a wgmma.fence has run
+        self.stale: set = set()  # accumulator lists read, slots of A written since the last wgmma.fence
+
+    def knowledge_of(self, m) -> Known:
+        """What the lanes `m` (None: all) may rely on."""
+        waited = self.waited_lanes
+        if waited is None or m is None or (m & ~waited).any():
+            return self.known
+        before = self.detector.before
+        return self.known | Known(before, before, before)
+
+    def grid_wait(self, m) -> None:
+        """griddepcontrol.wait by some lanes: earlier launches are over for them, and for whom they release."""
+        self.detector.waited.add(self.group.cta.index)
+        before = self.detector.before
+        if self.group.whole_warps(m):
+            self.known |= Known(before, before, before)
+        else:
+            self.waited_lanes = m.copy() if self.waited_lanes is None else self.waited_lanes | m
+
+    def grid_trigger(self, m) -> None:
+        """griddepcontrol.launch_dependents: what counts is the first of a CTA."""
+        before = self.detector.before
+        ordered = before & ~self.knowledge_of(m).segments == 0
+        self.detector.triggers.setdefault(self.group.cta.index, ordered)
+
+    def everything(self, m=None) -> Known:
+        """Everything this warp has done or its lanes `m` may rely on."""
+        known = self.known if self.waited_lanes is None else self.knowledge_of(m)
+        made = self._sum
+        if made is None or made[0] is not known or made[1] != self.current:
+            done = known.segments | 1 << self.current
+            total = Known(done, known.shared, known.world, known.grouped)
+            made = self._sum = (known, self.current, total)
+        return made[2]
+
+    def renew(self) -> None:
+        """Begin a new segment."""
+        self.known = self.everything()
+        self.current = self.detector.segment("access", self, True)
+        self.unmet.add(self.current)
+
+    def lanes_met(self) -> None:
+        """The lanes of the warp have waited for each other."""
+        if self.waited_lanes is not None:
+            self.known |= Known(self.detector.before, self.detector.before, self.detector.before)
+            self.waited_lanes = None
+        self.unmet = {self.current}
+        self.lane_accesses.clear()
+
+    # ---- barriers: objects with `knowledge` (being collected) and `released` (what waiters get)
+
+    def release_to(self, barrier) -> None:
+        """Give what this warp knows to a barrier it arrives at."""
+        barrier.knowledge = (barrier.knowledge or NOTHING) | self.everything()
+        self.renew()
+
+    def release_inits(self, barrier) -> None:
+        """A relaxed arrival passes on only the mbarrier initialisations a fence has released."""
+        inits = Known(self.initialised, self.initialised, 0)
+        barrier.knowledge = (barrier.knowledge or NOTHING) | inits
+
+    def acquire_from(self, barrier) -> None:
+        """Learn what those who arrived knew."""
+        self.known |= barrier.released or NOTHING
+        self.lanes_met()
+
+    def barrier_init(self, bar) -> None:
+        """An mbarrier was initialised by this warp."""
+        bar.init = self.current
+        self.inits.append(bar)
+
+    def uses(self, bar, asynchronous: bool) -> None:
+        """An mbarrier is used: its initialisation must be ordered before, and fenced for the async proxy."""
+        if bar.init is None:
+            return
+        if bar.init != self.current and not self.everything().segments >> bar.init & 1:
+            self.detector.add("mbarrier used before its initialisation is visible", str(bar).split(" (")[0])
+        elif asynchronous and not (bar.fenced or self.known.shared >> bar.init & 1):
+            self.detector.add(
+                "mbarrier initialised without a fence before a bulk copy uses it", str(bar).split(" (")[0]
+            )
+
+    def arrive(self, bars: list, m=None) -> None:
+        """mbarrier.arrive by the lanes `m`."""
+        for bar in bars:
+            self.uses(bar, False)
+            bar.knowledge = (bar.knowledge or NOTHING) | self.everything(m)
+        self.renew()
+
+    def waited(self, bar, state: int, parity: bool) -> None:
+        """A wait on an mbarrier succeeded."""
+        self.uses(bar, False)
+        self.acquire_from(bar)
+
+    def fence(self, op: str) -> None:
+        """Fences: of the async proxy in one or both memories, of mbarrier initialisations, of relaxed accesses."""
+        if op.startswith("fence.proxy.async"):
+            done = self.everything().segments
+            shared = done if not op.endswith("global") else 0
+            world = done if "shared" not in op else 0
+            self.known |= Known(0, shared, world)
+            if shared:
+                for bar in self.inits:
+                    bar.fenced = True
+            self.renew()
+        elif op.startswith("fence.mbarrier_init"):
+            for bar in self.inits:
+                bar.fenced = True
+                self.initialised |= 1 << bar.init
+            self.renew()
+        elif op.startswith(("fence.acq_rel", "fence.sc", "membar")):
+            near = op.endswith(".cta")
+            self.known |= self.seen_near if near else self.seen
+            self.released_near = self.everything()
+            if not near:
+                self.released = self.released_near
+            self.renew()
+
+    # ---- asynchronous operations
+
+    def issue(self, what: str, generic: bool = False, m=None) -> AsyncOp:
+        """A bulk copy (of the async proxy) or an asynchronous store (of the generic one) was issued by lanes `m`."""
+        return AsyncOp(self, self.detector.segment(what, self, generic), m)
+
+    def issue_copy(self, m=None) -> AsyncOp:
+        """A cp.async was issued: an operation of the generic proxy, one for all of a commit group."""
+        if self.copying is None:
+            self.copying = self.issue("cp.async", generic=True)
+        self.copying.known = self.everything(m)
+        return self.copying
+
+    def issue_wgmma(self, where, a, b, form) -> AsyncOp:
+        """wgmma.mma_async: its operands are read from now until its wait."""
+        token = AsyncOp(self, self.detector.segment("wgmma", self, False))
+        n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
+        fragments = a if isinstance(a, tuple) else ()
+        if not self.ordered or not self.stale.isdisjoint((where, *(("a", slot) for slot in fragments))):
+            self.detector.add(
+                "missing wgmma.fence",
+                f"none between the registers' last use by {self.detector.segments[token.number].who} and wgmma",
+            )
+        shared, first = self.group.cta.shared, self.group.warps[0] % 4
+        operands = [(_first(b), n, k, trans_b, ITEM_BYTES[b_type], None)]
+        if not fragments:  # a warp reads its 16 rows, or all when they do not lie apart
+            operands.insert(0, (_first(a), 64, k, trans_a, ITEM_BYTES[a_type], None if trans_a else first))
+        self.detector.read_operands(shared, tuple(operands), token.number, token.known, ("wgmma", self.who))
+        for register in (where, *(("a", slot) for slot in fragments)):
+            self.pending.setdefault(register, set()).add(token.number)
+        return token
+
+    def done(self, token: AsyncOp, written: bool = True) -> None:
+        """This warp has waited for an operation of its own: for its reads, or besides for what it writes globally."""
+        finished = 1 << token.number
+        if written and token.writes is not None:
+            finished |= 1 << token.writes
+        self.known |= Known(finished, 0, 0)
+        for numbers in self.pending.values():
+            numbers.discard(token.number)
+
+    def wgmma_fence(self) -> None:
+        """wgmma.fence."""
+        self.ordered = True
+        self.stale.clear()
+
+    def wgmma_done(self, tokens: list[AsyncOp]) -> None:
+        """A wait of this warp covers wgmmas, its own and those of the other warps of its warpgroup."""
+        if not tokens:
+            return
+        own = [token.number for token in tokens if token.tracker is self]
+        others = [token.number for token in tokens if token.tracker is not self]
+        for numbers in self.pending.values():
+            numbers.difference_update(own)
+        if self.detector.strict:
+            self.known |= Known(as_bits(own), 0, 0, as_bits(others))
+        else:
+            self.known |= Known(as_bits(own + others), 0, 0)
+
+    def accumulator(self, index: int, write: bool) -> None:
+        """A register of an accumulator list is read or written."""
+        if self.pending.get(index):
+            verb = "written" if write else "read"
+            self.detector.add(
+                "wgmma register used before its wait",
+                f"accumulators {verb} by CTA {self.group.cta.index} warp {self.group.warps[0]}",
+            )
+        if not write:  # compilers put the zeroing moves behind the fence, so writes say nothing
+            self.stale.add(index)
+
+    def defect(self, kind: str, text: str) -> None:
+        """Something this warp does is wrong by itself."""
+        self.detector.add(kind, f"{text}, CTA {self.group.cta.index} warp {self.group.warps[0]}")
+
+    def fragment_written(self, slot: int) -> None:
+        """A register that holds part of A for some wgmma is written."""
+        if self.pending.get(("a", slot)):
+            who = f"CTA {self.group.cta.index} warp {self.group.warps[0]}"
+            self.detector.add("wgmma register used before its wait", f"operand A overwritten by {who}")
+        self.stale.add(("a", slot))
+
+    def ended(self) -> None:
+        """The warp ends: what it still owes."""
+        group = self.group
+        who = f"CTA {group.cta.index} warp {group.warps[0]}"
+        if group.wgmma_open or group.wgmma_groups:
+            self.detector.add("leftover", f"{who} ends with wgmma groups it never waited for", 0)
+        unread = [s for stores in (*group.bulk_groups, group.bulk_open) for s in stores if not s.awaited]
+        if unread:
+            self.detector.add("leftover", f"{who} ends with bulk stores whose reads it never waited for", 0)
+        copies = [copy for some in (*group.copy_groups, group.copy_open) for copy in some]
+        if any(not copy.tracked for copy in copies):
+            self.detector.add("leftover", f"{who} ends with cp.async copies it never waited for", 0)
+
+
+class AsyncOp:
+    """An asynchronous operation as a segment: issued with what its warp knew then.
+
+    What it writes to global memory is a segment of its own: a wait for a store's reads does not cover it.
+    """
+
+    __slots__ = ("tracker", "number", "known", "writes", "phases")
+
+    def __init__(self, tracker: WarpTracker, number: int, m=None):
+        self.tracker, self.number, self.writes = tracker, number, None
+        self.known = tracker.everything(m)
+        self.phases: dict[int, int] = {}  # of the mbarriers it will complete on, when it was issued
+
+    def read_shared(self, cta, chunks: np.ndarray) -> None:
+        """The operation reads these 16-byte chunks."""
+        self.check(cta.shared, self.tracker.detector.chunks(chunks), False)
+
+    def write_shared(self, cta, chunks: np.ndarray) -> None:
+        """The operation writes these 16-byte chunks."""
+        self.check(cta.shared, self.tracker.detector.chunks(chunks), True)
+
+    def write_cells(self, cta, offset: int, size: int, bar) -> None:
+        """An asynchronous store writes these bytes and completes on an mbarrier."""
+        self.check(cta.shared, self.tracker.detector.where(offset, size), True)
+        self.tracker.uses(bar, False)
+
+    def read_global(self, region, offset: int, *box) -> None:
+        """The operation reads a run of bytes, or a box: (shape, strides) as `Detector.box` takes them."""
+        self.check(region, self._box(offset, box), False)
+
+    def write_global(self, region, offset: int, *box, atomic: bool = False) -> None:
+        """The operation writes a run of bytes, or a box, or (`atomic`) reduces into it."""
+        detector = self.tracker.detector
+        what = detector.segments[self.number].what
+        self.writes = detector.segment(what, self.tracker, False)
+        detector.segments[self.writes].atomic = atomic
+        known = self.known | Known(1 << self.number, 0, 0)
+        detector.check(region, self._box(offset, box), True, self.writes, known, None)
+
+    def _box(self, offset: int, box: tuple):
+        shape, strides = box if len(box) == 2 else ((box[0],), ())
+        return self.tracker.detector.box(offset, shape, strides)
+
+    def check(self, region, where, write: bool) -> None:
+        """The operation touches these cells of a region."""
+        detector, tracker = self.tracker.detector, self.tracker
+        reader = (detector.segments[self.number].what, tracker.who)
+        detector.check(region, where, write, self.number, self.known, reader)
+
+    def uses(self, bar) -> None:
+        """The operation will complete on an mbarrier."""
+        self.tracker.uses(bar, True)
+
+    def complete_on(self, bar) -> None:
+        """Waiters of the mbarrier will know of this operation."""
+        bar.knowledge = (bar.knowledge or NOTHING) | Known(1 << self.number, 0, 0)
+
+
+def _first(x) -> int:
+    return int(x[0]) if x.__class__ is ND else x

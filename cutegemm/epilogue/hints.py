@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to write instead of a name that the epilogue language does not have."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from cutegemm.errors import GemmError, SpecError, field_error
+
+# names of NumPy, torch and other frameworks, or parts of them, and what they are called here
+ALIASES = {
+    "absolute": "abs", "clip": "clamp", "fabs": "abs", "gelu_erf": "gelu", "gelu_new": "gelu_tanh",
+    "hard_swish": "hardswish", "logistic": "sigmoid", "maximum": "max", "minimum": "min", "fmax": "max",
+    "fmin": "min", "rand": "random", "rint": "round", "select": "where", "swish": "silu",
+}  # fmt: skip
+
+
+class UnknownOperation(SpecError, AttributeError):
+    """The epilogue language has no such name."""
+
+
+def nearest(name: str, legal: Iterable[str]) -> str | None:
+    """The legal name that is meant: an alias, the longest one that the name begins with, or one spelt alike."""
+    names = list(legal)
+    if ALIASES.get(name) in names:
+        return ALIASES[name]
+    begun = [x for x in names if len(x) > 2 and name.startswith(x)]
+    if begun:
+        return max(begun, key=len)
+    return next(iter(difflib.get_close_matches(name, names, 1)), None)
+
+
+def instead(name: str) -> str | None:
+    """The function of the language for another library's, as `epi.name(value)`; None if there is none."""
+    # imported late: the functions are made of values, which ask here
+    from cutegemm.epilogue import functions
+
+    found = nearest(name, functions.__all__)
+    return None if found is None else f"epi.{found}(value)"
+
+
+def unknown(name: str, legal: Iterable[str]) -> UnknownOperation:
+    """The error for a name that the language does not have."""
+    error = field_error(SpecError, "epilogue", name, "unknown operation", nearest(name, legal))
+    return UnknownOperation(str(error))
+
+
+def foreign(name: str, library: str) -> GemmError:
+    """The error for another library's function on a value."""
+    rule = f"{library}'s functions do not work while an epilogue is traced; those of cutegemm.epilogue do"
+    return field_error(SpecError, "epilogue", name, rule, instead(name.rpartition(".")[2]))

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Family`: what tells one kind of kernel from another."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """Who does what in a tensor-core kernel, and what its registers hold.
+
+    Attributes:
+        producers: warpgroups that only load. They multicast, and they gather what TMA cannot address.
+        accumulators: consumer warpgroups that share a tile -> most fp32 accumulators per thread that compile
+            without spills, whatever the epilogue's types (measured with the DSL's ptxas: fp32 column-major D
+            with C, which needs most registers).
+        turns: the same for consumers that take tiles in turn, by whether a producer gathers, which leaves
+            fewer registers. Empty where they cannot.
+        shared_accumulators, shared_registers: the same of a CTA that leaves half of the SM to another, by consumer
+            warpgroups: accumulators per thread, and (producer, consumer) registers, which sum to at most 256.
+        registers: whether a producer gathers -> consumer warpgroups -> (producer, consumer) registers per
+            thread. Over the warpgroups they sum to at most 512. Empty where the launch's allocation stays.
+    """
+
+    producers: int
+    accumulators: Mapping[int, int]
+    turns: Mapping[bool, int] = field(default_factory=dict)
+    registers: Mapping[bool, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
+    shared_accumulators: Mapping[int, int] = field(default_factory=dict)
+    shared_registers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One kind of kernel. Paths are "module:name" and are imported when they are first needed.
+
+    Attributes:
+        name: in configs, plans and cache keys.
+        config: path of its config's class.
+        driver: path of its driver: made of a config, called to trace the kernel.
+        plan: path of what plans a problem for it; None where it only serves other kernels' plans.
+        schedules: the spec's names for it.
+        limits: of a tensor-core kernel; None for others.
+    """
+
+    name: str
+    config: str
+    driver: str
+    plan: str | None = None
+    schedules: tuple[str, ...] = ()
+    limits: Roles | None = None
+
+    @property
+    def roles(self) -> Roles:
+        """The limits of a tensor-core kernel.
+
+        Raises:
+            TypeError: it is none.
+        """
+        if self.limits is None:
+            raise TypeError(f"{self.name} is no tensor-core family")
+        return self.limits
+
+
+def load(path: str) -> Any:
+    """What a path "module:name" names, imported now."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A producer warpgroup feeds consumer warpgroups, which share tiles ("cooperative") or take turns ("pingpong")."""
+
+from cutegemm.families.family import Family, Roles
+
+FAMILY = Family(
+    name="warp_specialized",
+    config="cutegemm.config:KernelConfig",
+    driver="cutegemm.kernels.warp_specialized:WarpSpecializedGemm",
+    plan="cutegemm.planning.tensor_core:plan_tensor_core",
+    schedules=("cooperative", "pingpong"),
+    limits=Roles(
+        producers=1,
+        accumulators={1: 144, 2: 128, 3: 96},
+        turns={False: 192, True: 128},
+        # a gathering producer with fewer than 96 spills its loads in flight
+        shared_accumulators={1: 96, 2: 48},
+        shared_registers={1: (40, 216), 2: (24, 104)},
+        registers={False: {2: (40, 232), 3: (32, 160)}, True: {2: (96, 200), 3: (96, 136)}},
+    ),
+)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zeroes 32-bit counters in workspace.
+
+Counters belong to one run: this launch comes before the one that counts, on the run's own stream and in the run's
+own workspace, so that nothing is left over from another run, whole or aborted, and none is shared with one.
+"""
+
+from __future__ import annotations
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.config import ClearConfig
+
+THREADS = 256  # per CTA, a counter each
+
+
+class Clear:
+    """The driver of one `ClearConfig`."""
+
+    def __init__(self, config: ClearConfig) -> None:
+        self.config = config
+
+    @cute.jit
+    def __call__(self, addresses, extent, stream: cuda.CUstream):
+        """Launch: `addresses` holds that of the counters, Int64; `extent` their number, Int32, positive."""
+        self.kernel(addresses, extent).launch(
+            grid=((extent[0] + (THREADS - 1)) // THREADS, 1, 1), block=(THREADS, 1, 1), stream=stream
+        )
+
+    @cute.kernel
+    def kernel(self, addresses, extent):
+        """One CTA's counters."""
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        index = block * THREADS + thread
+        ptr = cute.make_ptr(cutlass.Int32, addresses[0], cute.AddressSpace.gmem, assumed_align=4)
+        counters = cute.make_tensor(ptr, cute.make_layout(extent[0]))
+        if index < extent[0]:
+            counters[index] = cutlass.Int32(0)

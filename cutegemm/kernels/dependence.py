@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programmatic dependent launch: when the next launch may begin, and where this one waits for those before it.
+
+Every thread that reads or writes what an earlier launch may touch executes the wait first, or is behind a barrier
+that such a thread completes: producer and consumers each wait by themselves. The wait ends when every earlier launch
+has ended and its writes are visible, whenever those triggered. Before it, only barriers and tensor maps are set up,
+and tiles of operands are loaded that the caller has named constant.
+
+Source: PTX ISA 9.0, griddepcontrol; CUDA programming guide, programmatic dependent launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.config import KernelConfig
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """A CTA's side of it; nothing where the launch does not take part."""
+
+    config: KernelConfig
+
+    @property
+    def _takes_part(self) -> bool:
+        return self.config.trigger != "never"
+
+    def before_scalars(self) -> None:
+        """Before set-up: scalars on the device are read there, and an earlier launch may write them."""
+        if self._takes_part and self.config.device_scalars:
+            cute.arch.griddepcontrol_wait()
+
+    def start(self) -> None:
+        """After set-up."""
+        if self.config.trigger == "start":
+            cute.arch.griddepcontrol_launch_dependents()
+
+    def wait(self) -> None:
+        """Before the first access to global memory."""
+        if self._takes_part:
+            cute.arch.griddepcontrol_wait()
+
+    @cute.jit
+    def loads_done(self) -> None:
+        """After the CTA's last load of an operand."""
+        if cutlass.const_expr(self.config.trigger == "loads"):
+            cute.arch.griddepcontrol_launch_dependents()

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An operand's tiles on their way into the ring's stages, by TMA or through the producer's registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import KernelConfig, OperandConfig
+from cutegemm.kernels import operands as ops
+from cutegemm.kernels.cluster import Place
+from cutegemm.kernels.gather import GatherLoad
+from cutegemm.kernels.tma_load import TmaLoad
+
+
+@dataclass(frozen=True)
+class OperandLoads:
+    """One operand: its ring of tiles and the loaders that fill a stage of it, one for each half."""
+
+    operand: OperandConfig
+    sX: Any  # (ROWS, BLK_K, STAGE)
+    loaders: tuple[TmaLoad | GatherLoad, ...]
+
+    @staticmethod
+    def create(
+        config: KernelConfig, operand: OperandConfig, atom: Any, tensor: Any, place: Place, smem: Any
+    ) -> OperandLoads:
+        """Allocate the ring and partition the operand.
+
+        Args:
+            atom, tensor: from `tensors.launch_tensors`; the atom is None where TMA is not used.
+        """
+        layout = ops.operand_layout(config, operand)
+        numeric = ops.NUMERIC[operand.dtype]
+        sX = smem.allocate_tensor(numeric, layout.outer, hw.SMEM_ALIGN, layout.inner)
+        rows, depth = ops.operand_box(config, operand)
+        loaders = []
+        for half in range(operand.halves):
+            part = sX if operand.halves == 1 else cute.local_tile(sX, (rows, depth), (half, 0, None))
+            which = None if operand.halves == 1 else half
+            if operand.load == "tma":
+                peers = place.sharing(operand.role)
+                loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), peers, which))
+            else:
+                loaders.append(GatherLoad(tensor, part, (rows, depth), operand.k_major, which))
+        return OperandLoads(operand, sX, tuple(loaders))
+
+    @property
+    def atom(self) -> Any:
+        """The TMA atom, or None."""
+        return self.loaders[0].atom if self.operand.load == "tma" else None

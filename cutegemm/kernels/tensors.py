@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the host side of a tensor-core launch hands to the kernel: global tensors, and TMA atoms beside them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cutlass import cute
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import KernelConfig, OperandConfig
+from cutegemm.kernels import launch
+from cutegemm.kernels import operands as ops
+from cutegemm.launch_layout import SPLIT_PLACES
+
+
+class Tensors(NamedTuple):
+    """Global tensors of a launch, each group in its config's order; TMA's coordinates where an atom goes with one."""
+
+    operands: tuple  # (m, k, l) and (n, k, l), or with (2, l) for l where the operand holds a gated pair
+    inputs: tuple  # (m, n, l)
+    outputs: tuple  # (m, n, l)
+    partials: tuple  # addresses of the reductions' partial results, Int64
+    scalars: tuple  # the device scalars, one element each
+    splits: tuple  # addresses of `SPLIT_PLACES` where parts of K meet in workspace, else none; Int64
+
+
+class Atoms(NamedTuple):
+    """TMA atoms of the same tensors; None where TMA is not used."""
+
+    operands: tuple
+    inputs: tuple
+    outputs: tuple
+
+
+def launch_tensors(config: KernelConfig, addresses: Any, shape: Any, strides: Any) -> tuple[Tensors, Atoms]:
+    """From the arguments of `launch`."""
+    places, steps = launch.Addresses.of(config, addresses), launch.Strides.of(config, strides)
+    pairs = [
+        _operand(config, operand, tensor)
+        for operand, tensor in zip(
+            config.operands, launch.operand_tensors(config, places, steps, shape), strict=True
+        )
+    ]
+    box = (hw.WGMMA_M, config.epi_n)
+    inputs = []
+    for matrix, tensor in zip(config.inputs, launch.input_tensors(config, places, steps, shape), strict=True):
+        by_tma = matrix.load == "tma"
+        inputs.append(ops.load_atom(tensor, _piece(config, matrix), box, 1) if by_tma else (None, tensor))
+    outputs = []
+    for matrix, tensor in zip(
+        config.outputs, launch.output_tensors(config, places, steps, shape), strict=True
+    ):
+        by_tma = matrix.store == "tma"
+        outputs.append(ops.store_atom(tensor, _piece(config, matrix), box) if by_tma else (None, tensor))
+    groups = (pairs, inputs, outputs)
+    atoms = Atoms(*(tuple(atom for atom, _ in group) for group in groups))
+    tensors = (tuple(tensor for _, tensor in group) for group in groups)
+    by_name = launch.named(config, "addresses", addresses)
+    splits = tuple(by_name[name] for name in SPLIT_PLACES if name in by_name)
+    return Tensors(*tensors, places.partials, launch.scalar_tensors(places), splits), atoms
+
+
+def _operand(config: KernelConfig, operand: OperandConfig, tensor: cute.Tensor) -> tuple[Any, cute.Tensor]:
+    """(atom, coordinates) of an operand that TMA loads, (None, tensor) of another."""
+    if operand.load != "tma":
+        return None, tensor
+    multicast = config.cluster[1] if operand.role == "a" else config.cluster[0]
+    box = ops.operand_box(config, operand)
+    return ops.load_atom(tensor, ops.box_layout(config, operand), box, multicast)
+
+
+def _piece(config: KernelConfig, matrix: Any) -> cute.ComposedLayout:
+    """One piece of an epilogue's matrix in shared memory."""
+    return cute.slice_(ops.piece_layout(config, matrix, 1), (None, None, 0))

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host arguments of a launch: which there are, of what type, in which order. No torch, no DSL.
+
+A driver takes a few groups of numbers, each a flat tuple, and the stream after them. The fields of a group have
+names, so that whoever fills or reads them needs no positions:
+
+    planning    works out the values by name (`planning.steps`) and packs them
+    kernels     unpack what they are traced with (`kernels.launch`)
+    compiling   traces and records a launch with sample values of the right types
+    running     packs once what does not change from call to call; a call's tensors travel in the order of the
+                group "addresses"
+
+A new argument is one line in the table below: it is then packed, traced, sampled and unpacked everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cutegemm.config import ClearConfig, Config, FinishConfig, GemmConfig, KernelConfig, RelayoutConfig
+
+# where parts of K meet in workspace: their fp32 tiles, and how many of a tile's have been written
+SPLIT_PLACES = ("split.parts", "split.counters")
+INT32, INT64, FLOAT32 = "int32", "int64", "float32"
+Values = Mapping[str, Mapping[str, Any]]  # group -> field -> number, or triple of numbers
+
+# Extents and strides of 8 elements satisfy whatever alignment a config was compiled for.
+EXTENT = 8
+STRIDES = (EXTENT, EXTENT, EXTENT * EXTENT)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One argument, or three in a row.
+
+    Attributes:
+        name: an identifier, or two joined by a dot, which no name of an epilogue's input can be.
+        kind: "int32", "int64" or "float32".
+        sample: a value of a small legal problem, a triple where the field is one; None is an address.
+    """
+
+    name: str
+    kind: str
+    sample: int | float | tuple[int, int, int] | None
+
+    @property
+    def width(self) -> int:
+        """Numbers that the field takes."""
+        return len(self.sample) if isinstance(self.sample, tuple) else 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """A flat tuple of arguments that travels as one."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The fields' names in order."""
+        return tuple(x.name for x in self.fields)
+
+    @functools.cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The type of every number of the flat tuple."""
+        return tuple(x.kind for x in self.fields for _ in range(x.width))
+
+    def pack(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The flat tuple of values by name; names that are no fields are left out."""
+        flat: list[Any] = []
+        for x in self.fields:
+            flat += values[x.name] if x.width > 1 else (values[x.name],)
+        return tuple(flat)
+
+    def unpack(self, flat: Any) -> dict[str, Any]:
+        """The values by name; fields of three numbers are tuples."""
+        found, at, numbers = {}, 0, tuple(flat)
+        for x in self.fields:
+            found[x.name] = numbers[at : at + x.width] if x.width > 1 else numbers[at]
+            at += x.width
+        return found
+
+    def sample(self, address: int) -> tuple[int | float, ...]:
+        """Values of a small legal problem, every address the same."""
+        return self.pack({x.name: address if x.sample is None else x.sample for x in self.fields})
+
+
+@dataclass(frozen=True)
+class LaunchLayout:
+    """The groups that one config's driver takes, in order; the stream comes after them."""
+
+    groups: tuple[Group, ...]
+
+    def __getitem__(self, name: str) -> Group:
+        return next(x for x in self.groups if x.name == name)
+
+    def pack(self, values: Values) -> tuple[tuple[Any, ...], ...]:
+        """All groups from values by group and name."""
+        return tuple(x.pack(values[x.name]) for x in self.groups)
+
+    def unpack(self, arguments: Any) -> dict[str, dict[str, Any]]:
+        """Values by group and name."""
+        return {x.name: x.unpack(flat) for x, flat in zip(self.groups, arguments, strict=True)}
+
+    def sample(self, address: int = 1024) -> tuple[tuple[int | float, ...], ...]:
+        """Arguments of a launch over matrices of 8 x 8 elements, all at one address."""
+        return tuple(x.sample(address) for x in self.groups)
+
+
+@functools.lru_cache(maxsize=4096)
+def layout_of(config: Config) -> LaunchLayout:
+    """What the driver of a config takes."""
+    if isinstance(config, RelayoutConfig):
+        return _relayout()
+    if isinstance(config, ClearConfig):
+        return _layout(addresses=[Field("counters", INT64, None)], extent=[Field("counters", INT32, 1)])
+    return _finish() if isinstance(config, FinishConfig) else _gemm(config)
+
+
+def _gemm(config: GemmConfig) -> LaunchLayout:
+    """Every GEMM driver takes the same groups."""
+    graph = config.epilogue
+    inputs, outputs = tuple(graph.tensors), tuple(x.name for x in graph.stores)
+    matrices = ("a", "b", *inputs, *outputs)
+    reductions = tuple(x.name for x in graph.reductions)
+    numbers = [
+        Field(name, INT32, 0) if kind == "integer" else Field(name, FLOAT32, 0.0)
+        for name, kind in config.host_numbers.items()
+    ]
+    return _layout(
+        # of operands, inputs and stored outputs, of reductions' partial results, of scalars on the device
+        # and of what parts of K leave in workspace
+        addresses=[
+            Field(x, INT64, None) for x in (*matrices, *reductions, *config.device_scalars, *_splits(config))
+        ],
+        # m and n of the output, the product's k, the batch; then the batch extent of what may serve every batch. A
+        # sample of a walk has no batch, so no tile: its k need not have a k tile for every part of a split
+        shape=[
+            *(Field(x, INT32, EXTENT) for x in "mnk"),
+            Field("l", INT32, 0 if isinstance(config, KernelConfig) else 1),
+            *(Field(f"{x}.l", INT32, 1) for x in ("a", "b", *inputs)),
+        ],
+        # (row, column, batch), elements: of a as m x k, of b as n x k, of inputs and outputs as m x n; of an
+        # operand that holds a gated pair one of the halves, and the step to the other
+        strides=[
+            *(Field(x, INT64, STRIDES) for x in matrices),
+            *(Field(f"{x.role}.gate", INT64, EXTENT * EXTENT) for x in config.operands if x.halves == 2),
+        ],
+        # passed by value, in the graph's order; a group cannot be empty
+        numbers=numbers or [Field("no.number", FLOAT32, 0.0)],
+        # tiles of a panel, clusters launched, and partial results per result over rows, columns and all
+        walk=[Field(x, INT32, 1) for x in ("group", "clusters", "parts.m", "parts.n", "parts.all")],
+    )
+
+
+def _splits(config: GemmConfig) -> tuple[str, ...]:
+    inside = isinstance(config, KernelConfig) and config.split_reduction == "workspace"
+    return SPLIT_PLACES if inside else ()
+
+
+def _relayout() -> LaunchLayout:
+    return _layout(
+        addresses=[Field(x, INT64, None) for x in ("source", "target")],
+        shape=[Field("rows", INT32, EXTENT), Field("cols", INT32, EXTENT), Field("batch", INT32, 1)],
+        # (row, column, batch), elements
+        strides=[Field(x, INT64, STRIDES) for x in ("source", "target")],
+    )
+
+
+def _finish() -> LaunchLayout:
+    return _layout(
+        addresses=[Field(x, INT64, None) for x in ("partials", "results")],
+        # partial results per result, and results
+        extent=[Field(x, INT32, 1) for x in ("parts", "results")],
+    )
+
+
+def _layout(**groups: list[Field]) -> LaunchLayout:
+    return LaunchLayout(tuple(Group(name, tuple(fields)) for name, fields in groups.items()))
+
+
+__all__ = ["FLOAT32", "INT32", "INT64", "Field", "Group", "LaunchLayout", "Values", "layout_of"]

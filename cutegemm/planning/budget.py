@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The budget of a tensor-core kernel: shared memory, stages, barriers, TMA boxes, bank conflicts.
+
+Everything here follows from a `KernelConfig`; the kernels allocate in the same order (`kernels/frame.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import ROW_ALIGN, KernelConfig, MatrixConfig, OutputConfig
+from cutegemm.errors import PlanError, field_error
+from cutegemm.layouts import banks, sm90
+from cutegemm.planning.parts import Barrier, Box, Region
+from cutegemm.problems import round_up
+from cutegemm.spec import AUTO, GemmSpec
+
+COUNT_ALIGN = 16
+STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers, 8 each (PTX ISA, mbarrier)
+
+
+def stage_bytes(config: KernelConfig) -> int:
+    """Shared memory of one mainloop stage: A's and B's tiles."""
+    return (config.tile[0] + config.tile[1]) * config.tile[2] * config.a.dtype.bytes
+
+
+def piece_bytes(config: KernelConfig, bytes_per_element: int) -> int:
+    """Shared memory of one piece of a matrix, for every consumer warpgroup."""
+    return config.consumers * hw.WGMMA_M * config.epi_n * bytes_per_element
+
+
+def epilogue_regions(config: KernelConfig) -> tuple[Region, ...]:
+    """What the epilogue needs in shared memory, in allocation order; offsets from the first's."""
+    graph = config.epilogue
+    sizes = [
+        (f"{result.name} staging", config.epilogue_stages * piece_bytes(config, x.dtype.bytes), hw.SMEM_ALIGN)
+        for result, x in zip(graph.stores, config.outputs)
+        if x.store != "direct"
+    ]
+    fetched = {name: x for name, x in config.input_of.items() if x.load == "tma"}
+    sizes += [
+        (f"{name} pieces", config.input_stages * piece_bytes(config, x.dtype.bytes), hw.SMEM_ALIGN)
+        for name, x in fetched.items()
+    ]
+    if fetched:
+        sizes.append(("piece barriers", 8 * config.consumers * config.input_stages, 8))
+    rows = len(graph.names("row"))
+    if rows:
+        sizes.append(("rows", 4 * rows * config.stored_columns * config.consumers, ROW_ALIGN))
+    return _placed(sizes)
+
+
+def _placed(sizes: list[tuple[str, int, int]]) -> tuple[Region, ...]:
+    """Regions one after another from (name, bytes, alignment)."""
+    regions, offset = [], 0
+    for name, size, align in sizes:
+        offset = round_up(offset, align)
+        regions.append(Region(name, offset, size))
+        offset += size
+    return tuple(regions)
+
+
+def epilogue_bytes(config: KernelConfig) -> int:
+    """Shared memory of the epilogue."""
+    regions = epilogue_regions(config)
+    return round_up(regions[-1].offset + regions[-1].size, 8) if regions else 0
+
+
+def stages(spec: GemmSpec, config: KernelConfig) -> int:
+    """As many stages as fit, or the given number if it does."""
+    most = room(config)
+    if most < 1:
+        raise _no_room(spec, config)
+    if spec.stages == AUTO:
+        return min(most, 8)
+    if spec.stages > most:
+        rule = f"each stage takes {stage_bytes(config):,} bytes; {config.smem_limit:,} hold {most} beside the epilogue"
+        raise field_error(PlanError, "stages", spec.stages, rule, most)
+    return spec.stages
+
+
+def room(config: KernelConfig) -> int:
+    """Mainloop stages that fit beside the epilogue, with what aligning the regions costs."""
+    beside = epilogue_bytes(config) + sum(x.size for x in _sum_regions(config, 0))
+    most = (config.smem_limit - beside) // (stage_bytes(config) + STAGE_BARRIERS)
+    sizes = {n: smem_bytes(dataclasses.replace(config, stages=n)) for n in (most - 1, most) if n > 0}
+    return max((n for n, size in sizes.items() if size <= config.smem_limit), default=0)
+
+
+def smem_bytes(config: KernelConfig) -> int:
+    """All of the kernel's shared memory."""
+    last = shared_memory(config)[-1]
+    return last.offset + last.size
+
+
+def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
+    """Not one stage fits: name a depth of the given tile that does, or fewer buffers of the epilogue."""
+    beside = epilogue_bytes(config) + sum(x.size for x in _sum_regions(config, 0))
+    need = stage_bytes(config) + beside + STAGE_BARRIERS
+    rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {config.smem_limit:,}"
+    left = config.smem_limit - beside - STAGE_BARRIERS
+    depth = left * config.tile[2] // stage_bytes(config) // 16 * 16
+    if spec.tile != AUTO and depth > 0:
+        return field_error(PlanError, "tile.k", config.tile[2], rule, depth)
+    legal = {
+        "input_stages": {
+            x: dataclasses.replace(config, input_stages=x)
+            for x in range(1, config.input_stages)
+            if config.pieces % x == 0
+        },
+        "epilogue_stages": {
+            x: dataclasses.replace(config, epilogue_stages=x) for x in range(1, config.epilogue_stages)
+        },
+    }
+    for field, fewer in legal.items():
+        if fewer:
+            fits = [x for x, smaller in fewer.items() if room(smaller) >= 1]
+            return field_error(PlanError, field, getattr(config, field), rule, max(fits, default=1))
+    return field_error(PlanError, "tile", config.tile, rule)
+
+
+def shared_memory(config: KernelConfig) -> tuple[Region, ...]:
+    """The kernel's shared memory in allocation order: A, B, the epilogue's, the ring's barriers."""
+    element = config.a.dtype.bytes * config.tile[2] * config.stages
+    operands = _placed(
+        [("A", config.tile[0] * element, hw.SMEM_ALIGN), ("B", config.tile[1] * element, hw.SMEM_ALIGN)]
+    )
+    start = round_up(operands[-1].offset + operands[-1].size, hw.SMEM_ALIGN)
+    epilogue = tuple(Region(x.name, start + x.offset, x.size) for x in epilogue_regions(config))
+    end = round_up(start + epilogue_bytes(config), 8)
+    ring = Region("barriers", end, STAGE_BARRIERS * config.stages)
+    return (*operands, *epilogue, ring, *_sum_regions(config, end + ring.size))
+
+
+def _sum_regions(config: KernelConfig, start: int) -> tuple[Region, ...]:
+    """What adding up parts of K needs, from an offset on (`kernels/cluster_sum.py`, `workspace_sum.py`)."""
+    if not config.adds_up:
+        return ()
+    if config.cluster_parts == 1:
+        return (Region("count", round_up(start, COUNT_ALIGN), 4),)
+    size = config.splits * config.consumers * config.limits.warpgroup * config.slice_values * 4
+    parts = Region("parts of K", round_up(start, hw.SMEM_ALIGN), size)
+    return parts, Region("sum barriers", parts.offset + size, STAGE_BARRIERS)
+
+
+def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
+    """Every barrier of the kernel (`kernels/ring.py`, `turns.py`, `piece_loads.py`, `pieces.py`)."""
+    found = []
+    if config.producers:
+        gathers = config.gathers
+        tma = config.copies
+        who = " and ".join(["TMA's elected thread"] * tma + ["every producer thread"] * gathers)
+        readers = config.cluster[0] + config.cluster[1] - 1
+        found.append(Barrier("full", config.stages, who, tma + hw.WARPGROUP * gathers, "consumers"))
+        found.append(Barrier("empty", config.stages, f"consumer warps of {readers} CTA(s)",
+                             readers * config.team * 4, "producer"))  # fmt: skip
+    else:
+        found.append(Barrier("full", config.stages, "TMA's elected thread", 1, "every thread"))
+    if config.pingpong:
+        found.append(Barrier("turn", config.consumers, "both consumers", 2 * hw.WARPGROUP, "one of them"))
+    if config.cluster_parts > 1:
+        found.append(Barrier("parts here", 1, "one consumer thread", 1, "consumers"))
+        warps = config.slices * config.consumers * 4
+        found.append(
+            Barrier("parts read", 1, f"consumer warps of {config.slices} CTA(s)", warps, "consumers")
+        )
+    elif config.adds_up:
+        threads = config.consumers * hw.WARPGROUP
+        found.append(Barrier("count", 1, "every consumer thread", threads, "the same"))
+    inputs = [x for x in config.inputs if x.load == "tma"]
+    if inputs:
+        found.append(Barrier("pieces", config.consumers * config.input_stages, "TMA's elected thread", 1,
+                             "a consumer warpgroup"))  # fmt: skip
+    if inputs or config.epilogue.names("row") or any(x.store != "direct" for x in config.outputs):
+        found.append(Barrier("epilogue", config.consumers, "a consumer warpgroup", hw.WARPGROUP, "the same"))
+    return tuple(found)
+
+
+def boxes(config: KernelConfig) -> tuple[Box, ...]:
+    """TMA instructions per tile: A and B in this CTA's share of a multicast, other matrices per piece of a warpgroup.
+
+    The CTAs that share a tile split it along its strided axis, so that a share is whole rows of the swizzle.
+    """
+    block_k = config.tile[2]
+    found = []
+    for operand, rows, peers in zip(config.operands, (config.rows, config.columns), reversed(config.cluster)):
+        if operand.load == "tma":
+            extents = (block_k, rows // peers) if operand.k_major else (rows, block_k // peers)
+            found.append(
+                _box(operand.role.upper(), extents, operand.swizzle, operand.dtype.bits, operand.halves)
+            )
+    matrices: list[tuple[str, MatrixConfig | OutputConfig, str]] = []
+    matrices += [(x.name, y, y.store) for x, y in zip(config.epilogue.stores, config.outputs)]
+    matrices += [(name, x, x.load) for name, x in config.input_of.items()]
+    for name, matrix, how in matrices:
+        if how == "tma":
+            extents = (hw.WGMMA_M, config.epi_n) if matrix.major == "m" else (config.epi_n, hw.WGMMA_M)
+            shown = name.upper() if name in ("c", "d") else name
+            found.append(_box(shown, extents, config.piece_swizzle(matrix), matrix.dtype.bits, 1))
+    return tuple(found)
+
+
+def _box(name: str, extents: tuple[int, int], swizzle: str, bits: int, copies: int) -> Box:
+    cut = sm90.tma_box(*extents, swizzle, bits)
+    return Box(name, cut.box, cut.count * copies)
+
+
+def store_conflicts(config: KernelConfig) -> int | None:
+    """Extra shared-memory wavefronts of one warp's stmatrix into the staging buffer; None where there is none.
+
+    By the bank model of `layouts.banks`, over the first block that one stmatrix writes; swizzled pieces have none.
+    """
+    staged = [x for x in config.outputs if x.store != "direct" and x.dtype.bits == 16]
+    if not staged:
+        return None
+    column_major = staged[0].major == "m"
+    shape = (hw.WGMMA_M, config.epi_n)
+    layout = sm90.smem_layout(shape, "mn" if column_major else "k", config.piece_swizzle(staged[0]))
+    rows = sm90.fragment_row_coordinates(4 if config.epi_n % 16 == 0 else 2, transposed=column_major)
+    return banks.matrix_access(banks.layout_addresses(layout, rows)).conflicts

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Candidates: what a tensor-core kernel can be, before anyone says which is best.
+
+A `Candidate` is all that is chosen together; everything else of a kernel follows from it. `preferred` are those
+worth ordering by time; `every` are all that could serve a spec, for specs that none of the preferred serves.
+An `Order` (a model, a tuner, a database of measurements) puts candidates in the order in which they are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cutegemm.arch.device import Device
+from cutegemm.arch.limits import Limits
+from cutegemm.problems import Problem
+from cutegemm.spec import PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
+
+# elements: 128 bytes, one row of the 128-byte swizzle
+BLOCK_K = 64
+WIDTHS = (256, 224, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)
+# rows and cluster of tiles that consumers share
+SHARED_SHAPES = ((128, (2, 1)), (128, (1, 1)), (256, (2, 1)), (256, (1, 1)), (64, (1, 1)), (64, (2, 1)))
+SHARED_ELEMENTS = 128 * 256
+# tiles of consumers that take turns
+TURN_TILES = tuple((128, n) for n in (192, 176, 160, 144, 128, 96, 64)) + ((64, 128),)
+TURN_CLUSTER = (2, 1)
+# tiles of kernels without warp specialisation, beside the others
+MULTISTAGE_TILES = ((64, 128),)
+
+TENSOR_CORE_SCHEDULES = ("cooperative", "pingpong", "multistage")
+# consumer warpgroups that share a tile, best first
+TEAMS = (2, 3, 1)
+# passes over a tile's rows that any number of accumulators allows: 24 of 16 columns are 192 a thread
+MAX_PASSES = 24
+
+# parts of K that the planner chooses among, for products at least so deep, where none of these fields is given
+PARTS = (1, 2, 4, 8)
+LEAST_SPLIT_K = 2048
+FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
+
+
+class Candidate(NamedTuple):
+    """A kernel's tile, the CTAs that share operands, who computes, and into how many parts K is cut."""
+
+    tile: tuple[int, int, int]
+    cluster: tuple[int, int]
+    schedule: str
+    consumers: int
+    splits: int = 1
+
+    @property
+    def pingpong(self) -> bool:
+        """Whether consumers take tiles in turn."""
+        return self.schedule == "pingpong"
+
+    @property
+    def team(self) -> int:
+        """Consumer warpgroups that share a tile."""
+        return 1 if self.pingpong else self.consumers
+
+    def __str__(self) -> str:
+        how = "" if self.schedule == "cooperative" else f", {self.schedule}"
+        parts = "" if self.splits == 1 else f", K in {self.splits} parts"
+        return f"tile {self.tile}, cluster {self.cluster}{how}{parts}"
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate in its place, with the reason in words."""
+
+    candidate: Candidate
+    why: str
+
+
+# (problem, device, accumulator columns per output column, candidates) -> the candidates, best first
+Order = Callable[[Problem, Device, int, Sequence[Candidate]], list[Ranked]]
+
+
+def given_tile(spec: GemmSpec, tile: Tile, limits: Limits, halves: int = 1) -> Candidate:
+    """What a spec that gives its tile means by the fields that it leaves open; `halves` as for `every`."""
+    schedule = "cooperative" if spec.schedule not in TENSOR_CORE_SCHEDULES else spec.schedule
+    cluster = spec.cluster if isinstance(spec.cluster, tuple) else (1, 1)
+    team = _team(spec, schedule, tile.m // halves, limits)
+    return Candidate((tile.m, tile.n, tile.k), cluster, schedule, team, _given_splits(spec))
+
+
+def _given_splits(spec: GemmSpec) -> int:
+    return spec.split_k if isinstance(spec.split_k, int) else 1
+
+
+def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, ...]:
+    """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs."""
+    if isinstance(spec.split_k, int):
+        return (spec.split_k,)
+    tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
+    fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
+    return (1,) if fixed or 2 * tiles > device.sms or problem.k < LEAST_SPLIT_K else PARTS
+
+
+def preferred(
+    spec: GemmSpec,
+    limits: Limits,
+    *,
+    gates: int = 1,
+    n_major: bool = False,
+    gathers: bool = False,
+    splits: tuple[int, ...] = (1,),
+) -> Iterator[Candidate]:
+    """The candidates that an order chooses among, for a spec that leaves its tile open.
+
+    Args:
+        spec: whose given schedule, consumers, cluster and SMs are honoured.
+        limits: of the architecture.
+        gates: 2 where a tile holds equally many columns of two halves of B.
+        n_major: whether B's rows are contiguous.
+        gathers: whether the producer's threads load an operand, which leaves it no time for two consumers' turns.
+        splits: numbers of parts of K (`splits_for`).
+    """
+    shared = "multistage" if spec.schedule == "multistage" else "cooperative"
+    single = gathers or shared == "multistage" or spec.sms == 1
+    shapes = [
+        (m, n, cluster, shared) for m, cluster in SHARED_SHAPES for n in WIDTHS if m * n <= SHARED_ELEMENTS
+    ]
+    if spec.schedule == "pingpong" or not gathers:
+        shapes += [(m, n, (1, 1) if single else TURN_CLUSTER, "pingpong") for m, n in TURN_TILES]
+    if not gathers:
+        shapes += [(m, n, (1, 1), "multistage") for m, n in MULTISTAGE_TILES]
+    seen = set()
+    for m, n, own, schedule in shapes:
+        cluster = spec.cluster if isinstance(spec.cluster, tuple) else own
+        found = Candidate((m, n, BLOCK_K), cluster, schedule, _team(spec, schedule, m, limits))
+        narrow = schedule != "pingpong" and cluster != (1, 1) and n % 32
+        split = m % (limits.mma_m * found.team) or not _whole(n, gates, n_major)
+        if found in seen or narrow or split or (single and own != (1, 1)) or not _allowed(spec, found):
+            continue
+        seen.add(found)
+        for parts in splits if schedule == "cooperative" else (1,):
+            if cluster[0] * cluster[1] * parts <= limits.max_cluster:
+                yield found._replace(splits=parts)
+
+
+def every(spec: GemmSpec, gates: int, limits: Limits, halves: int = 1) -> Iterator[Candidate]:
+    """Everything that could serve a spec beside its given fields, large tiles first.
+
+    More rows than one pass of the consumers matter only where buffers must be filled.
+
+    Args:
+        halves: 2 where a tile holds equally many rows of two halves of A.
+    """
+    buffers = isinstance(spec.epilogue_stages, int) or isinstance(spec.input_stages, int)
+    cluster = spec.cluster if isinstance(spec.cluster, tuple) else (1, 1)
+    schedules = TENSOR_CORE_SCHEDULES if spec.schedule not in TENSOR_CORE_SCHEDULES else (spec.schedule,)
+    for schedule in schedules:
+        for consumers in _teams(spec, schedule):
+            rows = limits.mma_m * halves * (1 if schedule == "pingpong" else consumers)
+            for tile in _tiles(spec, rows, MAX_PASSES if buffers else 1, gates, limits):
+                found = Candidate(tile, cluster, schedule, consumers, _given_splits(spec))
+                if _allowed(spec, found):
+                    yield found
+
+
+def _tiles(
+    spec: GemmSpec, rows: int, passes: int, gates: int, limits: Limits
+) -> Iterator[tuple[int, int, int]]:
+    """The given tile if `rows` divide it, or all of at most so many passes."""
+    if isinstance(spec.tile, Tile):
+        if spec.tile.m % rows == 0:
+            yield spec.tile.m, spec.tile.n, spec.tile.k
+        return
+    step = TILE_N_STEP * gates
+    for k in (64, 48, 32, 16):
+        for n in range(limits.mma_max_n // step * step, 0, -step):
+            for count in range(1, passes + 1):
+                yield rows * count, n, k
+
+
+def _teams(spec: GemmSpec, schedule: str) -> Iterable[int]:
+    if schedule == "pingpong":
+        return (PINGPONG_CONSUMERS,)
+    return (spec.consumers,) if isinstance(spec.consumers, int) else TEAMS
+
+
+def _team(spec: GemmSpec, schedule: str, rows: int, limits: Limits) -> int:
+    """Consumer warpgroups of a tile: the given number, or the best that divides its rows."""
+    return next(
+        (x for x in _teams(spec, schedule) if rows % (limits.mma_m * x) == 0),
+        next(iter(_teams(spec, schedule))),
+    )
+
+
+def _allowed(spec: GemmSpec, candidate: Candidate) -> bool:
+    """Whether the given fields leave room for a candidate's schedule and cluster."""
+    if spec.schedule not in ("auto", candidate.schedule):
+        return False
+    if candidate.pingpong and (
+        spec.consumers not in ("auto", PINGPONG_CONSUMERS) or spec.scheduler == "per_tile"
+    ):
+        return False
+    size = candidate.cluster[0] * candidate.cluster[1]
+    if isinstance(spec.sms, int) and size > spec.sms and not isinstance(spec.cluster, tuple):
+        return False
+    return size == 1 or candidate.schedule != "multistage"
+
+
+def _whole(n: int, gates: int, n_major: bool) -> bool:
+    """Whether B's columns of a tile, or of each half of a gated one, are whole rows of a 64-byte swizzle."""
+    half = n // gates
+    return n % (32 * gates if gates > 1 else 16) == 0 and (half % 32 == 0 or half < 64 or not n_major)

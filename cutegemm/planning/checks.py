@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a spec and a problem must agree on before anything is planned. Each rule is one function."""
+
+from __future__ import annotations
+
+from cutegemm.arch.device import Device
+from cutegemm.dtypes import DType
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import InputError, PlanError, SpecError, field_error
+from cutegemm.problems import Operand, Problem, columns
+from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec
+
+
+def check_arguments(spec: object, problem: object, device: object) -> None:
+    """The arguments of `plan` are what their names say.
+
+    Raises:
+        SpecError, InputError: one is something else.
+    """
+    if not isinstance(spec, GemmSpec):
+        hint = ": call it" if spec is GemmSpec else ""
+        raise field_error(SpecError, "spec", spec, f"must be a GemmSpec{hint}", GemmSpec())
+    if not isinstance(problem, Problem):
+        rule = "must be a Problem; cutegemm.problem(m, n, k) makes one"
+        raise field_error(InputError, "problem", problem, rule)
+    if not isinstance(device, Device):
+        raise field_error(InputError, "device", device, "must be a Device; cutegemm.arch.records has some")
+
+
+def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
+    """Given types are the problem's, and kernels compute with them.
+
+    Raises:
+        PlanError: they are not.
+    """
+    for name in ("a", "b", "c", "d"):
+        given, operand = getattr(spec, f"{name}_dtype"), getattr(problem, name)
+        if operand is not None and given not in (AUTO, operand.dtype):
+            rule = f"the problem's {name.upper()} is {operand.dtype.value}"
+            raise field_error(PlanError, f"{name}_dtype", given, rule, operand.dtype)
+    if problem.a.dtype != problem.b.dtype:
+        raise field_error(PlanError, "b_dtype", problem.b.dtype, "A and B have one dtype", problem.a.dtype)
+    if problem.a.dtype.bits == 8:
+        rule = "operands are fp16, bf16 or fp32"
+        raise field_error(PlanError, "a_dtype", problem.a.dtype, rule, DType.BF16)
+
+
+def check_majors(spec: GemmSpec, problem: Problem) -> None:
+    """Given majors are the problem's.
+
+    Raises:
+        PlanError: they are not.
+    """
+    axes = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n"), "d": ("m", "n")}
+    for name, (row, col) in axes.items():
+        given, operand = getattr(spec, f"{name}_major"), getattr(problem, name)
+        if operand is None or given == AUTO or lies(operand, along_rows=given == row):
+            continue
+        actual = col if operand.unit_col else row if operand.unit_row else AUTO
+        rule = f"the problem's {name.upper()} has strides {operand.strides[:2]} (row, column)"
+        raise field_error(PlanError, f"{name}_major", given, rule, actual)
+
+
+def lies(operand: Operand, along_rows: bool) -> bool:
+    """Whether consecutive rows (or columns) of a matrix are adjacent; of one row (or column) they always are."""
+    if along_rows:
+        return operand.unit_row or operand.rows <= 1
+    return operand.unit_col or operand.cols <= 1
+
+
+def check_epilogue(epilogue: Graph, problem: Problem) -> None:
+    """The problem brings what the epilogue reads and stores, in the right shapes.
+
+    Raises:
+        PlanError: it does not.
+    """
+    for what, wanted, given in (
+        ("inputs", set(epilogue.tensors), {name for name, _ in problem.inputs}),
+        ("outputs", {x.name for x in epilogue.stores}, {name for name, _ in problem.outputs}),
+    ):
+        if wanted != given:
+            listed = ", ".join(sorted(given)) or "none"
+            rule = f"the epilogue's {what} are {', '.join(sorted(wanted)) or 'none'}"
+            raise field_error(PlanError, what, listed, rule)
+    scalars = epilogue.names("scalar")
+    for name in problem.device_scalars:
+        if name not in scalars:
+            rule = f"the epilogue's scalars are {', '.join(scalars) or 'none'}"
+            raise field_error(PlanError, "device_scalars", name, rule)
+    if epilogue.gated and problem.n % 2:
+        rule = "a gated pair needs an even number of columns"
+        raise field_error(PlanError, "n", problem.n, rule, problem.n - 1)
+    width = columns(epilogue, problem.n)
+    shapes = {"matrix": (problem.m, width), "row": (1, width), "col": (problem.m, 1)}
+    kinds = epilogue.tensors | {x.name: "matrix" for x in epilogue.stores}
+    for name, operand in (*problem.inputs, *problem.outputs):
+        if (operand.rows, operand.cols) != shapes[kinds[name]]:
+            rule = f"must be {shapes[kinds[name]]}, a {kinds[name]} of the epilogue"
+            raise field_error(PlanError, name, (operand.rows, operand.cols), rule)
+
+
+def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
+    """Why the problem runs on the CUDA cores, or None.
+
+    Raises:
+        PlanError: fp32 operands under a field that has no meaning on the CUDA cores.
+    """
+    if problem.k == 0:
+        return "K is 0: there is no mainloop, only the epilogue"
+    if problem.a.dtype is DType.FP32:
+        for name in TENSOR_CORE_FIELDS:
+            if getattr(spec, name) != AUTO:
+                rule = "has no meaning for fp32 operands, which run on the CUDA cores"
+                raise field_error(PlanError, name, getattr(spec, name), rule, AUTO)
+        if spec.schedule not in (AUTO, "simt"):
+            rule = "fp32 operands run on the CUDA cores"
+            raise field_error(PlanError, "schedule", spec.schedule, rule, "simt")
+        return "fp32 operands: exact fp32 on the CUDA cores, no tf32"
+    return 'schedule="simt" was asked for' if spec.schedule == "simt" else None

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choosing a tensor-core kernel: the first candidate that serves every given field.
+
+What an order puts first is tried first, under the setting that is chosen where nothing stands against it. If no
+such candidate serves, everything that the spec leaves open gives way: other tiles, schedules and teams, copies
+instead of gathering, direct stores. A spec is refused only if all of that fails, with the first error that is
+about what was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cutegemm.config import KernelConfig
+from cutegemm.errors import PlanError, field_error
+from cutegemm.planning import candidates
+from cutegemm.planning.candidates import Candidate, Order
+from cutegemm.planning.grid import Grid, grid_of
+from cutegemm.planning.kernel import configured
+from cutegemm.planning.request import Request
+from cutegemm.planning.setting import Setting, first_setting, settings
+from cutegemm.spec import AUTO, GemmSpec, Tile
+
+
+class Chosen(NamedTuple):
+    """A kernel that serves, the setting and the candidate that it comes from, its launch, and why it was taken."""
+
+    setting: Setting
+    candidate: Candidate
+    config: KernelConfig
+    grid: Grid
+    why: str
+
+
+def choose(asked: Request, order: Order) -> Chosen:
+    """The kernel of a request.
+
+    Raises:
+        PlanError: the given fields contradict one another or the problem.
+    """
+    refusals: list[PlanError] = []
+    first = first_setting(asked)
+    for setting, candidate, why in _tries(asked, first, order):
+        try:
+            config = configured(setting, candidate)
+            grid = grid_of(asked.spec, setting.problem, config, asked.device)
+        except PlanError as error:
+            refusals.append(error)
+            continue
+        if config.stages < 2 and asked.spec.stages == AUTO and asked.spec.tile == AUTO:
+            # load and multiply would alternate
+            continue
+        return Chosen(setting, candidate, config, grid, why)
+    raise _refusal(asked.spec, refusals)
+
+
+def _tries(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Setting, Candidate, str]]:
+    """What to try, best first, each with the reason to give if it serves."""
+    spec, limits = asked.spec, first.limits
+    if isinstance(spec.tile, Tile):
+        yield first, candidates.given_tile(spec, spec.tile, limits, first.halves), ""
+    else:
+        n_major = first.problem.b.unit_col
+        gathers = first.loads.gathers
+        found = candidates.preferred(
+            spec,
+            limits,
+            gates=first.gates,
+            n_major=n_major,
+            gathers=gathers,
+            splits=candidates.splits_for(spec, first.problem, asked.device),
+        )
+        for ranked in order(first.problem, asked.device, first.gates, list(found)):
+            yield first, ranked.candidate, f"{ranked.candidate}: {ranked.why}"
+    for setting in settings(asked, first):
+        for candidate in candidates.every(spec, first.gates, limits, first.halves):
+            yield setting, candidate, f"{candidate}: the given fields leave little else"
+
+
+def _refusal(spec: GemmSpec, refusals: list[PlanError]) -> PlanError:
+    """The first error that is about something given, or about no field of a spec at all."""
+    left_open = {name for name in GemmSpec.__dataclass_fields__ if name not in spec.given()}
+    about = (x for x in refusals if not any(x.concerns(name) for name in left_open))
+    fallback = field_error(PlanError, "tile", AUTO, "no tile serves the other given fields")
+    return next(about, fallback)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planning a tensor-core kernel's epilogue: ways in and out, pieces, staging buffers. Each rule is one function."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import PlanError, field_error
+from cutegemm.planning import budget
+from cutegemm.planning.model import epilogue_columns
+from cutegemm.planning.operands import epilogue_inputs, major
+from cutegemm.problems import Operand, Problem
+from cutegemm.spec import AUTO, GemmSpec
+
+# of shared memory per consumer warpgroup for the stored pieces
+STAGING_BYTES = 16 * 1024
+# mainloop stages beyond which inputs may take the room
+MAX_RING_STAGES = 4
+# of shared memory that the mainloop's ring keeps, whatever the inputs would like
+RING_BYTES = 144 * 1024
+
+
+def stored(spec: GemmSpec, problem: Problem, epilogue: Graph, reasons: list[str]) -> tuple[OutputConfig, ...]:
+    """How every stored matrix leaves."""
+    operands = dict(problem.outputs)
+    return tuple(
+        OutputConfig(
+            dtype=operands[x.name].dtype, major=major(operands[x.name], "m", "n"),
+            store=_store(spec, x.name, operands[x.name], reasons),
+        )
+        for x in epilogue.stores
+    )  # fmt: skip
+
+
+def _store(spec: GemmSpec, name: str, operand: Operand, reasons: list[str]) -> str:
+    why_not = operand.tma_store_reason()
+    shown = name.upper() if name == "d" else name
+    if spec.store == "tma" and why_not:
+        rule = f"TMA cannot store {shown}: {why_not}"
+        raise field_error(PlanError, "store", "tma", rule, "staged")
+    if spec.store != AUTO:
+        return spec.store
+    if why_not is None:
+        return "tma"
+    reasons.append(f"{shown} is stored element by element through shared memory: {why_not}")
+    return "staged"
+
+
+def fetched(problem: Problem, epilogue: Graph, reasons: list[str]) -> tuple[MatrixConfig, ...]:
+    """How every tensor input arrives: matrices by TMA where it can address them."""
+    found, operands = [], dict(problem.inputs)
+    for (name, kind), matrix in zip(epilogue.tensors.items(), epilogue_inputs(epilogue, problem)):
+        if kind == "matrix":
+            why_not = operands[name].tma_reason()
+            if why_not is None:
+                matrix = dataclasses.replace(matrix, load="tma")
+            else:
+                reasons.append(f"{name} is read element by element: {why_not}")
+        found.append(matrix)
+    return tuple(found)
+
+
+def piece_columns(columns: int, outputs: tuple[OutputConfig, ...], inputs: tuple[MatrixConfig, ...]) -> int:
+    """EPI_N: columns of a piece, by the widest element that goes through shared memory."""
+    widths = [x.dtype.bytes for x in outputs] + [x.dtype.bytes for x in inputs if x.load == "tma"]
+    return epilogue_columns(columns, max(widths, default=2))
+
+
+def with_buffers(spec: GemmSpec, config: KernelConfig) -> KernelConfig:
+    """The config with staging buffers for its outputs, pieces for its inputs, and the mainloop stages left.
+
+    Buffers that the spec leaves open give way to the stages that it names.
+
+    Raises:
+        PlanError: the given stages or buffers do not fit.
+    """
+    config = dataclasses.replace(config, epilogue_stages=_staging_buffers(spec, config))
+    config = dataclasses.replace(config, input_stages=_input_stages(spec, config))
+    if budget.room(config) < (spec.stages if isinstance(spec.stages, int) else 1):
+        if spec.epilogue_stages == AUTO:
+            config = dataclasses.replace(config, epilogue_stages=1)
+        if spec.input_stages == AUTO:
+            config = dataclasses.replace(config, input_stages=1)
+    return dataclasses.replace(config, stages=budget.stages(spec, config))
+
+
+def _input_stages(spec: GemmSpec, config: KernelConfig) -> int:
+    """Pieces of the matrix inputs held ready: as many as leave the ring its share, a divisor of a tile's pieces.
+
+    More arrive under the mainloop; fewer leave more stages to it.
+    """
+    legal = [x for x in range(config.pieces, 0, -1) if config.pieces % x == 0]
+    given = spec.input_stages
+    if isinstance(given, int):
+        if given not in legal:
+            nearest = min((abs(x - given), -x, x) for x in legal)[-1]
+            rule = f"must divide the {config.pieces} pieces that a warpgroup reads of a tile"
+            raise field_error(PlanError, "input_stages", given, rule, nearest)
+        return given
+    each = sum(config.limits.mma_m * config.epi_n * x.dtype.bytes for x in config.inputs if x.load == "tma")
+    if each == 0:
+        return 1
+    ring = min(math.ceil(RING_BYTES / budget.stage_bytes(config)), MAX_RING_STAGES)
+    wanted = spec.stages if isinstance(spec.stages, int) else ring
+    for count in legal:
+        # the other's mainloop hides what is fetched late
+        late = config.pingpong and count * each > STAGING_BYTES
+        size = budget.smem_bytes(dataclasses.replace(config, input_stages=count, stages=wanted))
+        if size <= config.smem_limit and not late:
+            return count
+    return 1
+
+
+def _staging_buffers(spec: GemmSpec, config: KernelConfig) -> int:
+    """Staging buffers per warpgroup and output: TMA reads some while the next is written.
+
+    16 KiB a warpgroup is two buffers of the widest pieces; narrow pieces get more, as each takes TMA as long.
+    """
+    given = spec.epilogue_stages
+    if isinstance(given, int):
+        if given > config.pieces:
+            why = "more buffers than that are never filled"
+            rule = f"a warpgroup stores {config.pieces} pieces a tile; {why}"
+            raise field_error(PlanError, "epilogue_stages", given, rule, config.pieces)
+        return given
+    reads = any(x.load == "tma" for x in config.inputs)
+    if reads and not config.pingpong:
+        # the room is better spent on inputs, which the mainloop then hides
+        return 1
+    each = sum(config.limits.mma_m * config.epi_n * x.dtype.bytes for x in config.outputs if x.store == "tma")
+    # the ring's stages are worth more than a third
+    most = min(config.pieces, 2) if reads else config.pieces
+    return max(1, min(STAGING_BYTES // each, most)) if each else 1

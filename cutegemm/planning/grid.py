@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grid of a tensor-core kernel: tiles, clusters to launch, waves."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from cutegemm.arch.device import Device
+from cutegemm.config import KernelConfig
+from cutegemm.errors import PlanError, field_error
+from cutegemm.planning.operands import check_grid
+from cutegemm.problems import Problem
+from cutegemm.spec import AUTO, GemmSpec
+
+
+class Grid(NamedTuple):
+    """CTA tiles along (m, n, l), rounded up to whole clusters; clusters launched; tiles over tiles in flight."""
+
+    tiles: tuple[int, int, int]
+    clusters: int
+    waves: float
+
+
+def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Device) -> Grid:
+    """The launch of a kernel.
+
+    Raises:
+        PlanError: the given SMs hold no cluster, or the grid is larger than a launch may be.
+    """
+    cluster_m, cluster_n = config.cluster
+    across_m = math.ceil(problem.m / (config.tile[0] * cluster_m))
+    across_n = math.ceil(problem.n / (config.tile[1] * cluster_n))
+    # works: cluster tiles, each as often as other clusters add up parts of its K
+    count = across_m * across_n * problem.batch * (config.splits // config.cluster_parts)
+    resident = device.resident_clusters(config.cluster_size) * config.ctas_per_sm
+    if isinstance(spec.sms, int):
+        if not config.persistent:
+            rule = 'an SM limit needs scheduler="persistent"'
+            raise field_error(PlanError, "sms", spec.sms, rule, AUTO)
+        if spec.sms < config.cluster_size:
+            rule = f"a cluster occupies {config.cluster_size} SMs"
+            raise field_error(PlanError, "sms", spec.sms, rule, config.cluster_size)
+        resident = min(resident, spec.sms // config.cluster_size)
+    # of a stream every cluster gets at least one k tile
+    most = count * math.ceil(problem.k / config.tile[2]) if config.streamed else count
+    clusters = min(most, resident) if config.persistent else count
+    check_grid(clusters * config.cluster_size, device.limits)
+    tiles = (across_m * cluster_m, across_n * cluster_n, problem.batch)
+    return Grid(tiles, clusters, count / resident)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensor-core kernel of a candidate: everything that follows from it. Each rule is one function."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from cutegemm.arch.limits import Limits
+from cutegemm.config import KernelConfig, MatrixConfig, OperandConfig, OutputConfig
+from cutegemm.errors import PlanError, field_error
+from cutegemm.families import of_schedule
+from cutegemm.layouts.sm90 import SWIZZLE_SPANS
+from cutegemm.planning import epilogue as plan_epilogue
+from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.model import raster_for
+from cutegemm.planning.setting import Setting
+from cutegemm.problems import round_up
+from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
+
+# of a matrix row in shared memory: a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
+CHUNK_BYTES = 16
+# bytes of a launch up to which it lets the next one start by itself
+SHORT_BYTES = 16 << 20
+# share of the SMs that one wave fills, from which on a launch with a constant operand lets the next start at once
+START_FILL = 0.8
+
+
+def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
+    """The kernel of one candidate.
+
+    Raises:
+        PlanError: the candidate, or a given field beside it, cannot be.
+    """
+    spec, (tile, cluster, schedule, consumers, _) = setting.spec, candidate
+    _check_gated_tile(setting, candidate)
+    _check_gathered_cluster(setting, cluster)
+    _check_accumulators(setting, candidate)
+    _check_splits(setting, candidate)
+    a, b = setting.loads.operands
+    rows = (tile[0] // a.halves, tile[1] // b.halves)
+    _check_multicast((*rows, tile[2]), cluster, (a, b))
+    config = KernelConfig(
+        family=of_schedule(schedule).name,
+        operands=(
+            dataclasses.replace(a, swizzle=_swizzle(spec, a, rows[0], tile[2])),
+            dataclasses.replace(b, swizzle=_swizzle(spec, b, rows[1], tile[2])),
+        ),
+        inputs=setting.inputs,
+        outputs=setting.outputs,
+        device_scalars=setting.problem.device_scalars,
+        limits=setting.limits,
+        tile=tile,
+        cluster=cluster,
+        stages=1,
+        consumers=consumers,
+        pingpong=candidate.pingpong,
+        epi_n=plan_epilogue.piece_columns(rows[1], setting.outputs, setting.inputs),
+        epilogue_stages=1,
+        input_stages=1,
+        persistent=spec.scheduler != "per_tile",
+        raster=raster(setting, candidate)[0],
+        ctas_per_sm=_ctas_per_sm(spec),
+        trigger=_trigger(setting, candidate),
+        early=_early(setting, candidate),
+        splits=candidate.splits,
+        streamed=_streamed(setting, candidate),
+        split_reduction=_split_reduction(setting, candidate),
+        epilogue=setting.epilogue,
+    )
+    config = dataclasses.replace(
+        config,
+        epi_n=plan_epilogue.piece_columns(config.stored_columns, setting.outputs, setting.inputs),
+    )
+    _check_pieces(config)
+    return plan_epilogue.with_buffers(spec, config)
+
+
+def raster(setting: Setting, candidate: Candidate) -> tuple[str, int]:
+    """The given walk over the tiles, or the model's."""
+    given = setting.spec.raster
+    if isinstance(given, tuple):
+        return given
+    return raster_for(setting.problem, candidate.tile, candidate.cluster)
+
+
+def accumulators(tile: tuple[int, int, int], team: int, limits: Limits) -> int:
+    """fp32 registers per thread: its warpgroup's share of BLK_M x BLK_N."""
+    return tile[0] * tile[1] // (team * limits.warpgroup)
+
+
+def _check_gated_tile(setting: Setting, candidate: Candidate) -> None:
+    """Each half of a gated tile is made of whole instructions."""
+    tile, (a, b) = candidate.tile, setting.loads.operands
+    step = TILE_N_STEP * b.halves
+    if tile[1] % step:
+        rule = f"each half of a gated tile must be a multiple of {TILE_N_STEP} columns"
+        raise field_error(PlanError, "tile.n", tile[1], rule, round_up(tile[1], step))
+    step = setting.limits.mma_m * candidate.team * a.halves
+    if a.halves == 2 and tile[0] % step:
+        rule = f"{candidate.team} warpgroups take a multiple of {step} rows of a gated tile"
+        raise field_error(PlanError, "tile.m", tile[0], rule, round_up(tile[0], step))
+
+
+def _split_reduction(setting: Setting, candidate: Candidate) -> str:
+    """Where parts of K meet: as given, else in a cluster if one holds them all."""
+    if candidate.splits == 1:
+        return "workspace" if setting.spec.scheduler == "stream_k" else "none"
+    if setting.spec.split_reduction != AUTO:
+        return setting.spec.split_reduction
+    ctas = candidate.cluster[0] * candidate.cluster[1] * candidate.splits
+    fits = ctas <= setting.limits.max_cluster
+    return "cluster" if fits else "workspace"
+
+
+def _ctas_per_sm(spec: GemmSpec) -> int:
+    return spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1
+
+
+def _trigger(setting: Setting, candidate: Candidate) -> str:
+    """When the kernel lets the next launch start: as given, else where it was measured to pay.
+
+    A launch of few bytes gains what its end and the next one's beginning share. A long one loses: the next grid's
+    CTAs take the SMs that are free, two to a TPC, and stream at half its port's rate. With a constant operand the
+    next grid's first stages are worth that where both fill the SMs in one wave.
+    """
+    spec, problem, tile = setting.spec, setting.problem, candidate.tile
+    if spec.trigger != AUTO:
+        return spec.trigger
+    if isinstance(spec.constant, tuple):
+        tiles = math.ceil(problem.m / tile[0]) * math.ceil(problem.n / tile[1]) * problem.batch
+        fill = tiles * candidate.splits / setting.sms
+        return "start" if START_FILL <= fill <= 1 else "loads"
+    return "loads" if problem.min_bytes <= SHORT_BYTES else "never"
+
+
+def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
+    """The constant operands that a producer warp loads before earlier launches have ended.
+
+    Not a copy of one, which the launch before has written, and nothing beside an operand that threads gather.
+    """
+    spec, loads = setting.spec, setting.loads
+    takes_part = spec.trigger != "never" and candidate.schedule != "multistage" and not loads.gathers
+    if not isinstance(spec.constant, tuple) or not takes_part:
+        return ()
+    return tuple(
+        x for x, load in zip("ab", loads.chosen, strict=True) if load == "tma" and x in spec.constant
+    )
+
+
+def _streamed(setting: Setting, candidate: Candidate) -> bool:
+    if setting.spec.scheduler != "stream_k":
+        return False
+    if candidate.schedule != "cooperative":
+        rule = 'parts of K are added by the consumers of schedule="cooperative"'
+        raise field_error(PlanError, "scheduler", "stream_k", rule, "persistent")
+    return True
+
+
+def _check_splits(setting: Setting, candidate: Candidate) -> None:
+    """A cluster and K hold as many parts as K is cut into, and there is who adds them."""
+    parts, limits = candidate.splits, setting.limits
+    if parts == 1:
+        return
+    if candidate.schedule != "cooperative":
+        rule = 'parts of K are added by the consumers of schedule="cooperative"'
+        raise field_error(PlanError, "split_k", parts, rule, 1)
+    plane = candidate.cluster[0] * candidate.cluster[1]
+    if _split_reduction(setting, candidate) == "cluster" and plane * parts > limits.max_cluster:
+        rule = f"a cluster has at most {limits.max_cluster} CTAs, {plane} of them along M and N"
+        raise field_error(PlanError, "split_k", parts, rule, limits.max_cluster // plane)
+    k_tiles = -(-setting.problem.k // candidate.tile[2])
+    if parts > k_tiles:
+        rule = f"K is {k_tiles} tiles of {candidate.tile[2]}; each part needs one"
+        raise field_error(PlanError, "split_k", parts, rule, k_tiles)
+
+
+def _check_pieces(config: KernelConfig) -> None:
+    """A row of a piece in shared memory is whole 16-byte chunks, as stmatrix, TMA and the swizzles want it."""
+    staged: list[MatrixConfig | OutputConfig] = [x for x in config.outputs if x.store != "direct"]
+    for matrix in (*staged, *(x for x in config.inputs if x.load == "tma")):
+        if matrix.major != "m" and config.epi_n * matrix.dtype.bytes % CHUNK_BYTES:
+            step = config.b.halves * CHUNK_BYTES // matrix.dtype.bytes
+            rule = f"a row of a staged {matrix.dtype.value} tile must be a multiple of {CHUNK_BYTES} bytes"
+            raise field_error(PlanError, "tile.n", config.tile[1], rule, round_up(config.tile[1], step))
+
+
+def _check_gathered_cluster(setting: Setting, cluster: tuple[int, int]) -> None:
+    if cluster != (1, 1) and setting.loads.gathers:
+        rule = "a gathered operand cannot be multicast"
+        raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
+
+
+def _check_multicast(
+    tile: tuple[int, int, int], cluster: tuple[int, int], operands: tuple[OperandConfig, OperandConfig]
+) -> None:
+    """Each CTA's share of a multicast tile must be whole 8-row groups of the swizzle (`budget.boxes`)."""
+    for matrix, rows, peers, name in zip(operands, tile, reversed(cluster), "AB"):
+        shared = rows if matrix.k_major else tile[2]
+        if matrix.load == "tma" and shared % (8 * peers):
+            whole = f"must be a multiple of {8 * peers}"
+            rule = f"{peers} CTAs share {shared} lines of {name}'s tile, which {whole}"
+            raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
+
+
+def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
+    """A thread's registers hold its share of the tile."""
+    tile, consumers, team = candidate.tile, candidate.consumers, candidate.team
+    roles = of_schedule(candidate.schedule).roles
+    blocks = tile[0] // setting.limits.mma_m
+    shared = _ctas_per_sm(setting.spec)
+    if shared > 1:
+        if setting.loads.gathers or consumers not in roles.shared_accumulators:
+            rule = f"{consumers} consumer warpgroups need all of an SM, and so does a gathering producer"
+            raise field_error(PlanError, "ctas_per_sm", shared, rule, 1)
+        most = roles.shared_accumulators[consumers]
+        who = f"{consumers} consumer warpgroups, with {shared} CTAs an SM, hold"
+    elif candidate.pingpong:
+        most = roles.turns[setting.loads.gathers]
+        who = "a warpgroup of a pingpong kernel holds"
+    else:
+        most, who = roles.accumulators[consumers], f"{consumers} consumer warpgroups hold"
+    held = accumulators(tile, team, setting.limits)
+    if held <= most:
+        return
+    rule = f"{who} {held} accumulators per thread, more than {most}"
+    step = TILE_N_STEP * setting.gates
+    columns = most * 2 * team // blocks // step * step
+    if columns:
+        raise field_error(PlanError, "tile.n", tile[1], rule, columns)
+    rows = most * 2 * team // tile[1] // team * setting.limits.mma_m * team
+    raise field_error(PlanError, "tile.m", tile[0], rule, max(rows, setting.limits.mma_m * team))
+
+
+def _swizzle(spec: GemmSpec, matrix: OperandConfig, extent: int, depth: int) -> str:
+    """The widest swizzle whose row divides the tile's contiguous extent, or the given one if it does."""
+    contiguous = (depth if matrix.k_major else extent) * matrix.dtype.bytes
+    legal = [name for name, span in reversed(SWIZZLE_SPANS.items()) if contiguous % span == 0]
+    if spec.swizzle == AUTO:
+        return legal[0]
+    if spec.swizzle not in legal:
+        rule = f"the tile is contiguous over {contiguous} bytes, no multiple of {SWIZZLE_SPANS[spec.swizzle]}"
+        raise field_error(PlanError, "swizzle", spec.swizzle, rule, legal[0])
+    return spec.swizzle

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan says: `KernelPlan` and its parts. Plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from cutegemm.arch.device import Device
+from cutegemm.arch.records import DEFAULT
+from cutegemm.config import GemmConfig
+from cutegemm.dtypes import DType
+from cutegemm.planning.parts import Barrier, Box, Region
+from cutegemm.planning.steps import Multiply, Step
+from cutegemm.planning.text import describe
+from cutegemm.problems import Operand, Problem
+from cutegemm.spec import GemmSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelPlan:
+    """How one spec serves one problem.
+
+    Attributes:
+        spec, problem, device: what was asked, and the GPU that the choice is for.
+        steps: the launches of a run, in order: re-layouts, the GEMM, finishes. Empty when D is empty.
+        tiles: CTA tiles along (m, n, l), rounded up to whole clusters.
+        waves: tiles over tiles in flight.
+        smem, smem_bytes: regions of the GEMM kernel's shared memory and their total.
+        barriers: its barriers with participants and arrive counts.
+        accumulators: fp32 registers per consumer thread; registers: (producer, consumer) after setmaxnreg.
+        boxes: TMA instructions per tile of A, B and D.
+        store_conflicts: extra bank wavefronts per stmatrix of the epilogue (`budget.store_conflicts`).
+        workspace_bytes: device memory a run needs beside its operands.
+        reasons: why each choice was made, one line each.
+    """
+
+    spec: GemmSpec
+    problem: Problem
+    device: Device = DEFAULT
+    steps: tuple[Step, ...]
+    tiles: tuple[int, int, int] = (0, 0, 0)
+    waves: float = 0.0
+    smem: tuple[Region, ...] = ()
+    smem_bytes: int = 0
+    barriers: tuple[Barrier, ...] = ()
+    accumulators: int = 0
+    registers: tuple[int, int] | None = None
+    boxes: tuple[Box, ...] = ()
+    store_conflicts: int | None = None
+    workspace_bytes: int = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def multiply(self) -> Multiply | None:
+        """The step that multiplies; None when D is empty."""
+        return next((x for x in self.steps if isinstance(x, Multiply)), None)
+
+    @property
+    def config(self) -> GemmConfig | None:
+        """The GEMM kernel's config; None when D is empty."""
+        return None if self.multiply is None else self.multiply.config
+
+    @property
+    def views(self) -> tuple[Operand, Operand] | None:
+        """A and B as the GEMM kernel sees them, after re-layouts; a gated B is one of its halves."""
+        return None if self.multiply is None else (self.multiply.operands["a"], self.multiply.operands["b"])
+
+    @property
+    def gate(self) -> int | None:
+        """Of a gated B, elements from one half's first to the other's."""
+        return None if self.multiply is None else self.multiply.gate
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the GEMM kernel computes D's transpose from those of B and A."""
+        return self.multiply is not None and self.multiply.factors == ("b", "a")
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Partial results per result of a reduction over D's rows, columns and all."""
+        first, second, every = (0, 0, 0) if self.multiply is None else self.multiply.parts
+        return (second, first, every) if self.swapped else (first, second, every)
+
+    @property
+    def partial_width(self) -> tuple[int, int]:
+        """D's rows and columns that one partial result of a reduction covers."""
+        rows, columns = (0, 0) if self.config is None else self.config.partial_width
+        return (columns, rows) if self.swapped else (rows, columns)
+
+    @property
+    def partials(self) -> tuple[int | None, ...]:
+        """Each reduction's place in the workspace, bytes; None where the result itself is partial."""
+        step = self.multiply
+        return (
+            ()
+            if step is None
+            else tuple(step.in_workspace.get(x.name) for x in step.config.epilogue.reductions)
+        )
+
+    @property
+    def clusters(self) -> int:
+        """Clusters launched."""
+        return 0 if self.multiply is None else self.multiply.clusters
+
+    @property
+    def raster(self) -> tuple[str, int]:
+        """(D's axis, group)."""
+        axis, group = ("m", 1) if self.multiply is None else self.multiply.raster
+        return ({"m": "n", "n": "m"}[axis] if self.swapped else axis), group
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain, JSON-serialisable data."""
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        data["spec"] = repr(self.spec)
+        data["problem"] = _plain(self.problem)
+        data["device"] = self.device.name
+        data["steps"] = [
+            {"name": x.name, "config": x.config.to_data(), "arguments": x.fixed()} for x in self.steps
+        ]
+        for name in ("smem", "barriers", "boxes"):
+            data[name] = [dataclasses.asdict(x) for x in data[name]]
+        return {name: _plain(value) for name, value in data.items()}
+
+    def __str__(self) -> str:
+        return describe(self)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, DType):
+        return value.value
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (tuple, list)) else value

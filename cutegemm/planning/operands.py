@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small rules that several planners share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cutegemm.arch.limits import Limits
+from cutegemm.config import MatrixConfig
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import PlanError, field_error
+from cutegemm.problems import Operand, Problem
+
+# bytes: alignment of torch's allocations, enough for TMA
+WORKSPACE_ALIGN = 256
+
+
+def major(operand: Operand, row: str, col: str) -> str:
+    """The unit-stride axis of an operand, by the names of its row and column axes."""
+    return col if operand.unit_col else row if operand.unit_row else "strided"
+
+
+def direct(operand: Operand, row: str, col: str) -> MatrixConfig:
+    """The config of a matrix that threads read element by element."""
+    return MatrixConfig(dtype=operand.dtype, major=major(operand, row, col))
+
+
+def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:
+    """The configs of the epilogue's tensors where threads read them element by element.
+
+    What a row or column input's strides are is left to run time.
+    """
+    operands = dict(problem.inputs)
+    return tuple(
+        direct(operands[name], "m", "n")
+        if kind == "matrix"
+        else MatrixConfig(dtype=operands[name].dtype, major="strided")
+        for name, kind in epilogue.tensors.items()
+    )
+
+
+def gated_half(problem: Problem, epilogue: Graph, limits: Limits) -> tuple[Problem, int | None]:
+    """The problem with a gated pair's operand as the kernel sees it: the half that makes gates.
+
+    Beside it the elements from one half's first to the other's; None where the epilogue is not gated.
+    """
+    if epilogue.gated_axis is None:
+        return problem, None
+    if epilogue.gated_axis == "m":
+        half, gate = _half(problem.a.transposed, epilogue, limits)
+        return dataclasses.replace(problem, a=half.transposed), gate
+    half, gate = _half(problem.b, epilogue, limits)
+    return dataclasses.replace(problem, b=half), gate
+
+
+def _half(b: Operand, epilogue: Graph, limits: Limits) -> tuple[Operand, int]:
+    """The half of a matrix whose columns hold a gated pair, and the elements from one half's first to the other's."""
+    row, col, batch = b.strides
+    half = b.cols // 2
+    step, gate = (col, half * col) if epilogue.gated == "halves" else (2 * col, col)
+    # TMA adds the gate to the base
+    align = b.align if gate * b.dtype.bytes % limits.tma_align == 0 else b.dtype.bytes
+    return dataclasses.replace(b, cols=half, strides=(row, step, batch), align=align), gate
+
+
+def check_grid(ctas: int, limits: Limits) -> None:
+    """Refuse a launch of more CTAs than a grid holds.
+
+    Raises:
+        PlanError: `ctas` exceeds `limits.max_grid`.
+    """
+    if ctas > limits.max_grid:
+        rule = f"a launch has at most {limits.max_grid} CTAs"
+        raise field_error(PlanError, "grid", ctas, rule, limits.max_grid)

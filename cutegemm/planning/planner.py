@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`plan(spec, problem)`: how a spec serves a problem. Pure Python: no GPU, no tensors, no torch, no DSL.
+
+Checks what spec and problem must agree on (`checks`), then hands over to the planner of a family of kernels
+(`simt`, `tensor_core`), which chooses every "auto" and works out what follows.
+"""
+
+from __future__ import annotations
+
+from cutegemm.arch.device import Device
+from cutegemm.arch.records import DEFAULT
+from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.families import load, of_schedule
+from cutegemm.planning import checks
+from cutegemm.planning.candidates import Order
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.model import by_model
+from cutegemm.planning.request import Request
+from cutegemm.problems import Problem
+from cutegemm.spec import GemmSpec
+
+
+def plan(
+    spec: GemmSpec, problem: Problem, device: Device = DEFAULT, *, order: Order = by_model
+) -> KernelPlan:
+    """Choose how to serve `problem` under `spec` on `device`.
+
+    Args:
+        spec, problem: what is asked.
+        device: the GPU that the choice is for.
+        order: puts candidates of what is left open in the order in which they are tried.
+
+    Raises:
+        PlanError: a given field contradicts another or the problem, or does not fit the hardware.
+        SpecError, InputError: an argument is of another type.
+
+    Example:
+        >>> from cutegemm.problems import problem
+        >>> plan(GemmSpec(), problem(4096, 4096, 4096)).config.family
+        'warp_specialized'
+    """
+    checks.check_arguments(spec, problem, device)
+    checks.check_dtypes(spec, problem)
+    checks.check_majors(spec, problem)
+    if 0 in (problem.m, problem.n, problem.batch):
+        why = "D is empty: nothing is launched"
+        return KernelPlan(spec=spec, problem=problem, device=device, steps=(), reasons=(why,))
+    epilogue = (
+        spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(problem.c is not None)
+    )
+    checks.check_epilogue(epilogue, problem)
+    cuda_cores = checks.cuda_cores_reason(spec, problem)
+    family = of_schedule(spec.schedule if cuda_cores is None else "simt")
+    reasons = tuple(x for x in (device.note, cuda_cores) if x)
+    asked = Request(spec=spec, problem=problem, epilogue=epilogue, device=device, reasons=reasons)
+    assert family.plan is not None
+    made: KernelPlan = load(family.plan)(asked, order)
+    return made
+
+
+__all__ = ["KernelPlan", "plan"]

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tile a CUDA-core kernel gets, and how its K is shared out: a model over a short list of tiles.
+
+The time of a CTA's multiply-adds on an SM, times the CTAs of the busiest SM, plus what a launch costs outside its
+mainloop; never less than DRAM takes. K is cut where tiles are too few to occupy every SM. Cuts depend on the
+problem and the device alone, so equal calls give equal bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from cutegemm.arch.device import Device
+from cutegemm.problems import Problem
+
+# multiply-adds an SM does per clock: 32 lanes in each of four quarters
+FMA_PER_CLOCK = 128
+# GHz under load
+CLOCK = 1.75
+# ns of a launch outside its mainloop, and of the meeting of shared sums
+LAUNCH_NS = 2_500.0
+SHARE_NS = 1_500.0
+# ns more for every doubling of the CTAs that share a tile
+DOUBLING_NS = 400.0
+# ns of a CTA's first tile and its store, which the SM's other CTAs hide in part
+CTA_NS = 1_500.0
+# bytes of the elements that a ring can take: cp.async does not convert
+RING_BYTES = 4
+# CTAs that share an output tile
+SPLITS = (1, 2, 4, 8)
+# warps of an SM -> share of its clocks that they keep busy
+BUSY = ((4, 0.65), (8, 0.9), (12, 1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimtTile:
+    """The fields of `SimtConfig` that are chosen together."""
+
+    tile: tuple[int, int, int]
+    thread_tile: tuple[int, int] = (8, 8)
+    lanes_m: int = 8
+    staged: bool = False
+    stages: int = 3
+    slices: int = 1
+    split: int = 1
+    unroll: int = 1
+    residents: int = 1
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA."""
+        return self.tile[0] * self.tile[1] // (self.thread_tile[0] * self.thread_tile[1] * 32) * self.slices
+
+
+# Tile -> share of the SM's multiply-adds that it reaches where it fills the GPU, measured on an H200 (the mean of both
+# majors of B; `benchmarks/probes/simt_tiles.py`). Larger tiles first among equals.
+TILES = {
+    SimtTile(tile=(128, 128, 8), staged=True, residents=2): 0.84,
+    SimtTile(tile=(64, 64, 16), slices=2, residents=3): 0.60,
+    SimtTile(tile=(64, 16, 32), thread_tile=(8, 4), slices=4, stages=4, residents=4): 0.30,
+    SimtTile(tile=(16, 64, 32), thread_tile=(4, 8), lanes_m=4, slices=4, stages=4, residents=4): 0.30,
+}
+
+
+def choose(problem: Problem, device: Device, *, pairs: bool = False) -> SimtTile:
+    """The tile and the cut of K that the model finds fastest.
+
+    Args:
+        pairs: whether the epilogue takes gated pairs. Of 16-bit operands those are not cut along K: a thread's
+            accumulators, single elements in flight and the sum's addresses do not fit its registers.
+    """
+    found = []
+    whole = pairs and problem.a.dtype.bytes != RING_BYTES
+    for tile, rate in TILES.items():
+        for split in (1,) if whole else SPLITS:
+            x = dataclasses.replace(tile, split=split)
+            serves = tile.staged or problem.a.dtype.bytes == RING_BYTES
+            if serves and (split == 1 or _may_split(problem, x, device)):
+                found.append((estimate(problem, x, rate, device), x))
+    return min(found, key=lambda pair: pair[0])[1]
+
+
+def _may_split(problem: Problem, x: SimtTile, device: Device) -> bool:
+    """Whether half the cut leaves room on the SMs, and every CTA's part of K fills its ring."""
+    room = tiles_of(problem, x) * x.split // 2 < device.sms * x.residents
+    return room and problem.k >= x.split * x.tile[2] * x.stages
+
+
+def tiles_of(problem: Problem, x: SimtTile) -> int:
+    """Output tiles."""
+    return math.ceil(problem.m / x.tile[0]) * math.ceil(problem.n / x.tile[1]) * problem.batch
+
+
+def estimate(problem: Problem, x: SimtTile, rate: float, device: Device) -> float:
+    """Nanoseconds for the whole problem; `rate` is the tile's in `TILES`."""
+    tiles = tiles_of(problem, x)
+    busiest = math.ceil(tiles / device.resident_clusters(x.split))
+    depth = math.ceil(problem.k / x.split / x.tile[2]) * x.tile[2]
+    clocks = x.tile[0] * x.tile[1] * depth / (FMA_PER_CLOCK * rate)
+    warps = min(busiest, x.residents) * x.warps
+    busy = next((share for most, share in BUSY if warps <= most), 1.0)
+    mainloop = busiest * (clocks / CLOCK / busy + CTA_NS / x.residents)
+    shared = (SHARE_NS if x.split * x.slices > 1 else 0.0) + DOUBLING_NS * math.log2(x.split)
+    return max(mainloop, problem.min_bytes / device.dram_gbs) + shared + LAUNCH_NS

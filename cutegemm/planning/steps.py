@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launches of a plan, `Relayout | Multiply | Finish`, each with its arguments by name (`launch_layout`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cutegemm.config import ClearConfig, FinishConfig, GemmConfig, RelayoutConfig
+from cutegemm.launch_layout import Values
+from cutegemm.problems import Operand, Problem
+
+Named = dict[str, dict[str, Any]]  # group -> field -> value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relayout:
+    """A copy of an operand, or of one half of a gated b, into workspace.
+
+    Attributes:
+        config: the kernel.
+        operand: "a" or "b".
+        source, target: how the matrix lies, and how its copy does.
+        source_offset: from the operand's first element to the source's, bytes.
+        offset: of the copy in the workspace, bytes.
+    """
+
+    config: RelayoutConfig
+    operand: str
+    source: Operand
+    target: Operand
+    source_offset: int = 0
+    offset: int
+
+    @property
+    def name(self) -> str:
+        """What the step is called in texts."""
+        return f"relayout {self.operand}"
+
+    def fixed(self) -> Named:
+        """The arguments that are the same for every call of a plan."""
+        x = self.source
+        return {
+            "shape": {"rows": x.rows, "cols": x.cols, "batch": x.batch},
+            "strides": {"source": x.strides, "target": self.target.strides},
+        }
+
+    def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
+        """All arguments of one call."""
+        source, target = addresses[self.operand] + self.source_offset, workspace + self.offset
+        return self.fixed() | {"addresses": {"source": source, "target": target}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multiply:
+    """The GEMM.
+
+    Attributes:
+        config: the kernel.
+        extents: (m, n, k, l): of the output, and the product's k.
+        operands: a, b, inputs and stored outputs as the kernel sees them, by name; of a gated pair one of the halves.
+        factors: which of the caller's operands are the kernel's a and b; ("b", "a") where it multiplies transposes.
+        gate: of a gated pair, elements from one half's first to the other's.
+        raster: (axis, group).
+        clusters: launched.
+        parts: partial results per result of a reduction over rows, columns and all.
+        in_workspace: offsets, bytes, of what lies in workspace instead of where the caller's tensor does: copied
+            operands, and the partial results of reductions that are finished.
+    """
+
+    config: GemmConfig
+    extents: tuple[int, int, int, int]
+    operands: Mapping[str, Operand] = field(hash=False)
+    factors: tuple[str, str] = ("a", "b")
+    gate: int | None = None
+    raster: tuple[str, int]
+    clusters: int
+    parts: tuple[int, int, int] = (0, 0, 0)
+    in_workspace: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @staticmethod
+    def of(problem: Problem, views: tuple[Operand, Operand], **rest: Any) -> Multiply:
+        """The step that serves a problem whose a and b the kernel sees as `views`."""
+        a, b = views
+        return Multiply(
+            extents=(a.rows, b.cols, problem.k, problem.batch),
+            operands={"a": a, "b": b, **dict(problem.inputs), **dict(problem.outputs)},
+            **rest,
+        )
+
+    @property
+    def name(self) -> str:
+        """What the step is called in texts."""
+        return "gemm"
+
+    def fixed(self) -> Named:
+        """The arguments that are the same for every call of a plan."""
+        strides = {name: x.strides for name, x in self.operands.items()}
+        row, col, batch = strides["b"]
+        return {
+            "shape": dict(zip("mnkl", self.extents))
+            | {f"{name}.l": x.batch for name, x in self.operands.items()},
+            # the kernel sees b as n x k
+            "strides": strides | {"b": (col, row, batch), "a.gate": self.gate, "b.gate": self.gate},
+            "walk": {
+                "group": self.raster[1],
+                "clusters": self.clusters,
+                **dict(zip(("parts.m", "parts.n", "parts.all"), self.parts)),
+            },
+        }
+
+    def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
+        """All arguments of one call."""
+        copies = {name: workspace + offset for name, offset in self.in_workspace.items()}
+        factors = {role: addresses[name] for role, name in zip("ab", self.factors, strict=True)}
+        return self.fixed() | {
+            "addresses": {**addresses, **factors, **copies},
+            "numbers": {"no.number": 0.0, **numbers},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """The finish of a reduction: partial results in workspace into results.
+
+    Attributes:
+        config: the kernel.
+        output: the reduction's name.
+        offset: of the partial results in the workspace, bytes.
+        parts: partial results per result.
+        results: their number.
+    """
+
+    config: FinishConfig
+    output: str
+    offset: int
+    parts: int
+    results: int
+
+    @property
+    def name(self) -> str:
+        """What the step is called in texts."""
+        return f"finish {self.output}"
+
+    def fixed(self) -> Named:
+        """The arguments that are the same for every call of a plan."""
+        return {"extent": {"parts": self.parts, "results": self.results}}
+
+    def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
+        """All arguments of one call."""
+        places = {"partials": workspace + self.offset, "results": addresses[self.output]}
+        return self.fixed() | {"addresses": places}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clear:
+    """Zeroing the counters of the GEMM's parts of K.
+
+    Attributes:
+        config: the kernel.
+        offset: of the counters in the workspace, bytes.
+        counters: their number.
+    """
+
+    config: ClearConfig
+    offset: int
+    counters: int
+
+    @property
+    def name(self) -> str:
+        """What the step is called in texts."""
+        return "clear counters"
+
+    def fixed(self) -> Named:
+        """The arguments that are the same for every call of a plan."""
+        return {"extent": {"counters": self.counters}}
+
+    def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
+        """All arguments of one call."""
+        return self.fixed() | {"addresses": {"counters": workspace + self.offset}}
+
+
+Step = Relayout | Multiply | Finish | Clear
+
+
+__all__ = ["Clear", "Finish", "Multiply", "Relayout", "Step"]

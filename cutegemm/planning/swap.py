@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Swapped operands: D^T = B^T A^T, planned as an ordinary product of the transposes.
+
+N then lies along the instruction's 64 rows and M along its columns, which come in steps of 8: what few rows of D
+want, and where weights are read at the speed of memory. The kernels see an ordinary product. Everything that a
+spec, a plan and an error say is in D's coordinates; this module translates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from cutegemm.arch.device import Device
+from cutegemm.errors import PlanError, field_error
+from cutegemm.planning.candidates import Candidate, Order, Ranked, splits_for
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.parts import Box, Region
+from cutegemm.planning.request import Request
+from cutegemm.planning.steps import Multiply, Relayout, Step
+from cutegemm.problems import Problem, round_up
+from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
+
+OTHER = {"a": "b", "b": "a", "A": "B", "B": "A", "m": "n", "n": "m"}
+# rows of D up to which the planner swaps by itself: beyond it both ways fill the instruction
+MOST_ROWS = 64
+# rows up to which it always does; beyond, where the tiles leave no more than this share of the SMs idle: at
+# 64 x 10240 x 8192 80 tiles on 132 SMs lose to tiles that are not swapped
+FEW_ROWS = 32
+LEAST_FILL = 0.65
+# given fields that say how the planner should cut D; with one of them it does not swap by itself
+SHAPING = ("tile", "cluster", "consumers", "raster", "schedule")
+# rows of the weights of a swapped tile, and its depth: every stage moves 16 KiB of them
+SWAPPED_TILES = ((64, 128), (128, 64))
+# stages of a part's mainloop below which the planner does not split K: at 16 x 4096 x 4096 two parts of 16 take
+# 10 % longer than one of 32 on half the SMs
+PART_STAGES = 32
+
+
+def wanted(asked: Request) -> bool:
+    """Whether to swap: as given, where only that fits a given tile, or where D has few rows."""
+    spec, problem = asked.spec, asked.problem
+    if isinstance(spec.swap, bool):
+        return spec.swap
+    if isinstance(spec.tile, Tile):
+        return tile_fault(spec.tile) is not None
+    shaped = any(getattr(spec, name) != AUTO for name in SHAPING)
+    if shaped or problem.m > MOST_ROWS or problem.m >= problem.n:
+        return False
+    return problem.m <= FEW_ROWS or _fill(problem, asked.device) >= LEAST_FILL
+
+
+def _fill(problem: Problem, device: Device) -> float:
+    """Share of the SMs' time that the tiles of the better of the swapped tiles' widths fill."""
+    counts = [-(-problem.n // rows) * problem.batch for rows, _ in SWAPPED_TILES]
+    shares = [x / (-(-x // device.sms) * device.sms) for x in counts]
+    return max(2 * x if 2 * x <= 1 else x for x in shares)
+
+
+def transposed(asked: Request) -> Request:
+    """The request for D's transpose."""
+    return dataclasses.replace(
+        asked,
+        spec=_transposed_spec(asked.spec),
+        problem=transposed_problem(asked.problem),
+        epilogue=asked.epilogue.transposed(),
+        reasons=(*asked.reasons, "operands swapped: D's rows lie along the instruction's columns"),
+    )
+
+
+def transposed_problem(problem: Problem) -> Problem:
+    """D^T = B^T A^T, with every matrix and vector of the epilogue transposed as well."""
+    return dataclasses.replace(
+        problem,
+        m=problem.n,
+        n=problem.m,
+        a=problem.b.transposed,
+        b=problem.a.transposed,
+        inputs=tuple((name, x.transposed) for name, x in problem.inputs),
+        outputs=tuple((name, x.transposed) for name, x in problem.outputs),
+    )
+
+
+def in_d(made: KernelPlan, asked: Request) -> KernelPlan:
+    """The plan of a transposed request as one of the request itself; applied twice it changes nothing."""
+    m, n, batch = made.tiles
+    return dataclasses.replace(
+        made,
+        spec=asked.spec,
+        problem=asked.problem,
+        steps=tuple(_step(x) for x in made.steps),
+        tiles=(n, m, batch),
+        smem=tuple(Region(OTHER.get(x.name, x.name), x.offset, x.size) for x in made.smem),
+        boxes=tuple(Box(OTHER.get(x.operand, x.operand), x.extents, x.count) for x in made.boxes),
+    )
+
+
+def error_in_d(error: PlanError) -> PlanError:
+    """An error about a transposed request as one about the request itself."""
+    field = error.field or "swap"
+    rule = f"with operands swapped: {error.rule}"
+    nearest = None if error.nearest is None else _value(field, error.nearest)
+    return field_error(PlanError, _field(field), _value(field, error.value), rule, nearest)
+
+
+def order_swapped(asked: Request, order: Order) -> Order:
+    """Candidates for the transpose of a D of few rows before those of an order.
+
+    Args:
+        asked: the transposed request.
+
+    One CTA reads its rows of the weights; the tile whose longest CTA reads least is first, wide rows among equals.
+    """
+
+    def ordered(problem: Problem, device: Device, gates: int, rest: Sequence[Candidate]) -> list[Ranked]:
+        others = order(problem, device, gates, rest)
+        if problem.n > MOST_ROWS or not rest:
+            return others
+        width = round_up(problem.n, 8)
+        halves = 2 if asked.epilogue.gated else 1
+        shapes = [(rows * halves, depth) for rows, depth in SWAPPED_TILES]
+
+        def longest(shape: tuple[int, int]) -> tuple[int, int]:
+            tiles = -(-problem.m // shape[0]) * problem.batch
+            return -(-tiles // device.sms) * shape[0], -shape[0]
+
+        found = []
+        for rows, depth in sorted(shapes, key=longest):
+            parts = _parts(asked, -(-problem.m // rows) * problem.batch, depth)
+            candidate = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves), parts)
+            why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
+            found.append(Ranked(candidate, why))
+        return [*found, *others]
+
+    return ordered
+
+
+def _parts(asked: Request, tiles: int, depth: int) -> int:
+    """Parts of K that bring few tiles to all SMs, as long as each part is a mainloop worth the sum."""
+    k_tiles = -(-asked.problem.k // depth)
+    wished = splits_for(asked.spec, asked.problem, asked.device)
+    fits = (x for x in wished if x * tiles <= asked.device.sms and x * PART_STAGES <= k_tiles)
+    return max(fits, default=wished[0])
+
+
+def _transposed_spec(spec: GemmSpec) -> GemmSpec:
+    """What the transposed request's planner reads of a spec; types, majors and epilogue have been checked."""
+    checked = (
+        "a_dtype",
+        "b_dtype",
+        "c_dtype",
+        "d_dtype",
+        "a_major",
+        "b_major",
+        "c_major",
+        "d_major",
+        "epilogue",
+    )
+    changed: dict[str, Any] = dict.fromkeys(checked, AUTO)
+    if isinstance(spec.constant, tuple):
+        changed["constant"] = tuple(OTHER[name] for name in spec.constant)
+    changed |= {name: _value(name, getattr(spec, name)) for name in ("tile", "cluster", "raster")}
+    return dataclasses.replace(spec, **changed, a_load=spec.b_load, b_load=spec.a_load, swap=False)
+
+
+def _step(step: Step) -> Step:
+    if isinstance(step, Relayout):
+        return dataclasses.replace(step, operand=OTHER[step.operand])
+    if isinstance(step, Multiply):
+        first, second = step.factors
+        return dataclasses.replace(step, factors=(second, first))
+    return step
+
+
+def _field(name: str) -> str:
+    """A spec's field by the name that the transposed request has for it."""
+    if name.startswith("tile."):
+        return f"tile.{OTHER.get(name[-1], name[-1])}"
+    return f"{OTHER[name[0]]}{name[1:]}" if name in ("a_load", "b_load", "m", "n") else name
+
+
+def _value(name: str, value: Any) -> Any:
+    """A value of a spec's field in the other coordinates."""
+    if name == "tile" and isinstance(value, (Tile, tuple)):
+        m, n, k = value
+        return Tile(n, m, k)
+    if name == "cluster" and isinstance(value, tuple):
+        return (value[1], value[0], *value[2:])
+    if name == "raster" and isinstance(value, tuple):
+        return OTHER[value[0]], value[1]
+    return value

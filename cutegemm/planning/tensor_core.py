@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planning a tensor-core kernel: what was chosen, and everything that a plan says of it."""
+
+from __future__ import annotations
+
+from cutegemm.errors import PlanError
+from cutegemm.planning import budget, splits, swap
+from cutegemm.planning.candidates import Order
+from cutegemm.planning.choose import choose
+from cutegemm.planning.kernel import accumulators, raster
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.reductions import plan_reductions
+from cutegemm.planning.request import Request
+from cutegemm.planning.steps import Multiply
+from cutegemm.spec import AUTO
+
+
+def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
+    """The plan of a problem that runs on the tensor cores, its operands swapped or not.
+
+    Raises:
+        PlanError: a given field contradicts another or the problem.
+    """
+    if not swap.wanted(asked):
+        return _plan_product(asked, order)
+    try:
+        turned = swap.transposed(asked)
+        made = _plan_product(turned, swap.order_swapped(turned, order))
+    except PlanError as error:
+        # a choice that nothing in the spec asks for refuses nothing
+        if asked.spec.swap == AUTO and asked.spec.tile == AUTO:
+            return _plan_product(asked, order)
+        raise swap.error_in_d(error) from error
+    return swap.in_d(made, asked)
+
+
+def _plan_product(asked: Request, order: Order) -> KernelPlan:
+    """The plan of a product as its kernel sees it."""
+    setting, candidate, config, grid, why = choose(asked, order)
+    loads = setting.loads
+    reductions = plan_reductions(config, asked.problem, grid.tiles, loads.workspace_bytes)
+    parts = splits.plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
+    multiply = Multiply.of(
+        asked.problem,
+        loads.views,
+        config=config,
+        gate=loads.gate,
+        raster=raster(setting, candidate),
+        clusters=grid.clusters,
+        parts=reductions.parts,
+        in_workspace=loads.copies | reductions.partials | parts.places,
+    )
+    return KernelPlan(
+        spec=asked.spec,
+        problem=asked.problem,
+        device=asked.device,
+        steps=(*loads.steps, *parts.steps, multiply, *reductions.steps),
+        tiles=grid.tiles,
+        waves=grid.waves,
+        smem=budget.shared_memory(config),
+        smem_bytes=budget.smem_bytes(config),
+        barriers=budget.barriers(config),
+        accumulators=accumulators(config.tile, config.team, setting.limits),
+        registers=config.registers,
+        boxes=budget.boxes(config),
+        store_conflicts=budget.store_conflicts(config),
+        workspace_bytes=parts.workspace_bytes,
+        reasons=(*setting.reasons, why) if why else setting.reasons,
+    )

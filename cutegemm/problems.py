@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Problem`: one GEMM to solve, as shapes and memory layouts; no tensors, no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cutegemm import checks
+from cutegemm.arch.architectures import DEFAULT as LIMITS
+from cutegemm.dtypes import DType, as_dtype
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import InputError, field_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operand:
+    """How one matrix lies in memory: strides of (row, column, batch) in elements, and the base's alignment.
+
+    `batch` is the extent of the batch mode: 1 when one matrix serves every batch. `align` is the largest
+    power of two, at most 16, that divides the base address, in bytes. Numbers may be of any integer type.
+
+    Raises:
+        InputError: a field is no such number, or no type.
+    """
+
+    dtype: DType
+    rows: int
+    cols: int
+    strides: tuple[int, int, int]
+    batch: int = 1
+    align: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+        for name in ("rows", "cols", "batch"):
+            value = checks.integer(InputError, name, getattr(self, name), 0, LIMITS.max_extent)
+            object.__setattr__(self, name, value)
+        object.__setattr__(
+            self, "align", checks.integer(InputError, "align", self.align, 1, LIMITS.tma_align)
+        )
+        if self.align & (self.align - 1):
+            nearest = 1 << self.align.bit_length() - 1
+            raise field_error(InputError, "align", self.align, "must be a power of two, in bytes", nearest)
+        strides = checks.integers(self.strides)
+        if strides is None or len(strides) != 3:
+            rule = "must be three integers: the strides of row, column and batch in elements"
+            raise field_error(InputError, "strides", self.strides, rule)
+        object.__setattr__(self, "strides", _canonical(self, strides))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all elements."""
+        return self.rows * self.cols * self.batch * self.dtype.bytes
+
+    @property
+    def unit_row(self) -> bool:
+        """Consecutive rows are adjacent (column-major)."""
+        return self.strides[0] == 1
+
+    @property
+    def transposed(self) -> Operand:
+        """The same memory with rows and columns exchanged."""
+        row, col, batch = self.strides
+        return dataclasses.replace(self, rows=self.cols, cols=self.rows, strides=(col, row, batch))
+
+    @property
+    def unit_col(self) -> bool:
+        """Consecutive columns are adjacent (row-major)."""
+        return self.strides[1] == 1
+
+    def tma_reason(self) -> str | None:
+        """Why a tensor map cannot address this matrix, or None if it can (PTX ISA, tensor maps).
+
+        The base and every non-unit stride must be multiples of 16 bytes and one stride must be 1.
+        """
+        if not (self.unit_row or self.unit_col):
+            return "neither dimension has unit stride"
+        if self.align % LIMITS.tma_align:
+            return f"base address is aligned to {self.align} bytes, not {LIMITS.tma_align}"
+        leading = self.strides[0] if self.unit_col else self.strides[1]
+        for name, stride in (("leading stride", leading), ("batch stride", self.strides[2])):
+            size = stride * self.dtype.bytes
+            if size % LIMITS.tma_align:
+                return f"{name} is {size} bytes, no multiple of {LIMITS.tma_align}"
+            if not 0 < size < LIMITS.tma_max_stride:
+                return f"{name} of {size} bytes is outside (0, 2**40)"
+        return None
+
+    def tma_store_reason(self) -> str | None:
+        """Why TMA cannot store this matrix, or None if it can.
+
+        Beyond what a tensor map needs, the contiguous extent must be a multiple of 16 bytes: a TMA load clips
+        its box to the tensor by elements, a TMA store by 16-byte chunks (measured on an H200: storing 3
+        columns of bf16 into rows of 8 writes all 8).
+        """
+        reason = self.tma_reason()
+        if reason is not None:
+            return reason
+        size = (self.cols if self.unit_col else self.rows) * self.dtype.bytes
+        if size % LIMITS.tma_align:
+            return f"its contiguous extent is {size} bytes, no multiple of {LIMITS.tma_align}"
+        return None
+
+
+def round_up(value: int, step: int) -> int:
+    """The smallest multiple of `step` that is at least `value`."""
+    return -(-value // step) * step
+
+
+def _canonical(x: Operand, strides: tuple[int, ...]) -> tuple[int, int, int]:
+    """Strides with those of extents 0 and 1, which address nothing, chosen so that TMA can use them.
+
+    A row vector is row-major and a column vector column-major where their one real stride allows it.
+    """
+    row, col, batch = strides
+    step = LIMITS.tma_align // x.dtype.bytes
+    if x.cols <= 1 and x.rows <= 1:
+        row, col = step, 1
+    elif x.rows <= 1:
+        row, col = (round_up(x.cols, step), 1) if col == 1 else (1, col)
+    elif x.cols <= 1:
+        row, col = (1, round_up(x.rows, step)) if row == 1 else (row, 1)
+    if x.batch <= 1:
+        batch = round_up(max(row * x.rows, col * x.cols, 1), step)
+    return row, col, batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """D[l, m, n] = epilogue(A[l, m, k] @ B[l, k, n], inputs); `batch` is L.
+
+    `a` is M x K and `b` is K x N. `inputs` are the tensors that the epilogue reads, by name: matrices of
+    M x N, rows of 1 x N, columns of M x 1; "c" is the C of the plain GEMM. `outputs` are the matrices it
+    stores, M x N, "d" among them. Under a gated epilogue inputs and outputs have N / 2 columns.
+    `device_scalars` are the epilogue's scalars that lie in device memory. `inputs` and `outputs` may be given as
+    mappings.
+
+    Raises:
+        InputError: a negative or too large extent, or a field of another kind.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    a: Operand
+    b: Operand
+    inputs: tuple[tuple[str, Operand], ...] = ()
+    outputs: tuple[tuple[str, Operand], ...]
+    device_scalars: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k", "batch"):
+            value = checks.integer(InputError, name, getattr(self, name), 0, LIMITS.max_extent)
+            object.__setattr__(self, name, value)
+        for name in ("a", "b"):
+            if not isinstance(getattr(self, name), Operand):
+                raise field_error(InputError, name, getattr(self, name), "must be an Operand")
+        for name in ("inputs", "outputs"):
+            object.__setattr__(self, name, _named(name, getattr(self, name)))
+        object.__setattr__(self, "device_scalars", _names("device_scalars", self.device_scalars))
+
+    @property
+    def c(self) -> Operand | None:
+        """The input named c; None when no C is read."""
+        return dict(self.inputs).get("c")
+
+    @property
+    def d(self) -> Operand | None:
+        """The output named d; None when only others are asked for."""
+        return dict(self.outputs).get("d")
+
+    @property
+    def flops(self) -> int:
+        """Multiplications plus additions of the product."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def min_bytes(self) -> int:
+        """Bytes of every operand read once and every output written once."""
+        mats = [self.a, self.b, *dict(self.inputs).values(), *dict(self.outputs).values()]
+        return sum(x.bytes for x in mats)
+
+
+def _named(field: str, value: object) -> tuple[tuple[str, Operand], ...]:
+    """Operands by name, from a mapping or pairs."""
+    pairs = value.items() if isinstance(value, Mapping) else value
+    rule = "must be pairs of a name and an Operand"
+    try:
+        found = tuple((name, operand) for name, operand in pairs)  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise field_error(InputError, field, value, rule) from error
+    if not all(isinstance(name, str) and isinstance(operand, Operand) for name, operand in found):
+        raise field_error(InputError, field, value, rule)
+    return found
+
+
+def _names(field: str, value: object) -> tuple[str, ...]:
+    """Names, from anything that holds several; one name alone is no list of its letters."""
+    rule = "must be a tuple of names"
+    if isinstance(value, str):
+        raise field_error(InputError, field, value, rule, (value,))
+    if not isinstance(value, (tuple, list)) or not all(isinstance(x, str) for x in value):
+        raise field_error(InputError, field, value, rule)
+    return tuple(value)
+
+
+def problem(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    batch: int = 1,
+    dtype: object = "bf16",
+    d_dtype: object = None,
+    c_dtype: object = None,
+    majors: str = "kn",
+    d_major: str = "n",
+    epilogue: Graph | None = None,
+    input_dtype: object = None,
+    device_scalars: tuple[str, ...] = (),
+) -> Problem:
+    """A contiguous, 16-byte-aligned problem, as freshly allocated tensors give it.
+
+    Args:
+        m, n, k, batch: extents.
+        dtype: of A and B.
+        d_dtype: of D; None means that of A.
+        c_dtype: of C; None means no C is read. Only for the plain epilogue.
+        majors: A's then B's unit-stride axis: "kn" is row-major A and B, "kk" what BLAS calls TN.
+        d_major: "n" (row-major) or "m" (column-major), for every M x N input and output.
+        epilogue: the graph whose inputs and outputs are described; None is the plain one.
+        input_dtype: of the epilogue's inputs; None means that of A.
+        device_scalars: the epilogue's scalars that will be passed as 0-d tensors.
+
+    Raises:
+        InputError: an extent, a major or a name is none.
+        SpecError: a dtype is none.
+
+    Example:
+        >>> problem(64, 64, 100).a.tma_reason()
+        'leading stride is 200 bytes, no multiple of 16'
+    """
+    ab = as_dtype(dtype)
+    m, n, k, batch = (
+        checks.integer(InputError, name, value, 0, LIMITS.max_extent)
+        for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))
+    )
+    checks.choice(InputError, "majors", majors, ("kn", "kk", "mn", "mk"))
+    checks.choice(InputError, "d_major", d_major, ("n", "m"))
+    if epilogue is not None and not isinstance(epilogue, Graph):
+        raise field_error(InputError, "epilogue", epilogue, "must be an epilogue graph")
+
+    def matrix(rows: int, cols: int, kind: DType, row_major: bool) -> Operand:
+        strides = (max(cols, 1), 1) if row_major else (1, max(rows, 1))
+        return Operand(dtype=kind, rows=rows, cols=cols, strides=(*strides, rows * cols), batch=batch)
+
+    d_kind = ab if d_dtype is None else as_dtype(d_dtype, "d_dtype")
+    kind = ab if input_dtype is None else as_dtype(input_dtype, "input_dtype")
+    row_major = d_major == "n"
+    if epilogue is None:
+        inputs = {} if c_dtype is None else {"c": matrix(m, n, as_dtype(c_dtype, "c_dtype"), row_major)}
+        outputs = {"d": matrix(m, n, d_kind, row_major)}
+    else:
+        width = columns(epilogue, n)
+        shapes = {"matrix": (m, width), "row": (1, width), "col": (m, 1)}
+        inputs = {
+            name: dataclasses.replace(matrix(*shapes[shape], kind, row_major if shape == "matrix" else shape == "row"),
+                                      batch=batch if shape == "matrix" else 1)
+            for name, shape in epilogue.tensors.items()
+        }  # fmt: skip
+        outputs = {
+            x.name: matrix(m, width, as_dtype(x.dtype) if x.dtype else d_kind, (x.major or d_major) == "n")
+            for x in epilogue.stores
+        }
+    return Problem(
+        m=m, n=n, k=k, batch=batch, a=matrix(m, k, ab, majors[0] == "k"), b=matrix(k, n, ab, majors[1] == "n"),
+        inputs=tuple(inputs.items()), outputs=tuple(outputs.items()), device_scalars=device_scalars,
+    )  # fmt: skip
+
+
+def output_extent(epilogue: Graph, m: int, n: int) -> tuple[int, int]:
+    """Rows and columns of what an epilogue of an M x N accumulator gives: half as many along its gated axis."""
+    axis = epilogue.gated_axis
+    return (m // 2 if axis == "m" else m), (n // 2 if axis == "n" else n)
+
+
+def columns(epilogue: Graph, n: int) -> int:
+    """Columns of the epilogue's inputs and outputs where B has `n`: half of them if the graph is gated."""
+    return n // 2 if epilogue.gated else n

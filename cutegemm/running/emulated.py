@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`backend="emulator"`: a run's own launches, recorded from the real host code, executed on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cutegemm.compiling import cache
+from cutegemm.compiling.compiler import record_launches
+from cutegemm.config import Config
+from cutegemm.emulator import Step, run_steps, tensor_buffer
+from cutegemm.planning.arguments import launch_arguments
+from cutegemm.running import check
+from cutegemm.running.kind import Kind
+
+
+class Emulated:
+    """A call served by the emulator: the compiled PTX with the parameters its host code packed."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+
+    def __call__(
+        self, given: tuple[Any, ...], places: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+    ) -> Any:
+        kind = self.kind
+        named = kind.order.named(given)
+        check.overlaps(kind.order.request(named), kind.graph.tensors)
+        if workspace is not None:
+            check.workspace(workspace, kind.plan.workspace_bytes, named)
+        for wanted in kind.shapes.wanted:
+            if named[wanted.name] is None:
+                named[wanted.name] = kind.shapes.allocate(wanted)
+        found = {name: named[name] for name in kind.order.outs}
+        if kind.plan.steps:
+            self._run(named, dict(zip(kind.order.numbers, numbers, strict=True)), workspace)
+        else:
+            kind.shapes.fill_empty(found)
+        return kind.shapes.present(found)
+
+    def _run(self, named: dict[str, torch.Tensor], numbers: dict[str, float], workspace: Any) -> None:
+        plan = self.kind.plan
+        if workspace is None:
+            workspace = torch.empty(max(plan.workspace_bytes, 1), dtype=torch.uint8)
+        places = {name: x.data_ptr() for name, x in named.items()}
+        launches = launch_arguments(plan, places, workspace.data_ptr(), numbers, stream=0)
+        steps = [step for config, args in launches for step in _steps(config, args)]
+        buffers = [tensor_buffer(x, name.upper() if name in "abcd" else name) for name, x in named.items()]
+        run_steps(steps, [*buffers, tensor_buffer(workspace, "workspace")])
+
+
+def _steps(config: Config, args: tuple[Any, ...]) -> list[Step]:
+    """The launches of one kernel's host code, for the emulator."""
+    made = cache.artifact(config)
+    found = record_launches(made.obj, made.ptx, args)
+    return [Step(made.ptx, x.grid, x.block, x.cluster, x.smem, x.params) for x in found]
+
+
+__all__ = ["Emulated"]

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One kind of call, validated and planned: what every backend is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from cutegemm.epilogue.graph import Graph
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.running.call import Request
+from cutegemm.running.describe import Call
+from cutegemm.running.named import Order
+from cutegemm.running.results import Shapes
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Everything that calls of one kind have in common.
+
+    Attributes:
+        graph: the epilogue.
+        order: in which tensors and numbers travel.
+        request: the first call's tensors; their layouts and types are those of all.
+        call: the problem and the outputs.
+        plan: how kernels serve it.
+        shapes: how its outputs are allocated and handed over.
+    """
+
+    graph: Graph
+    order: Order
+    request: Request
+    call: Call
+    plan: KernelPlan
+    shapes: Shapes
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        found: torch.device = self.request.a.device
+        return found
+
+
+class Prepared(Protocol):
+    """A kind of call, ready to be served."""
+
+    kind: Kind
+
+    def __call__(
+        self, given: tuple[Any, ...], places: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+    ) -> Any:
+        """Serve one call.
+
+        Args:
+            given, places: its tensors and their addresses, in `kind.order`; None and -1 where one is to be allocated.
+            numbers: passed by value, in `kind.order`.
+            workspace: what the caller gave, or None.
+        """
+
+
+__all__ = ["Kind", "Prepared"]

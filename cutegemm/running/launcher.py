@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls served by kernels on a GPU: an ordered list of launches with everything but addresses worked out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import tvm_ffi
+
+from cutegemm.arch import records
+from cutegemm.arch.device import Device
+from cutegemm.compiling import cache, loader
+from cutegemm.config import Config
+from cutegemm.errors import CompileError, HardwareError
+from cutegemm.launch_layout import layout_of
+from cutegemm.planning.arguments import launch_arguments
+from cutegemm.running import check
+from cutegemm.running.kind import Kind
+from cutegemm.running.reference import TORCH_DTYPE
+
+Function = Callable[..., None]
+
+# (config, device index) -> a function whose code is on the device
+_ready: dict[tuple[Config, int], Function] = {}
+_lock = threading.Lock()
+
+# torch's own cheap forms of current_device() and current_stream(); absent from CPU builds
+_current_device = getattr(torch._C, "_cuda_getDevice", None)
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+class Pair(NamedTuple):
+    """An output and what may overlap it: places in a call, bytes, and whether they may be one."""
+
+    out: int
+    size: int
+    other: int
+    reach: int
+    same: bool
+
+
+class Launcher:
+    """A kind of call on a Hopper GPU."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.device = kind.device
+        self.index: Any = self.device.index
+        plan = kind.plan
+        self.need = plan.workspace_bytes
+        self.first_out = kind.order.first_out
+        self.single = kind.shapes.alone
+        self.dtype = TORCH_DTYPE[kind.shapes.wanted[0].dtype]
+        self.pairs = _pairs(kind)
+        self.launch: Callable[..., None] = self._launch_nothing
+        # the kernel of calls that are one launch and give D alone, whose way is the shortest
+        self.alone: Function | None = None
+        if plan.multiply is not None:
+            alone = self._launch_swapped if plan.swapped else self._launch_gemm
+            self.launch = self._launch_all if self.need else alone
+            self.functions = [function_for(step.config, self.index) for step in plan.steps]
+            self.gemm = self.functions[plan.steps.index(plan.multiply)]
+            if self.single and not self.need and not plan.swapped:
+                self.alone = self.gemm
+            layout, fixed = layout_of(plan.multiply.config), plan.multiply.fixed()
+            # converted once instead of at every call
+            self.extents, self.strides, self.walk = (
+                tvm_ffi.convert(layout[name].pack(fixed[name])) for name in ("shape", "strides", "walk")
+            )
+
+    def __call__(
+        self, given: tuple[Any, ...], places: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+    ) -> Any:
+        # On the path of every call: a name looked up here is tens of nanoseconds on each.
+        for i, size, j, reach, same in self.pairs:
+            p, q = places[i], places[j]
+            if q < p + size and p < q + reach and not (p == q and same):
+                self._check_pair(given, i, j)
+        if workspace is not None:
+            check.workspace(workspace, self.need, self.kind.order.named(given))
+        if given[self.first_out] is None or not self.single:
+            given, places = self._allocate(given, places)
+        if _current_device() == self.index:  # type: ignore[misc]
+            if self.alone is not None:
+                stream = _current_stream(self.index)  # type: ignore[misc]
+                self.alone(places, self.extents, self.strides, numbers or _NO_NUMBERS, self.walk, stream)
+                return given[self.first_out]
+            self.launch(places, numbers, _current_stream(self.index), workspace)  # type: ignore[misc]
+        else:
+            with torch.cuda.device(self.index):
+                self.launch(places, numbers, _current_stream(self.index), workspace)  # type: ignore[misc]
+        if self.single:
+            return given[self.first_out]
+        kind = self.kind
+        outs = dict(zip(kind.order.outs, given[self.first_out :]))
+        if not kind.plan.steps:
+            kind.shapes.fill_empty(outs)
+        return kind.shapes.present(outs)
+
+    def _check_pair(self, given: tuple[Any, ...], i: int, j: int) -> None:
+        """Refuse an output whose address range overlaps another tensor's, unless they share no element."""
+        if check.apart(given[i], given[j]):
+            return
+        names = self.kind.order.names
+        raise check.overlap(names[i], names[j], self.kind.graph.tensors.get(names[j]) == "matrix")
+
+    def _allocate(
+        self, given: tuple[Any, ...], places: tuple[int, ...]
+    ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+        """New tensors for the outputs that were not given."""
+        first, shapes = self.first_out, self.kind.shapes
+        if self.single:
+            wanted = shapes.wanted[0]
+            if wanted.order is None:
+                out = torch.empty(wanted.shape, dtype=self.dtype, device=self.device)
+            else:
+                out = shapes.allocate(wanted)
+            rest = first + 1
+            return (*given[:first], out, *given[rest:]), (*places[:first], out.data_ptr(), *places[rest:])
+        tensors, addresses = list(given), list(places)
+        for i, wanted in enumerate(shapes.wanted, first):
+            if tensors[i] is None:
+                tensors[i] = shapes.allocate(wanted)
+                addresses[i] = tensors[i].data_ptr()
+        return tuple(tensors), tuple(addresses)
+
+    def _launch_nothing(self, places: Any, numbers: Any, stream: int, workspace: Any) -> None:
+        """The stored outputs are empty."""
+
+    def _launch_gemm(self, places: tuple[int, ...], numbers: Any, stream: int, workspace: Any) -> None:
+        """A run of one launch: a call's order is that of the launch's addresses."""
+        self.gemm(places, self.extents, self.strides, numbers or _NO_NUMBERS, self.walk, stream)
+
+    def _launch_swapped(self, places: tuple[int, ...], numbers: Any, stream: int, workspace: Any) -> None:
+        """A run of one launch whose kernel takes B for A and A for B."""
+        a, b, *rest = places
+        self.gemm((b, a, *rest), self.extents, self.strides, numbers or _NO_NUMBERS, self.walk, stream)
+
+    def _launch_all(self, places: tuple[int, ...], numbers: Any, stream: int, workspace: Any) -> None:
+        """Re-layouts into workspace, the GEMM, finishes of reductions."""
+        if workspace is None:
+            workspace = torch.empty(self.need, dtype=torch.uint8, device=self.device)
+        order = self.kind.order
+        named, values = dict(zip(order.names, places)), dict(zip(order.numbers, numbers))
+        launches = launch_arguments(self.kind.plan, named, workspace.data_ptr(), values, stream)
+        for function, (_, args) in zip(self.functions, launches):
+            function(*args)
+
+
+# the group "numbers" of a launch that takes none
+_NO_NUMBERS = (0.0,)
+
+
+def _pairs(kind: Kind) -> tuple[Pair, ...]:
+    """What every call compares: each output given with everything read and the outputs before it."""
+    order, given = kind.order, kind.request.tensors
+    sizes = {name: check.extent_bytes(x) for name, x in given.items()}
+    found = []
+    for i in range(order.first_out, order.end_out):
+        out = order.names[i]
+        if not sizes.get(out):
+            continue
+        for j, other in enumerate(order.names):
+            if (j < i or j >= order.end_out) and sizes.get(other):
+                matrix = kind.graph.tensors.get(other) == "matrix"
+                same = matrix and check.same_layout(given[other], given[out])
+                found.append(Pair(i, sizes[out], j, sizes[other], same))
+    return tuple(found)
+
+
+def device_of(device: torch.device) -> Device:
+    """The planner's figures for a CUDA device.
+
+    Raises:
+        HardwareError: it is not a Hopper GPU.
+    """
+    capability, name = torch.cuda.get_device_capability(device), torch.cuda.get_device_name(device)
+    if capability != records.DEFAULT.limits.capability:
+        raise HardwareError(
+            f"{device} is {name}, compute capability {capability[0]}.{capability[1]}: kernels need 9.0 (Hopper)"
+        )
+    properties = torch.cuda.get_device_properties(device)
+    return records.find(name, sms=properties.multi_processor_count, l2_bytes=properties.L2_cache_size)
+
+
+def current_device() -> tuple[int | None, Device]:
+    """The index and figures of the current CUDA device if it is a Hopper GPU, else None and the H200's figures."""
+    hopper = records.DEFAULT.limits.capability
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != hopper:
+        return None, records.DEFAULT
+    index = torch.cuda.current_device()
+    return index, device_of(torch.device("cuda", index))
+
+
+def function_for(config: Config, index: int) -> Function:
+    """The launching function of a config, its code on device `index`; compiled or read from the cache if need be.
+
+    Raises:
+        CompileError: it is not ready and a CUDA graph is being captured.
+    """
+    function = _ready.get((config, index))
+    if function is None:
+        if torch.cuda.is_current_stream_capturing():
+            raise CompileError(
+                "a kernel this call needs is not ready and a CUDA graph is being captured: call gemm.warm([problem]) "
+                "or run the same call once before the capture"
+            )
+        function = loader.load(cache.artifact(config).obj)
+        with torch.cuda.device(index):
+            _touch(function, config)
+        with _lock:
+            _ready[config, index] = function
+    return function
+
+
+def _touch(function: Function, config: Config) -> None:
+    """Launch over matrices of scratch memory, so that the module loads now and not inside a graph capture."""
+    scratch = torch.zeros(8192, dtype=torch.uint8, device="cuda")
+    function(*layout_of(config).sample(scratch.data_ptr()), torch.cuda.current_stream().cuda_stream)
+
+
+__all__ = ["Launcher", "current_device", "device_of", "function_for"]

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run path: a kind of call, validated and planned once, becomes a callable that only serves.
+
+named       the arguments by name, sorted into the graph's order
+call        what tells one kind of call from another, and a memory of kinds
+describe    layouts and types -> Problem; check: where the tensors lie
+kind        call + plan, from which a backend is made
+launcher    the GPU; torch_backend: the reference, meta and fake tensors; emulated: the emulator
+checked     CUTEGEMM_CHECK=1: any of them, compared with fp64
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import InputError, field_error
+from cutegemm.planning.planner import plan
+from cutegemm.running import check
+from cutegemm.running.call import Request
+from cutegemm.running.checked import Checked
+from cutegemm.running.describe import Call, describe
+from cutegemm.running.kind import Kind, Prepared
+from cutegemm.running.launcher import Launcher, device_of
+from cutegemm.running.named import Order
+from cutegemm.running.results import Shapes
+from cutegemm.running.torch_backend import Described, Referenced
+from cutegemm.spec import AUTO, GemmSpec
+
+# what a caller may name
+BACKENDS = ("gpu", "reference", "emulator")
+
+
+def described(spec: GemmSpec, graph: Graph, request: Request) -> Call:
+    """The problem of a call under a spec, and its outputs; of real, meta or fake tensors.
+
+    Raises:
+        InputError: a tensor breaks a rule.
+    """
+    d_dtype = None if spec.d_dtype == AUTO else spec.d_dtype
+    d_major = None if spec.d_major == AUTO else spec.d_major
+    call = describe(graph, request, d_dtype, d_major)
+    return call if _has_no_memory(request) else check.aligned(call, request)
+
+
+def prepare(
+    spec: GemmSpec, graph: Graph, order: Order, given: tuple[Any, ...], backend: str | None
+) -> Prepared:
+    """Validate and plan one kind of call and return what serves it.
+
+    Args:
+        spec: the spec.
+        graph: the epilogue.
+        order: in which tensors and numbers travel.
+        given: the first call's tensors.
+        backend: as the caller names it.
+
+    Raises:
+        InputError, PlanError, HardwareError, CompileError: see `Gemm.run`.
+    """
+    if backend is not None and (not isinstance(backend, str) or backend not in BACKENDS):
+        raise field_error(InputError, "backend", backend, f"must be one of {', '.join(BACKENDS)}")
+    request = order.request(order.named(given))
+    call = described(spec, graph, request)
+    chosen = backend_for(request, backend)
+    if chosen != "meta":
+        check.overlaps(request, graph.tensors)
+    if chosen == "gpu":
+        found = plan(spec, call.problem, device_of(request.a.device))
+    else:
+        # the same refusals as on the GPU
+        found = plan(spec, call.problem)
+    shapes = Shapes(graph, call, None if chosen == "reference" else found, request.a.device)
+    kind = Kind(graph, order, request, call, found, shapes)
+    prepared = _make(chosen, kind)
+    if chosen != "meta" and os.environ.get("CUTEGEMM_CHECK") == "1":
+        return Checked(prepared)
+    return prepared
+
+
+def resolved(given: tuple[Any, ...], order: Order) -> tuple[Any, ...] | None:
+    """The tensors of a call with copies of those read through a negated view; None where there is none.
+
+    A kernel reads memory, in which such a view (`z.conj().imag`) has the other sign; torch copies it too.
+    """
+    outs = range(order.first_out, order.end_out)
+    negated = [i for i, x in enumerate(given) if i not in outs and isinstance(x, torch.Tensor) and x.is_neg()]
+    if not negated:
+        return None
+    return tuple(x.resolve_neg() if i in negated else x for i, x in enumerate(given))
+
+
+def circumstances(order: Order, given: tuple[Any, ...]) -> dict[str, Any]:
+    """The tensors of a call by name, for an error's context."""
+    return {name: x for name, x in order.named(given).items() if x is not None}
+
+
+def backend_for(request: Request, named: str | None) -> str:
+    """What serves a call: "gpu", "reference", "emulator", or "meta" where the tensors have no memory.
+
+    Raises:
+        InputError: the backend that was named cannot serve tensors of this device.
+    """
+    if _has_no_memory(request):
+        return "meta"
+    device = request.a.device
+    if named == "gpu" and not request.a.is_cuda:
+        raise field_error(InputError, "backend", named, f"the tensors are on {device}", "reference")
+    if named == "emulator" and request.a.is_cuda:
+        raise field_error(InputError, "backend", named, f"the tensors are on {device}", "gpu")
+    return named or ("gpu" if request.a.is_cuda else "reference")
+
+
+def _make(chosen: str, kind: Kind) -> Prepared:
+    if chosen == "gpu":
+        return Launcher(kind)
+    if chosen == "emulator":
+        # imports the emulator, which few calls need
+        from cutegemm.running.emulated import Emulated
+
+        return Emulated(kind)
+    return Described(kind) if chosen == "meta" else Referenced(kind)
+
+
+def _has_no_memory(request: Request) -> bool:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    a = request.a
+    return isinstance(a, torch.Tensor) and (a.is_meta or isinstance(a, FakeTensor))
+
+
+__all__ = ["BACKENDS", "backend_for", "circumstances", "described", "prepare", "resolved"]

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel cache on disk: keys, atomic entries, damage, and two processes at once."""
+
+import dataclasses
+import io
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from cutegemm import DType, GemmSpec, Tile, plan, problem
+from cutegemm.compiling import cache, store
+from tests.support.compiled import CONFIG, OTHER, isolated
+
+
+@pytest.fixture(scope="module")
+def made():
+    """The compiled kernel of `CONFIG`."""
+    return cache.artifact(CONFIG)
+
+
+@pytest.fixture
+def fresh(made, tmp_path, monkeypatch):
+    """An empty memory, and a cache directory of the test's own with the entry in it; returns the entry's path."""
+    return isolated(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """Compiling raises: what succeeds came from the cache."""
+
+    def refuse(config):
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(cache, "compile_config", refuse)
+
+
+def test_the_directory_is_the_users_choice(monkeypatch, tmp_path):
+    """CUTEGEMM_CACHE_DIR overrides the user's cache directory."""
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    assert cache.directory() == tmp_path / "kernels"
+    monkeypatch.delenv("CUTEGEMM_CACHE_DIR")
+    assert "cutegemm" in str(cache.directory())
+
+
+def test_an_entry_on_disk_is_not_compiled_again(fresh, no_compiler, made):
+    """Object, PTX, cubin and resources come back from the file."""
+    assert cache.artifact(CONFIG) == made and cache.artifact(CONFIG) is not made
+    assert made.resources.instructions["wgmma"] > 0 and made.resources.smem_bytes > 0
+
+
+def test_an_entry_in_memory_is_not_read_again(fresh, no_compiler):
+    """The second use needs no file."""
+    first = cache.artifact(CONFIG)
+    fresh.unlink()
+    assert cache.artifact(CONFIG) is first
+
+
+def test_an_entry_describes_itself(fresh, made):
+    """Behind its seal the file is a zip whose config, resources and parts can be read."""
+    with zipfile.ZipFile(io.BytesIO(fresh.read_bytes()[store.SEAL_BYTES :])) as file:
+        data = json.loads(file.read("entry.json"))
+        assert file.read("kernel.cubin") == made.cubin
+    assert data["config"] == json.loads(json.dumps(CONFIG.to_data()))
+
+
+def test_no_partial_file_is_ever_in_place(fresh, made, monkeypatch):
+    """An entry appears by renaming a finished file; what is left when writing fails is nothing."""
+    fresh.unlink()
+    monkeypatch.setattr(cache, "compile_config", lambda config: made)
+    whole = []
+
+    def fail(source, target):
+        whole.append(open(source, "rb").read())
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(store.os, "replace", fail)
+    with pytest.warns(RuntimeWarning, match="^compiled kernel not kept: no space left on device$"):
+        cache.artifact(CONFIG)
+    assert cache._unpacked(whole[0][store.SEAL_BYTES :]) == made
+    assert {x.name for x in fresh.parent.iterdir()} == {store.SECRET, store.LOCKS}
+
+
+def test_a_directory_that_cannot_be_made_is_no_error(monkeypatch, tmp_path, made):
+    """Without a place to keep it, a kernel is compiled, used, and the loss reported."""
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(cache, "_MEMORY", {})
+    monkeypatch.setattr(cache, "compile_config", lambda config: made)
+    with pytest.warns(RuntimeWarning, match="^compiled kernel not kept: "):
+        assert cache.artifact(CONFIG) is made
+
+
+WITH_C = plan(
+    GemmSpec(tile=Tile(128, 64, 64), stages=CONFIG.stages - 1), problem(512, 512, 512, c_dtype="bf16")
+).config
+CHANGES = {
+    "stages": dataclasses.replace(CONFIG, stages=3),
+    "tile": dataclasses.replace(CONFIG, tile=(64, 64, 64)),
+    "type": dataclasses.replace(CONFIG, outputs=(dataclasses.replace(CONFIG.d, dtype=DType.FP32),)),
+    "epilogue": WITH_C,
+    "input": dataclasses.replace(WITH_C, inputs=(dataclasses.replace(WITH_C.inputs[0], load="direct"),)),
+    "input stages": dataclasses.replace(CONFIG, input_stages=2),
+    "device scalars": dataclasses.replace(CONFIG, device_scalars=("alpha",)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_part_of_a_config_is_in_the_key(name):
+    """Another config is another entry; an equal one is the same entry."""
+    assert cache.key(CHANGES[name]) != cache.key(CONFIG) == cache.key(dataclasses.replace(CONFIG))
+
+
+@pytest.mark.parametrize("part", ["sources_digest", "dsl_version"])
+def test_sources_and_dsl_are_in_the_key(part, monkeypatch):
+    """Changed kernel sources, or another DSL, make other entries."""
+    before = cache.key(CONFIG)
+    monkeypatch.setattr(cache, part, lambda: "another")
+    assert cache.key(CONFIG) != before
+
+
+def test_the_digest_covers_every_kernel_source(monkeypatch, tmp_path):
+    """Changing any file that a kernel's code comes from changes the digest; a planner's does not."""
+    package = tmp_path / "cutegemm"
+    shutil.copytree(cache.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(cache, "PACKAGE", package)
+    digest = cache.sources_digest.__wrapped__
+    seen = {digest()}
+    kernels = sorted(package.glob("kernels/*.py"))
+    names = ("config.py", "dtypes.py", "arch/sm90.py", "epilogue/graph.py", "layouts/sm90.py")
+    others = [package / name for name in names]
+    for path in (*kernels, *others):
+        path.write_text(path.read_text() + "\n# changed\n")
+        seen.add(digest())
+    assert len(seen) == 1 + len(kernels) + len(others) and len(kernels) >= 20
+    planner = package / "planning" / "planner.py"
+    planner.write_text(planner.read_text() + "\n# changed\n")
+    assert digest() in seen
+
+
+CHILD = """
+import json, sys
+from cutegemm import config
+from cutegemm.compiling import cache
+compiled, compile_config = [], cache.compile_config
+cache.compile_config = lambda config: compiled.append(config) or compile_config(config)
+wanted = config.config_from_data(json.loads(sys.stdin.read()))
+print(len(cache.artifact(wanted).obj), len(compiled))
+"""
+
+
+def test_two_processes_at_once_compile_once(monkeypatch, tmp_path):
+    """Both get the kernel, which one of them has compiled, and one whole entry is left."""
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    command = [sys.executable, "-W", "error", "-c", CHILD]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    children = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    for child in children:
+        child.stdin.write(json.dumps(OTHER.to_data()))
+        child.stdin.close()
+    for child in children:
+        assert child.wait() == 0, child.stderr.read()
+    sizes, compiled = zip(*(map(int, child.stdout.read().split()) for child in children), strict=True)
+    assert sizes[0] == sizes[1] and sorted(compiled) == [0, 1]
+    names = {cache.entry(OTHER).name, store.SECRET, store.LOCKS}
+    assert {x.name for x in (tmp_path / "kernels").iterdir()} == names
+    monkeypatch.setattr(cache, "_MEMORY", {})
+    monkeypatch.setattr(cache, "compile_config", None)
+    assert cache.artifact(OTHER).cubin[:4] == b"\x7fELF"
+
+
+def test_missing_kernels_are_compiled_elsewhere(fresh, made, monkeypatch):
+    """`ensure` compiles several missing configs in subprocesses and nothing that is there."""
+    asked = []
+    monkeypatch.setattr(cache.jobs, "compile_elsewhere", lambda configs, advance: asked.extend(configs))
+    monkeypatch.setattr(cache, "compile_config", lambda config: made)
+    wanted = [CONFIG, *CHANGES.values(), CONFIG]
+    cache.ensure(wanted)
+    assert len(asked) == len(CHANGES) and set(asked) == set(CHANGES.values())
+    assert set(cache._MEMORY) == set(wanted)

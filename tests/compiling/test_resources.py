@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resources read from PTX and cubin, against nvdisasm and against what was asked of the compiler."""
+
+import re
+
+import pytest
+
+from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm.compiling import cache
+from cutegemm.compiling.resources import Resources, kernel_name, measure, param_sizes, sass
+from cutegemm.errors import CompileError
+
+
+@pytest.fixture(scope="module")
+def made():
+    """(plan, artifact) of one kernel."""
+    p = plan(GemmSpec(tile=Tile(128, 64, 64)), problem(304, 200, 136))
+    return p, cache.artifact(p.config)
+
+
+PTX = """
+.visible .entry some_kernel$1(
+	.param .align 64 .b8 some_kernel_param_0[128],
+	.param .align 4 .b8 some_kernel_param_1[12],
+	.param .u32 some_kernel_param_2,
+	.param .f32 some_kernel_param_3,
+	.param .u64 some_kernel_param_4
+)
+.reqntid 16, 4, 2
+{ wgmma.mma_async.sync; wgmma.mma_async.sync; st.global.b32 [%rd1], %r1; }
+"""
+
+
+def test_names_and_parameters_of_a_ptx_text():
+    """The entry's name, and each parameter's size in bytes."""
+    assert kernel_name(PTX) == "some_kernel$1"
+    assert param_sizes(PTX) == [128, 12, 4, 4, 8]
+
+
+def test_a_ptx_without_an_entry_is_refused():
+    """There is no kernel in it."""
+    with pytest.raises(CompileError, match=r"^PTX holds no \.entry$"):
+        kernel_name(".version 8.0")
+
+
+def test_figures_come_from_the_right_places(made):
+    """Threads and instructions from the PTX, shared memory as passed, the rest from the cubin."""
+    _, artifact = made
+    found = measure(PTX, artifact.cubin, 77)
+    assert (found.threads, found.smem_bytes) == (128, 77)
+    assert found.instructions["wgmma"] == 2 and found.instructions["st.global"] == 1
+    assert found.instructions["tma_load"] == 0
+    assert (found.registers, found.code_bytes) == (
+        artifact.resources.registers,
+        artifact.resources.code_bytes,
+    )
+
+
+def test_registers_and_code_agree_with_the_disassembly(made):
+    """The machine code fills the code bytes, and a kernel of 384 threads was given 65536 / 384 registers, in eights."""
+    p, artifact = made
+    text = sass(artifact.cubin)
+    assert "HGMMA.64x64x16" in text and "UTMALDG" in text and "UTMASTG" in text
+    offsets = [int(x, 16) for x in re.findall(r"/\*([0-9a-f]{4,})\*/", text)]
+    assert max(offsets) + 16 == artifact.resources.code_bytes
+    assert artifact.resources.registers == 65_536 // p.config.threads // 8 * 8
+    assert artifact.resources.frame_bytes == 0 and not re.search(r"\b(STL|LDL)\b", text)
+
+
+def test_spills_are_seen():
+    """A stack frame in the cubin is reported as spilled bytes."""
+    used = Resources(255, 96, 1024, 2048, 128, {"wgmma": 3, "setmaxnreg": 0})
+    text = (
+        "255 registers x 128 threads, 96 B spilled per thread, 1,024 B shared memory, 2,048 B code; wgmma x3"
+    )
+    assert str(used) == text
+    assert "no spills" in str(Resources(8, 0, 0, 0, 32))
+
+
+@pytest.mark.parametrize("cubin", [b"", b"not an ELF file at all", b"\x7fEL"])
+def test_what_is_no_cubin_is_refused(cubin):
+    """Bytes that are no ELF file are refused by name."""
+    with pytest.raises(CompileError, match="^cubin is not an ELF file$"):
+        measure(PTX, cubin, 0)
+
+
+def test_a_failed_disassembly_is_reported(monkeypatch):
+    """Without nvdisasm, or with a file it cannot read, `sass` says what to do or what nvdisasm said."""
+    with pytest.raises(CompileError, match="^nvdisasm failed: "):
+        sass(b"\x7fELF but nothing more")
+    monkeypatch.setattr("cutegemm.compiling.resources._nvdisasm", lambda: None)
+    with pytest.raises(CompileError, match="^sass needs nvdisasm: pip install nvidia-cuda-nvdisasm$"):
+        sass(b"")

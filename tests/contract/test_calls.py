@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences of calls on one `Gemm`, whatever changes from call to call; `python -m tests.contract SEED` runs one."""
+
+import collections
+
+import pytest
+
+from cutegemm.running import emulated
+from tests.support.contract import CALLS, Sequence, run_seed
+from tests.support.profile import cases
+
+SEEDS = cases(50, 2_000)
+MOST_KERNELS = 150
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_call_keeps_the_contract(seed):
+    """Right results or a refusal that names the argument; nothing around an output is written; no races."""
+    run_seed(seed)
+
+
+def test_many_calls_share_few_kernels(monkeypatch):
+    """500 calls run (20,000 in the long profile); of 1,500 every kind is well represented, with at most 150 kernels."""
+    assert SEEDS * CALLS >= cases(500, 20_000)
+    kernels, kinds = set(), collections.Counter()
+    monkeypatch.setattr(emulated, "_steps", lambda config, args: kernels.add(config) or [])
+    for seed in range(150):
+        sequence = Sequence(seed)
+        for call in sequence.calls():
+            kinds[call.backend] += call.refused is None
+            kinds["wrong"] += call.refused is not None
+            kinds["on meta"] += call.text.startswith("on meta")
+            kinds["in place"] += call.named.get("out") is not None and call.named.get(
+                "out"
+            ) is call.named.get("c")
+            kinds["fused"] += sequence.graph is not None
+            if call.backend == "emulator" and call.refused is None:
+                sequence.gemm.run(*call.args, backend="emulator", **call.named)
+    assert 40 <= len(kernels) <= MOST_KERNELS, len(kernels)
+    assert all(kinds[x] >= 250 for x in (None, "reference", "emulator")), kinds
+    assert (
+        kinds["wrong"] >= 150 and kinds["on meta"] >= 80 and kinds["in place"] >= 80 and kinds["fused"] >= 500
+    ), kinds

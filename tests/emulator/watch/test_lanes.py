@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one warp does wrong by itself: its lanes race, a barrier stands in divergent code, shfl reads an absent lane."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.emulator_launch import aligned, run
+
+SHARED = ".shared .align 16 .b8 buf[256];"
+EXCHANGE = """ mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mov.u32 %r9, buf;
+ shl.b32 %r1, %r0, 2; add.u32 %r1, %r1, %r9;
+ st.shared.u32 [%r1], %r0; {sync} xor.b32 %r2, %r1, {distance}; ld.shared.u32 %r3, [%r2];
+ {between} st.shared.u32 [%r1], %r3;
+ mad.wide.u32 %rd1, %r0, 4, %rd0; st.global.u32 [%rd1], %r3;"""
+RACE = "race between lanes of a warp"
+
+
+def kinds(body: str, **options) -> list[str]:
+    """Kinds of the findings of one warp that runs a body."""
+    return [
+        f.kind for f in run(body, [aligned(32, np.uint32)], before=SHARED, races=True, **options).findings
+    ]
+
+
+@pytest.mark.parametrize(
+    "sync, between, distance, found",
+    [
+        ("bar.warp.sync 0xffffffff;", "bar.warp.sync 0xffffffff;", 4, []),
+        ("", "bar.warp.sync 0xffffffff;", 4, [RACE]),
+        ("bar.warp.sync 0xffffffff;", "", 4, [RACE]),
+        ("", "", 0, []),
+    ],
+)
+def test_lanes_that_exchange_through_memory_need_a_warp_barrier(sync, between, distance, found):
+    """A lane that reads another's word, or writes over what another reads, needs bar.warp.sync between (9.7.13.3)."""
+    assert kinds(EXCHANGE.format(sync=sync, between=between, distance=distance)) == found
+
+
+def test_a_lane_that_writes_for_the_others_in_divergent_code_is_found():
+    """Lane 0 writes in a branch of its own and all lanes read after it: without a warp barrier they may be early."""
+    body = """ mov.u32 %r0, %tid.x; mov.u32 %r9, buf; setp.ne.u32 %p0, %r0, 0; @%p0 bra READ; st.shared.u32 [%r9], 7;
+READ: {} ld.shared.u32 %r3, [%r9];"""
+    assert kinds(body.format("")) == [RACE]
+    assert kinds(body.format("bar.warp.sync 0xffffffff;")) == []
+
+
+@pytest.mark.parametrize("barrier, found", [("bar.sync 1, 32;", True), ("barrier.sync 1, 32;", False)])
+def test_a_barrier_in_divergent_code(barrier, found):
+    """bar.sync is for all lanes of a warp at once; only barrier.sync without .aligned may stand alone (9.7.13.1)."""
+    body = f""" mov.u32 %r0, %tid.x; setp.gt.u32 %p0, %r0, 7; @%p0 bra.uni OTHER; {barrier}
+OTHER: mov.u32 %r1, 0;"""
+    body = body.replace("bra.uni", "bra")
+    assert (kinds(body) == ["barrier in divergent code"]) == found
+
+
+@pytest.mark.parametrize("source, found", [(3, []), (9, ["shfl from an inactive lane"])])
+def test_shfl_from_an_inactive_lane(source, found):
+    """A lane that took another path gives no value (PTX ISA 9.7.9.6: the result is undefined)."""
+    body = f""" mov.u32 %r0, %tid.x; setp.gt.u32 %p0, %r0, 7; @%p0 bra OTHER;
+ shfl.sync.idx.b32 %r1, %r0, {source}, 31, 0xff; mov.u32 %r2, %r1;
+OTHER: mov.u32 %r3, 0;"""
+    assert kinds(body) == found
+
+
+def test_shfl_of_all_lanes_is_silent():
+    """A butterfly over a full warp."""
+    assert kinds(" mov.u32 %r0, %tid.x; shfl.sync.bfly.b32 %r1, %r0, 16, 31, 0xffffffff;") == []
+
+
+def test_copies_that_an_mbarrier_tracks_need_no_wait_of_their_own():
+    """cp.async.mbarrier.arrive.noinc tells of the copies: the waiters know of them, nothing is left over."""
+    body = """ mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mov.u32 %r9, buf;
+ shl.b32 %r1, %r0, 2; add.u32 %r1, %r1, %r9;
+ setp.ne.u32 %p0, %r0, 0; @%p0 bra READY; mbarrier.init.shared.b64 [bar], 32;
+READY: bar.sync 0; mad.wide.u32 %rd1, %r0, 4, %rd0;
+ cp.async.ca.shared.global [%r1], [%rd1], 4; {arrive}
+ mbarrier.arrive.shared.b64 _, [bar];
+LOOP: mbarrier.try_wait.parity.shared.b64 %p1, [bar], 0; @!%p1 bra LOOP;
+ bar.sync 0; xor.b32 %r2, %r1, 64; ld.shared.u32 %r3, [%r2]; st.global.u32 [%rd1], %r3;"""
+    before = SHARED + ".shared .align 8 .b8 bar[8];"
+    data = aligned(32, np.uint32)
+    data[:] = np.arange(32)
+    tracked = body.replace(" mbarrier.arrive.shared.b64 _, [bar];\n", "")
+    text = tracked.replace("{arrive}", "cp.async.mbarrier.arrive.noinc.shared.b64 [bar];")
+    for options in ({}, {"policy": "lazy"}, {"policy": "random", "seed": 3}):
+        data[:] = np.arange(32)
+        report = run(text, [data], before=before, races=True, **options)
+        assert not report.findings and data.tolist() == (np.arange(32) ^ 16).tolist()
+    report = run(body.replace("{arrive}", ""), [data], before=before, races=True, policy="lazy")
+    assert {"leftover", "read-write race"} & {f.kind for f in report.findings}

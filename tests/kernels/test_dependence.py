@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches that begin before earlier ones have ended, and CTAs that share an SM: right, and as planned."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm.compiling import cache
+from cutegemm.emulator import Options
+from cutegemm.errors import PlanError, SpecError
+from cutegemm.gemm import build
+from tests.support.numerics import assert_close
+
+BF16 = torch.bfloat16
+RACES = Options(policy="random", seed=1, races=True)
+CASES = {
+    "constant b, many works": GemmSpec(tile=Tile(64, 64, 64), swap=False, sms=4, constant=("b",)),
+    "constant b in a pair": GemmSpec(tile=Tile(64, 64, 64), swap=False, sms=4, cluster=(2, 1), constant=("b",)),
+    "constant both, one stage": GemmSpec(tile=Tile(64, 64, 64), swap=False, stages=1, constant=("a", "b")),
+    "constant b, swapped, K in parts": GemmSpec(tile=Tile(16, 64, 64), sms=4, split_k=2, constant=("b",)),
+    "two CTAs an SM": GemmSpec(tile=Tile(64, 64, 64), swap=False, ctas_per_sm=2, sms=2),
+    "two CTAs an SM, in turns": GemmSpec(tile=Tile(64, 64, 64), swap=False, ctas_per_sm=2, sms=1, schedule="pingpong"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_right_and_free_of_races(name):
+    """Loads before the wait fill the same stages as those after it, on the first work and on later ones."""
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randn(100, 264, generator=generator).to(BF16)
+    b = torch.randn(264, 136, generator=generator).to(BF16)
+    run = emulator.run(build(CASES[name]), a, b, options=RACES)
+    assert not run.findings
+    assert_close(run.d, a, b)
+
+
+@pytest.mark.parametrize(
+    ("fields", "waits", "triggers"),
+    [
+        ({"trigger": "never"}, 0, 0),
+        ({"trigger": "loads"}, 2, 1),
+        ({"trigger": "start"}, 2, 1),
+        ({"trigger": "loads", "constant": ("b",)}, 2, 1),
+        ({"trigger": "loads", "schedule": "multistage"}, 1, 1),
+    ],
+)
+def test_every_role_waits_and_one_triggers(fields, waits, triggers):
+    """Producer and consumers each wait by themselves; without a trigger nobody does."""
+    config = plan(GemmSpec(tile=Tile(64, 64, 64), swap=False, **fields), problem(128, 128, 256)).config
+    ptx = cache.artifact(config).ptx
+    assert ptx.count("griddepcontrol.wait") == waits
+    assert ptx.count("griddepcontrol.launch_dependents") == triggers
+
+
+def test_only_what_no_launch_of_the_run_writes_is_loaded_early():
+    """A constant operand that is copied first is the copy's launch's to write, so it waits like any other."""
+    spec = GemmSpec(tile=Tile(64, 64, 64), swap=False, constant=("a", "b"))
+    assert plan(spec, problem(128, 128, 256)).config.early == ("a", "b")
+    copied = GemmSpec(tile=Tile(64, 64, 64), swap=False, constant=("a", "b"), b_load="relayout")
+    assert plan(copied, problem(128, 128, 256)).config.early == ("a",)
+    swapped = GemmSpec(tile=Tile(64, 64, 64), swap=True, constant=("b",))
+    assert plan(swapped, problem(128, 128, 256)).config.early == ("a",)
+
+
+def test_two_ctas_share_what_an_sm_has():
+    """Shared memory, registers and accumulators of each leave room for the other; what does not is refused."""
+    p = plan(GemmSpec(tile=Tile(64, 128, 64), swap=False, ctas_per_sm=2), problem(2048, 2048, 512))
+    limits = p.device.limits
+    assert 2 * (p.smem_bytes + 1024) <= limits.smem_bytes + 1024
+    assert p.clusters == 2 * p.device.sms
+    used = cache.artifact(p.config).resources
+    assert 2 * used.registers * p.config.threads <= limits.registers_per_sm
+    with pytest.raises(PlanError) as caught:
+        plan(GemmSpec(tile=Tile(128, 256, 64), swap=False, ctas_per_sm=2), problem(2048, 2048, 512))
+    assert (caught.value.field, caught.value.nearest) == ("tile.n", 96)
+    with pytest.raises(SpecError) as refused:
+        GemmSpec(constant=("c",))
+    assert refused.value.field == "constant"

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`backend="emulator"` through the ordinary door."""
+
+import pytest
+import torch
+
+from cutegemm import GemmSpec, Tile, emulator
+from cutegemm.errors import EmulatorError, InputError
+from cutegemm.gemm import Gemm, representative
+from cutegemm.running import reference
+from tests.support.numerics import assert_close
+
+SPECS = {
+    "warp-specialised": GemmSpec(tile=Tile(64, 64, 64)),
+    "multicast": GemmSpec(tile=Tile(128, 64, 64), cluster=(2, 1)),
+    "multistage": GemmSpec(schedule="multistage", tile=Tile(64, 64, 64), stages=2),
+    "gather": GemmSpec(tile=Tile(64, 64, 64), a_load="gather", b_load="gather"),
+    "relayout": GemmSpec(tile=Tile(64, 64, 64), a_load="relayout", b_load="relayout"),
+}
+
+
+@pytest.fixture
+def no_reference(monkeypatch):
+    """The reference backend raises."""
+
+    def banned(*_, **__):
+        raise AssertionError("the reference backend was called")
+
+    monkeypatch.setattr(reference, "evaluate", banned)
+
+
+@pytest.mark.parametrize("shape", [(70, 90, 50), (64, 64, 128), (129, 72, 1)])
+@pytest.mark.parametrize("name", SPECS)
+def test_the_compiled_kernel_computes(name, shape, no_reference):
+    """Each family's own PTX gives alpha A B + beta C on CPU tensors, and no torch product takes part."""
+    m, n, k = shape
+    gemm = Gemm(SPECS[name], representative(GemmSpec()))
+    torch.manual_seed(m)
+    pad = lambda x: -(-x // 8) * 8
+    a = torch.randn(m, pad(k)).bfloat16()[:, :k]
+    b = torch.randn(k, pad(n)).bfloat16()[:, :n]
+    c = torch.randn(m, n).bfloat16()
+    d = gemm.run(a, b, c, alpha=1.5, beta=0.5, backend="emulator")
+    assert_close(d, a, b, c, 1.5, 0.5)
+
+
+def test_in_place_and_batched(no_reference):
+    """`out` may be c, and a 2-D operand serves every batch."""
+    gemm = Gemm(SPECS["warp-specialised"], representative(GemmSpec()))
+    a, b, c = (
+        torch.randn(2, 40, 24).bfloat16(),
+        torch.randn(24, 56).bfloat16(),
+        torch.randn(2, 40, 56).bfloat16(),
+    )
+    before = c.clone()
+    assert gemm.run(a, b, c, out=c, beta=2.0, backend="emulator") is c
+    assert_close(c, a, b, before, 1.0, 2.0)
+
+
+def test_overlap_is_refused_on_the_emulator_too():
+    """Nothing is written when out overlaps a."""
+    gemm = Gemm(SPECS["warp-specialised"], representative(GemmSpec()))
+    a = torch.randn(64, 64).bfloat16()
+    with pytest.raises(InputError, match="^out: overlaps a in memory"):
+        gemm.run(a, torch.randn(64, 64).bfloat16(), out=a, backend="emulator")
+
+
+def test_a_run_brings_out_findings_and_counters():
+    """`emulator.run` gives D, no races, and what was counted; further keywords go to `gemm.run`."""
+    gemm = Gemm(SPECS["multicast"], representative(GemmSpec()))
+    a, b, c = torch.randn(256, 64).bfloat16(), torch.randn(64, 64).bfloat16(), torch.randn(256, 64).bfloat16()
+    out = torch.empty(256, 64).bfloat16()
+    run = emulator.run(gemm, a, b, c, alpha=2.0, beta=0.5, out=out)
+    assert run.d is out and run.races == run.findings == []
+    assert_close(out, a, b, c, 2.0, 0.5)
+    assert run.counters["wgmma_flops"] == 2 * 256 * 64 * 64
+    assert run.counters["tma_multicast_saved_bytes"] == 64 * 64 * 2
+    assert run.counters["dram_read_bytes"] == (a.numel() + b.numel() + c.numel()) * 2
+    assert {role.name for role in run.reports[0].roles} >= {"TMA", "wgmma"}
+
+
+def test_a_run_of_several_launches_adds_its_counts_up():
+    """Re-layouts and the GEMM share one L2: what a re-layout wrote is not fetched again."""
+    gemm = Gemm(SPECS["relayout"], representative(GemmSpec()))
+    a, b = torch.randn(64, 63).bfloat16(), torch.randn(63, 64).bfloat16()
+    run = emulator.run(gemm, a, b)
+    assert_close(run.d, a, b, None, 1.0, 0.0)
+    assert len(run.reports) == 3
+    loads = [report.sums["l2_read_bytes"] for report in run.reports]
+    assert run.counters["l2_read_bytes"] == sum(loads) and min(loads) > 0
+    assert run.reports[2].sums["dram_read_bytes"] == 0
+
+
+def test_options_of_a_run_hold_for_it_alone():
+    """Without meters nothing is counted; a time limit stops; afterwards the ordinary door is as before."""
+    gemm = Gemm(SPECS["warp-specialised"], representative(GemmSpec()))
+    a = torch.randn(64, 64).bfloat16()
+    assert emulator.run(gemm, a, a, options=emulator.Options()).counters == {}
+    with pytest.raises(EmulatorError, match="max_seconds=0.0: stopped after 0 of"):
+        emulator.run(gemm, a, a, options=emulator.Options(max_seconds=0.0))
+    assert_close(gemm.run(a, a, backend="emulator"), a, a, None, 1.0, 0.0)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One small kernel, compiled once, and a cache directory of a test's own that holds it."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm.compiling import cache, store
+
+CONFIG = plan(GemmSpec(tile=Tile(128, 64, 64)), problem(512, 512, 512)).config
+OTHER = dataclasses.replace(CONFIG, stages=2)
+
+
+def isolated(monkeypatch, folder: Path) -> Path:
+    """Empty the memory and move the cache to `folder`, with `CONFIG`'s entry in it; returns the entry's path."""
+    cache.artifact(CONFIG)
+    session = cache.entry(CONFIG)
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(folder))
+    monkeypatch.setattr(cache, "_MEMORY", {})
+    path = cache.entry(CONFIG)
+    path.parent.mkdir(parents=True, mode=0o700)
+    for name in (session.name, store.SECRET):
+        shutil.copy(session.parent / name, path.parent / name)
+    return path

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may import whom: floors, circles, and how full the top level is (`docs/architecture.md`)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import cutegemm
+
+PACKAGE = Path(cutegemm.__file__).parent
+MOST_FILES = 10
+MOST_CIRCLES = 2
+
+# From the ground up: a room imports from floors below its own, and from itself. Rooms of one floor are strangers.
+FLOORS = (
+    {"errors"},
+    {"dtypes", "checks", "emulator"},
+    {"arch"},
+    {"epilogue", "layouts", "families"},
+    {"spec", "problems", "config"},
+    {"launch_layout"},
+    {"planning", "kernels"},
+    {"compiling"},
+    {"running"},
+    {"gemm"},
+    {"__init__"},
+)
+FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def module(path: Path) -> str:
+    """A file's dotted name below the package; "" is the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(path: Path, at_once: bool = False) -> Iterator[str]:
+    """Modules of the package that a file imports, anywhere in its code or only when it is itself imported."""
+    tree = ast.parse(path.read_text())
+    for node in tree.body if at_once else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            named = [x.name for x in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = [f"{node.module}.{x.name}" for x in node.names]
+            named = [x if x.removeprefix("cutegemm.") in FILES else node.module for x in inside]
+        else:
+            continue
+        yield from (x.removeprefix("cutegemm").lstrip(".") for x in named if x.split(".")[0] == "cutegemm")
+
+
+def room(name: str) -> str:
+    """The part of the package that a module belongs to."""
+    return name.split(".")[0] or "__init__"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_arrow_runs_up(name):
+    """A module imports from lower floors and from its own room; an import inside a function counts."""
+    for other in imports(FILES[name]):
+        here, there = room(name), room(other)
+        assert here == there or FLOOR[there] < FLOOR[here], f"{name} imports {other}"
+
+
+def test_every_room_has_a_floor():
+    """What lies at the package's top level is named above, and nothing else is."""
+    assert {room(name) for name in FILES} == set(FLOOR)
+
+
+def test_circles_are_few():
+    """At most two circles of imports in the whole package."""
+    graph = {name: {x for x in imports(path, at_once=True) if x != name} for name, path in FILES.items()}
+    circles = []
+    while True:
+        try:
+            TopologicalSorter(graph).prepare()
+            break
+        except CycleError as error:
+            found = error.args[1]
+            circles.append(" -> ".join(found))
+            graph[found[1]].discard(found[0])
+    assert len(circles) <= MOST_CIRCLES, circles
+
+
+def test_the_planner_has_no_circle():
+    """Not even one that only closes inside a function or for a type checker."""
+    graph = {
+        name: {x for x in imports(path) if room(x) == "planning"}
+        for name, path in FILES.items()
+        if room(name) == "planning"
+    }
+    TopologicalSorter(graph).prepare()
+
+
+def test_the_top_level_is_small():
+    """At most ten files lie beside the packages."""
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_FILES
+
+
+def test_families_are_told_apart_in_their_table_alone():
+    """No code but the table compares a family's name."""
+    for name, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare) and room(name) != "families":
+                sides = (node.left, *node.comparators)
+                family = any(isinstance(x, ast.Attribute) and x.attr == "family" for x in sides)
+                literal = any(isinstance(x, ast.Constant) for x in sides)
+                assert not (family and literal), f"{name}:{node.lineno}"
+
+
+def test_what_is_planned_for_any_architecture_knows_none():
+    """Limits reach the planner by value: outside of what is written for sm_90, nothing imports its constants."""
+    own = {"arch", "kernels", "layouts", "compiling"}
+    # being moved: `config` for its kernels' fragments, `planning.budget` for its regions
+    left = {"config", "planning.budget"}
+    found = {name for name, path in FILES.items() if "arch.sm90" in imports(path) and room(name) not in own}
+    assert found <= left
+
+
+def test_the_document_names_every_room():
+    """`docs/architecture.md` has a line for each part of the package."""
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    missing = [name for name in FLOOR if name != "__init__" and f"`{name}" not in text]
+    assert not missing
