@@ -27,11 +27,11 @@ constexpr int SMEM = 1024 + STAGES * (A_BYTES + B_BYTES);
 static_assert(CONSUMERS * 64 * (BN + PAD) * 4 <= STAGES * (A_BYTES + B_BYTES), "the staged tile fits the ring");
 
 // Lays a warp's 16 x BN of accumulators down as rows, in fp32, then stores them row by row; c is this lane's part of C.
-__device__ __forceinline__ void store_staged(const Output& out, const float (&acc)[BN / 2], const uint4 (&c)[16], float* stage, int row0,
+__device__ __forceinline__ void store_staged(const Output& out, const float (&acc)[BN / 2], const uint4 (&c)[16], float* staging, int row0,
                                              int col0) {
   constexpr int PITCH = BN + PAD;
   const int lane = threadIdx.x % 32;
-  float* at = stage + lane / 4 * PITCH + lane % 4 * 2;
+  float* at = staging + lane / 4 * PITCH + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < BN / 2; i += 4) {
     *reinterpret_cast<float2*>(at + i * 2) = {acc[i], acc[i + 1]};
@@ -39,7 +39,7 @@ __device__ __forceinline__ void store_staged(const Output& out, const float (&ac
   }
   __syncwarp();  // the warp's 16 rows are complete before its lanes read each other's part
 #pragma unroll
-  for (int r = 0; r < 16; ++r) out.eight(row0 + r, col0 + lane * 8, stage + r * PITCH + lane * 8, c[r]);
+  for (int r = 0; r < 16; ++r) out.eight(row0 + r, col0 + lane * 8, staging + r * PITCH + lane * 8, c[r]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -103,6 +103,6 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
   }
   wgmma_wait<0>();
   named_barrier(1, CONSUMERS * 128);  // both consumers have read the ring before it is written over
-  float* stage = reinterpret_cast<float*>(ring) + warp_m0 * (BN + PAD);
-  store_staged(out, acc, c, stage, row0 + warp_m0, col0);
+  float* staging = reinterpret_cast<float*>(ring) + warp_m0 * (BN + PAD);
+  store_staged(out, acc, c, staging, row0 + warp_m0, col0);
 }

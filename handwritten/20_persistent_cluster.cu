@@ -52,15 +52,15 @@ __device__ __forceinline__ void multicast_b(char* Bs, const TensorMap* map, Barr
   }
 }
 
-// Loads one box of C into its staging buffer; called by one thread of a consumer.
-__device__ __forceinline__ void load_c(char* stage, const TensorMap* map, Barrier* barrier, int col, int row) {
+// Loads one box of C into staging memory; called by one thread of a consumer.
+__device__ __forceinline__ void load_c(char* box, const TensorMap* map, Barrier* barrier, int col, int row) {
   barrier_expect(barrier, BOX_BYTES);
-  tma_load(stage, map, barrier, col, row);
+  tma_load(box, map, barrier, col, row);
 }
 
-// A consumer's way from its accumulators to D, in boxes of 64 x SPAN through two staging buffers.
+// A consumer's way from its accumulators to D, in boxes of 64 x SPAN through two boxes of staging memory.
 struct Epilogue {
-  char* stage;
+  char* boxes;
   Barrier* c_full;
   const TensorMap *map_c, *map_d;
   float alpha, beta;
@@ -73,7 +73,7 @@ struct Epilogue {
     const int row = threadIdx.x % 128 / 32 * 16 + lane / 4;
 #pragma unroll
     for (int j = 0; j < BN / SPAN; ++j) {
-      char* box = stage + j % 2 * BOX_BYTES;
+      char* box = boxes + j % 2 * BOX_BYTES;
       if (READ_C) {
         barrier_wait(&c_full[j % 2], j / 2 & 1);  // waits for C
       } else {
@@ -109,7 +109,7 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
   extern __shared__ char smem[];
   __shared__ Barrier full[STAGES], empty[STAGES], c_full[CONSUMERS][2];
   char* ring = smem + (-smem_address(smem) & 1023);  // a swizzled tile starts at a multiple of 1024 bytes
-  char* stages = ring + STAGES * (A_BYTES + B_BYTES);
+  char* staging = ring + STAGES * (A_BYTES + B_BYTES);
   const Tiles grid(M, N);
   const int tiles = ceil_div(K, BK);
   const int rank = cluster_rank();
@@ -146,12 +146,12 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
     const int consumer = warpgroup - 1;
     const bool leader = threadIdx.x % 128 == 0;
     const int lane = threadIdx.x % 32;
-    char* stage = stages + consumer * 2 * BOX_BYTES;
+    char* boxes = staging + consumer * 2 * BOX_BYTES;
     for (int pair = blockIdx.x / CLUSTER; pair < grid.count(); pair += gridDim.x / CLUSTER) {
       const int row0 = grid.origin(pair).x + rank * BM + consumer * 64, col0 = grid.origin(pair).y;
       if (leader && beta != 0) {
         tma_store_wait_read<0>();  // the buffers' last contents have left
-        for (int j = 0; j < 2; ++j) load_c(stage + j * BOX_BYTES, &map_c, &c_full[consumer][j], col0 + j * SPAN, row0);
+        for (int j = 0; j < 2; ++j) load_c(boxes + j * BOX_BYTES, &map_c, &c_full[consumer][j], col0 + j * SPAN, row0);
       }
 
       float acc[BN / 2];  // the first wgmma overwrites it
@@ -173,7 +173,7 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
       wgmma_wait<0>();
       if (lane < CLUSTER) barrier_arrive_remote(&empty[(step - 1) % STAGES], lane);
 
-      const Epilogue epilogue{stage, c_full[consumer], &map_c, &map_d, alpha, beta, col0, row0};
+      const Epilogue epilogue{boxes, c_full[consumer], &map_c, &map_d, alpha, beta, col0, row0};
       if (beta != 0) epilogue.store<true>(acc);
       else epilogue.store<false>(acc);
     }

@@ -5,10 +5,12 @@ import handwritten
 for stage in handwritten.stages():
     print(stage.key, stage.idea, stage.resources())
 d = handwritten.stage("wgmma_serial").run(a, b, c, alpha=2.0, beta=0.5)
+
+The kernels are the `.cu` files beside this one; the package `ladder` compiles, launches, measures and reports them.
 """
 
-from handwritten.problem import Limits
-from handwritten.registry import stage, stages
-from handwritten.rung import Stage
+from handwritten.ladder.problem import Limits
+from handwritten.ladder.registry import stage, stages
+from handwritten.ladder.stage import Stage
 
 __all__ = ["Limits", "Stage", "stage", "stages"]

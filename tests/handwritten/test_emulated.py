@@ -10,12 +10,14 @@ from hypothesis import given, settings
 
 import handwritten
 from cutegemm.errors import EmulatorError
-from handwritten.problem import ELEMENT_BYTES
-from tests.handwritten import emulation
+from handwritten.ladder.problem import ELEMENT_BYTES
+from tests.support import ladder_emulation as emulation
+from tests.support.ladder_variants import variants
 
 STAGES = handwritten.stages()
 by_key = pytest.mark.parametrize("stage", STAGES, ids=[stage.key for stage in STAGES])
-DRAWS = max(settings().max_examples * 2 // 3, 1)  # problems a stage: 40 in the default profile
+# problems a stage: 12 in the default profile
+DRAWS = max(settings().max_examples // 5, 1)
 
 
 def steps(stage, dtype, majors):
@@ -27,8 +29,7 @@ def steps(stage, dtype, majors):
 @st.composite
 def problems(draw, stage):
     """A problem within the stage's limits, around its tile: often ragged, sometimes smaller than a tile."""
-    dtype = draw(st.sampled_from(stage.dtypes))
-    majors = draw(st.sampled_from(("rr", "rc", "cr", "cc"))) if stage.limits.col_major else "rr"
+    dtype, majors = draw(st.sampled_from(variants(stage)))
     tile = [stage.constants.get(name, 16) for name in ("BM", "BN", "BK")]
     most = (tile[0] + tile[0] // 2, tile[1] + tile[1] // 2, 6 * tile[2])
     shape = tuple(

@@ -9,8 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import handwritten
-from handwritten import verify
-from handwritten.problem import ELEMENT_BYTES
+from handwritten.ladder import verify
+from handwritten.ladder.problem import ELEMENT_BYTES
 
 pytestmark = pytest.mark.gpu
 STAGES = handwritten.stages()

@@ -6,23 +6,13 @@ import re
 import pytest
 
 import handwritten
-from cutegemm.errors import GemmError
-from cutegemm.hardware import MAX_REGISTERS, SMEM_BYTES
-from handwritten.problem import Limits, contiguous
-from handwritten.rung import read_constants
+from cutegemm.arch.sm90 import LIMITS, SMEM_BYTES
+from tests.support.ladder_variants import variants
 
 STAGES = handwritten.stages()
 KEYS = [stage.key for stage in STAGES]
 # Stages kept to show a collapse: their spills are the lesson.
 SPILLING = {"17_wgmma_shapes_n256"}
-
-
-def variants():
-    """Each stage with each dtype and each pair of majors that it takes."""
-    for stage in STAGES:
-        for dtype in stage.dtypes:
-            for majors in ("rr", "rc", "cr", "cc") if stage.limits.col_major else ("rr",):
-                yield pytest.param(stage, dtype, majors, id=f"{stage.key}-{dtype}-{majors}")
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=KEYS)
@@ -31,11 +21,18 @@ def test_idea_is_in_the_sass(stage):
     assert any(re.match(stage.instruction, opcode) for opcode in stage.instructions), stage.instructions
 
 
-@pytest.mark.parametrize("stage, dtype, majors", list(variants()))
+@pytest.mark.parametrize(
+    "stage, dtype, majors",
+    [
+        pytest.param(stage, dtype, majors, id=f"{stage.key}-{dtype}-{majors}")
+        for stage in STAGES
+        for dtype, majors in variants(stage)
+    ],
+)
 def test_every_variant_fits(stage, dtype, majors):
     """Each dtype and layout compiles, keeps its values in registers and leaves room for one CTA at least."""
     used = stage.resources(dtype, majors)
-    assert 16 <= used.registers <= MAX_REGISTERS
+    assert 16 <= used.registers <= LIMITS.registers_per_thread
     assert used.smem <= SMEM_BYTES
     assert used.ctas_per_sm >= 1
     if stage.key not in SPILLING:
@@ -53,86 +50,6 @@ def test_header_says_what_the_reader_needs(stage):
     header = stage.source.split("#include")[0]
     places = [header.find(f"\n// {word} ") for word in ("Idea", "Changes", "Measured", "Answers")]
     assert -1 not in places and places == sorted(places), places
-
-
-def test_numbers_have_no_gap():
-    """The ladder counts from 1 without a gap, and every .cu file is a stage."""
-    numbers = [stage.number for stage in STAGES]
-    assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
-    assert {path.name for path in STAGES[0].path.parent.glob("*.cu")} == {stage.file for stage in STAGES}
-
-
-def test_ptx_is_for_hopper():
-    """PTX comes without a GPU and targets the architecture that the CUBIN is for."""
-    assert ".target sm_90a" in handwritten.stage(1).ptx
-
-
-@pytest.mark.parametrize("key", ["02_coalesced", "coalesced", 2, "2"])
-def test_a_stage_is_found_by_key_name_or_number(key):
-    """A stage answers to its key, its bare name and its number."""
-    assert handwritten.stage(key).file == "02_coalesced.cu"
-
-
-def test_unknown_stage():
-    """A wrong name is refused with the names that exist."""
-    with pytest.raises(GemmError, match=r"stage='fast': must be one of 01_naive, 02_coalesced"):
-        handwritten.stage("fast")
-
-
-def test_wrong_dtype():
-    """A dtype that the stage lacks is refused with those it has."""
-    with pytest.raises(GemmError, match=r"dtype='bf16': stage 01_naive takes fp32"):
-        handwritten.stage(1).compiled("bf16")
-
-
-@pytest.mark.parametrize(
-    "limits, problem, message",
-    [
-        (
-            Limits(k=16),
-            (64, 64, 40, "rr"),
-            "K=40: stage s needs a positive multiple of 16; nearest legal value: 48",
-        ),
-        (Limits(), (0, 64, 64, "rr"), "M=0: stage s needs a positive multiple of 1; nearest legal value: 1"),
-        (
-            Limits(align=16),
-            (64, 63, 64, "rr"),
-            "B pitch=63: stage s needs multiples of 8 elements (16 bytes); nearest legal value: 64",
-        ),
-        (
-            Limits(col_major=False),
-            (64, 64, 64, "rc"),
-            "B=column-major: stage s copies vectors along rows; pass a row-major B",
-        ),
-    ],
-)
-def test_limits_say_field_value_rule_and_nearest(limits, problem, message):
-    """A problem outside a limit is refused with the field, its value, the rule and the nearest legal value."""
-    *mnk, majors = problem
-    with pytest.raises(GemmError, match=f"^{re.escape(message)}$"):
-        limits.verify("s", contiguous("bf16", *mnk, majors=majors))
-
-
-@pytest.mark.parametrize(
-    "limits, text",
-    [
-        (Limits(), "none"),
-        (
-            Limits(n=4, k=4, align=16, col_major=False),
-            "N % 4 == 0, K % 4 == 0, addresses and row pitches in multiples of 16 bytes, A and B row-major",
-        ),
-    ],
-)
-def test_limits_print(limits, text):
-    """Limits print as the rules that a caller must keep."""
-    assert str(limits) == text
-
-
-def test_constants_come_from_the_source():
-    """Tile constants are read off the source in order, and a -D overrides a #define's default."""
-    source = "#define N 64\nconstexpr int BM = 128;\nconstexpr int HALF_BM = BM / 2 + N;\n"
-    assert read_constants(source, {}) == {"N": 64, "BM": 128, "HALF_BM": 128}
-    assert read_constants(source, {"N": 8})["HALF_BM"] == 72
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if "16" <= key[:2] and key not in SPILLING])

@@ -2,38 +2,40 @@
 """What a stage is: a `.cu` file, its idea and limits, and what can be asked of it.
 
 A stage's numbers (tile, threads, shared memory) live in its `.cu` file alone and are read from there, so that
-nothing can disagree with them.
+nothing can disagree with them. Each question is answered in a module of its own; a stage only asks it.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cutegemm.errors import GemmError, check
-from cutegemm.hardware import H200
-from handwritten import compile as compiler
-from handwritten import resources
-from handwritten.plans import Plan, PlanFunction, plan_pointers
-from handwritten.problem import ELEMENT_BYTES, Limits, Problem, contiguous
+from cutegemm.arch.records import H200
+from cutegemm.errors import GemmError
+from handwritten.ladder import compiling, plans, resources, source
+from handwritten.ladder.problem import ELEMENT_BYTES, Limits, Problem, contiguous
 
 if TYPE_CHECKING:
     import torch
 
-# A tile constant of a .cu file, or the default of one that a -D may override.
-_CONSTANT = re.compile(r"^(?:constexpr int (\w+) = ([^;]+);|#define ([A-Z]\w*) (\d+)$)", re.MULTILINE)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One rung of the ladder: a `.cu` file, its limits, and what can be asked of it.
+    """One stage of the ladder.
 
-    instruction is a regular expression over SASS opcodes that the idea must show up as; reuse is the
-    (rows, columns) a fetched element serves, which is the CTA's tile unless given.
+    Attributes:
+        file: name of the `.cu` file.
+        idea: what it adds to the stage before it, in one line.
+        dtypes: names of the operand types it takes.
+        limits: what it asks of a problem.
+        instruction: a regular expression over SASS opcodes that the idea must show up as.
+        planner: problem to launches.
+        variant: tells stages of one file apart.
+        macros: the `-D` definitions of a variant.
+        reuse: the (rows, columns) a fetched element serves, which is the CTA's tile unless given.
     """
 
     file: str
@@ -41,14 +43,14 @@ class Stage:
     dtypes: tuple[str, ...]
     limits: Limits
     instruction: str
-    planner: PlanFunction = plan_pointers
+    planner: plans.PlanFunction = plans.plan_pointers
     variant: str = ""
     macros: dict[str, int] = field(default_factory=dict, hash=False)
     reuse: tuple[int, int] | None = None
 
     @property
     def number(self) -> int:
-        """The rung, from 1."""
+        """The place on the ladder, from 1."""
         return int(self.file[:2])
 
     @property
@@ -57,9 +59,18 @@ class Stage:
         return Path(self.file).stem + (f"_{self.variant}" if self.variant else "")
 
     @property
+    def name(self) -> str:
+        """The key without its number, such as "smem_tile"."""
+        return self.key[3:]
+
+    def called(self, label: str | int) -> bool:
+        """Tell whether a label means this stage: its key, its name or its number."""
+        return label in (self.key, self.name, self.number, str(self.number), f"{self.number:02}")
+
+    @property
     def path(self) -> Path:
         """The `.cu` file."""
-        return compiler.FOLDER / self.file
+        return source.FOLDER / self.file
 
     @functools.cached_property
     def source(self) -> str:
@@ -69,34 +80,21 @@ class Stage:
     @functools.cached_property
     def constants(self) -> dict[str, int]:
         """The tile constants of the source: BM, BN, BK, THREADS, SMEM (dynamic bytes), and so on."""
-        return read_constants(self.source, self.macros)
+        return source.read_constants(self.source, self.macros)
 
     def intensity(self, dtype: str) -> float:
         """FLOP per byte that the CTA fetches of A and B: 2*BM*BN / ((BM+BN) * bytes per element)."""
         rows, cols = self.reuse or (self.constants["BM"], self.constants["BN"])
         return 2 * rows * cols / ((rows + cols) * ELEMENT_BYTES[dtype])
 
-    def compiled(self, dtype: str | None = None, majors: str = "rr") -> compiler.Compiled:
+    def compiled(self, dtype: str | None = None, majors: str = "rr") -> compiling.Compiled:
         """Return CUBIN and PTX for a dtype and the majors of A and B ("r" row, "c" column).
 
         Raises:
             GemmError: the stage does not have that dtype or those majors.
-            CompileError: NVRTC fails.
+            CompileError: NVRTC is missing or fails.
         """
-        dtype = dtype or self.dtypes[0]
-        check(
-            dtype in self.dtypes,
-            GemmError,
-            f"dtype={dtype!r}: stage {self.key} takes {', '.join(self.dtypes)}",
-        )
-        legal = ("rr", "rc", "cr", "cc") if self.limits.col_major else ("rr",)
-        check(majors in legal, GemmError, f"majors={majors!r}: stage {self.key} takes {', '.join(legal)}")
-        macros = {
-            "HALF": int(dtype == "fp16"),
-            "A_COL": int(majors[0] == "c"),
-            "B_COL": int(majors[1] == "c"),
-        }
-        return compiler.compile_source(self.path, macros | self.macros)
+        return compiling.compile_stage(self, dtype or self.dtypes[0], majors)
 
     @property
     def ptx(self) -> str:
@@ -119,19 +117,13 @@ class Stage:
         cubin = self.compiled(dtype, majors).cubin
         return resources.read_resources(cubin, "gemm", constants["THREADS"], constants.get("SMEM", 0))
 
-    def plan(self, problem: Problem, sms: int = H200.sms) -> Plan:
+    def plan(self, problem: Problem, sms: int = H200.sms) -> plans.Plan:
         """Return the launches for a problem on a GPU of `sms` multiprocessors; needs no GPU.
 
         Raises:
             GemmError: the problem is outside the stage's limits.
         """
-        check(
-            problem.dtype in self.dtypes,
-            GemmError,
-            f"dtype={problem.dtype!r}: stage {self.key} takes {self.dtypes}",
-        )
-        self.limits.verify(self.key, problem)
-        return self.planner(self, problem, sms)
+        return plans.plan(self, problem, sms)
 
     def takes(self, dtype: str, m: int, n: int, k: int, majors: str = "rr") -> bool:
         """Tell whether packed matrices of these extents are within the limits."""
@@ -161,18 +153,6 @@ class Stage:
             GemmError: the problem is outside the stage's limits.
             HardwareError: the tensors are not on a Hopper GPU.
         """
-        from handwritten.launch import run  # imports torch, which listing and compiling do not need
+        from handwritten.ladder.launch import run  # imports torch, which listing and compiling do not need
 
         return run(self, a, b, c, alpha=alpha, beta=beta, out=out)
-
-
-def read_constants(source: str, given: dict[str, int]) -> dict[str, int]:
-    """Evaluate a source's `constexpr int` lines and macro defaults; `given` overrides the latter."""
-    found = dict(given)
-    for name, expression, macro, default in _CONSTANT.findall(source):
-        if macro:
-            found.setdefault(macro, int(default))
-        else:
-            # Integer arithmetic over earlier names only: C's / on positive ints is Python's //.
-            found[name] = int(eval(expression.replace("/", "//"), {"__builtins__": {}}, found))
-    return found

@@ -7,15 +7,21 @@ epilogue's code. Between two twins stand specs that no stage has, so that every 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.spec import GemmSpec, Tile
-from handwritten.names import BUILDER, knob_name, twin_name
-from handwritten.registry import HALVES
-from handwritten.rung import Stage
+from handwritten.ladder.names import BUILDER, knob_name, twin_name
+from handwritten.ladder.registry import HALVES
+from handwritten.ladder.stage import Stage
 
-_FIRST = {
+if TYPE_CHECKING:
+    import torch
+
+    import cutegemm
+    from handwritten.ladder.measure import Call
+
+_FIRST: dict[str, Any] = {
     "tile": Tile(64, 64, 64),
     "schedule": "multistage",
     "stages": 1,
@@ -26,7 +32,7 @@ _FIRST = {
     "store": "direct",
 }
 # (stage whose twin this is or None, the field that changes, its value)
-_STEPS = (
+_STEPS: tuple[tuple[str | None, str, Any], ...] = (
     ("17_wgmma_shapes_n64", "tile", Tile(128, 64, 64)),
     ("17_wgmma_shapes_n128", "tile", Tile(128, 128, 64)),
     (None, "stages", 4),
@@ -44,7 +50,7 @@ _STEPS = (
 
 def knobs(dtype: str = "bf16") -> dict[str, GemmSpec]:
     """Return the specs for 16-bit operands in order, by contender name; neighbours differ in one field."""
-    fields = {f"{matrix}_dtype": dtype for matrix in "abcd"} | _FIRST
+    fields: dict[str, Any] = {f"{matrix}_dtype": dtype for matrix in "abcd"} | _FIRST
     found = {twin_name("16_wgmma_serial"): GemmSpec(**fields)}
     for key, name, value in _STEPS:
         fields |= {name: value}
@@ -60,7 +66,7 @@ def twin(stage: Stage, dtype: str = "bf16") -> GemmSpec | None:
 
 def builder_calls(
     stages: Iterable[Stage], dtype: str, shape: tuple[int, int, int], beta: float
-) -> dict[str, Callable]:
+) -> dict[str, Call]:
     """Return what enqueues the builder's own choice and the specs from the first stage's twin to the last's.
 
     Raises:
@@ -83,8 +89,8 @@ def _between(stages: Iterable[Stage], dtype: str) -> dict[str, GemmSpec]:
     return dict(steps[places[0] : places[-1] + 1]) if places else {}
 
 
-def _call(gemm: Any, beta: float) -> Callable:
-    def call(a: Any, b: Any, c: Any, out: Any) -> None:
+def _call(gemm: cutegemm.Gemm, beta: float) -> Call:
+    def call(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, out: torch.Tensor) -> None:
         gemm.run(a, b, c if beta else None, beta=beta, out=out)
 
     return call

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import math
 import platform
 import random
@@ -15,12 +14,12 @@ from typing import Any
 
 import torch
 
-from cutegemm.hardware import H200
-from handwritten import launch, verify, worklog
-from handwritten.compile import FOLDER
-from handwritten.names import BASELINE
-from handwritten.plans import plan_split_k_atomic, plan_split_k_workspace
-from handwritten.rung import Stage
+from cutegemm.arch.records import H200
+from handwritten.ladder import launch, verify
+from handwritten.ladder.names import BASELINE
+from handwritten.ladder.plans import plan_split_k_atomic, plan_split_k_workspace
+from handwritten.ladder.source import source_digest
+from handwritten.ladder.stage import Stage
 
 ROTATED_BYTES = 4 * H200.l2_bytes  # input sets together, so that none is found in L2
 MAX_SETS = 6
@@ -28,7 +27,6 @@ GRAPH_SECONDS = 2e-3  # work of one graph at least, so that gaps between replays
 SAMPLE_SECONDS = 0.04  # work of one sample at least
 PREHEAT_SECONDS = 0.3  # before the first round: clock and temperature settle ("sustained")
 ROUNDS = 7
-DIGEST_LENGTH = 16  # hex digits
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,7 @@ class Case:
         return 2 * self.m * self.n * self.k
 
 
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # a, b, c and out
 Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], object]
 
 
@@ -80,7 +79,7 @@ def cublas_call(case: Case) -> Call:
 class _Contender:
     """A contender's captured graph over all input sets, and its samples in microseconds a call."""
 
-    def __init__(self, name: str, call: Call, sets: list[tuple[torch.Tensor, ...]]) -> None:
+    def __init__(self, name: str, call: Call, sets: list[Tensors]) -> None:
         def one_pass() -> None:
             for tensors in sets:
                 call(*tensors)
@@ -108,15 +107,15 @@ class _Contender:
 
 def seconds(work: Callable[[], None]) -> float:
     """Seconds the GPU takes for what `work` enqueues."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     work()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / 1e3  # elapsed_time is in milliseconds
+    return float(start.elapsed_time(end)) / 1e3  # elapsed_time is in milliseconds
 
 
-def inputs(case: Case) -> list[tuple[torch.Tensor, ...]]:
+def inputs(case: Case) -> list[Tensors]:
     """Return input sets (a, b, c, out) that together overflow L2."""
     dtype = verify.TORCH_DTYPES[case.dtype]
     extents = ((case.m, case.k), (case.k, case.n), (case.m, case.n))
@@ -173,14 +172,6 @@ def _row(case: Case, contender: _Contender, baseline: float) -> dict[str, Any]:
         "baseline_us": baseline,
         "ratio": baseline / us,
     }
-
-
-def source_digest() -> str:
-    """Return a digest of the stages' sources, which figures belong to; the figures in their headers left out."""
-    digest = hashlib.sha256()
-    for path in sorted([*FOLDER.glob("*.cu"), *FOLDER.glob("*.cuh")]):
-        digest.update(f"{path.name}\n{worklog.with_header(path.read_text(), '')}".encode())
-    return digest.hexdigest()[:DIGEST_LENGTH]
 
 
 def environment(commit: str) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cutegemm.arch.records import H200
 from cutegemm.errors import GemmError, check
-from cutegemm.hardware import H200
-from handwritten.problem import ELEMENT_BYTES, Matrix, Problem
+from handwritten.ladder.problem import ELEMENT_BYTES, Matrix, Problem
 
 if TYPE_CHECKING:
-    from handwritten.rung import Stage
+    from handwritten.ladder.stage import Stage
 
 MAX_GRID_Y = 65_535  # CTAs along y, CUDA C++ Programming Guide, technical specifications
 SPLIT_TILES = 8  # tiles of k that a part of K has at least, so that the ring is worth filling
@@ -42,7 +42,8 @@ class Workspace:
     offset: int = 0
 
 
-Argument = ctypes._SimpleCData | TensorMap | Workspace
+Scalar = ctypes.c_int | ctypes.c_float | ctypes.c_longlong | ctypes.c_void_p
+Argument = Scalar | TensorMap | Workspace
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,20 @@ class Plan:
 
 
 PlanFunction = Callable[["Stage", Problem, int], Plan]
+
+
+def plan(stage: Stage, problem: Problem, sms: int) -> Plan:
+    """Return a stage's launches for a problem on a GPU of `sms` multiprocessors.
+
+    Raises:
+        GemmError: the stage does not take the dtype, or the problem is outside its limits.
+    """
+    legal = ", ".join(stage.dtypes)
+    check(
+        problem.dtype in stage.dtypes, GemmError, f"dtype={problem.dtype!r}: stage {stage.key} takes {legal}"
+    )
+    stage.limits.verify(stage.key, problem)
+    return stage.planner(stage, problem, sms)
 
 
 def _pointer(matrix: Matrix | None) -> ctypes.c_void_p:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from cutegemm.errors import GemmError
-from handwritten import launch
-from handwritten.problem import ELEMENT_BYTES
-from handwritten.rung import Stage
+from handwritten.ladder import launch
+from handwritten.ladder.compiling import legal_majors
+from handwritten.ladder.problem import ELEMENT_BYTES
+from handwritten.ladder.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,8 @@ def shapes(stage: Stage) -> Iterator[tuple[int, int, int]]:
     vector = max(limits.align // element, 1)
     for m, n, k in wanted:
         steps = (limits.m, math.lcm(limits.n, vector), math.lcm(limits.k, vector))
-        yield tuple(-(-extent // step) * step for extent, step in zip((m, n, k), steps))
+        m, n, k = (-(-extent // step) * step for extent, step in zip((m, n, k), steps))
+        yield m, n, k
 
 
 def operand(rows: int, cols: int, major: str, dtype: str, seed: int) -> torch.Tensor:
@@ -135,7 +137,7 @@ def verify(stage: Stage) -> float:
     worst = 0.0
     for dtype in stage.dtypes:
         for index, shape in enumerate(shapes(stage)):
-            for majors in ("rr", "rc", "cr", "cc") if stage.limits.col_major else ("rr",):
+            for majors in legal_majors(stage):
                 if not stage.takes(dtype, *shape, majors):
                     continue  # a pitch along M may need alignment that this M lacks
                 alpha, beta = ((1.0, 0.0), (2.0, 0.5), (-0.5, 1.0))[index % 3]

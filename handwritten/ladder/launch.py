@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from cuda.bindings import driver
 
 from cutegemm.errors import GemmError, HardwareError, InputError, check
-from handwritten.plans import Argument, Launch, Plan, TensorMap, Workspace
-from handwritten.problem import Matrix, Problem
+from handwritten.ladder.plans import Argument, Launch, Plan, TensorMap, Workspace
+from handwritten.ladder.problem import Matrix, Problem
 
 if TYPE_CHECKING:
-    from handwritten.rung import Stage
+    from handwritten.ladder.stage import Stage
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 HOPPER = (9, 0)  # compute capability of the only architecture the CUBINs run on
+_NEEDS_GPU = (
+    "device={device}: stage {stage} runs on a Hopper GPU only; "
+    "without one ask for .resources(), .ptx, .sass or .plan()"
+)
 _MAP_TYPES = {
     "fp32": driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
     "bf16": driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -55,12 +59,6 @@ def run(
     with torch.cuda.device(a.device):
         execute(stage, stage.plan(problem, _sms(a.device)), problem)
     return out
-
-
-_NEEDS_GPU = (
-    "device={device}: stage {stage} runs on a Hopper GPU only; "
-    "without one ask for .resources(), .ptx, .sass or .plan()"
-)
 
 
 def check_inputs(
@@ -157,7 +155,7 @@ def execute(stage: Stage, plan: Plan, problem: Problem) -> None:
         _check(driver.cuLaunchKernel(function, *shape, stream, array, 0))
 
 
-def _pack(launch: Launch, workspace: int) -> tuple[list[object], ctypes.Array[ctypes.c_void_p]]:
+def _pack(launch: Launch, workspace: int) -> tuple[list[Any], ctypes.Array[ctypes.c_void_p]]:
     """Return the arguments' values, which must stay alive, and the array of their addresses."""
     values = [_value(argument, workspace) for argument in launch.arguments]
     addresses = (
@@ -167,7 +165,7 @@ def _pack(launch: Launch, workspace: int) -> tuple[list[object], ctypes.Array[ct
     return values, (ctypes.c_void_p * len(values))(*addresses)
 
 
-def _value(argument: Argument, workspace: int) -> ctypes._SimpleCData | driver.CUtensorMap:
+def _value(argument: Argument, workspace: int) -> Any:
     if isinstance(argument, TensorMap):
         return encode(argument)
     if isinstance(argument, Workspace):
@@ -210,7 +208,12 @@ def _function(stage: Stage, dtype: str, majors: str, kernel: str, device: int) -
     return function
 
 
-def _check(result: tuple) -> object:
+def _check(result: tuple[Any, ...]) -> Any:
+    """Return the first value of a driver call's answer.
+
+    Raises:
+        GemmError: the call failed.
+    """
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
         raise GemmError(f"CUDA driver: {status.name}")

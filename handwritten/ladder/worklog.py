@@ -13,23 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.errors import GemmError
-from handwritten.names import BASELINE, BUILDER, twin_name
-from handwritten.registry import stages
-from handwritten.rung import Stage
-from handwritten.twins import knobs
+from handwritten.ladder.names import BASELINE, BUILDER, SPLIT_K_SHAPE, one_part, twin_name
+from handwritten.ladder.registry import stages
+from handwritten.ladder.source import with_measured
+from handwritten.ladder.stage import Stage
+from handwritten.ladder.twins import knobs
 
 SQUARES = (4096, 8192)
-SPLIT_K_SHAPE = (128, 128, 16_384)  # few tiles, long K: what split-K is for
 BETA = 0.5  # of the rows with C
 _MARKED = re.compile(r"(<!-- ladder:(?P<name>\w+) -->\n)(.*?)(<!-- /ladder:(?P=name) -->)", re.DOTALL)
-_HEADER = re.compile(r"^// Measured  .*$", re.MULTILINE)
 
 Row = dict[str, Any]
-
-
-def one_part(key: str) -> str:
-    """Return the contender name of a split-K stage that does not split."""
-    return f"{key}, one part"
 
 
 class Figures:
@@ -50,7 +44,7 @@ class Figures:
         return self._rows.get((dtype, *extents, beta, contender))
 
     def step(self, stage: Stage, dtype: str, size: int) -> float | None:
-        """Return how many times as fast a stage is as the rung before it, whose fastest variant counts."""
+        """Return how many times as fast a stage is as the one before it, whose fastest variant counts."""
         row = self.row(dtype, size, stage.key)
         below = (
             other.key for other in stages() if other.number == stage.number - 1 and dtype in other.dtypes
@@ -69,7 +63,7 @@ def write(source: Path, folder: Path) -> None:
     readme.write_text(fill(readme.read_text(), parts))
     for name in dict.fromkeys(stage.file for stage in stages()):
         path = folder / name
-        path.write_text(with_header(path.read_text(), header(figures, name)))
+        path.write_text(with_measured(path.read_text(), header(figures, name)))
 
 
 def beside(source: Path) -> Path:
@@ -114,18 +108,13 @@ def fill(text: str, parts: dict[str, str]) -> str:
     return _MARKED.sub(lambda match: f"{match[1]}{parts[match['name']]}\n{match[4]}", text)
 
 
-def with_header(text: str, measured: str) -> str:
-    """Replace the `Measured` line of a stage's header."""
-    return _HEADER.sub(lambda _: f"// Measured  {measured}", text, count=1)
-
-
 def header(figures: Figures, name: str) -> str:
     """Return the `Measured` line of a stage's file, at 4096 cubed or split-K's own shape; the share is the best's."""
     members = [stage for stage in stages() if stage.file == name]
     number, dtype = members[0].number, members[0].dtypes[0]
-    shape = SPLIT_K_SHAPE if number >= 21 else SQUARES[0]
+    shape = SPLIT_K_SHAPE if number >= 21 else (SQUARES[0],) * 3
     rows = [(stage, row) for stage in members if (row := figures.row(dtype, shape, stage.key))]
-    title = " x ".join(map(str, shape)) if number >= 21 else f"{shape}^3"
+    title = " x ".join(map(str, shape)) if number >= 21 else f"{SQUARES[0]}^3"
     speeds = ", ".join(f"{stage.variant} {row['tflops']:.3g}".strip() for stage, row in rows)
     share = max((row["ratio"] for _, row in rows), default=0)
     where = f"README.md, stage {number:02}."

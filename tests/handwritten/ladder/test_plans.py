@@ -9,8 +9,8 @@ from hypothesis import given
 
 import handwritten
 from cutegemm.errors import GemmError
-from handwritten.plans import TensorMap, Workspace
-from handwritten.problem import contiguous
+from handwritten.ladder.plans import TensorMap, Workspace
+from handwritten.ladder.problem import contiguous
 
 STAGES = handwritten.stages()
 extents = st.integers(1, 700)

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from cutegemm.errors import GemmError
-from handwritten.plans import plan_persistent, plan_split_k_atomic, plan_split_k_workspace, plan_tma
-from handwritten.problem import Limits
-from handwritten.rung import Stage
+from handwritten.ladder.plans import plan_persistent, plan_split_k_atomic, plan_split_k_workspace, plan_tma
+from handwritten.ladder.problem import Limits
+from handwritten.ladder.stage import Stage
 
 FP32 = ("fp32",)
 HALVES = ("bf16", "fp16")
@@ -201,7 +201,7 @@ def stage(key: str | int) -> Stage:
         GemmError: no stage is called so.
     """
     for candidate in _STAGES:
-        if key in (candidate.key, candidate.key[3:], candidate.number, str(candidate.number)):
+        if candidate.called(key):
             return candidate
     names = ", ".join(candidate.key for candidate in _STAGES)
     raise GemmError(f"stage={key!r}: must be one of {names}")

@@ -2,13 +2,16 @@
 """The worklog's figures come from the results file: README.md and the headers say what it says, and nothing else."""
 
 import json
+from typing import Any
 
 import pytest
 
 import handwritten
 from cutegemm.errors import GemmError
-from handwritten import measure, worklog
-from handwritten.compile import FOLDER
+from handwritten.ladder import worklog
+from handwritten.ladder.names import SPLIT_K_SHAPE, one_part
+from handwritten.ladder.source import FOLDER, with_measured
+from tests.support.ladder_rows import row
 
 RESULTS = "benchmarks/results/sweeps/handwritten.json"
 README = (FOLDER / "README.md").read_text()
@@ -21,19 +24,12 @@ ENVIRONMENT = {
 }
 
 
-def row(contender, us, shape=4096, beta=0.0, dtype="bf16"):
-    """A row of a problem that cuBLAS does in 10 us."""
-    m, n, k = (shape,) * 3 if isinstance(shape, int) else shape
-    times = {"us": us, "tflops": 2 * m * n * k / us / 1e6, "ratio": 10 / us}
-    return {"dtype": dtype, "m": m, "n": n, "k": k, "beta": beta, "contender": contender, **times}
-
-
-def figures(*rows):
+def figures(*rows: dict[str, Any]) -> worklog.Figures:
     """Figures of these rows alone."""
     return worklog.Figures({"environment": ENVIRONMENT, "rows": rows})
 
 
-def test_readme_and_headers_agree_with_the_results_file():
+def test_readme_and_headers_agree_with_the_results_file() -> None:
     """Written anew from the committed results, README.md and every header stay as they are."""
     path = FOLDER.parent / RESULTS
     found = worklog.Figures(json.loads(path.read_text()))
@@ -41,10 +37,10 @@ def test_readme_and_headers_agree_with_the_results_file():
     assert worklog.fill(README, worklog.sections(found, RESULTS) | {"ablation": ablation}) == README
     for name in {stage.file for stage in handwritten.stages()}:
         text = (FOLDER / name).read_text()
-        assert worklog.with_header(text, worklog.header(found, name)) == text, name
+        assert with_measured(text, worklog.header(found, name)) == text, name
 
 
-def test_results_file_has_every_stage():
+def test_results_file_has_every_stage() -> None:
     """Every stage was right and was timed in its first dtype at 4096 cubed; split-K at its own shape too."""
     document = json.loads((FOLDER.parent / RESULTS).read_text())
     found = worklog.Figures(document)
@@ -53,10 +49,10 @@ def test_results_file_has_every_stage():
         assert found.row(stage.dtypes[0], 4096, stage.key), stage.key
     for number in (21, 22):
         key = handwritten.stage(number).key
-        assert found.row("bf16", worklog.SPLIT_K_SHAPE, worklog.one_part(key))
+        assert found.row("bf16", SPLIT_K_SHAPE, one_part(key))
 
 
-def test_a_stage_is_compared_with_the_fastest_of_the_rung_before():
+def test_a_stage_is_compared_with_the_fastest_of_the_variants_before() -> None:
     """Stage 18 follows stage 17, whose variants count by their best."""
     found = figures(
         row("17_wgmma_shapes_n128", 30.0),
@@ -67,7 +63,7 @@ def test_a_stage_is_compared_with_the_fastest_of_the_rung_before():
     assert found.step(handwritten.stage(17), "bf16", 4096) is None
 
 
-def test_line_of_a_stage():
+def test_line_of_a_stage() -> None:
     """A stage's line says speed, share and step at each size, and what C costs."""
     rows = [row("18_producer_consumer", 20.0), row("19_staged_epilogue", 10.0, 8192, 0.5)]
     text = worklog.sections(figures(*rows, row("19_staged_epilogue", 10.0)), "f.json")
@@ -83,16 +79,16 @@ def test_line_of_a_stage():
     )
 
 
-def test_line_of_a_split_k_stage():
+def test_line_of_a_split_k_stage() -> None:
     """Split-K is compared with itself in one part."""
-    shape = worklog.SPLIT_K_SHAPE
+    shape = SPLIT_K_SHAPE
     rows = [row("21_split_k_atomic", 20.0, shape), row("21_split_k_atomic, one part", 120.0, shape)]
     text = worklog.sections(figures(*rows), "f.json")
     assert text["21"] == "Measured: 128×128×16384 20.0 µs, 6.0 × one part, 50% of cuBLAS."
     assert "| 21_split_k_atomic | 120.0 | 20.0 | 6.0 | 50.0% |" in text["tables"]
 
 
-def test_tables_name_machine_commit_and_file():
+def test_tables_name_machine_commit_and_file() -> None:
     """The tables say where their numbers come from, with raw CUDA and its twin in one row."""
     rows = [row("16_wgmma_serial", 40.0), row("16_wgmma_serial (DSL)", 50.0), row("cublas", 10.0)]
     text = worklog.tables(figures(*rows), "f.json")
@@ -103,20 +99,20 @@ def test_tables_name_machine_commit_and_file():
     assert "| 16_wgmma_serial | 2749 | 3436 |  |  |" in text
 
 
-def test_fill_replaces_only_what_is_between_the_markers():
+def test_fill_replaces_only_what_is_between_the_markers() -> None:
     """Text around the markers stays; filling twice leaves the second."""
     text = "before\n<!-- ladder:01 -->\nold\n<!-- /ladder:01 -->\nafter\n"
     once = worklog.fill(worklog.fill(text, {"01": "first"}), {"01": "second"})
     assert once == "before\n<!-- ladder:01 -->\nsecond\n<!-- /ladder:01 -->\nafter\n"
 
 
-def test_a_missing_marker_is_refused():
+def test_a_missing_marker_is_refused() -> None:
     """A figure without a place, or a place without a figure, is an error that names both lists."""
     with pytest.raises(GemmError, match=r"markers=\['01'\]: must be \['01', '02'\], each once and closed"):
         worklog.fill("<!-- ladder:01 -->\n<!-- /ladder:01 -->\n", {"01": "", "02": ""})
 
 
-def test_ablation_lists_the_changes_in_order():
+def test_ablation_lists_the_changes_in_order() -> None:
     """The stage as it is comes first, then each change with its speeds and shares; what was not timed stays empty."""
     rows = [row("cublas", 10.0, 8192), row("19_staged_epilogue", 20.0, 8192), row("worse", 40.0, 8192)]
     text = worklog.ablation(
@@ -130,21 +126,10 @@ def test_ablation_lists_the_changes_in_order():
     ]
 
 
-def test_header_names_the_variants():
+def test_header_names_the_variants() -> None:
     """A file that is several stages lists them; split-K's is measured at its own shape."""
     found = figures(row("17_wgmma_shapes_n32", 20.0), row("17_wgmma_shapes_n64", 10.0))
     assert worklog.header(found, "17_wgmma_shapes.cu") == (
         "4096^3, bf16: n32 6.87e+03, n64 1.37e+04 TFLOP/s, 100% of cuBLAS; README.md, stage 17."
     )
     assert worklog.header(figures(), "21_split_k_atomic.cu") == "README.md, stage 21."
-
-
-def test_figures_in_a_header_do_not_change_the_sources(monkeypatch, tmp_path):
-    """Writing what was measured into a header leaves the digest that the figures belong to; code changes it."""
-    monkeypatch.setattr(measure, "FOLDER", tmp_path)
-    path = tmp_path / "01_naive.cu"
-    digests = []
-    for text in ("// Measured  old\nint x;\n", "// Measured  new\nint x;\n", "// Measured  new\nint y;\n"):
-        path.write_text(text)
-        digests.append(measure.source_digest())
-    assert digests[0] == digests[1] != digests[2]

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `python -m handwritten` does: tables, checks, timings, charts."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.progress import track
+
+from cutegemm.errors import CompileError, GemmError
+from handwritten.ladder import report, toolkit, worklog
+from handwritten.ladder.options import Options, parse
+from handwritten.ladder.source import FOLDER
+
+EXIT_WRONG = 1  # a stage is wrong or broken
+EXIT_REFUSED = 2  # an argument or a file is wrong, or a package is missing
+
+
+def has_gpu() -> bool:
+    """Tell whether a Hopper GPU is here; torch is not needed to say no."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns the exit status. What cannot be done is said in a line on stderr."""
+    options = parse(arguments)
+    try:
+        if options.readme:
+            worklog.write(options.readme, FOLDER)
+            return 0
+        toolkit.require()
+        return (with_gpu if has_gpu() else without_gpu)(options, report.console())
+    except (GemmError, OSError) as error:
+        print(f"python -m handwritten: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+def without_gpu(options: Options, console: Console) -> int:
+    """Show what needs no GPU, and say what is left out."""
+    chosen, dtypes = options.stages, options.dtypes
+    title = "The ladder, as compiled for sm_90a"
+    console.print(report.table([], title, dtypes, width=console, chosen=chosen))
+    left_out = "TFLOP/s, share of cuBLAS and speed-up (and --json, --plot)"
+    try:
+        console.print(report.mix(dtypes, width=console, chosen=chosen))
+    except CompileError as error:
+        left_out += f"; and the instruction mix ({error})"
+    console.print(f"No Hopper GPU here: left out {left_out}.", markup=False)
+    return 0
+
+
+def with_gpu(options: Options, console: Console) -> int:
+    """Check every stage, time the right ones on every problem, and show it."""
+    from handwritten.ladder.session import Session  # imports torch
+
+    session = Session(options, console)
+    for stage in track(options.stages, "checking against fp64", console=console):
+        session.check(stage)
+    problems = [(dtype, shape) for shape in options.sizes for dtype in options.dtypes]
+    for dtype, shape in track(problems, "timing", console=console):
+        session.time(dtype, shape)
+    rows = session.document["rows"]
+    for shape in options.sizes:
+        found = report.of_problem(rows, *shape, options.beta)
+        title = f"{'x'.join(map(str, shape))}, beta {options.beta:g}"
+        console.print(report.table(found, title, options.dtypes, width=console, chosen=options.stages))
+    if options.plot:
+        from handwritten.ladder import plot  # imports matplotlib
+
+        plot.plot(rows, options.plot)
+    if session.failed:
+        console.print(f"wrong or broken: {', '.join(session.failed)}", style="red")
+    return EXIT_WRONG if session.failed else 0
