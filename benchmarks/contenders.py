@@ -16,7 +16,7 @@ BASELINE = "cublas"
 NAMES = (OURS, BASELINE)
 
 # Fields of a kernel's config that name it in a results row, where the family has them.
-_PLAN_FIELDS = ("tile", "cluster", "stages", "consumers", "pingpong", "persistent")
+_PLAN_FIELDS = ("family", "tile", "cluster", "stages", "consumers", "pingpong", "persistent")
 
 
 def make(name: str, case: Case) -> Contender:
@@ -25,12 +25,16 @@ def make(name: str, case: Case) -> Contender:
     Raises:
         GemmError: cutegemm refuses the problem.
     """
-    return _cublas() if name == BASELINE else _cutegemm(case)
+    return _cublas(case) if name == BASELINE else cutegemm_contender(case)
 
 
-def _cublas() -> Contender:
+def _cublas(case: Case) -> Contender:
+    """torch.mm, or torch.bmm of a batch: cuBLAS, in exact fp32 where the operands are fp32."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    multiply = torch.mm if case.batch == 1 else torch.bmm
+
     def call(inputs: InputSet) -> None:
-        torch.matmul(inputs.a, inputs.b, out=inputs.out)
+        multiply(inputs.a, inputs.b, out=inputs.out)
 
     return Contender(BASELINE, call)
 
@@ -40,24 +44,30 @@ def problem(case: Case) -> cutegemm.Problem:
     return cutegemm.problem(case.m, case.n, case.k, batch=case.batch, dtype=case.dtype, majors=case.majors)
 
 
-def _cutegemm(case: Case) -> Contender:
+def cutegemm_contender(case: Case, spec: GemmSpec | None = None, name: str = OURS) -> Contender:
+    """Our kernel for a case, everything that the spec leaves open chosen by the planner.
+
+    Raises:
+        GemmError: cutegemm refuses the problem or the spec.
+    """
     solved = problem(case)
-    gemm = cutegemm.build(GemmSpec(), solved)
+    gemm = cutegemm.build(spec or GemmSpec(), solved)
 
     def call(inputs: InputSet) -> None:
         gemm.run(inputs.a, inputs.b, out=inputs.out)
 
-    return Contender(OURS, call, plan_label(gemm.kernel(solved).plan))
+    return Contender(name, call, plan_label(gemm.kernel(solved).plan))
 
 
 def plan_label(plan: KernelPlan) -> str:
     """One line that tells a plan from others: its launches, then the GEMM kernel's choices."""
-    words = [" -> ".join(step.name for step in plan.steps), plan.config.family]
+    config = plan.config
+    words = [" -> ".join(step.name for step in plan.steps)]
     for field in _PLAN_FIELDS:
-        value = getattr(plan.config, field, None)
+        value = getattr(config, field, None)
         if value is not None:
             text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            words.append(f"{field} {text}")
-    words += [f"store {x.store}" for x in plan.config.outputs]
+            words.append(text if field == "family" else f"{field} {text}")
+    words += [f"store {output.store}" for output in getattr(config, "outputs", ())]
     axis, panel = plan.raster
     return ", ".join([*words, f"raster {axis} {panel}"])

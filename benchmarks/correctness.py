@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a contender right? Sampled rows and columns of D against fp64, before anything is timed."""
+"""Is a contender right? Sampled rows and columns of D, of every product of a batch, against fp64, before timing."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def check(call: Callable[[InputSet], None], inputs: InputSet) -> float:
         raise WrongResult(
             f"{wrong} of {out.numel()} elements of D are not finite (before the call all are NaN)"
         )
-    rows, cols = _sample(out.shape[0], out.device), _sample(out.shape[1], out.device)
-    by_rows = _compare(out[rows], a[rows].double() @ b.double(), out.dtype)
-    by_cols = _compare(out[:, cols], a.double() @ b[:, cols].double(), out.dtype)
+    rows, cols = _sample(out.shape[-2], out.device), _sample(out.shape[-1], out.device)
+    by_rows = _compare(out[..., rows, :], a[..., rows, :].double() @ b.double(), out.dtype)
+    by_cols = _compare(out[..., cols], a.double() @ b[..., cols].double(), out.dtype)
     return max(by_rows, by_cols)
 
 

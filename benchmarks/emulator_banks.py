@@ -7,6 +7,7 @@ The emulator's meter is fitted to, and tested against, these counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +33,7 @@ def _registers(size: int) -> str:
     return {4: "%r10", 8: "{%r10, %r11}", 16: "{%r10, %r11, %r12, %r13}"}[size]
 
 
-def _accesses():
+def _accesses() -> Iterator[Access]:
     for size in (4, 8, 16):
         yield Access(f"ld_shared_{size}", size, f"ld.shared.{_DATA[size]} {_registers(size)}, [%r3];")
         yield Access(f"st_shared_{size}", size, f"st.shared.{_DATA[size]} [%r3], {_registers(size)};")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import lzma
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ import torch
 import cutegemm
 import handwritten
 from benchmarks.emulator_probes import Draws
-from cutegemm import GemmSpec, Tile, cache
+from cutegemm import GemmSpec, Tile
+from cutegemm.compiling import cache
 from cutegemm.emulator import Buffer, Launch, Module, Options, Report, launch, tensor_buffer
-from cutegemm.emulator.tma import TensorMap, encode
-from cutegemm.plan import plan
-from cutegemm.problem import problem
-from handwritten import plans
-from handwritten.problem import Matrix, Problem
+from cutegemm.emulator.units.tma import TensorMap, encode
+from cutegemm.planning.planner import plan
+from cutegemm.problems import problem
+from handwritten.ladder import plans
+from handwritten.ladder.problem import Matrix, Problem
 
 ALPHA, BETA = 1.5, 0.5
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -62,7 +63,8 @@ class Case:
         m, n, k = self.shape
         rng = Draws(m, n, k)
         values = (rng.integers(-(2**15), 2**15, s) / 2.0**13 for s in ((m, k), (k, n), (m, n)))
-        return tuple(torch.from_numpy(x).to(TORCH[self.dtype]) for x in values)
+        a, b, c = (torch.from_numpy(x).to(TORCH[self.dtype]) for x in values)
+        return a, b, c
 
     def prepared(self) -> Callable[[], torch.Tensor]:
         """A call that computes D on the GPU from operands already there."""
@@ -70,11 +72,14 @@ class Case:
         if isinstance(self.what, GemmSpec):
             gemm = cutegemm.build(self.what)
             return lambda: gemm.run(a, b, c, alpha=ALPHA, beta=BETA, backend="gpu")
-        return lambda: _stage(self.what).run(a, b, c, ALPHA, BETA)
+        stage = _stage(self.what)
+        return lambda: stage.run(a, b, c, ALPHA, BETA)
 
     def steps(self) -> list[Step]:
         """What the case launches now, as compiled here."""
-        return (_spec_steps if isinstance(self.what, GemmSpec) else _stage_steps)(self)
+        if isinstance(self.what, GemmSpec):
+            return _spec_steps(self, self.what)
+        return _stage_steps(self, _stage(self.what))
 
     def emulate(
         self, steps: list[Step] | None = None, options: Options | None = None
@@ -88,10 +93,22 @@ class Case:
         reports = []
         for step in steps:
             params = [_relocated(bytes.fromhex(x), buffers) for x in step.params]
-            what = Launch(grid=tuple(step.grid), block=tuple(step.block), cluster=tuple(step.cluster),
-                          smem_bytes=step.smem, params=params, buffers=buffers)  # fmt: skip
+            what = Launch(
+                grid=_three(step.grid),
+                block=_three(step.block),
+                cluster=_three(step.cluster),
+                smem_bytes=step.smem,
+                params=params,
+                buffers=buffers,
+            )
             reports.append(launch(Module.parse(step.ptx).kernel(step.kernel), what, options))
         return named["d"], reports
+
+
+def _three(extents: Sequence[int]) -> tuple[int, int, int]:
+    """Extents as they are launched; kept ones are lists."""
+    x, y, z = extents
+    return x, y, z
 
 
 def _relocated(parameter: bytes, buffers: list[Buffer]) -> bytes:
@@ -104,12 +121,12 @@ def _stage(key: str) -> handwritten.Stage:
     return next(s for s in handwritten.stages() if s.key == key)
 
 
-def _spec_steps(case: Case) -> list[Step]:
+def _spec_steps(case: Case, spec: GemmSpec) -> list[Step]:
     of = problem(*case.shape, dtype=case.dtype, c_dtype=case.dtype)
-    gemm = cutegemm.build(case.what)
-    *addresses, workspace = STANDS_FOR.values()
-    launches = gemm.launches(of, tuple(addresses), ALPHA, BETA, workspace)
-    ptx = [cache.artifact(step.config).ptx for step in plan(case.what, of).steps]
+    gemm = cutegemm.build(spec)
+    addresses = {name: STANDS_FOR[name] for name in "abcd"}
+    launches = gemm.launches(of, addresses, STANDS_FOR["w"], alpha=ALPHA, beta=BETA)
+    ptx = [cache.artifact(step.config).ptx for step in plan(spec, of).steps]
     return [
         Step(text, Module.parse(text).kernel().name, x.grid, x.block, x.cluster, x.smem, [p.hex() for p in x.params],
              gemm.workspace_bytes(of))
@@ -117,11 +134,10 @@ def _spec_steps(case: Case) -> list[Step]:
     ]  # fmt: skip
 
 
-def _stage_steps(case: Case) -> list[Step]:
+def _stage_steps(case: Case, stage: handwritten.Stage) -> list[Step]:
     m, n, k = case.shape
     sides = {"a": (m, k), "b": (k, n), "c": (m, n), "d": (m, n)}
     matrix = {x: Matrix(STANDS_FOR[x], *sides[x], sides[x][1]) for x in sides}
-    stage = _stage(case.what)
     planned = stage.plan(Problem(case.dtype, matrix["a"], matrix["b"], matrix["d"], matrix["c"], ALPHA, BETA))
     ptx = stage.compiled(case.dtype).ptx
     return [

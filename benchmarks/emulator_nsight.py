@@ -17,7 +17,9 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -122,11 +124,12 @@ def profile(out: Path, fixture: Path, commit: str) -> None:
     kernels = {}
     for i, name in enumerate(CASES):
         runs = rows[i * RUNS : (i + 1) * RUNS]
-        counts = {m: [number(run[m]) for run in runs] for m in KERNEL_METRICS if m != "opcodes"}
-        counts = {m: v[0] if len(set(v)) == 1 else v for m, v in counts.items()}
+        each = {m: [number(run[m]) for run in runs] for m in KERNEL_METRICS if m != "opcodes"}
+        counts = {m: v[0] if len(set(v)) == 1 else v for m, v in each.items()}
         kernels[name] = {**counts, "opcodes": opcodes(runs[0]["opcodes"])}
     rows = ncu("accesses", ACCESS_METRICS)
-    np.savez_compressed(fixture, **{name: [number(row[name]) for row in rows] for name in ACCESS_METRICS})
+    columns: dict[str, Any] = {name: [number(row[name]) for row in rows] for name in ACCESS_METRICS}
+    np.savez_compressed(fixture, **columns)
     keep(fixture.parent / "kernels.json.xz")
     record = {
         "environment": environment.record(commit, environment.sensors()),
@@ -142,7 +145,7 @@ WAVEFRONTS = ("shared_load_wavefronts", "shared_store_wavefronts")
 TOLERANCE = 0.02  # of wavefronts
 
 
-def hardware(counts: dict) -> dict[str, int]:
+def hardware(counts: dict[str, Any]) -> dict[str, int]:
     """The GPU's counts under the names above; of wavefronts the least disturbed run.
 
     Where every access of a kind is an LDS or STS the count per instruction says what the pattern costs, without what
@@ -159,7 +162,7 @@ def hardware(counts: dict) -> dict[str, int]:
     return out
 
 
-def emulator(reports: list) -> dict[str, int]:
+def emulator(reports: Sequence[Any]) -> dict[str, int]:
     """The emulator's counts under the same names."""
     out = dict.fromkeys((*EXACT, *WAVEFRONTS), 0)
     ours = {
@@ -187,7 +190,7 @@ def disagreements(gpu: dict[str, int], ours: dict[str, int]) -> list[str]:
     return wrong
 
 
-def emulated(name: str, steps: dict) -> dict[str, int]:
+def emulated(name: str, steps: dict[str, Any]) -> dict[str, int]:
     """The emulator's counts of a kept case."""
     from benchmarks.emulator_cases import CASES
     from cutegemm.emulator import Options
@@ -195,7 +198,7 @@ def emulated(name: str, steps: dict) -> dict[str, int]:
     return emulator(CASES[name].emulate(steps[name], Options(meter=True))[1])
 
 
-def table(kernels: dict[str, dict], ours: dict[str, dict[str, int]]) -> list[str]:
+def table(kernels: dict[str, dict[str, Any]], ours: dict[str, dict[str, int]]) -> list[str]:
     """Both sides of every kernel as Markdown; a cell with one number is equal on both."""
     names = {"ffma": "FFMA, lanes", "products": "HGMMA and HMMA, warps", "global_load_sectors": "global sectors read",
              "global_store_sectors": "written", "shared_load_wavefronts": "shared wavefronts of loads",
@@ -211,7 +214,7 @@ def table(kernels: dict[str, dict], ours: dict[str, dict[str, int]]) -> list[str
     return markdown(["kernel", *names.values()], lines)
 
 
-def write_table(notes: Path, kernels: dict[str, dict], steps: dict) -> None:
+def write_table(notes: Path, kernels: dict[str, dict[str, Any]], steps: dict[str, Any]) -> None:
     """Replace the table between the markers of the notes."""
     opening, closing = MARKERS
     before, rest = notes.read_text().split(opening)

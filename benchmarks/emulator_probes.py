@@ -9,9 +9,17 @@ Source: PTX ISA 9.0, 9.7.14.5 (mma fragments), 9.7.15.5 (wgmma layouts).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Extents = tuple[int, int]
+Shape = int | tuple[int, ...]
+Operands = tuple[Array, Array, Array]  # A (M, K), B (N, K), C (M, N)
 
 HEADER = ".version 8.4\n.target sm_90a\n.address_size 64\n"
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "f32": 4}
@@ -53,7 +61,7 @@ class Form:
         return m * k * item, n * k * item, m * n * ITEM_BYTES[self.d]
 
 
-def _mma_shapes():
+def _mma_shapes() -> Iterator[Form]:
     for kind in ("bf16", "f16"):
         yield Form("mma", (16, 8, 16), "f32", kind, kind)
         yield Form("mma", (16, 8, 8), "f32", kind, kind)
@@ -168,28 +176,31 @@ def _wmma(form: Form) -> str:
 class Draws:
     """Reproducible draws: PCG64's raw words, whose stream NumPy keeps, and plain arithmetic on them."""
 
-    def __init__(self, *seed: int):
+    def __init__(self, *seed: int) -> None:
         self._words = np.random.PCG64(np.random.SeedSequence(seed))
 
-    def words(self, shape) -> np.ndarray:
+    def words(self, shape: Shape) -> Array:
         """64 random bits each."""
-        return self._words.random_raw(int(np.prod(shape))).reshape(shape)
+        return np.asarray(self._words.random_raw(int(np.prod(shape)))).reshape(shape)
 
-    def uniform(self, low: float, high: float, shape) -> np.ndarray:
+    def uniform(self, low: float, high: float, shape: Shape) -> Array:
         """Uniform in [low, high), in steps of 2**-32 of the range."""
-        return low + (high - low) * (np.ldexp((self.words(shape) >> np.uint64(32)).astype(np.float64), -32))
+        unit: Array = np.ldexp((self.words(shape) >> np.uint64(32)).astype(np.float64), -32)
+        return low + (high - low) * unit
 
-    def integers(self, low: int, high: int, shape) -> np.ndarray:
+    def integers(self, low: int, high: int, shape: Shape) -> Array:
         """Integers in [low, high]; the range is far below 2**32, so the bias of a remainder does not matter."""
-        return (self.words(shape) >> np.uint64(32)).astype(np.int64) % (high - low + 1) + low
+        drawn: Array = (self.words(shape) >> np.uint64(32)).astype(np.int64)
+        return drawn % (high - low + 1) + low
 
-    def normal(self, shape) -> np.ndarray:
+    def normal(self, shape: Shape) -> Array:
         """Nearly normal deviates: twelve uniforms."""
-        return self.uniform(-0.5, 0.5, (*np.atleast_1d(shape), 12)).sum(-1)
+        extents = (int(extent) for extent in np.atleast_1d(shape))
+        return np.asarray(self.uniform(-0.5, 0.5, (*extents, 12)).sum(-1))
 
-    def choice(self, values, shape) -> np.ndarray:
+    def choice(self, values: Sequence[Any], shape: Shape) -> Array:
         """One of some values."""
-        return np.asarray(values)[self.integers(0, len(values) - 1, shape)]
+        return np.asarray(np.asarray(values)[self.integers(0, len(values) - 1, shape)])
 
 
 def encode(x: np.ndarray, kind: str) -> np.ndarray:
@@ -213,17 +224,18 @@ def encode(x: np.ndarray, kind: str) -> np.ndarray:
     return pattern.astype({1: np.uint8, 2: np.uint16, 4: np.uint32}[ITEM_BYTES[kind]])
 
 
-def _spread(rng: Draws, shape, low: int, high: int) -> np.ndarray:
-    return rng.choice([-1.0, 1.0], shape) * np.ldexp(rng.uniform(1, 2, shape), rng.integers(low, high, shape))
+def _spread(rng: Draws, shape: Shape, low: int, high: int) -> Array:
+    signs = rng.choice([-1.0, 1.0], shape)
+    return signs * np.ldexp(rng.uniform(1, 2, shape), rng.integers(low, high, shape))
 
 
-def families(form: Form, rng: Draws) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def families(form: Form, rng: Draws) -> dict[str, Operands]:
     """Named probes as values: A (M, K), B (N, K), C (M, N)."""
     m, n, k = form.shape
     return _plain(form, rng, (m, k), (n, k), (m, n)) | _edges(form, rng, (m, k), (n, k), (m, n))
 
 
-def _plain(form: Form, rng: Draws, sa, sb, sc) -> dict[str, tuple]:
+def _plain(form: Form, rng: Draws, sa: Extents, sb: Extents, sc: Extents) -> dict[str, Operands]:
     """Everyday values, and sums whose alignment and truncation show."""
     m, k = sa
     out = {
@@ -252,7 +264,7 @@ def _plain(form: Form, rng: Draws, sa, sb, sc) -> dict[str, tuple]:
     return out
 
 
-def _edges(form: Form, rng: Draws, sa, sb, sc) -> dict[str, tuple]:
+def _edges(form: Form, rng: Draws, sa: Extents, sb: Extents, sc: Extents) -> dict[str, Operands]:
     """The ends of the types: subnormals, overflow, cancelling giants, signed zeros, infinities and NaNs."""
     top, end = ((1 << EXPONENT[x] - 1) - 1 for x in (form.a, form.d))  # greatest exponents of operands and D
     bottom, least = 2 - top - MANTISSA[form.a], 1 - end - MANTISSA[form.d]  # of their subnormals
@@ -307,4 +319,5 @@ def problems(form: Form, seed: int, repeats: int = 1) -> tuple[list[str], np.nda
                     c,
                 ]
             )
-    return names, *(np.ascontiguousarray(np.stack(x)) for x in zip(*parts, strict=True))
+    a, b, c = (np.ascontiguousarray(np.stack(x)) for x in zip(*parts, strict=True))
+    return names, a, b, c

@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ class Module:
         torch.cuda.synchronize()
         return kept[0].cpu().numpy().view(arrays[0].dtype).reshape(arrays[0].shape)
 
-    def _check(self, result: tuple):
+    def _check(self, result: tuple[Any, ...]) -> Any:
         status, *values = result
         if status != self._driver.CUresult.CUDA_SUCCESS:
             raise RuntimeError(f"CUDA driver: {status.name}")
@@ -122,7 +123,8 @@ def main() -> None:
     where = args.out / "environment.json"
     environments = json.loads(where.read_text()) if where.exists() else {}
     for name in args.only:
-        np.savez_compressed(args.out / f"{name}.npz", **RESULTS[name]())
+        arrays: dict[str, Any] = RESULTS[name]()
+        np.savez_compressed(args.out / f"{name}.npz", **arrays)
         environments[f"{name}.npz"] = environment.record(args.commit, environment.sensors())
     if "gemm" in args.only:
         keep(args.out / "kernels.json.xz")

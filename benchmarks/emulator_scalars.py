@@ -9,7 +9,9 @@ Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.6 (comp
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +101,7 @@ _PACKED = ("rn.f16x2 rz.f16x2 rn.relu.f16x2 rn.bf16x2 rz.bf16x2 rn.relu.bf16x2 r
            "rn.satfinite.relu.e4m3x2 rn.satfinite.e5m2x2 rn.satfinite.relu.e5m2x2")  # fmt: skip
 
 
-def _arithmetic(table: dict) -> list[Probe]:
+def _arithmetic(table: Mapping[tuple[str, ...], Mapping[int, str]]) -> list[Probe]:
     return [
         Probe(f"{op}.{kind}", (kind,) * arity, kind)
         for kinds, by_arity in table.items()
@@ -123,7 +125,7 @@ EXACT = {probe.op: probe for probe in _exact()}
 APPROXIMATE = {probe.op: probe for probe in _arithmetic(_APPROXIMATE)}
 
 
-def module(probes) -> str:
+def module(probes: Iterable[Probe]) -> str:
     """One PTX module with the kernels of some probes."""
     return HEADER + "\n".join(probe.entry for probe in probes)
 
@@ -200,7 +202,8 @@ def _cancel(columns: list[np.ndarray], kind: str) -> None:
 
     A few sums lie just beside the least normal number.
     """
-    a, b, c = (x.view(np.float32 if kind == "f32" else np.float64) for x in columns)
+    float_type: Any = np.float32 if kind == "f32" else np.float64
+    a, b, c = (x.view(float_type) for x in columns)
     least, few, quarter = (
         np.finfo(a.dtype).tiny,
         slice(-len(c) // 4 - 64, -len(c) // 4),

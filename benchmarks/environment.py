@@ -51,8 +51,8 @@ class Sensors:
         """Power at this instant; the plain query averages over a second on this chip (NVML manual)."""
         field = self._nvml.nvmlDeviceGetFieldValues(self._gpu, [self._nvml.NVML_FI_DEV_POWER_INSTANT])[0]
         if field.nvmlReturn == self._nvml.NVML_SUCCESS:
-            return field.value.uiVal / 1e3
-        return self._nvml.nvmlDeviceGetPowerUsage(self._gpu) / 1e3
+            return float(field.value.uiVal) / 1e3
+        return float(self._nvml.nvmlDeviceGetPowerUsage(self._gpu)) / 1e3
 
 
 def sensors(device: int = 0) -> Sensors:
@@ -77,18 +77,37 @@ def source_digest(root: Path = SOURCES) -> str:
     return digest.hexdigest()[:DIGEST_LENGTH]
 
 
-def record(commit: str, reader: Sensors) -> dict[str, Any]:
+def select(device: int) -> None:
+    """Make torch's CUDA device number `device` the current one.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    if not 0 <= device < count:
+        legal = (
+            f"one of 0 to {count - 1}" if count else "of a machine with a CUDA device; torch sees none here"
+        )
+        raise ValueError(f"device={device}: must be {legal}")
+    torch.cuda.set_device(device)
+
+
+def record(commit: str, reader: Sensors, device: int = 0) -> dict[str, Any]:
     """The environment of a results file.
 
     Args:
         commit: hash of the commit being measured; the machine that measures may hold no repository.
         reader: the GPU's sensors.
+        device: torch's number of the GPU.
     """
     import torch
 
-    gpu = torch.cuda.get_device_properties(0)
+    gpu = torch.cuda.get_device_properties(device)
     return {
         "gpu": gpu.name,
+        "device": device,
         "sms": gpu.multi_processor_count,
         "cuda": torch.version.cuda,
         "torch": torch.__version__,

@@ -17,19 +17,19 @@ from dataclasses import asdict
 import torch
 from rich.console import Console
 
-from benchmarks import figures, fusions, gemm, inputs, results, timing
+from benchmarks import figures, fusions, gemm, inputs, results, runs, timing
 from benchmarks.results import Case, Row
 from benchmarks.suites import EPILOGUES
 from benchmarks.timing import Contender
 
 REASON_LINES = 3  # of an error's text
-Compiler = Callable[[Callable], Callable]
-Failures = list[tuple[str, str]]  # (contender, why)
+Compiler = fusions.Compiler
 
 
-def max_autotune(function: Callable) -> Callable:
+def max_autotune(function: fusions.Formula) -> fusions.Formula:
     """torch.compile at its fastest; CUDA graphs are left to the timing, which puts every contender in one."""
-    return torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
+    compiled: fusions.Formula = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
+    return compiled
 
 
 class Bench:
@@ -51,7 +51,7 @@ class Bench:
         compiler: Compiler | None,
         *,
         console: Console,
-        device: timing.Device | None = None,
+        device: timing.Replayer | None = None,
         memory: str = "cuda",
     ) -> None:
         self._regime, self._sensors, self._compiler, self._console = regime, sensors, compiler, console
@@ -89,11 +89,12 @@ class Bench:
                 )
             self._console.print(f"{case} {case.epilogue}: torch.compile took {clock() - began:.1f} s")
 
-    def measure(self, case: Case) -> tuple[list[Row], Failures]:
+    def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
         """Rows of the contenders that are right, and (epilogue and contender, why) of the others."""
         self._console.print(f"{case.epilogue}, beta {case.beta}")
         sets = fusions.make_sets(case, self._memory, inputs.set_count(case))
-        right, failures = [], []
+        right: list[Contender] = []
+        failures: runs.Failures = []
         for name in self.names(case):
             try:
                 right.append(self._ready(name, case, sets[0]))
@@ -155,22 +156,22 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help=f"of {', '.join(fusions.FUSIONS)}; default all",
     )
     add("--no-compile", action="store_true", help="without torch.compile")
-    gemm.add_run_options(parser)
+    runs.add_options(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> int:
     """Run the command; 1 when a contender failed or was wrong."""
     args = parse(arguments)
-    console, sensors, out = gemm.open_run(args)
+    console, sensors, out = runs.open_run(args)
     compiler = None if args.no_compile else max_autotune
     bench = Bench(timing.REGIMES["sustained"], sensors, compiler, console=console)
     todo, began = cases(args.cases), time.monotonic()
-    bench.compile([case for case in todo if not out.has(bench.keys(case))], seconds=args.max_seconds)
-    left = args.max_seconds - (time.monotonic() - began)
-    outcome = gemm.run(todo, bench, out, max_seconds=left, console=console)
+    bench.compile([case for case in todo if not out.has(bench.keys(case))], seconds=args.seconds)
+    left = args.seconds - (time.monotonic() - began)
+    outcome = runs.run(todo, bench, out, seconds=left, console=console, describe=gemm.describe)
     console.print(figures.table(out.rows))
-    return gemm.report(outcome, console)
+    return runs.report(outcome, console)
 
 
 if __name__ == "__main__":

@@ -1,65 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed of cutegemm beside cuBLAS on the project's suites, each problem checked before it is timed.
 
-    python -m benchmarks.gemm --suites square,prefill --out benchmarks/results/gemm.json --commit HASH
+    python -m benchmarks.gemm --suites square,batched,fp32 --out benchmarks/results/gemm.json --commit HASH
 
-Results are written after every problem; the same command goes on where an earlier one stopped.
+cuBLAS is torch.mm, of a batch torch.bmm, in fp32 without tf32, timed in the same run. Results are written after every
+problem; the same command goes on where an earlier one stopped, be it for --seconds or for an error.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict
 
-from rich import progress
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import contenders, correctness, environment, inputs, results, timing
-from benchmarks.results import Case, Results, Row
-from benchmarks.suites import SUITES
+from benchmarks import contenders, correctness, inputs, results, runs, suites, timing
+from benchmarks.results import Case, Row
 from cutegemm.errors import GemmError
 
-LOG_COLUMNS = 120  # of output that goes to a file or pipe
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run over cases came to.
-
-    Attributes:
-        skipped: problems that an earlier run had measured.
-        measured: problems measured now.
-        failures: (problem and contender, why), of contenders that refused a problem or were wrong.
-        left: problems not reached in time.
-    """
-
-    skipped: int
-    measured: int
-    failures: list[tuple[str, str]]
-    left: int
+DEFAULT_DTYPE = "bf16"
 
 
 class Bench:
-    """Checks and times one problem after another on the current CUDA device."""
+    """Checks and times one problem after another.
 
-    def __init__(self, names: list[str], regime: timing.Regime, sensors: timing.Readable) -> None:
+    Args:
+        names: of the contenders.
+        regime: of timing.
+        sensors: of the GPU, read meanwhile.
+        device: what captures and times.
+        memory: torch's name of the device that holds the operands.
+    """
+
+    def __init__(
+        self,
+        names: list[str],
+        regime: timing.Regime,
+        sensors: timing.Readable | None,
+        *,
+        device: timing.Replayer | None = None,
+        memory: str = "cuda",
+    ) -> None:
         self.names = names
         self._regime = regime
         self._sensors = sensors
+        self._device = device or timing.Device()
+        self._memory = memory
 
     def keys(self, case: Case) -> list[Row]:
         """The key fields of the rows that measuring `case` gives."""
         return [asdict(case) | {"contender": name, "regime": self._regime.name} for name in self.names]
 
-    def measure(self, case: Case) -> tuple[list[Row], list[tuple[str, str]]]:
+    def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
         """Rows of the contenders that are right, and (contender, why) of the others."""
-        sets = inputs.make_sets(case, "cuda", inputs.set_count(case))
-        right, failures = [], []
+        sets = inputs.make_sets(case, self._memory, inputs.set_count(case))
+        right: list[timing.Contender] = []
+        failures: runs.Failures = []
         for name in self.names:
             try:
                 contender = contenders.make(name, case)
@@ -67,7 +66,7 @@ class Bench:
                 right.append(contender)
             except (GemmError, correctness.WrongResult) as error:
                 failures.append((name, str(error)))
-        times = timing.measure(right, sets, self._regime, device=timing.Device(), sensors=self._sensors)
+        times = timing.measure(right, sets, self._regime, device=self._device, sensors=self._sensors)
         plans = {contender.name: contender.plan for contender in right}
         rows = results.case_rows(
             case, times, plans=plans, regime=self._regime.name, baseline=contenders.BASELINE
@@ -75,65 +74,17 @@ class Bench:
         return rows, failures
 
 
-def run(
-    cases: list[Case],
-    bench: Bench,
-    out: Results,
-    *,
-    max_seconds: float,
-    console: Console,
-    clock: Callable[[], float] = time.monotonic,
-) -> Outcome:
-    """Measure every case that `out` lacks until `max_seconds` would be exceeded; `out` is written after each.
-
-    A case starts only when the longest so far would still fit.
-    """
-    todo = [case for case in cases if not out.has(bench.keys(case))]
-    failures: list[tuple[str, str]] = []
-    start, longest, done = clock(), 0.0, 0
-    with _progress(console) as bar:
-        task = bar.add_task("GEMM", total=len(todo))
-        for case in todo:
-            began = clock()
-            if began - start + longest > max_seconds:
-                break
-            bar.update(task, description=str(case))
-            rows, failed = bench.measure(case)
-            out.put(rows)
-            for row in rows:
-                console.print(describe(row))
-            for name, why in failed:
-                failures.append((f"{case} {name}", why))
-                console.print(f"{case} {name}: NOT TIMED: {why}", markup=False)
-            longest = max(longest, clock() - began)
-            done += 1
-            bar.advance(task)
-    return Outcome(len(cases) - len(todo), done, failures, len(todo) - done)
-
-
-def _progress(console: Console) -> progress.Progress:
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(),
-        console=console,
-    )
-
-
 def describe(row: Row) -> str:
     """A row on one line: us | TFLOP/s | x baseline."""
     ratio = "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
-    size = f"{row['m']}x{row['n']}x{row['k']}"
+    size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
     return (
         f"{row['suite']:8} {size:20} {row['dtype']} {row['majors']} {row['contender']:10} "
         f"{row['us']:10.2f} us | {row['tflops']:7.1f} TFLOP/s{ratio}"
     )
 
 
-def summarize(rows: list[Row], console: Console) -> None:
+def summarize(rows: Sequence[Row], console: Console) -> None:
     """Print the geometric means."""
     table = Table("suite", "dtype", "majors", "regime", "contender", "rows", "geomean", "least", "greatest")
     for line in results.summary(rows):
@@ -142,35 +93,64 @@ def summarize(rows: list[Row], console: Console) -> None:
 
 
 def select(
-    suites: list[str], shapes: list[tuple[int, int, int]], dtypes: list[str], majors: list[str]
+    names: list[str], shapes: list[suites.Shape], dtypes: list[str] | None, majors: list[str]
 ) -> list[Case]:
-    """Every problem of the suites, then the shapes as suite "custom", in each dtype and choice of majors."""
-    sized = [(suite, size) for suite in suites for size in SUITES[suite]] + [
-        ("custom", size) for size in shapes
-    ]
-    return [
-        Case(suite=suite, dtype=dtype, majors=major, m=m, n=n, k=k)
-        for dtype in dtypes
+    """Every problem of the suites, then the shapes as suite "custom", in each dtype and choice of majors.
+
+    A suite with an operand type of its own is in that; the others are in bf16 unless dtypes are given.
+    """
+    sized = [(suite, size) for suite in names for size in suites.extents(suite)]
+    sized += [("custom", (1, *shape)) for shape in shapes]
+    cases = [
+        Case(
+            suite=suite,
+            dtype=suites.DTYPES.get(suite, dtype),
+            majors=major,
+            batch=batch,
+            m=m,
+            n=n,
+            k=k,
+        )
+        for dtype in dtypes or [DEFAULT_DTYPE]
         for major in majors
-        for suite, (m, n, k) in sized
+        for suite, (batch, m, n, k) in sized
     ]
+    return list(dict.fromkeys(cases))
 
 
-def _names(legal: tuple[str, ...]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        names = [name for name in text.split(",") if name]
-        if unknown := [name for name in names if name not in legal]:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: must be among {', '.join(legal)}")
-        return names
+def shapes_of(text: str) -> list[suites.Shape]:
+    """Read "4096x4096x512,64x64x64".
 
-    return parse
-
-
-def _shapes(text: str) -> list[tuple[int, int, int]]:
+    Raises:
+        argparse.ArgumentTypeError: it is not that, or an extent is not positive.
+    """
     try:
-        return [(m, n, k) for m, n, k in (map(int, shape.split("x")) for shape in text.split(",") if shape)]
+        found = [(m, n, k) for m, n, k in (map(int, shape.split("x")) for shape in text.split(",") if shape)]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}: must be M x N x K, as in 4096x4096x512,64x64x64") from None
+        found = []
+    if not found or any(min(shape) < 1 for shape in found):
+        raise argparse.ArgumentTypeError(
+            f"{text}: must be M x N x K, each at least 1, as in 4096x4096x512,64x64x64"
+        )
+    return found
+
+
+def add_problems(parser: argparse.ArgumentParser) -> None:
+    """The options that choose problems of single and batched products."""
+    add = parser.add_argument
+    add("--suites", type=runs.names_among(suites.PRODUCTS), default=[], help=", ".join(suites.PRODUCTS))
+    add("--shapes", type=shapes_of, default=[], help="more problems, MxNxK,...: suite 'custom'")
+    add(
+        "--dtype",
+        type=runs.names_among(tuple(inputs.DTYPES)),
+        help=f"default {DEFAULT_DTYPE}, and fp32 for suite fp32",
+    )
+    add(
+        "--majors",
+        type=runs.names_among(inputs.MAJORS),
+        default=["kk"],
+        help="unit-stride axes of A and B; default kk",
+    )
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -180,54 +160,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_problems(parser)
     add = parser.add_argument
-    add("--suites", type=_names(tuple(SUITES)), default=[], help=", ".join(SUITES))
-    add("--shapes", type=_shapes, default=[], help="more problems, MxNxK,...: suite 'custom'")
-    add("--dtype", type=_names(tuple(inputs.DTYPES)), default=["bf16"], help="default bf16")
-    add(
-        "--majors", type=_names(inputs.MAJORS), default=["kk"], help="unit-stride axes of A and B; default kk"
-    )
-    add("--contenders", type=_names(contenders.NAMES), default=list(contenders.NAMES))
+    add("--contenders", type=runs.names_among(contenders.NAMES), default=list(contenders.NAMES))
     add("--regime", choices=tuple(timing.REGIMES), default="sustained")
-    add_run_options(parser)
-    return parser.parse_args(arguments)
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options that every benchmark over cases has."""
-    add = parser.add_argument
-    add("--max-seconds", type=float, default=float("inf"), help="stop before a problem that would end later")
-    add("--out", type=Path, required=True, help="results file")
-    add("--commit", required=True, help="hash of the commit that is measured")
-
-
-def open_run(args: argparse.Namespace) -> tuple[Console, timing.Readable, Results]:
-    """Where a benchmark prints, reads clocks and power, and writes, from `add_run_options`."""
-    console = Console(width=None if sys.stdout.isatty() else LOG_COLUMNS, soft_wrap=True)
-    sensors = environment.sensors()
-    out = Results(args.out, environment.record(args.commit, sensors))
-    if out.dropped:
-        console.print(f"{args.out}: {out.dropped} rows of another environment or other sources dropped")
-    return console, sensors, out
-
-
-def report(outcome: Outcome, console: Console) -> int:
-    """Print what a run came to; 1 when a contender refused a problem or was wrong."""
-    console.print(f"measured {outcome.measured}, already there {outcome.skipped}, left {outcome.left}")
-    for what, why in outcome.failures:
-        console.print(f"NOT TIMED {what}: {why}", markup=False)
-    return 1 if outcome.failures else 0
+    runs.add_options(parser)
+    args = parser.parse_args(arguments)
+    if not (args.suites or args.shapes):
+        parser.error("nothing to measure: give --suites or --shapes")
+    return args
 
 
 def main(arguments: list[str]) -> int:
     """Run the command; 1 when a contender refused a problem or was wrong."""
     args = parse(arguments)
-    console, sensors, out = open_run(args)
+    console, sensors, out = runs.open_run(args)
     todo = select(args.suites, args.shapes, args.dtype, args.majors)
     bench = Bench(args.contenders, timing.REGIMES[args.regime], sensors)
-    outcome = run(todo, bench, out, max_seconds=args.max_seconds, console=console)
+    outcome = runs.run(todo, bench, out, seconds=args.seconds, console=console, describe=describe)
     summarize(out.rows, console)
-    return report(outcome, console)
+    return runs.report(outcome, console)
 
 
 if __name__ == "__main__":

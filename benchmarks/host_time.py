@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -50,7 +50,7 @@ _KERNEL = _SCRIPT.format(
 
 
 def time_calls(
-    calls: dict[str, Callable[[], object]],
+    calls: Mapping[str, Callable[[], object]],
     *,
     rounds: int,
     wait: Callable[[], None],

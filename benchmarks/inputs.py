@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.results import Case
+from cutegemm.arch.records import RECORDS
 
-L2_BYTES = 50 * 2**20  # of an H100 or H200, CUDA C++ Programming Guide
+L2_BYTES = max(record.l2_bytes for record in RECORDS)  # of the known GPU that has most
 ROTATION_BYTES = 2 * L2_BYTES  # touched between two uses of a set: evicts it without relying on exact LRU
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 MAJORS = ("kk", "kn", "mk", "mn")
@@ -17,7 +18,7 @@ MAJORS = ("kk", "kn", "mk", "mn")
 
 @dataclass(frozen=True)
 class InputSet:
-    """One problem's operands: a (M, K), b (K, N) and the output out (M, N)."""
+    """One problem's operands: a (M, K), b (K, N) and the output out (M, N); with a batch before, if there is one."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -27,7 +28,7 @@ class InputSet:
 def set_bytes(case: Case) -> int:
     """Bytes of one input set."""
     elements = case.m * case.k + case.k * case.n + case.m * case.n
-    return elements * DTYPES[case.dtype].itemsize
+    return case.batch * elements * DTYPES[case.dtype].itemsize
 
 
 def set_count(case: Case) -> int:
@@ -36,25 +37,20 @@ def set_count(case: Case) -> int:
 
 
 def make_sets(case: Case, device: str, count: int, seed: int = 0) -> list[InputSet]:
-    """Draw A and B from a standard normal distribution; D is allocated, row-major, and holds anything.
-
-    Raises:
-        ValueError: the case is batched.
-    """
-    if case.batch != 1:
-        raise ValueError(f"batch={case.batch}: must be 1, the nearest legal value")
+    """Draw A and B from a standard normal distribution; D is allocated, row-major, and holds anything."""
+    batch = () if case.batch == 1 else (case.batch,)
     generator = torch.Generator(device).manual_seed(seed)
 
     def draw(rows: int, cols: int, row_major: bool) -> torch.Tensor:
-        shape = (rows, cols) if row_major else (cols, rows)
+        shape = (*batch, rows, cols) if row_major else (*batch, cols, rows)
         values = torch.randn(shape, generator=generator, device=device, dtype=DTYPES[case.dtype])
-        return values if row_major else values.T
+        return values if row_major else values.mT
 
     return [
         InputSet(
             a=draw(case.m, case.k, case.majors[0] == "k"),
             b=draw(case.k, case.n, case.majors[1] == "n"),
-            out=torch.empty(case.m, case.n, device=device, dtype=DTYPES[case.dtype]),
+            out=torch.empty(*batch, case.m, case.n, device=device, dtype=DTYPES[case.dtype]),
         )
         for _ in range(count)
     ]

@@ -36,6 +36,34 @@ ROW_FIELDS = (
     "baseline",
     "baseline_us",
     "ratio",
+    "samples",
+)
+# Of a sweep: a spec's fields beside the rest, and why a spec that has no times has none.
+SWEEP_FIELDS = (*ROW_FIELDS, "spec", "refused")
+# Of a chain of layers: times are those of a layer, `what` is the layers' N x K, bytes those of a layer's weights.
+CHAIN_FIELDS = (
+    "suite",
+    "what",
+    "dtype",
+    "m",
+    "layers",
+    "bytes",
+    "contender",
+    "plan",
+    "us",
+    "us_min",
+    "us_max",
+    "rounds",
+    "regime",
+    "sm_mhz",
+    "watts",
+    "gb_s",
+    "roof_gb_s",
+    "of_roof",
+    "baseline",
+    "baseline_us",
+    "ratio",
+    "samples",
 )
 HOST_FIELDS = (
     "suite",
@@ -49,10 +77,16 @@ HOST_FIELDS = (
     "baseline_us",
     "ratio",
 )
+FIELDS = {"host": HOST_FIELDS, "chain": CHAIN_FIELDS}  # of suites whose rows are no single products
 KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")
 
 # What must agree for rows to stand in one file. Date, temperature and clocks at the start may differ.
 SAME_ENVIRONMENT = ("gpu", "sms", "driver", "cuda", "torch", "dsl", "python", "power_limit_watts", "sources")
+
+
+def size_text(batch: int, m: int, n: int, k: int) -> str:
+    """A problem's extents in one word."""
+    return f"{m}x{n}x{k}" if batch == 1 else f"{batch}:{m}x{n}x{k}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +113,20 @@ class Case:
         return 2 * self.m * self.n * self.k * self.batch
 
     def __str__(self) -> str:
-        return f"{self.suite} {self.m}x{self.n}x{self.k} {self.dtype} {self.majors}"
+        return f"{self.suite} {self.size} {self.dtype} {self.majors}"
+
+    @property
+    def size(self) -> str:
+        """M x N x K, with the number of products before it where there are several."""
+        return size_text(self.batch, self.m, self.n, self.k)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Times of one contender over all rounds, in microseconds a call; clock and power while it ran."""
+    """Times of one contender over all rounds, in microseconds a call; clock and power while it ran.
+
+    `samples` has one time a round; those of contenders that were measured together pair up.
+    """
 
     us: float
     us_min: float
@@ -92,6 +134,7 @@ class Measurement:
     rounds: int
     sm_mhz: float | None = None
     watts: float | None = None
+    samples: tuple[float, ...] = ()
 
 
 def compare(measured: dict[str, Measurement], baseline: str) -> list[Row]:
@@ -114,7 +157,7 @@ def case_rows(
         m = measured[row["contender"]]
         tflops = case.flops / m.us / 1e6
         energy = {"sm_mhz": m.sm_mhz, "watts": m.watts, "tflop_per_j": tflops / m.watts if m.watts else None}
-        row |= asdict(case) | energy
+        row |= asdict(case) | energy | {"samples": list(m.samples)}
         row |= {"plan": plans.get(row["contender"]), "regime": regime, "tflops": tflops}
         rows.append({field: row[field] for field in ROW_FIELDS})
     return rows
@@ -126,7 +169,7 @@ def host_rows(what: str, measured: dict[str, Measurement], baseline: str) -> lis
     return [{field: (row | {"suite": "host", "what": what})[field] for field in HOST_FIELDS} for row in rows]
 
 
-def key(row: Row) -> tuple:
+def key(row: Row) -> tuple[Any, ...]:
     """What makes a row that row; two rows of one key are two measurements of one thing."""
     return tuple(row.get(field) for field in KEY_FIELDS)
 
@@ -168,7 +211,7 @@ class Results:
             ValueError: a row lacks a field of the schema or has one beside it.
         """
         for row in rows:
-            expected = HOST_FIELDS if row.get("suite") == "host" else ROW_FIELDS
+            expected = SWEEP_FIELDS if "spec" in row else FIELDS.get(str(row.get("suite")), ROW_FIELDS)
             if odd := set(expected) ^ set(row):
                 raise ValueError(f"row fields {sorted(odd)}: must be exactly those of schema {SCHEMA}")
         new = {key(row) for row in rows}
@@ -190,7 +233,7 @@ def load(path: Path) -> dict[str, Any]:
     document = json.loads(path.read_text())
     if document.get("schema") != SCHEMA:
         raise ValueError(f"{path}: schema {document.get('schema')!r} must be {SCHEMA}; measure it again")
-    return document
+    return dict(document)
 
 
 def save(path: Path, document: dict[str, Any]) -> None:
@@ -211,7 +254,7 @@ def merge(documents: list[dict[str, Any]]) -> dict[str, Any]:
         ValueError: the environments differ in a field that matters.
     """
     first = documents[0]["environment"]
-    rows: dict[tuple, Row] = {}
+    rows: dict[tuple[Any, ...], Row] = {}
     for document in documents:
         if fields := differences(first, document["environment"]):
             other = document["environment"]
@@ -235,10 +278,10 @@ def summary(rows: Iterable[Row]) -> list[Row]:
 
     A row without a ratio, and the baseline itself, count nowhere.
     """
-    groups: dict[tuple, list[float]] = {}
+    groups: dict[tuple[Any, ...], list[float]] = {}
     fields = ("suite", "dtype", "majors", "regime", "contender")
     for row in rows:
-        if row["ratio"] is not None and row["contender"] != row["baseline"] and row["suite"] != "host":
+        if row["ratio"] is not None and row["contender"] != row["baseline"] and row["suite"] not in FIELDS:
             groups.setdefault(tuple(row[field] for field in fields), []).append(row["ratio"])
     return [
         dict(zip(fields, group, strict=True))

@@ -1,37 +1,96 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problem sizes every speed figure of this project is measured on.
+"""The problems that every speed figure of this project is measured on; figures of different dates compare by them.
 
-`SUITES[family]` is a list of (M, N, K) for D[M, N] = A[M, K] @ B[K, N]. One row of a results file
-is one of these, for one dtype and one choice of major-ness. Ratios are cuBLAS time / our time, both
-replayed from a CUDA graph, interleaved in one run, inputs drawn from randn and rotated so that
-nothing but the weights' natural reuse stays in L2.
+`SUITES` are single products D[M, N] = A[M, K] @ B[K, N], `BATCHED` many of one shape, `CHAINS` the layers of a model at
+decode, each of which reads what the one before it wrote, and `EPILOGUES` products with something fused.
 """
 
-_LLM = [  # (N, K) of the linear layers of public models
-    (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336),         # Llama 3 8B: qkv, o, gate+up, down
-    (10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672),        # Llama 3 70B
-    (2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048),  # DeepSeek V3
+Shape = tuple[int, int, int]  # M, N, K
+
+# (N, K) of the linear layers of public models: qkv, o, gate and up, down of Llama 3 8B, the same of Llama 3 70B, then
+# layers of DeepSeek V3.
+_LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
+_LLAMA_70B = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
+_DEEPSEEK = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048)]
+_PREFILL = [*_LLAMA_8B, *_LLAMA_70B, *_DEEPSEEK]
+_DECODE = [(6144, 4096), (4096, 14336), (10240, 8192), (8192, 28672), (7168, 16384)]
+
+
+def _cubes(*sizes: int) -> list[Shape]:
+    return [(size, size, size) for size in sizes]
+
+
+SUITES: dict[str, list[Shape]] = {
+    "square": _cubes(1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384),
+    "prefill": [(m, n, k) for m in (2048, 4096, 8192) for n, k in _PREFILL],
+    "decode": [(m, n, k) for m in (1, 8, 16, 32, 64, 128, 256) for n, k in _DECODE],
+    "deep_k": [
+        (128, 128, 16384),
+        (256, 256, 32768),
+        (512, 512, 8192),
+        (64, 4096, 65536),
+        (1024, 1024, 65536),
+        (384, 640, 24576),
+    ],
+    # No leading dimension is a multiple of 8 elements, or just one of them is not.
+    "odd": [
+        *_cubes(1023, 4095, 4097, 8191),
+        (8192, 8191, 8192),
+        (8192, 8192, 8191),
+        (1000, 1001, 1003),
+        (127, 4099, 513),
+        (2048, 50257, 768),
+    ],
+    "odd_skinny": [(17, 8191, 4099), (777, 111, 333), (333, 50257, 1023), (1, 4097, 4095), (8191, 33, 2047)],
+    "small": [*_cubes(64, 128, 256, 384, 512, 768), (333, 777, 555), (1000, 1000, 1000)],
+    # Exact fp32, against torch without tf32.
+    "fp32": [
+        *_cubes(512, 1024, 2048, 4096, 8192),
+        (16, 4096, 4096),
+        (64, 4096, 4096),
+        (333, 5025, 1023),
+        (4096, 16, 4096),
+    ],
+}
+DTYPES = {"fp32": "fp32"}  # operand type of suites that have one of their own
+
+# (batch, M, N, K), against torch.bmm.
+BATCHED = [
+    (32, 512, 512, 512),
+    (128, 64, 128, 64),
+    (64, 1, 128, 2048),
+    (256, 128, 64, 128),
+    (32, 16, 4096, 512),
+    (8, 2048, 2048, 1024),
+    (4, 4096, 4096, 4096),
 ]
 
-SUITES = {
-    "square": [(n, n, n) for n in (1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)],
-    "prefill": [(m, n, k) for m in (2048, 4096, 8192) for n, k in _LLM],
-    "decode": [(m, n, k) for m in (1, 8, 16, 32, 64, 128, 256)
-               for n, k in ((6144, 4096), (4096, 14336), (10240, 8192), (8192, 28672), (7168, 16384))],
-    "deep_k": [(128, 128, 16384), (256, 256, 32768), (512, 512, 8192), (64, 4096, 65536),
-               (1024, 1024, 65536), (384, 640, 24576)],
-    "odd": [(1023, 1023, 1023), (4095, 4095, 4095), (4097, 4097, 4097), (8191, 8191, 8191),
-            (8192, 8191, 8192), (8192, 8192, 8191), (1000, 1001, 1003), (127, 4099, 513), (2048, 50257, 768)],
-    "small": [(n, n, n) for n in (64, 128, 256, 384, 512, 768)] + [(333, 777, 555), (1000, 1000, 1000)],
-}
+# The (N, K) of the layers of a decode chain, repeated until the weights are `CHAIN_BYTES`, at each M of `CHAIN_ROWS`.
+CHAINS = [
+    ((4096, 4096),),
+    ((7168, 7168),),
+    ((14336, 4096), (4096, 14336)),
+    ((10240, 8192), (8192, 10240)),
+]
+CHAIN_ROWS = (1, 16, 32)
+CHAIN_BYTES = 1_500_000_000
 
-# Fused epilogues in bf16: (epilogue, beta, (M, N, K)), N that of B.
+# Fused epilogues in bf16: (epilogue, beta, (M, N, K)), N that of B; swiglu is gate and up of Llama 3 70B.
 EPILOGUES = [
     ("bias_gelu_residual", 0.0, (8192, 4096, 1024)),
     ("bias_gelu_residual", 0.0, (4096, 14336, 4096)),
     ("bias_gelu_residual", 0.0, (8192, 8192, 8192)),
+    ("bias_gelu_residual", 0.0, (16, 14336, 4096)),
     ("linear_combination", 0.5, (4096, 14336, 4096)),
     ("linear_combination", 0.5, (8192, 4096, 1024)),
-    ("swiglu", 0.0, (4096, 2 * 28672, 8192)),                           # gate and up of Llama 3 70B's MLP
+    ("swiglu", 0.0, (4096, 2 * 28672, 8192)),
     ("bias_quantize_fp8", 0.0, (4096, 14336, 4096)),
 ]
+
+BATCHED_SUITE = "batched"
+PRODUCTS = (*SUITES, BATCHED_SUITE)  # suites that `benchmarks.gemm` and `benchmarks.sweep` run
+
+
+def extents(suite: str) -> list[tuple[int, int, int, int]]:
+    """(batch, M, N, K) of every problem of a suite of products."""
+    return BATCHED if suite == BATCHED_SUITE else [(1, *shape) for shape in SUITES[suite]]

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import figures, results
 from benchmarks.results import Row
-from benchmarks.suites import SUITES
+from benchmarks.suites import PRODUCTS
 
 MARKED = re.compile(r"(<!-- benchmark:(?P<name>[\w-]+) -->\n)(.*?)(<!-- /benchmark:(?P=name) -->)", re.DOTALL)
 OPENING = "<!-- benchmark:"
@@ -56,11 +56,17 @@ def summary_table(rows: list[Row]) -> list[str]:
     return markdown(head, lines)
 
 
+def size_of(row: Row) -> str:
+    """A row's extents, with the number of products before them where there are several."""
+    extents = f"{row['m']}×{row['n']}×{row['k']}"
+    return extents if row["batch"] == 1 else f"{row['batch']} of {extents}"
+
+
 def suite_table(rows: list[Row]) -> list[str]:
     """Every problem of one suite: us | TFLOP/s | x baseline."""
     lines = [
         [
-            f"{r['m']}×{r['n']}×{r['k']}",
+            size_of(r),
             r["dtype"],
             r["majors"],
             r["regime"],
@@ -107,7 +113,31 @@ def host_table(rows: list[Row]) -> list[str]:
     return markdown(["what", "who", "median", "least to greatest"], lines)
 
 
-TABLES = {"host": host_table, "epilogue": epilogue_table}  # of suites with a table of their own
+def chain_table(rows: list[Row]) -> list[str]:
+    """Every chain of layers at each M: time a layer, share of what reading the weights alone reaches, and cuBLAS's."""
+    lines = [
+        [
+            row["what"].replace("x", "×"),
+            str(row["m"]),
+            f"{row['us']:.2f}",
+            f"{row['gb_s'] / 1e3:.2f}",
+            "" if row["of_roof"] is None else f"{row['of_roof']:.0%}",
+            "" if row["baseline_us"] is None else f"{row['baseline_us']:.2f}",
+            "" if row["ratio"] is None else f"**{row['ratio']:.2f}**",
+        ]
+        for row in rows
+        if row["contender"] == "cutegemm"
+    ]
+    return markdown(
+        ["layers, N×K", "M", "µs a layer", "TB/s", "of the read roof", "cuBLAS µs", "× cuBLAS"], lines
+    )
+
+
+TABLES = {  # of suites with a table of their own
+    "host": host_table,
+    "epilogue": epilogue_table,
+    "chain": chain_table,
+}
 TO_MEASURE = ("epilogue",)  # tables that may stand empty until a results file has rows for them
 
 
@@ -126,13 +156,15 @@ def render(name: str, documents: dict[str, Document]) -> str:
         NoRows: no results file has rows for it.
         ValueError: no such table.
     """
-    if name not in ("summary", *TABLES, *SUITES):
-        suites = ", ".join([*SUITES, "epilogue"])
+    if name not in ("summary", *TABLES, *PRODUCTS):
+        suites = ", ".join([*PRODUCTS, "epilogue", "chain"])
         raise ValueError(f"table {name!r}: must be summary, host or a suite of {suites}")
     wanted: Callable[[Row], bool]
-    wanted = (lambda row: row["suite"] in SUITES) if name == "summary" else (lambda row: row["suite"] == name)
-    newest: dict[tuple, Row] = {}
-    source: dict[tuple, str] = {}
+    wanted = (
+        (lambda row: row["suite"] in PRODUCTS) if name == "summary" else (lambda row: row["suite"] == name)
+    )
+    newest: dict[tuple[Any, ...], Row] = {}
+    source: dict[tuple[Any, ...], str] = {}
     for path, document in sorted(documents.items(), key=lambda item: item[1]["environment"]["date"]):
         for row in filter(wanted, document["rows"]):
             newest[results.key(row)] = row

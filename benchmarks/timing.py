@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device time of several contenders on the same problem, interleaved, by replaying CUDA graphs.
 
-Every contender gets one graph that walks over all input sets. A round times each contender once, in an
-order drawn anew, so that drift of clock and temperature falls on all alike. Everything that touches the
-GPU is behind `Device`; tests put a fake in its place.
+Every contender gets one graph that walks over all input sets. A round times each contender once. Rounds come in
+pairs, the second in the reverse order of the first, and pairs begin with another contender in turn: whoever comes
+second reads slow, and drift of clock and temperature falls on all alike. Everything that touches the GPU is behind
+`Device`; tests put a fake in its place.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -42,7 +43,7 @@ class Regime:
         preheat: seconds of work before the first round.
         rest: idle seconds before every sample.
         sample: seconds of work a sample holds at least.
-        rounds: samples per contender.
+        rounds: samples per contender; even, so that both orders are as many.
     """
 
     name: str
@@ -53,8 +54,8 @@ class Regime:
 
 
 REGIMES = {
-    "burst": Regime(name="burst", preheat=0.0, rest=0.1, sample=0.005, rounds=9),
-    "sustained": Regime(name="sustained", preheat=0.3, rest=0.0, sample=0.1, rounds=7),
+    "burst": Regime(name="burst", preheat=0.0, rest=0.1, sample=0.005, rounds=10),
+    "sustained": Regime(name="sustained", preheat=0.3, rest=0.0, sample=0.1, rounds=8),
 }
 
 
@@ -62,6 +63,16 @@ class Readable(Protocol):
     """Something that reads (SM clock in MHz, power in W)."""
 
     def read(self) -> tuple[float, float]: ...
+
+
+class Replayer(Protocol):
+    """What captures work and times it: a GPU, or a fake in tests."""
+
+    def capture(self, launch: Callable[[], None]) -> Callable[[], None]: ...
+
+    def time(self, work: Callable[[], None], on_wait: Callable[[], None] | None = None) -> float: ...
+
+    def rest(self, seconds: float) -> None: ...
 
 
 class Device:
@@ -77,7 +88,7 @@ class Device:
 
     def time(self, work: Callable[[], None], on_wait: Callable[[], None] | None = None) -> float:
         """Seconds the GPU takes for what `work` enqueues; `on_wait` is called over and over meanwhile."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         work()
         end.record()
@@ -85,7 +96,7 @@ class Device:
             on_wait()
             time.sleep(POLL_SECONDS)
         end.synchronize()
-        return start.elapsed_time(end) / 1e3  # elapsed_time is in milliseconds
+        return float(start.elapsed_time(end)) / 1e3  # elapsed_time is in milliseconds
 
     def rest(self, seconds: float) -> None:
         """Leave the GPU idle."""
@@ -96,7 +107,7 @@ class Device:
 class _Entry:
     """A contender's graph and its samples so far."""
 
-    def __init__(self, contender: Contender, sets: list[Any], device: Device, sample: float) -> None:
+    def __init__(self, contender: Contender, sets: list[Any], device: Replayer, sample: float) -> None:
         def one_pass() -> None:
             for inputs in sets:
                 contender.call(inputs)
@@ -120,7 +131,7 @@ class _Entry:
         for _ in range(self.replays):
             self.replay()
 
-    def measure(self, device: Device, sensors: Readable | None) -> float:
+    def measure(self, device: Replayer, sensors: Readable | None) -> float:
         """Take one sample; returns its seconds. Readings of its first half still show what ran before it."""
         readings: list[tuple[float, float]] = []
         self.replay()  # brings the clock up and replaces the previous contender's lines in L2
@@ -136,9 +147,25 @@ class _Entry:
             us_min=min(self.us),
             us_max=max(self.us),
             rounds=len(self.us),
-            sm_mhz=clocks and statistics.median(clocks),
-            watts=watts and statistics.median(watts),
+            sm_mhz=statistics.median(clocks) if clocks else None,
+            watts=statistics.median(watts) if watts else None,
+            samples=tuple(self.us),
         )
+
+
+_T = TypeVar("_T")
+
+
+def orders(items: Sequence[_T], rounds: int, seed: int = 0) -> Iterator[list[_T]]:
+    """The order of each round: every second one is the reverse of the one before, pairs begin with another item.
+
+    In as many pairs as there are items each stands at each place equally often.
+    """
+    drawn = random.Random(seed).sample(list(items), len(items))
+    for number in range(rounds):
+        turn = number // 2 % max(len(drawn), 1)
+        order = drawn[turn:] + drawn[:turn]
+        yield order[::-1] if number % 2 else order
 
 
 def measure(
@@ -146,7 +173,7 @@ def measure(
     sets: list[Any],
     regime: Regime,
     *,
-    device: Device,
+    device: Replayer,
     sensors: Readable | None = None,
     seed: int = 0,
 ) -> dict[str, Measurement]:
@@ -157,18 +184,17 @@ def measure(
         sets: input sets to rotate over.
         regime: rounds, their length and what comes before them.
         sensors: read while samples run.
-        seed: of the order of contenders within rounds.
+        seed: of the order of contenders in the first round.
 
     Returns:
         Microseconds a call, per contender, in the order given.
     """
     entries = [_Entry(contender, sets, device, regime.sample) for contender in contenders]
     heated = 0.0
-    while heated < regime.preheat:
+    while entries and heated < regime.preheat:
         heated += sum(device.time(entry.work) for entry in entries)
-    order = random.Random(seed)
-    for _ in range(regime.rounds):
-        for entry in order.sample(entries, len(entries)):
+    for order in orders(entries, regime.rounds, seed):
+        for entry in order:
             if regime.rest:
                 device.rest(regime.rest)
             entry.measure(device, sensors)

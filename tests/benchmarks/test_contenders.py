@@ -18,15 +18,25 @@ def test_cublas_is_right():
     assert (contender.name, contender.plan) == ("cublas", None)
 
 
+@pytest.mark.parametrize("dtype", list(inputs.DTYPES))
+def test_cublas_of_a_batch_is_right(dtype):
+    """A batch is multiplied by torch.bmm, fp32 exactly."""
+    case = Case(suite="batched", dtype=dtype, majors="kk", batch=3, m=8, n=16, k=24)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    correctness.check(contenders.make("cublas", case).call, inputs.make_sets(case, "cpu", 1)[0])
+    assert torch.backends.cuda.matmul.allow_tf32 is False
+
+
+@pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("majors", inputs.MAJORS)
-def test_problem_of_a_case_is_that_of_its_tensors(majors):
+def test_problem_of_a_case_is_that_of_its_tensors(majors, batch):
     """The problem built from a case has the extents and strides of the tensors drawn for it."""
-    case = Case(suite="odd", dtype="fp16", majors=majors, m=48, n=64, k=80)
+    case = Case(suite="odd", dtype="fp16", majors=majors, batch=batch, m=48, n=64, k=80)
     problem = contenders.problem(case)
     x = inputs.make_sets(case, "cpu", 1)[0]
     assert (problem.m, problem.n, problem.k) == (48, 64, 80)
     for operand, tensor in ((problem.a, x.a), (problem.b, x.b), (problem.d, x.out)):
-        assert operand.strides[:2] == tensor.stride() and str(tensor.dtype) == "torch.float16"
+        assert operand.strides[:2] == tensor.stride()[-2:] and str(tensor.dtype) == "torch.float16"
         assert operand.dtype is cutegemm.DType.FP16
 
 

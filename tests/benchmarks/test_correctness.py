@@ -26,6 +26,21 @@ def test_right_result_passes(dtype, size):
     assert 0 <= error <= correctness.FROBENIUS_BOUND[inputs.DTYPES[dtype]]
 
 
+@pytest.mark.parametrize("batch", [2, 40])
+def test_every_product_of_a_batch_is_looked_at(batch):
+    """A right batch passes; one whose last product is that of the first is refused."""
+    case = Case(suite="batched", dtype="bf16", majors="kk", batch=batch, m=7, n=9, k=13)
+    x = inputs.make_sets(case, "cpu", 1)[0]
+    correctness.check(right, x)
+
+    def repeated(x: inputs.InputSet) -> None:
+        right(x)
+        x.out[-1] = x.out[0]
+
+    with pytest.raises(correctness.WrongResult, match="Frobenius error"):
+        correctness.check(repeated, x)
+
+
 def unwritten(x: inputs.InputSet) -> None:
     """Leaves one element of the poisoned D."""
     poison = x.out[33, 44].clone()

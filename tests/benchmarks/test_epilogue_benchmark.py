@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import epilogue, fusions, gemm, results, timing
+from benchmarks import epilogue, fusions, gemm, results, runs, timing
 from benchmarks.results import Case, Results
 from tests.support.fused_cases import OF, SMALL
 
@@ -52,6 +52,7 @@ def test_cases_are_those_of_the_suite():
         ("bias_gelu_residual", 0.0, 8192, 4096, 1024),
         ("bias_gelu_residual", 0.0, 4096, 14336, 4096),
         ("bias_gelu_residual", 0.0, 8192, 8192, 8192),
+        ("bias_gelu_residual", 0.0, 16, 14336, 4096),
         ("linear_combination", 0.5, 4096, 14336, 4096),
         ("linear_combination", 0.5, 8192, 4096, 1024),
         ("swiglu", 0.0, 4096, 57344, 8192),
@@ -140,9 +141,11 @@ def test_compile_comes_once_and_before():
     assert made == [fusions.swiglu, fusions.bias_gelu_residual]
 
 
-def go(path, b: epilogue.Bench, todo: list[Case]) -> gemm.Outcome:
+def go(path, b: epilogue.Bench, todo: list[Case]) -> runs.Outcome:
     """One run of the command's loop."""
-    return gemm.run(todo, b, Results(path, ENVIRONMENT), max_seconds=1e9, console=b._console)
+    return runs.run(
+        todo, b, Results(path, ENVIRONMENT), seconds=1e9, console=b._console, describe=gemm.describe
+    )
 
 
 def test_second_run_goes_on(tmp_path):
@@ -169,7 +172,7 @@ def test_command_line(capsys):
     """Defaults are all cases with torch.compile; an unknown epilogue is refused."""
     words = ["--out", "f.json", "--commit", "abc"]
     args = epilogue.parse(words)
-    assert (args.cases, args.no_compile, args.max_seconds) == (None, False, float("inf"))
+    assert (args.cases, args.no_compile, args.seconds) == (None, False, float("inf"))
     args = epilogue.parse([*words, "--cases", "swiglu", "bias_quantize_fp8", "--no-compile"])
     assert (args.cases, args.no_compile) == (["swiglu", "bias_quantize_fp8"], True)
     with pytest.raises(SystemExit):
@@ -179,9 +182,10 @@ def test_command_line(capsys):
 
 def test_command_in_full(tmp_path, monkeypatch, capsys):
     """The command measures, writes, prints every figure and succeeds; a failure is told and makes it fail."""
-    monkeypatch.setattr(epilogue.gemm.environment, "sensors", lambda: None)
+    monkeypatch.setattr(runs.environment, "select", lambda device: None)
+    monkeypatch.setattr(runs.environment, "sensors", lambda device: None)
     monkeypatch.setattr(
-        epilogue.gemm.environment, "record", lambda commit, reader: ENVIRONMENT | {"commit": commit}
+        runs.environment, "record", lambda commit, reader, device: ENVIRONMENT | {"commit": commit}
     )
     monkeypatch.setattr(epilogue, "EPILOGUES", [(c.epilogue, c.beta, (c.m, c.n, c.k)) for c in SMALL])
     monkeypatch.setattr(epilogue, "max_autotune", lambda function: None)
@@ -196,7 +200,7 @@ def test_command_in_full(tmp_path, monkeypatch, capsys):
     assert "measured 2, already there 0, left 0" in printed and "not measured" in printed
     document = results.load(tmp_path / "r.json")
     assert document["environment"]["commit"] == "abc" and len(document["rows"]) == 7
-    assert epilogue.main([*words, "--max-seconds", "-1"]) == 0
+    assert epilogue.main([*words, "--seconds", "1e-9"]) == 0
     assert "measured 0, already there 1, left 1" in capsys.readouterr().out
     assert epilogue.main(words) == 1
     assert "NOT TIMED epilogue 48x128x64 bf16 kk swiglu torch_compile: TypeError" in capsys.readouterr().out

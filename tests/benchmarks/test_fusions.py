@@ -125,6 +125,25 @@ def test_plain_contender_is_held_to_the_product(solve, message):
         fusions.check(contender, case, x)
 
 
+def test_bound_counts_the_roundings():
+    """Eager SwiGLU rounds gate, up and silu before D, so that it may err by more than what rounds D alone."""
+    case = OF["swiglu"]
+    (x,) = fusions.make_sets(case, "cpu", 1)
+
+    def coarse(name):
+        def call(x):
+            gate, up = (x.plain.a.float() @ x.plain.b.float()).chunk(2, -1)
+            x.results[name] = ((1.005 * torch.nn.functional.silu(gate) * up).to(torch.bfloat16),)
+
+        return Contender(name, call)
+
+    fusions.check(coarse("eager"), case, x)
+    with pytest.raises(WrongResult, match="must be at most 3.91e-03"):
+        fusions.check(coarse("cutegemm"), case, x)
+    assert fusions._bound(torch.bfloat16, torch.bfloat16, 4) == 2 * fusions.BOUND[torch.bfloat16]
+    assert fusions._bound(fusions.E4M3, torch.bfloat16, 1) == fusions.BOUND[fusions.E4M3]
+
+
 def test_operands_keep_activations_where_they_bend():
     """A @ B has variance 1 whatever K, so gelu and silu are no relu and e4m3 does not saturate."""
     for case in (OF["swiglu"], replace(OF["bias_quantize_fp8"], k=1024)):

@@ -1,100 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run over suites: resumption, the time limit, failures, the command line."""
-
-from dataclasses import asdict
+"""The benchmark over suites: which problems, which contenders, the command line."""
 
 import pytest
 import torch
-from rich.console import Console
 
 from benchmarks import correctness, gemm, inputs, results, timing
-from benchmarks.results import Case, Measurement, Results
+from benchmarks.results import Case, Measurement
 from benchmarks.suites import SUITES
 from benchmarks.timing import Contender
+from tests.support.fake_gpu import FakeGpu
 
-CASES = gemm.select(["small"], [], ["bf16"], ["kk"])
-ENVIRONMENT = {"gpu": "H", "date": "2026-01-02", "sources": "digest"}
-
-
-class FakeBench:
-    """Takes `seconds` on its clock a case; refuses the cases in `refused`."""
-
-    def __init__(self, seconds: float = 10.0, refused: tuple[Case, ...] = ()) -> None:
-        self.now = 0.0
-        self.seconds = seconds
-        self.refused = refused
-        self.measured: list[Case] = []
-
-    def keys(self, case):
-        return [asdict(case) | {"contender": name, "regime": "burst"} for name in ("cutegemm", "cublas")]
-
-    def measure(self, case):
-        self.now += self.seconds
-        self.measured.append(case)
-        names = ("cublas",) if case in self.refused else ("cutegemm", "cublas")
-        times = {name: Measurement(us=2.0, us_min=1.0, us_max=3.0, rounds=3) for name in names}
-        rows = results.case_rows(case, times, plans={}, regime="burst", baseline="cublas")
-        return rows, [("cutegemm", "no [such] tile")] if case in self.refused else []
-
-
-def go(path, bench: FakeBench, max_seconds: float = 1e9):
-    """One run of the command over `CASES`, and what it printed."""
-    console = Console(record=True, width=150)
-    out = Results(path, ENVIRONMENT)
-    return gemm.run(
-        CASES, bench, out, max_seconds=max_seconds, console=console, clock=lambda: bench.now
-    ), console
-
-
-def test_every_case_is_measured_and_written(tmp_path):
-    """A run with time enough measures all cases and leaves a row per contender."""
-    outcome, console = go(tmp_path / "r.json", FakeBench())
-    assert outcome == gemm.Outcome(skipped=0, measured=8, failures=[], left=0)
-    assert len(results.load(tmp_path / "r.json")["rows"]) == 16
-    assert "2.00 us |     0.3 TFLOP/s | x cublas 1.000" in console.export_text()
-
-
-def test_time_limit_stops_before_it_is_exceeded(tmp_path):
-    """No case starts that, taking as long as the longest so far, would end too late; the rest is left."""
-    bench = FakeBench(seconds=10)
-    outcome, _ = go(tmp_path / "r.json", bench, max_seconds=35)
-    assert (outcome.measured, outcome.left, bench.now) == (3, 5, 30)
-
-
-def test_second_run_goes_on_where_the_first_stopped(tmp_path):
-    """What the first run measured, the second skips."""
-    first, second = FakeBench(), FakeBench()
-    go(tmp_path / "r.json", first, max_seconds=35)
-    outcome, _ = go(tmp_path / "r.json", second)
-    assert (outcome.skipped, outcome.measured) == (3, 5)
-    assert first.measured + second.measured == CASES
-
-
-def test_crash_loses_only_the_case_in_flight(tmp_path):
-    """An error in the third case leaves the first two on disk."""
-    bench = FakeBench()
-    whole = bench.measure
-
-    def measure(case):
-        if len(bench.measured) == 2:
-            raise RuntimeError("illegal instruction")
-        return whole(case)
-
-    bench.measure = measure
-    with pytest.raises(RuntimeError, match="illegal instruction"):
-        go(tmp_path / "r.json", bench)
-    assert {row["m"] for row in results.load(tmp_path / "r.json")["rows"]} == {64, 128}
-
-
-def test_refused_case_is_reported_and_tried_again(tmp_path):
-    """A failure is told with its reason, the other contender is timed, and the next run tries again."""
-    bench = FakeBench(refused=(CASES[1],))
-    outcome, console = go(tmp_path / "r.json", bench)
-    assert outcome.failures == [("small 128x128x128 bf16 kk cutegemm", "no [such] tile")]
-    assert "NOT TIMED: no [such] tile" in console.export_text()
-    again = FakeBench()
-    go(tmp_path / "r.json", again)
-    assert again.measured == [CASES[1]]
+CASES = gemm.select(["small"], [], None, ["kk"])
 
 
 def test_wrong_contender_is_not_timed(monkeypatch):
@@ -138,13 +54,45 @@ def test_select_is_the_product():
     assert Case(suite="custom", dtype="fp16", majors="kn", m=1, n=2, k=3) in chosen
 
 
+def test_suites_have_their_types_and_batches():
+    """Suite fp32 is in fp32 whatever is asked for the others, and batched problems carry their batch."""
+    chosen = gemm.select(["fp32", "batched"], [], ["bf16", "fp16"], ["kk"])
+    assert {case.dtype for case in chosen if case.suite == "fp32"} == {"fp32"}
+    assert len([case for case in chosen if case.suite == "fp32"]) == len(SUITES["fp32"])
+    assert {case.dtype for case in chosen if case.suite == "batched"} == {"bf16", "fp16"}
+    assert {case.batch for case in chosen if case.suite == "batched"} == {4, 8, 32, 64, 128, 256}
+
+
+@pytest.mark.parametrize("size", ["batch", "fp32"])
+def test_every_kind_of_problem_is_measured(monkeypatch, size):
+    """A batch and an fp32 problem are checked, timed side by side and described, on a fake GPU."""
+    gpu = FakeGpu()
+    seconds = {"cutegemm": 10e-6, "cublas": 20e-6}
+    real = gemm.contenders.make
+
+    def make(name, case):
+        return gpu.costing(Contender(name, real("cublas", case).call), seconds[name])
+
+    monkeypatch.setattr(gemm.contenders, "make", make)
+    monkeypatch.setattr(gemm.inputs, "set_count", lambda case: 2)
+    more = {"dtype": "bf16", "batch": 3} if size == "batch" else {"dtype": "fp32"}
+    case = Case(suite="custom", majors="kk", m=16, n=24, k=32, **more)
+    regime = timing.Regime(name="sustained", preheat=0.0, rest=0.0, sample=1e-3, rounds=4)
+    bench = gemm.Bench(["cutegemm", "cublas"], regime, None, device=gpu, memory="cpu")
+    rows, failures = bench.measure(case)
+    assert failures == [] and rows[0]["ratio"] == pytest.approx(2.0)
+    assert rows[0]["samples"] == pytest.approx([10.0] * 4)
+    assert rows[0]["tflops"] == pytest.approx(case.flops / 10e-6 / 1e12)
+    assert ("3:16x24x32" if size == "batch" else " 16x24x32") in gemm.describe(rows[0])
+
+
 def test_command_line():
     """Lists are split and defaults are those of the documentation."""
     words = "--suites odd,square --shapes 1x2x3,4x5x6 --out f.json --commit abc"
     args = gemm.parse(words.split())
     assert (args.suites, args.shapes) == (["odd", "square"], [(1, 2, 3), (4, 5, 6)])
-    assert (args.dtype, args.majors, args.contenders) == (["bf16"], ["kk"], ["cutegemm", "cublas"])
-    assert (args.regime, args.max_seconds) == ("sustained", float("inf"))
+    assert (args.dtype, args.majors, args.contenders) == (None, ["kk"], ["cutegemm", "cublas"])
+    assert (args.regime, args.seconds, args.device) == ("sustained", float("inf"), 0)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +100,8 @@ def test_command_line():
     [
         ("--suites squares", "squares: must be among square, prefill"),
         ("--shapes 1x2", "1x2: must be M x N x K"),
+        ("--shapes 0x2x3", "0x2x3: must be M x N x K, each at least 1"),
+        ("", "nothing to measure: give --suites or --shapes"),
     ],
 )
 def test_command_line_refuses(capsys, words, message):

@@ -31,7 +31,7 @@ def test_row_has_exactly_the_schema():
     """A row's fields are the schema's, in its order."""
     fields = (
         "suite dtype majors m n k batch epilogue beta contender plan us us_min us_max rounds regime sm_mhz "
-        "watts tflops tflop_per_j baseline baseline_us ratio"
+        "watts tflops tflop_per_j baseline baseline_us ratio samples"
     )
     assert " ".join(rows()[0]) == fields
 

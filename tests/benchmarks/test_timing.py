@@ -7,41 +7,9 @@ import torch
 from benchmarks import inputs, timing
 from benchmarks.results import Case
 from benchmarks.timing import Contender, Regime
+from tests.support.fake_gpu import FakeGpu
 
 FAST, SLOW = 10e-6, 30e-6  # seconds a call of the two contenders takes on the fake GPU
-
-
-class FakeGpu:
-    """Launches cost seconds on its clock; replays of a captured graph cost what was captured."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.log: list[str] = []  # contender or "rest", run after run
-        self.touched: list[int] = []
-        self.slowdown = 1.0
-
-    def contender(self, name: str, seconds: float) -> Contender:
-        def call(inputs: int) -> None:
-            self.now += seconds * self.slowdown
-            self.touched.append(inputs)
-            if self.log[-1:] != [name]:
-                self.log.append(name)
-
-        return Contender(name, call)
-
-    def capture(self, launch):
-        return launch  # a replay launches the same again
-
-    def time(self, work, on_wait=None):
-        start = self.now
-        work()
-        for _ in range(4 if on_wait else 0):
-            on_wait()
-        return self.now - start
-
-    def rest(self, seconds):
-        self.now += seconds
-        self.log.append("rest")
 
 
 class FakeSensors:
@@ -91,13 +59,54 @@ def test_every_set_is_used_equally():
     assert len({gpu.touched.count(i) for i in (1, 2, 3)}) == 1
 
 
+def test_orders_alternate():
+    """Every second round is the reverse of the one before, and the next pair begins with another contender."""
+    first, second, *_ = found = list(timing.orders(["a", "b"], 8))
+    assert found == [first, second, second, first] * 2 and first == second[::-1]
+    for count in (3, 4, 5):
+        rounds = list(timing.orders(range(count), 2 * count))
+        assert all(x == y[::-1] for x, y in zip(rounds[::2], rounds[1::2], strict=True))
+        for place in range(count):
+            assert sorted(order[place] for order in rounds) == sorted(list(range(count)) * 2)
+
+
+def test_second_of_a_pair_reads_slow_and_does_not_show():
+    """Where whoever is timed second takes a tenth longer, two equal contenders still come out equal."""
+    gpu = FakeGpu()
+    gpu.rest = lambda seconds: None
+    contenders = [gpu.contender("one", FAST), gpu.contender("other", FAST)]
+    samples = []
+    whole = gpu.time
+
+    def time(work, on_wait=None):
+        gpu.slowdown = 1.1 if on_wait and len(samples) % 2 else 1.0
+        samples.extend([1] if on_wait else [])
+        return whole(work, on_wait)
+
+    gpu.time = time
+    times = timing.measure(contenders, [1], regime(rounds=8), device=gpu, sensors=FakeSensors())
+    assert times["one"].us == pytest.approx(times["other"].us, rel=1e-6)
+    assert times["one"].us_max / times["one"].us_min == pytest.approx(1.1)
+
+
 def test_rounds_interleave_in_changing_order():
-    """Each round holds every contender once, and the order within rounds is not always the same."""
+    """Each round holds every contender once, in both orders as often."""
     gpu = FakeGpu()
     timing.measure(pair(gpu), [1, 2], regime(rest=0.1, rounds=12), device=gpu)
     samples = [name for name in gpu.log[gpu.log.index("rest") :] if name != "rest"]
     rounds = [tuple(samples[i : i + 2]) for i in range(0, len(samples), 2)]
-    assert len(rounds) == 12 and set(rounds) == {("fast", "slow"), ("slow", "fast")}
+    assert len(rounds) == 12
+    assert rounds.count(("fast", "slow")) == rounds.count(("slow", "fast")) == 6
+
+
+def test_samples_are_kept_in_the_order_of_rounds():
+    """Each round's time of a contender is kept, so that those of one round pair up."""
+    gpu = FakeGpu()
+    gpu.rest = lambda seconds: setattr(gpu, "slowdown", gpu.slowdown * 1.01)
+    times = timing.measure(pair(gpu), [1], regime(rest=1e-3, rounds=4), device=gpu)
+    assert len(times["fast"].samples) == 4 and list(times["fast"].samples) == sorted(times["fast"].samples)
+    ratios = [s / f for f, s in zip(times["fast"].samples, times["slow"].samples, strict=True)]
+    assert ratios == pytest.approx([3, 3, 3, 3], rel=0.02)
 
 
 def test_samples_are_as_long_as_the_regime_says():
@@ -127,7 +136,7 @@ def test_regimes():
     """Burst rests and does not preheat; sustained is the other way round and samples longer."""
     burst, sustained = timing.REGIMES["burst"], timing.REGIMES["sustained"]
     assert burst.rest > 0 == burst.preheat and sustained.preheat >= 0.3 and sustained.rest == 0
-    assert sustained.sample > 10 * burst.sample and burst.rounds % 2 == sustained.rounds % 2 == 1
+    assert sustained.sample > 10 * burst.sample and burst.rounds % 2 == sustained.rounds % 2 == 0
 
 
 @pytest.mark.gpu

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is B better than A, worse, or is there no difference? Row by row, with a confidence interval.
+
+    python -m benchmarks.compare before.json after.json
+    python -m benchmarks.compare a1.json,a2.json,a3.json,a4.json b1.json,b2.json,b3.json,b4.json
+    python -m benchmarks.compare one.json one.json --contenders cublas,cutegemm
+
+Compared is the ratio to the baseline, which was timed in the same rounds, so that clock and temperature of two runs do
+not count; without a baseline the times are. Two contenders of one file are compared within their rounds.
+
+A run differs from the next by more than its rounds differ from each other: at the power cap by up to 3 %. So a row is
+better or worse only when its whole interval lies beyond --margin, which is 3 % unless both sides are four runs or more
+or the contenders were timed in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import interval, results, runs
+from benchmarks.contenders import OURS
+from benchmarks.results import Row
+
+RUN_TO_RUN = 0.03  # by which ratios of two runs of the same sources differ at the power cap
+ENOUGH_RUNS = 4  # on a side, for the runs themselves to show by how much they differ
+CONFIDENCE = 0.95
+BETTER, WORSE, SAME = "better", "worse", "no difference"
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row of A beside the same of B.
+
+    Attributes:
+        what: the problem.
+        factor: how many times as fast B is as A.
+        low, high: bounds of the factor; None where there are too few samples for any.
+        verdict: of B.
+    """
+
+    what: str
+    factor: float
+    low: float | None
+    high: float | None
+    verdict: str
+
+
+def verdict(low: float | None, high: float | None, margin: float) -> str:
+    """What an interval of a factor says, where factors within `margin` of 1 do not count."""
+    if low is not None and low > 1 + margin:
+        return BETTER
+    if high is not None and high < 1 / (1 + margin):
+        return WORSE
+    return SAME
+
+
+def speeds(row: Row) -> list[float]:
+    """The logarithm of a row's speed, relative to the baseline where there is one, for every round."""
+    samples, base = row.get("samples") or [row["us"]], row["baseline_us"]
+    us_of_base = row.get("baseline_samples") or [base or 1.0] * len(samples)
+    return [math.log(b / us) for b, us in zip(us_of_base, samples, strict=True)]
+
+
+def _place(row: Row, *, contender: str | None = None) -> Key:
+    """What makes two rows comparable: everything of their key but the contender, if that is given."""
+    return tuple(
+        contender if contender and field == "contender" else row.get(field) for field in results.KEY_FIELDS
+    )
+
+
+def with_baselines(documents: Iterable[dict[str, Any]]) -> list[list[Row]]:
+    """The rows of each document, each with the samples of the baseline that was timed beside it."""
+    found = []
+    for document in documents:
+        base = {
+            _place(row, contender="*"): row
+            for row in document["rows"]
+            if row["contender"] == row["baseline"] and "samples" in row
+        }
+        rows = []
+        for row in document["rows"]:
+            beside = base.get(_place(row, contender="*"))
+            same_run = beside is not None and beside["us"] == row["baseline_us"]
+            pairs = same_run and len(beside["samples"]) == len(row.get("samples") or ())  # type: ignore[index]
+            rows.append(row | ({"baseline_samples": beside["samples"]} if pairs and beside else {}))
+        found.append(rows)
+    return found
+
+
+def compare(
+    before: Sequence[dict[str, Any]],
+    after: Sequence[dict[str, Any]],
+    *,
+    names: tuple[str, str] = (OURS, OURS),
+    margin: float | None = None,
+    confidence: float = CONFIDENCE,
+) -> list[Change]:
+    """Every problem of both sides: A's contender `names[0]` beside B's `names[1]`; a side is one run or several."""
+    sides = []
+    for documents, name in zip((before, after), names, strict=True):
+        places: dict[Key, list[Row]] = {}
+        for rows in with_baselines(documents):
+            for row in rows:
+                if row["contender"] == name:
+                    places.setdefault(_place(row, contender="*"), []).append(row)
+        sides.append(places)
+    first, second = sides
+    together = list(before) == list(after)
+    if margin is None:
+        few = min(len(before), len(after)) < ENOUGH_RUNS
+        margin = RUN_TO_RUN if few and not together else 0.0
+    return [
+        _change(first[place], second[place], together, margin, confidence)
+        for place in first
+        if place in second
+    ]
+
+
+def _change(
+    before: Sequence[Row], after: Sequence[Row], together: bool, margin: float, confidence: float
+) -> Change:
+    x, y = ([speeds(row) for row in side] for side in (before, after))
+    if together and all(p["baseline_us"] == q["baseline_us"] for p, q in zip(before, after, strict=True)):
+        differences = [b - a for p, q in zip(x, y, strict=True) for a, b in zip(p, q, strict=True)]
+        found = interval.paired(differences, confidence)
+    else:
+        found = interval.shift(_pooled(x), _pooled(y), confidence)
+    low, high = (None if bound is None else math.exp(bound) for bound in (found.low, found.high))
+    return Change(name_of(before[0]), math.exp(found.estimate), low, high, verdict(low, high, margin))
+
+
+def _pooled(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """The samples of one run are its rounds, those of several runs each run's median."""
+    if len(rounds) < ENOUGH_RUNS:
+        return [value for run in rounds for value in run]
+    return [sorted(run)[len(run) // 2] for run in rounds]
+
+
+def name_of(row: Row) -> str:
+    """A row's problem in words."""
+    if row["suite"] == "host":
+        return str(row["what"])
+    if row["suite"] == "chain":
+        return f"chain {row['what']} M {row['m']}"
+    size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+    fused = "" if row["epilogue"] == "none" else f" {row['epilogue']}"
+    return f"{row['suite']} {size} {row['dtype']} {row['majors']}{fused}"
+
+
+def show(changes: Sequence[Change], console: Console) -> None:
+    """Print every row, then how many are better, worse and the same, and the geometric mean of the factors."""
+    table = Table("problem", "B over A", "interval", "")
+    for change in changes:
+        bounds = "too few samples" if change.low is None else f"{change.low:.3f} to {change.high:.3f}"
+        style = {BETTER: "green", WORSE: "red"}.get(change.verdict)
+        table.add_row(change.what, f"{change.factor:.3f}", bounds, change.verdict, style=style)
+    console.print(table)
+    counts = ", ".join(f"{sum(c.verdict == v for c in changes)} {v}" for v in (BETTER, WORSE, SAME))
+    mean = results.geometric_mean(change.factor for change in changes)
+    console.print(f"{counts}; geometric mean {mean:.3f}")
+
+
+def _margin(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a fraction from 0 to below 1, as 0.03 for 3 %")
+    return value
+
+
+def _confidence(text: str) -> float:
+    value = _margin(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("'0': must be above 0")
+    return value
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def paths(text: str) -> list[Path]:
+        return [Path(part) for part in text.split(",") if part]
+
+    add = parser.add_argument
+    add("before", type=paths, help="A: a results file, or several runs, comma-separated")
+    add("after", type=paths, help="B: the same")
+    add("--contenders", default=OURS, help="one name for both sides, or A's and B's; default cutegemm")
+    add(
+        "--margin", type=_margin, help=f"changes within it do not count; default {RUN_TO_RUN} or 0, see above"
+    )
+    add("--confidence", type=_confidence, default=CONFIDENCE, help=f"default {CONFIDENCE}")
+    args = parser.parse_args(arguments)
+    names = args.contenders.split(",")
+    if len(names) > 2 or "" in names:
+        parser.error(f"argument --contenders: {args.contenders!r}: must be one name, or two")
+    args.names = (names[0], names[-1])
+    return args
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 1 when a row is worse, 2 when nothing can be compared."""
+    args = parse(arguments)
+    try:
+        before, after = ([results.load(path) for path in side] for side in (args.before, args.after))
+    except (OSError, ValueError) as error:
+        print(f"python -m benchmarks.compare: {error}", file=sys.stderr)
+        return 2
+    changes = compare(before, after, names=args.names, margin=args.margin, confidence=args.confidence)
+    if not changes:
+        print("python -m benchmarks.compare: no problem stands on both sides", file=sys.stderr)
+        return 2
+    show(changes, runs.console())
+    return 1 if any(change.verdict == WORSE for change in changes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two checkouts of the emulator on the same launches: memory afterwards, findings, counters and coverage must agree.
+
+    python -m benchmarks.emulator_compare OLD_CHECKOUT tests/emulator/watch tests/emulator/test_own_kernels.py
+
+runs these tests in either checkout and writes down every launch on the way, faults and deadlocks too; random draws
+are seeded. Exits with 1, and shows the first difference, where the two differ. Addresses of host memory are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+LOG = "CUTEGEMM_EMULATOR_LOG"  # environment variable: where a run writes its launches down
+ADDRESS = re.compile(r"0x[0-9a-f]{7,}")
+
+
+class Recorder:
+    """A pytest plugin that writes down each test's name, and each launch it makes."""
+
+    def __init__(self, path: str) -> None:
+        self.log = open(path, "w")
+        self.launching: Any = importlib.import_module("cutegemm.emulator.launch")
+        self.run, self.report = self.launching.Device.run, vars(self.launching)["_report"]
+        self.launching.Device.run = lambda device: self.watched(device)
+        vars(self.launching)["_report"] = lambda device: self.reported(device)
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        """A test begins."""
+        self.write(f"test {item.nodeid}")
+
+    def write(self, text: str) -> None:
+        """A line, without addresses."""
+        self.log.write(ADDRESS.sub("ADDRESS", text).replace("\n", "\\n") + "\n")
+        self.log.flush()
+
+    def watched(self, device: Any) -> None:
+        """Run a launch; what stops it is written down with what was found before."""
+        try:
+            self.run(device)
+        except Exception as e:
+            found = [] if device.watch.track is None else device.watch.track.findings.listed()
+            self.write(f"stopped: {e} {found}")
+            raise
+
+    def reported(self, device: Any) -> Any:
+        """The report of a launch, written down with what memory holds."""
+        made = self.report(device)
+        regions = [r for r in device.memory.regions if r.name != "workspace"]  # which begins as anything
+        memory = sorted(hashlib.md5(r.data[r.first : r.size].tobytes()).hexdigest() for r in regions)
+        counted = [sorted(x.items()) for x in (made.instructions, made.by_warp, made.sums)]
+        self.write(
+            f"ran: {memory} {made.findings} {made.suppressed} {counted} {made.coverage} {made.printed}"
+        )
+        return made
+
+
+def record(checkout: Path, log: Path, tests: list[str]) -> None:
+    """Run tests in a checkout with the recorder."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout), LOG: str(log)}
+    command = [sys.executable, str(Path(__file__).resolve()), "--record", *tests]
+    subprocess.run(command, cwd=checkout, env=environment, check=True)
+
+
+def main() -> int:
+    """Record both and compare."""
+    if sys.argv[1:2] == ["--record"]:
+        import pytest
+
+        options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *sys.argv[2:]]
+        return int(pytest.main(options, plugins=[Recorder(os.environ[LOG])]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("old", type=Path, help="a checkout to compare with")
+    parser.add_argument("tests", nargs="+", help="what to run: as pytest takes it")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder, name) for name in ("old", "new")]
+        for checkout, log in zip(
+            (given.old.resolve(), Path(__file__).resolve().parents[1]), logs, strict=True
+        ):
+            record(checkout, log, given.tests)
+        old, new = (log.read_text().splitlines() for log in logs)
+    for number, (one, other) in enumerate(zip(old, new, strict=False)):
+        if one != other:
+            print(f"line {number} differs\n  old {one[:2000]}\n  new {other[:2000]}")
+            return 1
+    if len(old) != len(new):
+        print(f"{len(old)} lines and {len(new)}")
+        return 1
+    print(f"the same: {sum(line.startswith(('ran', 'stopped')) for line in new)} launches")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many specs on many problems, timed beside cuBLAS: what choosing is fitted to.
+
+    python -m benchmarks.sweep --specs specs.json --suites square --out sweep.json --commit HASH --seconds 480
+
+Each problem takes its specs in groups that are timed interleaved, cuBLAS in every one. A spec must be right before it
+is timed; why another is not is recorded, and not tried again. Results are written after every group, and the same
+command goes on where an earlier one stopped, so that a sweep may be many short calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks import candidates, contenders, correctness, gemm, inputs, results, runs, timing
+from benchmarks.candidates import Fields
+from benchmarks.results import Case, Row
+from cutegemm import plan
+from cutegemm.compiling import cache
+from cutegemm.errors import GemmError
+
+GROUP = 8  # specs timed together: each holds a graph, and what a group costs bounds what an interrupted call loses
+SWEEP = dataclasses.replace(timing.REGIMES["sustained"], rounds=4)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some specs on one problem."""
+
+    case: Case
+    specs: tuple[str, ...]  # JSON, which can be hashed
+
+    @property
+    def fields(self) -> list[Fields]:
+        """Of each spec."""
+        return [json.loads(text) for text in self.specs]
+
+    def __str__(self) -> str:
+        return f"{self.case}, {len(self.specs)} specs"
+
+
+def groups(cases: Sequence[Case], specs: Sequence[Fields], done: Callable[[list[Row]], bool]) -> list[Group]:
+    """What is left to measure, problem by problem: the specs that are not done, `GROUP` at a time."""
+
+    def left() -> Iterator[Group]:
+        for case in cases:
+            todo = [json.dumps(fields) for fields in specs if not done([_key(case, fields)])]
+            for start in range(0, len(todo), GROUP):
+                yield Group(case, tuple(todo[start : start + GROUP]))
+
+    return list(left())
+
+
+def _key(case: Case, fields: Fields) -> Row:
+    return asdict(case) | {"contender": candidates.label(fields), "regime": SWEEP.name}
+
+
+class Bench:
+    """Compiles, checks and times one group after another.
+
+    Args:
+        regime: of timing.
+        sensors: of the GPU, read meanwhile.
+        device: what captures and times.
+        memory: torch's name of the device that holds the operands.
+        compile: has the kernels of configs compiled, side by side.
+    """
+
+    def __init__(
+        self,
+        regime: timing.Regime,
+        sensors: timing.Readable | None,
+        *,
+        device: timing.Replayer | None = None,
+        memory: str = "cuda",
+        compile: Callable[[Sequence[Any]], None] = cache.ensure,
+    ) -> None:
+        self._regime, self._sensors, self._compile = regime, sensors, compile
+        self._device = device or timing.Device()
+        self._memory = memory
+
+    def keys(self, group: Group) -> list[Row]:
+        """The key fields of the rows that measuring `group` gives."""
+        return [_key(group.case, fields) for fields in group.fields]
+
+    def measure(self, group: Group) -> tuple[list[Row], runs.Failures]:
+        """A row for every spec, without times where it was refused or wrong; nothing counts as a failure."""
+        case = group.case
+        planned, refused = self._plan(group)
+        try:
+            self._compile([step.config for found in planned.values() for step in found.steps])
+        except GemmError:
+            pass  # the spec whose kernel it is says so below
+        sets = inputs.make_sets(case, self._memory, inputs.set_count(case))
+        right: list[timing.Contender] = []
+        by_name = {candidates.label(fields): fields for fields in group.fields}
+        for name in planned:
+            try:
+                spec = candidates.spec(by_name[name])
+                contender = contenders.cutegemm_contender(case, spec, name)
+                correctness.check(contender.call, sets[0])
+                right.append(contender)
+            except (GemmError, correctness.WrongResult) as error:
+                refused[name] = f"{type(error).__name__}: {error}"
+        if not right:
+            return [_refused(case, name, by_name[name], why) for name, why in refused.items()], []
+        everyone = [contenders.make(contenders.BASELINE, case), *right]
+        times = timing.measure(everyone, sets, self._regime, device=self._device, sensors=self._sensors)
+        rows = results.case_rows(
+            case,
+            times,
+            plans={contender.name: contender.plan for contender in right},
+            regime=SWEEP.name,
+            baseline=contenders.BASELINE,
+        )
+        timed = [row | {"spec": by_name.get(row["contender"]), "refused": None} for row in rows]
+        return timed + [_refused(case, name, by_name[name], why) for name, why in refused.items()], []
+
+    def _plan(self, group: Group) -> tuple[dict[str, Any], dict[str, str]]:
+        """The plans of a group's specs by name, and why others have none."""
+        planned: dict[str, Any] = {}
+        refused: dict[str, str] = {}
+        for fields in group.fields:
+            name = candidates.label(fields)
+            try:
+                planned[name] = plan(candidates.spec(fields), contenders.problem(group.case))
+            except GemmError as error:
+                refused[name] = f"{type(error).__name__}: {error}"
+        return planned, refused
+
+
+def _refused(case: Case, name: str, fields: Fields, why: str) -> Row:
+    """The row of a spec that has no times."""
+    empty = dict.fromkeys(results.ROW_FIELDS)
+    return empty | asdict(case) | {"contender": name, "regime": SWEEP.name, "spec": fields, "refused": why}
+
+
+def describe(row: Row) -> str:
+    """A row on one line."""
+    if row["refused"]:
+        size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+        return f"{row['suite']:8} {size:20} {row['contender']}: {row['refused']}"
+    return gemm.describe(row)
+
+
+def best(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """By problem the rows with times, fastest relative to their own group's cuBLAS first."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.get("spec") is not None and row["ratio"] is not None:
+            size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+            found.setdefault(f"{row['suite']} {size} {row['dtype']} {row['majors']}", []).append(row)
+    return {name: sorted(group, key=lambda row: -float(row["ratio"])) for name, group in found.items()}
+
+
+def summary(rows: Sequence[Row]) -> Table:
+    """The best spec of each problem, and what the planner's own choice loses to it, where that was measured."""
+    table = Table("problem", "specs", "best", "x cuBLAS", "planner's x cuBLAS", "regret")
+    for name, group in best(rows).items():
+        top = group[0]
+        chosen = next((row for row in group if row["spec"] == {}), None)
+        cells = ["", ""]
+        if chosen is not None:
+            cells = [f"{chosen['ratio']:.3f}", f"{1 - chosen['ratio'] / top['ratio']:.1%}"]
+        table.add_row(name, str(len(group)), top["contender"], f"{top['ratio']:.3f}", *cells)
+    return table
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sweep",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--specs", type=Path, required=True, help="JSON file of specs; see benchmarks/candidates.py")
+    gemm.add_problems(parser)
+    add("--rounds", type=_even, default=SWEEP.rounds, help=f"samples a spec, even; default {SWEEP.rounds}")
+    runs.add_options(parser)
+    args = parser.parse_args(arguments)
+    if not (args.suites or args.shapes):
+        parser.error("nothing to measure: give --suites or --shapes")
+    try:
+        args.candidates = candidates.load(args.specs)
+    except (OSError, ValueError) as error:
+        parser.error(f"argument --specs: {error}")
+    return args
+
+
+def _even(text: str) -> int:
+    if not (text.isdecimal() and int(text) >= 2 and int(text) % 2 == 0):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: must be an even number from 2, so that both orders count"
+        )
+    return int(text)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; what is left after --seconds is told."""
+    args = parse(arguments)
+    console, sensors, out = runs.open_run(args)
+    cases = gemm.select(args.suites, args.shapes, args.dtype, args.majors)
+    todo = groups(cases, args.candidates, out.has)
+    total = len(cases) * len(args.candidates)
+    left = sum(len(group.specs) for group in todo)
+    console.print(f"{total} of spec and problem, {total - left} measured before")
+    bench = Bench(dataclasses.replace(SWEEP, rounds=args.rounds), sensors)
+    outcome = runs.run(todo, bench, out, seconds=args.seconds, console=console, describe=describe)
+    console.print(summary(out.rows))
+    return runs.report(outcome, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
