@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cutegemm.emulator.numbers.values import ND
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.state.group import Group
 
 WARP = 32
 SMS = 132  # of an H200 (SXM)
@@ -83,7 +86,7 @@ class Counts:
     # Where some warps of a group were inactive: block -> how often each ran it.
     uneven: dict[tuple[int, ...], dict[int, ND]] = field(default_factory=dict)
 
-    def add(self, group: Any) -> None:
+    def add(self, group: Group) -> None:
         """A group has ended, or has split."""
         key = tuple(group.warps)
         mine = self.by_warp.get(key)

@@ -15,10 +15,19 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cutegemm.emulator.ptx.flow import Block, blocks_of
 from cutegemm.emulator.ptx.kernel import Instruction, Kernel
 from cutegemm.emulator.translate.emitter import CARRY, Emitter
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask
+    from cutegemm.emulator.state.group import Group
+
+# A translated block: runs for a group, its registers and its active lanes, and gives the block that follows.
+Step: TypeAlias = "Callable[[Group, list[Any], Mask], int]"
 
 
 @dataclass
@@ -31,7 +40,7 @@ class Program:
     accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
     half_lists: list[bool]  # whether a list holds packed fp16
     fragments: frozenset[str]  # registers that hold operand A of a wgmma
-    functions: list[tuple[Callable, Callable]] = field(default_factory=list)  # per block: full, masked
+    functions: list[tuple[Step, Step]] = field(default_factory=list)  # per block: full, masked
     shared_size: int = 0  # static shared memory, bytes
     shared_offset: dict[str, int] = field(default_factory=dict)
     local_size: int = 0
@@ -51,7 +60,7 @@ class Program:
 
     def current_instruction(self) -> Instruction | None:
         """The PTX instruction being executed, found on the Python stack."""
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != self.file:
             frame = frame.f_back
         return None if frame is None else self.instruction_at(frame.f_lineno)
@@ -147,7 +156,11 @@ def _registers(kernel: Kernel, text: str) -> list[str]:
     return [w for w in _WORD.findall(text) if kernel.register_type(w) is not None]
 
 
-def _allocate(kernel: Kernel, blocks: list[Block]):
+# Slots, local names, accumulator lists, and (list, number within) of each register that is a view of one.
+Allocation: TypeAlias = tuple[dict[str, int], set[str], list[tuple[str, ...]], dict[str, tuple[int, int]]]
+
+
+def _allocate(kernel: Kernel, blocks: list[Block]) -> Allocation:
     """Decide for each register: local variable, slot, or view of a wgmma accumulator matrix."""
     seen_in: dict[str, set[int]] = {}
     defined_first: dict[str, bool] = {}

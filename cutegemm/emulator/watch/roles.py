@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.machine import Device
 
 # Opcode prefix -> what a warp that executes it does.
 WORK = {
@@ -45,7 +49,7 @@ class Role:
         return self.instructions.total()
 
 
-def per_warp(device) -> dict[int, np.ndarray]:
+def per_warp(device: Device) -> dict[int, np.ndarray]:
     """For each warp of a CTA how often it ran each block, summed over CTAs."""
     out = {w: np.zeros(len(device.program.blocks), np.int64) for w in range(device.warps)}
     for warps, counts in device.counts.by_warp.items():
@@ -60,7 +64,7 @@ def per_warp(device) -> dict[int, np.ndarray]:
     return out
 
 
-def roles_of(device) -> list[Role]:
+def roles_of(device: Device) -> list[Role]:
     """The roles of a launch, in the order of their first warps."""
     blocks = device.program.blocks
     roles: dict[str, Role] = {}
