@@ -267,18 +267,27 @@ def problem(
         width = columns(epilogue, n)
         shapes = {"matrix": (m, width), "row": (1, width), "col": (m, 1)}
         inputs = {
-            name: dataclasses.replace(matrix(*shapes[shape], kind, row_major if shape == "matrix" else shape == "row"),
-                                      batch=batch if shape == "matrix" else 1)
+            name: dataclasses.replace(
+                matrix(*shapes[shape], kind, row_major if shape == "matrix" else shape == "row"),
+                batch=batch if shape == "matrix" else 1,
+            )
             for name, shape in epilogue.tensors.items()
-        }  # fmt: skip
+        }
         outputs = {
             x.name: matrix(m, width, as_dtype(x.dtype) if x.dtype else d_kind, (x.major or d_major) == "n")
             for x in epilogue.stores
         }
     return Problem(
-        m=m, n=n, k=k, batch=batch, a=matrix(m, k, ab, majors[0] == "k"), b=matrix(k, n, ab, majors[1] == "n"),
-        inputs=tuple(inputs.items()), outputs=tuple(outputs.items()), device_scalars=device_scalars,
-    )  # fmt: skip
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        a=matrix(m, k, ab, majors[0] == "k"),
+        b=matrix(k, n, ab, majors[1] == "n"),
+        inputs=tuple(inputs.items()),
+        outputs=tuple(outputs.items()),
+        device_scalars=device_scalars,
+    )
 
 
 def output_extent(epilogue: Graph, m: int, n: int) -> tuple[int, int]:

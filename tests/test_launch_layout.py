@@ -81,8 +81,9 @@ def test_what_a_launch_is_told():
     )
     told = named[id(PLAN.multiply)]
     assert told["addresses"] == addresses | {
-        "b": halves[0]["addresses"]["target"], "rows": (1 << 30) + PLAN.partials[0],
-    }  # fmt: skip
+        "b": halves[0]["addresses"]["target"],
+        "rows": (1 << 30) + PLAN.partials[0],
+    }
     assert halves[1]["addresses"]["target"] == told["addresses"]["b"] + 2 * told["strides"]["b.gate"]
     assert [told["shape"][x] for x in ("m", "n", "k", "l", "c.l", "bias.l")] == [100, 36, 40, 3, 3, 1]
     row, col, batch = halves[0]["strides"]["target"]

@@ -118,8 +118,14 @@ def run_steps(
         options = collecting[1]
     l2, reports = L2(), []
     for step in steps:
-        what = Launch(grid=step.grid, block=step.block, cluster=step.cluster, smem_bytes=step.smem,
-                      params=list(step.params), buffers=list(buffers))  # fmt: skip
+        what = Launch(
+            grid=step.grid,
+            block=step.block,
+            cluster=step.cluster,
+            smem_bytes=step.smem,
+            params=list(step.params),
+            buffers=list(buffers),
+        )
         reports.append(launch(kernel_of(step.ptx), what, options, l2))
     if collecting is not None:
         collecting[0].reports += reports

@@ -58,9 +58,8 @@ class Device:
         self.completion = POLICIES[options.policy](options.seed)
         self.tensors: dict[int, Tensor] = {}
         self.printed: list[str] = []
-        self.lane_cache: dict[
-            tuple[int, ...], LaneFacts
-        ] = {}  # per tuple of warps, what their lanes always hold
+        # Per tuple of warps, what their lanes always hold.
+        self.lane_cache: dict[tuple[int, ...], LaneFacts] = {}
         self.mask_cache: dict[bytes, int] = {}  # active warps of masks
         self.events = 0  # counts whatever may let somebody go on
         self.timed_out = False

@@ -94,9 +94,16 @@ def describe(
             _check_reduction_out(x, outs[x.name], shape)
         wanted.append(Wanted(x.name, shape, DType.FP32))
     problem = Problem(
-        m=m, n=b.shape[-1], k=k, batch=batch, a=layout.of(a), b=layout.of(b), inputs=tuple(read),
-        outputs=tuple(stored), device_scalars=tuple(x for x in graph.numbers if x in inputs),
-    )  # fmt: skip
+        m=m,
+        n=b.shape[-1],
+        k=k,
+        batch=batch,
+        a=layout.of(a),
+        b=layout.of(b),
+        inputs=tuple(read),
+        outputs=tuple(stored),
+        device_scalars=tuple(x for x in graph.numbers if x in inputs),
+    )
     return Call(problem, tuple(wanted))
 
 
@@ -123,9 +130,12 @@ class _Layouts:
         if batches > 1 and step == 0:
             batches = 1
         return Operand(
-            dtype=as_dtype(tensor.dtype), rows=rows, cols=cols, strides=(strides[-2], strides[-1], step),
+            dtype=as_dtype(tensor.dtype),
+            rows=rows,
+            cols=cols,
+            strides=(strides[-2], strides[-1], step),
             batch=batches if self.batch else 0,
-        )  # fmt: skip
+        )
 
     def of_input(self, tensor: Any, kind: str) -> Operand:
         """An epilogue's input: rows are 1 x N, columns M x 1."""

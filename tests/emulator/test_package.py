@@ -38,6 +38,7 @@ def test_nothing_of_the_builder_is_imported(path):
     assert all(name == "cutegemm.errors" or name.startswith("cutegemm.emulator") for name in ours), ours
 
 
+# A package knows itself and those before.
 FLOORS = (
     "ptx",
     "numbers",
@@ -46,7 +47,7 @@ FLOORS = (
     "translate",
     "watch",
     "",
-)  # a package knows itself and those before
+)
 ASIDE = {("translate", "watch"), ("watch", "translate"), ("ptx", "numbers"), ("numbers", "ptx")}  # strangers
 
 

@@ -110,6 +110,12 @@ def extreme_xorsign(a: Real, b: Real, largest: bool, keep_nan: bool) -> Real:
 def float_is(x: Real, what: str) -> bool | Vector:
     """testp of fp32 and fp64."""
     small = np.abs(x) < _SMALLEST_NORMAL[x.dtype.itemsize]
-    out = {"finite": np.isfinite(x), "infinite": np.isinf(x), "number": ~np.isnan(x), "notanumber": np.isnan(x),
-           "normal": np.isfinite(x) & ~small, "subnormal": small & (x != 0)}[what]  # fmt: skip
+    out = {
+        "finite": np.isfinite(x),
+        "infinite": np.isinf(x),
+        "number": ~np.isnan(x),
+        "notanumber": np.isnan(x),
+        "normal": np.isfinite(x) & ~small,
+        "subnormal": small & (x != 0),
+    }[what]
     return out if out.__class__ is ND else bool(out)

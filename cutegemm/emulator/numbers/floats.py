@@ -227,8 +227,14 @@ def compare(a: Real, b: Real, relation: str) -> bool | Vector:
     if relation == "nan":
         return _plain(np.isnan(a) | np.isnan(b))
     unordered = relation.endswith("u") and len(relation) == 3
-    out = {"eq": a == b, "ne": (a != b) & ~(np.isnan(a) | np.isnan(b)), "lt": a < b, "le": a <= b,
-           "gt": a > b, "ge": a >= b}[relation[:2]]  # fmt: skip
+    out = {
+        "eq": a == b,
+        "ne": (a != b) & ~(np.isnan(a) | np.isnan(b)),
+        "lt": a < b,
+        "le": a <= b,
+        "gt": a > b,
+        "ge": a >= b,
+    }[relation[:2]]
     return _plain(out | np.isnan(a) | np.isnan(b) if unordered else out)
 
 

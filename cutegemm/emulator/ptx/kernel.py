@@ -14,8 +14,13 @@ if TYPE_CHECKING:
 
 TYPE_BYTES = {
     **{f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (8, 16, 32, 64)},
-    "b128": 16, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "pred": 1,
-}  # fmt: skip
+    "b128": 16,
+    "f16x2": 4,
+    "bf16": 2,
+    "bf16x2": 4,
+    "tf32": 4,
+    "pred": 1,
+}
 
 
 @dataclass(frozen=True)

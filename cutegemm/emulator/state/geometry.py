@@ -64,17 +64,28 @@ class Geometry:
 
     def special(self, index: Triple, rank: int) -> dict[str, int]:
         """Special registers that are the same for a whole CTA."""
-        special: dict[str, int] = {"smid": 0, "nsmid": SMS, "gridid": 0, "nwarpid": 64, "cluster_ctarank": rank,
-                   "dynamic_smem_size": self.dynamic_bytes, "total_smem_size": self.shared_bytes}  # fmt: skip
+        special: dict[str, int] = {
+            "smid": 0,
+            "nsmid": SMS,
+            "gridid": 0,
+            "nwarpid": 64,
+            "cluster_ctarank": rank,
+            "dynamic_smem_size": self.dynamic_bytes,
+            "total_smem_size": self.shared_bytes,
+        }
         size = self.cluster
         special["cluster_nctarank"] = self.cluster_ctas
         special["is_explicit_cluster"] = self.cluster_ctas > 1
         for i, axis in enumerate("xyz"):
             special |= {
-                f"ctaid.{axis}": index[i], f"nctaid.{axis}": self.grid[i], f"ntid.{axis}": self.block[i],
-                f"cluster_ctaid.{axis}": index[i] % size[i], f"cluster_nctaid.{axis}": size[i],
-                f"clusterid.{axis}": index[i] // size[i], f"nclusterid.{axis}": self.grid[i] // size[i],
-            }  # fmt: skip
+                f"ctaid.{axis}": index[i],
+                f"nctaid.{axis}": self.grid[i],
+                f"ntid.{axis}": self.block[i],
+                f"cluster_ctaid.{axis}": index[i] % size[i],
+                f"cluster_nctaid.{axis}": size[i],
+                f"clusterid.{axis}": index[i] // size[i],
+                f"nclusterid.{axis}": self.grid[i] // size[i],
+            }
         return special
 
 

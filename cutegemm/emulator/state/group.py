@@ -80,9 +80,8 @@ class Group:
         self.copy_open: list[Copy] = []
         self.copy_groups: list[list[Copy]] = []
         self.counts = [0] * len(self.program.blocks)
-        self.uneven: dict[
-            int, np.ndarray
-        ] = {}  # block -> how often each warp ran it while some warps were inactive
+        # Block -> how often each warp ran it while some warps were inactive.
+        self.uneven: dict[int, np.ndarray] = {}
         self.active_warps = len(warps)
         self.tracker: WarpTracker | None = None
         self.mask: np.ndarray | None = None

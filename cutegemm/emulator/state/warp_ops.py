@@ -135,8 +135,14 @@ def redux(group: Group, m: Mask, a: Value, operation: str, signed: bool) -> Valu
     view = vector(group, a)
     view = view.view(SINT[32]) if signed else view
     out = np.zeros(group.lanes, view.dtype)
-    act = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-           "xor": np.bitwise_xor}[operation]  # fmt: skip
+    act = {
+        "add": np.add,
+        "min": np.minimum,
+        "max": np.maximum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+    }[operation]
     for start in range(0, group.lanes, WARP):
         chosen = view[start : start + WARP][live[start : start + WARP]]
         if len(chosen):

@@ -232,8 +232,11 @@ def _wgmma_issue(e: Emitter, ins: Instruction) -> None:
     m = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
     if m is None:
         raise Unknown(shape)
-    where = str(e.program.accumulators.index(registers)) if registers in e.program.accumulators else repr(
-        tuple(e.program.slots[r] for r in registers))  # fmt: skip
+    where = (
+        str(e.program.accumulators.index(registers))
+        if registers in e.program.accumulators
+        else repr(tuple(e.program.slots[r] for r in registers))
+    )
     form = (int(m[1]), int(m[2]), d_type, a_type, b_type, signs, trans_ab)
     if from_registers:
         a_text = "(" + "".join(f"{e.program.slots[r]}," for r in e.items(a)) + ")"

@@ -74,6 +74,7 @@ def translate(kernel: Kernel) -> Program:
     """
     from cutegemm.emulator.translate.runtime import NAMES
 
+    # They fill EMITTERS.
     for emitters in (
         "calls",
         "convert",
@@ -82,7 +83,7 @@ def translate(kernel: Kernel) -> Program:
         "memory",
         "select",
         "units",
-    ):  # they fill EMITTERS
+    ):
         importlib.import_module(f"cutegemm.emulator.translate.emit_{emitters}")
 
     kernel.registers.setdefault(CARRY, "pred")

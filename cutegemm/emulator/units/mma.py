@@ -122,9 +122,8 @@ def _to_registers(group: Group, matrix: np.ndarray) -> list[np.ndarray]:
     """The inverse of `_accumulators`."""
     warps, blocks = len(group.warps), matrix.shape[-1] // 8
     words = np.ascontiguousarray(matrix).view(np.uint32).reshape(warps, 2, 8, blocks, 4, -1)
-    parts = words.transpose(3, 1, 5, 0, 2, 4).reshape(
-        -1, group.lanes
-    )  # block, row half, element; warp, row, lane
+    # Block, row half, element; warp, row, lane.
+    parts = words.transpose(3, 1, 5, 0, 2, 4).reshape(-1, group.lanes)
     return list(np.ascontiguousarray(parts))
 
 

@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from cutegemm.emulator.units.cta import CTA
     from cutegemm.emulator.watch.tracker import AsyncOp
 
+# Descriptor field -> (swizzle mode, row pitch in bytes)
 _MODES = {
     0: (0, 16),
     1: (3, 128),
     2: (2, 64),
     3: (1, 32),
-}  # descriptor field -> (swizzle mode, row pitch in bytes)
+}
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 WARPS = 4  # of a warpgroup, PTX ISA 9.7.16.1
 JOINED = 8  # wgmmas that one product holds at most
 
 # Shape and types of a wgmma: n, k, types of D, A and B, signs of A and B, whether A and B are MN-major.
 Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bool]]
-Place: TypeAlias = (
-    int | tuple[int, ...]
-)  # of D: the number of an accumulator list, or slots of loose registers
+# Of D: the number of an accumulator list, or slots of loose registers.
+Place: TypeAlias = int | tuple[int, ...]
 
 
 class Accumulators:

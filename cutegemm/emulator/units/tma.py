@@ -109,8 +109,18 @@ def decode(raw: bytes) -> TensorMap:
     ]
     box = [(w[6] >> 56) + 1] + [(w[7] >> 8 * i & 255) + 1 for i in range(4)]
     steps = [(w[6] >> 32 + 3 * i & 7) + 1 for i in range(5)]
-    made = TensorMap(w[0], kind, item, tuple(dims[:rank]), tuple(strides[: rank - 1]), tuple(box[:rank]),
-                     tuple(steps[:rank]), w[1] >> 13 & 3, w[1] >> 11 & 3, bool(w[1] >> 15 & 1))  # fmt: skip
+    made = TensorMap(
+        w[0],
+        kind,
+        item,
+        tuple(dims[:rank]),
+        tuple(strides[: rank - 1]),
+        tuple(box[:rank]),
+        tuple(steps[:rank]),
+        w[1] >> 13 & 3,
+        w[1] >> 11 & 3,
+        bool(w[1] >> 15 & 1),
+    )
     if made.interleave or any(s != 1 for s in made.element_strides) or w[1] >> 19 & 3:
         raise Fault(
             f"tensor map: interleave, element strides and swizzle atomicity are not emulated ({made})"

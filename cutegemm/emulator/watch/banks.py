@@ -73,6 +73,8 @@ def copied_sectors(warp: np.ndarray, address: np.ndarray, place: np.ndarray) -> 
     """
     last = {key: i for i, key in enumerate(zip(warp.tolist(), place.tolist()))}
     kept = list(last.values())
-    pairs = {(w, a // LINE_BYTES, p // SECTOR_BYTES) for w, a, p in
-             zip(warp[kept].tolist(), address[kept].tolist(), place[kept].tolist())}  # fmt: skip
+    pairs = {
+        (w, a // LINE_BYTES, p // SECTOR_BYTES)
+        for w, a, p in zip(warp[kept].tolist(), address[kept].tolist(), place[kept].tolist())
+    }
     return len(pairs)

@@ -58,9 +58,8 @@ class Coverage:
     waits: list[Wait] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     tiles: dict[tuple[int, int, int], int] = field(default_factory=dict)  # CTA -> turns of its outer loop
-    never: list[tuple[int, str]] = field(
-        default_factory=list
-    )  # (PTX line, opcode) of synchronisation that never ran
+    # (PTX line, opcode) of synchronisation that never ran.
+    never: list[tuple[int, str]] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
 
     @property
@@ -230,9 +229,8 @@ class Loads:
         self.map = tensor_map
         self.per_cta: Counter[tuple[int, int, int]] = Counter()
         self.last: dict[tuple[int, int, int], tuple[int, ...]] = {}
-        self.changes: Counter[int] = (
-            Counter()
-        )  # dimension -> how often it changed from one load of a CTA to the next
+        # Dimension -> how often it changed from one load of a CTA to the next.
+        self.changes: Counter[int] = Counter()
 
     def add(self, cta: tuple[int, int, int], at: tuple[int, ...]) -> None:
         """A box at some coordinates was loaded for a CTA."""

@@ -30,12 +30,10 @@ class L2:
 
     def __init__(self, size: int = L2_BYTES) -> None:
         self.sets = max(size // (LINE_BYTES * WAYS), 1)
-        self.lines: dict[
-            int, dict[int, list[int]]
-        ] = {}  # set -> line -> [sectors held, sectors written], oldest first
-        self.starts: dict[
-            int, int
-        ] = {}  # base address of a region -> what to add to the lines of its addresses
+        # Set -> line -> [sectors held, sectors written], oldest first.
+        self.lines: dict[int, dict[int, list[int]]] = {}
+        # Base address of a region -> what to add to the lines of its addresses.
+        self.starts: dict[int, int] = {}
         self.end = 0
         self.read = self.written = self.fetched = self.written_back = 0
 

@@ -240,9 +240,13 @@ class Meter:
         read, written, fetched, back = ((self._l2_counts() - self.before) * SECTOR_BYTES).tolist()
         out = {k: int(v) if v == int(v) else v for k, v in sorted(self.totals.items())}
         return out | {
-            "simt_flops": int(flops), "l2_read_bytes": read, "l2_write_bytes": written,
-            "dram_read_bytes": fetched, "dram_write_bytes": back, **done,
-        }  # fmt: skip
+            "simt_flops": int(flops),
+            "l2_read_bytes": read,
+            "l2_write_bytes": written,
+            "dram_read_bytes": fetched,
+            "dram_write_bytes": back,
+            **done,
+        }
 
 
 def combined(sums: list[dict[str, float]], dirty_bytes: int) -> dict[str, float]:

@@ -76,9 +76,8 @@ class Detector:
         self.programs.append(Lines(device.program))
         self.first = len(self.segments)  # number of the launch's first segment
         self.waited: set[tuple[int, int, int]] = set()  # CTAs of which a thread executed griddepcontrol.wait
-        self.triggers: dict[
-            tuple[int, int, int], bool
-        ] = {}  # CTA -> whether its first trigger came after a wait
+        # CTA -> whether its first trigger came after a wait.
+        self.triggers: dict[tuple[int, int, int], bool] = {}
 
     def warp(self, group: Group) -> WarpTracker:
         """The tracker of a warp."""
@@ -357,9 +356,11 @@ class Detector:
         if self.findings.seen(cause, lines):
             return
         cell = int(where.index[int(np.flatnonzero(before == previous)[0])])
-        text = (f"{new.what} by {new.who} at {self.line_text(new.line, new.launch)} "
-                f"and earlier {old.what} by {old.who} at {self.line_text(old.line, old.launch)}, "
-                f"{region.name}, offset {cell * self.cell:#x}")  # fmt: skip
+        text = (
+            f"{new.what} by {new.who} at {self.line_text(new.line, new.launch)} "
+            f"and earlier {old.what} by {old.who} at {self.line_text(old.line, old.launch)}, "
+            f"{region.name}, offset {cell * self.cell:#x}"
+        )
         self.findings.add(cause, text, lines)
 
     def _uninitialised(self, region: Region, segment: int, before: np.ndarray, where: Where) -> None:

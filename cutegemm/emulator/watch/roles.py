@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
 # Opcode prefix -> what a warp that executes it does.
 WORK = {
-    "cp.async.bulk.tensor": "TMA", "cp.reduce.async.bulk": "TMA", "cp.async.bulk.shared": "TMA",
-    "cp.async.c": "cp.async", "wgmma.mma_async": "wgmma", "mma.sync": "mma", "wmma.mma": "mma",
-}  # fmt: skip
+    "cp.async.bulk.tensor": "TMA",
+    "cp.reduce.async.bulk": "TMA",
+    "cp.async.bulk.shared": "TMA",
+    "cp.async.c": "cp.async",
+    "wgmma.mma_async": "wgmma",
+    "mma.sync": "mma",
+    "wmma.mma": "mma",
+}
 STORES = (".global.shared::cta", ".bulk_group")  # copies to global memory: any warp's epilogue may issue one
 WAITS = {
     "mbarrier.try_wait": "mbarrier", "mbarrier.test_wait": "mbarrier", "bar.sync": "CTA barrier",

@@ -56,9 +56,8 @@ class WarpTracker:
         self.pending: dict[object, set[int]] = {}  # accumulator list, or slot of A -> products not waited for
         self.copying: AsyncOp | None = None  # the cp.async group that has not been committed
         self.ordered = False  # whether a wgmma.fence has run
-        self.stale: set[object] = (
-            set()
-        )  # accumulator lists read, slots of A written since the last wgmma.fence
+        # Accumulator lists read, slots of A written since the last wgmma.fence.
+        self.stale: set[object] = set()
 
     def knowledge_of(self, m: Mask) -> Known:
         """What the lanes `m` (None: all) may rely on."""
