@@ -46,9 +46,9 @@ def check_tilers(layout: Layout, tilers: tuple[object, ...]) -> None:
         0 < len(tilers) <= layout.rank,
         SpecError,
         f"has between 1 and {layout.rank} entries for {layout}",
-        field="tiler",
-        value=tilers,
-        nearest=tilers[: layout.rank] or None,
+        field="len(tiler)",
+        value=len(tilers),
+        nearest=max(1, min(len(tilers), layout.rank)),
     )
 
 
@@ -104,7 +104,7 @@ def composition(a: Layout, b: Tiler) -> Layout:
     check(
         b.cosize <= a.size,
         SpecError,
-        f"its offsets lie below {a.size}, the size of {a}, which it is composed with",
+        f"offsets of the second lie below {a.size}, the size of the first, {a}",
         field="b",
         value=b,
     )
@@ -114,7 +114,7 @@ def composition(a: Layout, b: Tiler) -> Layout:
         check(
             last < extent,
             SpecError,
-            f"its modes do not carry past the mode of extent {extent} of {a}, which it is composed with",
+            f"its modes carry past a mode of extent {extent} of the first, {a}",
             field="b",
             value=b,
         )
@@ -144,8 +144,8 @@ def _compose_leaf(flat_a: FlatModes, extent: int, step: int, whole: Layout) -> t
         check(
             extent % steps == 0,
             SpecError,
-            f"its mode {extent}:{step} meets the end of a mode of the first layout after {steps} steps, which "
-            f"must divide {extent}",
+            f"its mode {extent}:{step} meets the end of a mode of the first after {steps} steps, which do not "
+            f"divide {extent}",
             field="b",
             value=whole,
         )

@@ -17,7 +17,7 @@ GAPS = Layout((4, 8), (1, 6))
 
 # What is called, and the field, value and nearest legal value of its error.
 REFUSALS = {
-    "tilers": (lambda: algebra.by_mode(algebra.composition, PLAIN, (2, 2, 2)), "tiler", (2, 2, 2), (2, 2)),
+    "tilers": (lambda: algebra.by_mode(algebra.composition, PLAIN, (2, 2, 2)), "len(tiler)", 3, 2),
     "composed too large": (lambda: algebra.composition(PLAIN, 64), "b", Layout(64), None),
     "composed astride": (lambda: algebra.composition(GAPS, Layout(3, 3)), "b", Layout(3, 3), None),
     "complement": (lambda: algebra.complement(GAPS, 100), "layout", GAPS, None),
