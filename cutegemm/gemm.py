@@ -56,17 +56,19 @@ class Kernel:
 class Gemm:
     """Kernels built under one `GemmSpec`, compiled on first need and kept.
 
+    `build(spec)` compiles the representative kernel at once; `Gemm(spec)` compiles nothing yet.
+
     Attributes:
         spec: the declaration.
         plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
     """
 
-    def __init__(self, spec: GemmSpec, representative: Problem) -> None:
+    def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
         self.spec = spec
-        self._representative = representative
+        self._representative = representative(spec) if of is None else of
         self._fused = Signature(spec.epilogue) if isinstance(spec.epilogue, Graph) else None
         self._kinds: Memo[Prepared] = Memo()
-        self.plan = plan(spec, representative)
+        self.plan = plan(spec, self._representative)
         _leave_to_eager()
 
     def kernel(self, of: Problem | None = None) -> Kernel:
