@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -301,15 +300,7 @@ class Gemm:
         prepared = None if call.key is None else self._kinds.get(call.key)
         if prepared is None:
             order = call.signature.order(call.scalars)
-            resolved = path.resolved(call.given, order)
-            if resolved is not None:
-                # its copies are new tensors of another kind each time, so nothing is remembered
-                call = dataclasses.replace(
-                    call,
-                    given=resolved,
-                    places=tuple(NOWHERE if t is None else t.data_ptr() for t in resolved),
-                    key=None,
-                )
+            call = path.resolved(call) or call
             try:
                 if call.unread is not None:
                     # C is not read when beta is 0, but must be legal
