@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 LOG = "CUTEGEMM_EMULATOR_LOG"  # environment variable: where a run writes its launches down
-ADDRESS = re.compile(r"0x[0-9a-f]{7,}")
+ADDRESS = re.compile(r"0x[0-9a-f]{7,}|(?<=base=)\d{7,}")
 
 
 class Recorder:

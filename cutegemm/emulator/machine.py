@@ -50,6 +50,7 @@ class Device:
         self.printed: list[str] = []
         self.lane_cache: dict = {}  # per tuple of warps, what their lanes always hold
         self.mask_cache: dict[bytes, int] = {}  # active warps of masks
+        self.branch_cache: dict = {}  # of predicates, who takes a branch (`Group.branch`)
         self.events = 0  # counts whatever may let somebody go on
         self.timed_out = False
         self.counts = Counts()
