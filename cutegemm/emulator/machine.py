@@ -41,7 +41,7 @@ class Device:
             config.grid, config.block, config.cluster, program.shared_size, config.smem_bytes
         )
         self.warps = self.geometry.warps
-        self.registers = launched_with(program.kernel.directives)
+        self.registers = launched_with(program.kernel)
         self.memory = context.memory_of(config)
         self.params = parameter_space(program, config.params)
         self.symbols = context.symbols_of(program, self.memory)
