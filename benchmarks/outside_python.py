@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that are written in Python, of other projects, on the emulator: the CuTe DSL's Hopper examples, Triton's matmul.
+"""Kernels of other projects that are written in Python, on the emulator: the DSL's Hopper examples, Triton's matmul.
 
     git clone https://github.com/NVIDIA/cutlass && git clone https://github.com/triton-lang/triton
     python -m benchmarks.outside_python --cutlass cutlass --triton triton/python/tutorials/03-matrix-multiplication.py
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.outside_kernels import Row, commit_of, examine, report
-from cutegemm.emulator import Buffer, Launch, Module, tensor_buffer
+from cutegemm.emulator import Launch, Module, tensor_buffer
 from cutegemm.errors import EmulatorError
 
 EXAMPLES = Path("examples/python/CuTeDSL/cute/hopper/kernel/dense_gemm")
@@ -35,7 +35,7 @@ SCALE = 0.5  # of an operand in fp8
 
 @dataclass(frozen=True)
 class Example:
-    """An example of the DSL: its file, class and what that takes, types of operands and D, the problem, its activation."""
+    """An example of the DSL: its file, class and what that takes, types of operands and D, the problem."""
 
     file: str
     name: str
@@ -48,7 +48,7 @@ class Example:
 
 
 def examples() -> Iterator[Example]:
-    """Dense GEMMs: one tile a CTA, persistent, with two accumulators in fp8, with GELU in fp8; alone and in clusters."""
+    """Dense GEMMs: one tile a CTA, persistent, two accumulators in fp8, GELU in fp8; alone and in clusters."""
     bf16, fp8 = ("BFloat16", "BFloat16"), ("Float8E4M3FN", "BFloat16")
     for cluster in ((1, 1), (2, 1), (1, 2)):
         tile = (128, 128) if cluster[1] == 1 else (128, 256)
@@ -80,8 +80,9 @@ def compiled(example: Example, checkout: Path) -> tuple[bytes, str]:
     os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
     import cutlass
     import cutlass.cute as cute
-    from benchmarks.outside.dsl_driver import driver_of
     from cutlass.cute.runtime import make_fake_stream
+
+    from benchmarks.outside.dsl_driver import driver_of
 
     module = loaded(checkout / EXAMPLES / f"{example.file}.py")
     arguments = [getattr(cutlass, x) if isinstance(x, str) else x for x in example.arguments]
@@ -113,7 +114,10 @@ def run_example(example: Example, checkout: Path) -> Row:
     m, n, k = example.shape
     generator = torch.Generator().manual_seed(1)
     kinds = {"BFloat16": torch.bfloat16, "Float8E4M3FN": torch.float8_e4m3fn}
-    a, b = (torch.randint(-4, 5, s, generator=generator).float().to(kinds[example.kinds[0]]) for s in ((m, k), (n, k)))
+    a, b = (
+        torch.randint(-4, 5, s, generator=generator).float().to(kinds[example.kinds[0]])
+        for s in ((m, k), (n, k))
+    )
     d = torch.zeros(m, n, dtype=kinds[example.kinds[1]])
     scales = [torch.full((4,), SCALE) for _ in range(2)]
     want = a.double() @ b.double().T * (SCALE * SCALE if example.scales else 1)
@@ -151,8 +155,17 @@ def triton_ptx(tutorial: Path, block: tuple[int, int, int], warps: int, stages: 
         kernel = loaded(path).matmul_kernel
         names = kernel.arg_names
         sizes = zip(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), block, strict=True)
-        constants = {**dict(sizes), "GROUP_SIZE_M": 8, "ACTIVATION": "", "stride_ak": 1, "stride_bn": 1, "stride_cn": 1}
-        kinds = {x: "*fp16" if x.endswith("_ptr") else "constexpr" if x in constants else "i32" for x in names}
+        constants = {
+            **dict(sizes),
+            "GROUP_SIZE_M": 8,
+            "ACTIVATION": "",
+            "stride_ak": 1,
+            "stride_bn": 1,
+            "stride_cn": 1,
+        }
+        kinds = {
+            x: "*fp16" if x.endswith("_ptr") else "constexpr" if x in constants else "i32" for x in names
+        }
         aligned = {(i,): [["tt.divisibility", 16]] for i, x in enumerate(names) if kinds[x] != "constexpr"}
         source = ASTSource(kernel, kinds, {(names.index(x),): v for x, v in constants.items()}, aligned)
         options = {"num_warps": warps, "num_stages": stages}
@@ -193,7 +206,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--cutlass", type=Path, help="a checkout of CUTLASS")
     parser.add_argument("--triton", type=Path, help="the tutorial's file")
-    parser.add_argument("--triton-commit", default="", help="the commit it is of, where it lies in no checkout")
+    parser.add_argument(
+        "--triton-commit", default="", help="the commit it is of, where it lies in no checkout"
+    )
     parser.add_argument("--only", default="", help="run examples whose file starts with this")
     parser.add_argument("--out", type=Path, help="folder of emulator_outside.json")
     given = parser.parse_args()

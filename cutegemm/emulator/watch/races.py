@@ -110,7 +110,8 @@ class Detector:
         key = (offset.tobytes(), offset.dtype, size)
         made = self.wheres.get(key)
         if made is None:
-            first = np.unique(offset.astype(np.int64)) // self.cell
+            wide = offset.astype(np.int64)
+            first = (wide if (wide[1:] > wide[:-1]).all() else np.unique(wide)) // self.cell
             count = max(size // self.cell, 1)
             made = self._keep(key, Where(first, count, int(first[0]), int(first[-1]) + count))
         return made

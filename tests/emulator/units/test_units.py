@@ -228,9 +228,9 @@ def test_cluster_barrier_mapa_and_remote_memory(policy):
 
 @pytest.mark.parametrize("races", [False, True])
 def test_an_arrival_at_a_cta_that_has_ended(races):
-    """The cluster must stay until the last remote arrival (CUDA programming guide, distributed shared memory): a finding.
+    """A cluster must stay until the last remote arrival (CUDA programming guide, distributed shared memory).
 
-    The run goes on: kernels that end so are known to run on hardware.
+    A finding; the run goes on: kernels that end so are known to run on hardware.
     """
     body = """
  mov.u32 %r0, %cluster_ctarank; ld.param.u64 %rd0, [p0]; mov.u32 %r1, buf;
