@@ -44,6 +44,7 @@ class Region:
         self.first = 0  # usable bytes start here (a buffer's first bytes may only pad it to 16)
         self.views: dict[tuple[int, int], np.ndarray] = {}
         self.shadow = None  # of the race detector
+        self.at = data.ctypes.data  # the bytes' address, for compiled loops
 
     @classmethod
     def of_host(cls, buffer: Buffer) -> Region:
