@@ -14,6 +14,7 @@ from typing import Any
 
 from cutegemm.arch.device import Device
 from cutegemm.errors import PlanError, field_error
+from cutegemm.planning import invariance
 from cutegemm.planning.candidates import Candidate, Order, Ranked, splits_for
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.parts import Box, Region
@@ -45,6 +46,9 @@ def wanted(asked: Request) -> bool:
         return spec.swap
     if isinstance(spec.tile, Tile):
         return tile_fault(spec.tile) is not None
+    if invariance.along_rows(asked):
+        # a swapped kernel's partial results are of other columns
+        return False
     shaped = any(getattr(spec, name) != AUTO for name in SHAPING)
     if shaped or problem.m > MOST_ROWS or problem.m >= problem.n:
         return False
