@@ -170,7 +170,8 @@ def _transposed_spec(spec: GemmSpec) -> GemmSpec:
 
 def _step(step: Step) -> Step:
     if isinstance(step, Relayout):
-        return dataclasses.replace(step, operand=OTHER[step.operand])
+        copies = (dataclasses.replace(x, operand=OTHER[x.operand]) for x in step.copies)
+        return dataclasses.replace(step, copies=tuple(copies))
     if isinstance(step, Multiply):
         first, second = step.factors
         return dataclasses.replace(step, factors=(second, first))

@@ -48,7 +48,7 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
         raster=raster(setting, candidate),
         clusters=grid.clusters,
         parts=reductions.parts,
-        in_workspace=loads.copies | reductions.partials | parts.places,
+        in_workspace=loads.places | reductions.partials | parts.places,
     )
     return KernelPlan(
         spec=asked.spec,
