@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from cutegemm.arch.limits import Limits
 from cutegemm.config import OperandConfig
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.model import L2_LINE, cheaper_load
-from cutegemm.planning.operands import WORKSPACE_ALIGN, gated_half, major
+from cutegemm.planning.model import cheaper_load
+from cutegemm.planning.operands import WORKSPACE_ALIGN, aligned_copy, gated_half, major
 from cutegemm.planning.request import Request
 from cutegemm.planning.steps import Copy, Relayout
 from cutegemm.problems import Operand, Problem, round_up
@@ -124,7 +122,7 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
         if load != "relayout":
             continue
         source = views[name]
-        target, size = _aligned_copy(source, limits)
+        target, size = aligned_copy(source, limits)
         views[name] = target
         halves = (0,) if name != pair or gate is None else (0, gate)
         for half in halves:
@@ -149,19 +147,3 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
         pair=pair,
         gate=gate,
     )
-
-
-def _aligned_copy(source: Operand, limits: Limits) -> tuple[Operand, int]:
-    """A matrix like `source` that TMA can address, contiguous along the same axis (or columns), and its bytes.
-
-    Lines begin at whole L2 lines: a box row of 128 bytes that straddles two costs L2 two accesses.
-    """
-    step = L2_LINE // source.dtype.bytes
-    if source.unit_row and not source.unit_col:
-        leading = round_up(source.rows, step)
-        strides, size = (1, leading), leading * source.cols
-    else:
-        leading = round_up(source.cols, step)
-        strides, size = (leading, 1), leading * source.rows
-    target = dataclasses.replace(source, strides=(*strides, size), align=limits.tma_align)
-    return target, size * source.batch * source.dtype.bytes
