@@ -14,6 +14,7 @@ from cutegemm.errors import GemmError
 from cutegemm.gemm import Gemm, build
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Operand, Problem, problem
+from cutegemm.running.pack import pack
 from cutegemm.spec import GemmSpec, Tile
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Problem",
     "Tile",
     "build",
+    "pack",
     "plan",
     "problem",
 ]
