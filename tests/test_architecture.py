@@ -28,6 +28,7 @@ FLOORS = (
     {"compiling"},
     {"running"},
     {"gemm"},
+    {"ops"},
     {"__init__"},
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
