@@ -29,6 +29,7 @@ FLOORS = (
     {"running"},
     {"gemm"},
     {"ops"},
+    {"nn", "inductor"},
     {"__init__"},
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -78,7 +78,7 @@ def matmul(
         raise field_error(InputError, name, "...", "the plain epilogue reads c, alpha and beta")
     if c is None and beta:
         raise field_error(InputError, "beta", beta, "needs c", 0.0)
-    if who == "torch" and spec is None:
+    if who == "torch" and _leaves_d_open(spec):
         return torch_matmul(a, b, c, alpha, 1.0 if beta is None else beta, out)
     if c is None or (beta is not None and beta == 0):
         return _product(a, b, PLAIN, spec, "matrix", {"alpha": alpha}, out, who)
@@ -123,7 +123,7 @@ def linear(
     if inputs.keys() - {"bias"}:
         name = next(iter(inputs))
         raise field_error(InputError, name, "...", "without an epilogue only a bias is read")
-    if who == "torch" and spec is None and out is None:
+    if who == "torch" and _leaves_d_open(spec) and out is None:
         return torch_linear(x, weight, bias)
     if bias is None:
         return _product(x, weight, PLAIN, spec, "linear", {"alpha": 1.0}, out, who)
@@ -164,6 +164,11 @@ def _fuses(epilogue: Any, spec: Any) -> bool:
     return epilogue is not None or (spec is not None and spec.epilogue != AUTO)
 
 
+def _leaves_d_open(spec: GemmSpec | None) -> bool:
+    """Whether D is what torch would give; what else a spec says is about kernels."""
+    return spec is None or (spec.d_dtype == AUTO and spec.d_major == AUTO)
+
+
 def _blas(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> dict[str, Any]:
     """An epilogue's inputs, with c, alpha and beta where they were given."""
     given = {name: x for name, x in (("c", c), ("beta", beta)) if x is not None}
@@ -198,7 +203,7 @@ def _product(
     tensors = [named[x] for x in program.inputs]
     floats = [_number(name, "scalar", named[name]) for name in program.numbers]
     whole = [_number(name, "integer", named[name]) for name in program.integers]
-    if direct(a, b, *tensors) and not torch.is_autocast_enabled(a.device.type):
+    if direct(a, b, *tensors) and not torch._C._is_any_autocast_enabled():
         recorded = torch.is_grad_enabled() and (
             a.requires_grad or b.requires_grad or any([x.requires_grad for x in tensors])
         )
