@@ -63,8 +63,9 @@ class MLP(torch.nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """The second layer of the activated first."""
-        first, activation, last = (self[i] for i in range(3))
-        if first.bias is None:
+        layers: list[Any] = list(self)
+        first, activation, last = layers
+        if first.bias is None or _hooked(first):
             plain: Tensor = last(activation(first(input)))
             return plain
         spec = promised(first, first.weight) if first.constant_weights else None
@@ -73,6 +74,11 @@ class MLP(torch.nn.Sequential):
         )
         found: Tensor = last(hidden)
         return found
+
+
+def _hooked(layer: torch.nn.Module) -> bool:
+    """Whether something is done around a layer's own call, as parallel training does: then it must be called."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
 
 
 class SwiGLU(torch.nn.Module):

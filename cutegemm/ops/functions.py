@@ -13,6 +13,7 @@ from torch import Tensor
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.library import bias as biased
 from cutegemm.errors import InputError, SpecError, field_error
+from cutegemm.ops import sharding
 from cutegemm.ops.autograd import direct, record
 from cutegemm.ops.fallback import constant, server, torch_linear, torch_matmul
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, check_number, kept
@@ -222,6 +223,8 @@ def _product(
 def _through_the_op(
     a: Tensor, b: Tensor, tensors: Any, numbers: Any, integers: Any, text: str, outputs: Any, out: Any
 ) -> Any:
+    if not torch.compiler.is_compiling():
+        sharding.ensure()
     op = torch.ops.cutegemm.gemm
     if out is not None:
         outs = {"d": out} if isinstance(out, Tensor) else out
@@ -240,6 +243,7 @@ def _described(
     epilogue: Any, spec: Any, form: str, scalars: Any, backend: Any, names: Any
 ) -> tuple[Any, ...]:
     """What a compiler needs to know of a program: its text, and the names of what it takes and gives."""
+    sharding.ensure()
     program = _made(epilogue, spec, form, scalars, backend)
     _check_names(program, dict.fromkeys(names, 0))
     return program.text, program.inputs, program.numbers, program.integers, program.outputs

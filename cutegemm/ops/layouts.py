@@ -6,7 +6,7 @@ Extents may be symbolic: nothing here asks for their values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from cutegemm.running import reference
 from cutegemm.running.call import Request
 from cutegemm.running.run import described
 from cutegemm.spec import AUTO
+
+_no_view: Callable[..., torch.Tensor] = torch.ops.aten._unsafe_view.default
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,13 @@ def folded(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def unfolded(program: Program, x: torch.Tensor, name: str, lead: tuple[int, ...] | None) -> torch.Tensor:
-    """An output with the leading dimensions that were folded."""
+    """An output with the leading dimensions that were folded: no view to autograd, as nothing else has its memory."""
     if lead is None or len(lead) == 1:
         return x
     result = next(r for r in program.graph.outputs if r.name == name)
     if result.kind == STORE:
-        return x.view(*lead, x.shape[-1])
-    return x.view(lead) if result.axis == 1 else x
+        return _no_view(x, (*lead, x.shape[-1]))
+    return _no_view(x, lead) if result.axis == 1 else x
 
 
 def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
