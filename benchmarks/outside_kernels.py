@@ -151,8 +151,18 @@ def capture(case: Case, folder: Path) -> tuple[list[Launch], list[np.ndarray]]:
             params.append(_with_maps(raw[: p.size], maps))
             raw = raw[p.size :]
         grid, block, cluster = numbers[:3], numbers[3:6], numbers[6:9]
-        launches.append(Launch(kernel, grid=grid, block=block, cluster=cluster, smem_bytes=numbers[9], params=params,
-                               buffers=buffers, pdl=bool(numbers[10])))  # fmt: skip
+        launches.append(
+            Launch(
+                kernel,
+                grid=grid,
+                block=block,
+                cluster=cluster,
+                smem_bytes=numbers[9],
+                params=params,
+                buffers=buffers,
+                pdl=bool(numbers[10]),
+            )
+        )
     return launches, arrays
 
 
@@ -160,9 +170,17 @@ def _map(line: str) -> bytes:
     kind, rank, base, *v = (int(x) for x in line.split())
     name, item = KINDS[kind]
     made = tma.TensorMap(
-        base, name, item, tuple(v[:rank]), tuple(v[rank : 2 * rank - 1]), tuple(v[2 * rank - 1 : 3 * rank - 1]),
-        (1,) * rank, v[-1], 0, False,
-    )  # fmt: skip
+        base,
+        name,
+        item,
+        tuple(v[:rank]),
+        tuple(v[rank : 2 * rank - 1]),
+        tuple(v[2 * rank - 1 : 3 * rank - 1]),
+        (1,) * rank,
+        v[-1],
+        0,
+        False,
+    )
     return tma.encode(made)
 
 

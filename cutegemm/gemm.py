@@ -169,9 +169,17 @@ class Gemm:
 
     @overload
     def run(
-        self, a: Tensor, b: Tensor, c: Tensor | None = None, *, out: Tensor | None = None, alpha: float = 1.0,
-        beta: float | None = None, backend: Backend | None = None, workspace: Tensor | None = None,
-    ) -> Tensor: ...  # fmt: skip
+        self,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor | None = None,
+        *,
+        out: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float | None = None,
+        backend: Backend | None = None,
+        workspace: Tensor | None = None,
+    ) -> Tensor: ...
 
     @overload
     def run(
@@ -403,11 +411,16 @@ def representative(spec: GemmSpec) -> Problem:
     ab = next((x for x in (spec.a_dtype, spec.b_dtype) if x != AUTO), DType.BF16)
     majors = ("k" if spec.a_major == AUTO else spec.a_major) + ("n" if spec.b_major == AUTO else spec.b_major)
     return make_problem(
-        4096, 4096, 4096, dtype=ab, d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype, majors=majors,
+        4096,
+        4096,
+        4096,
+        dtype=ab,
+        d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype,
+        majors=majors,
         d_major="n" if spec.d_major == AUTO else spec.d_major,
         epilogue=spec.epilogue if isinstance(spec.epilogue, Graph) else None,
         input_dtype=None if spec.c_dtype == AUTO else spec.c_dtype,
-    )  # fmt: skip
+    )
 
 
 __all__ = ["Gemm", "Kernel", "build", "representative"]

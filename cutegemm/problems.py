@@ -271,10 +271,12 @@ def problem(
         width = columns(epilogue, n)
         shapes = {"matrix": (m, width), "row": (1, width), "col": (m, 1)}
         inputs = {
-            name: dataclasses.replace(matrix(*shapes[shape], kind, row_major if shape == "matrix" else shape == "row"),
-                                      batch=batch if shape == "matrix" else 1)
+            name: dataclasses.replace(
+                matrix(*shapes[shape], kind, row_major if shape == "matrix" else shape == "row"),
+                batch=batch if shape == "matrix" else 1,
+            )
             for name, shape in epilogue.tensors.items()
-        }  # fmt: skip
+        }
         outputs = {
             x.name: matrix(m, width, as_dtype(x.dtype) if x.dtype else d_kind, (x.major or d_major) == "n")
             for x in epilogue.stores

@@ -168,8 +168,14 @@ def test_tile_refusals_word_for_word(size, message):
 
 def test_the_declared_example():
     """The spec of the documentation is legal and keeps what it was given."""
-    spec = GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1), stages=4, swizzle="128B", schedule="cooperative",
-                    raster=("m", 8))  # fmt: skip
+    spec = GemmSpec(
+        tile=Tile(128, 256, 64),
+        cluster=(2, 1),
+        stages=4,
+        swizzle="128B",
+        schedule="cooperative",
+        raster=("m", 8),
+    )
     assert list(spec.given()) == ["tile", "cluster", "stages", "swizzle", "schedule", "raster"]
     assert tuple(spec.tile) == (128, 256, 64)
 
@@ -220,9 +226,13 @@ def test_any_integers_and_lists_are_taken_and_made_plain():
     """NumPy's integers and lists give the same spec, of the same hash and text, as Python's own and tuples."""
     plain = GemmSpec(tile=(128, 256, 64), cluster=(2, 1), stages=4, raster=("m", 8), sms=12, consumers=2)
     given_otherwise = GemmSpec(
-        tile=[np.int64(128), np.int32(256), np.uint8(64)], cluster=[np.int64(2), 1], stages=np.int16(4),
-        raster=["m", np.int64(8)], sms=np.uint32(12), consumers=np.int8(2),
-    )  # fmt: skip
+        tile=[np.int64(128), np.int32(256), np.uint8(64)],
+        cluster=[np.int64(2), 1],
+        stages=np.int16(4),
+        raster=["m", np.int64(8)],
+        sms=np.uint32(12),
+        consumers=np.int8(2),
+    )
     assert given_otherwise == plain and hash(given_otherwise) == hash(plain)
     assert repr(given_otherwise) == repr(plain) and type(given_otherwise.stages) is int
 

@@ -119,9 +119,17 @@ def tensor_map(
     if not all(1 <= b <= BOX_MOST for b in box):
         raise EmulatorError(f"box={tuple(box)!r}: each extent from 1 to {BOX_MOST} elements")
     made = tma.TensorMap(
-        view.address, kind, view.item, tuple(view.shape[::-1]), tuple(view.strides[-2::-1]), tuple(box)[::-1],
-        (1,) * rank, SWIZZLES[swizzle], 0, False,
-    )  # fmt: skip
+        view.address,
+        kind,
+        view.item,
+        tuple(view.shape[::-1]),
+        tuple(view.strides[-2::-1]),
+        tuple(box)[::-1],
+        (1,) * rank,
+        SWIZZLES[swizzle],
+        0,
+        False,
+    )
     try:
         tma.decode(tma.encode(made))
     except Fault as e:

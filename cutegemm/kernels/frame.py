@@ -96,8 +96,15 @@ class Frame:
         )
 
     @cute.jit
-    def load(self, work: cutlass.Constexpr, k_tile: Any, stage: Any, thread: Any,
-             roles: cutlass.Constexpr = ("a", "b"), announce: cutlass.Constexpr = True):  # fmt: skip
+    def load(
+        self,
+        work: cutlass.Constexpr,
+        k_tile: Any,
+        stage: Any,
+        thread: Any,
+        roles: cutlass.Constexpr = ("a", "b"),
+        announce: cutlass.Constexpr = True,
+    ):
         """Fill one empty stage with both operands' tiles of a work and arrive on its full barrier.
 
         Args:

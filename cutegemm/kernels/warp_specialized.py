@@ -161,16 +161,30 @@ class WarpSpecializedGemm:
         epilogue.end(role)
 
     @cute.jit
-    def _add_up(self, frame: cutlass.Constexpr, acc: cute.Tensor, role: cutlass.Constexpr,
-                work: cutlass.Constexpr, inputs: Any, parity: Any):  # fmt: skip
+    def _add_up(
+        self,
+        frame: cutlass.Constexpr,
+        acc: cute.Tensor,
+        role: cutlass.Constexpr,
+        work: cutlass.Constexpr,
+        inputs: Any,
+        parity: Any,
+    ):
         """The tile's sum over the parts of K, then the epilogue where this CTA stores it; the states after both."""
         if frame.total.send(acc, role, work, parity):
             inputs = self._store_sum(frame, acc, role, work, inputs, parity)
         return inputs, parity ^ 1
 
     @cute.jit
-    def _store_sum(self, frame: cutlass.Constexpr, acc: cute.Tensor, role: cutlass.Constexpr,
-                   work: cutlass.Constexpr, inputs: Any, parity: Any):  # fmt: skip
+    def _store_sum(
+        self,
+        frame: cutlass.Constexpr,
+        acc: cute.Tensor,
+        role: cutlass.Constexpr,
+        work: cutlass.Constexpr,
+        inputs: Any,
+        parity: Any,
+    ):
         tile = frame.total.tile(work)
         ahead = frame.epilogue.ahead(role, tile)
         # a slice of the tile has accumulators of its own; a whole tile's sum replaces this CTA's part

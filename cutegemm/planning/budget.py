@@ -153,8 +153,15 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
         who = " and ".join(["TMA's elected thread"] * tma + ["every producer thread"] * gathers)
         readers = config.cluster[0] + config.cluster[1] - 1
         found.append(Barrier("full", config.stages, who, tma + hw.WARPGROUP * gathers, "consumers"))
-        found.append(Barrier("empty", config.stages, f"consumer warps of {readers} CTA(s)",
-                             readers * config.team * 4, "producer"))  # fmt: skip
+        found.append(
+            Barrier(
+                "empty",
+                config.stages,
+                f"consumer warps of {readers} CTA(s)",
+                readers * config.team * 4,
+                "producer",
+            )
+        )
     else:
         found.append(Barrier("full", config.stages, "TMA's elected thread", 1, "every thread"))
     if config.pingpong:
@@ -170,8 +177,15 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
         found.append(Barrier("count", 1, "every consumer thread", threads, "the same"))
     inputs = [x for x in config.inputs if x.load == "tma"]
     if inputs:
-        found.append(Barrier("pieces", config.consumers * config.input_stages, "TMA's elected thread", 1,
-                             "a consumer warpgroup"))  # fmt: skip
+        found.append(
+            Barrier(
+                "pieces",
+                config.consumers * config.input_stages,
+                "TMA's elected thread",
+                1,
+                "a consumer warpgroup",
+            )
+        )
     if inputs or config.epilogue.names("row") or any(x.store != "direct" for x in config.outputs):
         found.append(Barrier("epilogue", config.consumers, "a consumer warpgroup", hw.WARPGROUP, "the same"))
     return tuple(found)

@@ -95,9 +95,16 @@ def describe(
             _check_reduction_out(x, outs[x.name], shape)
         wanted.append(Wanted(x.name, shape, DType.FP32))
     problem = Problem(
-        m=m, n=b.shape[-1], k=k, batch=batch, a=layout.of(a), b=layout.of(b), inputs=tuple(read),
-        outputs=tuple(stored), device_scalars=tuple(x for x in graph.numbers if x in inputs),
-    )  # fmt: skip
+        m=m,
+        n=b.shape[-1],
+        k=k,
+        batch=batch,
+        a=layout.of(a),
+        b=layout.of(b),
+        inputs=tuple(read),
+        outputs=tuple(stored),
+        device_scalars=tuple(x for x in graph.numbers if x in inputs),
+    )
     return Call(problem, tuple(wanted))
 
 

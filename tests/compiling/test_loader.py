@@ -154,9 +154,13 @@ def FUSED(acc, *, bias: epi.Row, gain: epi.Col, c: epi.Matrix, scale: epi.Scalar
     """Every kind of input, two matrices, and reductions of every axis, one of them partial."""
     h = epi.where(epi.random(seed, seed) < 0.5, acc * scale + bias, acc * gain)
     return epi.Output(
-        d=h + c, pre=epi.Store(h, dtype="fp32", major="m"), rows=epi.Sum(h, axis=1), top=epi.Max(h, axis=0),
-        norm=epi.LogSumExp(h), part=epi.Sum(c, axis=1, partial=True),
-    )  # fmt: skip
+        d=h + c,
+        pre=epi.Store(h, dtype="fp32", major="m"),
+        rows=epi.Sum(h, axis=1),
+        top=epi.Max(h, axis=0),
+        norm=epi.LogSumExp(h),
+        part=epi.Sum(c, axis=1, partial=True),
+    )
 
 
 PLACES = ADDRESSES | {
@@ -199,8 +203,13 @@ def test_tensor_maps_of_inputs_and_outputs(c_major, pre_major):
     """Matrix inputs and every output have a map of their own, whose box is a piece of one warpgroup."""
     of = problem(M, N, K, epilogue=FUSED, batch=2, input_dtype="fp16", d_major=c_major)
     inputs = {name: dataclasses.replace(x, batch=1) if name == "c" else x for name, x in of.inputs}
-    pre = Operand(dtype=DType.FP32, rows=M, cols=N, strides=(N, 1, M * N) if pre_major == "n" else (1, M, M * N),
-                  batch=2)  # fmt: skip
+    pre = Operand(
+        dtype=DType.FP32,
+        rows=M,
+        cols=N,
+        strides=(N, 1, M * N) if pre_major == "n" else (1, M, M * N),
+        batch=2,
+    )
     of = dataclasses.replace(of, inputs=tuple(inputs.items()), outputs=(("d", of.d), ("pre", pre)))
     gemm = Gemm(GemmSpec(tile=TILE, epilogue=FUSED), of)
     product, *_ = gemm.launches(of, PLACES, WORKSPACE)
@@ -268,10 +277,17 @@ def test_a_changed_object_is_refused():
         loader.recorder(good.obj.replace(b"__tvm_ffi_gemm", b"__tvm_ffi_mmeg"), "k", [])
 
 
-@pytest.mark.parametrize("damage", [
-    lambda obj: b"", lambda obj: b"not an object", lambda obj: b"\0" + obj[1:], lambda obj: obj[: len(obj) // 2],
-    lambda obj: obj[:16] + b"\3" + obj[17:], lambda obj: b"\x7fELF" + b"\0" * 200,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda obj: b"",
+        lambda obj: b"not an object",
+        lambda obj: b"\0" + obj[1:],
+        lambda obj: obj[: len(obj) // 2],
+        lambda obj: obj[:16] + b"\3" + obj[17:],
+        lambda obj: b"\x7fELF" + b"\0" * 200,
+    ],
+)
 def test_what_is_no_object_is_refused(damage):
     """Bytes that are no whole relocatable object are refused with an error; linking them would end the process."""
     good = cache.artifact(Gemm(GemmSpec(tile=TILE), problem(M, N, K)).plan.config).obj

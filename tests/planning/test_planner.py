@@ -696,8 +696,13 @@ def test_partial_results_of_a_plan():
 @epi.define
 def REDUCED(acc):  # noqa: N802
     """Reductions of every kind and axis, one of them partial."""
-    return epi.Output(d=acc, rows=epi.Sum(acc, axis=1), top=epi.LogSumExp(acc, axis=0),
-                      part=epi.Sum(acc, axis=0, partial=True), whole=epi.Max(acc))  # fmt: skip
+    return epi.Output(
+        d=acc,
+        rows=epi.Sum(acc, axis=1),
+        top=epi.LogSumExp(acc, axis=0),
+        part=epi.Sum(acc, axis=0, partial=True),
+        whole=epi.Max(acc),
+    )
 
 
 @epi.define

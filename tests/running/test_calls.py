@@ -205,9 +205,11 @@ def test_an_error_knows_its_call():
     with pytest.raises(InputError) as e:
         gemm_of(stages=2).run(A, B, out=C.t())
     assert e.value.context == {
-        "spec": "GemmSpec(stages=2)", "a": "<Tensor (6, 5) torch.float32>", "b": "<Tensor (5, 7) torch.float32>",
+        "spec": "GemmSpec(stages=2)",
+        "a": "<Tensor (6, 5) torch.float32>",
+        "b": "<Tensor (5, 7) torch.float32>",
         "d": "<Tensor (7, 6) torch.float32>",
-    }  # fmt: skip
+    }
 
 
 def test_a_gemm_can_be_copied_and_pickled():

@@ -318,8 +318,12 @@ def test_overlaps_word_for_word(name):
 def several(acc, *, c: epi.Matrix, bias: epi.Row, gain: epi.Col, scale: epi.Scalar):
     """Inputs of every shape, two matrices and a reduction."""
     h = acc * gain + bias
-    return epi.Output(d=h * scale + c, pre=epi.Store(h, dtype="fp32", major="m"), rows=epi.Sum(h, axis=1),
-                      top=epi.Max(h, axis=0, partial=True))  # fmt: skip
+    return epi.Output(
+        d=h * scale + c,
+        pre=epi.Store(h, dtype="fp32", major="m"),
+        rows=epi.Sum(h, axis=1),
+        top=epi.Max(h, axis=0, partial=True),
+    )
 
 
 def fused(**changed):
@@ -441,11 +445,12 @@ SLICES = {
         False,
     ),
     "other pitches": (columns(WIDE, 0, 20), WIDE.view(12, 20), False),
+    # Apart, but by another rule than the pitch's.
     "even and odd columns": (
         WIDE[:, ::2],
         WIDE[:, 1::2],
         False,
-    ),  # apart, but by another rule than the pitch's
+    ),
 }
 
 

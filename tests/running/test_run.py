@@ -26,9 +26,13 @@ from tests.support.strategies import extents, scalars
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 SHAPES = st.tuples(extents(0, 130), extents(0, 130), extents(0, 130))
 LAYOUTS = st.builds(
-    Layout, row_major=st.booleans(), unit=st.sampled_from((1, 1, 2)), pad=st.sampled_from((0, 8)),
-    aligned=st.booleans(), offset=st.sampled_from((0, 0, 1, 4)),
-)  # fmt: skip
+    Layout,
+    row_major=st.booleans(),
+    unit=st.sampled_from((1, 1, 2)),
+    pad=st.sampled_from((0, 8)),
+    aligned=st.booleans(),
+    offset=st.sampled_from((0, 0, 1, 4)),
+)
 
 
 def gemm_of(**fields) -> Gemm:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -100,7 +101,7 @@ def parts(x: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     return significand, exponent
 
 
-def _step(a, b, c, operands, unit: Unit) -> np.ndarray:
+def _step(a: Floats, b: Floats, c: Floats, operands: list[Vector], unit: Unit) -> np.ndarray:
     """One instruction in plain NumPy: the definition, with special values and fp16 accumulators."""
     rows = [x[..., :, None, :] for x in operands[:2]]  # (P, M, 1, K)
     columns = [x[..., None, :, :] for x in operands[2:]]  # (P, 1, N, K)
@@ -115,7 +116,8 @@ def _step(a, b, c, operands, unit: Unit) -> np.ndarray:
         down = np.maximum(exponent - top, -1000) + unit.fraction
         total += np.trunc(np.ldexp(significand.astype(np.float64), down))
     d = _rounded(np.ldexp(total, np.maximum(top, -500) - unit.fraction), unit)
-    special = ~(np.isfinite(a).all(-1)[..., :, None] & np.isfinite(b).all(-1)[..., None, :] & np.isfinite(c))
+    rows_fine, columns_fine = (np.asarray(np.isfinite(x).all(-1)) for x in (a, b))
+    special = ~(rows_fine[..., :, None] & columns_fine[..., None, :] & np.isfinite(c))
     if special.any():
         plain = np.einsum("...mk,...nk->...mn", a.astype(np.float64), b.astype(np.float64)) + c
         d = np.where(special, np.where(np.isnan(plain), _NAN[unit.out], plain.astype(d.dtype)), d)
@@ -128,4 +130,5 @@ def _rounded(value: np.ndarray, unit: Unit) -> np.ndarray:
         return value.astype(np.float16) + np.float16(0)
     _, exponent = np.frexp(value)
     quantum = np.maximum(exponent - 1, LEAST_EXPONENT["f32"]) - unit.result_fraction
-    return np.ldexp(np.trunc(np.ldexp(value, -quantum)), quantum).astype(np.float32) + np.float32(0)
+    kept: Floats = np.ldexp(np.trunc(np.ldexp(value, -quantum)), quantum).astype(np.float32)
+    return kept + np.float32(0)

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 
 from cutegemm.emulator.numbers.native import Loop, Native
@@ -23,6 +26,7 @@ NARROW = (
 
 _I32, _I64, _F32, _F64 = (ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType())
 
+Parts: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # significands and exponents
 
 def accumulate(
     left, right, c: np.ndarray, depth: int, fraction: int, narrow: bool = False
@@ -59,10 +63,13 @@ def _compiled(depth: int, fraction: int, width: int, narrow: bool):
 class _Lanes:
     """The arithmetic of one step on a vector of columns of a row."""
 
-    def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, fraction: int):
+    def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, fraction: int) -> None:
         self.b, self.width, self.fraction = builder, width, fraction
         self.v32, self.v64, self.vf, self.vd = (ir.VectorType(t, width) for t in (_I32, _I64, _F32, _F64))
-        declare = lambda name, kind, *args: ir.Function(module, ir.FunctionType(kind, args), f"llvm.{name}")
+
+        def declare(name: str, kind: ir.Type, *args: ir.Type) -> ir.Function:
+            return ir.Function(module, ir.FunctionType(kind, args), f"llvm.{name}")
+
         self.smax = declare(f"smax.v{width}i32", self.v32, self.v32, self.v32)
         self.umin = declare(f"umin.v{width}i32", self.v32, self.v32, self.v32)
         self.trunc = declare(f"trunc.v{width}f64", self.vd, self.vd)
@@ -74,35 +81,35 @@ class _Lanes:
     def float64(self, value: float) -> ir.Constant:
         return ir.Constant(self.vd, [value] * self.width)
 
-    def most(self, x, y):
+    def most(self, x: ir.Value, y: ir.Value) -> ir.Value:
         """The greater of two integers."""
         return self.b.call(self.smax, [x, y])
 
-    def everywhere(self, pointer, index, kind: ir.VectorType):
+    def everywhere(self, pointer: ir.Value, index: ir.Value, kind: ir.VectorType) -> ir.Value:
         """One element in every lane."""
         b, nothing = self.b, ir.Constant(kind, ir.Undefined)
         first = b.insert_element(nothing, b.load(b.gep(pointer, [index])), _I32(0))
         return b.shuffle_vector(first, nothing, self.int32(0))
 
-    def side_by_side(self, pointer, index, kind: ir.VectorType):
+    def side_by_side(self, pointer: ir.Value, index: ir.Value, kind: ir.VectorType) -> ir.Value:
         """Elements next to each other."""
         out = self.b.load(self.b.bitcast(self.b.gep(pointer, [index]), kind.as_pointer()))
         out.align = 4
         return out
 
-    def store(self, value, pointer, index) -> None:
+    def store(self, value: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
         """The opposite of `side_by_side`."""
         place = self.b.bitcast(self.b.gep(pointer, [index]), value.type.as_pointer())
         self.b.store(value, place).align = 4
 
-    def note_odd(self, flags, x) -> None:
+    def note_odd(self, flags: ir.Value, x: ir.Value) -> None:
         """Remember the lanes in which x is not finite."""
         b, i = self.b, self.int32
         field = b.and_(b.bitcast(x, self.v32), i(0x7F800000))
         odd = b.sext(b.icmp_signed("==", field, i(0x7F800000)), self.v32)
         b.store(b.or_(b.load(flags), odd), flags)
 
-    def addend(self, d):
+    def addend(self, d: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         """(integer significand, exponent, sign) of the accumulator: 1.0 is 1 << 23; zero has no exponent."""
         b, i = self.b, self.int32
         pattern = b.bitcast(d, self.v32)
@@ -113,7 +120,7 @@ class _Lanes:
         nothing = b.icmp_signed("==", mantissa, i(0))
         return mantissa, b.select(nothing, i(NO_EXPONENT), exponent), b.ashr(pattern, i(31))
 
-    def align_addend(self, mantissa, exponent, sign, top):
+    def align_addend(self, mantissa: ir.Value, exponent: ir.Value, sign: ir.Value, top: ir.Value) -> ir.Value:
         """The accumulator as an integer in units of 2**(top - fraction), truncated."""
         b, i = self.b, self.int32
         down = b.add(b.sub(top, exponent), i(max(23 - self.fraction, 0)))
@@ -121,7 +128,7 @@ class _Lanes:
         magnitude = b.lshr(magnitude, b.call(self.umin, [down, i(31)]))
         return b.sub(b.xor(magnitude, sign), sign)
 
-    def align_product(self, product, exponent, top):
+    def align_product(self, product: ir.Value, exponent: ir.Value, top: ir.Value) -> ir.Value:
         """A product in the same units."""
         b, i = self.b, self.int32
         up = b.add(self.most(b.sub(exponent, top), i(LEAST)), i(127 + self.fraction))

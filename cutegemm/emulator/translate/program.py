@@ -18,10 +18,19 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cutegemm.emulator.ptx.flow import Block, blocks_of
 from cutegemm.emulator.ptx.kernel import Instruction, Kernel
 from cutegemm.emulator.translate.emitter import CARRY, Emitter, check_known
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask
+    from cutegemm.emulator.state.group import Group
+
+# A translated block: runs for a group, its registers and its active lanes, and gives the block that follows.
+Step: TypeAlias = "Callable[[Group, list[Any], Mask], int]"
 
 
 @dataclass
@@ -69,6 +78,7 @@ def translate(kernel: Kernel) -> Program:
     """
     from cutegemm.emulator.translate.runtime import NAMES
 
+    # They fill EMITTERS.
     for emitters in (
         "calls",
         "convert",
@@ -77,7 +87,7 @@ def translate(kernel: Kernel) -> Program:
         "memory",
         "select",
         "units",
-    ):  # they fill EMITTERS
+    ):
         importlib.import_module(f"cutegemm.emulator.translate.emit_{emitters}")
 
     kernel.registers.setdefault(CARRY, "pred")
@@ -162,7 +172,11 @@ def _registers(kernel: Kernel, text: str) -> list[str]:
     return [w for w in _WORD.findall(text) if kernel.register_type(w) is not None]
 
 
-def _allocate(kernel: Kernel, blocks: list[Block]):
+# Slots, local names, accumulator lists, and (list, number within) of each register that is a view of one.
+Allocation: TypeAlias = tuple[dict[str, int], set[str], list[tuple[str, ...]], dict[str, tuple[int, int]]]
+
+
+def _allocate(kernel: Kernel, blocks: list[Block]) -> Allocation:
     """Decide for each register: local variable, slot, or view of a wgmma accumulator matrix."""
     seen_in: dict[str, set[int]] = {}
     defined_first: dict[str, bool] = {}

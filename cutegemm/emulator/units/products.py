@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import functools
 from collections import deque
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.numbers.operands import ITEM_BYTES as SPLIT_BYTES
 from cutegemm.emulator.numbers.operands import Split, split
@@ -22,15 +24,27 @@ from cutegemm.emulator.numbers.tensor_core import accumulate as add_products
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Fault
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Floats, Value, Vector
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.units.cta import CTA
+    from cutegemm.emulator.watch.tracker import AsyncOp
+
+# Descriptor field -> (swizzle mode, row pitch in bytes)
 _MODES = {
     0: (0, 16),
     1: (3, 128),
     2: (2, 64),
     3: (1, 32),
-}  # descriptor field -> (swizzle mode, row pitch in bytes)
+}
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 WARPS = 4  # of a warpgroup, PTX ISA 9.7.16.1
 JOINED = 8  # wgmmas that one product holds at most
+
+# Shape and types of a wgmma: n, k, types of D, A and B, signs of A and B, whether A and B are MN-major.
+Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bool]]
+# Of D: the number of an accumulator list, or slots of loose registers.
+Place: TypeAlias = int | tuple[int, ...]
 
 
 class Accumulators:
@@ -40,7 +54,7 @@ class Accumulators:
     columns in one register).
     """
 
-    def __init__(self, warps: int, registers: int, half: bool):
+    def __init__(self, warps: int, registers: int, half: bool) -> None:
         self.half = half
         self.columns = registers * (4 if half else 2)
         self.matrix = np.zeros((16 * warps, self.columns), np.float16 if half else np.float32)
@@ -54,9 +68,11 @@ class Accumulators:
         else:
             self.registers = words.reshape(warps, 2, 8, n, 4, 2).transpose(3, 1, 5, 0, 2, 4)
 
-    def register(self, i: int) -> np.ndarray:
+    def register(self, i: int) -> npt.NDArray[np.uint32]:
         """View of register `i` as (warps, 8, 4)."""
-        return self.registers[i >> 1, i & 1] if self.half else self.registers[i >> 2, i >> 1 & 1, i & 1]
+        view: npt.NDArray[np.uint32]
+        view = self.registers[i >> 1, i & 1] if self.half else self.registers[i >> 2, i >> 1 & 1, i & 1]
+        return view
 
     def take(self, rows: np.ndarray, warps: int) -> Accumulators:
         """The accumulators of some of the warps."""
@@ -67,7 +83,7 @@ class Accumulators:
         return new
 
 
-def matrix_of(group, index: int) -> Accumulators:
+def matrix_of(group: Group, index: int) -> Accumulators:
     """The matrix of an accumulator list, made on first use."""
     made = group.matrices[index]
     if made is None:
@@ -149,11 +165,14 @@ def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:
     if kind == "tf32":
         return (raw.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     if kind in ("e4m3", "e5m2"):
-        return _fp8_table(kind)[raw]
+        values: Floats = _fp8_table(kind)[raw]
+        return values
     return raw.view(np.int8 if kind == "s8" else np.uint8).astype(np.float32)
 
 
-def _fetch(cta, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str) -> np.ndarray:
+def _fetch(
+    cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str
+) -> np.ndarray:
     """An operand in shared memory as an fp32 matrix of `extent` rows and all of K."""
     item = ITEM_BYTES[kind]
     chunks = _joined(descriptors, extent, k * item, mn_major, item)
@@ -184,7 +203,16 @@ class Product:
 
     __slots__ = ("group", "where", "a", "b", "scale", "form", "tokens", "varies", "done", "offered")
 
-    def __init__(self, group, where, a, b, scale, form, token):
+    def __init__(
+        self,
+        group: Group,
+        where: Place,
+        a: Value | tuple[int, ...],
+        b: Value,
+        scale: bool | Vector,
+        form: Form,
+        token: AsyncOp | None,
+    ) -> None:
         self.group, self.where, self.form = group, where, form
         self.tokens = [] if token is None else [token]  # the race detector's operations
         self.a, self.b, self.scale, self.done, self.offered = [a], [b], scale, False, False
@@ -260,7 +288,7 @@ class Product:
         for i, slot in enumerate(self.where):
             self._put(slot, loose.register(i).reshape(-1), lanes)
 
-    def _put(self, slot: int, value, lanes: slice) -> None:
+    def _put(self, slot: int, value: Value, lanes: slice) -> None:
         group = self.group
         old = group.registers[slot]
         new = np.zeros(group.lanes, np.uint32)
@@ -338,12 +366,12 @@ def _compute_team(team: list[Product]) -> None:
         p.keep(target, 0, 1)
 
 
-def lane_value(x, lane: int):
+def lane_value(x: Value, lane: int) -> int:
     """One lane's value."""
-    return x[lane].item() if x.__class__ is ND else x
+    return x[lane].item() if x.__class__ is ND else x  # type: ignore[return-value]  # as in lane_of
 
 
-def warpgroups(group):
+def warpgroups(group: Group) -> list[tuple[int, slice, int]]:
     """(first warp within the group, its rows of the 64, number of warps) of each warpgroup present."""
     out, i = [], 0
     while i < len(group.warps):
@@ -358,7 +386,7 @@ def warpgroups(group):
     return out
 
 
-def _register_operand(group, slots: tuple[int, ...], first: int, warps: int, kind: str) -> np.ndarray:
+def _register_operand(group: Group, slots: tuple[int, ...], first: int, warps: int, kind: str) -> np.ndarray:
     """The A fragment in registers as a matrix of 16 rows per warp and K columns (32 bytes)."""
     lanes = slice(32 * first, 32 * (first + warps))
     out = np.zeros((warps, 2, 8, 2, 4, 4), np.uint8)  # warp, row half, row, column half, lane % 4, bytes

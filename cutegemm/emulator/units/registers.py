@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.state.group import Group
 
 SM_REGISTERS = 65536  # 32-bit registers of an SM of sm_90, CUDA programming guide, table 28
 MOST, STEP = 255, 8  # registers of a thread, and the unit they are given in
@@ -56,7 +59,7 @@ class Pool:
         )
 
 
-def set_registers(group: Any, count: int, more: bool) -> bool:
+def set_registers(group: Group, count: int, more: bool) -> bool:
     """setmaxnreg.inc waits until the CTA's pool has the registers (False); setmaxnreg.dec gives some back."""
     pool = group.cta.pool
     if pool is None:

@@ -14,9 +14,10 @@ Needs one warp per group. Source: PTX ISA 9.0, 8 (memory consistency model), 8.6
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Region
@@ -26,35 +27,32 @@ from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Fin
 from cutegemm.emulator.watch.lanes import Lanes
 from cutegemm.emulator.watch.shadow import (
     NOTHING,
+    Access,
     Known,
     Lines,
+    Operand,
     Row,
     Segment,
     Shadow,
+    SyncPlace,
     Where,
     cell_bytes,
 )
 from cutegemm.emulator.watch.tracker import WarpTracker
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.machine import Device
+    from cutegemm.emulator.numbers.types import Mask, Value
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.units.cta import Cluster
+
 REMEMBERED = 4096  # vector accesses whose cells are kept
-
-
-class _Access(NamedTuple):
-    """An access to compare with earlier ones; `fenced`: of `known`, what the async proxy sees of this memory."""
-
-    region: Region
-    where: Where
-    write: bool
-    segment: int
-    known: Known
-    fenced: int
-    lanes: Lanes | None
 
 
 class Detector:
     """The detector of one launch."""
 
-    def __init__(self, device, cell: int | None = None):
+    def __init__(self, device: Device, cell: int | None = None) -> None:
         self.segments: list[Segment] = []
         self.launch = -1
         self.programs: list[Lines] = []  # of each launch
@@ -62,7 +60,7 @@ class Detector:
         self.before = 0  # segments of earlier launches that griddepcontrol.wait makes known
         self.enter(device)
         # Place of a strong access, and CTA or None -> knowledge passed through it.
-        self.sync: dict[tuple, Known] = {}
+        self.sync: dict[SyncPlace, Known] = {}
         self.strict = device.options.strict
         self.cell = cell_bytes(device.program) if cell is None else cell
         # Of wgmma, which reads the same stages over and over, and of vector accesses.
@@ -71,7 +69,7 @@ class Detector:
         self.wheres: dict[tuple, Where] = {}
         self.spare: dict[int, list[Row]] = {}  # empty rows by their cells
 
-    def enter(self, device) -> None:
+    def enter(self, device: Device) -> None:
         """A launch starts: the first one, or the next of a sequence whose launches may overlap."""
         self.device = device
         self.findings = Findings()
@@ -79,9 +77,10 @@ class Detector:
         self.programs.append(Lines(device.program))
         self.first = len(self.segments)  # number of the launch's first segment
         self.waited: set[tuple[int, int, int]] = set()  # CTAs of which a thread executed griddepcontrol.wait
-        self.triggers: dict[tuple, bool] = {}  # CTA -> whether its first trigger came after a wait
+        # CTA -> whether its first trigger came after a wait.
+        self.triggers: dict[tuple[int, int, int], bool] = {}
 
-    def warp(self, group) -> WarpTracker:
+    def warp(self, group: Group) -> WarpTracker:
         """The tracker of a warp."""
         return WarpTracker(self, group)
 
@@ -92,7 +91,7 @@ class Detector:
         )
         return len(self.segments) - 1
 
-    def name_of(self, group) -> str:
+    def name_of(self, group: Group) -> str:
         """A warp's name in findings."""
         where = f"launch {self.launch} " if self.launch else ""
         return f"{where}CTA {group.cta.index} warp {group.warps[0]}"
@@ -103,7 +102,7 @@ class Detector:
             region.shadow = Shadow(region, self.cell, self.spare)
         return region.shadow
 
-    def where(self, offset, size: int) -> Where:
+    def where(self, offset: Value, size: int) -> Where:
         """Cells of one access per lane: byte offsets, each `size` bytes."""
         if offset.__class__ is not ND:
             return Where.run(int(offset) // self.cell, (int(offset) + size - 1) // self.cell + 1)
@@ -148,7 +147,7 @@ class Detector:
             made = self._keep(key, Where(starts, row, int(starts[0]), int(starts[-1]) + row))
         return made
 
-    def _keep(self, key: tuple, where: Where) -> Where:
+    def _keep(self, key: tuple[object, ...], where: Where) -> Where:
         if len(self.wheres) >= REMEMBERED:
             self.wheres.clear()
         self.wheres[key] = where
@@ -156,7 +155,17 @@ class Detector:
 
     # ---- accesses
 
-    def access(self, group, m, region, offset, size, write, space, strong) -> None:
+    def access(
+        self,
+        group: Group,
+        m: Mask,
+        region: Region,
+        offset: Value,
+        size: int,
+        write: bool,
+        space: str,
+        strong: str,
+    ) -> None:
         """An access by a warp (called by the device for its observers)."""
         if space in ("param", "local"):
             return
@@ -165,16 +174,19 @@ class Detector:
                 self.strong(group, region, o, strong, not write, write)
             return
         t = group.tracker
+        assert t is not None  # as long as there is a detector
         known = t.known if t.waited_lanes is None else t.knowledge_of(m)
         lanes = Lanes(t, region, m, offset, size, write, space == "matrix")
         self.check(region, self.where(offset, size), write, t.current, known, None, lanes)
         t.lane_accesses.append(lanes)
 
-    def atomic(self, group, lane, region, offset, size, order) -> None:
+    def atomic(self, group: Group, lane: int, region: Region, offset: Value, size: int, order: str) -> None:
         """An atomic operation by one lane."""
         self.strong(group, region, int(offset), order, True, True)
 
-    def strong(self, group, region, offset: int, order: str, reads: bool, writes: bool) -> None:
+    def strong(
+        self, group: Group, region: Region, offset: int, order: str, reads: bool, writes: bool
+    ) -> None:
         """An atomic, volatile, relaxed, acquire or release access: it does not race, and orders as PTX ISA 8.8 says.
 
         A release passes on all its warp knows, a relaxed write what a fence before it has released; an acquire
@@ -182,6 +194,7 @@ class Detector:
         reaches that CTA alone.
         """
         t, (order, _, scope) = group.tracker, order.partition(".")
+        assert t is not None
         everywhere, here = (id(region), offset, None), (id(region), offset, group.cta.index)
         if reads:
             near = self.sync.get(here, NOTHING)
@@ -199,11 +212,18 @@ class Detector:
                 self._pass(everywhere, t.everything() if releases else t.released)
             t.renew()
 
-    def _pass(self, place: tuple, known: Known) -> None:
+    def _pass(self, place: SyncPlace, known: Known) -> None:
         self.sync[place] = self.sync.get(place, NOTHING) | known
 
     def check(
-        self, region, where: Where, write: bool, segment: int, known: Known, reader, lanes=None
+        self,
+        region: Region,
+        where: Where,
+        write: bool,
+        segment: int,
+        known: Known,
+        reader: object,
+        lanes: Lanes | None = None,
     ) -> None:
         """Record an access and report those it races with.
 
@@ -216,7 +236,7 @@ class Detector:
             return
         now = self.segments[segment]
         now.line = self.current_line()
-        access = _Access(
+        access = Access(
             region, where, write, segment, known, known.shared if shadow.shared else known.world, lanes
         )
         row, listed = shadow.written_by, shadow.reductions
@@ -248,8 +268,11 @@ class Detector:
         shadow = self.shadow(region)
         if shadow.written and not shadow.reductions and together.last <= shadow.cells:
             found = scan.found(shadow.written_by.at, together.runs)
-            fine = found is not None and -1 not in found
-            if fine and self._harmless(found, True, segment, known, known.shared, None):
+            if (
+                found is not None
+                and -1 not in found
+                and self._harmless(found, True, segment, known, known.shared, None)
+            ):
                 self.segments[segment].line = self.current_line()
                 shadow.read(reader, together, segment)
                 return
@@ -279,7 +302,7 @@ class Detector:
         shadow.written = True
         scan.put(shadow.written_by.at, where.runs, segment)
 
-    def _meet(self, row: Row, was_write: bool, access: _Access) -> list[int] | None:
+    def _meet(self, row: Row, was_write: bool, access: Access) -> list[int] | None:
         """Report what an access races with in a row; the segments there, None when they are many."""
         _, where, _, segment, known, fenced, lanes = access
         found = scan.found(row.at, where.runs)
@@ -305,7 +328,7 @@ class Detector:
                 return False
         return True
 
-    def _compare(self, before: np.ndarray, was_write: bool, access: _Access) -> None:
+    def _compare(self, before: np.ndarray, was_write: bool, access: Access) -> None:
         region, where, write, segment, known, fenced, lanes = access
         now = self.segments[segment]
         first = int(before.flat[0])
@@ -329,7 +352,14 @@ class Detector:
             self._report(kind, label, p, segment, region, where, before)
 
     def _report(
-        self, kind: str, label: str, previous: int, segment: int, region, where: Where, before
+        self,
+        kind: str,
+        label: str,
+        previous: int,
+        segment: int,
+        region: Region,
+        where: Where,
+        before: npt.NDArray[np.int32],
     ) -> None:
         old, new = self.segments[previous], self.segments[segment]
         lines = (old.line, new.line)
@@ -339,9 +369,11 @@ class Detector:
         if self.findings.seen(cause, lines):
             return
         cell = int(where.index[int(np.flatnonzero(before == previous)[0])])
-        text = (f"{new.what} by {new.who} at {self.line_text(new.line, new.launch)} "
-                f"and earlier {old.what} by {old.who} at {self.line_text(old.line, old.launch)}, "
-                f"{region.name}, offset {cell * self.cell:#x}")  # fmt: skip
+        text = (
+            f"{new.what} by {new.who} at {self.line_text(new.line, new.launch)} "
+            f"and earlier {old.what} by {old.who} at {self.line_text(old.line, old.launch)}, "
+            f"{region.name}, offset {cell * self.cell:#x}"
+        )
         self.findings.add(cause, text, lines)
 
     def _uninitialised(self, region: Region, segment: int, before: np.ndarray, where: Where) -> None:

@@ -70,7 +70,7 @@ GOOD = {
     "copy and choose": "mov.b32 %r3, %r1; setp.eq.u32 %p0, %r0, %r0;"
     " selp.b32 %r3, %r3, %r9, %p0; and.b32 %r2, %r3, 0xffff;",
     "pair of pairs": "mov.b64 %rd5, {%r1, %r9}; mov.b64 {%r4, %r5}, %rd5; and.b32 %r2, %r4, 0xffff;",
-}  # fmt: skip
+}
 BAD = {
     "add": "add.u32 %r2, %r1, 1;",
     "compare": "setp.eq.u32 %p1, %r1, 0; selp.b32 %r2, 1, 0, %p1;",
