@@ -381,20 +381,21 @@ class SimtConfig(EpilogueConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class RelayoutConfig:
-    """A copy of one matrix into TMA-addressable workspace whose unit-stride axis is the source's fastest."""
+    """Copies of matrices into TMA-addressable workspace, whose unit-stride axes are the sources' fastest."""
 
     dtype: DType
-    unit: str  # source axis with unit stride: "col", "row" or "none"
+    # of every copy the source's axis with unit stride: "col", "row" or "none"
+    units: tuple[str, ...]
     family: str = "relayout"
 
     def to_data(self) -> dict[str, Any]:
         """A JSON-serialisable form; `config_from_data` reads it back."""
-        return {"family": self.family, "dtype": self.dtype.value, "unit": self.unit}
+        return {"family": self.family, "dtype": self.dtype.value, "units": list(self.units)}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> RelayoutConfig:
         """Rebuild a config from its `to_data`."""
-        return cls(dtype=as_dtype(data["dtype"]), unit=data["unit"])
+        return cls(dtype=as_dtype(data["dtype"]), units=tuple(data["units"]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -56,17 +55,19 @@ class Kernel:
 class Gemm:
     """Kernels built under one `GemmSpec`, compiled on first need and kept.
 
+    `build(spec)` compiles the representative kernel at once; `Gemm(spec)` compiles nothing yet.
+
     Attributes:
         spec: the declaration.
         plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
     """
 
-    def __init__(self, spec: GemmSpec, representative: Problem) -> None:
+    def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
         self.spec = spec
-        self._representative = representative
+        self._representative = representative(spec) if of is None else of
         self._fused = Signature(spec.epilogue) if isinstance(spec.epilogue, Graph) else None
         self._kinds: Memo[Prepared] = Memo()
-        self.plan = plan(spec, representative)
+        self.plan = plan(spec, self._representative)
         _leave_to_eager()
 
     def kernel(self, of: Problem | None = None) -> Kernel:
@@ -182,18 +183,9 @@ class Gemm:
 
     @overload
     def run(
-        self,
-        a: Tensor,
-        b: Tensor,
-        c: Tensor | None = None,
-        *,
-        out: Tensor | Mapping[str, Tensor] | None = None,
-        alpha: float | Tensor = 1.0,
-        beta: float | Tensor | None = None,
-        backend: Backend | None = None,
-        workspace: Tensor | None = None,
-        **named: Tensor | float,
-    ) -> Any: ...
+        self, a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: Any = 1.0, beta: Any = None,
+        backend: Backend | None = None, workspace: Any = None, **named: Any,
+    ) -> Any: ...  # fmt: skip
 
     def run(
         self,
@@ -223,9 +215,13 @@ class Gemm:
             named: what the spec's epilogue reads: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or
                 (L, M, N), scalars as numbers or 0-d fp32 tensors, integers as numbers.
 
+        Tensors may be arrays of another library, such as NumPy, CuPy or JAX: anything with `__dlpack__`. Their memory
+        is read and written in place; JAX's arrays, which never change, cannot be outputs.
+
         Returns:
             D: `out`, or a new tensor (M, N) or (L, M, N). With other outputs than d alone, an object with an
-            attribute per output (`results.Outputs`). Of meta and fake tensors only shapes, types and strides.
+            attribute per output (`results.Outputs`). Of meta and fake tensors only shapes, types and strides; of arrays
+            of another library arrays of A's library.
 
         Raises:
             InputError: a tensor or scalar breaks a rule; nothing has been written.
@@ -261,6 +257,10 @@ class Gemm:
                 key += substance((a, b, c, out))
             prepared = self._kinds.recent.get(key)
         except (AttributeError, RuntimeError, TypeError):
+            run = _foreign(a, b, c, out)
+            if run is not None:
+                options = {"alpha": alpha, "beta": beta, "backend": backend, "workspace": workspace}
+                return run(self.run, a, b, {} if c is None else {"c": c}, out, options)
             # what is no tensor, has no memory or cannot be a key: validation says which
             key, prepared, pa, pb, pc, pd = None, None, 0, 0, 0, 0
         if c is None or beta == 0.0:
@@ -300,6 +300,9 @@ class Gemm:
                 key += substance(given)
             prepared = self._kinds.recent.get(key)
         except (AttributeError, RuntimeError, TypeError):
+            run = _foreign(*given)
+            if run is not None:
+                return run(self.run, a, b, named, out, {"backend": backend, "workspace": workspace})
             places, key, prepared = (0,) * len(given), None, None
         if prepared is None:
             request = Unprepared(signature, given, places, numbers, key, scalars=scalars)
@@ -315,15 +318,7 @@ class Gemm:
         prepared = None if call.key is None else self._kinds.get(call.key)
         if prepared is None:
             order = call.signature.order(call.scalars)
-            resolved = path.resolved(call.given, order)
-            if resolved is not None:
-                # its copies are new tensors of another kind each time, so nothing is remembered
-                call = dataclasses.replace(
-                    call,
-                    given=resolved,
-                    places=tuple(NOWHERE if t is None else t.data_ptr() for t in resolved),
-                    key=None,
-                )
+            call = path.resolved(call) or call
             try:
                 if call.unread is not None:
                     # C is not read when beta is 0, but must be legal
@@ -349,6 +344,14 @@ class Gemm:
 
 
 _PLAIN, _PLAIN_WITH_C = Signature(linear_combination(False)), Signature(linear_combination(True))
+
+
+def _foreign(*given: Any) -> Any:
+    """What runs a call that passes arrays of another library; None if it passes none."""
+    # imports torch
+    from cutegemm.running import arrays
+
+    return arrays.run if any(map(arrays.is_foreign, given)) else None
 
 
 def _plain_error(named: Mapping[str, Any], beta: float | None) -> InputError:

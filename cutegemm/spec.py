@@ -106,6 +106,9 @@ class GemmSpec:
             everything before it to end before it reads or writes anything but what `constant` names.
         constant: operands, ("a",), ("b",) or both, that no launch writes which may still run when this one starts,
             such as weights: not the last one, nor one before it. Their first tiles are loaded while it still runs.
+        batch_invariant: whether a row of D must have the same bits whatever M is and wherever the row lies, on one kind
+            of device. The order of additions along K then depends on N and K alone: K is cut only as `split_k` says,
+            and where the epilogue reduces along rows all tiles are equally wide.
         epilogue: an expression graph (`cutegemm.epilogue`); "auto" is alpha * A @ B + beta * C.
 
     Raises:
@@ -145,6 +148,7 @@ class GemmSpec:
     ctas_per_sm: int | Auto = AUTO
     trigger: str = AUTO
     constant: tuple[str, ...] | Auto = AUTO
+    batch_invariant: bool | Auto = AUTO
     epilogue: Graph | Auto = AUTO
 
     def __post_init__(self) -> None:
@@ -161,8 +165,9 @@ class GemmSpec:
         if isinstance(self.epilogue, Graph) and self.epilogue.gated_axis == "m":
             rule = "B's columns hold a gated pair, not A's rows; give the graph itself, not its transpose"
             raise field_error(SpecError, "epilogue", f"{self.epilogue}", rule)
-        if not _is_auto(self.swap) and not isinstance(self.swap, bool):
-            raise field_error(SpecError, "swap", self.swap, "must be True or False")
+        for name in ("swap", "batch_invariant"):
+            if not _is_auto(getattr(self, name)) and not isinstance(getattr(self, name), bool):
+                raise field_error(SpecError, name, getattr(self, name), "must be True or False")
         if not _is_auto(self.constant):
             names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else None
             if not names or not set(names) <= {"a", "b"}:
@@ -310,8 +315,20 @@ def _check_together(spec: GemmSpec) -> None:
     if spec.schedule == "pingpong" and spec.scheduler == "per_tile":
         rule = "warpgroups that take turns need more than one tile each"
         raise field_error(SpecError, "scheduler", spec.scheduler, rule, "persistent")
+    if spec.batch_invariant is True:
+        _check_invariant(spec)
     if spec.schedule == "simt":
         _check_simt(spec)
+
+
+def _check_invariant(spec: GemmSpec) -> None:
+    """What makes a row's bits depend on M, or on the row's place."""
+    if spec.scheduler == "stream_k":
+        rule = "its cuts along K depend on M, which batch_invariant=True excludes"
+        raise field_error(SpecError, "scheduler", spec.scheduler, rule, "persistent")
+    if isinstance(spec.epilogue, Graph) and any(x.op == "random" for x in spec.epilogue.nodes):
+        rule = "the epilogue's random numbers are those of an element's place in D"
+        raise field_error(SpecError, "batch_invariant", True, rule, False)
 
 
 def _check_simt(spec: GemmSpec) -> None:

@@ -28,6 +28,8 @@ FLOORS = (
     {"compiling"},
     {"running"},
     {"gemm"},
+    {"ops"},
+    {"nn", "inductor"},
     {"__init__"},
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

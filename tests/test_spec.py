@@ -54,6 +54,16 @@ REFUSALS = [
     ({"swap": 1}, "swap=1: must be True or False"),
     ({"constant": ("c",)}, "constant=('c',): must be a tuple of \"a\" and \"b\"; nearest legal value: ('b',)"),
     (
+        {"scheduler": "stream_k", "batch_invariant": True},
+        "scheduler='stream_k': its cuts along K depend on M, which batch_invariant=True excludes; "
+        "nearest legal value: 'persistent'",
+    ),
+    (
+        {"epilogue": epi.dropout_residual(0.5), "batch_invariant": True},
+        "batch_invariant=True: the epilogue's random numbers are those of an element's place in D; "
+        "nearest legal value: False",
+    ),
+    (
         {"scheduler": "stream_k", "split_k": 4},
         'split_k=4: scheduler="stream_k" makes its own cuts along K; nearest legal value: 1',
     ),

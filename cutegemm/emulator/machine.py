@@ -51,7 +51,7 @@ class Device:
         self.program, self.options, self.l2 = program, options, l2
         self.geometry = Geometry(*config.extents, program.shared_size, config.smem_bytes)
         self.warps = self.geometry.warps
-        self.registers = launched_with(program.kernel.directives)
+        self.registers = launched_with(program.kernel)
         self.memory = context.memory_of(config)
         self.params = parameter_space(program, config.params)
         self.symbols = context.symbols_of(program, self.memory)
@@ -61,6 +61,7 @@ class Device:
         # Per tuple of warps, what their lanes always hold.
         self.lane_cache: dict[tuple[int, ...], LaneFacts] = {}
         self.mask_cache: dict[bytes, int] = {}  # active warps of masks
+        self.branch_cache: dict = {}  # of predicates, who takes a branch (`Group.branch`)
         self.events = 0  # counts whatever may let somebody go on
         self.timed_out = False
         self.counts = Counts()

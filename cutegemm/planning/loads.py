@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from cutegemm.arch.limits import Limits
-from cutegemm.config import OperandConfig, RelayoutConfig
+from cutegemm.config import OperandConfig
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.model import L2_LINE, cheaper_load
-from cutegemm.planning.operands import WORKSPACE_ALIGN, gated_half, major
+from cutegemm.planning.model import cheaper_load
+from cutegemm.planning.operands import WORKSPACE_ALIGN, aligned_copy, gated_half, major
 from cutegemm.planning.request import Request
-from cutegemm.planning.steps import Relayout
+from cutegemm.planning.steps import Copy, Relayout
 from cutegemm.problems import Operand, Problem, round_up
 from cutegemm.spec import AUTO
 
@@ -27,14 +25,14 @@ class Loads:
     Attributes:
         chosen: of a and of b: "tma", "gather" or "relayout".
         problem: as asked, with the operand of a gated pair as the half that makes gates.
-        steps: the copies' launches; workspace_bytes: what they fill.
+        copies: made for that; workspace_bytes: what they fill.
         views: a and b as the GEMM kernel sees them.
         pair: the operand that holds a gated pair; gate: elements from one half's first to the other's in its view.
     """
 
     chosen: tuple[str, str]
     problem: Problem
-    steps: tuple[Relayout, ...]
+    copies: tuple[Copy, ...]
     workspace_bytes: int
     views: tuple[Operand, Operand]
     pair: str | None
@@ -61,9 +59,14 @@ class Loads:
         return a, b
 
     @property
-    def copies(self) -> dict[str, int]:
+    def steps(self) -> tuple[Relayout, ...]:
+        """The launch that makes the copies, if there are any."""
+        return (Relayout.of(self.copies),) if self.copies else ()
+
+    @property
+    def places(self) -> dict[str, int]:
         """Where each copied operand lies in the workspace, bytes; of a gated pair its first half."""
-        return {x.operand: x.offset for x in reversed(self.steps)}
+        return {x.operand: x.offset for x in reversed(self.copies)}
 
 
 def loads_of(asked: Request, reasons: list[str]) -> Loads:
@@ -113,20 +116,18 @@ def _load(asked: Request, problem: Problem, name: str, reasons: list[str]) -> st
 def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate: int | None) -> Loads:
     """The loads with the launches that copy, the workspace that these fill, and what the GEMM kernel sees."""
     limits, pair = asked.device.limits, {None: None, "m": "a", "n": "b"}[asked.epilogue.gated_axis]
-    steps: list[Relayout] = []
+    copies: list[Copy] = []
     offset, views = 0, {"a": problem.a, "b": problem.b}
     for name, load in zip(views, chosen, strict=True):
         if load != "relayout":
             continue
         source = views[name]
-        unit = "col" if source.unit_col else "row" if source.unit_row else "none"
-        target, size = _aligned_copy(source, unit, limits)
+        target, size = aligned_copy(source, limits)
         views[name] = target
         halves = (0,) if name != pair or gate is None else (0, gate)
         for half in halves:
-            steps.append(
-                Relayout(
-                    config=RelayoutConfig(dtype=source.dtype, unit=unit),
+            copies.append(
+                Copy(
                     operand=name,
                     source=source,
                     target=target,
@@ -140,25 +141,9 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
     return Loads(
         chosen=chosen,
         problem=problem,
-        steps=tuple(steps),
+        copies=tuple(copies),
         workspace_bytes=offset,
         views=(views["a"], views["b"]),
         pair=pair,
         gate=gate,
     )
-
-
-def _aligned_copy(source: Operand, unit: str, limits: Limits) -> tuple[Operand, int]:
-    """A matrix like `source` that TMA can address, contiguous along the same axis, and its bytes.
-
-    Lines begin at whole L2 lines: a box row of 128 bytes that straddles two costs L2 two accesses.
-    """
-    step = L2_LINE // source.dtype.bytes
-    if unit == "row":
-        leading = round_up(source.rows, step)
-        strides, size = (1, leading), leading * source.cols
-    else:
-        leading = round_up(source.cols, step)
-        strides, size = (leading, 1), leading * source.rows
-    target = dataclasses.replace(source, strides=(*strides, size), align=limits.tma_align)
-    return target, size * source.batch * source.dtype.bytes

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import BLOCK_K, Candidate, Ranked
+from cutegemm.planning.operands import L2_LINE
 from cutegemm.problems import Operand, Problem
 
 # bytes a row of an output's piece, below which its barriers are no longer hidden
@@ -25,8 +26,6 @@ SPLIT_L2_BYTES_PER_NS = 50.0
 # bandwidth falls by this power of the share of SMs that stream: 0.94 of it with 107 CTAs at 128 x 10240 x 8192, 0.82
 # with 64 at 128 x 8192 x 28672, where 128 CTAs have all (H200)
 STREAM_FILL = 0.28
-# bytes of a line of L2
-L2_LINE = 128
 # extent along K up to which a pingpong kernel's mainloop keeps its speed
 DEEP_K = 4096
 

@@ -9,10 +9,12 @@ from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
-from cutegemm.problems import Operand, Problem
+from cutegemm.problems import Operand, Problem, round_up
 
 # bytes: alignment of torch's allocations, enough for TMA
 WORKSPACE_ALIGN = 256
+# bytes of a line of L2
+L2_LINE = 128
 
 
 def major(operand: Operand, row: str, col: str) -> str:
@@ -61,6 +63,22 @@ def _half(b: Operand, epilogue: Graph, limits: Limits) -> tuple[Operand, int]:
     # TMA adds the gate to the base
     align = b.align if gate * b.dtype.bytes % limits.tma_align == 0 else b.dtype.bytes
     return dataclasses.replace(b, cols=half, strides=(row, step, batch), align=align), gate
+
+
+def aligned_copy(source: Operand, limits: Limits) -> tuple[Operand, int]:
+    """A matrix like `source` that TMA can address, contiguous along the same axis (or columns), and its bytes.
+
+    Lines begin at whole L2 lines: a box row of 128 bytes that straddles two costs L2 two accesses.
+    """
+    step = L2_LINE // source.dtype.bytes
+    if source.unit_row and not source.unit_col:
+        leading = round_up(source.rows, step)
+        strides, size = (1, leading), leading * source.cols
+    else:
+        leading = round_up(source.cols, step)
+        strides, size = (leading, 1), leading * source.rows
+    target = dataclasses.replace(source, strides=(*strides, size), align=limits.tma_align)
+    return target, size * source.batch * source.dtype.bytes
 
 
 def check_grid(ctas: int, limits: Limits) -> None:

@@ -29,7 +29,12 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
         PlanError: the grid is larger than a launch may be.
     """
     problem, device = asked.problem, asked.device
-    tile = simt_tiles.choose(problem, device, pairs=asked.epilogue.gated is not None)
+    tile = simt_tiles.choose(
+        problem,
+        device,
+        pairs=asked.epilogue.gated is not None,
+        invariant=asked.spec.batch_invariant is True,
+    )
     config, half, gate = _configured(asked, tile)
     tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
     count = math.prod(tiles)

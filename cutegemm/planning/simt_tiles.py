@@ -64,16 +64,19 @@ TILES = {
 }
 
 
-def choose(problem: Problem, device: Device, *, pairs: bool = False) -> SimtTile:
+def choose(problem: Problem, device: Device, *, pairs: bool = False, invariant: bool = False) -> SimtTile:
     """The tile and the cut of K that the model finds fastest.
 
     Args:
         pairs: whether the epilogue takes gated pairs. Of 16-bit operands those are not cut along K: a thread's
             accumulators, single elements in flight and the sum's addresses do not fit its registers.
+        invariant: whether the order of additions must not depend on M: every product is added by one thread.
     """
     found = []
-    whole = pairs and problem.a.dtype.bytes != RING_BYTES
+    whole = invariant or (pairs and problem.a.dtype.bytes != RING_BYTES)
     for tile, rate in TILES.items():
+        if invariant and tile.slices > 1:
+            continue
         for split in (1,) if whole else SPLITS:
             x = dataclasses.replace(tile, split=split)
             serves = tile.staged or problem.a.dtype.bytes == RING_BYTES

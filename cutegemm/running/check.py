@@ -10,18 +10,13 @@ from typing import Any
 import torch
 
 from cutegemm.errors import InputError, field_error
-from cutegemm.problems import Operand
+from cutegemm.problems import Operand, alignment
 from cutegemm.running.call import Request
 from cutegemm.running.describe import Call, shown
 
 ONLY_ITSELF = "; it may only be {} itself (same pointer, shape, strides and dtype)"
 # bytes: what the copies and partial results in a workspace need of its address
 WORKSPACE_ALIGN = 16
-
-
-def alignment(pointer: int) -> int:
-    """The largest power of two, at most 16, that divides an address."""
-    return min(pointer & -pointer, 16) or 16
 
 
 def aligned(call: Call, request: Request) -> Call:

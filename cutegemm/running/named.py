@@ -112,7 +112,7 @@ class Signature:
                 values.append(value)
             elif value is None:
                 raise self._missing(name)
-            elif kind == "scalar" and hasattr(value, "data_ptr"):
+            elif kind == "scalar" and (hasattr(value, "data_ptr") or hasattr(value, "__dlpack__")):
                 scalars.append(name)
                 given.append(value)
             else:

@@ -141,7 +141,7 @@ def test_a_misaligned_operand_is_copied_first():
     of = problem(M, N, K)
     of = dataclasses.replace(of, a=dataclasses.replace(of.a, strides=(K + 1, 1, 0)))
     p, (copy, gemm) = launches(of, a_load="relayout")
-    step = p.steps[0]
+    (step,) = p.steps[0].copies
     addresses = [x for x in (int.from_bytes(x, "little") for x in copy.params if len(x) == 8)]
     assert {A, WORKSPACE + step.offset} <= set(addresses)
     a = maps(gemm)[0]
@@ -253,13 +253,14 @@ def test_a_gated_pair_has_one_map_of_both_halves(majors):
 
 @pytest.mark.parametrize("majors", ["kn", "kk"])
 def test_an_interleaved_pair_is_copied_half_by_half(majors):
-    """Two re-layouts read from B and from its second column, and fill copies one gate apart."""
-    p, (first, second, product) = gated("interleaved", majors)
-    assert [x.name for x in p.steps] == ["relayout b", "relayout b", "gemm"]
+    """One re-layout reads from B and from its second column, and fills copies one gate apart."""
+    p, (launch, product) = gated("interleaved", majors)
+    assert [x.name for x in p.steps] == ["relayout b", "gemm"]
+    first, second = p.steps[0].copies
     starts = (B, B + (2 if majors == "kn" else 2 * K))
-    for step, launch, start in zip(p.steps, (first, second), starts, strict=False):
-        assert {start, WORKSPACE + step.offset} <= addresses(launch)
-    assert 2 * p.gate == p.steps[1].offset - p.steps[0].offset
+    for copy, start in zip((first, second), starts, strict=True):
+        assert {start, WORKSPACE + copy.offset} <= addresses(launch)
+    assert 2 * p.gate == second.offset - first.offset
     b = maps(product)[1]
     assert b.base == WORKSPACE and dict(zip(b.dims[2:], b.strides[1:], strict=True))[2] == 2 * p.gate
 

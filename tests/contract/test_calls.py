@@ -9,7 +9,7 @@ from cutegemm.running import emulated
 from tests.support.contract import CALLS, Sequence, run_seed
 from tests.support.profile import cases
 
-SEEDS = cases(50, 2_000)
+SEEDS = cases(150, 2_000)
 MOST_KERNELS = 150
 
 
@@ -20,8 +20,8 @@ def test_every_call_keeps_the_contract(seed):
 
 
 def test_many_calls_share_few_kernels(monkeypatch):
-    """500 calls run (20,000 in the long profile); of 1,500 every kind is well represented, with at most 150 kernels."""
-    assert SEEDS * CALLS >= cases(500, 20_000)
+    """1,500 calls run (20,000 in the long profile), of every kind enough, with at most 150 kernels."""
+    assert SEEDS * CALLS >= cases(1_500, 20_000)
     kernels, kinds = set(), collections.Counter()
     monkeypatch.setattr(emulated, "_steps", lambda config, args: kernels.add(config) or [])
     for seed in range(150):

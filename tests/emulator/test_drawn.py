@@ -41,8 +41,10 @@ def compiled():
 
 
 def tile_of(case) -> tuple[int, int, int]:
-    """The tile that a case's plan has."""
-    return tuple(cutegemm.plan(case.spec, case.problems()[0]).config.tile)
+    """The tile that a case's plan has, along D's rows, its columns and K."""
+    chosen = cutegemm.plan(case.spec, case.problems()[0])
+    first, second, k = chosen.config.tile
+    return (second, first, k) if chosen.swapped else (first, second, k)
 
 
 @st.composite

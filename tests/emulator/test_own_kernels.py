@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cutegemm import GemmSpec, Tile, build
+from cutegemm import GemmSpec, Tile
 from cutegemm.compiling import cache
 from cutegemm.emulator import Buffer, Options, Step, run_steps
+from cutegemm.gemm import Gemm
 from cutegemm.planning.planner import plan
 from cutegemm.problems import problem
 from tests.support.emulator_launch import aligned, to_bits, to_values
@@ -35,7 +36,7 @@ def emulate(spec, shape, *, alpha=1.0, beta=0.0, options=None, **kinds):
     """Run a spec on a problem; returns (largest scaled error, findings)."""
     of = problem(*shape, **kinds)
     rng = np.random.default_rng(sum(shape))
-    gemm = build(spec)
+    gemm = Gemm(spec)
     memory = {name: matrix(getattr(of, name), rng) for name in "abcd" if getattr(of, name) is not None}
     memory["d"][0].view(np.uint8)[...] = 0xFF  # NaN in every dtype
     workspace = aligned(max(gemm.workspace_bytes(of), 16), np.uint8, 0xFF)

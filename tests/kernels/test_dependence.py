@@ -10,7 +10,7 @@ from cutegemm import GemmSpec, Tile, emulator, plan, problem
 from cutegemm.compiling import cache
 from cutegemm.emulator import Options
 from cutegemm.errors import PlanError, SpecError
-from cutegemm.gemm import build
+from cutegemm.gemm import Gemm
 from tests.support.numerics import assert_close
 
 BF16 = torch.bfloat16
@@ -35,7 +35,7 @@ def test_results_are_right_and_free_of_races(name):
     generator = torch.Generator().manual_seed(1)
     a = torch.randn(100, 264, generator=generator).to(BF16)
     b = torch.randn(264, 136, generator=generator).to(BF16)
-    run = emulator.run(build(CASES[name]), a, b, options=RACES)
+    run = emulator.run(Gemm(CASES[name]), a, b, options=RACES)
     assert not run.findings
     assert_close(run.d, a, b)
 

@@ -4,8 +4,9 @@
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, build
+from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
+from cutegemm.gemm import Gemm
 from cutegemm.kernels import functions
 
 X = torch.cat([torch.linspace(-12, 12, 2032), torch.tensor([0.0, -0.0, 1e-3, -1e30, 1e30, 1e-30])])
@@ -28,7 +29,7 @@ def on_kernel(function, backend, dtype):
     device = "cuda" if backend == "gpu" else "cpu"
     x = X.reshape(64, 32).to(device)
     a, b = (torch.zeros(shape, dtype=torch.bfloat16, device=device) for shape in ((64, 16), (16, 32)))
-    gemm = build(GemmSpec(epilogue=graph, tile=Tile(64, 32, 16), d_dtype=dtype))
+    gemm = Gemm(GemmSpec(epilogue=graph, tile=Tile(64, 32, 16), d_dtype=dtype))
     return gemm.run(a, b, x=x, backend=backend).double().cpu().flatten(), X.double()
 
 
@@ -81,9 +82,7 @@ def test_a_choice_between_constants_is_cast(schedule, dtype, backend):
     device = "cuda" if backend == "gpu" else "cpu"
     tile = {} if schedule == "simt" else {"tile": Tile(64, 32, 16)}
     a, b = (torch.eye(n, 16, dtype=torch.bfloat16, device=device) for n in (20, 16))
-    out = build(GemmSpec(epilogue=graph, schedule=schedule, d_dtype="fp32", **tile)).run(
-        a, b, backend=backend
-    )
+    out = Gemm(GemmSpec(epilogue=graph, schedule=schedule, d_dtype="fp32", **tile)).run(a, b, backend=backend)
     other = torch.tensor(2.3).to(getattr(torch, _TORCH.get(dtype, dtype))).float()
     expected = torch.where(a @ b > 0.5, 1.0, other)
     assert torch.equal(out.d, expected) and out.top == -1.0

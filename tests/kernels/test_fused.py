@@ -15,6 +15,7 @@ import cutegemm
 import cutegemm.emulator
 from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
+from cutegemm.gemm import Gemm
 from tests.support.epilogues import assert_outputs_close, graphs
 from tests.support.fused_kernels import BF16, FP32, LIBRARY, SCHEDULES, everything, gemm_of, operands, results
 from tests.support.memory import Layout
@@ -236,7 +237,7 @@ def test_d_may_lie_over_c_without_a_race(schedule):
     a, b, c = (torch.randn(shape, generator=generator).to(BF16) for shape in ((m, k), (k, n), (m, n)))
     c = c if d_major == "n" else c.t().contiguous().t()
     expected = 0.5 * (a.float() @ b.float()) + 2.0 * c.float()
-    gemm = cutegemm.build(GemmSpec(schedule=schedule, **fields))
+    gemm = Gemm(GemmSpec(schedule=schedule, **fields))
     run = cutegemm.emulator.run(gemm, a, b, c, alpha=0.5, beta=2.0, out=c)
     assert run.races == [] and run.d is c
     torch.testing.assert_close(c.float(), expected, rtol=1e-2, atol=1e-2)

@@ -13,7 +13,7 @@ from cutegemm import GemmSpec, Tile, emulator, plan, problem
 from cutegemm import epilogue as epi
 from cutegemm.emulator import Options
 from cutegemm.errors import PlanError
-from cutegemm.gemm import build
+from cutegemm.gemm import Gemm
 from cutegemm.running.results import Partial
 from tests.support.epilogues import assert_outputs_close, random_inputs
 from tests.support.numerics import assert_close
@@ -65,7 +65,7 @@ def test_parts_add_up_in_place_without_races(name, order):
     """D = 2 A B + C / 2 in place of C, the same bits in whatever order CTAs and copies move."""
     spec, shape = CASES[name]
     a, b, c = operands(shape)
-    before, gemm = c.clone(), build(spec)
+    before, gemm = c.clone(), Gemm(spec)
     run = emulator.run(gemm, a, b, c, alpha=2.0, beta=0.5, out=c, options=ORDERS[order])
     assert not run.findings
     assert_close(c, a, b, before, 2.0, 0.5)
@@ -87,7 +87,7 @@ def test_the_epilogue_is_applied_once_after_the_sum(name, swap, where):
     a = torch.randn(m, k, generator=generator).to(BF16)
     b = torch.randn(k, 2 * n if graph.gated else n, generator=generator).to(BF16)
     inputs = random_inputs(graph, (m, n), generator, (BF16, torch.float32))
-    out = build(GemmSpec(epilogue=graph, tile=tile, swap=swap, split_k=2)).run(
+    out = Gemm(GemmSpec(epilogue=graph, tile=tile, swap=swap, split_k=2)).run(
         a, b, backend="emulator", **inputs
     )
     named = {"d": out} if isinstance(out, torch.Tensor) else vars(out)
@@ -118,7 +118,7 @@ def test_a_run_after_one_that_was_aborted_is_right():
     """Counters that another run left behind in the same workspace do not count: each run zeroes its own."""
     spec = GemmSpec(tile=SMALL, split_k=2, split_reduction="workspace", swap=False)
     a, b, _ = operands((60, 72, 136))
-    gemm = build(spec)
+    gemm = Gemm(spec)
     need = plan(spec, problem(60, 72, 136)).workspace_bytes
     for left_behind in (0, 1, 255):
         workspace = torch.full((need + 64,), left_behind, dtype=torch.uint8)

@@ -12,7 +12,7 @@ import torch
 from cutegemm import GemmSpec, Tile, emulator
 from cutegemm import epilogue as epi
 from cutegemm.emulator import Options
-from cutegemm.gemm import Gemm, build
+from cutegemm.gemm import Gemm
 from cutegemm.running.results import Partial
 from tests.support.epilogues import assert_outputs_close, random_inputs, seeded_graph
 from tests.support.numerics import assert_close
@@ -68,7 +68,7 @@ def test_every_tile_and_major_is_right_and_free_of_races(tile, majors):
     b = matrix(136, 200, majors[1] == "k", generator)
     c = matrix(37, 200, False, generator)
     before = c.clone()
-    gemm = build(GemmSpec(tile=TILES[tile], swap=True, stages=3, sms=3))
+    gemm = Gemm(GemmSpec(tile=TILES[tile], swap=True, stages=3, sms=3))
     run = emulator.run(gemm, a, b, c, beta=0.5, out=c, options=RACES)
     assert not run.findings
     assert_close(c, a, b, before, 1.0, 0.5)
@@ -82,7 +82,7 @@ def test_every_way_out_of_either_major(store, column_major):
     a, b = matrix(24, 72, False, generator), matrix(72, 136, True, generator)
     whole = torch.full((136, 40) if column_major else (40, 136), 7.0, dtype=BF16)
     d = whole[:, :24].t() if column_major else whole[:24]
-    build(GemmSpec(tile=TILES["8 rows"], swap=True, store=store)).run(a, b, out=d, backend="emulator")
+    Gemm(GemmSpec(tile=TILES["8 rows"], swap=True, store=store)).run(a, b, out=d, backend="emulator")
     assert_close(d, a, b)
     assert bool((whole[:, 24:] == 7).all() if column_major else (whole[24:] == 7).all())
 
@@ -92,21 +92,21 @@ def test_ready_epilogues(name):
     """Rows, columns, matrices, gated pairs, random numbers and reductions come out as without swapping."""
     graph = LIBRARY[name]
     tile = Tile(24, 128, 64) if graph.gated else TILES["24 rows, two consumers"]
-    check_fused(build(GemmSpec(epilogue=graph, tile=tile, swap=True)), (29, 136, 72))
+    check_fused(Gemm(GemmSpec(epilogue=graph, tile=tile, swap=True)), (29, 136, 72))
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_epilogues_in_batches(seed):
     """Whatever expression is drawn, swapped kernels compute it, batch after batch."""
     graph = seeded_graph(seed)
-    check_fused(build(GemmSpec(epilogue=graph, swap=True)), (11, 72, 40), batch=2)
+    check_fused(Gemm(GemmSpec(epilogue=graph, swap=True)), (11, 72, 40), batch=2)
 
 
 def test_a_cluster_shares_operands_in_d_s_coordinates():
     """cluster=(1, 2) are two CTAs along N, which share the rows of A."""
     generator = torch.Generator().manual_seed(5)
     a, b = matrix(40, 136, False, generator), matrix(136, 264, True, generator)
-    gemm = build(GemmSpec(tile=Tile(16, 64, 64), cluster=(1, 2), swap=True, stages=2, sms=4))
+    gemm = Gemm(GemmSpec(tile=Tile(16, 64, 64), cluster=(1, 2), swap=True, stages=2, sms=4))
     run = emulator.run(gemm, a, b, options=RACES)
     assert not run.findings
     assert_close(run.d, a, b)

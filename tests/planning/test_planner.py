@@ -104,7 +104,7 @@ def check_honoured(spec, p):
         assert {x.swizzle for x in config.operands} == {spec.swizzle}
     if "sms" in given_fields:
         assert p.clusters * config.cluster_size <= spec.sms
-    copied = {step.operand for step in p.steps if isinstance(step.config, RelayoutConfig)}
+    copied = {x.operand for step in p.steps if isinstance(step.config, RelayoutConfig) for x in step.copies}
     for name in ("a", "b"):
         load = given_fields.get(f"{name}_load")
         kernel_load = getattr(config, name).load
@@ -227,14 +227,14 @@ def check_workspace(p):
         if isinstance(step.config, ClearConfig):
             assert p.config.adds_up and p.config.cluster_parts == 1
             continue
-        assert isinstance(step.config, RelayoutConfig)
-        assert step.offset >= end and step.offset % 256 == 0
-        target = step.target
-        assert target.tma_reason() is None
-        last = sum(
-            (n - 1) * s for n, s in zip((target.rows, target.cols, target.batch), target.strides, strict=True)
-        )
-        end = step.offset + (last + 1) * target.dtype.bytes
+        assert isinstance(step.config, RelayoutConfig) and step is p.steps[0]
+        for copy in step.copies:
+            assert copy.offset >= end and copy.offset % 256 == 0
+            target = copy.target
+            assert target.tma_reason() is None
+            extents = (target.rows, target.cols, target.batch)
+            last = sum((n - 1) * s for n, s in zip(extents, target.strides, strict=True))
+            end = copy.offset + (last + 1) * target.dtype.bytes
     graph = p.config.epilogue
     finished = [x for x in graph.reductions if not x.partial]
     assert names[gemm + 1 :] == [f"finish {x.name}" for x in finished]

@@ -155,6 +155,8 @@ def test_negated_views_are_read_with_their_sign(backend):
         assert_close(gemm.run(plain, plain, backend=backend), plain, plain)
         assert_close(gemm.run(negated, plain, backend=backend), -plain, plain)
         assert_close(gemm.run(plain, plain, negated, backend=backend), plain, plain, -plain, 1.0, 1.0)
+    with pytest.raises(InputError, match=r"^b"):
+        gemm.run(negated, [[1.0]], backend=backend)
     for out in (negated, torch._neg_view(torch.zeros(8, 8))):
         gemm.run(plain, plain, out=torch.empty(8, 8))
         with pytest.raises(InputError, match=r"^out.is_neg\(\)=True: must not be a negated view"):

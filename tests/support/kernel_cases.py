@@ -39,11 +39,15 @@ class Case:
     dtype: torch.dtype = BF16
     d_dtype: torch.dtype = BF16
     c_dtype: torch.dtype = BF16
-    step: int = 1  # extents are rounded up to it, where their divisibility decides which kernel runs
+    # extents are rounded up to it, where their divisibility decides which kernel runs
+    step: int = 1
+    # the least K: each of the parts that K is cut into needs a k tile
+    least_k: int = 1
 
     def tensors(self, shape, device, batch=None, broadcast=""):
         """(a, b, c, guarded out) of (m, n, k); operands named in `broadcast` are 2-D."""
         m, n, k = (-(-x // self.step) * self.step for x in shape)
+        k = max(k, self.least_k)
         if self.spec.store == "auto" and self.d in (ROW, COL) and self.spec.schedule != "simt":
             chunk = 16 // self.d_dtype.itemsize  # TMA stores whole 16-byte chunks; other extents are staged
             m, n = (m, -(-n // chunk) * chunk) if self.d.row_major else (-(-m // chunk) * chunk, n)
@@ -141,6 +145,16 @@ CASES = {
     ),
     "pingpong gather a": Case(spec(schedule="pingpong", a_load="gather"), a=ODD_ROW),
     "pingpong staged, 3 SMs": Case(spec(schedule="pingpong", sms=3), a=COL, b=COL, d=ODD_ROW, c=ODD_ROW),
+    # operands swapped, K cut among CTAs
+    "swapped": Case(spec(tile=Tile(16, 64, 64), swap=True)),
+    "swapped, odd D col": Case(spec(tile=Tile(24, 64, 64), swap=True), d=ODD_COL, c=ODD_ROW),
+    "K cut in a cluster": Case(
+        spec(tile=Tile(128, 64, 32), split_k=2, split_reduction="cluster"), least_k=33
+    ),
+    "K cut through a workspace": Case(
+        spec(tile=Tile(128, 64, 32), split_k=3, split_reduction="workspace"), d=ODD_ROW, least_k=65
+    ),
+    "stream-K, 3 SMs": Case(spec(scheduler="stream_k", sms=3), c=COL),
     # the other families
     "multistage": Case(spec(schedule="multistage")),
     "multistage, one stage": Case(spec(schedule="multistage", stages=1, scheduler="per_tile"), a=COL, b=COL),

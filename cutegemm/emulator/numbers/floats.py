@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Real, Value, Vector
 
 _NAN32 = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
+_HALF, _ONE, _NEARLY, _UPPER = (np.uint32(x) for x in (16, 1, 0x7FFF, 0xFFFF0000))
 _TINY32 = np.float64(2.0**-126)  # smallest normal fp32
 
 
@@ -193,15 +194,19 @@ def bf16x2(a: Value, b: Value) -> Value:
     if a.__class__ is ND and b.__class__ is ND:
         probe = a.view(np.float32).dot(b.view(np.float32))
         if probe == probe:  # no NaN in either
-            return (_rounded_half(a) & np.uint32(0xFFFF0000)) | (_rounded_half(b) >> np.uint32(16))
+            high, low = _rounded_half(a), _rounded_half(b)
+            high &= _UPPER
+            low >>= _HALF
+            high |= low
+            return high
     return pair(narrow_bf16(f32(a)), narrow_bf16(f32(b)))
 
 
 def _rounded_half(u: Vector) -> Vector:
     """fp32 patterns rounded to nearest even in their upper 16 bits; the lower are left over."""
-    half = u >> np.uint32(16)
-    half &= np.uint32(1)
-    half += np.uint32(0x7FFF)
+    half = u >> _HALF
+    half &= _ONE
+    half += _NEARLY
     half += u
     return half
 

@@ -25,11 +25,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cutegemm.emulator.numbers import tensor_core_jit
+from cutegemm.emulator.numbers.operands import LEAST_EXPONENT, Split
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Floats, Vector
-
-LEAST_EXPONENT = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "f32": -126}
 FP8 = ("e4m3", "e5m2")
 _NAN = {
     "f32": np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0],
@@ -64,13 +61,29 @@ def accumulate(a: np.ndarray, b: np.ndarray, c: np.ndarray, unit: Unit, b_kind: 
     """
     left, right = parts(a, unit.kind), parts(b, b_kind or unit.kind)
     if unit.out == "f32" and max(left[1].max(), right[1].max()) < 128:
-        d = tensor_core_jit.accumulate(left, right, c, unit.depth, unit.fraction)
+        d = None
+        if _narrow(left[1]) and _narrow(right[1]):
+            values = ((a, left[1]), (b, right[1]))
+            d = tensor_core_jit.accumulate(*values, c, unit.depth, unit.fraction, narrow=True)
+        if d is None:
+            d = tensor_core_jit.accumulate(left, right, c, unit.depth, unit.fraction)
         if d is not None:
             return d
     for k in range(0, a.shape[-1], unit.depth):
         at = slice(k, k + unit.depth)
         c = _step(a[..., at], b[..., at], c, [x[..., at] for x in (*left, *right)], unit)
     return c
+
+
+def accumulate_split(left: Split, right: Split, c: np.ndarray, unit: Unit) -> np.ndarray | None:
+    """`accumulate` of one problem whose operands are split already and narrow; None where a sum is not finite."""
+    return tensor_core_jit.add(left, right, c, unit.depth, unit.fraction, True)
+
+
+def _narrow(exponents: np.ndarray) -> bool:
+    """Whether the exponents that are some lie within `tensor_core_jit.NARROW` of 0."""
+    some = exponents[exponents != tensor_core_jit.NO_EXPONENT]
+    return bool((np.abs(some) <= tensor_core_jit.NARROW).all())
 
 
 def parts(x: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:

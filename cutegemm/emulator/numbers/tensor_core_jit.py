@@ -20,33 +20,44 @@ from cutegemm.emulator.numbers.native import Loop, Native
 
 NO_EXPONENT = -20_000  # of a zero: below any other, twice over
 LEAST = -100  # scale exponents below this leave nothing of a product
+NARROW = (
+    50  # exponents of operands whose products, and these in units of the greatest, are normal fp32 numbers
+)
 
 _I32, _I64, _F32, _F64 = (ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType())
 
 Parts: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # significands and exponents
 
-
-def accumulate(left: Parts, right: Parts, c: np.ndarray, depth: int, fraction: int) -> np.ndarray | None:
+def accumulate(
+    left, right, c: np.ndarray, depth: int, fraction: int, narrow: bool = False
+) -> np.ndarray | None:
     """D (P, M, N) of the significands and exponents of A (P, M, K) and B (P, N, K), and C (P, M, N); N in eights.
 
-    None when C or a sum on the way is not finite (the last sum may be infinite).
+    None when C or a sum on the way is not finite (the last sum may be infinite). `narrow`: see `add`.
+    """
+    by_columns = [np.ascontiguousarray(x.swapaxes(-1, -2)) for x in right]  # (P, K, N): columns side by side
+    return add([np.ascontiguousarray(x) for x in left], by_columns, c, depth, fraction, narrow)
+
+
+def add(left, right, c: np.ndarray, depth: int, fraction: int, narrow: bool) -> np.ndarray | None:
+    """`accumulate` of contiguous operands, B as (P, K, N).
+
+    `narrow`: operands are values, not significands, and every exponent lies within `NARROW` of 0 or is NO_EXPONENT. A
+    product is then an fp32 number, which one multiplication aligns.
     """
     m, k = left[0].shape[-2:]
     n = c.shape[-1]
-    arrays = [np.ascontiguousarray(x) for x in left]
-    arrays += [np.ascontiguousarray(x.swapaxes(-1, -2)) for x in right]  # (P, K, N): columns side by side
     d = np.array(c, np.float32, order="C")
-    pointers = [x.ctypes.data for x in (*arrays, d)]
-    odd = _compiled(depth, fraction, 16 if n % 16 == 0 else 8)(*pointers, d.size // (m * n), m, n, k)
-    return None if odd else d
+    pointers = [x.ctypes.data for x in (*left, *right, d)]
+    loop = _compiled(depth, fraction, 16 if n % 16 == 0 else 8, narrow)
+    return None if loop(*pointers, d.size // (m * n), m, n, k) else d
 
 
 @functools.cache
-def _compiled(depth: int, fraction: int, width: int) -> Callable[..., int]:
+def _compiled(depth: int, fraction: int, width: int, narrow: bool):
     kinds = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 4
-    native = Native(_module(depth, fraction, width))
-    made: Callable[..., int] = native.function("accumulate", ctypes.CFUNCTYPE(ctypes.c_int32, *kinds))
-    return made
+    native = Native(_module(depth, fraction, width, narrow))
+    return native.function("accumulate", ctypes.CFUNCTYPE(ctypes.c_int32, *kinds))
 
 
 class _Lanes:
@@ -123,7 +134,33 @@ class _Lanes:
         up = b.add(self.most(b.sub(exponent, top), i(LEAST)), i(127 + self.fraction))
         return b.fptosi(b.fmul(product, b.bitcast(b.shl(up, i(23)), self.vf)), self.v32)
 
-    def round(self, total: ir.Value, top: ir.Value) -> ir.Value:
+    def unit(self, top):
+        """One over the unit that products of narrow operands are counted in: 2**(fraction - top).
+
+        A nonzero product's exponent is -2 * NARROW at least, so that a lower top means nothing but zeros.
+        """
+        b, i = self.b, self.int32
+        up = b.sub(i(127 + self.fraction), self.most(top, i(-2 * NARROW)))
+        return b.bitcast(b.shl(up, i(23)), self.vf)
+
+    def narrow_sum(self, sums, top):
+        """`round` of two sums of 32 bits where the result is no subnormal number: in fp64, where they are exact."""
+        b, i = self.b, self.int32
+        total = b.fadd(b.sitofp(sums[0], self.vd), b.sitofp(sums[1], self.vd))
+        mask = ir.Constant(self.v64, [-1 << 52 - min(self.fraction, 23)] * self.width)
+        kept = b.fptrunc(b.bitcast(b.and_(b.bitcast(total, self.v64), mask), self.vd), self.vf)
+        scale = b.shl(b.add(self.most(top, i(-2 * NARROW)), i(127 - self.fraction)), i(23))
+        return b.fmul(kept, b.bitcast(scale, self.vf))
+
+    def note_small(self, flags, exponent) -> None:
+        """Remember the lanes whose accumulator, if it is not zero, lies below all nonzero products."""
+        b, i = self.b, self.int32
+        small = b.and_(
+            b.icmp_signed("<", exponent, i(-2 * NARROW)), b.icmp_signed("!=", exponent, i(NO_EXPONENT))
+        )
+        b.store(b.or_(b.load(flags), b.sext(small, self.v32)), flags)
+
+    def round(self, total, top):
         """A sum in these units as fp32, truncated; overflow gives infinity, and -0 becomes +0."""
         b, i, f = self.b, self.int32, self.float64
         kept = min(self.fraction, 23)
@@ -139,7 +176,7 @@ class _Lanes:
         return b.fadd(rounded, ir.Constant(self.vf, [0.0] * self.width))
 
 
-def _module(depth: int, fraction: int, width: int) -> ir.Module:
+def _module(depth: int, fraction: int, width: int, narrow: bool) -> ir.Module:
     """For each problem, row, `width` columns and `depth` of K: align, add, round."""
     module = ir.Module()
     kinds = [_F32.as_pointer(), _I32.as_pointer()] * 2 + [_F32.as_pointer()] + [_I64] * 4
@@ -162,12 +199,21 @@ def _module(depth: int, fraction: int, width: int) -> ir.Module:
             exponents = [b.add(v.everywhere(ea, x, v.v32), v.side_by_side(eb, y, v.v32)) for x, y in pairs]
             top = functools.reduce(v.most, exponents, exponent)
             sums = [v.align_addend(mantissa, exponent, sign, top), v.int32(0)]
+            unit = v.unit(top) if narrow else None
             for number, (x, y) in enumerate(pairs):  # at most 8 * 4 * 2**25 in either sum: no overflow
                 product = b.fmul(v.everywhere(sa, x, v.vf), v.side_by_side(sb, y, v.vf))
-                sums[number % 2] = b.add(sums[number % 2], v.align_product(product, exponents[number], top))
-            total = b.add(b.sext(sums[0], v.v64), b.sext(sums[1], v.v64))
+                if narrow:
+                    aligned = b.fptosi(b.fmul(product, unit), v.v32)
+                else:
+                    aligned = v.align_product(product, exponents[number], top)
+                sums[number % 2] = b.add(sums[number % 2], aligned)
             v.note_odd(flags, old)
-            v.store(v.round(total, top), d, place)
+            if narrow:
+                v.note_small(flags, exponent)
+                v.store(v.narrow_sum(sums, top), d, place)
+            else:
+                total = b.add(b.sext(sums[0], v.v64), b.sext(sums[1], v.v64))
+                v.store(v.round(total, top), d, place)
     seen = b.load(flags)
     b.ret(functools.reduce(b.or_, (b.extract_element(seen, _I32(lane)) for lane in range(width))))
     return module

@@ -6,6 +6,7 @@ Source: PTX ISA 9.0, chapters 4 (syntax) and 5 (state spaces, types, variables).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ class Instruction:
     line: int  # 1-based line of the PTX text
     source: tuple[str, int] | None  # (file, line) of the last .loc, if any
 
-    @property
+    @functools.cached_property
     def parts(self) -> list[str]:
         """The opcode split at its dots: `add.s32` gives ["add", "s32"]."""
         return self.op.split(".")

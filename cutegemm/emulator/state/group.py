@@ -168,17 +168,23 @@ class Group:
         """Next block after a conditional branch on predicate `p`."""
         if p.__class__ is not ND:
             return target if bool(p) != negate else fall
-        if negate:
-            p = ~p
-        taken = p if mask is None else p & mask
-        count, total = np.count_nonzero(taken), self.lanes if mask is None else np.count_nonzero(mask)
+        if mask is None:
+            count, taken, other = self._halves(p, negate)
+            total = self.lanes
+        else:
+            p = ~p if negate else p
+            taken, other = p & mask, None
+            count, total = np.count_nonzero(taken), np.count_nonzero(mask)
         if count == total:
             return target
         if count == 0:
             return fall
         if splits and len(self.warps) > 1 and not self.stack:
             return self._split(taken, mask, target, fall, meet)
-        other = ~p if mask is None else mask & ~p
+        if mask is None:  # masks are told apart by identity (`watch/lanes.py`)
+            taken, other = taken.copy(), other.copy()
+        else:
+            other = mask & ~p
         if fall == meet or target == meet:
             if not (self.stack and self.stack[-1].block == meet and self.stack[-1].path is None):
                 self.stack.append(Meeting(meet, None, None, mask))
@@ -188,7 +194,18 @@ class Group:
         self.set_mask(taken)
         return target
 
-    def _split(self, taken: npt.NDArray[np.bool_], mask: Mask, target: int, fall: int, meet: int) -> int:
+    def _halves(self, p: np.ndarray, negate: bool) -> tuple[int, np.ndarray, np.ndarray]:
+        """Of a branch of all lanes on `p`: how many take it, which, which not; the same few come again and again."""
+        key = (p.tobytes(), negate)
+        made = self.device.branch_cache.get(key)
+        if made is None:
+            if len(self.device.branch_cache) >= REMEMBERED:
+                self.device.branch_cache.clear()
+            taken, other = (~p, p.copy()) if negate else (p.copy(), ~p)
+            made = self.device.branch_cache[key] = (int(np.count_nonzero(taken)), taken, other)
+        return made
+
+    def _split(self, taken, mask, target, fall, meet):
         """Part by warps: all taken, none taken, mixed. This group keeps one part, new groups take the others."""
         t = taken.reshape(-1, WARP)
         live = np.ones_like(t) if mask is None else mask.reshape(-1, WARP)

@@ -19,8 +19,7 @@ def place_of(device: Device, group: Group, error: Exception) -> str:
     """Kernel, PTX line, CTA and warps of an error raised while a group ran, with its text."""
     ins, tb = None, error.__traceback__
     while tb is not None:
-        if tb.tb_frame.f_code.co_filename == device.program.file:
-            ins = device.program.instruction_at(tb.tb_lineno)
+        ins = device.program.instruction_at(tb.tb_frame.f_code.co_filename, tb.tb_lineno) or ins
         tb = tb.tb_next
     text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
     if isinstance(error, TypeError) and "NoneType" in text:

@@ -7,6 +7,7 @@ the masked version of its block.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -41,6 +42,23 @@ class Unknown(Exception):
     """An emitter does not know this form of its instruction."""
 
 
+def _unknown(ins: Instruction, why: object) -> EmulatorError:
+    text = str(ins)[:200]
+    return EmulatorError(f"ptx line {ins.line}: {text}: the emulator does not know this instruction ({why})")
+
+
+def check_known(block: Block) -> None:
+    """Refuse a block with an instruction that no emitter takes.
+
+    Raises:
+        EmulatorError: naming the instruction and its PTX line.
+    """
+    for ins in block.code:
+        if not is_branch(ins) and ins.parts[0] not in EMITTERS:
+            raise _unknown(ins, ins.parts[0])
+
+
+@functools.cache
 def bits_of(kind: str) -> int:
     """Width in bits of a PTX type name."""
     return _BITS.get(kind) or int(re.sub(r"\D", "", kind.removesuffix("x2"))) * (
@@ -76,9 +94,7 @@ class Emitter:
             except (Unknown, KeyError, IndexError, ValueError, AttributeError) as e:
                 if isinstance(e, EmulatorError):
                     raise
-                raise EmulatorError(
-                    f"ptx line {ins.line}: {str(ins)[:200]}: the emulator does not know this instruction ({e})"
-                ) from e
+                raise _unknown(ins, e) from e
             self.origin += [ins] * (len(self.lines) - len(self.origin))
         if not block.code or not (is_branch(block.code[-1])):
             self.line(f"return {self.number + 1}")

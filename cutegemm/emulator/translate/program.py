@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kernel translated to Python: one function per basic block, in a full and a masked version.
 
+A function is written and compiled when its block is first entered that way: most blocks of a large kernel never run
+with some lanes inactive, and many never run at all.
+
 A register that lives within one block becomes a local variable, any other a slot of the group's register list.
 The accumulators of `wgmma` live in fp32 matrices (`wgmma.py`); their registers are views of these. The masked
 version runs while some lanes are inactive and merges what it writes.
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cutegemm.emulator.ptx.flow import Block, blocks_of
 from cutegemm.emulator.ptx.kernel import Instruction, Kernel
-from cutegemm.emulator.translate.emitter import CARRY, Emitter
+from cutegemm.emulator.translate.emitter import CARRY, Emitter, check_known
 
 if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask
@@ -40,37 +43,38 @@ class Program:
     accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
     half_lists: list[bool]  # whether a list holds packed fp16
     fragments: frozenset[str]  # registers that hold operand A of a wgmma
-    functions: list[tuple[Step, Step]] = field(default_factory=list)  # per block: full, masked
+    functions: list[list[Callable]] = field(default_factory=list)  # per block: full, masked
     shared_size: int = 0  # static shared memory, bytes
     shared_offset: dict[str, int] = field(default_factory=dict)
     local_size: int = 0
     local_offset: dict[str, int] = field(default_factory=dict)
-    text: str = ""
-    origin: list[Instruction | None] = field(default_factory=list)  # per line of `text`
-    file: str = ""
+    # per compiled function's file name: the instruction of each of its lines
+    origins: dict[str, list[Instruction | None]] = field(default_factory=dict)
 
     @property
     def exit(self) -> int:
         """The block number that stands for the kernel's end."""
         return len(self.blocks)
 
-    def instruction_at(self, line: int) -> Instruction | None:
-        """The PTX instruction a line of the translated text belongs to."""
-        return self.origin[line - 1] if 0 < line <= len(self.origin) else None
+    def instruction_at(self, file: str, line: int) -> Instruction | None:
+        """The PTX instruction that a line of a translated function belongs to; None in any other file."""
+        origin = self.origins.get(file, ())
+        return origin[line - 1] if 0 < line <= len(origin) else None
 
     def current_instruction(self) -> Instruction | None:
         """The PTX instruction being executed, found on the Python stack."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename != self.file:
+        origins, frame = self.origins, sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename not in origins:
             frame = frame.f_back
-        return None if frame is None else self.instruction_at(frame.f_lineno)
+        return None if frame is None else self.instruction_at(frame.f_code.co_filename, frame.f_lineno)
 
 
 def translate(kernel: Kernel) -> Program:
     """Translate a kernel.
 
     Raises:
-        EmulatorError: an instruction the emulator does not know, with its text and PTX line.
+        EmulatorError: an instruction the emulator does not know at all, with its text and PTX line; unknown forms of
+            known instructions are refused when their block is first run.
     """
     from cutegemm.emulator.translate.runtime import NAMES
 
@@ -98,19 +102,30 @@ def translate(kernel: Kernel) -> Program:
     fragments = frozenset(r for b in blocks for i in b.code for r in _fragments_of(i))
     program = Program(kernel, blocks, slots, lists, [regs in half for regs in lists], fragments)
     _layout(program)
-    text = []
-    for n, block in enumerate(blocks):
-        for masked in (False, True):
-            emitter = Emitter(program, targets, locals_, views, n, masked)
-            text.append(f"def block_{n}_{int(masked)}(G, R, m):")
-            program.origin.append(None)
-            text += [" " + line for line in emitter.block(block)]
-            program.origin += emitter.origin
-    program.text = "\n".join(text)
-    program.file = f"<ptx of {kernel.name}>"
+    for block in blocks:
+        check_known(block)
     names = dict(NAMES)
-    exec(compile(program.text, program.file, "exec"), names)
-    program.functions = [(names[f"block_{n}_0"], names[f"block_{n}_1"]) for n in range(len(blocks))]
+
+    def written(number: int, masked: bool) -> Callable:
+        """The function of a block, compiled now."""
+        emitter = Emitter(program, targets, locals_, views, number, masked)
+        name = f"block_{number}_{int(masked)}"
+        lines = [f"def {name}(G, R, m):", *(" " + line for line in emitter.block(blocks[number]))]
+        file = f"<ptx of {kernel.name}, {name}>"
+        program.origins[file] = [None, *emitter.origin]
+        exec(compile("\n".join(lines), file, "exec"), names)
+        return names[name]
+
+    def on_entry(number: int, masked: bool) -> Callable:
+        """What stands for a block's function until it is first called."""
+
+        def enter(group, registers, mask):
+            function = program.functions[number][masked] = written(number, masked)
+            return function(group, registers, mask)
+
+        return enter
+
+    program.functions = [[on_entry(n, False), on_entry(n, True)] for n in range(len(blocks))]
     return program
 
 

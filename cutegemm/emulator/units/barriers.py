@@ -203,11 +203,11 @@ class MBarrier:
         )
 
 
-def find(group: Group, address: int) -> MBarrier:
+def find(group, address: int, arrives: bool = False) -> MBarrier:
     """The mbarrier at a shared address.
 
     Raises:
-        Fault: none was initialised there.
+        Fault: none was initialised there, or its CTA has ended (which arrivals see to themselves).
     """
     if address >= SHARED_WINDOW:
         address = resolve(address)[1]
@@ -216,7 +216,8 @@ def find(group: Group, address: int) -> MBarrier:
     bar = peers[rank].mbarriers.get(offset) if rank < len(peers) else None
     if bar is None:
         raise Fault(f"no mbarrier was initialised at shared address {address:#x}")
-    bar.cta.must_live("an mbarrier operation arrives")
+    if not arrives:
+        bar.cta.must_live("an mbarrier operation arrives")
     return bar
 
 
@@ -258,11 +259,15 @@ def mbarrier_arrive(group: Group, m: Mask, address: Value, count: Value, tx: Val
     group.device.events += 1
     state = 0
     targets = _targets(group, m, address, count, tx)
+    bars = [find(group, where, arrives=True) for where, _, _ in targets]
     if group.tracker is not None:
-        group.tracker.arrive([find(group, where) for where, _, _ in targets], m)
-    for (where, n, bytes_), lanes in targets.items():
-        bar = find(group, where)
+        group.tracker.arrive([bar for bar in bars if bar.cta.live_warps], m)
+    for bar, ((_, n, bytes_), lanes) in zip(bars, targets.items(), strict=True):
         state = bar.phase
+        if not bar.cta.live_warps:  # nobody can wait for it any more, and hardware goes on
+            if group.tracker is not None:
+                group.tracker.defect("arrival at a CTA that has ended", str(bar).split(" (")[0])
+            continue
         bar.expect(bytes_ * lanes)
         bar.pending -= n * lanes
         if drop:

@@ -34,7 +34,7 @@ def distinct(group: Group, m: Mask, *operands: Any) -> list[tuple[Any, ...]]:
         return [operands]
     if m is not None and np.count_nonzero(m) == 1:
         lane = int(m.argmax())
-        return [tuple(lane_of(o, lane) for o in operands)]
+        return [tuple([int(o[lane]) if o.__class__ is ND else o for o in operands])]
     out, seen = [], set()
     for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
         key = (lane >> 5, *(lane_of(o, lane) for o in operands))

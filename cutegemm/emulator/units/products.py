@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.numbers.tensor_core import Unit
+from cutegemm.emulator.numbers.operands import ITEM_BYTES as SPLIT_BYTES
+from cutegemm.emulator.numbers.operands import Split, split
+from cutegemm.emulator.numbers.tensor_core import Unit, accumulate_split
 from cutegemm.emulator.numbers.tensor_core import accumulate as add_products
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Fault
@@ -181,6 +183,21 @@ def _fetch(
     return values.T if mn_major else values
 
 
+def _split(
+    cta, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str, across: bool
+) -> Split | None:
+    """An operand in shared memory as the tensor cores' compiled loop takes it; None where it does not."""
+    chunks, last = _reached(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
+    return split(cta.shared.at, chunks, kind, across) if last < len(cta.shared.data) // 16 else None
+
+
+@functools.lru_cache(4096)
+def _reached(descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: bool, item: int):
+    """`_joined` as contiguous int64, and the greatest chunk."""
+    chunks = np.ascontiguousarray(_joined(descriptors, extent, k_bytes, mn_major, item), np.int64)
+    return chunks, int(chunks.max())
+
+
 class Product:
     """One or more wgmma.mma_async on the same accumulators, waiting to be computed."""
 
@@ -233,22 +250,20 @@ class Product:
     def run(self) -> None:
         """Compute it by itself."""
         group = self.group
-        n, k, d_type, _, b_type, _, (_, trans_b) = self.form
         for first, rows, warps in warpgroups(group):
             lane = 32 * first
-            b = _fetch(group.cta, tuple(lane_value(x, lane) for x in self.b), n, k, trans_b, b_type)
-            a = self._left(first, rows, warps)
+            a = self._left(first, warps)
+            b = tuple(lane_value(x, lane) for x in self.b)
             target = self.target(first, warps)
-            target[...] = _summed(target, a, b, lane_value(self.scale, lane), self.form)
+            some = None if warps == WARPS else rows
+            target[...] = _summed(group.cta, a, some, b, target, lane_value(self.scale, lane), self.form)
             self.keep(target, first, warps)
 
-    def _left(self, first: int, rows: slice, warps: int) -> np.ndarray:
-        """Operand A of a warpgroup's warps: 16 rows each."""
-        _, k, _, a_type, _, _, (trans_a, _) = self.form
+    def _left(self, first: int, warps: int) -> np.ndarray | tuple[int, ...]:
+        """Operand A of a warpgroup's warps: values from registers, 16 rows each, or descriptors of 64 rows."""
         if isinstance(self.a[0], tuple):
-            return _register_operand(self.group, self.a[0], first, warps, a_type)
-        descriptors = tuple(lane_value(cast("Value", x), 32 * first) for x in self.a)
-        return _fetch(self.group.cta, descriptors, 64, k, trans_a, a_type)[rows]
+            return _register_operand(self.group, self.a[0], first, warps, self.form[3])
+        return tuple(lane_value(x, 32 * first) for x in self.a)
 
     def target(self, first: int, warps: int) -> np.ndarray:
         """The accumulators of a warpgroup's warps: the matrix itself, or loose registers put together."""
@@ -283,18 +298,33 @@ class Product:
         group.registers[slot] = new
 
 
-def _summed(before: np.ndarray, a: Floats, b: Floats, accumulate: Value, form: Form) -> np.ndarray:
-    """A B^T, added to the accumulators unless they are to be overwritten."""
-    _, k, d_type, a_type, b_type, (sign_a, sign_b), _ = form
+def _summed(
+    cta, a: np.ndarray | tuple[int, ...], rows, b: tuple[int, ...], before: np.ndarray, accumulate, form
+):
+    """A B^T, added to the accumulators `before` unless they are to be overwritten.
+
+    A: values, or descriptors of 64 rows, of which `rows` (None: all) are multiplied.
+    """
+    n, k, d_type, a_type, b_type, (sign_a, sign_b), (trans_a, trans_b) = form
+    if not accumulate:
+        before = np.zeros_like(before)
+    if isinstance(a, tuple):
+        if rows is None and d_type == "f32" and sign_a * sign_b == 1 and a_type in SPLIT_BYTES:
+            left = _split(cta, a, 64, k, trans_a, a_type, trans_a)
+            right = None if left is None else _split(cta, b, n, k, trans_b, b_type, not trans_b)
+            if left is not None and right is not None:
+                summed = accumulate_split(left, right, before, Unit(a_type, d_type, k))
+                if summed is not None:
+                    return summed
+        a = _fetch(cta, a, 64, k, trans_a, a_type)
+        a = a if rows is None else a[rows]
+    values = _fetch(cta, b, n, k, trans_b, b_type)
     if sign_a * sign_b != 1:
         a = a * np.float32(sign_a * sign_b)
     if d_type == "s32":
-        product = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.int64).astype(np.int32)
-        total: npt.NDArray[np.int32] = product + (before.view(np.int32) if accumulate else 0)
-        return total.view(before.dtype)
-    before = before if accumulate else np.zeros_like(before)
-    (total,) = add_products(a[None], b[None], before[None], Unit(a_type, d_type, k), b_type)
-    return total
+        product = (a.astype(np.float64) @ values.T.astype(np.float64)).astype(np.int64).astype(np.int32)
+        return (product + before.view(np.int32)).view(before.dtype)
+    return add_products(a[None], values[None], before[None], Unit(a_type, d_type, k), b_type)[0]
 
 
 def compute(products: list[Product]) -> None:
@@ -320,20 +350,17 @@ def compute(products: list[Product]) -> None:
 
 def _compute_team(team: list[Product]) -> None:
     """Compute one product of each of several warps, which read the same operands."""
+    team = sorted(team, key=lambda p: p.group.warps[0])
     first = team[0]
-    n, k, _, a_type, b_type, _, (trans_a, trans_b) = first.form
-    cta = first.group.cta
-    # None of a team's operands varies between lanes.
-    b = _fetch(cta, tuple(cast("list[int]", first.b)), n, k, trans_b, b_type)
-    quarters = [warpgroups(p.group)[0][1] for p in team]
-    if isinstance(first.a[0], tuple):
-        a = np.concatenate([p._left(0, rows, 1) for p, rows in zip(team, quarters, strict=True)])
-    else:
-        a = _fetch(cta, tuple(cast("list[int]", first.a)), 64, k, trans_a, a_type)
-        if [rows.start for rows in quarters] != [0, 16, 32, 48]:
-            a = np.concatenate([a[rows] for rows in quarters])
+    a, rows = first._left(0, 1), None
+    if not isinstance(a, tuple):
+        a = np.concatenate([p._left(0, 1) for p in team])
+    elif len(team) < WARPS:
+        rows = np.concatenate([np.arange(64)[warpgroups(p.group)[0][1]] for p in team])
     targets = [p.target(0, 1) for p in team]
-    summed = _summed(np.concatenate(targets), a, b, first.scale, first.form)
+    summed = _summed(
+        first.group.cta, a, rows, tuple(first.b), np.concatenate(targets), first.scale, first.form
+    )
     for i, (p, target) in enumerate(zip(team, targets, strict=True)):
         target[...] = summed[16 * i : 16 * i + 16]
         p.keep(target, 0, 1)

@@ -189,7 +189,8 @@ class Tensor:
         if t.base % GLOBAL_ALIGN:
             raise Fault(f"tensor map base {t.base:#x} is not {GLOBAL_ALIGN}-byte aligned")
         self.region = region
-        self.clipped: dict[tuple[tuple[int, ...], int], Slices] = {}
+        self.clipped: dict[tuple, tuple[tuple[slice, ...], tuple[slice, ...]]] = {}
+        self.reached: dict[tuple, tuple[int, tuple, tuple] | None] = {}
         shape = [t.dims[0] * t.item, *t.dims[1:]][::-1]
         self.view = np.lib.stride_tricks.as_strided(
             region.data[t.base - region.base :], shape, [*t.strides[::-1], 1]
@@ -238,6 +239,14 @@ class Tensor:
 
         None when nothing of the box is inside the tensor.
         """
+        made = self.reached.get((at, chunk), False)
+        if made is False:
+            if len(self.reached) >= REMEMBERED:
+                self.reached.clear()
+            made = self.reached[at, chunk] = self._reach(at, chunk)
+        return made
+
+    def _reach(self, at: tuple[int, ...], chunk: int) -> tuple[int, tuple, tuple] | None:
         source, _ = self.clip(at, chunk)
         shape = tuple(s.stop - s.start for s in source)
         if 0 in shape:
@@ -320,17 +329,11 @@ def _box_check(tensor: Tensor, at: tuple[int, ...], offset: int, region: Region)
         )
 
 
-def tensor_load(
-    group: Group,
-    m: Mask,
-    destination: Value,
-    tensor_map: Value,
-    at: Sequence[Value],
-    barrier: Value,
-    multicast: Value | None,
-) -> None:
+def tensor_load(group, m, destination, tensor_map, coordinates, barrier, multicast) -> None:
     """cp.async.bulk.tensor from global to shared, of this CTA or of several of the cluster."""
-    for d, address, bar, mask, *c in distinct(group, m, destination, tensor_map, barrier, multicast, *at):
+    for d, address, bar, mask, *c in distinct(
+        group, m, destination, tensor_map, barrier, multicast, *coordinates
+    ):
         tensor = _tensor(group, address)
         offset = d & OFFSET_MASK
         ranks = [d >> RANK_SHIFT & 0xFF] if mask is None else [r for r in range(16) if mask >> r & 1]
@@ -345,14 +348,12 @@ def tensor_load(
             raise Fault(
                 f"tensor load completes on shared offset {bar & OFFSET_MASK:#x}, where no mbarrier was initialised"
             )
-        reach = tensor.reach(tuple(c))
-        if token is not None and reach is not None:
-            token.read_global(tensor.region, reach[0], reach[1], reach[2])
-        announce(token, [peers[r] for r in ranks], bars, chunks)
-        group.device.watch.tensor_load(group, tensor, reach, tuple(c), bars)
-        group.device.submit(
-            functools.partial(_finish_load, tensor, tuple(c), chunks, [peers[r] for r in ranks], bars, token)
-        )
+        at, ctas = tuple(c), [peers[r] for r in ranks]
+        if token is not None and (reach := tensor.reach(at)) is not None:
+            token.read_global(tensor.region, *reach)
+        announce(token, ctas, bars, chunks)
+        group.device.watch.tensor_load(group, tensor, at, bars)
+        group.device.submit(functools.partial(_finish_load, tensor, at, chunks, ctas, bars, token))
 
 
 def _finish_load(

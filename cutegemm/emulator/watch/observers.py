@@ -63,12 +63,10 @@ class Observers:
 
     # ---- units
 
-    def tensor_load(
-        self, group: Group, tensor: Tensor, reach: Reach | None, at: tuple[int, ...], bars: list[MBarrier]
-    ) -> None:
-        """A tensor load of the box at `at` was issued, completing on `bars`; `reach`: its part inside the tensor."""
+    def tensor_load(self, group, tensor, at, bars) -> None:
+        """A tensor load of the box at `at` was issued, completing on `bars`."""
         if self.meter is not None:
-            self.meter.tensor_load(group, tensor, reach, len(bars))
+            self.meter.tensor_load(group, tensor, tensor.reach(at), len(bars))
         if self.coverage is not None:
             self.coverage.box(tensor, group.cta, at, bars)
 

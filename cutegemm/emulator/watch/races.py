@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Region
-from cutegemm.emulator.units.products import operand_chunks
+from cutegemm.emulator.units.products import ITEM_BYTES, operand_chunks
 from cutegemm.emulator.watch import scan
 from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Findings
 from cutegemm.emulator.watch.lanes import Lanes
@@ -64,9 +64,10 @@ class Detector:
         self.strict = device.options.strict
         self.cell = cell_bytes(device.program) if cell is None else cell
         # Of wgmma, which reads the same stages over and over, and of vector accesses.
-        self.operands: dict[Operand, Where] = {}
-        self.read_together: dict[tuple[Operand, ...], tuple[Where, list[Where]]] = {}
-        self.wheres: dict[tuple[object, ...], Where] = {}
+        self.operands: dict[tuple, Where] = {}
+        self.read_together: dict[tuple, tuple[Where, list[Where]]] = {}
+        self.wheres: dict[tuple, Where] = {}
+        self.spare: dict[int, list[Row]] = {}  # empty rows by their cells
 
     def enter(self, device: Device) -> None:
         """A launch starts: the first one, or the next of a sequence whose launches may overlap."""
@@ -98,7 +99,7 @@ class Detector:
     def shadow(self, region: Region) -> Shadow:
         """The shadow of a region."""
         if region.shadow is None:
-            region.shadow = Shadow(region, self.cell)
+            region.shadow = Shadow(region, self.cell, self.spare)
         return region.shadow
 
     def where(self, offset: Value, size: int) -> Where:
@@ -108,7 +109,8 @@ class Detector:
         key = (offset.tobytes(), offset.dtype, size)
         made = self.wheres.get(key)
         if made is None:
-            first = np.unique(offset.astype(np.int64)) // self.cell
+            wide = offset.astype(np.int64)
+            first = (wide if (wide[1:] > wide[:-1]).all() else np.unique(wide)) // self.cell
             count = max(size // self.cell, 1)
             made = self._keep(key, Where(first, count, int(first[0]), int(first[-1]) + count))
         return made
@@ -253,13 +255,15 @@ class Detector:
         shadow.read(reader if reader is not None else now.who, where, segment)
 
     def read_operands(
-        self, region: Region, operands: tuple[Operand, ...], segment: int, known: Known, reader: object
+        self, region, a: int | None, b: int, form: tuple, warp: int, segment: int, known: Known, reader
     ) -> None:
-        """Record what a wgmma reads, each operand as `operand` takes it: all at once where nothing is amiss."""
-        wheres = self.read_together.get(operands)
+        """Record what warp `warp` of a warpgroup reads with a wgmma of these descriptors (`a` None: from registers).
+
+        All at once where nothing is amiss.
+        """
+        wheres = self.read_together.get((a, b, form, warp))
         if wheres is None:
-            apart = [self.operand(*o) for o in operands]
-            wheres = self.read_together[operands] = (Where.joined(apart, 16 // self.cell), apart)
+            wheres = self.read_together[a, b, form, warp] = self._operands(a, b, form, warp)
         together, apart = wheres
         shadow = self.shadow(region)
         if shadow.written and not shadow.reductions and together.last <= shadow.cells:
@@ -275,7 +279,16 @@ class Detector:
         for where in apart:
             self.check(region, where, False, segment, known, reader)
 
-    def _write(self, shadow: Shadow, access: Access) -> None:
+    def _operands(self, a: int | None, b: int, form: tuple, warp: int) -> tuple[Where, list[Where]]:
+        """The cells of all operands together, and of each."""
+        n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
+        apart = [self.operand(b, n, k, trans_b, ITEM_BYTES[b_type], None)]
+        if a is not None:  # a warp reads its 16 rows, or all when they do not lie apart
+            rows = None if trans_a else warp
+            apart.insert(0, self.operand(a, 64, k, trans_a, ITEM_BYTES[a_type], rows))
+        return Where.joined(apart, 16 // self.cell), apart
+
+    def _write(self, shadow: Shadow, access: _Access) -> None:
         """The part of `check` that is of writes: they end what was known of readers."""
         where, segment = access.where, access.segment
         for row in shadow.readers.values():
@@ -390,9 +403,12 @@ class Detector:
         """The launch and the basic block of a PTX line."""
         return (launch, self.programs[launch].blocks.get(line, -line))
 
-    def cluster_ended(self, cluster: Cluster) -> None:
-        """Every warp of a cluster has ended: its mbarriers may not still expect bytes."""
+    def cluster_ended(self, cluster) -> None:
+        """Every warp of a cluster has ended: its mbarriers may not still expect bytes, its memory's shadow goes."""
         for cta in cluster.ctas:
+            if cta.shared.shadow is not None:
+                cta.shared.shadow.give_back(self.spare)
+                cta.shared.shadow = None
             for bar in cta.mbarriers.values():
                 if bar.tx:
                     self.add("wrong expect_tx", f"{bar} when its CTA ended{bar.mismatch()}", 0)

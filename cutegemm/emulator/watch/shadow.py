@@ -57,14 +57,21 @@ class Row:
         self.at = self.cells.ctypes.data
         self.first, self.last = cells, 0
 
+    def clear(self) -> Row:
+        """The row as it was made."""
+        self.cells[self.first : self.last] = -1
+        self.first, self.last = len(self.cells), 0
+        return self
+
 
 class Shadow:
     """For each cell of a region the segment that wrote it last, and per reader the segment that read it last."""
 
-    def __init__(self, region: Region, cell: int) -> None:
+    def __init__(self, region: Region, cell: int, spare: dict[int, list[Row]]):
         self.cells = len(region.data) // cell
         self.shared = region.name.startswith("shared")
-        self.written_by = Row(self.cells)
+        self.spare = spare.setdefault(self.cells, [])  # rows to use again
+        self.written_by = self._row()
         self.writer = self.written_by.cells
         self.written = False  # whether anything has written here
         self.readers: dict[object, Row] = {}
@@ -76,8 +83,18 @@ class Shadow:
         """The row of a reader."""
         row = self.readers.get(who)
         if row is None:
-            row = self.readers[who] = Row(self.cells)
+            row = self.readers[who] = self._row()
         return row
+
+    def _row(self) -> Row:
+        return self.spare.pop() if self.spare else Row(self.cells)
+
+    def give_back(self, spare: dict[int, list[Row]]) -> None:
+        """Let other memories of the same size have the rows: making new ones takes longer than clearing these."""
+        self.written_by.first, self.written_by.last = 0, self.cells
+        spare.setdefault(self.cells, []).extend(
+            row.clear() for row in (self.written_by, *self.readers.values())
+        )
 
     def read(self, who: object, where: Where, segment: int) -> None:
         """A reader's segment reads some cells."""
@@ -151,7 +168,7 @@ class Where:
         return Where(inside, 1, max(self.first, 0), min(self.last, cells))
 
 
-@dataclass
+@dataclass(slots=True)
 class Segment:
     """What a finding says about an access: who and where."""
 

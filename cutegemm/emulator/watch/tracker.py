@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.units.products import ITEM_BYTES
 from cutegemm.emulator.watch.lanes import KEPT, Lanes
 from cutegemm.emulator.watch.shadow import NOTHING, Known, Operand, as_bits
 
@@ -40,6 +39,7 @@ class WarpTracker:
     def __init__(self, detector: Detector, group: Group) -> None:
         self.detector, self.group = detector, group
         self.who = detector.name_of(group)
+        self.reader = ("wgmma", self.who)  # the row of what its wgmmas read
         self.known = detector.start  # finished segments this warp may rely on
         self._sum: tuple[Known, int, Known] | None = None  # `everything` of a knowledge and a segment
         # Lanes that executed griddepcontrol.wait alone, until the warp's lanes meet.
@@ -191,18 +191,16 @@ class WarpTracker:
     def issue_wgmma(self, where: Place, a: Value | tuple[int, ...], b: Value, form: Form) -> AsyncOp:
         """wgmma.mma_async: its operands are read from now until its wait."""
         token = AsyncOp(self, self.detector.segment("wgmma", self, False))
-        n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
         fragments = a if isinstance(a, tuple) else ()
         if not self.ordered or not self.stale.isdisjoint((where, *(("a", slot) for slot in fragments))):
             self.detector.add(
                 "missing wgmma.fence",
                 f"none between the registers' last use by {self.detector.segments[token.number].who} and wgmma",
             )
-        shared, first = self.group.cta.shared, self.group.warps[0] % 4
-        operands: list[Operand] = [(_first(b), n, k, trans_b, ITEM_BYTES[b_type], None)]
-        if not isinstance(a, tuple):  # a warp reads its 16 rows, or all when they do not lie apart
-            operands.insert(0, (_first(a), 64, k, trans_a, ITEM_BYTES[a_type], None if trans_a else first))
-        self.detector.read_operands(shared, tuple(operands), token.number, token.known, ("wgmma", self.who))
+        self.detector.read_operands(
+            self.group.cta.shared, None if fragments else _first(a), _first(b), form, self.group.warps[0] % 4,
+            token.number, token.known, self.reader,
+        )  # fmt: skip
         for register in (where, *(("a", slot) for slot in fragments)):
             self.pending.setdefault(register, set()).add(token.number)
         return token
