@@ -35,7 +35,7 @@ class Native:
 def _features() -> str:
     """This processor's features, with vectors as wide as it has them: the loops here do little else."""
     features = binding.get_host_cpu_features()
-    return features.flatten() + (",-prefer-256-bit" if features.get("avx512f") else "")
+    return str(features.flatten()) + (",-prefer-256-bit" if features.get("avx512f") else "")
 
 
 class Loop:

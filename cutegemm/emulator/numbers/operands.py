@@ -51,7 +51,10 @@ def _values(b: ir.IRBuilder, raw: Any, kind: str, width: int) -> tuple[Any, Any]
     """fp32 values of `width` patterns, and which of them are no numbers although their exponent is not the top one."""
     words, halves = ir.VectorType(_I32, width), ir.VectorType(_F16, width)
     short, floats = ir.VectorType(_I16, width), ir.VectorType(_F32, width)
-    each = lambda t, x: ir.Constant(t, [x] * width)  # noqa: E731
+
+    def each(t: ir.Type, x: float) -> ir.Constant:
+        return ir.Constant(t, [x] * width)
+
     nothing = ir.Constant(ir.VectorType(ir.IntType(1), width), [0] * width)
     if kind == "bf16":
         return b.bitcast(b.shl(b.zext(raw, words), each(words, 16)), floats), nothing
@@ -76,7 +79,10 @@ def _module(kind: str, across: bool) -> ir.Module:
     width = CHUNK // item
     words = ir.VectorType(_I32, width)
     items = ir.VectorType({1: _I8, 2: _I16, 4: _I32}[item], width)
-    each = lambda x: ir.Constant(words, [x] * width)  # noqa: E731
+
+    def each(x: int) -> ir.Constant:
+        return ir.Constant(words, [x] * width)
+
     pointers = [_I8.as_pointer(), _I64.as_pointer(), _F32.as_pointer(), _I32.as_pointer()]
     function = ir.Function(module, ir.FunctionType(_I32, [*pointers, _I64, _I64]), "split")
     memory, chunks, values, exponents, rows, per_row = function.args

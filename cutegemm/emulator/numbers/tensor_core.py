@@ -27,6 +27,9 @@ import numpy as np
 from cutegemm.emulator.numbers import tensor_core_jit
 from cutegemm.emulator.numbers.operands import LEAST_EXPONENT, Split
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Floats, Vector
+
 FP8 = ("e4m3", "e5m2")
 _NAN = {
     "f32": np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0],

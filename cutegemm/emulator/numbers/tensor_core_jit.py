@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
 from cutegemm.emulator.numbers.native import Loop, Native
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Vector
 
 NO_EXPONENT = -20_000  # of a zero: below any other, twice over
 LEAST = -100  # scale exponents below this leave nothing of a product
@@ -28,8 +31,9 @@ _I32, _I64, _F32, _F64 = (ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.Dou
 
 Parts: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # significands and exponents
 
+
 def accumulate(
-    left, right, c: np.ndarray, depth: int, fraction: int, narrow: bool = False
+    left: Parts, right: Parts, c: np.ndarray, depth: int, fraction: int, narrow: bool = False
 ) -> np.ndarray | None:
     """D (P, M, N) of the significands and exponents of A (P, M, K) and B (P, N, K), and C (P, M, N); N in eights.
 
@@ -39,7 +43,9 @@ def accumulate(
     return add([np.ascontiguousarray(x) for x in left], by_columns, c, depth, fraction, narrow)
 
 
-def add(left, right, c: np.ndarray, depth: int, fraction: int, narrow: bool) -> np.ndarray | None:
+def add(
+    left: Sequence[Vector], right: Sequence[Vector], c: np.ndarray, depth: int, fraction: int, narrow: bool
+) -> np.ndarray | None:
     """`accumulate` of contiguous operands, B as (P, K, N).
 
     `narrow`: operands are values, not significands, and every exponent lies within `NARROW` of 0 or is NO_EXPONENT. A
@@ -54,10 +60,11 @@ def add(left, right, c: np.ndarray, depth: int, fraction: int, narrow: bool) -> 
 
 
 @functools.cache
-def _compiled(depth: int, fraction: int, width: int, narrow: bool):
+def _compiled(depth: int, fraction: int, width: int, narrow: bool) -> Callable[..., int]:
     kinds = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 4
     native = Native(_module(depth, fraction, width, narrow))
-    return native.function("accumulate", ctypes.CFUNCTYPE(ctypes.c_int32, *kinds))
+    made: Callable[..., int] = native.function("accumulate", ctypes.CFUNCTYPE(ctypes.c_int32, *kinds))
+    return made
 
 
 class _Lanes:
@@ -134,7 +141,7 @@ class _Lanes:
         up = b.add(self.most(b.sub(exponent, top), i(LEAST)), i(127 + self.fraction))
         return b.fptosi(b.fmul(product, b.bitcast(b.shl(up, i(23)), self.vf)), self.v32)
 
-    def unit(self, top):
+    def unit(self, top: ir.Value) -> ir.Value:
         """One over the unit that products of narrow operands are counted in: 2**(fraction - top).
 
         A nonzero product's exponent is -2 * NARROW at least, so that a lower top means nothing but zeros.
@@ -143,7 +150,7 @@ class _Lanes:
         up = b.sub(i(127 + self.fraction), self.most(top, i(-2 * NARROW)))
         return b.bitcast(b.shl(up, i(23)), self.vf)
 
-    def narrow_sum(self, sums, top):
+    def narrow_sum(self, sums: list[ir.Value], top: ir.Value) -> ir.Value:
         """`round` of two sums of 32 bits where the result is no subnormal number: in fp64, where they are exact."""
         b, i = self.b, self.int32
         total = b.fadd(b.sitofp(sums[0], self.vd), b.sitofp(sums[1], self.vd))
@@ -152,7 +159,7 @@ class _Lanes:
         scale = b.shl(b.add(self.most(top, i(-2 * NARROW)), i(127 - self.fraction)), i(23))
         return b.fmul(kept, b.bitcast(scale, self.vf))
 
-    def note_small(self, flags, exponent) -> None:
+    def note_small(self, flags: ir.Value, exponent: ir.Value) -> None:
         """Remember the lanes whose accumulator, if it is not zero, lies below all nonzero products."""
         b, i = self.b, self.int32
         small = b.and_(
@@ -160,7 +167,7 @@ class _Lanes:
         )
         b.store(b.or_(b.load(flags), b.sext(small, self.v32)), flags)
 
-    def round(self, total, top):
+    def round(self, total: ir.Value, top: ir.Value) -> ir.Value:
         """A sum in these units as fp32, truncated; overflow gives infinity, and -0 becomes +0."""
         b, i, f = self.b, self.int32, self.float64
         kept = min(self.fraction, 23)

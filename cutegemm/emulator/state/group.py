@@ -32,6 +32,9 @@ REMEMBERED = 4096  # masks whose active warps are kept
 # Lane numbers, which lanes lead their warps, which exist (None: all), special registers.
 LaneFacts: TypeAlias = "tuple[npt.NDArray[np.uint32], Vector, Mask, dict[str, Value]]"
 
+# Of a predicate: how many lanes take a branch, which do, which do not.
+Halves: TypeAlias = "tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]"
+
 
 class Part(Exception):
     """The warps of a group must part before they go on: `keys` holds a value per warp, equal ones stay together."""
@@ -173,8 +176,8 @@ class Group:
             total = self.lanes
         else:
             p = ~p if negate else p
-            taken, other = p & mask, None
-            count, total = np.count_nonzero(taken), np.count_nonzero(mask)
+            taken, other = p & mask, p
+            count, total = int(np.count_nonzero(taken)), int(np.count_nonzero(mask))
         if count == total:
             return target
         if count == 0:
@@ -205,7 +208,7 @@ class Group:
             made = self.device.branch_cache[key] = (int(np.count_nonzero(taken)), taken, other)
         return made
 
-    def _split(self, taken, mask, target, fall, meet):
+    def _split(self, taken: npt.NDArray[np.bool_], mask: Mask, target: int, fall: int, meet: int) -> int:
         """Part by warps: all taken, none taken, mixed. This group keeps one part, new groups take the others."""
         t = taken.reshape(-1, WARP)
         live = np.ones_like(t) if mask is None else mask.reshape(-1, WARP)

@@ -50,7 +50,7 @@ class Region:
         self.size = len(data) if size is None else size
         self.first = 0  # usable bytes start here (a buffer's first bytes may only pad it to 16)
         self.views: dict[tuple[int, int], np.ndarray] = {}
-        self.shadow = None  # of the race detector
+        self.shadow: Shadow | None = None  # of the race detector
         self.at = data.ctypes.data  # the bytes' address, for compiled loops
 
     @classmethod

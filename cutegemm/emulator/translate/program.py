@@ -43,7 +43,7 @@ class Program:
     accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
     half_lists: list[bool]  # whether a list holds packed fp16
     fragments: frozenset[str]  # registers that hold operand A of a wgmma
-    functions: list[list[Callable]] = field(default_factory=list)  # per block: full, masked
+    functions: list[list[Step]] = field(default_factory=list)  # per block: full, masked
     shared_size: int = 0  # static shared memory, bytes
     shared_offset: dict[str, int] = field(default_factory=dict)
     local_size: int = 0
@@ -63,7 +63,8 @@ class Program:
 
     def current_instruction(self) -> Instruction | None:
         """The PTX instruction being executed, found on the Python stack."""
-        origins, frame = self.origins, sys._getframe(1)
+        origins = self.origins
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename not in origins:
             frame = frame.f_back
         return None if frame is None else self.instruction_at(frame.f_code.co_filename, frame.f_lineno)
@@ -106,7 +107,7 @@ def translate(kernel: Kernel) -> Program:
         check_known(block)
     names = dict(NAMES)
 
-    def written(number: int, masked: bool) -> Callable:
+    def written(number: int, masked: bool) -> Step:
         """The function of a block, compiled now."""
         emitter = Emitter(program, targets, locals_, views, number, masked)
         name = f"block_{number}_{int(masked)}"
@@ -114,12 +115,13 @@ def translate(kernel: Kernel) -> Program:
         file = f"<ptx of {kernel.name}, {name}>"
         program.origins[file] = [None, *emitter.origin]
         exec(compile("\n".join(lines), file, "exec"), names)
-        return names[name]
+        made: Step = names[name]
+        return made
 
-    def on_entry(number: int, masked: bool) -> Callable:
+    def on_entry(number: int, masked: bool) -> Step:
         """What stands for a block's function until it is first called."""
 
-        def enter(group, registers, mask):
+        def enter(group: Group, registers: list[Any], mask: Mask) -> int:
             function = program.functions[number][masked] = written(number, masked)
             return function(group, registers, mask)
 

@@ -203,7 +203,7 @@ class MBarrier:
         )
 
 
-def find(group, address: int, arrives: bool = False) -> MBarrier:
+def find(group: Group, address: int, arrives: bool = False) -> MBarrier:
     """The mbarrier at a shared address.
 
     Raises:

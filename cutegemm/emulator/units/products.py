@@ -25,7 +25,7 @@ from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Fault
 
 if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Floats, Value, Vector
+    from cutegemm.emulator.numbers.types import Chunks, Floats, Value, Vector
     from cutegemm.emulator.state.group import Group
     from cutegemm.emulator.units.cta import CTA
     from cutegemm.emulator.watch.tracker import AsyncOp
@@ -184,7 +184,7 @@ def _fetch(
 
 
 def _split(
-    cta, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str, across: bool
+    cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str, across: bool
 ) -> Split | None:
     """An operand in shared memory as the tensor cores' compiled loop takes it; None where it does not."""
     chunks, last = _reached(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
@@ -192,7 +192,9 @@ def _split(
 
 
 @functools.lru_cache(4096)
-def _reached(descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: bool, item: int):
+def _reached(
+    descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: bool, item: int
+) -> tuple[Chunks, int]:
     """`_joined` as contiguous int64, and the greatest chunk."""
     chunks = np.ascontiguousarray(_joined(descriptors, extent, k_bytes, mn_major, item), np.int64)
     return chunks, int(chunks.max())
@@ -263,7 +265,7 @@ class Product:
         """Operand A of a warpgroup's warps: values from registers, 16 rows each, or descriptors of 64 rows."""
         if isinstance(self.a[0], tuple):
             return _register_operand(self.group, self.a[0], first, warps, self.form[3])
-        return tuple(lane_value(x, 32 * first) for x in self.a)
+        return tuple(lane_value(cast("Value", x), 32 * first) for x in self.a)
 
     def target(self, first: int, warps: int) -> np.ndarray:
         """The accumulators of a warpgroup's warps: the matrix itself, or loose registers put together."""
@@ -299,8 +301,14 @@ class Product:
 
 
 def _summed(
-    cta, a: np.ndarray | tuple[int, ...], rows, b: tuple[int, ...], before: np.ndarray, accumulate, form
-):
+    cta: CTA,
+    a: np.ndarray | tuple[int, ...],
+    rows: slice | npt.NDArray[np.int64] | None,
+    b: tuple[int, ...],
+    before: np.ndarray,
+    accumulate: Value,
+    form: Form,
+) -> np.ndarray:
     """A B^T, added to the accumulators `before` unless they are to be overwritten.
 
     A: values, or descriptors of 64 rows, of which `rows` (None: all) are multiplied.
@@ -323,8 +331,10 @@ def _summed(
         a = a * np.float32(sign_a * sign_b)
     if d_type == "s32":
         product = (a.astype(np.float64) @ values.T.astype(np.float64)).astype(np.int64).astype(np.int32)
-        return (product + before.view(np.int32)).view(before.dtype)
-    return add_products(a[None], values[None], before[None], Unit(a_type, d_type, k), b_type)[0]
+        total: npt.NDArray[np.int32] = product + before.view(np.int32)
+        return total.view(before.dtype)
+    (added,) = add_products(a[None], values[None], before[None], Unit(a_type, d_type, k), b_type)
+    return np.asarray(added)
 
 
 def compute(products: list[Product]) -> None:
@@ -352,14 +362,21 @@ def _compute_team(team: list[Product]) -> None:
     """Compute one product of each of several warps, which read the same operands."""
     team = sorted(team, key=lambda p: p.group.warps[0])
     first = team[0]
-    a, rows = first._left(0, 1), None
+    a = first._left(0, 1)
+    rows: npt.NDArray[np.int64] | None = None
     if not isinstance(a, tuple):
         a = np.concatenate([p._left(0, 1) for p in team])
     elif len(team) < WARPS:
         rows = np.concatenate([np.arange(64)[warpgroups(p.group)[0][1]] for p in team])
     targets = [p.target(0, 1) for p in team]
     summed = _summed(
-        first.group.cta, a, rows, tuple(first.b), np.concatenate(targets), first.scale, first.form
+        first.group.cta,
+        a,
+        rows,
+        tuple(cast("list[int]", first.b)),
+        np.concatenate(targets),
+        first.scale,
+        first.form,
     )
     for i, (p, target) in enumerate(zip(team, targets, strict=True)):
         target[...] = summed[16 * i : 16 * i + 16]

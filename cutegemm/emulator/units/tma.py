@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -189,8 +189,8 @@ class Tensor:
         if t.base % GLOBAL_ALIGN:
             raise Fault(f"tensor map base {t.base:#x} is not {GLOBAL_ALIGN}-byte aligned")
         self.region = region
-        self.clipped: dict[tuple, tuple[tuple[slice, ...], tuple[slice, ...]]] = {}
-        self.reached: dict[tuple, tuple[int, tuple, tuple] | None] = {}
+        self.clipped: dict[tuple[tuple[int, ...], int], Slices] = {}
+        self.reached: dict[tuple[tuple[int, ...], int], Reach | None] = {}
         shape = [t.dims[0] * t.item, *t.dims[1:]][::-1]
         self.view = np.lib.stride_tricks.as_strided(
             region.data[t.base - region.base :], shape, [*t.strides[::-1], 1]
@@ -239,14 +239,14 @@ class Tensor:
 
         None when nothing of the box is inside the tensor.
         """
-        made = self.reached.get((at, chunk), False)
+        made: Reach | Literal[False] | None = self.reached.get((at, chunk), False)
         if made is False:
             if len(self.reached) >= REMEMBERED:
                 self.reached.clear()
             made = self.reached[at, chunk] = self._reach(at, chunk)
         return made
 
-    def _reach(self, at: tuple[int, ...], chunk: int) -> tuple[int, tuple, tuple] | None:
+    def _reach(self, at: tuple[int, ...], chunk: int) -> Reach | None:
         source, _ = self.clip(at, chunk)
         shape = tuple(s.stop - s.start for s in source)
         if 0 in shape:
@@ -329,7 +329,15 @@ def _box_check(tensor: Tensor, at: tuple[int, ...], offset: int, region: Region)
         )
 
 
-def tensor_load(group, m, destination, tensor_map, coordinates, barrier, multicast) -> None:
+def tensor_load(
+    group: Group,
+    m: Mask,
+    destination: Value,
+    tensor_map: Value,
+    coordinates: Sequence[Value],
+    barrier: Value,
+    multicast: Value | None,
+) -> None:
     """cp.async.bulk.tensor from global to shared, of this CTA or of several of the cluster."""
     for d, address, bar, mask, *c in distinct(
         group, m, destination, tensor_map, barrier, multicast, *coordinates

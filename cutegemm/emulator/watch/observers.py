@@ -63,7 +63,7 @@ class Observers:
 
     # ---- units
 
-    def tensor_load(self, group, tensor, at, bars) -> None:
+    def tensor_load(self, group: Group, tensor: Tensor, at: tuple[int, ...], bars: list[MBarrier]) -> None:
         """A tensor load of the box at `at` was issued, completing on `bars`."""
         if self.meter is not None:
             self.meter.tensor_load(group, tensor, tensor.reach(at), len(bars))

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask, Value
     from cutegemm.emulator.state.group import Group
     from cutegemm.emulator.units.cta import Cluster
+    from cutegemm.emulator.units.products import Form
 
 REMEMBERED = 4096  # vector accesses whose cells are kept
 
@@ -64,9 +65,9 @@ class Detector:
         self.strict = device.options.strict
         self.cell = cell_bytes(device.program) if cell is None else cell
         # Of wgmma, which reads the same stages over and over, and of vector accesses.
-        self.operands: dict[tuple, Where] = {}
-        self.read_together: dict[tuple, tuple[Where, list[Where]]] = {}
-        self.wheres: dict[tuple, Where] = {}
+        self.operands: dict[Operand, Where] = {}
+        self.read_together: dict[tuple[int | None, int, Form, int], tuple[Where, list[Where]]] = {}
+        self.wheres: dict[tuple[object, ...], Where] = {}
         self.spare: dict[int, list[Row]] = {}  # empty rows by their cells
 
     def enter(self, device: Device) -> None:
@@ -255,7 +256,15 @@ class Detector:
         shadow.read(reader if reader is not None else now.who, where, segment)
 
     def read_operands(
-        self, region, a: int | None, b: int, form: tuple, warp: int, segment: int, known: Known, reader
+        self,
+        region: Region,
+        a: int | None,
+        b: int,
+        form: Form,
+        warp: int,
+        segment: int,
+        known: Known,
+        reader: object,
     ) -> None:
         """Record what warp `warp` of a warpgroup reads with a wgmma of these descriptors (`a` None: from registers).
 
@@ -279,7 +288,7 @@ class Detector:
         for where in apart:
             self.check(region, where, False, segment, known, reader)
 
-    def _operands(self, a: int | None, b: int, form: tuple, warp: int) -> tuple[Where, list[Where]]:
+    def _operands(self, a: int | None, b: int, form: Form, warp: int) -> tuple[Where, list[Where]]:
         """The cells of all operands together, and of each."""
         n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
         apart = [self.operand(b, n, k, trans_b, ITEM_BYTES[b_type], None)]
@@ -288,7 +297,7 @@ class Detector:
             apart.insert(0, self.operand(a, 64, k, trans_a, ITEM_BYTES[a_type], rows))
         return Where.joined(apart, 16 // self.cell), apart
 
-    def _write(self, shadow: Shadow, access: _Access) -> None:
+    def _write(self, shadow: Shadow, access: Access) -> None:
         """The part of `check` that is of writes: they end what was known of readers."""
         where, segment = access.where, access.segment
         for row in shadow.readers.values():
@@ -403,7 +412,7 @@ class Detector:
         """The launch and the basic block of a PTX line."""
         return (launch, self.programs[launch].blocks.get(line, -line))
 
-    def cluster_ended(self, cluster) -> None:
+    def cluster_ended(self, cluster: Cluster) -> None:
         """Every warp of a cluster has ended: its mbarriers may not still expect bytes, its memory's shadow goes."""
         for cta in cluster.ctas:
             if cta.shared.shadow is not None:

@@ -67,7 +67,7 @@ class Row:
 class Shadow:
     """For each cell of a region the segment that wrote it last, and per reader the segment that read it last."""
 
-    def __init__(self, region: Region, cell: int, spare: dict[int, list[Row]]):
+    def __init__(self, region: Region, cell: int, spare: dict[int, list[Row]]) -> None:
         self.cells = len(region.data) // cell
         self.shared = region.name.startswith("shared")
         self.spare = spare.setdefault(self.cells, [])  # rows to use again

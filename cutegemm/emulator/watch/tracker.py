@@ -13,7 +13,7 @@ import numpy as np
 
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.watch.lanes import KEPT, Lanes
-from cutegemm.emulator.watch.shadow import NOTHING, Known, Operand, as_bits
+from cutegemm.emulator.watch.shadow import NOTHING, Known, as_bits
 
 if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask, Value
@@ -198,9 +198,15 @@ class WarpTracker:
                 f"none between the registers' last use by {self.detector.segments[token.number].who} and wgmma",
             )
         self.detector.read_operands(
-            self.group.cta.shared, None if fragments else _first(a), _first(b), form, self.group.warps[0] % 4,
-            token.number, token.known, self.reader,
-        )  # fmt: skip
+            self.group.cta.shared,
+            None if isinstance(a, tuple) else _first(a),
+            _first(b),
+            form,
+            self.group.warps[0] % 4,
+            token.number,
+            token.known,
+            self.reader,
+        )
         for register in (where, *(("a", slot) for slot in fragments)):
             self.pending.setdefault(register, set()).add(token.number)
         return token
