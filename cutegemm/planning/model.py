@@ -36,18 +36,21 @@ def by_model(problem: Problem, device: Device, gates: int, candidates: Sequence[
     Among those that memory bounds alike the one that takes fewest bytes from L2 is first; then they keep their own
     order.
     """
-    times = [(estimate(problem, x, device), _traffic(problem, x), x) for x in candidates]
+    lines = _lines(problem.a), _lines(problem.b)
+    times = []
+    for x in candidates:
+        delivered = _delivered(x, lines)
+        times.append((estimate(problem, x, device, delivered), _traffic(problem, x, delivered), x))
     times.sort(key=lambda found: found[:2])
     return [Ranked(x, f"the model's fastest, {ns / 1e3:,.1f} us") for ns, _, x in times]
 
 
-def stage_ns(problem: Problem, candidate: Candidate, device: Device, waves: int) -> float:
+def stage_ns(problem: Problem, candidate: Candidate, device: Device, waves: int, delivered: float) -> float:
     """One mainloop stage: bound by the tensor cores or by what L2 delivers to an SM.
 
-    A multicast slice crosses L2's port once for the cluster.
+    A multicast slice crosses L2's port once for the cluster. `delivered`: see `_delivered`.
     """
-    time, (m, n, depth) = device.time, candidate.tile
-    delivered, lone = _delivered(problem, candidate), waves == 1
+    time, (m, n, depth), lone = device.time, candidate.tile, waves == 1
     # bytes per element of the tile: 1 for 128 x 256 in pairs
     traffic = delivered / (m * n * depth / BLOCK_K)
     compute = time.mma * m * n * (depth / BLOCK_K) * (1 + time.traffic * (traffic - 1))
@@ -62,10 +65,10 @@ def stage_ns(problem: Problem, candidate: Candidate, device: Device, waves: int)
     return factor * max(compute, delivered / rate)
 
 
-def _delivered(problem: Problem, candidate: Candidate) -> float:
-    """Bytes that a stage of 16-bit operands takes from L2 for one CTA."""
+def _delivered(candidate: Candidate, lines: tuple[float, float]) -> float:
+    """Bytes that a stage of 16-bit operands takes from L2 for one CTA; `lines` are A's and B's (`_lines`)."""
     (m, n, depth), cluster = candidate.tile, candidate.cluster
-    return (m / cluster[1] * _lines(problem.a) + n / cluster[0] * _lines(problem.b)) * depth * 2
+    return (m / cluster[1] * lines[0] + n / cluster[0] * lines[1]) * depth * 2
 
 
 def _lines(operand: Operand) -> float:
@@ -82,20 +85,20 @@ def _ctas(problem: Problem, candidate: Candidate) -> int:
     return across * problem.batch * cluster[0] * cluster[1] * candidate.splits
 
 
-def _traffic(problem: Problem, candidate: Candidate) -> float:
+def _traffic(problem: Problem, candidate: Candidate, delivered: float) -> float:
     """Bytes that all CTAs take from L2."""
     stages = math.ceil(problem.k / (candidate.tile[2] * candidate.splits))
-    return _ctas(problem, candidate) * stages * _delivered(problem, candidate)
+    return _ctas(problem, candidate) * stages * delivered
 
 
-def estimate(problem: Problem, candidate: Candidate, device: Device) -> float:
+def estimate(problem: Problem, candidate: Candidate, device: Device, delivered: float) -> float:
     """Nanoseconds for the whole problem, its launch included."""
     fill = min(1.0, _ctas(problem, candidate) / device.sms)
     least = problem.min_bytes / (device.dram_gbs * math.pow(fill, STREAM_FILL))
-    return max(kernel_ns(problem, candidate, device), least) + device.time.launch
+    return max(kernel_ns(problem, candidate, device, delivered), least) + device.time.launch
 
 
-def kernel_ns(problem: Problem, candidate: Candidate, device: Device) -> float:
+def kernel_ns(problem: Problem, candidate: Candidate, device: Device, delivered: float) -> float:
     """Nanoseconds of the waves of tiles, as if device memory kept up."""
     time, tile, cluster = device.time, candidate.tile, candidate.cluster
     across_m = math.ceil(problem.m / (tile[0] * cluster[0]))
@@ -103,7 +106,7 @@ def kernel_ns(problem: Problem, candidate: Candidate, device: Device) -> float:
     ctas = cluster[0] * cluster[1] * candidate.splits
     waves = math.ceil(across_m * across_n * problem.batch / device.resident_clusters(ctas))
     stages = math.ceil(problem.k / (tile[2] * candidate.splits))
-    mainloop = stages * stage_ns(problem, candidate, device, waves)
+    mainloop = stages * stage_ns(problem, candidate, device, waves, delivered)
     d_bytes = max((x.dtype.bytes for _, x in problem.outputs), default=2)
     # rows that the warpgroups of a tile store at once
     rows = 64 if candidate.pingpong else 128
