@@ -69,6 +69,7 @@ class Detector:
         self.operands: dict[tuple, Where] = {}
         self.read_together: dict[tuple, tuple[Where, list[Where]]] = {}
         self.wheres: dict[tuple, Where] = {}
+        self.boxes: dict[int, tuple[np.ndarray, Where]] = {}  # of arrays of chunks, by identity
         self.spare: dict[int, list[Row]] = {}  # empty rows by their cells
 
     def enter(self, device) -> None:
@@ -117,7 +118,15 @@ class Detector:
         return made
 
     def chunks(self, chunks: np.ndarray) -> Where:
-        """Cells of 16-byte chunks."""
+        """Cells of 16-byte chunks, remembered with their array: boxes come again and again."""
+        made = self.boxes.get(id(chunks))
+        if made is None or made[0] is not chunks:
+            if len(self.boxes) >= REMEMBERED:
+                self.boxes.clear()
+            made = self.boxes[id(chunks)] = (chunks, self._chunks(chunks))
+        return made[1]
+
+    def _chunks(self, chunks: np.ndarray) -> Where:
         per = 16 // self.cell
         low, high = int(chunks.min()), int(chunks.max()) + 1
         if high - low == chunks.size:

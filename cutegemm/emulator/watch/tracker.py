@@ -172,18 +172,21 @@ class WarpTracker:
     def issue_wgmma(self, where, a, b, form) -> AsyncOp:
         """wgmma.mma_async: its operands are read from now until its wait."""
         token = AsyncOp(self, self.detector.segment("wgmma", self, False))
-        fragments = a if isinstance(a, tuple) else ()
-        if not self.ordered or not self.stale.isdisjoint((where, *(("a", slot) for slot in fragments))):
+        registers = (where, *(("a", slot) for slot in a)) if a.__class__ is tuple else (where,)
+        if not self.ordered or not self.stale.isdisjoint(registers):
             self.detector.add(
                 "missing wgmma.fence",
                 f"none between the registers' last use by {self.detector.segments[token.number].who} and wgmma",
             )
         self.detector.read_operands(
-            self.group.cta.shared, None if fragments else _first(a), _first(b), form, self.group.warps[0] % 4,
+            self.group.cta.shared, None if a.__class__ is tuple else _first(a), _first(b), form, self.group.warps[0] % 4,
             token.number, token.known, self.reader,
         )  # fmt: skip
-        for register in (where, *(("a", slot) for slot in fragments)):
-            self.pending.setdefault(register, set()).add(token.number)
+        for register in registers:
+            numbers = self.pending.get(register)
+            if numbers is None:
+                numbers = self.pending[register] = set()
+            numbers.add(token.number)
         return token
 
     def done(self, token: AsyncOp, written: bool = True) -> None:
