@@ -178,10 +178,11 @@ class WarpTracker:
                 "missing wgmma.fence",
                 f"none between the registers' last use by {self.detector.segments[token.number].who} and wgmma",
             )
+        left, warp = None if a.__class__ is tuple else _first(a), self.group.warps[0] % 4
+        shared = self.group.cta.shared
         self.detector.read_operands(
-            self.group.cta.shared, None if a.__class__ is tuple else _first(a), _first(b), form, self.group.warps[0] % 4,
-            token.number, token.known, self.reader,
-        )  # fmt: skip
+            shared, left, _first(b), form, warp, token.number, token.known, self.reader
+        )
         for register in registers:
             numbers = self.pending.get(register)
             if numbers is None:
