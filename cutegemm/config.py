@@ -23,6 +23,7 @@ from cutegemm.layouts.sm90 import widest_swizzle
 
 PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
 ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
+WORD_BYTES = 16  # of the widest access
 SMEM_RESERVED = 1024  # bytes of an SM's shared memory that a CTA takes beside its own
 
 
@@ -45,7 +46,8 @@ class OperandConfig(MatrixConfig):
 
     Attributes:
         role: "a" (M x K) or "b" (N x K, as kernels see it).
-        load: "tma" or "gather" of tensor-core kernels, "direct" of CUDA-core ones.
+        load: "tma", "gather", "shift" or "cp_async" of tensor-core kernels, "direct" of CUDA-core ones.
+        width: bytes of one copy of "cp_async", else 0.
         swizzle: of its tiles in shared memory, "128B", "64B", "32B" or "none".
         halves: 2 where it holds a gated pair's two factors, whose tiles lie side by side in a stage; else 1.
     """
@@ -53,11 +55,19 @@ class OperandConfig(MatrixConfig):
     role: str
     swizzle: str = "none"
     halves: int = 1
+    width: int = 0
 
     @property
     def k_major(self) -> bool:
         """Whether its tiles are contiguous along K in shared memory."""
         return self.major not in ("m", "n")
+
+    def word_bytes(self, rows: int, depth: int) -> int:
+        """Shared memory of the words that "shift" keeps of a stage of rows x depth: one a line beyond its chunks."""
+        if self.load != "shift":
+            return 0
+        lines, length = (rows, depth) if self.k_major else (depth * self.halves, rows // self.halves)
+        return lines * (length * self.dtype.bytes + WORD_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +294,12 @@ class KernelConfig(EpilogueConfig):
     @property
     def gathers(self) -> bool:
         """Whether an operand is loaded by the producer warpgroup's threads."""
-        return any(x.load == "gather" for x in self.operands)
+        return any(x.load != "tma" for x in self.operands)
+
+    @property
+    def ahead(self) -> int:
+        """Tiles that the producer's threads begin before they end one: a stage is released when the next is full."""
+        return max(0, self.stages - 2)
 
     @property
     def copies(self) -> bool:
