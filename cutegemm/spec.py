@@ -21,7 +21,7 @@ SCHEDULES = ("cooperative", "pingpong", "multistage", "simt")
 SWIZZLES = ("128B", "64B", "32B", "none")
 LOADS = ("tma", "gather", "relayout")
 STORES = ("tma", "staged", "direct")
-SCHEDULERS = ("persistent", "per_tile", "stream_k")
+SCHEDULERS = ("persistent", "per_tile", "stream_k", "dynamic")
 TENSOR_CORE_FIELDS = (
     "tile", "cluster", "stages", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages",
     "input_stages", "scheduler", "raster", "sms", "swap", "split_k", "split_reduction",
@@ -89,8 +89,9 @@ class GemmSpec:
         epilogue_stages: shared-memory buffers of each output's store, per consumer warpgroup.
         input_stages: shared-memory pieces of the epilogue's matrix inputs that are fetched under the mainloop,
             per consumer warpgroup.
-        scheduler: "persistent" (a CTA per SM walks many tiles) "per_tile" (a CTA per tile) or
-            "stream_k" (a CTA per SM, whose last tiles are cut along K so that all end together; cooperative).
+        scheduler: "persistent" (a CTA per SM walks many tiles), "per_tile" (a CTA per tile), "stream_k" (a CTA per
+            SM, whose last tiles are cut along K so that all end together; cooperative) or "dynamic" (a CTA per SM that
+            takes its tiles from a counter one by one, for GPUs whose SMs other kernels occupy; one more launch).
         raster: ("m" | "n", group): tiles are walked in panels `group` clusters wide along that axis.
         sms: use at most this many SMs.
         swap: compute D^T = B^T A^T, so that D's columns lie along the instruction's 64 rows and D's rows, in steps
