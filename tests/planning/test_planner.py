@@ -89,7 +89,7 @@ def check_honoured(spec, p):
         "consumers": lambda: config.consumers, "raster": lambda: p.raster,
         "epilogue_stages": lambda: config.epilogue_stages, "input_stages": lambda: config.input_stages,
         "scheduler": lambda: (
-            "stream_k" if config.streamed else "persistent" if config.persistent else "per_tile"
+            config.walk if config.walk != "static" else "persistent" if config.persistent else "per_tile"
         ),
         "split_k": lambda: config.splits, "ctas_per_sm": lambda: config.ctas_per_sm,
         "trigger": lambda: config.trigger,
@@ -149,6 +149,8 @@ def expected_regions(config):
         sizes["sum barriers"] = 16
     elif config.adds_up:
         sizes["count"] = 4
+    if config.dynamic:
+        sizes["works"] = 4 * (2 * 8 + 4)
     return sizes
 
 
@@ -198,7 +200,7 @@ def check_fits(p):
         assert before.offset + before.size <= after.offset
     assert p.smem_bytes == p.smem[-1].offset + p.smem[-1].size
     for region in p.smem:
-        align = {"barriers": 8, "piece barriers": 8, "rows": 16, "count": 16, "sum barriers": 8}
+        align = {"barriers": 8, "piece barriers": 8, "rows": 16, "count": 16, "sum barriers": 8, "works": 8}
         align |= {"A words": 16, "B words": 16}
         assert region.offset % align.get(region.name, H200.limits.smem_align) == 0 and region.size > 0
     assert p.accumulators == accumulators(config.tile, config.team, H200.limits)
@@ -232,7 +234,7 @@ def check_workspace(p):
     gemm = names.index("gemm")
     for step in p.steps[:gemm]:
         if isinstance(step.config, ClearConfig):
-            assert p.config.adds_up and p.config.cluster_parts == 1
+            assert (p.config.adds_up and p.config.cluster_parts == 1) or p.config.dynamic
             continue
         assert isinstance(step.config, RelayoutConfig) and step is p.steps[0]
         for copy in step.copies:
@@ -317,7 +319,7 @@ ALONE = {
     "store": ("tma", "staged", "direct"),
     "epilogue_stages": range(1, 17),
     "input_stages": range(1, 17),
-    "scheduler": ("persistent", "per_tile"),
+    "scheduler": ("persistent", "per_tile", "stream_k", "dynamic"),
     "raster": (("m", 1), ("n", 4096)),
     "sms": (1, 2, 3, 131, 132, 1024),
 }

@@ -154,6 +154,9 @@ CASES = {
     "K cut through a workspace": Case(
         spec(tile=Tile(128, 64, 32), split_k=3, split_reduction="workspace"), d=ODD_ROW, least_k=65
     ),
+    "dynamic, in turn, 4 SMs": Case(
+        spec(scheduler="dynamic", schedule="pingpong", cluster=(2, 1), sms=4), c=COL
+    ),
     "stream-K, 3 SMs": Case(spec(scheduler="stream_k", sms=3), c=COL),
     # the other families
     "multistage": Case(spec(schedule="multistage")),
