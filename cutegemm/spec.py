@@ -164,8 +164,8 @@ class GemmSpec:
         if not _is_auto(self.swap) and not isinstance(self.swap, bool):
             raise field_error(SpecError, "swap", self.swap, "must be True or False")
         if not _is_auto(self.constant):
-            names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else None
-            if not names or not set(names) <= {"a", "b"}:
+            names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else ()
+            if not names or not all(checks.among(x, ("a", "b")) for x in names):
                 raise field_error(
                     SpecError, "constant", self.constant, 'must be a tuple of "a" and "b"', ("b",)
                 )

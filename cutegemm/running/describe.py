@@ -226,6 +226,8 @@ def _check_reduction_out(result: Result, out: Any, shape: tuple[int, ...]) -> No
 def _check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise InputError(f"must be a torch.Tensor, got {type(tensor).__name__}", field=name)
+    if tensor.is_nested:
+        raise field_error(InputError, name, tensor, "must be a tensor of one shape, not a nested one")
     if tensor.layout is not torch.strided:
         raise field_error(InputError, f"{name}.layout", tensor.layout, "must be strided")
     if tensor.dim() not in ranks:
