@@ -160,6 +160,30 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         {"gemm": PLAIN, "a": A, "b": B},
         {"gemm": (None, 3, GemmSpec()), "options": (3, "lazy", {}), "backend": (None, "gpu", "emulator")},
     ),
+    "emulator.Options": (
+        emulator.Options,
+        {},
+        {
+            "policy": ("slow", 3, None, []),
+            "seed": (*NO_COUNT[:2], -1, None),
+            **dict.fromkeys(("warps_per_group", "resident_ctas"), NO_COUNT),
+            **dict.fromkeys(("races", "strict", "meter"), (1, None, "x")),
+            "progress": (1, "x"),
+            "suppressions": (1, [], b"x"),
+            "max_seconds": ("x", -1.0, 1j, True),
+        },
+    ),
+    "emulator.run_sequence": (
+        emulator.run_sequence,
+        {"launches": [emulator.Launch("", grid=1, block=1)]},
+        {"launches": (None, 3, "x", [None]), "options": (3, "lazy", {}), "constant": (3, "x")},
+    ),
+    "emulator.tensor_map": (
+        emulator.tensor_map,
+        {"array": numpy.zeros((64, 64), numpy.float16), "box": (64, 64)},
+        {"box": (None, 3, ("a", 64), (1.5, 64)), "dtype": (3, [])},
+    ),
+    "Module.parse": (emulator.Module.parse, {}, {"text": (None, 3, b"x")}),
     **{
         f"Gemm.{name}": (getattr(PLAIN, name), {}, {"of": NO_PROBLEM})
         for name in ("kernel", "explain", "workspace_bytes")
@@ -246,10 +270,11 @@ def test_every_public_function_is_in_the_table():
     assert {f"Gemm.{x}" for x in methods} <= set(FUNCTIONS)
 
 
-@pytest.mark.parametrize("made", [GemmSpec, Operand, Problem, Tile], ids=lambda x: x.__name__)
-def test_every_field_is_in_the_table(made):
+@pytest.mark.parametrize("name", ["GemmSpec", "Operand", "Problem", "Tile", "emulator.Options"])
+def test_every_field_is_in_the_table(name):
     """What a spec, a problem or a part of them is made of is tried, each field of it."""
-    assert set(FUNCTIONS[made.__name__][2]) == {x.name for x in dataclasses.fields(made)}
+    made = FUNCTIONS[name][0]
+    assert set(FUNCTIONS[name][2]) == {x.name for x in dataclasses.fields(made)}
 
 
 @pytest.mark.parametrize("name", epi.functions.__all__)
