@@ -174,8 +174,8 @@ class GemmSpec:
             if not _is_auto(getattr(self, name)) and not isinstance(getattr(self, name), bool):
                 raise field_error(SpecError, name, getattr(self, name), "must be True or False")
         if not _is_auto(self.constant):
-            names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else None
-            if not names or not set(names) <= {"a", "b"}:
+            names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else ()
+            if not names or not all(checks.among(x, ("a", "b")) for x in names):
                 raise field_error(
                     SpecError, "constant", self.constant, 'must be a tuple of "a" and "b"', ("b",)
                 )
