@@ -28,7 +28,7 @@ from benchmarks.outside_kernels import Row, commit_of, examine, report
 from cutegemm.emulator import Launch, Module, tensor_buffer
 from cutegemm.errors import EmulatorError
 
-EXAMPLES = Path("examples/python/CuTeDSL/cute/hopper/kernel/dense_gemm")
+EXAMPLES = Path("examples/python/CuTeDSL/cute/hopper/kernel")
 SMS = 4  # that persistent kernels count on, so that every CTA has several tiles
 SCALE = 0.5  # of an operand in fp8
 
@@ -75,26 +75,16 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-def compiled(example: Example, checkout: Path) -> tuple[bytes, str]:
-    """Object and PTX of an example, whose driver takes addresses of A, B, D and the scales."""
-    os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
+def compiled(kernel: Any, tensors: list[tuple[str, tuple[int, ...], tuple[int, ...]]], arguments: list[Any]):  # type: ignore[no-untyped-def]
+    """Object and PTX of a kernel's class with a driver of addresses; types of tensors by their names."""
     import cutlass
     import cutlass.cute as cute
     from cutlass.cute.runtime import make_fake_stream
 
     from benchmarks.outside.dsl_driver import driver_of
-
-    module = loaded(checkout / EXAMPLES / f"{example.file}.py")
-    arguments = [getattr(cutlass, x) if isinstance(x, str) else x for x in example.arguments]
-    gemm = getattr(module, example.name)(*arguments)
-    operand, result = (getattr(cutlass, kind) for kind in example.kinds)
-    m, n, k = example.shape
-
-    scales = (SCALE * SCALE, True) if example.scales == 1 else ()
-    arguments = [*scales, *([example.clusters] if example.clusters else [])]
-    driver = driver_of(gemm, (operand, result), example.shape, example.scales == 2, arguments)
     from cutegemm.compiling.loader import ENTRY
 
+    driver = driver_of(kernel, [(getattr(cutlass, kind), *layout) for kind, *layout in tensors], arguments)
     with tempfile.TemporaryDirectory() as folder:
         options = f"--enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder} --gpu-arch sm_90a"
         made = cute.compile(driver, *[cutlass.Int64(16)] * 5, make_fake_stream(), options=options)
@@ -102,11 +92,23 @@ def compiled(example: Example, checkout: Path) -> tuple[bytes, str]:
         return Path(folder, "kernel.o").read_bytes(), made.__ptx__
 
 
-def run_example(example: Example, checkout: Path) -> Row:
-    """Run an example of the DSL."""
-    import torch
-
+def launches_of(made: tuple[bytes, str], memory: list[Any]) -> list[Launch]:
+    """What an object's host code launches on five torch tensors."""
     from cutegemm.compiling.compiler import record_launches
+
+    obj, ptx = made
+    buffers = [tensor_buffer(x, f"operand {i}") for i, x in enumerate(memory)]
+    found = record_launches(obj, ptx, (*(x.data_ptr() for x in memory), 0))
+    return [
+        Launch(Module.parse(ptx), grid=x.grid, block=x.block, cluster=x.cluster, smem_bytes=x.smem,
+               params=list(x.params), buffers=buffers) for x in found
+    ]  # fmt: skip
+
+
+def run_example(example: Example, checkout: Path) -> Row:
+    """Run a dense GEMM of the DSL's examples."""
+    import cutlass
+    import torch
 
     tile, cluster = [x for x in example.arguments if isinstance(x, tuple)]
     label = f"{example.file}, {tile[0]}×{tile[1]}, cluster {cluster[0]}×{cluster[1]}"
@@ -114,25 +116,62 @@ def run_example(example: Example, checkout: Path) -> Row:
     m, n, k = example.shape
     generator = torch.Generator().manual_seed(1)
     kinds = {"BFloat16": torch.bfloat16, "Float8E4M3FN": torch.float8_e4m3fn}
-    a, b = (
-        torch.randint(-4, 5, s, generator=generator).float().to(kinds[example.kinds[0]])
-        for s in ((m, k), (n, k))
-    )
-    d = torch.zeros(m, n, dtype=kinds[example.kinds[1]])
+    draw = lambda *s: torch.randint(-4, 5, s, generator=generator).float().to(kinds[example.kinds[0]])  # noqa: E731
+    a, b, d = draw(m, k), draw(n, k), torch.zeros(m, n, dtype=kinds[example.kinds[1]])
     scales = [torch.full((4,), SCALE) for _ in range(2)]
     want = a.double() @ b.double().T * (SCALE * SCALE if example.scales else 1)
     if example.gelu:
         want = torch.nn.functional.gelu(want)
     try:
-        obj, ptx = compiled(example, checkout)
-        buffers = [tensor_buffer(x, name) for x, name in zip((a, b, d, *scales), "ABDst", strict=True)]
-        found = record_launches(obj, ptx, (*(x.data_ptr() for x in (a, b, d, *scales)), 0))
-        launches = [
-            Launch(Module.parse(ptx), grid=x.grid, block=x.block, cluster=x.cluster, smem_bytes=x.smem,
-                   params=list(x.params), buffers=buffers) for x in found
-        ]  # fmt: skip
+        module = loaded(checkout / EXAMPLES / "dense_gemm" / f"{example.file}.py")
+        taken = [getattr(cutlass, x) if isinstance(x, str) else x for x in example.arguments]
+        kernel = getattr(module, example.name)(*taken)
+        sizes = zip((*[example.kinds[0]] * 2, example.kinds[1]), ((m, k), (n, k), (m, n)), strict=True)
+        tensors = [
+            (kind, (rows, columns, 1), (columns, 1, rows * columns)) for kind, (rows, columns) in sizes
+        ]
+        tensors += [("Float32", (1,), (1,))] * 2 if example.scales == 2 else []
+        arguments: list[Any] = [SCALE * SCALE, True] if example.scales == 1 else []
+        arguments += [example.clusters] if example.clusters else []
+        launches = launches_of(compiled(kernel, tensors, arguments), [a, b, d, *scales])
         raw = d.view(torch.uint8).numpy().reshape(-1)
         examine(row, launches, raw, lambda: d.double().numpy(), want.numpy())
+    except Exception as e:  # of the DSL's many kinds
+        row.error = f"{type(e).__name__}: {e}"
+    return row
+
+
+def run_attention(checkout: Path) -> Row:
+    """Run the DSL's attention, two heads of queries on one of keys; its persistent form needs the driver."""
+    import cutlass
+    import torch
+
+    length, keys, heads, depth = 256, 384, 2, 64
+    row = Row("CuTe DSL", "fmha, 64×128", commit_of(checkout), (length, keys, depth))
+    generator = torch.Generator().manual_seed(1)
+    draw = lambda *s: torch.randn(s, generator=generator).half()  # noqa: E731
+    q, k, v = draw(length, heads, depth), draw(keys, depth), draw(keys, depth)
+    o, lse = torch.zeros(length, heads, depth, dtype=torch.float16), torch.zeros(length, heads)
+    weights = torch.softmax(torch.einsum("shd,kd->shk", q.double(), k.double()) / 8, -1)
+    want = torch.einsum("shk,kd->shd", weights, v.double()).reshape(length, -1)
+    try:
+        sys.path.insert(0, str(checkout / "examples/python/CuTeDSL"))
+        module = loaded(checkout / EXAMPLES / "attention" / "fmha.py")
+        mask = module.fmha_utils.MaskEnum.WINDOW_MASK
+        kernel = module.HopperFusedMultiHeadAttentionForward(
+            cutlass.Float32, cutlass.Float32, (64, 128, depth), False, mask
+        )
+        row_of = heads * depth
+        tensors = [
+            ("Float16", (length, depth, heads, 1, 1), (row_of, 1, depth, row_of, length * row_of)),
+            *[("Float16", (keys, depth, 1, 1, 1), (depth, 1, depth, depth, keys * depth))] * 2,
+            ("Float16", (length, depth, heads, 1, 1), (row_of, 1, depth, row_of, length * row_of)),
+            ("Float32", (length, 1, heads, 1, 1), (heads, 1, 1, heads, length * heads)),
+        ]
+        made = compiled(kernel, tensors, [0.125 * 1.4426950408889634, 0.125, 1.0, None, None])
+        raw = o.view(torch.uint8).numpy().reshape(-1)
+        values = lambda: o.double().reshape(length, -1).numpy()  # noqa: E731
+        examine(row, launches_of(made, [q, k, v, o, lse]), raw, values, want.numpy())
     except Exception as e:  # of the DSL's many kinds
         row.error = f"{type(e).__name__}: {e}"
     return row
@@ -212,11 +251,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="run examples whose file starts with this")
     parser.add_argument("--out", type=Path, help="folder of emulator_outside.json")
     given = parser.parse_args()
+    os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")  # read when the DSL is first imported
 
     def rows() -> Iterator[Row]:
         for example in examples() if given.cutlass else ():
             if example.file.startswith(given.only):
-                yield run_example(example, given.cutlass.resolve())
+                yield run_example(example, given.cutlass.absolute())
+        if given.cutlass and "fmha".startswith(given.only):
+            yield run_attention(given.cutlass.absolute())
         for block, warps, stages in (((128, 128, 64), 8, 3), ((64, 64, 32), 4, 2)) if given.triton else ():
             commit = given.triton_commit or commit_of(given.triton.resolve().parent)
             yield run_triton(given.triton, commit, block, warps, stages)

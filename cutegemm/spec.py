@@ -19,7 +19,9 @@ AUTO: Final[Auto] = "auto"
 
 SCHEDULES = ("cooperative", "pingpong", "multistage", "simt")
 SWIZZLES = ("128B", "64B", "32B", "none")
-LOADS = ("tma", "gather", "relayout")
+LOADS = ("tma", "gather", "shift", "cp_async", "relayout")
+# loads by the producer warpgroup's threads
+THREAD_LOADS = ("gather", "shift", "cp_async")
 STORES = ("tma", "staged", "direct")
 SCHEDULERS = ("persistent", "per_tile", "stream_k")
 TENSOR_CORE_FIELDS = (
@@ -82,8 +84,10 @@ class GemmSpec:
             feeds two that work on a tile each, so that one's epilogue runs under the other's mainloop), "multistage"
             (no warp specialisation; every warpgroup computes, one thread loads) or "simt" (CUDA cores).
         consumers: warpgroups that compute, 1 to 3.
-        a_load, b_load: "tma"; "gather" (loads through registers, any strides); "relayout" (a kernel
-            copies the operand into TMA-addressable workspace first).
+        a_load, b_load: "tma"; by the producer's threads "cp_async" (copies of 4, 8 or 16 bytes, of which lines and base
+            must be multiples), "shift" (aligned words, shifted together; unit stride, any leading dimension) or
+            "gather" (single elements, any strides); "relayout" (a kernel copies the operand into TMA-addressable
+            workspace first).
         store: "tma" (through shared memory), "staged" (through shared memory, coalesced stores, any
             strides) or "direct" (from registers, any strides).
         epilogue_stages: shared-memory buffers of each output's store, per consumer warpgroup.
@@ -303,9 +307,9 @@ def _check_together(spec: GemmSpec) -> None:
         raise field_error(SpecError, "cluster", spec.cluster, rule, (1, 1))
     if spec.schedule == "multistage":
         for name in ("a_load", "b_load"):
-            if getattr(spec, name) == "gather":
-                rule = 'gathering needs the producer warpgroup of schedule="cooperative"'
-                raise field_error(SpecError, name, "gather", rule, "relayout")
+            if getattr(spec, name) in THREAD_LOADS:
+                rule = 'threads that load are the producer warpgroup of schedule="cooperative"'
+                raise field_error(SpecError, name, getattr(spec, name), rule, "relayout")
     if spec.schedule == "pingpong" and spec.consumers not in (AUTO, PINGPONG_CONSUMERS):
         rule = "two warpgroups take turns"
         raise field_error(SpecError, "consumers", spec.consumers, rule, PINGPONG_CONSUMERS)

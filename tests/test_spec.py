@@ -27,8 +27,8 @@ REFUSALS = [
     ({"d_major": 1}, "d_major=1: must be one of n, m"),
     ({"swizzle": "256B"}, "swizzle='256B': must be one of 128B, 64B, 32B, none"),
     ({"schedule": "stream_k"}, "schedule='stream_k': must be one of cooperative, pingpong, multistage, simt"),
-    ({"a_load": "cp.async"}, "a_load='cp.async': must be one of tma, gather, relayout"),
-    ({"b_load": None}, "b_load=None: must be one of tma, gather, relayout"),
+    ({"a_load": "cp.async"}, "a_load='cp.async': must be one of tma, gather, shift, cp_async, relayout"),
+    ({"b_load": None}, "b_load=None: must be one of tma, gather, shift, cp_async, relayout"),
     ({"store": "smem"}, "store='smem': must be one of tma, staged, direct"),
     ({"scheduler": "static"}, "scheduler='static': must be one of persistent, per_tile, stream_k"),
     ({"epilogue": "relu"}, "epilogue='relu': must be an epilogue graph"),
@@ -114,12 +114,12 @@ REFUSALS = [
     ),
     (
         {"schedule": "multistage", "a_load": "gather"},
-        'a_load=\'gather\': gathering needs the producer warpgroup of schedule="cooperative"; '
+        'a_load=\'gather\': threads that load are the producer warpgroup of schedule="cooperative"; '
         "nearest legal value: 'relayout'",
     ),
     (
         {"schedule": "multistage", "b_load": "gather"},
-        'b_load=\'gather\': gathering needs the producer warpgroup of schedule="cooperative"; '
+        'b_load=\'gather\': threads that load are the producer warpgroup of schedule="cooperative"; '
         "nearest legal value: 'relayout'",
     ),
     ({"schedule": "pingpong", "consumers": 3}, "consumers=3: two warpgroups take turns; nearest legal value: 2"),

@@ -13,6 +13,8 @@ from cutegemm.arch.limits import Limits
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph
 
+WORD_BYTES = 16  # of the widest access
+
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixConfig:
@@ -33,7 +35,8 @@ class OperandConfig(MatrixConfig):
 
     Attributes:
         role: "a" (M x K) or "b" (N x K, as kernels see it).
-        load: "tma" or "gather" of tensor-core kernels, "direct" of CUDA-core ones.
+        load: "tma", "gather", "shift" or "cp_async" of tensor-core kernels, "direct" of CUDA-core ones.
+        width: bytes of one copy of "cp_async", else 0.
         swizzle: of its tiles in shared memory, "128B", "64B", "32B" or "none".
         halves: 2 where it holds a gated pair's two factors, whose tiles lie side by side in a stage; else 1.
     """
@@ -41,11 +44,19 @@ class OperandConfig(MatrixConfig):
     role: str
     swizzle: str = "none"
     halves: int = 1
+    width: int = 0
 
     @property
     def k_major(self) -> bool:
         """Whether its tiles are contiguous along K in shared memory."""
         return self.major not in ("m", "n")
+
+    def word_bytes(self, rows: int, depth: int) -> int:
+        """Shared memory of the words that "shift" keeps of a stage of rows x depth: one a line beyond its chunks."""
+        if self.load != "shift":
+            return 0
+        lines, length = (rows, depth) if self.k_major else (depth * self.halves, rows // self.halves)
+        return lines * (length * self.dtype.bytes + WORD_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)

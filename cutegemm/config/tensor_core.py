@@ -161,7 +161,12 @@ class KernelConfig(EpilogueConfig):
     @property
     def gathers(self) -> bool:
         """Whether an operand is loaded by the producer warpgroup's threads."""
-        return any(x.load == "gather" for x in self.operands)
+        return any(x.load != "tma" for x in self.operands)
+
+    @property
+    def ahead(self) -> int:
+        """Tiles that the producer's threads begin before they end one: a stage is released when the next is full."""
+        return max(0, self.stages - 2)
 
     @property
     def copies(self) -> bool:

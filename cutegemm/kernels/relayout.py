@@ -27,10 +27,10 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.config import RelayoutConfig
+from cutegemm.kernels import words
+from cutegemm.kernels.words import REGISTER, WORD
 
 THREADS = 256  # per CTA
-WORD = 16  # bytes of the widest global access
-REGISTER = 4  # bytes
 CHUNKS = 4  # of 16 bytes in flight per thread: 32 KiB per SM at half occupancy, twice what DRAM latency hides
 MAX_SPREAD = 5  # log2 of a warp's lanes
 TILE = 64  # rows and columns of a shared-memory tile
@@ -152,28 +152,13 @@ class Relayout:
                 low, high = _words(address)
                 rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
                 if low >= span[0] and high + WORD <= span[1]:
-                    self._align([rW[x, i] for x in range(2 * WORD // REGISTER)], address, rD)
+                    words.align([rW[x, i] for x in range(2 * WORD // REGISTER)], address, self.bytes, rD)
                 else:
                     self._gather(address, length - element, rD)
                 if element + self.per_chunk > length:
-                    self._clear(rD, length - element)
+                    words.clear(rD, length - element, self.bytes)
                 out = target + cutlass.Int64(line) * pitches[2] * self.bytes
                 cute.autovec_copy(rD, _global(cutlass.Uint32, out))
-
-    def _align(self, words: list[Any], address: Any, rD: cute.Tensor) -> None:
-        """rD = the 16 bytes that start `address % 16` bytes into the eight registers `words`."""
-        offset = cutlass.Int32(address & (WORD - 1))
-        for step in (2, 1):  # registers
-            move = (offset & (step * REGISTER)) != 0
-            words = [
-                cutlass.Uint32(cutlass.select_(move, words[x + step], words[x]))
-                for x in range(len(words) - step)
-            ]
-        for x in range(WORD // REGISTER):
-            if self.bytes < REGISTER:  # then the rest of the offset is 0 or 2 bytes
-                rD[x] = cute.arch.shf(words[x], words[x + 1], (offset & (REGISTER - 1)) * 8, "r")
-            else:
-                rD[x] = words[x]
 
     @cute.jit
     def _gather(self, address: Any, count: Any, rD: cute.Tensor) -> None:
@@ -186,15 +171,6 @@ class Relayout:
             if x < count:
                 rX[x] = gX[x]
         rD.store(cute.recast_tensor(rX, cutlass.Uint32).load())
-
-    def _clear(self, rD: cute.Tensor, count: Any) -> None:
-        """Zero the elements of rD from `count` on."""
-        each = REGISTER // self.bytes
-        for x in range(WORD // REGISTER):
-            kept = cutlass.Uint32(cutlass.select_(count > x * each, rD[x], cutlass.Uint32(0)))
-            if each == 2:
-                kept = cutlass.select_(count > x * each + 1, kept, kept & 0xFFFF)
-            rD[x] = kept
 
     @cute.jit
     def _transfer(self, sX, addresses, shape, strides, block):

@@ -24,10 +24,10 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass._mlir.dialects import nvvm
 
 from cutegemm.kernels.operands import NUMERIC, batch_at
 from cutegemm.kernels.simt_operand import OperandTile
+from cutegemm.kernels.words import copy_async
 
 # Rows (in lines) or k (in rows) that one 16-byte shared load brings to a thread.
 GROUP = 4
@@ -199,9 +199,12 @@ class TileLoad:
             source = cute.make_ptr(
                 NUMERIC[shape.matrix.dtype], self.rP[i], cute.AddressSpace.gmem, assumed_align=size
             )
-            wanted = None if depth is None else self.first[1] + k < depth
+            used = None
+            if depth is not None:
+                wanted = self.first[1] + k < depth
+                used = cutlass.select_(wanted, cutlass.Int32(size), cutlass.Int32(0))
             place = stage * shape.elements + shape.at(self.first[0] + rows, self.first[1] + k)
-            _copy_async(source, self.sX + place, size, wanted)
+            copy_async(source, self.sX + place, size, used)
             self.rP[i] = self.rP[i] + advance
 
     def fragment(self, stage: Any, k: Any, owned: Owned) -> list[list[Any]]:
@@ -233,12 +236,3 @@ class TileLoad:
             cute.make_tensor(self.sX + cute.assume(at, divby=GROUP), cute.make_layout(GROUP)), rX
         )
         return [rX[x] for x in range(GROUP)]
-
-
-def _copy_async(source: Any, target: Any, size: int, wanted: Any) -> None:
-    """cp.async of `size` bytes; zeros and no read where not `wanted` (PTX ISA, cp.async, src-size)."""
-    used = (
-        None if wanted is None else cutlass.select_(wanted, cutlass.Int32(size), cutlass.Int32(0)).ir_value()
-    )
-    mode = nvvm.LoadCacheModifierKind.CG if size == 16 else nvvm.LoadCacheModifierKind.CA
-    nvvm.cp_async_shared_global(target.to_llvm_ptr(), source.to_llvm_ptr(), size, mode, cp_size=used)

@@ -187,7 +187,7 @@ def _check_pieces(config: KernelConfig) -> None:
 
 def _check_gathered_cluster(setting: Setting, cluster: tuple[int, int]) -> None:
     if cluster != (1, 1) and setting.loads.gathers:
-        rule = "a gathered operand cannot be multicast"
+        rule = "an operand that threads load cannot be multicast"
         raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
 
 

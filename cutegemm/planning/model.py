@@ -8,13 +8,14 @@ outside its mainloop, times waves; never less than DRAM takes. The constants are
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import BLOCK_K, Candidate, Ranked
 from cutegemm.planning.operands import L2_LINE
-from cutegemm.problems import Operand, Problem
+from cutegemm.problems import Operand, Problem, round_up
 
 # bytes a row of an output's piece, below which its barriers are no longer hidden
 NARROW_BYTES = 32
@@ -135,18 +136,60 @@ def epilogue_columns(columns: int, element_bytes: int) -> int:
     return next(n for n in (64, 32, 16, 8) if columns % n == 0 and n * element_bytes <= 128)
 
 
-def cheaper_load(problem: Problem, name: str, device: Device) -> str:
-    """How to load an operand that TMA cannot address: "relayout" or "gather".
+def cheapest_loads(
+    problem: Problem, widths: Mapping[str, int], device: Device, copied: bool = False
+) -> dict[str, str]:
+    """How to load the operands that TMA cannot address.
 
-    A re-layout is a launch and two passes over the operand; gathering costs every stage of every tile, and
-    pays only where there are few of either.
+    Copies are one launch and two passes over each operand; what the producer's threads load costs every stage of
+    every tile, and pays only where there are few of either: few rows or columns, tiny products.
+
+    Args:
+        widths: of those operands, "a", "b" or both: the copies of cp.async that they allow, bytes; 0 is none.
+        copied: whether threads cannot load.
     """
+    kinds = {
+        name: ("relayout",) if copied else _loads(problem, name, width) for name, width in widths.items()
+    }
+
+    def cost(chosen: Iterable[str]) -> float:
+        return _load_ns(problem, dict(zip(kinds, chosen, strict=True)), widths, device)
+
+    return dict(zip(kinds, min(itertools.product(*kinds.values()), key=cost), strict=True))
+
+
+def _loads(problem: Problem, name: str, width: int) -> tuple[str, ...]:
+    """What can load an operand that TMA cannot address, the first among equals first."""
     operand = getattr(problem, name)
-    size = operand.rows * operand.cols * operand.batch * operand.dtype.bytes
-    relayout = device.time.relayout + 2 * size / device.dram_gbs
-    tiles = math.ceil(problem.m / 64) * math.ceil(problem.n / 64) * problem.batch
-    stages = math.ceil(tiles / device.sms) * math.ceil(problem.k / BLOCK_K)
-    return "gather" if stages * 64 * BLOCK_K * device.time.gather < relayout else "relayout"
+    if not (operand.unit_row or operand.unit_col):
+        return "relayout", "gather"
+    return ("relayout", *(("cp_async",) if width else ()), "shift", "gather")
+
+
+def _load_ns(problem: Problem, chosen: Mapping[str, str], widths: Mapping[str, int], device: Device) -> float:
+    """What loads cost beside what TMA would."""
+    time, edges = device.time, _edges(problem, device)
+    tiles = math.ceil(problem.m / edges["a"]) * math.ceil(problem.n / edges["b"]) * problem.batch
+    lines = math.ceil(tiles / device.sms) * round_up(problem.k, BLOCK_K)
+    total = time.relayout * ("relayout" in chosen.values())
+    for name, load in chosen.items():
+        operand = getattr(problem, name)
+        size = operand.dtype.bytes
+        if load == "relayout":
+            total += 2 * operand.bytes / device.dram_gbs
+        elif load == "gather":
+            total += lines * edges[name] * time.gather
+        else:
+            rate = time.shift if load == "shift" else time.copy * widths[name]
+            total += lines * edges[name] * size / rate
+    return total
+
+
+def _edges(problem: Problem, device: Device) -> dict[str, int]:
+    """Rows of A's and of B's tiles to reckon with: 128, or 64 where those do not fill the SMs, or all there are."""
+    wide = math.ceil(problem.m / 128) * math.ceil(problem.n / 128) * problem.batch >= device.sms
+    edge = 128 if wide else 64
+    return {"a": min(edge, round_up(problem.m, 8)), "b": min(edge, round_up(problem.n, 8))}
 
 
 def raster_for(problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int]) -> tuple[str, int]:

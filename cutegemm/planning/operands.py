@@ -9,7 +9,7 @@ from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
-from cutegemm.problems import Operand, Problem, round_up
+from cutegemm.problems import Operand, Problem, alignment, round_up
 
 # bytes: alignment of torch's allocations, enough for TMA
 WORKSPACE_ALIGN = 256
@@ -41,7 +41,7 @@ def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ..
     )
 
 
-def gated_half(problem: Problem, epilogue: Graph, limits: Limits) -> tuple[Problem, int | None]:
+def gated_half(problem: Problem, epilogue: Graph) -> tuple[Problem, int | None]:
     """The problem with a gated pair's operand as the kernel sees it: the half that makes gates.
 
     Beside it the elements from one half's first to the other's; None where the epilogue is not gated.
@@ -49,19 +49,19 @@ def gated_half(problem: Problem, epilogue: Graph, limits: Limits) -> tuple[Probl
     if epilogue.gated_axis is None:
         return problem, None
     if epilogue.gated_axis == "m":
-        half, gate = _half(problem.a.transposed, epilogue, limits)
+        half, gate = _half(problem.a.transposed, epilogue)
         return dataclasses.replace(problem, a=half.transposed), gate
-    half, gate = _half(problem.b, epilogue, limits)
+    half, gate = _half(problem.b, epilogue)
     return dataclasses.replace(problem, b=half), gate
 
 
-def _half(b: Operand, epilogue: Graph, limits: Limits) -> tuple[Operand, int]:
+def _half(b: Operand, epilogue: Graph) -> tuple[Operand, int]:
     """The half of a matrix whose columns hold a gated pair, and the elements from one half's first to the other's."""
     row, col, batch = b.strides
     half = b.cols // 2
     step, gate = (col, half * col) if epilogue.gated == "halves" else (2 * col, col)
-    # TMA adds the gate to the base
-    align = b.align if gate * b.dtype.bytes % limits.tma_align == 0 else b.dtype.bytes
+    # loads add the gate to the base
+    align = min(b.align, alignment(gate * b.dtype.bytes))
     return dataclasses.replace(b, cols=half, strides=(row, step, batch), align=align), gate
 
 

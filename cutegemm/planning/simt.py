@@ -68,7 +68,7 @@ def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, in
     problem, epilogue = asked.problem, asked.epilogue
     widths = FP32_WIDTHS if problem.a.dtype is DType.FP32 else ()
     outputs = dict(problem.outputs)
-    seen, gate = gated_half(problem, epilogue, asked.device.limits)
+    seen, gate = gated_half(problem, epilogue)
     half = seen.b
     vector = (
         vector_elements(problem.a, widths),

@@ -95,7 +95,7 @@ def in_d(made: KernelPlan, asked: Request) -> KernelPlan:
         problem=asked.problem,
         steps=tuple(_step(x) for x in made.steps),
         tiles=(n, m, batch),
-        smem=tuple(Region(OTHER.get(x.name, x.name), x.offset, x.size) for x in made.smem),
+        smem=tuple(Region(_region(x.name), x.offset, x.size) for x in made.smem),
         boxes=tuple(Box(OTHER.get(x.operand, x.operand), x.extents, x.count) for x in made.boxes),
     )
 
@@ -176,6 +176,12 @@ def _step(step: Step) -> Step:
         first, second = step.factors
         return dataclasses.replace(step, factors=(second, first))
     return step
+
+
+def _region(name: str) -> str:
+    """A region of shared memory, "A" or "A words", by what it holds in D's coordinates."""
+    first, *rest = name.split(" ")
+    return " ".join([OTHER.get(first, first), *rest])
 
 
 def _field(name: str) -> str:

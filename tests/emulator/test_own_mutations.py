@@ -27,6 +27,11 @@ CASES = {  # family -> (spec, shape, type)
     "cluster": (GemmSpec(**SMALL, cluster=(2, 1)), (200, 136, 200), torch.bfloat16),
     "pingpong": (GemmSpec(**SMALL, schedule="pingpong", cluster=(2, 1)), (200, 136, 200), torch.bfloat16),
     "gather": (GemmSpec(**SMALL, a_load="gather", b_load="gather"), (66, 66, 130), torch.bfloat16),
+    "shift": (
+        GemmSpec(**SMALL | {"stages": 3, "sms": 1}, a_load="shift", b_load="cp_async"),
+        (66, 42, 195),
+        torch.bfloat16,
+    ),
     "multistage": (GemmSpec(**SMALL, schedule="multistage"), (136, 136, 200), torch.bfloat16),
     "simt": (GemmSpec(), (70, 70, 40), torch.float32),
 }
@@ -48,6 +53,7 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
         "bar.sync": (1, "before a staging buffer is overwritten: with two of them, the barrier after the write of the "
                         "other one has already ordered its readers"),
     },
+    "shift": {},
     "multistage": {
         "mbarrier.init.shared.b64": (2, "the empty barriers, which this family never uses"),
         "bar.sync": (2, "after the mainloop: what the next tile loads first, the barrier within the loop has freed; "

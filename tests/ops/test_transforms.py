@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import cutegemm
@@ -51,16 +52,23 @@ def test_the_op_keeps_torchs_contract(name):
 
 
 def test_outputs_are_described_from_layouts_alone():
-    """On the meta device: shapes, types and strides of a run; a wrong shape is refused as a run refuses it."""
-    a, b = torch.empty(2, 9, 12, device="meta", dtype=torch.bfloat16), torch.empty(7, 12, device="meta")
-    b = b.bfloat16()
+    """Fake and meta tensors: shapes, types and strides of a run; a wrong shape is refused as a run refuses it."""
     spec = cutegemm.GemmSpec(d_dtype="fp32", d_major="m")
-    d = cutegemm.linear(a, b, spec=spec)
-    assert d.is_meta and d.dtype == torch.float32
-    real = cutegemm.linear(torch.zeros(2, 9, 12).bfloat16(), torch.zeros(7, 12).bfloat16(), spec=spec)
-    assert (d.shape, d.stride()) == (real.shape, real.stride())
-    with pytest.raises(InputError, match="b must have 12 rows"):
-        cutegemm.linear(a, b[:, :5], fallback="reference")
+    graph = epi.define(lambda acc: epi.Output(d=acc, h=epi.Store(acc, "fp8_e4m3"), top=epi.Max(acc, axis=1)))
+
+    def call(device):
+        a, b = (torch.zeros(s, device=device, dtype=torch.bfloat16) for s in ((2, 9, 12), (7, 12)))
+        out = cutegemm.linear(a, b, spec=spec, epilogue=graph, fallback="reference")
+        assert type(out.d) is type(a) and out.d.device == a.device
+        with pytest.raises(InputError, match="b must have 12 rows"):
+            cutegemm.linear(a, b[:, :5], fallback="reference")
+        return [(x.shape, x.stride(), x.dtype) for x in (out.d, out.h, out.top)]
+
+    real = call("cpu")
+    assert real[0] == ((2, 9, 7), (9, 1, 18), torch.float32)
+    with FakeTensorMode():
+        assert call("cpu") == real
+    assert call("meta") == real
 
 
 def layer(x, w, b):

@@ -25,6 +25,7 @@ from cutegemm.planning import budget, swap
 from cutegemm.planning.kernel import accumulators
 from cutegemm.planning.request import Request
 from cutegemm.problems import output_extent
+from cutegemm.spec import LOADS, THREAD_LOADS
 from tests.support.strategies import for_problem, fused_problems, problems, specs
 
 MESSAGE = re.compile(
@@ -110,7 +111,7 @@ def check_honoured(spec, p):
         kernel_load = getattr(config, name).load
         if load is not None:
             assert (load == "relayout") == (name in copied)
-            assert kernel_load == ("gather" if load == "gather" else "tma")
+            assert kernel_load == (load if load in THREAD_LOADS else "tma")
     for name, axes in {"a": "mk", "b": "kn", "c": "mn", "d": "mn"}.items():
         major, operand = given_fields.get(f"{name}_major"), getattr(p.problem, name)
         if major is not None and operand is not None:
@@ -127,6 +128,11 @@ def expected_regions(config):
     sizes = {
         name: rows * config.tile[2] * config.a.dtype.bytes * config.stages for name, rows in sizes.items()
     }
+    for name, x, rows in zip("AB", config.operands, config.tile, strict=False):
+        if x.load == "shift":
+            # a line of a K-major operand is a row, of another a k of each half; it has one word more than chunks
+            lines = rows if x.k_major else config.tile[2] * x.halves
+            sizes[f"{name} words"] = (rows * config.tile[2] // lines // 8 + 1) * 16 * lines * config.stages
     for result, x in zip(config.epilogue.stores, config.outputs, strict=True):
         if x.store != "direct":
             sizes[f"{result.name} staging"] = config.epilogue_stages * piece * x.dtype.bytes
@@ -193,6 +199,7 @@ def check_fits(p):
     assert p.smem_bytes == p.smem[-1].offset + p.smem[-1].size
     for region in p.smem:
         align = {"barriers": 8, "piece barriers": 8, "rows": 16, "count": 16, "sum barriers": 8}
+        align |= {"A words": 16, "B words": 16}
         assert region.offset % align.get(region.name, H200.limits.smem_align) == 0 and region.size > 0
     assert p.accumulators == accumulators(config.tile, config.team, H200.limits)
     if p.registers is None:
@@ -305,8 +312,8 @@ ALONE = {
     "swizzle": ("128B", "64B", "32B", "none"),
     "schedule": ("cooperative", "pingpong", "multistage", "simt"),
     "consumers": (1, 2, 3),
-    "a_load": ("tma", "gather", "relayout"),
-    "b_load": ("tma", "gather", "relayout"),
+    "a_load": LOADS,
+    "b_load": LOADS,
     "store": ("tma", "staged", "direct"),
     "epilogue_stages": range(1, 17),
     "input_stages": range(1, 17),
@@ -349,9 +356,9 @@ def test_what_gives_way_is_said():
     """The reasons name a copy, or a store from registers, that the given fields made necessary."""
     spec = GemmSpec(tile=Tile(128, 192, 64), schedule="pingpong")
     tiny = problem(128, 192, 65, majors="kk")
-    assert plan(GemmSpec(), tiny).config.a.load == "gather"
+    assert plan(GemmSpec(), tiny).config.a.load == "shift"
     copied = plan(spec, tiny)
-    assert copied.config.a.load == "tma" and any("no registers for gathering" in x for x in copied.reasons)
+    assert copied.config.a.load == "tma" and any("no room for threads" in x for x in copied.reasons)
     direct = plan(GemmSpec(tile=Tile(128, 128, 64), stages=7), odd())
     assert direct.config.d.store == "direct" and any(
         "no shared memory for staging" in x for x in direct.reasons
@@ -509,7 +516,7 @@ REFUSALS = [
     ({"store": "tma"}, odd(outputs=(("d", STRIDED_D),)),
      "store='tma': TMA cannot store D: neither dimension has unit stride; nearest legal value: 'staged'"),
     ({"a_load": "gather", "cluster": (2, 1)}, odd(),
-     "cluster=(2, 1): a gathered operand cannot be multicast; nearest legal value: (1, 1)"),
+     "cluster=(2, 1): an operand that threads load cannot be multicast; nearest legal value: (1, 1)"),
     ({"schedule": "cooperative"}, problem(64, 64, 64, dtype="fp32"),
      "schedule='cooperative': fp32 operands run on the CUDA cores; nearest legal value: 'simt'"),
     ({"tile": Tile(128, 128, 64)}, problem(64, 64, 64, dtype="fp32"),
@@ -593,8 +600,8 @@ def test_the_choices_for_a_large_aligned_problem():
 
 @pytest.mark.parametrize(("changed", "steps"), [("a", ["relayout a", "gemm"]), ("b", ["relayout b", "gemm"])])
 def test_only_the_misaligned_operand_is_copied(changed, steps):
-    """An odd leading dimension costs a re-layout of that operand alone."""
-    p = plan(GemmSpec(), odd(**{changed: MISALIGNED_A}))
+    """Where threads cannot load, an odd leading dimension costs a re-layout of that operand alone."""
+    p = plan(GemmSpec(cluster=(2, 1)), odd(**{changed: MISALIGNED_A}))
     assert [step.name for step in p.steps] == steps
     assert p.workspace_bytes == 256 * 256 * 2
 

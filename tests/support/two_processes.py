@@ -82,6 +82,16 @@ def layers(mesh, rank):
     compare("perceptron", ours, seeded(lambda: nn.MLP(12, 16, fallback="reference")), x)
 
 
+def compiled(mesh):
+    """The first call of all is a compiled one: the rules are there."""
+    x, w = seeded(lambda: [torch.randn(s) for s in ((4, 12), (8, 12))])
+    run = torch.compile(
+        lambda x, w: cutegemm.linear(x, w, fallback="reference"), fullgraph=True, backend="aot_eager"
+    )
+    found = run(distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(w, mesh, [Replicate()]))
+    assert found.placements == (Shard(0),) and torch.allclose(whole(found), F.linear(x, w), atol=1e-5)
+
+
 def placements(mesh):
     """A fused layer whose tensors are cut in every way: values, gradients, and where the result lies."""
     x, w, b = seeded(lambda: [torch.randn(s) for s in ((2, 4, 12), (8, 12), (8,))])
@@ -113,6 +123,9 @@ def placements(mesh):
         for p, q in zip(gradients, found):
             assert torch.allclose(whole(q), p, atol=1e-4), given
     # the same tensors under an epilogue that lets K be cut: another decision
+    cut = [distribute_tensor(t, mesh, [p]) for t, p in zip((x, w, b), (Shard(2), Shard(1), r))]
+    with torch.no_grad():
+        assert not fused(*cut).placements[0].is_partial() and linear(*cut).placements[0].is_partial()
     z, _ = run(linear, [distribute_tensor(t, mesh, [p]) for t, p in zip((x, w, b), (Shard(2), Shard(1), r))])
     assert z.placements[0].is_partial()
     assert torch.allclose(whole(z), F.linear(x, w, b), atol=1e-5)
@@ -123,6 +136,7 @@ def main():
     rank, world, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", (world,))
+    compiled(mesh)
     layers(mesh, rank)
     placements(mesh)
     dist.destroy_process_group()

@@ -14,7 +14,7 @@ Needs one warp per group. Source: PTX ISA 9.0, 8 (memory consistency model), 8.6
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,7 @@ class Detector:
         self.operands: dict[Operand, Where] = {}
         self.read_together: dict[tuple[int | None, int, Form, int], tuple[Where, list[Where]]] = {}
         self.wheres: dict[tuple[object, ...], Where] = {}
+        self.boxes: dict[int, tuple[npt.NDArray[Any], Where]] = {}  # of arrays of chunks, by identity
         self.spare: dict[int, list[Row]] = {}  # empty rows by their cells
 
     def enter(self, device: Device) -> None:
@@ -117,7 +118,15 @@ class Detector:
         return made
 
     def chunks(self, chunks: np.ndarray) -> Where:
-        """Cells of 16-byte chunks."""
+        """Cells of 16-byte chunks, remembered with their array: boxes come again and again."""
+        made = self.boxes.get(id(chunks))
+        if made is None or made[0] is not chunks:
+            if len(self.boxes) >= REMEMBERED:
+                self.boxes.clear()
+            made = self.boxes[id(chunks)] = (chunks, self._chunks(chunks))
+        return made[1]
+
+    def _chunks(self, chunks: np.ndarray) -> Where:
         per = 16 // self.cell
         low, high = int(chunks.min()), int(chunks.max()) + 1
         if high - low == chunks.size:

@@ -191,24 +191,22 @@ class WarpTracker:
     def issue_wgmma(self, where: Place, a: Value | tuple[int, ...], b: Value, form: Form) -> AsyncOp:
         """wgmma.mma_async: its operands are read from now until its wait."""
         token = AsyncOp(self, self.detector.segment("wgmma", self, False))
-        fragments = a if isinstance(a, tuple) else ()
-        if not self.ordered or not self.stale.isdisjoint((where, *(("a", slot) for slot in fragments))):
+        registers = (where, *(("a", slot) for slot in a)) if isinstance(a, tuple) else (where,)
+        if not self.ordered or not self.stale.isdisjoint(registers):
             self.detector.add(
                 "missing wgmma.fence",
                 f"none between the registers' last use by {self.detector.segments[token.number].who} and wgmma",
             )
+        left, warp = None if isinstance(a, tuple) else _first(a), self.group.warps[0] % 4
+        shared = self.group.cta.shared
         self.detector.read_operands(
-            self.group.cta.shared,
-            None if isinstance(a, tuple) else _first(a),
-            _first(b),
-            form,
-            self.group.warps[0] % 4,
-            token.number,
-            token.known,
-            self.reader,
+            shared, left, _first(b), form, warp, token.number, token.known, self.reader
         )
-        for register in (where, *(("a", slot) for slot in fragments)):
-            self.pending.setdefault(register, set()).add(token.number)
+        for register in registers:
+            numbers = self.pending.get(register)
+            if numbers is None:
+                numbers = self.pending[register] = set()
+            numbers.add(token.number)
         return token
 
     def done(self, token: AsyncOp, written: bool = True) -> None:
