@@ -25,8 +25,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.config import MatrixConfig
 from cutegemm.kernels.operands import NUMERIC, batch_at
+from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.words import copy_async
 
 # Rows (in lines) or k (in rows) that one 16-byte shared load brings to a thread.
@@ -38,24 +38,8 @@ CHUNKS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TileShape:
-    """The compiled-in geometry of one operand's tile, and how the CTA's threads share the copying of it."""
-
-    matrix: MatrixConfig
-    # BLK_M or BLK_N
-    rows: int
-    # BLK_K
-    depth: int
-    # elements per copy
-    vector: int
-    threads: int
-    # of a gated B: columns side by side of one half, then as many of the other
-    half: int | None = None
-
-    @property
-    def along_k(self) -> bool:
-        """Copies lie along k."""
-        return self.matrix.major not in ("m", "n")
+class TileShape(OperandTile):
+    """How the CTA's threads share the copying of an operand's tile into a ring. `vector`: elements per copy."""
 
     @property
     def by_rows(self) -> bool:
@@ -130,14 +114,6 @@ class TileShape:
         blocks = self.extents[0] // self.lanes
         along, across = i % blocks * self.lanes * self.vector, i // blocks * (self.threads // self.lanes)
         return (across, along) if self.along_k else (along, across)
-
-    def source(self, tile: Any, row: Any) -> tuple[Any, Any]:
-        """(row of the operand, which half of a gated B or None) that row `row` of a tile holds."""
-        if self.half is None:
-            return tile * self.rows + row, None
-        return tile * (self.rows // 2) + row // (
-            2 * self.half
-        ) * self.half + row % self.half, row // self.half % 2
 
 
 @dataclass(frozen=True)

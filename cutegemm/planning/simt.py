@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from cutegemm.config import OperandConfig, OutputConfig, SimtConfig
+from cutegemm.config import OperandConfig, OutputConfig, SimtConfig, SimtTile
 from cutegemm.dtypes import DType
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Order
@@ -63,7 +63,7 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
     )
 
 
-def _configured(asked: Request, tile: simt_tiles.SimtTile) -> tuple[SimtConfig, Operand, int | None]:
+def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, int | None]:
     """The kernel of a tile, and B and its gate as the kernel sees them."""
     problem, epilogue = asked.problem, asked.epilogue
     widths = FP32_WIDTHS if problem.a.dtype is DType.FP32 else ()

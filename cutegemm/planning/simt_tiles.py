@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 
 from cutegemm.arch.device import Device
+from cutegemm.config import SimtTile
 from cutegemm.problems import Problem
 
 # multiply-adds an SM does per clock: 32 lanes in each of four quarters
@@ -32,26 +32,6 @@ RING_BYTES = 4
 SPLITS = (1, 2, 4, 8)
 # warps of an SM -> share of its clocks that they keep busy
 BUSY = ((4, 0.65), (8, 0.9), (12, 1.0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimtTile:
-    """The fields of `SimtConfig` that are chosen together."""
-
-    tile: tuple[int, int, int]
-    thread_tile: tuple[int, int] = (8, 8)
-    lanes_m: int = 8
-    staged: bool = False
-    stages: int = 3
-    slices: int = 1
-    split: int = 1
-    unroll: int = 1
-    residents: int = 1
-
-    @property
-    def warps(self) -> int:
-        """Warps of a CTA."""
-        return self.tile[0] * self.tile[1] // (self.thread_tile[0] * self.thread_tile[1] * 32) * self.slices
 
 
 # Tile -> share of the SM's multiply-adds that it reaches where it fills the GPU, measured on an H200 (the mean of both

@@ -12,7 +12,14 @@ from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.compiling import loader
 from cutegemm.compiling.compiler import Artifact, compile_config, record_launches
-from cutegemm.config import MatrixConfig, OperandConfig, OutputConfig, SimtConfig, config_from_data
+from cutegemm.config import (
+    MatrixConfig,
+    OperandConfig,
+    OutputConfig,
+    SimtConfig,
+    SimtTile,
+    config_from_data,
+)
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue import linear_combination
 from cutegemm.errors import CompileError
@@ -38,6 +45,8 @@ def simt(a="k", b="n", d="n", *, dtypes=("fp32", "fp32", None, "fp32"), tile=(12
         inputs=() if kinds[2] is None else (MatrixConfig(dtype=kinds[2], major=d),),
         outputs=(OutputConfig(dtype=kinds[3], major=d),),
         tile=tile,
+        staged=True,
+        stages=2,
         vector=vector,
         epilogue=linear_combination(kinds[2] is not None),
     )
@@ -277,7 +286,7 @@ FP32 = torch.float32
 
 def emulated(monkeypatch, tile, operands, *, graph=None, races=True, **call):
     """A run of one tile on the emulator: (what `emulator.run` gives, the Gemm)."""
-    monkeypatch.setattr(simt_tiles, "choose", lambda *_, **__: simt_tiles.SimtTile(**tile))
+    monkeypatch.setattr(simt_tiles, "choose", lambda *_, **__: SimtTile(**tile))
     spec = GemmSpec(a_dtype="fp32") if graph is None else GemmSpec(a_dtype="fp32", epilogue=graph)
     gemm = Gemm(spec, representative(spec))
     made = cutegemm.emulator.run(gemm, *operands, options=cutegemm.emulator.Options(races=races), **call)
