@@ -171,9 +171,14 @@ class KernelConfig(EpilogueConfig):
         return any(x.load != "tma" for x in self.operands)
 
     @property
+    def copies_async(self) -> bool:
+        """Whether the producer's threads load by cp.async."""
+        return any(x.load in ("shift", "cp_async") for x in self.operands)
+
+    @property
     def ahead(self) -> int:
-        """Tiles that the producer's threads begin before they end one: a stage is released when the next is full."""
-        return max(0, self.stages - 2)
+        """Tiles whose copies are on their way before threads end one: a stage is released when the next is full."""
+        return max(0, self.stages - 2) if self.copies_async else 0
 
     @property
     def copies(self) -> bool:

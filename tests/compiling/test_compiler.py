@@ -253,7 +253,9 @@ def expected(config) -> dict[str, bool]:
         "setmaxnreg": config.registers is not None,
         "stmatrix": any(x.store != "direct" and x.dtype.bytes == 2 for x in config.outputs),
         "st.global": set(stores) != {"tma"} or bool(config.epilogue.reductions),
-        "ld.global": "gather" in loads or "direct" in inputs or bool(config.device_scalars),
+        "ld.global": {"gather", "shift"} & {*loads} != set()
+        or "direct" in inputs
+        or bool(config.device_scalars),
     }
 
 

@@ -65,7 +65,12 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
         "bar.sync": (1, "before a staging buffer is overwritten: with two of them, the barrier after the write of the "
                         "other one has already ordered its readers"),
     },
-    "shift": {},
+    "shift": {
+        "fence.mbarrier_init.release.cluster": (1, "as for gather"),
+        "bar.sync": (1, "as for gather"),
+        "bar.warp.sync": (2, "before words are read: lanes of a warp are told apart for plain accesses, not for "
+                             "cp.async; after it: with three stages the one before the next tile's reads orders them"),
+    },
     "multistage": {
         "mbarrier.init.shared.b64": (2, "the empty barriers, which this family never uses"),
         "bar.sync": (2, "after the mainloop: what the next tile loads first, the barrier within the loop has freed; "
