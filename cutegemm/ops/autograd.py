@@ -17,6 +17,7 @@ from cutegemm.ops.program import PLAIN, Program, kept
 from cutegemm.ops.serve import serve
 from cutegemm.spec import GemmSpec
 
+_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 TWICE = (
     "cutegemm's gradient has no gradient of its own: double backward (create_graph=True, gradient penalties) is not "
@@ -26,11 +27,19 @@ TWICE = (
 
 def direct(*tensors: torch.Tensor) -> bool:
     """Whether a call on these tensors needs nothing of torch's dispatcher: no mode, transform, subclass or tracer."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if torch.compiler.is_compiling() or _modes() or _transforms() or forward_ad._current_level >= 0:
         return False
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    for x in tensors:
+        if type(x) not in _ORDINARY:
+            return False
+    return True
+
+
+def unrecorded(*tensors: torch.Tensor) -> bool:
+    """Whether a call on these tensors is neither recorded by autograd nor touched by anything else of torch's."""
+    if torch._C._is_any_autocast_enabled() or not direct(*tensors):
         return False
-    return all(type(x) in _ORDINARY for x in tensors)
+    return not torch.is_grad_enabled() or not any([x.requires_grad for x in tensors])
 
 
 def call(
@@ -296,4 +305,4 @@ def summed_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return x.sum(axes, keepdim=True) if axes else x
 
 
-__all__ = ["Final", "Product", "call", "direct", "plain", "record", "summed_to"]
+__all__ = ["Final", "Product", "call", "direct", "plain", "record", "unrecorded", "summed_to"]

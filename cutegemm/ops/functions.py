@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.library import bias as biased
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
-from cutegemm.ops.autograd import direct, record
+from cutegemm.ops.autograd import direct, record, unrecorded
 from cutegemm.ops.fallback import constant, server, torch_linear, torch_matmul
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, check_number, kept
 from cutegemm.ops.serve import serve
@@ -25,6 +26,11 @@ from cutegemm.spec import AUTO, GemmSpec
 
 _BIASED = biased()
 _DEFAULT = GemmSpec()
+
+# Of the shortest ways: matrices, and no epilogue but a bias.
+_PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, _BIASED))
+_BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
+server_of = lru_cache(maxsize=64)(server)
 
 # The programs of recent calls, by the identities of spec and epilogue, which they keep alive.
 _recent: Memo[tuple[Any, Any, Program]] = Memo()
@@ -70,7 +76,11 @@ def matmul(
     """
     if type(a) is not Tensor and not isinstance(a, Tensor):
         raise InputError(f"must be a torch.Tensor, got {type(a).__name__}", field="a")
-    who = server(a.device, fallback, "cutegemm.matmul")
+    compiling = torch.compiler.is_compiling()
+    who = (server if compiling else server_of)(a.device, fallback, "cutegemm.matmul")
+    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs:
+        if unrecorded(a, b) and (c is None or unrecorded(c)):
+            return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=_BACKENDS[who])
     if _fuses(epilogue, spec):
         inputs = _blas(inputs, c, alpha, beta)
         return _product(a, b, epilogue, spec, "matrix", inputs, out, who)
@@ -116,7 +126,14 @@ def linear(
     """
     if type(x) is not Tensor and not isinstance(x, Tensor):
         raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field="x")
-    who = server(x.device, fallback, "cutegemm.linear")
+    compiling = torch.compiler.is_compiling()
+    who = (server if compiling else server_of)(x.device, fallback, "cutegemm.linear")
+    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and x.dim() == 2:
+        if out is None and unrecorded(x, weight):
+            if bias is None:
+                return _PLAIN.gemm.run(x, weight.t(), backend=_BACKENDS[who])
+            if unrecorded(bias):
+                return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=_BACKENDS[who])
     if bias is not None:
         inputs["bias"] = bias
     if _fuses(epilogue, spec):
@@ -189,7 +206,7 @@ def _product(
     who: str,
 ) -> Any:
     """A product through kernels, or through the op where torch needs to know of it."""
-    backend = who if who in ("reference", "emulator") else None
+    backend = _BACKENDS.get(who)
     if torch.compiler.is_compiling():
         scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
         text, names, numbers, integers, outputs = _described(

@@ -27,9 +27,9 @@ FORMS = ("matrix", "linear", "input", "weight")
 PLAIN, PLAIN_WITH_C = linear_combination(False), linear_combination(True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
-    """What one kind of product is.
+    """What one kind of product is. Programs are told apart by identity, which is quick; `kept` makes equal ones one.
 
     Attributes:
         spec: without an epilogue.
