@@ -78,6 +78,11 @@ class Program:
         return Gemm(spec, representative(spec))
 
     @cached_property
+    def plans(self) -> dict[Any, Any]:
+        """Plans of its gradient, by what needs one; kept by `autograd`."""
+        return {}
+
+    @cached_property
     def plain(self) -> bool:
         """Whether D is alpha * A B, or that and beta * C, by numbers."""
         return self.graph in (PLAIN, PLAIN_WITH_C) and not self.scalars
