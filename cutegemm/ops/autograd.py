@@ -35,11 +35,15 @@ def direct(*tensors: torch.Tensor) -> bool:
     return True
 
 
-def unrecorded(*tensors: torch.Tensor) -> bool:
-    """Whether a call on these tensors is neither recorded by autograd nor touched by anything else of torch's."""
+def way(*tensors: torch.Tensor) -> str:
+    """How a call on these tensors goes: "run" straight to the kernels, "record" by `Product`, "op" by the op."""
     if torch._C._is_any_autocast_enabled() or not direct(*tensors):
-        return False
-    return not torch.is_grad_enabled() or not any([x.requires_grad for x in tensors])
+        return "op"
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x.requires_grad:
+                return "record"
+    return "run"
 
 
 def call(
@@ -309,4 +313,4 @@ def summed_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return x.sum(axes, keepdim=True) if axes else x
 
 
-__all__ = ["Final", "Product", "call", "direct", "plain", "record", "unrecorded", "summed_to"]
+__all__ = ["Final", "Product", "call", "direct", "plain", "record", "way", "summed_to"]

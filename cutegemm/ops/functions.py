@@ -15,7 +15,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.library import bias as biased
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
-from cutegemm.ops.autograd import direct, record, unrecorded
+from cutegemm.ops.autograd import direct, record, way
 from cutegemm.ops.fallback import constant, server, torch_linear, torch_matmul
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, check_number, kept
 from cutegemm.ops.serve import serve
@@ -31,6 +31,19 @@ _DEFAULT = GemmSpec()
 _PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, _BIASED))
 _BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
 server_of = lru_cache(maxsize=64)(server)
+
+
+class _Short(dict[tuple[str, str, str], Program]):
+    """(who serves it, form, epilogue) -> the program of a call that says nothing else, made when first asked for."""
+
+    def __missing__(self, key: tuple[str, str, str]) -> Program:
+        who, form, name = key
+        graph = PLAIN if name == "plain" else _BIASED
+        made = self[key] = kept(Program(_DEFAULT, graph, form, (), _BACKENDS[who]))
+        return made
+
+
+_SHORT = _Short()
 
 # The programs of recent calls, by the identities of spec and epilogue, which they keep alive.
 _recent: Memo[tuple[Any, Any, Program]] = Memo()
@@ -79,8 +92,11 @@ def matmul(
     compiling = torch.compiler.is_compiling()
     who = (server if compiling else server_of)(a.device, fallback, "cutegemm.matmul")
     if not compiling and spec is None and epilogue is None and who != "torch" and not inputs:
-        if unrecorded(a, b) and (c is None or unrecorded(c)):
+        how = way(a, b) if c is None else way(a, b, c)
+        if how == "run":
             return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=_BACKENDS[who])
+        if how == "record" and c is None and out is None and type(alpha) is float and not beta:
+            return record(_SHORT[who, "matrix", "plain"], (alpha,), (), a, b)
     if _fuses(epilogue, spec):
         inputs = _blas(inputs, c, alpha, beta)
         return _product(a, b, epilogue, spec, "matrix", inputs, out, who)
@@ -128,12 +144,16 @@ def linear(
         raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field="x")
     compiling = torch.compiler.is_compiling()
     who = (server if compiling else server_of)(x.device, fallback, "cutegemm.linear")
-    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and x.dim() == 2:
-        if out is None and unrecorded(x, weight):
-            if bias is None:
-                return _PLAIN.gemm.run(x, weight.t(), backend=_BACKENDS[who])
-            if unrecorded(bias):
-                return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=_BACKENDS[who])
+    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and out is None:
+        how = way(x, weight) if bias is None else way(x, weight, bias)
+        if how == "record" and bias is None:
+            return record(_SHORT[who, "linear", "plain"], (1.0,), (), x, weight)
+        if how == "record":
+            return record(_SHORT[who, "linear", "bias"], (), (), x, weight, bias)
+        if how == "run" and x.dim() == 2 and bias is None:
+            return _PLAIN.gemm.run(x, weight.t(), backend=_BACKENDS[who])
+        if how == "run" and x.dim() == 2:
+            return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=_BACKENDS[who])
     if bias is not None:
         inputs["bias"] = bias
     if _fuses(epilogue, spec):
