@@ -29,7 +29,8 @@ NO_SPEC = (None, {}, GemmSpec, "auto", 3)
 NO_PROBLEM = ((1, 2, 3), {}, "64", 3)
 NO_EXTENT = ("a", 1.5, None, -1, 1 << 40)
 NO_DTYPE = ("float3", 7, THING)
-NO_TENSOR = (None, [[1.0]], 3, "a", numpy.zeros((16, 16), numpy.float32))
+# an array of another library is a tensor, but its type must be one of a kernel's
+NO_TENSOR = (None, [[1.0]], 3, "a", numpy.zeros((16, 16), numpy.int64))
 NO_GRAPH = (3, "gelu", epi.bias, THING)
 NO_COUNT = ("x", 1.5, 0, -1, THING)
 
