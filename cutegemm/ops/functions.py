@@ -87,8 +87,9 @@ def matmul(
         SpecError, PlanError: the spec has no legal meaning, or cannot serve the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
-    if type(a) is not Tensor and not isinstance(a, Tensor):
-        raise InputError(f"must be a torch.Tensor, got {type(a).__name__}", field="a")
+    for name, x in (("a", a), ("b", b), ("c", c)):
+        if not isinstance(x, Tensor) and not (x is None and name == "c"):
+            raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
     compiling = torch.compiler.is_compiling()
     who = (server if compiling else server_of)(a.device, fallback, "cutegemm.matmul")
     if not compiling and spec is None and epilogue is None and who != "torch" and not inputs:
@@ -140,8 +141,9 @@ def linear(
     Raises:
         GemmError: as of `matmul`.
     """
-    if type(x) is not Tensor and not isinstance(x, Tensor):
-        raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field="x")
+    for name, t in (("x", x), ("weight", weight), ("bias", bias)):
+        if not isinstance(t, Tensor) and not (t is None and name == "bias"):
+            raise InputError(f"must be a torch.Tensor, got {type(t).__name__}", field=name)
     compiling = torch.compiler.is_compiling()
     who = (server if compiling else server_of)(x.device, fallback, "cutegemm.linear")
     if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and out is None:
@@ -185,6 +187,8 @@ def bmm(
         GemmError: as of `matmul`.
     """
     for name, x in (("a", a), ("b", b)):
+        if not isinstance(x, Tensor):
+            raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
         if x.dim() != 3:
             rule = "must have 3 dimensions (a batch of matrices)"
             raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
