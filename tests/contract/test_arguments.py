@@ -50,7 +50,8 @@ NO_SPEC = (None, {}, GemmSpec, "auto", 3)
 NO_PROBLEM = ((1, 2, 3), {}, "64", 3)
 NO_EXTENT = ("a", 1.5, None, -1, 1 << 40)
 NO_DTYPE = ("float3", 7, THING)
-NO_TENSOR = (None, [[1.0]], 3, "a", numpy.zeros((16, 16), numpy.float32))
+# an array of another library is a tensor, but its type must be one of a kernel's
+NO_TENSOR = (None, [[1.0]], 3, "a", numpy.zeros((16, 16), numpy.int64))
 NO_GRAPH = (3, "gelu", epi.bias, THING)
 NO_COUNT = ("x", 1.5, 0, -1, THING)
 
@@ -154,6 +155,39 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "backend": ([], "cuda", 3),
             "unheard": (1.0, A),
         },
+    ),
+    "matmul": (
+        cutegemm.matmul,
+        {"a": A, "b": B, "c": C, "fallback": "reference"},
+        {
+            "a": NO_TENSOR[:4],
+            "b": NO_TENSOR[:4],
+            "c": NO_TENSOR[1:4],
+            "alpha": ("2", None, [1.0], 1j),
+            "beta": ("2", [1.0], 1j),
+            "spec": ({}, 3),
+            "epilogue": (3, "gelu"),
+            "fallback": ("eager", 3, None),
+            "unheard": (1.0,),
+        },
+    ),
+    "linear": (
+        cutegemm.linear,
+        {"x": A, "weight": A, "fallback": "reference"},
+        {
+            "x": NO_TENSOR[:4],
+            "weight": NO_TENSOR[:4],
+            "bias": NO_TENSOR[1:4],
+            "spec": ({}, 3),
+            "epilogue": (3, "gelu"),
+            "fallback": ("eager", 3),
+            "unheard": (1.0,),
+        },
+    ),
+    "bmm": (
+        cutegemm.bmm,
+        {"a": A[None], "b": B[None], "fallback": "reference"},
+        {"a": (*NO_TENSOR[:4], A), "b": (*NO_TENSOR[:4], B)},
     ),
     "emulator.run": (
         emulator.run,
