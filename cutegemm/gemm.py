@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from cutegemm import checks
 from cutegemm.compiling import cache, loader, resources
 from cutegemm.compiling.compiler import Artifact, record_launches
 from cutegemm.dtypes import DType
@@ -18,7 +19,7 @@ from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Problem
 from cutegemm.problems import problem as make_problem
 from cutegemm.running.call import NOWHERE, Memo, Request, Unprepared, identity, recording, substance
-from cutegemm.running.named import Signature, blas_names, blas_number
+from cutegemm.running.named import Signature, blas_names, blas_number, passed
 from cutegemm.spec import AUTO, GemmSpec
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from cutegemm.running.kind import Prepared
 
 Backend = Literal["gpu", "reference", "emulator"]
+MAX_ADDRESS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Gemm:
     """
 
     def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
-        self.spec = spec
-        self._representative = representative(spec) if of is None else of
+        self.spec = _checked_spec(spec)
+        self._representative = representative(spec) if of is None else _checked_problem("of", of)
         self._fused = Signature(spec.epilogue) if isinstance(spec.epilogue, Graph) else None
         self._kinds: Memo[Prepared] = Memo()
         self.plan = plan(spec, self._representative)
@@ -113,11 +115,15 @@ class Gemm:
             PlanError: the spec cannot serve a problem.
             CompileError: a kernel does not compile.
         """
-        if isinstance(problems, (Problem, str)) or not isinstance(problems, Iterable):
-            raise field_error(
-                InputError, "problems", problems, "must be a list of Problems, such as [problem]"
-            )
-        problems = [_checked_problem(f"problems[{i}]", p) for i, p in enumerate(problems)]
+        try:
+            # a tensor without dimensions is an Iterable that cannot be iterated
+            found = iter(() if isinstance(problems, str) else problems)
+        except (TypeError, RuntimeError):
+            found = None
+        if found is None or isinstance(problems, str):
+            rule = "must be a list of Problems, such as [problem]"
+            raise field_error(InputError, "problems", problems, rule)
+        problems = [_checked_problem(f"problems[{i}]", p) for i, p in enumerate(found)]
         # imports torch
         from cutegemm.running.launcher import current_device, function_for
 
@@ -144,14 +150,25 @@ class Gemm:
                 not given are made up, 1 MiB apart.
             workspace: address of the workspace.
             numbers: alpha, beta or whatever numbers the epilogue takes; those not given are 1.
+
+        Raises:
+            InputError: an argument is of another kind, or names nothing that the launch takes.
+            PlanError, CompileError: see `kernel`.
         """
         chosen = self._plan(of)
         if chosen.config is None:
             return []
         graph = chosen.config.epilogue
         names = ("a", "b", *graph.tensors, *(x.name for x in graph.outputs), *of.device_scalars)
-        places = {name: (i + 1) << 20 for i, name in enumerate(names)} | dict(addresses or {})
-        values = dict.fromkeys(graph.numbers, 1) | numbers
+        places = {name: (i + 1) << 20 for i, name in enumerate(names)}
+        places |= _checked_addresses(names, addresses)
+        workspace = checks.integer(InputError, "workspace", workspace, 0, MAX_ADDRESS)
+        values: dict[str, float] = dict.fromkeys(graph.numbers, 1)
+        for name, value in numbers.items():
+            if name not in values:
+                rule = f"the epilogue's numbers are {', '.join(values) or 'none'}"
+                raise field_error(InputError, name, value, rule)
+            values[name] = passed(graph.numbers[name], name, value)
         found = []
         for config, args in launch_arguments(chosen, places, workspace, values, 0):
             artifact = cache.artifact(config)
@@ -374,6 +391,18 @@ def _leave_to_eager() -> None:
         return
 
 
+def _checked_spec(value: object) -> GemmSpec:
+    """A spec that a caller gave.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if not isinstance(value, GemmSpec):
+        meant = value is None or value is GemmSpec or isinstance(value, dict) and not value
+        raise field_error(SpecError, "spec", value, "must be a GemmSpec", GemmSpec() if meant else None)
+    return value
+
+
 def _checked_problem(field: str, value: object) -> Problem:
     """A problem that a caller gave.
 
@@ -383,6 +412,25 @@ def _checked_problem(field: str, value: object) -> Problem:
     if not isinstance(value, Problem):
         raise field_error(InputError, field, value, "must be a Problem, such as cutegemm.problem(m, n, k)")
     return value
+
+
+def _checked_addresses(names: Sequence[str], value: object) -> dict[str, int]:
+    """Addresses by name that a caller gave.
+
+    Raises:
+        InputError: they are no mapping from some of the names to addresses.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise field_error(InputError, "addresses", value, "must be a mapping from names to addresses")
+    for name in value:
+        if not checks.among(name, names):
+            raise field_error(InputError, "addresses", name, f"must be of {', '.join(names)}")
+    return {
+        name: checks.integer(InputError, f"addresses.{name}", place, 0, MAX_ADDRESS)
+        for name, place in value.items()
+    }
 
 
 def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
@@ -398,10 +446,7 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
         PlanError: the spec cannot serve the problem.
         CompileError: the kernel does not compile.
     """
-    if not isinstance(spec, GemmSpec):
-        nearest = GemmSpec() if spec is None or spec is GemmSpec or spec == {} else None
-        raise field_error(SpecError, "spec", spec, "must be a GemmSpec", nearest)
-    gemm = Gemm(spec, representative(spec) if problem is None else _checked_problem("problem", problem))
+    gemm = Gemm(_checked_spec(spec), None if problem is None else _checked_problem("problem", problem))
     gemm.kernel()
     return gemm
 

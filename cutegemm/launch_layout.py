@@ -24,6 +24,7 @@ from cutegemm.config import ClearConfig, Config, FinishConfig, GemmConfig, Kerne
 
 # where parts of K meet in workspace: their fp32 tiles, and how many of a tile's have been written
 SPLIT_PLACES = ("split.parts", "split.counters")
+WORK_COUNTER = "work.counter"  # how many works have been taken
 INT32, INT64, FLOAT32 = "int32", "int64", "float32"
 Values = Mapping[str, Mapping[str, Any]]  # group -> field -> number, or triple of numbers
 
@@ -133,9 +134,10 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
     ]
     return _layout(
         # of operands, inputs and stored outputs, of reductions' partial results, of scalars on the device
-        # and of what parts of K leave in workspace
+        # and of what parts of K and works leave in workspace
         addresses=[
-            Field(x, INT64, None) for x in (*matrices, *reductions, *config.device_scalars, *_splits(config))
+            Field(x, INT64, None)
+            for x in (*matrices, *reductions, *config.device_scalars, *_in_workspace(config))
         ],
         # m and n of the output, the product's k, the batch; then the batch extent of what may serve every batch. A
         # sample of a walk has no batch, so no tile: its k need not have a k tile for every part of a split
@@ -157,9 +159,11 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
     )
 
 
-def _splits(config: GemmConfig) -> tuple[str, ...]:
-    inside = isinstance(config, KernelConfig) and config.split_reduction == "workspace"
-    return SPLIT_PLACES if inside else ()
+def _in_workspace(config: GemmConfig) -> tuple[str, ...]:
+    if not isinstance(config, KernelConfig):
+        return ()
+    splits = SPLIT_PLACES if config.split_reduction == "workspace" else ()
+    return (*splits, WORK_COUNTER) if config.dynamic else splits
 
 
 def _relayout(copies: int) -> LaunchLayout:

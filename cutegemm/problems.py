@@ -187,14 +187,12 @@ class Problem:
 
 def _named(field: str, value: object) -> tuple[tuple[str, Operand], ...]:
     """Operands by name, from a mapping or pairs."""
-    pairs = value.items() if isinstance(value, Mapping) else value
-    rule = "must be pairs of a name and an Operand"
-    try:
-        found = tuple((name, operand) for name, operand in pairs)  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise field_error(InputError, field, value, rule) from error
-    if not all(isinstance(name, str) and isinstance(operand, Operand) for name, operand in found):
-        raise field_error(InputError, field, value, rule)
+    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
+    listed = isinstance(pairs, (tuple, list)) and all(isinstance(x, (tuple, list)) for x in pairs)
+    found = tuple(tuple(x) for x in pairs) if listed else None  # type: ignore[attr-defined]
+    kinds = (str, Operand)
+    if found is None or any(len(x) != 2 or not all(map(isinstance, x, kinds)) for x in found):
+        raise field_error(InputError, field, value, "must be pairs of a name and an Operand")
     return found
 
 

@@ -23,7 +23,7 @@ LOADS = ("tma", "gather", "shift", "cp_async", "relayout")
 # loads by the producer warpgroup's threads
 THREAD_LOADS = ("gather", "shift", "cp_async")
 STORES = ("tma", "staged", "direct")
-SCHEDULERS = ("persistent", "per_tile", "stream_k")
+SCHEDULERS = ("persistent", "per_tile", "stream_k", "dynamic")
 TENSOR_CORE_FIELDS = (
     "tile", "cluster", "stages", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages",
     "input_stages", "scheduler", "raster", "sms", "swap", "split_k", "split_reduction",
@@ -93,8 +93,9 @@ class GemmSpec:
         epilogue_stages: shared-memory buffers of each output's store, per consumer warpgroup.
         input_stages: shared-memory pieces of the epilogue's matrix inputs that are fetched under the mainloop,
             per consumer warpgroup.
-        scheduler: "persistent" (a CTA per SM walks many tiles) "per_tile" (a CTA per tile) or
-            "stream_k" (a CTA per SM, whose last tiles are cut along K so that all end together; cooperative).
+        scheduler: "persistent" (a CTA per SM walks many tiles), "per_tile" (a CTA per tile), "stream_k" (a CTA per
+            SM, whose last tiles are cut along K so that all end together; cooperative) or "dynamic" (a CTA per SM that
+            takes its tiles from a counter one by one, for GPUs whose SMs other kernels occupy; one more launch).
         raster: ("m" | "n", group): tiles are walked in panels `group` clusters wide along that axis.
         sms: use at most this many SMs.
         swap: compute D^T = B^T A^T, so that D's columns lie along the instruction's 64 rows and D's rows, in steps
@@ -173,8 +174,8 @@ class GemmSpec:
             if not _is_auto(getattr(self, name)) and not isinstance(getattr(self, name), bool):
                 raise field_error(SpecError, name, getattr(self, name), "must be True or False")
         if not _is_auto(self.constant):
-            names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else None
-            if not names or not set(names) <= {"a", "b"}:
+            names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else ()
+            if not names or not all(checks.among(x, ("a", "b")) for x in names):
                 raise field_error(
                     SpecError, "constant", self.constant, 'must be a tuple of "a" and "b"', ("b",)
                 )

@@ -30,7 +30,7 @@ REFUSALS = [
     ({"a_load": "cp.async"}, "a_load='cp.async': must be one of tma, gather, shift, cp_async, relayout"),
     ({"b_load": None}, "b_load=None: must be one of tma, gather, shift, cp_async, relayout"),
     ({"store": "smem"}, "store='smem': must be one of tma, staged, direct"),
-    ({"scheduler": "static"}, "scheduler='static': must be one of persistent, per_tile, stream_k"),
+    ({"scheduler": "static"}, "scheduler='static': must be one of persistent, per_tile, stream_k, dynamic"),
     ({"epilogue": "relu"}, "epilogue='relu': must be an epilogue graph"),
     (
         {"epilogue": epi.define(gated="halves")(lambda gate, up: gate * up).transposed()},

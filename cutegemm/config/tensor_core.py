@@ -14,6 +14,7 @@ from cutegemm.layouts.sm90 import widest_swizzle
 
 PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
 ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
+WORK_SLOTS = 4  # numbers of works that a dynamic kernel's producer may be ahead of the slowest consumer
 SMEM_RESERVED = 1024  # bytes of an SM's shared memory that a CTA takes beside its own
 
 
@@ -39,6 +40,7 @@ class KernelConfig(EpilogueConfig):
     early: tuple[str, ...] = ()  # roles of operands that are loaded before earlier launches have ended
     splits: int = 1  # parts that K is cut into
     streamed: bool = False  # clusters cut tiles along K so that each does the same number of k tiles
+    dynamic: bool = False  # clusters take works from a counter
     split_reduction: str = "none"  # how they are added: "cluster" (by its CTAs), "workspace" (by the last)
 
     @property
@@ -54,7 +56,12 @@ class KernelConfig(EpilogueConfig):
     @property
     def walk(self) -> str:
         """The kernel's walk over tiles and k tiles (`kernels.frame.WALKS`)."""
-        return "stream_k" if self.streamed else "static"
+        return "stream_k" if self.streamed else "dynamic" if self.dynamic else "static"
+
+    @property
+    def work_readers(self) -> int:
+        """Warps of a cluster that follow a dynamic walk."""
+        return self.cluster_size * (self.consumers * hw.WARPGROUP // hw.WARP + 1)
 
     @property
     def adds_up(self) -> bool:
@@ -164,9 +171,14 @@ class KernelConfig(EpilogueConfig):
         return any(x.load != "tma" for x in self.operands)
 
     @property
+    def copies_async(self) -> bool:
+        """Whether the producer's threads load by cp.async."""
+        return any(x.load in ("shift", "cp_async") for x in self.operands)
+
+    @property
     def ahead(self) -> int:
-        """Tiles that the producer's threads begin before they end one: a stage is released when the next is full."""
-        return max(0, self.stages - 2)
+        """Tiles whose copies are on their way before threads end one: a stage is released when the next is full."""
+        return max(0, self.stages - 2) if self.copies_async else 0
 
     @property
     def copies(self) -> bool:

@@ -94,6 +94,8 @@ def run(gemm: Any, *operands: Any, options: Options | None = None, **call: Any) 
         raise field_error(EmulatorError, "gemm", gemm, "must be a Gemm, as cutegemm.build gives it")
     if options is not None and not isinstance(options, Options):
         raise field_error(EmulatorError, "options", options, "must be cutegemm.emulator.Options(...)")
+    if "backend" in call:
+        raise field_error(EmulatorError, "backend", call["backend"], "is the emulator here; leave it out")
     made = Run()
     token = _COLLECTING.set((made, options or Options(races=True, meter=True)))
     try:

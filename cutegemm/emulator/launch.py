@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -25,7 +25,7 @@ from cutegemm.emulator.watch.findings import LEFTOVER, Finding, read_suppression
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import LineCost, combined
 from cutegemm.emulator.watch.roles import Role, roles_of
-from cutegemm.errors import EmulatorError
+from cutegemm.errors import EmulatorError, field_error
 
 MAX_THREADS = 1024  # threads per CTA, CUDA programming guide, table 28
 MAX_CLUSTER = 16  # CTAs per cluster with the non-portable attribute
@@ -101,6 +101,30 @@ class Options:
     meter: bool = False
     max_seconds: float | None = None
     progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        def need(name: str, legal: bool, rule: str) -> None:
+            if not legal:
+                raise field_error(EmulatorError, name, getattr(self, name), rule)
+
+        known = isinstance(self.policy, str) and self.policy in POLICIES
+        need("policy", known, f"one of {', '.join(POLICIES)}")
+        need("seed", _whole(self.seed, 0), "a whole number from 0")
+        for name in ("warps_per_group", "resident_ctas"):
+            value = getattr(self, name)
+            need(name, value is None or _whole(value, 1), "a whole number from 1, or None")
+        for name in ("races", "strict", "meter"):
+            need(name, isinstance(getattr(self, name), bool), "True or False")
+        need("progress", self.progress is None or isinstance(self.progress, bool), "True, False or None")
+        file = self.suppressions
+        need("suppressions", file is None or isinstance(file, (str, Path)), "the path of a file, or None")
+        limit = self.max_seconds
+        number = isinstance(limit, Real) and not isinstance(limit, bool) and limit >= 0
+        need("max_seconds", limit is None or number, "a number of seconds from 0, or None")
+
+
+def _whole(value: object, low: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= low
 
 
 @dataclass
@@ -185,8 +209,6 @@ def _check(kernel: Kernel, program: Program, what: Launch, options: Options) -> 
         raise EmulatorError(f"{name}={value!r}: {rule}")
 
     threads = int(np.prod(what.block))
-    if options.policy not in POLICIES:
-        refuse("policy", options.policy, f"one of {', '.join(POLICIES)}")
     if not 1 <= threads <= MAX_THREADS:
         refuse("block", what.block, f"1 to {MAX_THREADS} threads")
     grid, _, cluster = what.extents

@@ -5,7 +5,7 @@ A driver per family: `warp_specialized`, `multistage`, `simt`, `relayout`, `fini
 role dispatch and the tile loop; everything else is a module of its own, none of which imports a driver:
     a launch's arguments            `launch`, `tensors`, `operands`
     a CTA's set-up                  `frame`, `cluster`, `dependence`
-    what to do next                 `scheduler` (works and their plain walk), `stream` (stream-K)
+    what to do next                 `scheduler` (works and their plain walk), `stream` (stream-K), `dynamic`
     loads and the mainloop          `ring`, `loads`, `tma_load`, `gather`, `mainloop`, `turns`
     adding up parts of K            `cluster_sum`, `workspace_sum`
     the epilogue, piece by piece    `epilogue`, `pieces`, `piece_loads`, `vectors`, `fusion`, `functions`, `store`,

@@ -15,6 +15,7 @@ from cutegemm.config import KernelConfig
 from cutegemm.kernels import launch
 from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.cluster_sum import ClusterSum
+from cutegemm.kernels.dynamic import DynamicWalk
 from cutegemm.kernels.epilogue import Epilogue
 from cutegemm.kernels.loads import OperandLoads
 from cutegemm.kernels.mainloop import Fragments
@@ -28,7 +29,7 @@ from cutegemm.kernels.workspace_sum import WorkspaceSum
 from cutegemm.launch_layout import SPLIT_PLACES
 
 # what a CTA does next, by the config's name for it
-WALKS: dict[str, type[Walk]] = {"static": Walk, "stream_k": StreamWalk}
+WALKS: dict[str, type[Walk]] = {"static": Walk, "stream_k": StreamWalk, "dynamic": DynamicWalk}
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Frame:
             total = ClusterSum.create(config, place, smem)
         elif config.adds_up:
             total = WorkspaceSum.create(config, walks, dict(zip(SPLIT_PLACES, tensors.splits)), smem)
+        walks = walks.placed(tensors.counter, smem)
         return Frame(config, place, walks, loads, ring, epilogue, total)
 
     @cute.jit
@@ -74,6 +76,7 @@ class Frame:
                 self.epilogue.loads.init()
             if cutlass.const_expr(self.total is not None):
                 self.total.init()
+            self.walk.init()
             cute.arch.mbarrier_init_fence()
         if thread // hw.WARP == 1:
             for atom in (*(x.atom for x in self.loads), *self.epilogue.atoms):

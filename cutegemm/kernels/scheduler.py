@@ -132,6 +132,22 @@ class Walk:
         parts = (walk["parts.m"], walk["parts.n"], walk["parts.all"])
         return Extent(shape["m"], shape["n"], shape["l"], tiles_n, parts)
 
+    def placed(self, address: Any, smem: Any) -> Walk:
+        """The walk with what it needs in shared memory, and its counter in workspace: nothing."""
+        return self
+
+    def init(self) -> None:
+        """Initialise its barriers; from one thread."""
+
+    def lead(self, thread: Any) -> None:
+        """The producer begins, before `start`."""
+
+    def loaded(self, state: State, work: Work, k: Any, thread: Any) -> None:
+        """The producer has issued the loads of the k-th k tile of a state's work."""
+
+    def end(self, state: State, thread: Any) -> None:
+        """The producer ends; `state` has no work any more."""
+
     def start(self, skip: Any = 0) -> State:
         """The state of the CTA's first work, or of the one `skip` works later."""
         return (self.cluster + skip * self.clusters,)
@@ -158,6 +174,10 @@ class Walk:
     def next(self, state: State, count: int = 1) -> State:
         """The state `count` works later."""
         return (state[0] + self.clusters * count,)
+
+    def follows(self, state: State) -> Any:
+        """Whether there is a work after a state's."""
+        return self.more(self.next(state))
 
     def work(self, state: State) -> Work:
         """The work of a state."""

@@ -11,7 +11,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, OperandConfig
 from cutegemm.kernels import launch
 from cutegemm.kernels import operands as ops
-from cutegemm.launch_layout import SPLIT_PLACES
+from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 
 
 class Tensors(NamedTuple):
@@ -23,6 +23,7 @@ class Tensors(NamedTuple):
     partials: tuple  # addresses of the reductions' partial results, Int64
     scalars: tuple  # the device scalars, one element each
     splits: tuple  # addresses of `SPLIT_PLACES` where parts of K meet in workspace, else none; Int64
+    counter: Any  # address of `WORK_COUNTER` where works come from one, else None; Int64
 
 
 class Atoms(NamedTuple):
@@ -58,7 +59,8 @@ def launch_tensors(config: KernelConfig, addresses: Any, shape: Any, strides: An
     tensors = (tuple(tensor for _, tensor in group) for group in groups)
     by_name = launch.named(config, "addresses", addresses)
     splits = tuple(by_name[name] for name in SPLIT_PLACES if name in by_name)
-    return Tensors(*tensors, places.partials, launch.scalar_tensors(places), splits), atoms
+    counter = by_name.get(WORK_COUNTER)
+    return Tensors(*tensors, places.partials, launch.scalar_tensors(places), splits, counter), atoms
 
 
 def _operand(config: KernelConfig, operand: OperandConfig, tensor: cute.Tensor) -> tuple[Any, cute.Tensor]:

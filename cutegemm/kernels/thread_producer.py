@@ -39,7 +39,8 @@ class ThreadProducer:
             begun = self._begin(begun)
             lead += 1
             if lead > ahead:
-                cute.arch.cp_async_wait_group(ahead)
+                if cutlass.const_expr(frame.config.copies_async):
+                    cute.arch.cp_async_wait_group(ahead)
                 frame.end(self._work(ended), ended[1][3], ended[3][0], self.thread)
                 ended = self._next(ended)
                 lead = cutlass.Int32(ahead)
@@ -53,7 +54,8 @@ class ThreadProducer:
             frame.ring.wait_empty(*begun[3])  # until the consumers released the stage
             frame.begin(self._work(begun), begun[1][3], begun[3][0], self.thread)
             begun = self._next(begun)
-        cute.arch.cp_async_commit_group()
+        if cutlass.const_expr(frame.config.copies_async):
+            cute.arch.cp_async_commit_group()
         return begun
 
     @cute.jit

@@ -92,21 +92,24 @@ class WarpSpecializedGemm:
             stage, phase = ThreadProducer(frame, thread).run()
             self._drain(frame, dependence, (stage, phase))
         elif thread // hw.WARP == 0:
+            if cutlass.const_expr(not config.early):
+                dependence.wait()
+            walk.lead(thread)
             state = walk.start()
             if cutlass.const_expr(config.early):
                 loaded = self._load_early(frame, dependence, state, thread)
                 stage, phase = skip((stage, phase), loaded, config.stages)
-            else:
-                dependence.wait()
             while walk.more(state):
                 work = walk.work(state)
                 for k in cutlass.range(loaded, work.k_tiles, unroll=1):
                     ring.wait_empty(stage, phase)  # until the consumers released the stage
                     frame.load(work, work.first + k, stage, thread)
+                    walk.loaded(state, work, k, thread)
                     stage, phase = advance(stage, phase, config.stages)
                 loaded = cutlass.Int32(0)
                 state = walk.next(state)
             self._drain(frame, dependence, (stage, phase))
+            walk.end(state, thread)
 
     @cute.jit
     def _drain(self, frame: cutlass.Constexpr, dependence: cutlass.Constexpr, position: Any):
@@ -159,7 +162,8 @@ class WarpSpecializedGemm:
             work = walk.work(state)
             ahead = epilogue.ahead(role, work.tile) if cutlass.const_expr(not config.adds_up) else None
             order.take()
-            follows = walk.more(walk.next(state))
+            # only consumers that take turns ask, and a walk may have to wait for the answer
+            follows = walk.follows(state) if cutlass.const_expr(config.pingpong) else False
             position = mainloop.multiply(mma, acc, position, work.k_tiles, follows)
             if cutlass.const_expr(turns > 1):
                 position = skip(position, (turns - 1) * walk.k_tiles, config.stages)

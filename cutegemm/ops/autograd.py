@@ -17,6 +17,7 @@ from cutegemm.ops.program import PLAIN, Program, kept
 from cutegemm.ops.serve import serve
 from cutegemm.spec import GemmSpec
 
+_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 TWICE = (
     "cutegemm's gradient has no gradient of its own: double backward (create_graph=True, gradient penalties) is not "
@@ -26,11 +27,23 @@ TWICE = (
 
 def direct(*tensors: torch.Tensor) -> bool:
     """Whether a call on these tensors needs nothing of torch's dispatcher: no mode, transform, subclass or tracer."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if _modes() or _transforms() or forward_ad._current_level >= 0:
         return False
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return False
-    return all(type(x) in _ORDINARY for x in tensors)
+    for x in tensors:
+        if type(x) not in _ORDINARY:
+            return False
+    return True
+
+
+def way(*tensors: torch.Tensor) -> str:
+    """How a call on these tensors goes: "run" straight to the kernels, "record" by `Product`, "op" by the op."""
+    if torch._C._is_any_autocast_enabled() or not direct(*tensors):
+        return "op"
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x.requires_grad:
+                return "record"
+    return "run"
 
 
 def call(
@@ -82,28 +95,32 @@ class Product(_SingleLevelFunction):
         *inputs: torch.Tensor,
     ) -> Any:
         """The product, and what its gradient needs of it."""
-        need_a, need_b, *need = ctx.needs_input_grad[3:]
-        wanted = tuple(name for name, x in zip(program.inputs, need) if x)
-        plan = plan_gradient(program, need_a or need_b, wanted)
-        found = dict(
-            zip(plan.forward.outputs, below(plan.forward, a, b, inputs, numbers, integers), strict=True)
-        )
-        given = dict(zip(program.inputs, inputs))
-        saved = {"a": a if need_b else None, "b": b if need_a else None}
-        saved |= {name: given[name] for name in plan.read} | {name: found[name] for name in plan.saved}
+        needs = ctx.needs_input_grad
+        plan = program.plans.get(needs)
+        if plan is None:
+            wanted = tuple(name for name, x in zip(program.inputs, needs[5:]) if x)
+            plan = program.plans[needs] = plan_gradient(program, needs[3] or needs[4], wanted)
+        found = below(plan.forward, a, b, inputs, numbers, integers)
+        saved = [a if needs[4] else None, b if needs[3] else None]
+        if plan.read or plan.saved:
+            known = dict(zip(program.inputs, inputs)) | dict(zip(plan.forward.outputs, found))
+            saved += [known[name] for name in (*plan.read, *plan.saved)]
         ctx.plan, ctx.numbers, ctx.integers = plan, numbers, integers
-        ctx.names, ctx.shapes = tuple(saved), (a.shape, b.shape, {name: given[name].shape for name in wanted})
-        ctx.dtypes = a.dtype, {name: given[name].dtype for name in wanted}
-        ctx.save_for_backward(*saved.values())
+        ctx.shapes = a.shape, b.shape, [x.shape for x in inputs]
+        ctx.dtypes = a.dtype, [x.dtype for x in inputs]
+        ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
-        results = tuple(found[name] for name in program.outputs)
+        if program.alone:
+            return found[0]
+        results = found[: len(program.outputs)]
         ctx.mark_non_differentiable(*(x for x, r in zip(results, program.graph.outputs) if r.kind != STORE))
-        return results[0] if program.alone else results
+        return results
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """The gradients of a, b and inputs."""
-        saved = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
+        names = ("a", "b", *ctx.plan.read, *ctx.plan.saved)
+        saved = dict(zip(names, ctx.saved_tensors, strict=True))
         if torch._C._are_functorch_transforms_active():
             # every level records for itself, and refuses for itself
             return (None, None, None, *_gradients(ctx, saved, grads))
@@ -189,9 +206,9 @@ def _gradients(
     if plan.accumulators and all(x in totals for x in plan.accumulators):
         acc = _joined(program, [totals[x] for x in plan.accumulators]).to(ctx.dtypes[0])
         found = _operands(ctx, program, saved, acc, factor, (need_a, need_b))
-    for name, needed in zip(program.inputs, need):
+    for name, needed, shape, dtype in zip(program.inputs, need, ctx.shapes[2], ctx.dtypes[1]):
         if needed and name in totals:
-            found.append(summed_to(totals[name], ctx.shapes[2][name]).to(ctx.dtypes[1][name]))
+            found.append(summed_to(totals[name], shape).to(dtype))
         else:
             found.append(None)
     return found
@@ -296,4 +313,4 @@ def summed_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return x.sum(axes, keepdim=True) if axes else x
 
 
-__all__ = ["Final", "Product", "call", "direct", "plain", "record", "summed_to"]
+__all__ = ["Final", "Product", "call", "direct", "plain", "record", "way", "summed_to"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.library import bias as biased
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
-from cutegemm.ops.autograd import direct, record
+from cutegemm.ops.autograd import direct, record, way
 from cutegemm.ops.fallback import constant, server, torch_linear, torch_matmul
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, check_number, kept
 from cutegemm.ops.serve import serve
@@ -25,6 +26,24 @@ from cutegemm.spec import AUTO, GemmSpec
 
 _BIASED = biased()
 _DEFAULT = GemmSpec()
+
+# Of the shortest ways: matrices, and no epilogue but a bias.
+_PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, _BIASED))
+_BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
+server_of = lru_cache(maxsize=64)(server)
+
+
+class _Short(dict[tuple[str, str, str], Program]):
+    """(who serves it, form, epilogue) -> the program of a call that says nothing else, made when first asked for."""
+
+    def __missing__(self, key: tuple[str, str, str]) -> Program:
+        who, form, name = key
+        graph = PLAIN if name == "plain" else _BIASED
+        made = self[key] = kept(Program(_DEFAULT, graph, form, (), _BACKENDS[who]))
+        return made
+
+
+_SHORT = _Short()
 
 # The programs of recent calls, by the identities of spec and epilogue, which they keep alive.
 _recent: Memo[tuple[Any, Any, Program]] = Memo()
@@ -68,9 +87,17 @@ def matmul(
         SpecError, PlanError: the spec has no legal meaning, or cannot serve the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
-    if type(a) is not Tensor and not isinstance(a, Tensor):
-        raise InputError(f"must be a torch.Tensor, got {type(a).__name__}", field="a")
-    who = server(a.device, fallback, "cutegemm.matmul")
+    for name, x in (("a", a), ("b", b), ("c", c)):
+        if not isinstance(x, Tensor) and not (x is None and name == "c"):
+            raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
+    compiling = torch.compiler.is_compiling()
+    who = (server if compiling else server_of)(a.device, fallback, "cutegemm.matmul")
+    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs:
+        how = way(a, b) if c is None else way(a, b, c)
+        if how == "run":
+            return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=_BACKENDS[who])
+        if how == "record" and c is None and out is None and type(alpha) is float and not beta:
+            return record(_SHORT[who, "matrix", "plain"], (alpha,), (), a, b)
     if _fuses(epilogue, spec):
         inputs = _blas(inputs, c, alpha, beta)
         return _product(a, b, epilogue, spec, "matrix", inputs, out, who)
@@ -114,9 +141,21 @@ def linear(
     Raises:
         GemmError: as of `matmul`.
     """
-    if type(x) is not Tensor and not isinstance(x, Tensor):
-        raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field="x")
-    who = server(x.device, fallback, "cutegemm.linear")
+    for name, t in (("x", x), ("weight", weight), ("bias", bias)):
+        if not isinstance(t, Tensor) and not (t is None and name == "bias"):
+            raise InputError(f"must be a torch.Tensor, got {type(t).__name__}", field=name)
+    compiling = torch.compiler.is_compiling()
+    who = (server if compiling else server_of)(x.device, fallback, "cutegemm.linear")
+    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and out is None:
+        how = way(x, weight) if bias is None else way(x, weight, bias)
+        if how == "record" and bias is None:
+            return record(_SHORT[who, "linear", "plain"], (1.0,), (), x, weight)
+        if how == "record":
+            return record(_SHORT[who, "linear", "bias"], (), (), x, weight, bias)
+        if how == "run" and x.dim() == 2 and bias is None:
+            return _PLAIN.gemm.run(x, weight.t(), backend=_BACKENDS[who])
+        if how == "run" and x.dim() == 2:
+            return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=_BACKENDS[who])
     if bias is not None:
         inputs["bias"] = bias
     if _fuses(epilogue, spec):
@@ -148,6 +187,8 @@ def bmm(
         GemmError: as of `matmul`.
     """
     for name, x in (("a", a), ("b", b)):
+        if not isinstance(x, Tensor):
+            raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
         if x.dim() != 3:
             rule = "must have 3 dimensions (a batch of matrices)"
             raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
@@ -189,7 +230,7 @@ def _product(
     who: str,
 ) -> Any:
     """A product through kernels, or through the op where torch needs to know of it."""
-    backend = who if who in ("reference", "emulator") else None
+    backend = _BACKENDS.get(who)
     if torch.compiler.is_compiling():
         scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
         text, names, numbers, integers, outputs = _described(

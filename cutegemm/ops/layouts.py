@@ -50,7 +50,7 @@ def matrices(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: Sequenc
     Raises:
         InputError: an operand has too few or too many dimensions.
     """
-    named = dict(zip(program.inputs, inputs, strict=True))
+    named = dict(zip(program.inputs, inputs, strict=True)) if program.inputs else {}
     if program.form == "matrix":
         return Matrices(a, b, named, None)
     if program.form == "weight":

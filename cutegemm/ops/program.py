@@ -27,9 +27,9 @@ FORMS = ("matrix", "linear", "input", "weight")
 PLAIN, PLAIN_WITH_C = linear_combination(False), linear_combination(True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
-    """What one kind of product is.
+    """What one kind of product is. Programs are told apart by identity, which is quick; `kept` makes equal ones one.
 
     Attributes:
         spec: without an epilogue.
@@ -76,6 +76,11 @@ class Program:
         """The kernels; planned now, compiled when a call needs them."""
         spec = self.spec if self.plain else dataclasses.replace(self.spec, epilogue=self.graph)
         return Gemm(spec, representative(spec))
+
+    @cached_property
+    def plans(self) -> dict[Any, Any]:
+        """Plans of its gradient, by what needs one; kept by `autograd`."""
+        return {}
 
     @cached_property
     def plain(self) -> bool:

@@ -49,6 +49,11 @@ def serve(
     backend: Any = program.backend
     if backend is None and a.is_cuda and not hopper(a.device):
         backend = "reference"
+    if outs is None and program.plain:
+        # short, as most calls are of this kind
+        c, beta = (call.inputs["c"], numbers[1]) if inputs else (None, None)
+        found = program.gemm.run(call.a, call.b, c, alpha=numbers[0], beta=beta, backend=backend)
+        return (unfolded(program, found, "d", call.lead),)
     named: dict[str, Any] = call.inputs | program.named(numbers, integers)
     given = None if outs is None else {name: _folded_out(program, name, x) for name, x in outs.items()}
     out: Any = given.get("d") if given and program.alone else given

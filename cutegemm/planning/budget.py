@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import ROW_ALIGN, KernelConfig, MatrixConfig, OutputConfig
+from cutegemm.config import ROW_ALIGN, WORK_SLOTS, KernelConfig, MatrixConfig, OutputConfig
 from cutegemm.errors import PlanError, field_error
 from cutegemm.layouts import banks, sm90
 from cutegemm.planning.parts import Barrier, Box, Region
@@ -17,6 +17,7 @@ from cutegemm.problems import round_up
 from cutegemm.spec import AUTO, GemmSpec
 
 COUNT_ALIGN = 16
+NUMBER_BYTES = 4  # of a work's number
 STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers, 8 each (PTX ISA, mbarrier)
 
 
@@ -91,7 +92,7 @@ def stages(spec: GemmSpec, config: KernelConfig) -> int:
 
 def room(config: KernelConfig) -> int:
     """Mainloop stages that fit beside the epilogue, with what aligning the regions costs."""
-    beside = epilogue_bytes(config) + sum(x.size for x in _sum_regions(config, 0))
+    beside = epilogue_bytes(config) + sum(x.size for x in _last_regions(config, 0))
     most = (config.smem_limit - beside) // (stage_bytes(config) + STAGE_BARRIERS)
     sizes = {n: smem_bytes(dataclasses.replace(config, stages=n)) for n in (most - 1, most) if n > 0}
     return max((n for n, size in sizes.items() if size <= config.smem_limit), default=0)
@@ -105,7 +106,7 @@ def smem_bytes(config: KernelConfig) -> int:
 
 def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
     """Not one stage fits: name a depth of the given tile that does, or fewer buffers of the epilogue."""
-    beside = epilogue_bytes(config) + sum(x.size for x in _sum_regions(config, 0))
+    beside = epilogue_bytes(config) + sum(x.size for x in _last_regions(config, 0))
     need = stage_bytes(config) + beside + STAGE_BARRIERS
     rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {config.smem_limit:,}"
     left = config.smem_limit - beside - STAGE_BARRIERS
@@ -142,7 +143,17 @@ def shared_memory(config: KernelConfig) -> tuple[Region, ...]:
     epilogue = tuple(Region(x.name, start + x.offset, x.size) for x in epilogue_regions(config))
     end = round_up(start + epilogue_bytes(config), 8)
     ring = Region("barriers", end, STAGE_BARRIERS * config.stages)
-    return (*operands, *epilogue, ring, *_sum_regions(config, end + ring.size))
+    return (*operands, *epilogue, ring, *_last_regions(config, end + ring.size))
+
+
+def _last_regions(config: KernelConfig, start: int) -> tuple[Region, ...]:
+    """What comes after the ring's barriers, from an offset on."""
+    sums = _sum_regions(config, start)
+    if not config.dynamic:
+        return sums
+    end = sums[-1].offset + sums[-1].size if sums else start
+    slots = Region("works", round_up(end, 8), WORK_SLOTS * (STAGE_BARRIERS + NUMBER_BYTES))
+    return (*sums, slots)
 
 
 def _sum_regions(config: KernelConfig, start: int) -> tuple[Region, ...]:
@@ -187,6 +198,10 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
     elif config.adds_up:
         threads = config.consumers * hw.WARPGROUP
         found.append(Barrier("count", 1, "every consumer thread", threads, "the same"))
+    if config.dynamic:
+        found.append(Barrier("work", WORK_SLOTS, "TMA's elected thread", 1, "producer and consumers"))
+        who = f"producer and consumer warps of {config.cluster_size} CTA(s)"
+        found.append(Barrier("work read", WORK_SLOTS, who, config.work_readers, "the first CTA's producer"))
     inputs = [x for x in config.inputs if x.load == "tma"]
     if inputs:
         found.append(

@@ -65,6 +65,7 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         early=_early(setting, candidate),
         splits=candidate.splits,
         streamed=_streamed(setting, candidate),
+        dynamic=_dynamic(setting, candidate),
         split_reduction=_split_reduction(setting, candidate),
         epilogue=setting.epilogue,
     )
@@ -137,10 +138,16 @@ def _trigger(setting: Setting, candidate: Candidate) -> str:
 def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
     """The constant operands that a producer warp loads before earlier launches have ended.
 
-    Not a copy of one, which the launch before has written, and nothing beside an operand that threads gather.
+    Not a copy of one, which the launch before has written, and nothing beside an operand that threads gather. What a
+    dynamic kernel's first work is, its counter says, which the launch before has zeroed.
     """
     spec, loads = setting.spec, setting.loads
-    takes_part = spec.trigger != "never" and candidate.schedule != "multistage" and not loads.gathers
+    takes_part = (
+        spec.trigger != "never"
+        and spec.scheduler != "dynamic"
+        and candidate.schedule != "multistage"
+        and not loads.gathers
+    )
     if not isinstance(spec.constant, tuple) or not takes_part:
         return ()
     return tuple(
@@ -154,6 +161,18 @@ def _streamed(setting: Setting, candidate: Candidate) -> bool:
     if candidate.schedule != "cooperative":
         rule = 'parts of K are added by the consumers of schedule="cooperative"'
         raise field_error(PlanError, "scheduler", "stream_k", rule, "persistent")
+    return True
+
+
+def _dynamic(setting: Setting, candidate: Candidate) -> bool:
+    if setting.spec.scheduler != "dynamic":
+        return False
+    if not of_schedule(candidate.schedule).roles.producers:
+        rule = 'works are taken by the producer warp of schedule="cooperative" or "pingpong"'
+        raise field_error(PlanError, "scheduler", "dynamic", rule, "persistent")
+    if setting.loads.gathers:
+        rule = "works are taken by a producer warp that loads by TMA, not by threads that load A or B"
+        raise field_error(PlanError, "scheduler", "dynamic", rule, "persistent")
     return True
 
 

@@ -111,8 +111,10 @@ def _chosen(
     spec = asked.spec
     given = {name: _given(asked, getattr(problem, name), name, gates[name]) for name in AXES}
     left = tuple(name for name, load in given.items() if load == AUTO)
-    # neither leaves room for a producer whose threads load
-    copied = spec.schedule == "multistage" or spec.cluster not in (AUTO, (1, 1))
+    # none of these leaves room for a producer whose threads load
+    copied = (
+        spec.schedule == "multistage" or spec.scheduler == "dynamic" or spec.cluster not in (AUTO, (1, 1))
+    )
     widths = {name: copy_width(getattr(problem, name), gates[name]) for name in left}
     found = cheapest_loads(problem, dict.fromkeys(left, 0) if copied else widths, asked.device, copied)
     for name, load in found.items():

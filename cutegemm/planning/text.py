@@ -92,6 +92,8 @@ def _tensor_lines(plan: Plan, config: KernelConfig) -> list[str]:
     walk = "persistent" if config.persistent else "a CTA per tile"
     if config.streamed:
         walk = "persistent, the last tiles cut along K"
+    if config.dynamic:
+        walk = "persistent, tiles from a counter"
     if config.splits > 1:
         walk += f", K in {config.splits} parts that meet in {'a' if config.cluster_parts > 1 else 'the'} "
         walk += config.split_reduction

@@ -118,7 +118,7 @@ def workspace(given: Any, need: int, tensors: Mapping[str, Any]) -> int:
         InputError: it is no dense tensor of `need` bytes, 16-byte aligned, on A's device, apart from all others.
     """
     device = tensors["a"].device
-    if not isinstance(given, torch.Tensor) or given.layout is not torch.strided:
+    if not isinstance(given, torch.Tensor) or given.is_nested or given.layout is not torch.strided:
         rule = f"must be a uint8 tensor of {need} bytes on {device}"
         raise field_error(InputError, "workspace", given, rule)
     size = given.numel() * given.element_size()

@@ -231,6 +231,8 @@ def check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[t
     """
     if not isinstance(tensor, torch.Tensor):
         raise InputError(f"must be a torch.Tensor, got {type(tensor).__name__}", field=name)
+    if tensor.is_nested:
+        raise field_error(InputError, name, tensor, "must be a tensor of one shape, not a nested one")
     if tensor.layout is not torch.strided:
         raise field_error(InputError, f"{name}.layout", tensor.layout, "must be strided")
     if tensor.dim() not in ranks:

@@ -152,6 +152,7 @@ def grid() -> dict[str, tuple[GemmSpec, Problem]]:
         found[f"stages {stages}"] = GemmSpec(tile=SMALL, stages=stages), base
     found["epilogue stages 1"] = GemmSpec(tile=SMALL, epilogue_stages=1), base
     found["per tile"] = GemmSpec(tile=SMALL, scheduler="per_tile"), base
+    found["dynamic"] = GemmSpec(tile=SMALL, scheduler="dynamic", cluster=(2, 1)), base
     found["raster n"] = GemmSpec(tile=SMALL, raster=("n", 4)), base
     found["one consumer, two passes"] = GemmSpec(tile=SMALL, consumers=1), base
     for majors in ("kk", "mn", "mk"):
@@ -252,7 +253,9 @@ def expected(config) -> dict[str, bool]:
         "setmaxnreg": config.registers is not None,
         "stmatrix": any(x.store != "direct" and x.dtype.bytes == 2 for x in config.outputs),
         "st.global": set(stores) != {"tma"} or bool(config.epilogue.reductions),
-        "ld.global": "gather" in loads or "direct" in inputs or bool(config.device_scalars),
+        "ld.global": {"gather", "shift"} & {*loads} != set()
+        or "direct" in inputs
+        or bool(config.device_scalars),
     }
 
 

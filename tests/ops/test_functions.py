@@ -103,6 +103,7 @@ def test_without_a_hopper_gpu_it_says_so_once_or_refuses():
     """One note a door for torch's own functions; fallback="error" refuses; another word is no fallback."""
     a = r(4, 4)
     fallback._noted.clear()
+    functions.server_of.cache_clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -167,7 +168,10 @@ def test_a_program_is_the_same_after_its_text():
     )
     known = program.Program(spec, many, "linear", ("scale",), "reference", final=True)
     program._programs = type(program._programs)()
-    assert program.decode(known.text) == known
+    found = program.decode(known.text)
+    assert found is not known and found.text == known.text
+    assert vars(found).items() >= {name: getattr(known, name) for name in ("spec", "graph", "form")}.items()
+    assert (found.scalars, found.backend, found.final) == (("scale",), "reference", True)
     with pytest.raises(SpecError, match="must be the text of a product"):
         program.decode("{}")
 

@@ -26,7 +26,7 @@ ALONE = {
     "store": ("tma", "staged", "direct"),
     "epilogue_stages": range(1, 17),
     "input_stages": range(1, 17),
-    "scheduler": ("persistent", "per_tile"),
+    "scheduler": ("persistent", "per_tile", "stream_k", "dynamic"),
     "raster": (("m", 1), ("n", 4096)),
     "sms": (1, 2, 3, 131, 132, 1024),
 }

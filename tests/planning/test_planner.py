@@ -58,6 +58,8 @@ def expected_regions(config):
         sizes["sum barriers"] = 16
     elif config.adds_up:
         sizes["count"] = 4
+    if config.dynamic:
+        sizes["works"] = 4 * (2 * 8 + 4)
     return sizes
 
 
@@ -107,7 +109,7 @@ def check_fits(p):
         assert before.offset + before.size <= after.offset
     assert p.smem_bytes == p.smem[-1].offset + p.smem[-1].size
     for region in p.smem:
-        align = {"barriers": 8, "piece barriers": 8, "rows": 16, "count": 16, "sum barriers": 8}
+        align = {"barriers": 8, "piece barriers": 8, "rows": 16, "count": 16, "sum barriers": 8, "works": 8}
         align |= {"A words": 16, "B words": 16}
         assert region.offset % align.get(region.name, H200.limits.smem_align) == 0 and region.size > 0
     assert p.accumulators == accumulators(config.tile, config.team, H200.limits)
@@ -141,7 +143,7 @@ def check_workspace(p):
     gemm = names.index("gemm")
     for step in p.steps[:gemm]:
         if isinstance(step.config, ClearConfig):
-            assert p.config.adds_up and p.config.cluster_parts == 1
+            assert (p.config.adds_up and p.config.cluster_parts == 1) or p.config.dynamic
             continue
         assert isinstance(step.config, RelayoutConfig) and step is p.steps[0]
         for copy in step.copies:

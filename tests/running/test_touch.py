@@ -18,6 +18,7 @@ SPECS = {
     "swapped parts": GemmSpec(tile=Tile(16, 64, 64), split_k=2, swap=True),
     "parts in workspace": GemmSpec(tile=SMALL, split_k=4, split_reduction="workspace", swap=False),
     "stream-K": GemmSpec(tile=SMALL, scheduler="stream_k", swap=False),
+    "dynamic": GemmSpec(tile=SMALL, scheduler="dynamic", cluster=(2, 1), swap=False),
     "a tile a CTA": GemmSpec(tile=SMALL, scheduler="per_tile", swap=False),
     "pingpong": GemmSpec(tile=SMALL, schedule="pingpong", cluster=(2, 1)),
     "multistage": GemmSpec(tile=SMALL, schedule="multistage"),

@@ -67,7 +67,7 @@ def check_honoured(spec, p):
         "consumers": lambda: config.consumers, "raster": lambda: p.raster,
         "epilogue_stages": lambda: config.epilogue_stages, "input_stages": lambda: config.input_stages,
         "scheduler": lambda: (
-            "stream_k" if config.streamed else "persistent" if config.persistent else "per_tile"
+            config.walk if config.walk != "static" else "persistent" if config.persistent else "per_tile"
         ),
         "split_k": lambda: config.splits, "ctas_per_sm": lambda: config.ctas_per_sm,
         "trigger": lambda: config.trigger,

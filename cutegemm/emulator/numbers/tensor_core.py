@@ -67,7 +67,7 @@ def accumulate(a: np.ndarray, b: np.ndarray, c: np.ndarray, unit: Unit, b_kind: 
         d = None
         if _narrow(left[1]) and _narrow(right[1]):
             values = ((a, left[1]), (b, right[1]))
-            d = tensor_core_jit.accumulate(*values, c, unit.depth, unit.fraction, narrow=True)
+            d = tensor_core_jit.accumulate(*values, c, unit.depth, unit.fraction, True)
         if d is None:
             d = tensor_core_jit.accumulate(left, right, c, unit.depth, unit.fraction)
         if d is not None:

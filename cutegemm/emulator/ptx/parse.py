@@ -34,6 +34,8 @@ class Module:
         Raises:
             EmulatorError: text that is not PTX as described in PTX ISA 9.0 chapter 4.
         """
+        if not isinstance(text, str):
+            raise EmulatorError("must be PTX text", field="text", value=text)
         return _Reader(text).module()
 
     def kernel(self, name: str | None = None) -> Kernel:

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speed of schedulers while another kernel holds some of the SMs, as one that communicates does.
+
+    python -m benchmarks.occupied [--sms 20] [--shapes 8192x8192x8192,4096x4096x4096] [--out FILE --commit HASH]
+
+A CTA that takes an SM's shared memory spins on each of so many SMs until the host raises a flag; meanwhile graphs of
+equal products are timed by events, interleaved in turning order. The ratio is to the persistent kernel in the same
+surroundings. Each result is compared with cuBLAS's before it is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import cutegemm
+from benchmarks import environment
+from cutegemm import GemmSpec
+
+SOURCE = """
+extern "C" __global__ void spin(volatile int* flags) {
+  // flags[0]: the host's word to end. flags[1]: CTAs that have begun.
+  if (threadIdx.x == 0) {
+    atomicAdd_system((int*)flags + 1, 1);
+    while (flags[0] == 0) __nanosleep(500);
+  }
+}
+"""
+SPIN_THREADS = 32
+SPIN_SHARED = 227 * 1024  # bytes: all that a CTA may have, so that nothing else fits on its SM
+CALLS, ROUNDS = 20, 30  # products of a graph, and its replays
+TOLERANCE = 1e-2  # relative, of two bf16 results
+SPECS = {
+    "persistent": GemmSpec(scheduler="persistent"),
+    "dynamic": GemmSpec(scheduler="dynamic"),
+    "a CTA per tile": GemmSpec(scheduler="per_tile"),
+}
+BASELINE = "persistent"
+
+
+def compiled(form: str) -> bytes:
+    """The spinning kernel as "PTX" or "CUBIN", by NVRTC.
+
+    Raises:
+        RuntimeError: it does not compile; with the log.
+    """
+    from cuda.bindings import nvrtc
+
+    _, program = nvrtc.nvrtcCreateProgram(SOURCE.encode(), b"spin.cu", 0, [], [])
+    (status,) = nvrtc.nvrtcCompileProgram(program, 1, [b"--gpu-architecture=sm_90a"])
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise RuntimeError(log.decode())
+    size, get = (getattr(nvrtc, f"nvrtcGet{form}{x}") for x in ("Size", ""))
+    out = b" " * size(program)[1]
+    get(program, out)
+    return out
+
+
+def _done(result: tuple[Any, ...]) -> Any:
+    """What a call of the driver's interface returned.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    if result[0].value:
+        raise RuntimeError(result[0].name)
+    return result[1] if len(result) > 1 else None
+
+
+class Spinner:
+    """The spinning kernel, loaded."""
+
+    def __init__(self) -> None:
+        from cuda.bindings import driver
+
+        self._driver = driver
+        self._module = _done(driver.cuModuleLoadData(compiled("CUBIN")))
+        self._function = _done(driver.cuModuleGetFunction(self._module, b"spin"))
+        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _done(driver.cuFuncSetAttribute(self._function, limit, SPIN_SHARED))
+        self._stream = torch.cuda.Stream()
+
+    @contextlib.contextmanager
+    def holding(self, sms: int) -> Iterator[None]:
+        """Hold so many SMs meanwhile; none of 0."""
+        if not sms:
+            yield
+            return
+        flags = torch.zeros(2, dtype=torch.int32).pin_memory()
+        address = ctypes.c_void_p(flags.data_ptr())
+        table = (ctypes.c_void_p * 1)(ctypes.addressof(address))
+        torch.cuda.synchronize()
+        _done(
+            self._driver.cuLaunchKernel(
+                self._function, sms, 1, 1, SPIN_THREADS, 1, 1, SPIN_SHARED, self._stream.cuda_stream,
+                ctypes.addressof(table), 0,
+            )
+        )  # fmt: skip
+        try:
+            while flags[1] < sms:
+                pass
+            yield
+        finally:
+            flags[0] = 1
+            self._stream.synchronize()
+
+
+def turns(names: list[str], rounds: int) -> Iterator[list[str]]:
+    """The order of each round: every name is as often early as late."""
+    for i in range(rounds):
+        yield names if i % 2 == 0 else names[::-1]
+
+
+def medians(replays: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
+    """Median of what each replay returns, one after the other in turning order."""
+    found: dict[str, list[float]] = {name: [] for name in replays}
+    for order in turns(list(replays), rounds):
+        for name in order:
+            found[name].append(replays[name]())
+    return {name: statistics.median(x) for name, x in found.items()}
+
+
+def replay_of(call: Callable[[], object]) -> Callable[[], float]:
+    """A graph of `CALLS` calls; replaying it gives microseconds a call."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            call()
+
+    def replay() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e3 / CALLS
+
+    return replay
+
+
+def measure(shape: tuple[int, int, int], sms: int, spinner: Spinner) -> list[dict[str, Any]]:
+    """A row for each scheduler, alone and beside the spinning kernel.
+
+    Raises:
+        RuntimeError: a result is wrong.
+    """
+    m, n, k = shape
+    a, b = (torch.randn(x, device="cuda", dtype=torch.bfloat16) for x in ((m, k), (n, k)))
+    reference, out = a @ b.T, torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    replays = {}
+    for name, spec in SPECS.items():
+        gemm = cutegemm.build(spec, cutegemm.problem(m, n, k, majors="kk"))
+        gemm.run(a, b.T, out=out)
+        error = float((out.float() - reference.float()).norm() / reference.float().norm())
+        if not error <= TOLERANCE:
+            raise RuntimeError(f"{name} at {shape}: relative error {error:.1e}")
+        replays[name] = replay_of(lambda gemm=gemm: gemm.run(a, b.T, out=out))
+    rows = []
+    for held in (0, sms):
+        with spinner.holding(held):
+            times = medians(replays)
+        rows += [
+            {"m": m, "n": n, "k": k, "held": held, "scheduler": name, "us": us, "ratio": times[BASELINE] / us}
+            for name, us in times.items()
+        ]
+    return rows
+
+
+def shapes(text: str) -> list[tuple[int, int, int]]:
+    """M x N x K of each, as in "4096x4096x4096,8192x512x1024"."""
+    found = [tuple(int(x) if x.isdecimal() else 0 for x in word.split("x")) for word in text.split(",")]
+    if any(len(x) != 3 or min(x) < 1 for x in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be MxNxK, comma-separated")
+    return [(m, n, k) for m, n, k in found]
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.occupied",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--sms", type=int, default=20, help="SMs that the other kernel holds")
+    default = shapes("8192x8192x8192,4096x4096x4096,2048x2112x7168")
+    parser.add_argument("--shapes", type=shapes, default=default, help="MxNxK, comma-separated")
+    parser.add_argument("--out", type=Path, help="file of the record")
+    parser.add_argument("--commit", default="", help="hash of the commit that is measured")
+    given = parser.parse_args(arguments)
+    spinner, rows = Spinner(), []
+    for shape in given.shapes:
+        for row in measure(shape, given.sms, spinner):
+            rows.append(row)
+            print(
+                f"{row['m']}x{row['n']}x{row['k']}, {row['held']} SMs held: {row['scheduler']:15} "
+                f"{row['us']:9.2f} us, {row['ratio']:.3f} of {BASELINE}'s speed"
+            )
+    if given.out:
+        record = {"environment": environment.record(given.commit, environment.sensors()), "rows": rows}
+        given.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dynamic scheduling: clusters take works from a counter, so that those which run late or slowly take fewer.
+
+The first CTA's producer warp of a cluster takes the next work while the ring's stages of the one before it fill, and
+sends its number to every CTA of the cluster; producers and consumers read it there. All works come from the counter,
+the first too: a cluster that an occupied GPU starts late finds nothing left to do. Works have no order that a result
+depends on, so a result has the same bits on every run. A launch before this one has zeroed the counter (`clear`), on
+the run's own stream and in its own workspace.
+
+Barriers, per slot:
+    full    a work's number is here.    Arrivals: one per CTA, its producer's elected thread, with the byte count that
+            st.async delivers -> every warp of its producer and consumers waits.
+    empty   of the cluster's first CTA: the slot may be written again. Arrivals: one per such warp of every CTA -> the
+            first CTA's producer waits.
+Source: PTX ISA 9.0, st.async.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import WORK_SLOTS, KernelConfig
+from cutegemm.kernels.cluster import Place
+from cutegemm.kernels.ring import advance
+from cutegemm.kernels.scheduler import State, Walk
+
+NUMBER_BYTES = 4  # of a work's number
+
+
+@dataclass(frozen=True)
+class Slots:
+    """A ring of numbers of works in shared memory, its barriers, and the counter they come from."""
+
+    config: KernelConfig
+    place: Place
+    counter: Any  # Int32 in workspace
+    sNumber: Any  # WORK_SLOTS Int32
+    full: Any
+    empty: Any
+
+    @staticmethod
+    def create(config: KernelConfig, place: Place, address: Any, smem: Any) -> Slots:
+        """Allocate in the plan's order (`budget.shared_memory`)."""
+        counter = cute.make_ptr(cutlass.Int32, address, cute.AddressSpace.gmem, assumed_align=4)
+        barriers = smem.allocate_array(cutlass.Int64, 2 * WORK_SLOTS)
+        numbers = smem.allocate_array(cutlass.Int32, WORK_SLOTS)
+        return Slots(config, place, counter, numbers, barriers, barriers + WORK_SLOTS)
+
+    def init(self) -> None:
+        """Initialise the barriers; from one thread."""
+        for slot in range(WORK_SLOTS):
+            cute.arch.mbarrier_init(self.full + slot, 1)
+            cute.arch.mbarrier_init(self.empty + slot, self.config.work_readers)
+
+    @cute.jit
+    def take(self, slot: Any, phase: Any, first: cutlass.Constexpr = False) -> None:
+        """Have the next work's number sent to every CTA's slot; from the first producer warp of each."""
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(self.full + slot, NUMBER_BYTES)
+        if self.place.rank == 0:
+            if cutlass.const_expr(not first):
+                # until every warp of the cluster has read it
+                cute.arch.mbarrier_wait(self.empty + slot, phase ^ 1)
+            lane, number = cute.arch.lane_idx(), cutlass.Int32(0)
+            if lane == 0:
+                one = cutlass.Int32(1)
+                number = cute.arch.atomic_add(self.counter.llvm_ptr, one, sem="relaxed", scope="gpu")
+            number = cute.arch.shuffle_sync(number, 0)
+            if lane < self.config.cluster_size:
+                cute.arch.store_async_dsmem(self.sNumber + slot, number, self.full + slot, lane)
+
+    def read(self, slot: Any, phase: Any) -> Any:
+        """Wait for a number and read it; the whole warp."""
+        cute.arch.mbarrier_wait(self.full + slot, phase)  # until the first CTA's producer has sent it
+        return (self.sNumber + slot).load()
+
+    @cute.jit
+    def release(self, slot: Any) -> None:
+        """Tell the first CTA's producer that this warp has read a slot."""
+        cute.arch.sync_warp()
+        if cute.arch.lane_idx() == 0:
+            if cutlass.const_expr(self.config.cluster_size > 1):
+                cute.arch.mbarrier_arrive(self.empty + slot, 0)
+            else:
+                cute.arch.mbarrier_arrive(self.empty + slot)
+
+    @cute.jit
+    def drain(self, slot: Any, phase: Any) -> None:
+        """The first CTA's producer waits until nobody will signal its barriers; `slot` is the next to write."""
+        if self.place.rank == 0:
+            for _ in cutlass.range(WORK_SLOTS, unroll=1):
+                cute.arch.mbarrier_wait(self.empty + slot, phase ^ 1)
+                slot, phase = advance(slot, phase, WORK_SLOTS)
+
+
+@dataclass(frozen=True)
+class DynamicWalk(Walk):
+    """The works of one CTA. A state is (number of the work, slot and phase of the one after it)."""
+
+    slots: Any = None  # `Slots`, once they are placed
+
+    def placed(self, address: Any, smem: Any) -> DynamicWalk:
+        """The same walk with its slots."""
+        return dataclasses.replace(self, slots=Slots.create(self.config, self.place, address, smem))
+
+    def init(self) -> None:
+        """Initialise the slots' barriers."""
+        self.slots.init()
+
+    @cute.jit
+    def lead(self, thread: Any) -> None:
+        """Take the first work."""
+        if thread // hw.WARP == 0:
+            self.slots.take(cutlass.Int32(0), cutlass.Int32(0), True)
+
+    @cute.jit
+    def loaded(self, state: Any, work: cutlass.Constexpr, k: Any, thread: Any) -> None:
+        """Take the work after a state's as soon as the ring is full or the last k tile of this one is on its way.
+
+        So much can be loaded without anyone knowing what comes next, and no load waits for the counter before that.
+        """
+        if thread // hw.WARP == 0 and k == cutlass.min(work.k_tiles, self.config.stages) - 1:
+            self.slots.take(state[1], state[2])
+
+    @cute.jit
+    def end(self, state: Any, thread: Any) -> None:
+        """No CTA of the cluster may end while another still signals it."""
+        if cutlass.const_expr(self.config.cluster_size > 1):
+            if thread // hw.WARP == 0:
+                self.slots.drain(state[1], state[2])
+
+    def start(self, skip: Any = 0) -> State:
+        """The state of the CTA's first work, or of the one `skip` works later."""
+        before = (cutlass.Int32(-1), cutlass.Int32(0), cutlass.Int32(0))
+        return self._after(before, skip + 1)
+
+    def next(self, state: State, count: int = 1) -> State:
+        """The state `count` works later."""
+        return self._after(state, count)
+
+    def follows(self, state: State) -> Any:
+        """Whether there is a work after a state's."""
+        return self.more((self.slots.read(state[1], state[2]),))
+
+    @cute.jit
+    def _after(self, state: Any, count: Any) -> Any:
+        """Read on; after the last work there is nothing to read."""
+        number, slot, phase = state
+        for _ in cutlass.range(count, unroll=1):
+            if self.more((number,)):
+                number = self.slots.read(slot, phase)
+                self.slots.release(slot)
+                slot, phase = advance(slot, phase, WORK_SLOTS)
+        return number, slot, phase

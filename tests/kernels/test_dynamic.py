@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles from a counter: every one is computed once, whoever comes when, and nothing of a run lasts into the next.
+
+On the emulator, with the race detector.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm import epilogue as epi
+from cutegemm.emulator import Options
+from cutegemm.errors import PlanError
+from cutegemm.gemm import Gemm
+from cutegemm.launch_layout import WORK_COUNTER
+from cutegemm.running.results import Partial
+from tests.support.epilogues import assert_outputs_close, random_inputs
+from tests.support.numerics import assert_close
+
+BF16 = torch.bfloat16
+FIELDS = {"tile": Tile(64, 64, 64), "swap": False, "scheduler": "dynamic", "stages": 2}
+CASES = {
+    "one by one": (GemmSpec(**FIELDS, sms=3), (200, 136, 300)),
+    "more SMs than tiles": (GemmSpec(**FIELDS), (100, 72, 64)),
+    "pairs share B": (GemmSpec(**FIELDS, sms=4, cluster=(2, 1)), (300, 136, 200)),
+    "in turn": (GemmSpec(**FIELDS, sms=2, schedule="pingpong"), (200, 200, 72)),
+    "in turn, pairs share A": (GemmSpec(**FIELDS, sms=4, schedule="pingpong", cluster=(1, 2)), (200, 200, 130)),
+    "odd operands, copied": (GemmSpec(**FIELDS, sms=2), (133, 135, 131)),
+    "parts in a cluster": (GemmSpec(**FIELDS, sms=4, split_k=2), (130, 136, 264)),
+    "parts in workspace": (
+        GemmSpec(**FIELDS, sms=3, split_k=3, split_reduction="workspace"), (100, 136, 264)
+    ),
+    "swapped": (GemmSpec(**FIELDS | {"tile": Tile(16, 64, 64), "swap": True}, sms=2), (30, 264, 264)),
+}  # fmt: skip
+ORDERS = {
+    "lazy": Options(policy="lazy", races=True),
+    "one cluster at a time": Options(policy="lazy", races=True, resident_ctas=1),
+    "random": Options(policy="random", seed=2, races=True),
+}
+
+
+def operands(shape, batch=()):
+    """A, B and C of (m, n, k)."""
+    m, n, k = shape
+    generator = torch.Generator().manual_seed(sum(shape))
+    return tuple(torch.randn(*batch, *s, generator=generator).to(BF16) for s in ((m, k), (k, n), (m, n)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", CASES)
+def test_tiles_are_right_and_free_of_races_whoever_takes_them(name, order):
+    """D = 2 A B + C / 2 in place of C; clusters that start when others have ended find nothing left to do."""
+    spec, shape = CASES[name]
+    a, b, c = operands(shape)
+    before = c.clone()
+    run = emulator.run(Gemm(spec), a, b, c, alpha=2.0, beta=0.5, out=c, options=ORDERS[order])
+    assert not run.findings
+    assert_close(c, a, b, before, 2.0, 0.5)
+
+
+def workspace_of(p, left_behind):
+    """Aligned workspace of a plan in which another run has left bytes behind."""
+    buffer = torch.full((p.workspace_bytes + 64,), left_behind, dtype=torch.uint8)
+    return buffer[-buffer.data_ptr() % 64 :]
+
+
+@pytest.mark.parametrize("left_behind", [0, 1, 255])
+@pytest.mark.parametrize("name", ["one by one", "in turn, pairs share A", "parts in workspace"])
+def test_every_work_is_taken_once_whatever_another_run_left_behind(name, left_behind):
+    """The run's own launch zeroes its counter, which ends at the works and one "no more" for each cluster."""
+    spec, shape = CASES[name]
+    a, b, _ = operands(shape)
+    p = plan(spec, problem(*shape))
+    workspace = workspace_of(p, left_behind)
+    assert_close(Gemm(spec).run(a, b, backend="emulator", workspace=workspace), a, b)
+    place = p.multiply.in_workspace[WORK_COUNTER]
+    works = p.tiles[0] * p.tiles[1] * p.config.splits // (p.config.cluster[0] * p.config.cluster[1])
+    assert workspace[place : place + 4].view(torch.int32).item() == works + p.clusters
+
+
+def test_batches_come_from_one_counter():
+    """A batch's tiles are works like any other."""
+    a, b, c = operands((70, 72, 136), (3,))
+    run = emulator.run(Gemm(CASES["one by one"][0]), a, b, c, beta=1.0, options=ORDERS["random"])
+    assert not run.findings
+    for batch in range(3):
+        assert_close(run.d[batch], a[batch], b[batch], c[batch], 1.0, 1.0)
+
+
+@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
+@pytest.mark.parametrize("name", ["swiglu", "softmax_partials", "bias_act_residual"])
+def test_epilogues_follow_the_walk(name, schedule):
+    """Inputs that are fetched ahead, gated pairs and reductions are those of the tile that was taken."""
+    graph = {
+        "swiglu": epi.swiglu("halves"),
+        "softmax_partials": epi.softmax_partials(),
+        "bias_act_residual": epi.bias_act_residual("gelu"),
+    }[name]
+    m, n, k = 140, 72, 136
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randn(m, k, generator=generator).to(BF16)
+    b = torch.randn(k, 2 * n if graph.gated else n, generator=generator).to(BF16)
+    inputs = random_inputs(graph, (m, n), generator, (BF16, torch.float32))
+    out = Gemm(GemmSpec(**FIELDS, epilogue=graph, schedule=schedule, sms=2)).run(
+        a, b, backend="emulator", **inputs
+    )
+    named = {"d": out} if isinstance(out, torch.Tensor) else vars(out)
+    finished = {x: v.finish() if isinstance(v, Partial) else v for x, v in named.items()}
+    assert_outputs_close(finished, graph, a, b, inputs)
+
+
+def test_the_first_work_is_known_after_the_wait_only():
+    """So no operand is loaded before it, constant or not: the launch before has zeroed the counter."""
+    of = problem(128, 128, 256)
+    assert plan(GemmSpec(**FIELDS, constant=("b",)), of).config.early == ()
+    assert plan(GemmSpec(**FIELDS | {"scheduler": "persistent"}, constant=("b",)), of).config.early == ("b",)
+
+
+def test_threads_that_load_take_no_works():
+    """Given both, the scheduler is refused; where the load is open, operands are copied instead."""
+    with pytest.raises(PlanError) as caught:
+        plan(GemmSpec(**FIELDS, a_load="gather"), problem(128, 128, 128))
+    assert caught.value.field == "scheduler" and caught.value.nearest == "persistent"
+    odd = problem(17, 333, 1023, a=torch.empty(17, 1023, dtype=BF16))
+    assert not plan(GemmSpec(scheduler="dynamic", swap=False), odd).config.gathers
+
+
+def test_a_kernel_without_a_producer_warp_is_refused():
+    """Somebody must take works while others multiply."""
+    with pytest.raises(PlanError) as caught:
+        plan(GemmSpec(scheduler="dynamic", schedule="multistage"), problem(128, 128, 256))
+    assert (caught.value.field, caught.value.nearest) == ("scheduler", "persistent")
