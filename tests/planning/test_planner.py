@@ -206,10 +206,12 @@ def check_fits(p):
             producer + config.consumers * per_thread
         ) * H200.limits.warpgroup <= H200.limits.registers_per_sm
     roles = FAMILIES[config.family].roles
-    most = roles.turns[config.gathers] if config.pingpong else roles.accumulators[config.consumers]
+    shared = roles.laden if roles.laden and (config.gathers or config.adds_up) else roles.accumulators
+    most = roles.turns[config.gathers] if config.pingpong else shared[config.consumers]
     if config.ctas_per_sm > 1:
         most = roles.shared_accumulators[config.consumers]
     assert p.accumulators <= most <= per_thread - 24
+    assert config.mma_columns in (config.tile[1], 128)
     for axis, extent in enumerate((p.problem.m, p.problem.n)):
         step = config.tile[axis] * config.cluster[axis]
         assert p.tiles[axis] * config.tile[axis] == -(-extent // step) * step
@@ -518,11 +520,15 @@ REFUSALS = [
      "tile=Tile(m=128, n=128, k=64): has no meaning for fp32 operands, which run on the CUDA cores; "
      "nearest legal value: 'auto'"),
     ({"tile": Tile(256, 256, 64), "consumers": 2}, odd(),
-     "tile.n=256: 2 consumer warpgroups hold 256 accumulators per thread, more than 128; nearest legal value: 128"),
-    ({"tile": Tile(192, 256, 64), "schedule": "cooperative"}, odd(),
+     "tile.n=256: 2 consumer warpgroups hold 256 accumulators per thread, more than 192; nearest legal value: 192"),
+    ({"tile": Tile(192, 256, 64), "schedule": "cooperative", "scheduler": "stream_k"}, odd(),
      "tile.n=256: 3 consumer warpgroups hold 128 accumulators per thread, more than 96; nearest legal value: 192"),
+    ({"tile": Tile(256, 192, 64), "a_load": "gather"}, odd(),
+     "tile.n=192: 2 consumer warpgroups hold 192 accumulators per thread, more than 128; nearest legal value: 128"),
+    ({"tile": Tile(192, 224, 64), "schedule": "cooperative"}, odd(),
+     "tile.n=224: three consumer warpgroups take up to 192 columns, or 256 in two halves; nearest legal value: 192"),
     ({"tile": Tile(16384, 256, 64)}, odd(),
-     "tile.m=16384: 2 consumer warpgroups hold 16384 accumulators per thread, more than 128; nearest legal value: 128"),
+     "tile.m=16384: 2 consumer warpgroups hold 16384 accumulators per thread, more than 192; nearest legal value: 128"),
     ({"tile": Tile(128, 32, 64), "swizzle": "128B", "b_major": "n"}, odd(),
      "swizzle='128B': the tile is contiguous over 64 bytes, no multiple of 128; nearest legal value: '64B'"),
     ({"tile": Tile(128, 256, 64), "stages": 9}, odd(),
@@ -546,9 +552,9 @@ REFUSALS = [
     ({"epilogue": GATED}, odd(n=255), "n=255: a gated pair needs an even number of columns; nearest legal value: 254"),
     ({"epilogue": GATED, "tile": Tile(128, 40, 64)}, problem(256, 256, 256, epilogue=GATED),
      "tile.n=40: each half of a gated tile must be a multiple of 8 columns; nearest legal value: 48"),
-    ({"epilogue": GATED, "tile": Tile(384, 96, 64), "consumers": 2, "schedule": "cooperative"},
+    ({"epilogue": GATED, "tile": Tile(384, 144, 64), "consumers": 2, "schedule": "cooperative"},
      problem(256, 256, 256, epilogue=GATED),
-     "tile.n=96: 2 consumer warpgroups hold 144 accumulators per thread, more than 128; nearest legal value: 80"),
+     "tile.n=144: 2 consumer warpgroups hold 216 accumulators per thread, more than 192; nearest legal value: 128"),
     ({"input_stages": 3, "tile": Tile(128, 256, 64)}, problem(256, 256, 256, c_dtype="bf16"),
      "input_stages=3: must divide the 4 pieces that a warpgroup reads of a tile; nearest legal value: 4"),
     ({"store": "tma", "epilogue": TWO}, odd(outputs=(("d", MATRIX), ("pre", MISALIGNED_A))),
