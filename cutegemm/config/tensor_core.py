@@ -14,6 +14,7 @@ from cutegemm.layouts.sm90 import widest_swizzle
 
 PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
 ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
+WIDEST_OF_FOUR = 192  # columns of a wgmma that ptxas accepts in a kernel of four warpgroups
 WORK_SLOTS = 4  # numbers of works that a dynamic kernel's producer may be ahead of the slowest consumer
 SMEM_RESERVED = 1024  # bytes of an SM's shared memory that a CTA takes beside its own
 
@@ -114,6 +115,15 @@ class KernelConfig(EpilogueConfig):
     def team(self) -> int:
         """Consumer warpgroups that share a tile."""
         return 1 if self.pingpong else self.consumers
+
+    @property
+    def mma_columns(self) -> int:
+        """Columns of one wgmma: the tile's, or half of them where four warpgroups leave too few registers at launch.
+
+        The launch gives each thread of 512 but 128 registers, and ptxas wants an instruction's operands within that.
+        """
+        narrow = self.threads > 3 * hw.WARPGROUP and self.tile[1] > WIDEST_OF_FOUR
+        return self.tile[1] // 2 if narrow else self.tile[1]
 
     @property
     def rows_per_pass(self) -> int:

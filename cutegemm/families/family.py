@@ -18,6 +18,8 @@ class Roles:
         accumulators: consumer warpgroups that share a tile -> most fp32 accumulators per thread that compile
             without spills, whatever the epilogue's types (measured with the DSL's ptxas: fp32 column-major D
             with C, which needs most registers).
+        laden: the same where threads hold more beside: a producer gathers, or parts of K are added up in workspace.
+            Empty where that changes nothing.
         turns: the same for consumers that take tiles in turn, by whether a producer gathers, which leaves
             fewer registers. Empty where they cannot.
         shared_accumulators, shared_registers: the same of a CTA that leaves half of the SM to another, by consumer
@@ -28,6 +30,7 @@ class Roles:
 
     producers: int
     accumulators: Mapping[int, int]
+    laden: Mapping[int, int] = field(default_factory=dict)
     turns: Mapping[bool, int] = field(default_factory=dict)
     registers: Mapping[bool, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
     shared_accumulators: Mapping[int, int] = field(default_factory=dict)

@@ -11,7 +11,8 @@ FAMILY = Family(
     schedules=("cooperative", "pingpong"),
     limits=Roles(
         producers=1,
-        accumulators={1: 144, 2: 128, 3: 96},
+        accumulators={1: 144, 2: 192, 3: 128},
+        laden={1: 144, 2: 128, 3: 96},
         turns={False: 192, True: 128},
         # a gathering producer with fewer than 96 spills its loads in flight
         shared_accumulators={1: 96, 2: 48},

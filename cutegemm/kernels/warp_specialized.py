@@ -150,7 +150,7 @@ class WarpSpecializedGemm:
         band = cutlass.Int32(0) if cutlass.const_expr(config.pingpong) else warpgroup
         first = warpgroup if cutlass.const_expr(config.pingpong) else cutlass.Int32(0)
         role = Role(warpgroup, band, thread % hw.WARPGROUP)
-        mma = tiled_mma(config, config.team, config.tile[1])
+        mma = tiled_mma(config, config.team, config.mma_columns)
         fragments, acc = frame.fragments(mma, band)
         order = Turns(config, warpgroup)
         mainloop = Mainloop(frame.ring, fragments, order)

@@ -7,7 +7,7 @@ import dataclasses
 import math
 
 from cutegemm.arch.limits import Limits
-from cutegemm.config import KernelConfig, MatrixConfig, OperandConfig, OutputConfig
+from cutegemm.config import WIDEST_OF_FOUR, KernelConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
@@ -73,6 +73,7 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         config,
         epi_n=plan_epilogue.piece_columns(config.stored_columns, setting.outputs, setting.inputs),
     )
+    _check_halves(config)
     _check_pieces(config)
     return plan_epilogue.with_buffers(spec, config)
 
@@ -238,7 +239,9 @@ def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
         most = roles.turns[setting.loads.gathers]
         who = "a warpgroup of a pingpong kernel holds"
     else:
-        most, who = roles.accumulators[consumers], f"{consumers} consumer warpgroups hold"
+        laden = setting.loads.gathers or _split_reduction(setting, candidate) != "none"
+        allowed = roles.laden if laden and roles.laden else roles.accumulators
+        most, who = allowed[consumers], f"{consumers} consumer warpgroups hold"
     held = accumulators(tile, team, setting.limits)
     if held <= most:
         return
@@ -249,6 +252,14 @@ def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
         raise field_error(PlanError, "tile.n", tile[1], rule, columns)
     rows = most * 2 * team // tile[1] // team * setting.limits.mma_m * team
     raise field_error(PlanError, "tile.m", tile[0], rule, max(rows, setting.limits.mma_m * team))
+
+
+def _check_halves(config: KernelConfig) -> None:
+    """Where a wgmma takes half of a tile's columns, a half is whole rows of every swizzle."""
+    columns, widest = config.tile[1], config.limits.mma_max_n
+    if config.mma_columns < columns < widest:
+        rule = f"three consumer warpgroups take up to {WIDEST_OF_FOUR} columns, or {widest} in two halves"
+        raise field_error(PlanError, "tile.n", columns, rule, WIDEST_OF_FOUR)
 
 
 def _swizzle(spec: GemmSpec, matrix: OperandConfig, extent: int, depth: int) -> str:

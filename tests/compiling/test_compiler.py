@@ -179,7 +179,8 @@ def grid() -> dict[str, tuple[GemmSpec, Problem]]:
         found[f"pingpong {m}x{n} {fields}"] = spec, base
     worst = problem(**ALIGNED, d_dtype="fp32", c_dtype="fp32", d_major="m")  # needs most registers
     for schedule, consumers, m, n in (
-        ("cooperative", 1, 128, 144), ("cooperative", 2, 128, 256), ("cooperative", 3, 192, 192),
+        ("cooperative", 1, 128, 144), ("cooperative", 2, 256, 192), ("cooperative", 3, 192, 256),
+        ("cooperative", 3, 384, 128),
         ("multistage", 2, 256, 160), ("pingpong", 2, 128, 192),
     ):  # fmt: skip
         spec = GemmSpec(tile=Tile(m, n, 64), schedule=schedule, consumers=consumers)

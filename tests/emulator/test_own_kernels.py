@@ -75,6 +75,12 @@ CASES = {
         (300, 136, 136),
         {"dtype": "fp16"},
     ),
+    "tile 256x192": (GemmSpec(tile=Tile(256, 192, 64), swap=False), (200, 200, 72), {"c_dtype": "bf16"}),
+    "tile 192x256 in halves": (
+        GemmSpec(tile=Tile(192, 256, 64), consumers=3, swap=False),
+        (200, 264, 72),
+        {"c_dtype": "bf16", "beta": 0.5},
+    ),
     "transposed": (GemmSpec(tile=Tile(128, 128, 64)), (136, 136, 72), {"majors": "mn", "d_dtype": "fp32"}),
 }
 

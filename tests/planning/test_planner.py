@@ -122,10 +122,12 @@ def check_fits(p):
             producer + config.consumers * per_thread
         ) * H200.limits.warpgroup <= H200.limits.registers_per_sm
     roles = FAMILIES[config.family].roles
-    most = roles.turns[config.gathers] if config.pingpong else roles.accumulators[config.consumers]
+    shared = roles.laden if roles.laden and (config.gathers or config.adds_up) else roles.accumulators
+    most = roles.turns[config.gathers] if config.pingpong else shared[config.consumers]
     if config.ctas_per_sm > 1:
         most = roles.shared_accumulators[config.consumers]
     assert p.accumulators <= most <= per_thread - 24
+    assert config.mma_columns in (config.tile[1], 128)
     for axis, extent in enumerate((p.problem.m, p.problem.n)):
         step = config.tile[axis] * config.cluster[axis]
         assert p.tiles[axis] * config.tile[axis] == -(-extent // step) * step

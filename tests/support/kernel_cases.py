@@ -137,6 +137,8 @@ CASES = {
     "tile 64x16": Case(spec(tile=Tile(64, 16, 64))),
     "tile 128x256": Case(spec(tile=Tile(128, 256, 64), cluster=(2, 1))),
     "tile 256x128": Case(spec(tile=Tile(256, 128, 64))),
+    "tile 256x192": Case(spec(tile=Tile(256, 192, 64), cluster=(2, 1))),
+    "tile 192x256, three consumers": Case(spec(tile=Tile(192, 256, 64), consumers=3), c=COL),
     "tile 192x144, three consumers": Case(spec(tile=Tile(192, 144, 64), consumers=3)),
     "tile 128x208": Case(spec(tile=Tile(128, 208, 64))),
     "tile 64x256, one consumer": Case(spec(tile=Tile(64, 256, 64), consumers=1)),
