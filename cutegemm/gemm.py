@@ -159,13 +159,20 @@ class Gemm:
             found += record_launches(artifact.obj, artifact.ptx, args)
         return found
 
-    def explain(self, of: Problem | None = None) -> str:
+    def explain(self, of: Problem | None = None, *, why: bool = False) -> str:
         """What runs for a problem (default: the representative), and why: launches, tile, epilogue with the bytes
-        that its inputs and outputs cost, registers, stages, shared memory."""
+        that its inputs and outputs cost, registers, stages, shared memory.
+
+        Args:
+            of: the problem.
+            why: whether to list every candidate with its predicted time and the reason it lost (`KernelPlan.why`).
+        """
         kernel = self.kernel(of)
         lines = [str(kernel.plan)]
         if kernel.artifact is not None:
             lines.append(f"compiled   {kernel.resources}")
+        if why:
+            lines.append(str(kernel.plan.why))
         return "\n".join(lines)
 
     @overload

@@ -11,9 +11,11 @@ from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.config import GemmConfig
 from cutegemm.dtypes import DType
+from cutegemm.families import FAMILIES, load
 from cutegemm.planning.parts import Barrier, Box, Region
 from cutegemm.planning.steps import Multiply, Step
 from cutegemm.planning.text import describe
+from cutegemm.planning.weighed import Why
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import GemmSpec
 
@@ -61,6 +63,14 @@ class KernelPlan:
     def config(self) -> GemmConfig | None:
         """The GEMM kernel's config; None when D is empty."""
         return None if self.multiply is None else self.multiply.config
+
+    @property
+    def why(self) -> Why:
+        """The candidates with their predicted times and the reason each lost; worked out when it is asked for."""
+        config = self.config
+        path = None if config is None else FAMILIES[config.family].weigh
+        found: Why = Why(()) if path is None else load(path)(self)
+        return found
 
     @property
     def views(self) -> tuple[Operand, Operand] | None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from cutegemm.arch.limits import Limits
 from cutegemm.config import OperandConfig, RelayoutConfig
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.model import L2_LINE, cheaper_load
-from cutegemm.planning.operands import WORKSPACE_ALIGN, gated_half, major
+from cutegemm.planning.model import cheaper_load
+from cutegemm.planning.operands import L2_LINE, WORKSPACE_ALIGN, gated_half, major
 from cutegemm.planning.request import Request
 from cutegemm.planning.steps import Relayout
 from cutegemm.problems import Operand, Problem, round_up

@@ -13,6 +13,8 @@ from cutegemm.problems import Operand, Problem
 
 # bytes: alignment of torch's allocations, enough for TMA
 WORKSPACE_ALIGN = 256
+# bytes of a line of L2
+L2_LINE = 128
 
 
 def major(operand: Operand, row: str, col: str) -> str:

@@ -53,6 +53,9 @@ class SimtTile:
         """Warps of a CTA."""
         return self.tile[0] * self.tile[1] // (self.thread_tile[0] * self.thread_tile[1] * 32) * self.slices
 
+    def __str__(self) -> str:
+        return f"tile {self.tile}" + ("" if self.split == 1 else f", K in {self.split} parts")
+
 
 # Tile -> share of the SM's multiply-adds that it reaches where it fills the GPU, measured on an H200 (the mean of both
 # majors of B; `benchmarks/probes/simt_tiles.py`). Larger tiles first among equals.
@@ -65,7 +68,12 @@ TILES = {
 
 
 def choose(problem: Problem, device: Device, *, pairs: bool = False) -> SimtTile:
-    """The tile and the cut of K that the model finds fastest.
+    """The tile and the cut of K that the model finds fastest; `pairs` as for `weigh`."""
+    return min(weigh(problem, device, pairs=pairs), key=lambda pair: pair[0])[1]
+
+
+def weigh(problem: Problem, device: Device, *, pairs: bool = False) -> list[tuple[float, SimtTile]]:
+    """(nanoseconds, tile) of every tile and cut of K that may serve, larger tiles and fewer cuts first.
 
     Args:
         pairs: whether the epilogue takes gated pairs. Of 16-bit operands those are not cut along K: a thread's
@@ -79,7 +87,7 @@ def choose(problem: Problem, device: Device, *, pairs: bool = False) -> SimtTile
             serves = tile.staged or problem.a.dtype.bytes == RING_BYTES
             if serves and (split == 1 or _may_split(problem, x, device)):
                 found.append((estimate(problem, x, rate, device), x))
-    return min(found, key=lambda pair: pair[0])[1]
+    return found
 
 
 def _may_split(problem: Problem, x: SimtTile, device: Device) -> bool:
