@@ -15,6 +15,7 @@ from cutegemm.gemm import Gemm, build
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Operand, Problem, problem
 from cutegemm.spec import GemmSpec, Tile
+from cutegemm.tuning import tune
 
 __all__ = [
     "DType",
@@ -28,6 +29,7 @@ __all__ = [
     "build",
     "plan",
     "problem",
+    "tune",
 ]
 __version__ = "0.1.0"
 

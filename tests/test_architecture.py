@@ -26,7 +26,9 @@ FLOORS = (
     {"launch_layout"},
     {"planning", "kernels"},
     {"compiling"},
+    {"database"},
     {"running"},
+    {"tuning"},
     {"gemm"},
     {"__init__"},
 )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cutegemm.arch.device import Device
@@ -36,6 +36,8 @@ class KernelPlan:
         store_conflicts: extra bank wavefronts per stmatrix of the epilogue (`budget.store_conflicts`).
         workspace_bytes: device memory a run needs beside its operands.
         reasons: why each choice was made, one line each.
+        chosen_by: where the choice comes from, of a plan that `build` or `run` took; empty for one of `plan`, which
+            is the model's. Two plans that differ in it alone are equal.
     """
 
     spec: GemmSpec
@@ -53,6 +55,7 @@ class KernelPlan:
     store_conflicts: int | None = None
     workspace_bytes: int = 0
     reasons: tuple[str, ...] = ()
+    chosen_by: str = field(default="", compare=False)
 
     @property
     def multiply(self) -> Multiply | None:
