@@ -50,7 +50,7 @@ class Oracle:
         x = self.operands
         x.poison()
         found = finished(prepared(x.given, x.places, x.numbers, None))
-        return {name: value.clone().contiguous() for name, value in found.items()}
+        return {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}
 
     def _expected(self, prepared: Prepared, got: Mapping[str, torch.Tensor]) -> dict[str, Bound]:
         config: GemmConfig | None = prepared.kind.plan.config
