@@ -74,6 +74,11 @@ def weigh_simt(made: KernelPlan) -> Why:
     )
 
 
+def candidate_of(made: KernelPlan) -> Candidate | None:
+    """The candidate that a plan's tensor-core kernel comes from, of the product that the kernel sees."""
+    return _candidate(made.config) if isinstance(made.config, KernelConfig) else None
+
+
 def _candidate(config: KernelConfig) -> Candidate:
     """The candidate that a kernel comes from."""
     multistage = not config.producers
