@@ -72,3 +72,30 @@ def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | 
         dram_gbs=DEFAULT.dram_gbs if dram_gbs is None else dram_gbs,
         note=f"no record of {name}: planned with the times of {DEFAULT.name} and this GPU's {sms} SMs",
     )
+
+
+# MHz: the SM clock of the GPUs whose times are in the record, at most
+RECORD_MHZ = 1_980.0
+
+
+def from_properties(
+    device: Device, *, clusters: tuple[tuple[int, int], ...], clock_mhz: float, dram_gbs: float
+) -> Device:
+    """A GPU without a record, with what it says of itself in the place of what was assumed.
+
+    Everything that the SMs' clock times is scaled by it: the tensor cores, and what L2 delivers. Its note says what it
+    starts from.
+
+    Args:
+        device: of `find`, without a record.
+        clusters: (CTAs a cluster, clusters resident at once).
+        clock_mhz: the SMs' highest; 0 where it is not known.
+        dram_gbs: GB/s of a device-to-device copy.
+    """
+    scale = clock_mhz / RECORD_MHZ if clock_mhz > 0 else 1.0
+    time = device.time
+    scaled = dataclasses.replace(time, mma=time.mma / scale, l2=time.l2 * scale, l2_lone=time.l2_lone * scale)
+    asked = f"its own clusters, {dram_gbs:,.0f} GB/s" + (f", {clock_mhz:,.0f} MHz" if clock_mhz > 0 else "")
+    return dataclasses.replace(
+        device, clusters=clusters, dram_gbs=dram_gbs, time=scaled, note=f"{device.note}, {asked}"
+    )
