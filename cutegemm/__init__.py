@@ -16,6 +16,7 @@ from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Operand, Problem, problem
 from cutegemm.running.pack import pack
 from cutegemm.spec import GemmSpec, Tile
+from cutegemm.tuning import tune
 
 if TYPE_CHECKING:
     from cutegemm.ops import bmm, linear, matmul
@@ -36,6 +37,7 @@ __all__ = [
     "pack",
     "plan",
     "problem",
+    "tune",
 ]
 __version__ = "0.1.0"
 

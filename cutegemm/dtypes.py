@@ -9,7 +9,11 @@ from cutegemm.errors import SpecError, field_error
 
 
 class DType(enum.Enum):
-    """An element type; the value is the name used in specs, plans and result files."""
+    """An element type; the value is the name used in specs, plans and result files.
+
+    Attributes:
+        bits, bytes: width of one element.
+    """
 
     FP16 = "fp16"
     BF16 = "bf16"
@@ -17,15 +21,16 @@ class DType(enum.Enum):
     FP8_E4M3 = "fp8_e4m3"
     FP8_E5M2 = "fp8_e5m2"
 
-    @property
-    def bits(self) -> int:
-        """Width of one element in bits."""
-        return {DType.FP32: 32, DType.FP8_E4M3: 8, DType.FP8_E5M2: 8}.get(self, 16)
+    bits: int
+    bytes: int
 
-    @property
-    def bytes(self) -> int:
-        """Width of one element in bytes."""
-        return self.bits // 8
+    def __init__(self, name: str) -> None:
+        """Attributes, not properties: planning reads them a thousand times."""
+        self.bits = {"fp32": 32, "fp8_e4m3": 8, "fp8_e5m2": 8}.get(name, 16)
+        self.bytes = self.bits // 8
+
+    # members are singletons: that of the name, which Enum has, is Python code in every key that holds a type
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return repr(self.value)

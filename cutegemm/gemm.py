@@ -11,21 +11,24 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from cutegemm import checks
 from cutegemm.compiling import cache, loader, resources
 from cutegemm.compiling.compiler import Artifact, record_launches
-from cutegemm.dtypes import DType
+from cutegemm.database import Choice, choose
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import GemmError, InputError, SpecError, field_error
 from cutegemm.planning.arguments import launch_arguments
-from cutegemm.planning.planner import KernelPlan, plan
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.representative import representative
 from cutegemm.problems import Problem
-from cutegemm.problems import problem as make_problem
+from cutegemm.running import here
 from cutegemm.running.call import NOWHERE, Memo, Request, Unprepared, identity, recording, substance
 from cutegemm.running.named import Signature, blas_names, blas_number, passed
-from cutegemm.spec import AUTO, GemmSpec
+from cutegemm.spec import GemmSpec
+from cutegemm.tuning import tune
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from cutegemm.running.kind import Prepared
+    from cutegemm.tuning.report import Report
 
 Backend = Literal["gpu", "reference", "emulator"]
 MAX_ADDRESS = (1 << 63) - 1
@@ -69,7 +72,7 @@ class Gemm:
         self._representative = representative(spec) if of is None else _checked_problem("of", of)
         self._fused = Signature(spec.epilogue) if isinstance(spec.epilogue, Graph) else None
         self._kinds: Memo[Prepared] = Memo()
-        self.plan = plan(spec, self._representative)
+        self.plan = self._choice(self._representative).plan
         _leave_to_eager()
 
     def kernel(self, of: Problem | None = None) -> Kernel:
@@ -83,7 +86,11 @@ class Gemm:
         return Kernel(chosen, None if chosen.config is None else cache.artifact(chosen.config))
 
     def _plan(self, of: Problem) -> KernelPlan:
-        return plan(self.spec, _checked_problem("of", of))
+        return self._choice(_checked_problem("of", of)).plan
+
+    def _choice(self, of: Problem) -> Choice:
+        """What a run of a problem would take on the current device."""
+        return choose(self.spec, of, here.device())
 
     @property
     def ptx(self) -> str:
@@ -128,12 +135,27 @@ class Gemm:
         from cutegemm.running.launcher import current_device, function_for
 
         index, device = current_device()
-        plans = [plan(self.spec, p, device) for p in problems]
+        plans = [choose(self.spec, p, device).plan for p in problems]
         configs = list(dict.fromkeys(step.config for p in plans for step in p.steps))
         cache.ensure(configs)
         if index is not None:
             for config in configs:
                 function_for(config, index)
+
+    def tune(self, problems: Iterable[Problem] | None = None, **options: Any) -> Report:
+        """`cutegemm.tune` of this spec, for problems or the representative one; later runs take what it found.
+
+        Args:
+            problems: None is the representative problem.
+            options: of `cutegemm.tune`.
+
+        Raises:
+            InputError, HardwareError: as `cutegemm.tune` does.
+        """
+        report = tune(self.spec, [self._representative] if problems is None else problems, **options)
+        self._kinds = Memo()
+        self.plan = self._choice(self._representative).plan
+        return report
 
     def launches(
         self,
@@ -175,13 +197,24 @@ class Gemm:
             found += record_launches(artifact.obj, artifact.ptx, args)
         return found
 
-    def explain(self, of: Problem | None = None) -> str:
+    def explain(self, of: Problem | None = None, *, why: bool = False) -> str:
         """What runs for a problem (default: the representative), and why: launches, tile, epilogue with the bytes
-        that its inputs and outputs cost, registers, stages, shared memory."""
+        that its inputs and outputs cost, registers, stages, shared memory, and what chose it.
+
+        Args:
+            of: the problem.
+            why: whether to list every candidate with its predicted time and the reason it lost (`KernelPlan.why`).
+        """
         kernel = self.kernel(of)
+        entry = self._choice(self._representative if of is None else of).entry
         lines = [str(kernel.plan)]
-        if kernel.artifact is not None:
+        config = kernel.plan.config
+        if kernel.artifact is not None and config is not None:
+            if entry is not None and entry.expired(config, kernel.ptx):
+                lines.append("expired    what was measured was another kernel: tune again")
             lines.append(f"compiled   {kernel.resources}")
+        if why:
+            lines.append(str(kernel.plan.why))
         return "\n".join(lines)
 
     @overload
@@ -449,23 +482,6 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
     gemm = Gemm(_checked_spec(spec), None if problem is None else _checked_problem("problem", problem))
     gemm.kernel()
     return gemm
-
-
-def representative(spec: GemmSpec) -> Problem:
-    """The problem a bare spec is planned for: 4096^3, aligned, bf16 and row-major where the spec leaves it open."""
-    ab = next((x for x in (spec.a_dtype, spec.b_dtype) if x != AUTO), DType.BF16)
-    majors = ("k" if spec.a_major == AUTO else spec.a_major) + ("n" if spec.b_major == AUTO else spec.b_major)
-    return make_problem(
-        4096,
-        4096,
-        4096,
-        dtype=ab,
-        d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype,
-        majors=majors,
-        d_major="n" if spec.d_major == AUTO else spec.d_major,
-        epilogue=spec.epilogue if isinstance(spec.epilogue, Graph) else None,
-        input_dtype=None if spec.c_dtype == AUTO else spec.c_dtype,
-    )
 
 
 __all__ = ["Gemm", "Kernel", "build", "representative"]

@@ -82,6 +82,10 @@ class Device:
     time: TimeModel
     note: str = ""
 
+    def __hash__(self) -> int:
+        """Of what tells GPUs apart: a device is part of the key of every plan that is remembered."""
+        return hash((self.name, self.sms))
+
     def resident_clusters(self, size: int) -> int:
         """Clusters of `size` CTAs that the GPU holds at once (one CTA an SM).
 

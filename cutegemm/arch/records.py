@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 from cutegemm.arch import sm90
 from cutegemm.arch.device import Device, TimeModel
+
+# The constants of each GPU's model of time, by name, with where they come from; `python -m benchmarks.fit` writes it.
+TIMES_FILE = Path(__file__).with_name("times.json")
+TIMES = {name: TimeModel(**x["time"]) for name, x in json.loads(TIMES_FILE.read_text()).items()}
 
 H200 = Device(
     name="NVIDIA H200",
@@ -18,32 +24,7 @@ H200 = Device(
     dram_gbs=4_260.0,
     # as the driver gives it
     l2_bytes=60 * 2**20,
-    # fitted to benchmarks/results/sweeps and to kernels measured beside those that were chosen (`benchmarks/NOTES.md`)
-    time=TimeModel(
-        # a 128 x 256 tile takes 775 ns
-        mma=775 / (128 * 256),
-        narrow=1.03,
-        traffic=0.02,
-        l2=71.5,
-        l2_lone=113.0,
-        tile=300.0,
-        piece=120.0,
-        store=40.0,
-        launch=2_500.0,
-        turn=100.0,
-        turn_lone=1.15,
-        turn_deep=0.01,
-        multistage_lone=0.82,
-        inputs=900.0,
-        input_piece=130.0,
-        narrow_piece=80.0,
-        shared=2.0,
-        relayout=4_800.0,
-        gather=0.58,
-        # not measured: half of what their instructions allow (`benchmarks/NOTES.md`)
-        shift=20.0,
-        copy=5.0,
-    ),
+    time=TIMES["NVIDIA H200"],
 )
 
 H100 = dataclasses.replace(
@@ -54,13 +35,7 @@ H100 = dataclasses.replace(
     dram_gbs=3_000.0,
     # H100 whitepaper
     l2_bytes=50 * 2**20,
-    time=dataclasses.replace(
-        H200.time,
-        # fitted to ten shapes on this GPU: what loses takes more than 55 bytes a ns from L2, what wins takes less
-        l2=55.0,
-        # in the H200's proportion
-        l2_lone=87.0,
-    ),
+    time=TIMES["NVIDIA H100 80GB HBM3"],
     note="of its times only the rate of L2 is measured on this GPU; the others are the H200's, as are its clusters",
 )
 
@@ -96,4 +71,31 @@ def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | 
         l2_bytes=DEFAULT.l2_bytes if l2_bytes is None else l2_bytes,
         dram_gbs=DEFAULT.dram_gbs if dram_gbs is None else dram_gbs,
         note=f"no record of {name}: planned with the times of {DEFAULT.name} and this GPU's {sms} SMs",
+    )
+
+
+# MHz: the SM clock of the GPUs whose times are in the record, at most
+RECORD_MHZ = 1_980.0
+
+
+def from_properties(
+    device: Device, *, clusters: tuple[tuple[int, int], ...], clock_mhz: float, dram_gbs: float
+) -> Device:
+    """A GPU without a record, with what it says of itself in the place of what was assumed.
+
+    Everything that the SMs' clock times is scaled by it: the tensor cores, and what L2 delivers. Its note says what it
+    starts from.
+
+    Args:
+        device: of `find`, without a record.
+        clusters: (CTAs a cluster, clusters resident at once).
+        clock_mhz: the SMs' highest; 0 where it is not known.
+        dram_gbs: GB/s of a device-to-device copy.
+    """
+    scale = clock_mhz / RECORD_MHZ if clock_mhz > 0 else 1.0
+    time = device.time
+    scaled = dataclasses.replace(time, mma=time.mma / scale, l2=time.l2 * scale, l2_lone=time.l2_lone * scale)
+    asked = f"its own clusters, {dram_gbs:,.0f} GB/s" + (f", {clock_mhz:,.0f} MHz" if clock_mhz > 0 else "")
+    return dataclasses.replace(
+        device, clusters=clusters, dram_gbs=dram_gbs, time=scaled, note=f"{device.note}, {asked}"
     )

@@ -46,6 +46,7 @@ class Family:
         config: path of its config's class.
         driver: path of its driver: made of a config, called to trace the kernel.
         plan: path of what plans a problem for it; None where it only serves other kernels' plans.
+        weigh: path of what says how a plan's candidates fared (`KernelPlan.why`); None where nothing is chosen.
         schedules: the spec's names for it.
         limits: of a tensor-core kernel; None for others.
     """
@@ -54,6 +55,7 @@ class Family:
     config: str
     driver: str
     plan: str | None = None
+    weigh: str | None = None
     schedules: tuple[str, ...] = ()
     limits: Roles | None = None
 

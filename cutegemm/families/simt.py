@@ -8,5 +8,6 @@ FAMILY = Family(
     config="cutegemm.config:SimtConfig",
     driver="cutegemm.kernels.simt:SimtGemm",
     plan="cutegemm.planning.simt:plan_simt",
+    weigh="cutegemm.planning.why:weigh_simt",
     schedules=("simt",),
 )

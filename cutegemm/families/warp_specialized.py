@@ -8,6 +8,7 @@ FAMILY = Family(
     config="cutegemm.config:KernelConfig",
     driver="cutegemm.kernels.warp_specialized:WarpSpecializedGemm",
     plan="cutegemm.planning.tensor_core:plan_tensor_core",
+    weigh="cutegemm.planning.why:weigh_tensor_core",
     schedules=("cooperative", "pingpong"),
     limits=Roles(
         producers=1,

@@ -7,6 +7,7 @@ Everything here follows from a `KernelConfig`; the kernels allocate in the same 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import ROW_ALIGN, WORK_SLOTS, KernelConfig, MatrixConfig, OutputConfig
@@ -242,6 +243,7 @@ def boxes(config: KernelConfig) -> tuple[Box, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(1024)
 def _box(name: str, extents: tuple[int, int], swizzle: str, bits: int, copies: int) -> Box:
     cut = sm90.tma_box(*extents, swizzle, bits)
     return Box(name, cut.box, cut.count * copies)
@@ -255,8 +257,11 @@ def store_conflicts(config: KernelConfig) -> int | None:
     staged = [x for x in config.outputs if x.store != "direct" and x.dtype.bits == 16]
     if not staged:
         return None
-    column_major = staged[0].major == "m"
-    shape = (hw.WGMMA_M, config.epi_n)
-    layout = sm90.smem_layout(shape, "mn" if column_major else "k", config.piece_swizzle(staged[0]))
-    rows = sm90.fragment_row_coordinates(4 if config.epi_n % 16 == 0 else 2, transposed=column_major)
+    return _store_conflicts(staged[0].major == "m", config.epi_n, config.piece_swizzle(staged[0]))
+
+
+@functools.lru_cache(256)
+def _store_conflicts(column_major: bool, epi_n: int, swizzle: str) -> int:
+    layout = sm90.smem_layout((hw.WGMMA_M, epi_n), "mn" if column_major else "k", swizzle)
+    rows = sm90.fragment_row_coordinates(4 if epi_n % 16 == 0 else 2, transposed=column_major)
     return banks.matrix_access(banks.layout_addresses(layout, rows)).conflicts

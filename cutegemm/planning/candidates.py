@@ -8,6 +8,7 @@ An `Order` (a model, a tuner, a database of measurements) puts candidates in the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -102,6 +103,7 @@ def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, .
     return (1,) if fixed or 2 * tiles > device.sms or problem.k < LEAST_SPLIT_K else PARTS
 
 
+@functools.lru_cache(256)
 def preferred(
     spec: GemmSpec,
     limits: Limits,
@@ -110,8 +112,10 @@ def preferred(
     n_major: bool = False,
     gathers: bool = False,
     splits: tuple[int, ...] = (1,),
-) -> Iterator[Candidate]:
+) -> tuple[Candidate, ...]:
     """The candidates that an order chooses among, for a spec that leaves its tile open.
+
+    They follow from few facts of a problem and are remembered.
 
     Args:
         spec: whose given schedule, consumers, cluster and SMs are honoured.
@@ -131,6 +135,7 @@ def preferred(
     if not gathers:
         shapes += [(m, n, (1, 1), "multistage") for m, n in MULTISTAGE_TILES]
     seen = set()
+    listed = []
     for m, n, own, schedule in shapes:
         cluster = spec.cluster if isinstance(spec.cluster, tuple) else own
         found = Candidate((m, n, BLOCK_K), cluster, schedule, _team(spec, schedule, m, limits))
@@ -141,7 +146,8 @@ def preferred(
         seen.add(found)
         for parts in splits if schedule == "cooperative" else (1,):
             if cluster[0] * cluster[1] * parts <= limits.max_cluster:
-                yield found._replace(splits=parts)
+                listed.append(found._replace(splits=parts))
+    return tuple(listed)
 
 
 def every(spec: GemmSpec, gates: int, limits: Limits, halves: int = 1) -> Iterator[Candidate]:

@@ -41,24 +41,28 @@ def choose(asked: Request, order: Order) -> Chosen:
     """
     refusals: list[PlanError] = []
     first = first_setting(asked)
-    for setting, candidate, why in _tries(asked, first, order):
+    for setting, candidate, why in tries(asked, first, order):
         if not invariance.allows(asked, candidate):
             continue
         try:
-            config = configured(setting, candidate)
-            grid = grid_of(asked.spec, setting.problem, config, asked.device)
+            config, grid = served(asked, setting, candidate)
         except PlanError as error:
             refusals.append(error)
-            continue
-        if config.stages < 2 and asked.spec.stages == AUTO and asked.spec.tile == AUTO:
-            # load and multiply would alternate
             continue
         return Chosen(setting, candidate, config, grid, why)
     raise _refusal(asked.spec, refusals)
 
 
-def _tries(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Setting, Candidate, str]]:
+def tries(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Setting, Candidate, str]]:
     """What to try, best first, each with the reason to give if it serves."""
+    yield from preferred(asked, first, order)
+    for setting in settings(asked, first):
+        for candidate in candidates.every(asked.spec, first.gates, first.limits, first.halves):
+            yield setting, candidate, f"{candidate}: the given fields leave little else"
+
+
+def preferred(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Setting, Candidate, str]]:
+    """What an order puts in its place, or the one candidate that a given tile means."""
     spec, limits = asked.spec, first.limits
     if isinstance(spec.tile, Tile):
         yield first, candidates.given_tile(spec, spec.tile, limits, first.halves), ""
@@ -73,11 +77,22 @@ def _tries(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Setti
             gathers=gathers,
             splits=candidates.splits_for(spec, first.problem, asked.device),
         )
-        for ranked in order(first.problem, asked.device, first.gates, list(found)):
+        for ranked in order(first.problem, asked.device, first.gates, found):
             yield first, ranked.candidate, f"{ranked.candidate}: {ranked.why}"
-    for setting in settings(asked, first):
-        for candidate in candidates.every(spec, first.gates, limits, first.halves):
-            yield setting, candidate, f"{candidate}: the given fields leave little else"
+
+
+def served(asked: Request, setting: Setting, candidate: Candidate) -> tuple[KernelConfig, Grid]:
+    """The kernel and the launch of a candidate.
+
+    Raises:
+        PlanError: it does not serve.
+    """
+    config = configured(setting, candidate)
+    grid = grid_of(asked.spec, setting.problem, config, asked.device)
+    if config.stages < 2 and asked.spec.stages == AUTO and asked.spec.tile == AUTO:
+        rule = "loads and products of one stage would alternate"
+        raise field_error(PlanError, "stages", config.stages, rule, 2)
+    return config, grid
 
 
 def _refusal(spec: GemmSpec, refusals: list[PlanError]) -> PlanError:

@@ -10,8 +10,8 @@ from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import budget
-from cutegemm.planning.model import epilogue_columns
 from cutegemm.planning.operands import epilogue_inputs, major
+from cutegemm.planning.pieces import epilogue_columns
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec
 

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.config import GemmConfig
 from cutegemm.dtypes import DType
+from cutegemm.families import FAMILIES, load
 from cutegemm.planning.parts import Barrier, Box, Region
 from cutegemm.planning.steps import Multiply, Step
 from cutegemm.planning.text import describe
+from cutegemm.planning.weighed import Why
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import GemmSpec
 
@@ -34,6 +36,8 @@ class KernelPlan:
         store_conflicts: extra bank wavefronts per stmatrix of the epilogue (`budget.store_conflicts`).
         workspace_bytes: device memory a run needs beside its operands.
         reasons: why each choice was made, one line each.
+        chosen_by: where the choice comes from, of a plan that `build` or `run` took; empty for one of `plan`, which
+            is the model's. Two plans that differ in it alone are equal.
     """
 
     spec: GemmSpec
@@ -51,6 +55,7 @@ class KernelPlan:
     store_conflicts: int | None = None
     workspace_bytes: int = 0
     reasons: tuple[str, ...] = ()
+    chosen_by: str = field(default="", compare=False)
 
     @property
     def multiply(self) -> Multiply | None:
@@ -61,6 +66,14 @@ class KernelPlan:
     def config(self) -> GemmConfig | None:
         """The GEMM kernel's config; None when D is empty."""
         return None if self.multiply is None else self.multiply.config
+
+    @property
+    def why(self) -> Why:
+        """The candidates with their predicted times and the reason each lost; worked out when it is asked for."""
+        config = self.config
+        path = None if config is None else FAMILIES[config.family].weigh
+        found: Why = Why(()) if path is None else load(path)(self)
+        return found
 
     @property
     def views(self) -> tuple[Operand, Operand] | None:

@@ -7,17 +7,21 @@ Checks what spec and problem must agree on (`checks`), then hands over to the pl
 
 from __future__ import annotations
 
+import functools
+
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
-from cutegemm.epilogue.graph import Graph, linear_combination
-from cutegemm.families import load, of_schedule
+from cutegemm.families import load
 from cutegemm.planning import checks
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.model import by_model
-from cutegemm.planning.request import Request
+from cutegemm.planning.request import requested
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
+
+# plans that are kept: the same arguments give the same plan
+REMEMBERED = 1024
 
 
 def plan(
@@ -41,19 +45,17 @@ def plan(
     """
     checks.check_arguments(spec, problem, device, order)
     checks.check_extents(problem)
+    return _planned(spec, problem, device, order)
+
+
+@functools.lru_cache(REMEMBERED)
+def _planned(spec: GemmSpec, problem: Problem, device: Device, order: Order) -> KernelPlan:
     checks.check_dtypes(spec, problem)
     checks.check_majors(spec, problem)
     if 0 in (problem.m, problem.n, problem.batch):
         why = "D is empty: nothing is launched"
         return KernelPlan(spec=spec, problem=problem, device=device, steps=(), reasons=(why,))
-    epilogue = (
-        spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(problem.c is not None)
-    )
-    checks.check_epilogue(epilogue, problem)
-    cuda_cores = checks.cuda_cores_reason(spec, problem)
-    family = of_schedule(spec.schedule if cuda_cores is None else "simt")
-    reasons = tuple(x for x in (device.note, cuda_cores) if x)
-    asked = Request(spec=spec, problem=problem, epilogue=epilogue, device=device, reasons=reasons)
+    asked, family = requested(spec, problem, device)
     assert family.plan is not None
     made: KernelPlan = load(family.plan)(asked, order)
     return made

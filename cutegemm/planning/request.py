@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.arch.device import Device
-from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.families import Family, of_schedule
+from cutegemm.planning import checks
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 
@@ -28,3 +30,19 @@ class Request:
     device: Device
     reasons: tuple[str, ...] = ()
     pinned: tuple[int | None, int | None] = (None, None)
+
+
+def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request, Family]:
+    """The request that a spec and a problem make, and the family of kernels that serves it.
+
+    Raises:
+        PlanError: they do not agree.
+    """
+    epilogue = (
+        spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(problem.c is not None)
+    )
+    checks.check_epilogue(epilogue, problem)
+    cuda_cores = checks.cuda_cores_reason(spec, problem)
+    reasons = tuple(x for x in (device.note, cuda_cores) if x)
+    asked = Request(spec=spec, problem=problem, epilogue=epilogue, device=device, reasons=reasons)
+    return asked, of_schedule(spec.schedule if cuda_cores is None else "simt")

@@ -45,7 +45,14 @@ TILES = {
 
 
 def choose(problem: Problem, device: Device, *, pairs: bool = False, invariant: bool = False) -> SimtTile:
-    """The tile and the cut of K that the model finds fastest.
+    """The tile and the cut of K that the model finds fastest; `pairs` and `invariant` as for `weigh`."""
+    return min(weigh(problem, device, pairs=pairs, invariant=invariant), key=lambda pair: pair[0])[1]
+
+
+def weigh(
+    problem: Problem, device: Device, *, pairs: bool = False, invariant: bool = False
+) -> list[tuple[float, SimtTile]]:
+    """(nanoseconds, tile) of every tile and cut of K that may serve, larger tiles and fewer cuts first.
 
     Args:
         pairs: whether the epilogue takes gated pairs. Of 16-bit operands those are not cut along K: a thread's
@@ -62,7 +69,7 @@ def choose(problem: Problem, device: Device, *, pairs: bool = False, invariant: 
             serves = tile.staged or problem.a.dtype.bytes == RING_BYTES
             if serves and (split == 1 or _may_split(problem, x, device)):
                 found.append((estimate(problem, x, rate, device), x))
-    return min(found, key=lambda pair: pair[0])[1]
+    return found
 
 
 def _may_split(problem: Problem, x: SimtTile, device: Device) -> bool:

@@ -57,6 +57,8 @@ class Plan(Protocol):
     def workspace_bytes(self) -> int: ...
     @property
     def reasons(self) -> tuple[str, ...]: ...
+    @property
+    def chosen_by(self) -> str: ...
 
 
 def describe(plan: Plan) -> str:
@@ -77,6 +79,8 @@ def describe(plan: Plan) -> str:
     if plan.workspace_bytes:
         lines.append(f"workspace  {plan.workspace_bytes:,} B")
     lines += [f"because    {reason}" for reason in plan.reasons]
+    if plan.chosen_by:
+        lines.append(f"chosen by: {plan.chosen_by}")
     return "\n".join(lines)
 
 

@@ -38,7 +38,7 @@ class Checked:
         }
         result = self.prepared(given, places, numbers, workspace)
         config: GemmConfig | None = kind.plan.config
-        outputs = _finished(result)
+        outputs = finished(result)
         expected = bound(
             graph,
             named["a"],
@@ -60,10 +60,10 @@ class Checked:
         return result
 
 
-def _finished(result: Any) -> dict[str, Any]:
+def finished(result: Any) -> dict[str, Any]:
     """A run's outputs by name, reductions finished."""
     found = vars(result) if isinstance(result, Outputs) else {"d": result}
     return {name: x.finish() if isinstance(x, Partial) else x for name, x in found.items()}
 
 
-__all__ = ["Checked"]
+__all__ = ["Checked", "finished"]

@@ -17,7 +17,7 @@ from cutegemm.config import Config
 from cutegemm.errors import CompileError, HardwareError
 from cutegemm.launch_layout import layout_of
 from cutegemm.planning.arguments import launch_arguments
-from cutegemm.running import check
+from cutegemm.running import check, properties
 from cutegemm.running.kind import Kind
 from cutegemm.running.reference import TORCH_DTYPE
 
@@ -179,8 +179,10 @@ def device_of(device: torch.device) -> Device:
         raise HardwareError(
             f"{device} is {name}, compute capability {capability[0]}.{capability[1]}: kernels need 9.0 (Hopper)"
         )
-    properties = torch.cuda.get_device_properties(device)
-    return records.find(name, sms=properties.multi_processor_count, l2_bytes=properties.L2_cache_size)
+    found = torch.cuda.get_device_properties(device)
+    return properties.device_for(
+        name, found.multi_processor_count, found.L2_cache_size, lambda: properties.Gpu(device)
+    )
 
 
 def current_device() -> tuple[int | None, Device]:

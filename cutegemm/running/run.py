@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from cutegemm.arch.device import Device
+from cutegemm.arch.records import DEFAULT
+from cutegemm.database.choice import choose
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
-from cutegemm.planning.planner import plan
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.problems import Problem
 from cutegemm.running import check
 from cutegemm.running.call import Request, Unprepared
 from cutegemm.running.checked import Checked
@@ -47,8 +52,21 @@ def described(spec: GemmSpec, graph: Graph, request: Request) -> Call:
     return call if _has_no_memory(request) else check.aligned(call, request)
 
 
+Planner = Callable[[GemmSpec, Problem, Device], KernelPlan]
+
+
+def _chosen(spec: GemmSpec, problem: Problem, device: Device) -> KernelPlan:
+    """The plan that is taken where nobody says which: what was measured, or the model's."""
+    return choose(spec, problem, device).plan
+
+
 def prepare(
-    spec: GemmSpec, graph: Graph, order: Order, given: tuple[Any, ...], backend: str | None
+    spec: GemmSpec,
+    graph: Graph,
+    order: Order,
+    given: tuple[Any, ...],
+    backend: str | None,
+    planner: Planner = _chosen,
 ) -> Prepared:
     """Validate and plan one kind of call and return what serves it.
 
@@ -58,6 +76,7 @@ def prepare(
         order: in which tensors and numbers travel.
         given: the first call's tensors.
         backend: as the caller names it.
+        planner: makes the plan.
 
     Raises:
         InputError, PlanError, HardwareError, CompileError: see `Gemm.run`.
@@ -69,11 +88,9 @@ def prepare(
     chosen = backend_for(request, backend)
     if chosen != "meta":
         check.overlaps(request, graph.tensors)
-    if chosen == "gpu":
-        found = plan(spec, call.problem, device_of(request.a.device))
-    else:
-        # the same refusals as on the GPU
-        found = plan(spec, call.problem)
+    # elsewhere the same refusals as on a GPU
+    device = device_of(request.a.device) if chosen == "gpu" else DEFAULT
+    found = planner(spec, call.problem, device)
     shapes = Shapes(graph, call, None if chosen == "reference" else found, request.a.device)
     kind = Kind(graph, order, request, call, found, shapes)
     prepared = _make(chosen, kind)

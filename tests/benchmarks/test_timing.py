@@ -7,6 +7,7 @@ import torch
 from benchmarks import inputs, timing
 from benchmarks.results import Case
 from benchmarks.timing import Contender, Regime
+from cutegemm.tuning.timing import GRAPH_SECONDS
 from tests.support.fake_gpu import FakeGpu
 
 FAST, SLOW = 10e-6, 30e-6  # seconds a call of the two contenders takes on the fake GPU
@@ -112,9 +113,9 @@ def test_samples_are_kept_in_the_order_of_rounds():
 def test_samples_are_as_long_as_the_regime_says():
     """A sample lasts at least the regime's time, and not over twice it when a graph is short."""
     gpu = FakeGpu()
-    entry = timing._Entry(pair(gpu)[0], [1, 2], gpu, 0.1)
+    entry = timing._sampler(pair(gpu)[0], [1, 2], gpu, 0.1)
     assert 0.0999 < entry.measure(gpu, None) < 0.2
-    assert entry.calls * FAST == pytest.approx(timing.GRAPH_SECONDS)
+    assert entry.calls * FAST == pytest.approx(GRAPH_SECONDS)
 
 
 def test_preheat_comes_before_the_first_sample():

@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import math
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.sweep_rows import read
 from cutegemm import GemmSpec, plan, problem
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import H100, H200
-from cutegemm.planning.candidates import BLOCK_K, SHARED_ELEMENTS, TURN_TILES, WIDTHS, Candidate
 from cutegemm.planning.model import by_model
 
 SWEEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "sweeps"
@@ -25,38 +21,13 @@ WORST_REGRET = 0.075
 Shape = tuple[int, int, int]
 
 
-def measured() -> Iterator[tuple[Shape, dict[Candidate, float]]]:
-    """(M, N, K) and times of candidates that the planner has, from the committed sweeps."""
-    turning = json.loads((SWEEPS / "pingpong.json").read_text())
-    for row in turning["rows"]:
-        yield (row["m"], row["n"], row["k"]), dict(candidates(row["us"], "_", "pingpong"))
-    sharing = json.loads((SWEEPS / "tiles.json").read_text())
-    for shape, times in sharing["problems"].items():
-        yield ast.literal_eval(shape), dict(candidates(times, "c", "cooperative"))
-
-
-def candidates(times: dict[str, float], mark: str, schedule: str) -> Iterator[tuple[Candidate, float]]:
-    """The planner's candidates among a sweep's columns, such as "128x256_21"."""
-    for name, us in times.items():
-        found = re.fullmatch(rf"(\d+)x(\d+){mark}(\d)(\d)", name)
-        if found is None:
-            continue
-        m, n, cm, cn = map(int, found.groups())
-        turns = schedule == "pingpong" and ((m, n) not in TURN_TILES or (cm, cn) != (2, 1))
-        # pieces of 16 columns have been given more staging buffers since that sweep
-        shares = schedule == "cooperative" and (
-            n not in WIDTHS or n % 32 or m * n > SHARED_ELEMENTS or cn != 1
-        )
-        if not turns and not shares:
-            yield Candidate((m, n, BLOCK_K), (cm, cn), schedule, max(1, min(2, m // 64))), us
-
-
 def regrets() -> list[tuple[float, Shape]]:
     """Of every measured problem, how much longer the model's first takes than the best of the same sweep."""
     found = []
-    for shape, times in measured():
-        first = by_model(problem(*shape, majors="kk"), H200, 1, list(times))[0].candidate
-        found.append((math.log(times[first] / min(times.values())), shape))
+    for x in read([SWEEPS / "pingpong.json", SWEEPS / "tiles.json"]):
+        first = by_model(x.problem, H200, 1, list(x.us))[0].candidate
+        shape = (x.problem.m, x.problem.n, x.problem.k)
+        found.append((math.log(x.us[first] / min(x.us.values())), shape))
     return found
 
 

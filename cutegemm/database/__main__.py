@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m cutegemm.database show | export FILE | import FILE`: what has been tuned on this machine.
+
+The file that ships is made by `python -m cutegemm.database export cutegemm/database/shipped.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from cutegemm.database import Database, export, import_
+from cutegemm.errors import InputError
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 2 where a file cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m cutegemm.database", description=__doc__)
+    parser.add_argument("--database", type=Path, help="another file than the user's")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("show", "list the entries"),
+        ("export", "write them to FILE"),
+        ("import", "take those of FILE"),
+    ):
+        command = commands.add_parser(name, help=text)
+        if name != "show":
+            command.add_argument("file", type=Path)
+        if name == "export":
+            command.add_argument("--gpu", help='only of this one, such as "NVIDIA H200, 132 SMs"')
+    args = parser.parse_args(arguments)
+    database = Database(args.database)
+    if args.command == "export":
+        print(f"{export(args.file, database, gpu=args.gpu)} entries written to {args.file}")
+    elif args.command == "import":
+        try:
+            print(f"{import_(args.file, database)} entries taken into {database.path}")
+        except InputError as error:
+            print(f"python -m cutegemm.database: {error}", file=sys.stderr)
+            return 2
+    else:
+        for key, entry in database.entries().items():
+            extents = " x ".join(map(str, key.extents[:3])) + f", batch {key.extents[3]}"
+            print(f"{key.gpu}; {extents}; {key.kind}; {key.spec}: {entry.us:,.1f} us, {dict(entry.fields)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries as a JSON file: to take to another machine, and to ship.
+
+`shipped.json` beside this file is what the package brings; `python -m cutegemm.database export` makes such a file from
+the user's database.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from cutegemm.database.entry import Entry, Key
+from cutegemm.database.store import FORMAT, Database
+from cutegemm.errors import InputError, field_error
+
+SHIPPED = Path(__file__).with_name("shipped.json")
+
+
+def export(path: Path | str, database: Database | None = None, *, gpu: str | None = None) -> int:
+    """Write the database's entries to a file; returns how many.
+
+    Args:
+        path: of the file, which is replaced.
+        database: None is the user's.
+        gpu: only entries of a GPU by this text (`entry.Key`); None is every GPU.
+    """
+    found = (database or Database()).entries(gpu)
+    rows = [{"key": [*key[:3], list(key.extents)], **entry.to_data()} for key, entry in sorted(found.items())]
+    lines = ",\n".join(json.dumps(row, sort_keys=True) for row in rows)
+    Path(path).write_text(f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n' if rows else _EMPTY)
+    return len(rows)
+
+
+_EMPTY = f'{{"format": {FORMAT}, "entries": []}}\n'
+
+
+def import_(path: Path | str, database: Database | None = None) -> int:
+    """Take the entries of a file into the database; returns how many were new or newer than what it had.
+
+    Raises:
+        InputError: the file is none that `export` wrote.
+    """
+    target, taken = database or Database(), 0
+    here = target.entries()
+    for key, entry in read(Path(path)).items():
+        if key not in here or here[key].date < entry.date:
+            target.put(key, entry)
+            taken += 1
+    return taken
+
+
+def read(path: Path) -> dict[Key, Entry]:
+    """The entries of a file.
+
+    Raises:
+        InputError: the file is none that `export` wrote.
+    """
+    try:
+        data = json.loads(path.read_text())
+        if data["format"] != FORMAT:
+            raise ValueError(f"its format is {data['format']}, not {FORMAT}")
+        return dict(_row(row) for row in data["entries"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        rule = f"must be a file that cutegemm.database.export wrote: {type(error).__name__}: {error}"
+        raise field_error(InputError, "path", str(path), rule) from error
+
+
+def _row(row: dict[str, Any]) -> tuple[Key, Entry]:
+    gpu, spec, kind, (m, n, k, batch) = row["key"]
+    return Key(gpu, spec, kind, (m, n, k, batch)), Entry.from_data({x: row[x] for x in row if x != "key"})
+
+
+@functools.cache
+def shipped() -> dict[tuple[str, str, str], dict[tuple[int, int, int, int], Entry]]:
+    """What the package brings: by GPU, spec and kind, then by extents. Nothing where its file is damaged."""
+    try:
+        found = read(SHIPPED)
+    except InputError as error:
+        warnings.warn(f"the tuning database that ships is not used: {error}", RuntimeWarning, stacklevel=3)
+        return {}
+    by_kind: dict[tuple[str, str, str], dict[tuple[int, int, int, int], Entry]] = {}
+    for key, entry in found.items():
+        by_kind.setdefault(key[:3], {})[key.extents] = entry
+    return by_kind

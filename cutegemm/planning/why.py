@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a plan is as it is: every candidate's predicted time and fate. Made when asked for (`KernelPlan.why`)."""
+
+from __future__ import annotations
+
+from cutegemm.config import KernelConfig, SimtConfig, SimtTile
+from cutegemm.errors import PlanError
+from cutegemm.planning import invariance, simt_tiles, swap
+from cutegemm.planning.candidates import Candidate, Order
+from cutegemm.planning.choose import preferred, served
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.model import by_model
+from cutegemm.planning.request import requested
+from cutegemm.planning.setting import first_setting
+from cutegemm.planning.times import fastest_first
+from cutegemm.planning.weighed import Weighed, Why
+
+
+def weigh_tensor_core(made: KernelPlan) -> Why:
+    """The fate of each candidate of a tensor-core plan; last the plan's own where none of them is it."""
+    config = made.config
+    assert isinstance(config, KernelConfig)
+    asked, _ = requested(made.spec, made.problem, made.device)
+    order: Order = by_model
+    asked = invariance.pinned(asked, swapped=made.swapped)
+    if made.swapped:
+        asked = swap.transposed(asked)
+        order = swap.order_swapped(asked, by_model)
+    first = first_setting(asked)
+    tried = [candidate for _, candidate, _ in preferred(asked, first, order)]
+    own = _candidate(config)
+    if own not in tried:
+        tried.append(own)
+    _, times = fastest_first(first.problem, asked.device, tried)
+    least = times[tried.index(own)]
+    found = []
+    for candidate, ns in zip(tried, times, strict=True):
+        lost, serves = "", True
+        try:
+            served(asked, first, candidate)
+        except PlanError as error:
+            lost, serves = f"refused: {error}", False
+        if candidate == own:
+            lost, serves = "", True
+        elif not invariance.allows(asked, candidate):
+            lost, serves = "refused: batch_invariant=True pins other columns or another depth", False
+        elif serves:
+            lost = _lost(ns, least)
+        shown = _in_d(candidate) if made.swapped else candidate
+        fields = _fields(shown, made.swapped)
+        found.append(Weighed(_words(shown, made.swapped), ns / 1e3, lost, fields, serves))
+    return Why(tuple(found))
+
+
+def predicted_us(made: KernelPlan) -> float:
+    """Microseconds that the model predicts for a plan; 0 where nothing is launched."""
+    config, problem = made.config, made.problem
+    if isinstance(config, KernelConfig):
+        product = swap.transposed_problem(problem) if made.swapped else problem
+        return fastest_first(product, made.device, [_candidate(config)])[1][0] / 1e3
+    if isinstance(config, SimtConfig):
+        (found,) = (x.us for x in weigh_simt(made).weighed if not x.lost)
+        return found
+    return 0.0
+
+
+def weigh_simt(made: KernelPlan) -> Why:
+    """The fate of each tile and cut of K of a CUDA-core plan."""
+    pairs = bool(made.config is not None and made.config.epilogue.gated)
+    invariant = made.spec.batch_invariant is True
+    weighed = simt_tiles.weigh(made.problem, made.device, pairs=pairs, invariant=invariant)
+    least, taken = min(weighed, key=lambda pair: pair[0])
+    return Why(
+        tuple(
+            Weighed(_tile_words(x), ns / 1e3, "" if x is taken else _lost(ns, least))
+            for ns, x in sorted(weighed, key=lambda pair: pair[0])
+        )
+    )
+
+
+def candidate_of(made: KernelPlan) -> Candidate | None:
+    """The candidate that a plan's tensor-core kernel comes from, of the product that the kernel sees."""
+    return _candidate(made.config) if isinstance(made.config, KernelConfig) else None
+
+
+def _candidate(config: KernelConfig) -> Candidate:
+    """The candidate that a kernel comes from."""
+    multistage = not config.producers
+    schedule = "pingpong" if config.pingpong else "multistage" if multistage else "cooperative"
+    return Candidate(config.tile, config.cluster, schedule, config.consumers, config.splits)
+
+
+def _lost(ns: float, least: float) -> str:
+    if ns < least:
+        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but later in the order"
+    return f"slower by {(ns - least) / 1e3:,.1f} us ({ns / least - 1:.1%})"
+
+
+def _in_d(x: Candidate) -> Candidate:
+    """A transposed product's candidate in D's coordinates."""
+    (m, n, k), (along, across) = x.tile, x.cluster
+    return x._replace(tile=(n, m, k), cluster=(across, along))
+
+
+def _words(x: Candidate, swapped: bool) -> str:
+    return f"{x}, swapped" if swapped else str(x)
+
+
+def _tile_words(x: SimtTile) -> str:
+    return f"tile {x.tile}" + ("" if x.split == 1 else f", K in {x.split} parts")
+
+
+def _fields(x: Candidate, swapped: bool) -> tuple[tuple[str, object], ...]:
+    """What a spec gives to ask for a candidate."""
+    fields: dict[str, object] = {"tile": x.tile, "schedule": x.schedule, "swap": swapped}
+    if x.schedule != "multistage":
+        fields["cluster"] = x.cluster
+    if x.schedule == "cooperative":
+        fields |= {"consumers": x.consumers, "split_k": x.splits}
+    return tuple(fields.items())

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a GPU without a record says of itself: clusters that fit, its clock, its bandwidth. Asked once and kept.
+
+Clusters come from the driver's occupancy calculation (CUDA Driver API, cuOccupancyMaxActiveClusters) for a kernel that
+fills an SM; bandwidth from a copy of a gibibyte, which takes some milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import platformdirs
+import torch
+
+from cutegemm.arch import records
+from cutegemm.arch.device import Device
+
+FILE = "gpus.json"
+CLUSTER_SIZES = (1, 2, 4, 8)
+COPY_BYTES = 1 << 30
+COPIES = 8
+# a kernel that does nothing: what clusters of it fit is a matter of the GPU alone
+PTX = b""".version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry nothing() { ret; }
+\0"""
+NON_PORTABLE = "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was asked.
+
+    Attributes:
+        clusters: (CTAs a cluster, clusters resident at once with one CTA an SM).
+        clock_mhz: of the SMs, at most; 0 where it is not known.
+        dram_gbs: GB/s of a device-to-device copy, read plus write.
+    """
+
+    clusters: tuple[tuple[int, int], ...]
+    clock_mhz: float
+    dram_gbs: float
+
+
+# what this process has asked, where nothing can be kept on disk
+_ASKED: dict[str, Found] = {}
+
+
+class Asked(Protocol):
+    """A GPU that can be asked; tests put another in its place."""
+
+    def clusters(self, size: int) -> int:
+        """Clusters of so many CTAs that are resident at once, with one CTA an SM."""
+        ...
+
+    def clock_mhz(self) -> float:
+        """The highest clock of the SMs."""
+        ...
+
+    def copy_seconds(self, size: int) -> float:
+        """How long a copy of so many bytes takes."""
+        ...
+
+
+def device_for(name: str, sms: int, l2_bytes: int, asked: Callable[[], Asked]) -> Device:
+    """The record of a GPU, or one made of what the GPU says of itself, which its note tells.
+
+    Args:
+        name, sms, l2_bytes: as the driver gives them.
+        asked: makes what is asked; called only where there is no record and nothing is kept.
+    """
+    known = records.find(name, sms=sms, l2_bytes=l2_bytes)
+    if known in records.RECORDS:
+        return known
+    try:
+        key = f"{name}, {sms} SMs"
+        found = _ASKED.get(key) or _kept(key) or _ask(key, asked())
+        _ASKED[key] = found
+    except Exception as error:
+        # a record of a GPU is no reason to refuse a product
+        warnings.warn(f"{name} could not be asked for its properties: {error}", RuntimeWarning, stacklevel=3)
+        return known
+    return records.from_properties(
+        known, clusters=found.clusters, clock_mhz=found.clock_mhz, dram_gbs=found.dram_gbs
+    )
+
+
+def path() -> Path:
+    """Where answers are kept: $CUTEGEMM_CACHE_DIR, or the user's cache directory."""
+    return Path(os.environ.get("CUTEGEMM_CACHE_DIR") or platformdirs.user_cache_dir("cutegemm")) / FILE
+
+
+def _kept(key: str) -> Found | None:
+    """An earlier answer; None where there is none that can be read."""
+    try:
+        data = json.loads(path().read_text())[key]
+        found = Found(
+            tuple((int(x), int(y)) for x, y in data["clusters"]), data["clock_mhz"], data["dram_gbs"]
+        )
+        return found if found.dram_gbs > 0 and found.clusters else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _ask(key: str, asked: Asked) -> Found:
+    seconds = min(asked.copy_seconds(COPY_BYTES) for _ in range(COPIES))
+    clusters = tuple((size, count) for size in CLUSTER_SIZES if (count := asked.clusters(size)) > 0)
+    found = Found(clusters, asked.clock_mhz(), 2 * COPY_BYTES / seconds / 1e9)
+    _keep(key, found)
+    return found
+
+
+def _keep(key: str, found: Found) -> None:
+    target = path()
+    try:
+        data = json.loads(target.read_text())
+    except (OSError, ValueError):
+        data = {}
+    part = target.with_name(f".{FILE}.{os.getpid()}")
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part.write_text(json.dumps((data if isinstance(data, dict) else {}) | {key: asdict(found)}))
+        os.replace(part, target)
+    except OSError as error:
+        warnings.warn(f"what {key} says of itself is not kept: {error}", RuntimeWarning, stacklevel=3)
+
+
+class Gpu:
+    """A CUDA device that is asked by way of the driver."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def clusters(self, size: int) -> int:
+        """See `Asked`."""
+        from cuda.bindings import driver
+
+        with torch.cuda.device(self._device):
+            torch.cuda.current_stream().synchronize()
+            module = _done(driver.cuModuleLoadData(PTX))
+            try:
+                function = _done(driver.cuModuleGetFunction(module, b"nothing"))
+                smem = records.DEFAULT.limits.smem_bytes
+                attributes = driver.CUfunction_attribute
+                dynamic = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                _done(driver.cuFuncSetAttribute(function, dynamic, smem))
+                _done(driver.cuFuncSetAttribute(function, getattr(attributes, NON_PORTABLE), 1))
+                launch = driver.CUlaunchConfig()
+                launch.gridDimX, launch.gridDimY, launch.gridDimZ = size, 1, 1
+                launch.blockDimX, launch.blockDimY, launch.blockDimZ = 128, 1, 1
+                launch.sharedMemBytes = smem
+                cluster = driver.CUlaunchAttribute()
+                cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+                cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = (
+                    size,
+                    1,
+                    1,
+                )
+                launch.attrs, launch.numAttrs = [cluster], 1
+                return int(_done(driver.cuOccupancyMaxActiveClusters(function, launch)))
+            finally:
+                driver.cuModuleUnload(module)
+
+    def clock_mhz(self) -> float:
+        """See `Asked`."""
+        return float(getattr(torch.cuda.get_device_properties(self._device), "clock_rate", 0)) / 1e3
+
+    def copy_seconds(self, size: int) -> float:
+        """See `Asked`."""
+        with torch.cuda.device(self._device):
+            source, target = (torch.empty(size, dtype=torch.uint8, device=self._device) for _ in range(2))
+            events: Any = torch.cuda.Event
+            start, end = events(enable_timing=True), events(enable_timing=True)
+            target.copy_(source)
+            start.record()
+            target.copy_(source)
+            end.record()
+            end.synchronize()
+            # elapsed_time is in milliseconds
+            return float(start.elapsed_time(end)) / 1e3
+
+
+def _done(result: tuple[Any, ...]) -> Any:
+    """What a call of the driver gave.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    status, *rest = result
+    if int(status) != 0:
+        raise RuntimeError(str(status))
+    return rest[0] if rest else None

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measured choice: candidates are proved right, timed beside each other, and the winner is kept in the database.
+
+proposals   which specs are worth measuring, best predicted first
+operands    tensors that lie as the problem says
+trial       is a candidate right?
+timing      device time by graph replay; race: several beside each other, with early stopping
+tuner       problem by problem, resumable; report: what it came to
+bench       the GPU, or what a test puts in its place
+
+Torch is imported when something is tuned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from cutegemm.database import Database
+from cutegemm.errors import InputError, SpecError, field_error
+from cutegemm.problems import Problem
+from cutegemm.spec import GemmSpec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cutegemm.tuning.bench import Bench
+    from cutegemm.tuning.race import Regime
+    from cutegemm.tuning.report import Report
+
+# candidates of a problem that are measured, where nobody says how many
+CANDIDATES = 32
+
+
+def tune(
+    spec: GemmSpec,
+    problems: Iterable[Problem],
+    *,
+    candidates: int = CANDIDATES,
+    again: bool = False,
+    database: Database | None = None,
+    bench: Bench | None = None,
+    regime: Regime | None = None,
+    console: Console | None = None,
+) -> Report:
+    """Measure which kernels serve problems best, and keep the winners where `build` and `run` find them.
+
+    A candidate must be right before it is timed. The model's choice is kept unless another beats it by more than the
+    spread of their samples. Everything known is kept after every eight candidates: stop it with Ctrl-C, and the same
+    call goes on where it was. Several processes may run the same call at a time, on one GPU or on several of a kind:
+    each problem is measured by one of them.
+
+    Args:
+        spec: what is given; what it leaves open is tuned.
+        problems: to tune, in this order.
+        candidates: measured of each problem, at most.
+        again: whether to measure problems that are known.
+        database: None is the user's.
+        bench: what candidates run on; None is the current CUDA device.
+        regime: how long to time; None is sustained, some 5 s a problem.
+        console: where progress is shown; None is standard error.
+
+    Raises:
+        SpecError, InputError: an argument is of another type.
+        HardwareError: there is no Hopper GPU.
+
+    Example:
+        >>> cutegemm.tune(GemmSpec(), [cutegemm.problem(4096, 4096, 4096)])      # doctest: +SKIP
+    """
+    if not isinstance(spec, GemmSpec):
+        raise field_error(SpecError, "spec", spec, "must be a GemmSpec", GemmSpec())
+    if isinstance(problems, (Problem, str)) or not isinstance(problems, Iterable):
+        raise field_error(InputError, "problems", problems, "must be a list of Problems, such as [problem]")
+    wanted = list(problems)
+    for number, x in enumerate(wanted):
+        if not isinstance(x, Problem):
+            raise field_error(InputError, f"problems[{number}]", x, "must be a Problem")
+    if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
+        raise field_error(InputError, "candidates", candidates, "must be an integer from 1", CANDIDATES)
+    # imports torch
+    from cutegemm.tuning.bench import Gpu
+    from cutegemm.tuning.race import Regime
+    from cutegemm.tuning.report import Report, Screen
+    from cutegemm.tuning.tuner import Tuner, each
+
+    tuner = Tuner(spec, bench or Gpu(), database or Database(), candidates, regime or Regime())
+    with Screen(console, len(wanted)) as screen:
+        return Report(tuple(each(tuner, wanted, screen, again)))
+
+
+__all__ = ["tune"]

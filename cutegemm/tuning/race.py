@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several candidates timed beside each other; whoever is clearly behind stops early, and a win must be clear."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cutegemm.tuning.timing import Replayer, Sampler, orders
+
+# How far behind the leader's median a candidate's best sample may be after each pair of rounds; one further behind
+# stops. Samples of one kernel differ by 3 % at the power cap.
+BEHIND = (1.15, 1.08, 1.05, 1.04)
+# pairs of rounds of those who stay
+PAIRS = 5
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How long a race takes.
+
+    Attributes:
+        preheat: seconds of work before the first round, which bring the chip to its sustained clock.
+        sample: seconds of a sample.
+        pairs: pairs of rounds of those who stay.
+    """
+
+    preheat: float = 0.3
+    sample: float = 0.03
+    pairs: int = PAIRS
+
+
+@dataclass(frozen=True)
+class Times:
+    """Samples of one candidate, microseconds a call, in the order of rounds."""
+
+    us: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Microseconds a call."""
+        return statistics.median(self.us)
+
+    @property
+    def spread(self) -> float:
+        """The middle half of the samples, relative to their median."""
+        if len(self.us) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.us, n=4, method="inclusive")
+        return (high - low) / self.median
+
+
+def race(
+    entries: Sequence[Sampler],
+    device: Replayer,
+    regime: Regime,
+    *,
+    stays: str,
+    on_round: Callable[[], None] = lambda: None,
+) -> dict[str, Times]:
+    """Time candidates in balanced alternating order.
+
+    Args:
+        entries: one for each, by name.
+        device: what they run on.
+        regime: how long.
+        stays: the name of the one that every other is compared with, which never stops early.
+        on_round: called after every round.
+
+    Returns:
+        The samples by name; of those who stopped early, fewer.
+    """
+    running = list(entries)
+    heated = 0.0
+    while heated < regime.preheat:
+        heated += sum(device.time(entry.work) for entry in running)
+    for pair in range(regime.pairs):
+        for order in _pair(running, pair):
+            for entry in order:
+                entry.measure(device)
+            on_round()
+        leader = min(statistics.median(x.us) for x in running)
+        limit = BEHIND[min(pair, len(BEHIND) - 1)] * leader
+        running = [x for x in running if x.name == stays or min(x.us) <= limit]
+        if len(running) == 1:
+            break
+    return {entry.name: Times(tuple(entry.us)) for entry in entries}
+
+
+def _pair(running: Sequence[Sampler], number: int) -> Iterator[list[Sampler]]:
+    """The two orders of a pair of rounds."""
+    both = list(orders(running, 2 * number + 2, seed=len(running)))
+    yield from both[-2:]
+
+
+def wins(challenger: Times, holder: Times) -> bool:
+    """Whether one is faster than another by more than either's samples differ among themselves.
+
+    Compared are samples of the same rounds, by the median of their ratios.
+    """
+    ratios = [y / x for x, y in zip(challenger.us, holder.us)]
+    return statistics.median(ratios) > 1 + max(challenger.spread, holder.spread)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tuning came to, problem by problem, and a line on the screen meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich import progress
+from rich.console import Console
+
+from cutegemm.database.entry import Entry
+from cutegemm.problems import Problem
+
+TUNED, KNOWN, ELSEWHERE, INTERRUPTED, REFUSED = "tuned", "known", "elsewhere", "interrupted", "refused"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One problem.
+
+    Attributes:
+        problem: it.
+        status: "tuned" now; "known" already; at work "elsewhere"; "interrupted", with what was known by then;
+            "refused", which `why` explains.
+        entry: what the database holds; None where there is nothing.
+        why: of a problem that was refused.
+    """
+
+    problem: Problem
+    status: str
+    entry: Entry | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        what = words(self.problem)
+        if self.entry is None:
+            return f"{what}: {self.status}" + (f": {self.why}" if self.why else "")
+        gain = self.entry.model_us / self.entry.us
+        fields = ", ".join(f"{name} {value}" for name, value in self.entry.fields.items())
+        chosen = fields or "the model's choice"
+        return f"{what}: {self.status}, {self.entry.us:,.1f} us, {gain:.3f} x the model's choice: {chosen}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one call of `tune` came to."""
+
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped before its end."""
+        return any(x.status == INTERRUPTED for x in self.outcomes)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.outcomes))
+
+
+def words(problem: Problem) -> str:
+    """A problem in short."""
+    batch = f"{problem.batch} x " if problem.batch > 1 else ""
+    return f"{batch}{problem.m} x {problem.n} x {problem.k} {problem.a.dtype.value}"
+
+
+class Screen:
+    """A bar over problems with the best so far; shown on a terminal, silent elsewhere."""
+
+    def __init__(self, console: Console | None, problems: int) -> None:
+        console = console or Console(stderr=True)
+        self._bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("tuning", total=problems)
+
+    def __enter__(self) -> Screen:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def says(self, problem: Problem, text: str) -> None:
+        """What goes on."""
+        self._bar.update(self._task, description=f"{words(problem)}: {text}")
+
+    def done(self, outcome: Outcome) -> None:
+        """A problem is done: a line that stays."""
+        self._bar.console.print(str(outcome), markup=False)
+        self._bar.advance(self._task)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tuner: problem by problem, in batches of candidates; everything known is in the database after every batch."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from cutegemm.compiling import cache
+from cutegemm.config import Config
+from cutegemm.database.choice import find
+from cutegemm.database.entry import Entry, Key, config_digest, digest, key_of
+from cutegemm.database.store import Database, Trial
+from cutegemm.errors import CompileError, GemmError
+from cutegemm.planning.planner import KernelPlan, plan
+from cutegemm.planning.request import requested
+from cutegemm.problems import Problem
+from cutegemm.running.run import prepare
+from cutegemm.spec import GemmSpec
+from cutegemm.tuning.bench import Bench
+from cutegemm.tuning.operands import Operands, operands
+from cutegemm.tuning.proposals import Fields, Proposal, proposals, under
+from cutegemm.tuning.race import Regime, Times, race, wins
+from cutegemm.tuning.report import ELSEWHERE, INTERRUPTED, KNOWN, REFUSED, TUNED, Outcome, Screen
+from cutegemm.tuning.timing import Sampler
+from cutegemm.tuning.trial import Oracle
+
+# candidates compiled and timed together: each holds a graph, and a batch is what an interruption loses
+BATCH = 8
+Compile = Callable[[Iterable[Config]], None]
+
+
+def _holder() -> str:
+    return f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Tunes problems of one spec on one GPU.
+
+    Attributes:
+        spec: what is given.
+        bench: what candidates run on.
+        database: where results are kept and shared.
+        most: candidates of a problem.
+        regime: of timing.
+        compile: has kernels compiled, side by side.
+        holder: by which this tuner's claims are told from others'.
+    """
+
+    spec: GemmSpec
+    bench: Bench
+    database: Database
+    most: int
+    regime: Regime
+    compile: Compile = cache.ensure
+    holder: str = field(default_factory=_holder)
+
+    def tune(self, problem: Problem, screen: Screen, *, again: bool = False) -> Outcome:
+        """One problem: what was known, what is known now, or who else is at it."""
+        key = key_of(self.spec, problem, self.bench.record)
+        known = self.database.get(key)
+        if not again and known is not None and known.complete and self._holds(known, problem):
+            return Outcome(problem, KNOWN, known)
+        if not self.database.claim(key, self.holder):
+            return Outcome(problem, ELSEWHERE, known)
+        try:
+            if again or (known is not None and known.complete):
+                self.database.forget_trials(key)
+            return self._tuned(key, problem, known, screen)
+        except KeyboardInterrupt:
+            return Outcome(problem, INTERRUPTED, self.database.get(key))
+        except GemmError as error:
+            return Outcome(problem, REFUSED, why=str(error))
+        finally:
+            self.database.release(key, self.holder)
+
+    def _holds(self, entry: Entry, problem: Problem) -> bool:
+        """Whether an entry's kernel is the one that its fields give now."""
+        try:
+            config = plan(entry.refined(self.spec), problem, self.bench.record).config
+            return config is not None and not entry.expired(config, cache.artifact(config).ptx)
+        except (GemmError, TypeError):
+            return False
+
+    def _tuned(self, key: Key, problem: Problem, known: Entry | None, screen: Screen) -> Outcome:
+        """Try what is left to try, batch by batch."""
+        own, *others = proposals(self.spec, problem, self.bench.record, self.most, self._first(key))
+        done = self._done(key, others)
+        left = [x for x in others if x.name not in done]
+        leader = self._leader(known, problem, own, others)
+        ground = _Ground(self, problem)
+        tried = set(done)
+        for number in range(max(1, math.ceil(len(left) / BATCH))):
+            batch = left[number * BATCH : (number + 1) * BATCH]
+            screen.says(problem, f"{len(tried)} of {len(others) + 1} tried, best so far {_named(leader)}")
+            group = list({x.name: x for x in (own, leader, *batch)}.values())
+            ready = ground.ready(key, group)
+            tried |= {x.name for x in group}
+            if not ready:
+                continue
+            if leader.name not in ready:
+                leader = next(x for x in group if x.name in ready)
+            times = self._timed(key, problem, ready, leader, screen)
+            leader = _faster(group, leader, times)
+            complete = (number + 1) * BATCH >= len(left)
+            model = times.get(own.name, times[leader.name])
+            entry = self._entry(leader, times[leader.name], model, len(tried), complete)
+            self.database.put(key, entry)
+            self.database.claim(key, self.holder)
+        found = self.database.get(key)
+        if found is None:
+            return Outcome(problem, REFUSED, why="no candidate was right")
+        return Outcome(problem, TUNED, found)
+
+    def _first(self, key: Key) -> list[Fields]:
+        """What the database would take, even if it has expired."""
+        found = find(key, self.database)
+        return [] if found is None else [found[1].fields]
+
+    def _done(self, key: Key, others: Sequence[Proposal]) -> set[str]:
+        """Candidates that have been tried with the kernels that they have now."""
+        trials = self.database.trials(key)
+        done = set()
+        for x in others:
+            trial = trials.get(x.name)
+            if trial is not None and (not trial.ptx or trial.ptx == _ptx(x.plan)):
+                done.add(x.name)
+        return done
+
+    def _leader(
+        self, known: Entry | None, problem: Problem, own: Proposal, others: Sequence[Proposal]
+    ) -> Proposal:
+        """Who leads when work begins: the winner of what was interrupted, or the model's choice."""
+        if known is None or known.complete or not self._holds(known, problem):
+            return own
+        return next((x for x in others if dict(x.fields) == dict(known.fields)), own)
+
+    def _timed(
+        self, key: Key, problem: Problem, ready: dict[str, Sampler], leader: Proposal, screen: Screen
+    ) -> dict[str, Times]:
+        def told() -> None:
+            best = min((x for x in ready.values() if x.us), key=lambda x: min(x.us))
+            screen.says(problem, f"best so far {min(best.us):,.1f} us, {best.name}")
+
+        times = race(list(ready.values()), self.bench, self.regime, stays=leader.name, on_round=told)
+        for name, found in times.items():
+            if name != leader.name:
+                self.database.tried(key, name, Trial("timed", found.median))
+        return times
+
+    def _entry(self, leader: Proposal, times: Times, model: Times, tried: int, complete: bool) -> Entry:
+        config = leader.plan.config
+        assert config is not None
+        now = datetime.datetime.now(datetime.timezone.utc)
+        return Entry(
+            fields=dict(leader.fields), config=config_digest(config), ptx=_ptx(leader.plan), us=times.median,
+            spread=times.spread, model_us=model.median, tried=tried, complete=complete,
+            date=now.isoformat(timespec="seconds"), made_with=self.bench.versions(),
+        )  # fmt: skip
+
+
+class _Ground:
+    """One problem's operands and oracle, and candidates made ready to be timed on them."""
+
+    def __init__(self, tuner: Tuner, problem: Problem) -> None:
+        self._tuner, bench = tuner, tuner.bench
+        asked, _ = requested(tuner.spec, problem, bench.record)
+        self._graph = asked.epilogue
+        first = operands(problem, self._graph, bench.memory)
+        # so many that a launch finds nothing of its own in L2
+        count = max(2, math.ceil(2 * bench.record.l2_bytes / max(1, first.bytes)))
+        self._sets: list[Operands] = [first]
+        self._sets += [operands(problem, self._graph, bench.memory, seed) for seed in range(1, count)]
+        self._oracle = Oracle(self._graph, first)
+
+    def ready(self, key: Key, group: Sequence[Proposal]) -> dict[str, Sampler]:
+        """Those of a group that compile and are right, ready to be timed; why the others are not is kept."""
+        tuner = self._tuner
+        with contextlib.suppress(CompileError):
+            # whose kernel it is shows below
+            tuner.compile([step.config for x in group for step in x.plan.steps])
+        found = {}
+        for x in group:
+            trial = self._trial(x)
+            if isinstance(trial, Sampler):
+                found[x.name] = trial
+            else:
+                tuner.database.tried(key, x.name, trial)
+        return found
+
+    def _trial(self, x: Proposal) -> Sampler | Trial:
+        tuner, first = self._tuner, self._sets[0]
+        record = tuner.bench.record
+        try:
+            prepared = prepare(
+                under(tuner.spec, x), self._graph, first.order, first.given, tuner.bench.backend,
+                planner=lambda spec, problem, device: plan(spec, problem, record),
+            )  # fmt: skip
+            wrong = self._oracle.complaint(prepared)
+        except CompileError as error:
+            return Trial("does not compile", why=str(error))
+        except (GemmError, torch.OutOfMemoryError) as error:
+            return Trial("refused", why=f"{type(error).__name__}: {error}")
+        if wrong is not None:
+            return Trial("wrong", why=wrong, ptx=_ptx(x.plan))
+        one_pass = tuner.bench.one_pass(prepared, self._sets)
+        return Sampler(x.name, one_pass, len(self._sets), tuner.bench, tuner.regime.sample)
+
+
+def _faster(group: Sequence[Proposal], leader: Proposal, times: dict[str, Times]) -> Proposal:
+    """The fastest that stayed to the end, if it beats the leader by more than the spread."""
+    rounds = len(times[leader.name].us)
+    stayed = {name for name, x in times.items() if len(x.us) == rounds}
+    best = min((x for x in group if x.name in stayed), key=lambda x: times[x.name].median)
+    return best if best is not leader and wins(times[best.name], times[leader.name]) else leader
+
+
+def _ptx(made: KernelPlan) -> str:
+    assert made.config is not None
+    return digest(cache.artifact(made.config).ptx)
+
+
+def _named(x: Proposal) -> str:
+    return "the model's choice" if not x.fields else x.name
+
+
+def each(tuner: Tuner, problems: Sequence[Problem], screen: Screen, again: bool) -> Iterator[Outcome]:
+    """The outcome of each problem, those at work elsewhere looked at once more at the end; stops where interrupted."""
+    waiting = []
+    for problem in problems:
+        outcome = tuner.tune(problem, screen, again=again)
+        if outcome.status == ELSEWHERE:
+            waiting.append(problem)
+            continue
+        screen.done(outcome)
+        yield outcome
+        if outcome.status == INTERRUPTED:
+            return
+    for problem in waiting:
+        outcome = tuner.tune(problem, screen)
+        screen.done(outcome)
+        yield outcome

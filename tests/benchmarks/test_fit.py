@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fitting a model to sweeps: what a known model would have measured is ranked by the fit as that model ranks it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks import fit
+from benchmarks.sweep_rows import Measured, read
+from cutegemm import GemmSpec, plan, problem
+from cutegemm.arch.records import H200, TIMES, TIMES_FILE
+from cutegemm.planning.candidates import preferred
+from cutegemm.planning.times import fastest_first
+
+SWEEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "sweeps"
+SHAPES = [(m, n, k) for m in (1024, 3072, 6144) for n in (2048, 5120) for k in (1024, 8192)]
+CANDIDATES = preferred(GemmSpec(), H200.limits)[::3] + preferred(GemmSpec(), H200.limits)[-9:]
+
+
+def synthetic(device, shapes=SHAPES, suite="synthetic"):
+    """What a GPU whose times are a device's model would have measured."""
+    found = []
+    for shape in shapes:
+        of = problem(*shape, majors="kk")
+        _, times = fastest_first(of, device, CANDIDATES)
+        us = {x: ns / 1e3 for x, ns in zip(CANDIDATES, times, strict=True)}
+        found.append(Measured(device.name, suite, of, us))
+    return found
+
+
+def other(**factors):
+    """The H200 with some constants changed."""
+    changed = {name: getattr(H200.time, name) * factor for name, factor in factors.items()}
+    return dataclasses.replace(H200, time=dataclasses.replace(H200.time, **changed))
+
+
+def test_a_known_model_is_found_again():
+    """Two constants that are off come back, on half of the problems; the other half is then ranked without regret."""
+    truth = other(l2=0.6, tile=3.0)
+    found = synthetic(truth)
+    before = fit.cost(found, H200)
+    fitted = fit.fit(found[::2], H200, ["l2", "tile", "turn"])
+    assert fit.cost(found[1::2], fitted) < before / 4
+    assert fitted.time.l2 == pytest.approx(truth.time.l2, rel=0.1)
+    assert fitted.time.mma == H200.time.mma
+    assert max(fit.regrets(found, fitted)["synthetic"]) < 1.02 < max(fit.regrets(found, H200)["synthetic"])
+
+
+def test_only_what_is_felt_may_move():
+    """Constants that no measured kernel depends on stay."""
+    names = fit.felt(synthetic(H200, SHAPES[:3]), H200)
+    assert "mma" in names and "l2" in names and not {"relayout", "gather", "inputs", "shared"} & set(names)
+
+
+def test_regret_is_chosen_over_best():
+    """A model that puts a candidate first that takes 10 % longer than the best has a regret of 1.10."""
+    (found,) = synthetic(H200, SHAPES[:1])
+    first = min(found.us, key=lambda x: found.us[x])
+    slower = dataclasses.replace(
+        found, us=found.us | {first: min(v for x, v in found.us.items() if x != first) * 1.1}
+    )
+    assert fit.regrets([slower], H200) == {"synthetic": [pytest.approx(1.1)]}
+
+
+def test_too_little_is_not_written(tmp_path, capsys):
+    """The committed sweeps measured no multistage kernel: they are ranked, and the typed constants stay."""
+    found = read(sorted(SWEEPS.glob("*.json")))
+    assert len(found) == 90 and {x.gpu for x in found} == {"NVIDIA H200"}
+    assert "constants of the others would be guessed" in fit.enough(found, ["mma"])
+    assert "want 60" in fit.enough(synthetic(H200), [str(x) for x in range(12)])
+    assert fit.main(["--gpu", "NVIDIA H100 80GB HBM3"]) == 1 and "nothing to fit" in capsys.readouterr().out
+
+
+def test_a_sweep_becomes_a_record(tmp_path, capsys):
+    """A file of `benchmarks.sweep` is read, fitted, and its constants written, to four digits, as the record."""
+    truth = other(l2=0.7)
+    rows = []
+    for i, x in enumerate(
+        synthetic(truth, [(256 * a, 256 * b, 1024 * c) for a in (8, 12, 20) for b in (9, 16) for c in (1, 4)])
+    ):
+        for candidate, us in list(x.us.items())[-1::-2]:
+            fields = {"tile": list(candidate.tile), "schedule": candidate.schedule}
+            if candidate.schedule != "multistage":
+                fields["cluster"] = list(candidate.cluster)
+            rows.append(
+                {
+                    "suite": ("square", "prefill")[i % 2], "batch": 1, "m": x.problem.m, "n": x.problem.n,
+                    "k": x.problem.k, "dtype": "bf16", "majors": "kk", "spec": fields, "us": us, "ratio": 100 / us,
+                }
+            )  # fmt: skip
+    sweep, record = tmp_path / "sweep.json", tmp_path / "times.json"
+    sweep.write_text(json.dumps({"environment": {"gpu": "NVIDIA H200"}, "rows": rows}))
+    record.write_text(TIMES_FILE.read_text())
+    found = read([sweep])
+    assert len(found) == 12 and {y.schedule for x in found for y in x.us} == {
+        "cooperative",
+        "pingpong",
+        "multistage",
+    }
+    fit.write(fit.fit(found, H200, ["l2"]), "fitted", record)
+    written = json.loads(record.read_text())["NVIDIA H200"]
+    assert written["source"] == "fitted" and math.isclose(written["time"]["l2"], truth.time.l2, rel_tol=0.15)
+    assert written["time"]["mma"] == pytest.approx(H200.time.mma, rel=1e-3)
+
+
+def test_the_record_is_data():
+    """Every known GPU's constants come from the file, which says where they come from."""
+    data = json.loads(TIMES_FILE.read_text())
+    assert TIMES["NVIDIA H200"] == H200.time and all(x["source"] for x in data.values())
+    assert plan(GemmSpec(), problem(64, 64, 64)).device is H200

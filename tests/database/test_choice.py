@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `build` takes: an entry where there is one, a neighbour's by a stated rule, the model's choice otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+import cutegemm
+from cutegemm import GemmSpec, plan, problem
+from cutegemm.arch.records import H100, H200
+from cutegemm.compiling import cache
+from cutegemm.database import Database, choose, exchange, key_of
+from cutegemm.database.entry import digest, nearest
+from tests.support.tuned import entry, filled
+
+OF = problem(512, 512, 512)
+# the tile of tests.support.compiled's kernel, so that nothing new is compiled
+SMALL = {"tile": [128, 64, 64]}
+
+
+def test_an_entry_is_taken_and_said(tmp_path):
+    """The plan is the entry's under the spec that was asked, and says so; `plan` itself knows nothing of it."""
+    database = filled(tmp_path / "a.sqlite", OF)
+    found = choose(GemmSpec(), OF, H200, database)
+    assert found.plan.config.tile == (128, 64, 64) and found.plan.spec == GemmSpec()
+    assert found.plan.chosen_by == "database (NVIDIA H200, 2026-01-02, 3.5 us)"
+    assert "\nchosen by: database (NVIDIA H200, 2026-01-02, 3.5 us)" in str(found.plan)
+    own = plan(GemmSpec(), OF)
+    assert own.config.tile != (128, 64, 64) and not own.chosen_by and "chosen by" not in str(own)
+    assert found.plan.why.taken.what.startswith("tile (128, 64, 64)")
+
+
+def test_the_model_chooses_otherwise(tmp_path, monkeypatch):
+    """For another GPU, another spec, an empty D, an entry that does not serve, or where it is asked for."""
+    database = filled(tmp_path / "a.sqlite", OF)
+    others = [(GemmSpec(), OF, H100), (GemmSpec(stages=3), OF, H200), (GemmSpec(), problem(0, 1, 1), H200)]
+    for spec, of, device in others:
+        found = choose(spec, of, device, database)
+        assert (
+            found.plan == plan(spec, of, device)
+            and found.plan.chosen_by == "the model"
+            and found.entry is None
+        )
+    refused = dataclasses.replace(entry(OF), fields={"tile": [128, 256, 64], "stages": 16})
+    database.put(key_of(GemmSpec(), OF, H200), refused)
+    assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.startswith("the model: an entry")
+    monkeypatch.setenv("CUTEGEMM_DATABASE", "off")
+    assert choose(GemmSpec(), OF, H200, filled(tmp_path / "b.sqlite", OF)).plan.chosen_by == "the model"
+
+
+def test_given_fields_are_honoured(tmp_path):
+    """An entry fills only what the spec leaves open."""
+    spec = GemmSpec(cluster=(2, 1))
+    database = filled(tmp_path / "a.sqlite", OF, spec=spec)
+    found = choose(spec, OF, H200, database).plan
+    assert found.config.cluster == (2, 1) and found.config.tile == (128, 64, 64)
+
+
+NEAREST = [
+    ((1024, 1024, 1024, 1), [(1024, 1024, 1024, 1), (1024, 1024, 1032, 1)], (1024, 1024, 1024, 1)),
+    ((1000, 1024, 1024, 1), [(1024, 1024, 1024, 1), (900, 1024, 1024, 1)], (1024, 1024, 1024, 1)),
+    ((1024, 1024, 1024, 1), [(1500, 1024, 1024, 1), (700, 1024, 1024, 1)], None),
+    ((1024, 1024, 1024, 1), [(1024, 1024, 1024, 2)], None),
+    ((1000, 1000, 1000, 1), [(1100, 1100, 1000, 1), (1000, 1100, 1000, 1)], (1000, 1100, 1000, 1)),
+    ((1000, 1000, 1000, 1), [(1100, 1000, 1000, 1), (1000, 1000, 1100, 1)], (1100, 1000, 1000, 1)),
+]
+
+
+@pytest.mark.parametrize(("shape", "among", "found"), NEAREST)
+def test_the_nearest_is_the_one_with_the_least_factor(shape, among, found):
+    """The largest factor between extents decides, at most the square root of two; then all factors; then size."""
+    assert nearest(shape, among) == found == nearest(shape, among[::-1])
+
+
+def test_a_neighbours_choice_is_taken_unless_the_model_objects(tmp_path):
+    """A shape between entries says whose choice it took; one that the model finds slower by 5 % is not taken."""
+    good = {"tile": [128, 256, 64], "cluster": [2, 1], "schedule": "cooperative"}
+    far = problem(4096, 4096, 4096)
+    database = filled(tmp_path / "a.sqlite", far, fields=good)
+    found = choose(GemmSpec(), problem(4096, 4096, 4608), H200, database).plan
+    assert found.config.tile == (128, 256, 64)
+    assert found.chosen_by.endswith("of the nearest shape 4096 x 4096 x 4096")
+    database.put(key_of(GemmSpec(), far, H200), entry(far))
+    found = choose(GemmSpec(), problem(4096, 4096, 4608), H200, database).plan
+    assert found.chosen_by == "the model, which finds the choice of 4096 x 4096 x 4096 slower"
+    assert choose(GemmSpec(), far, H200, database).plan.config.tile == (128, 64, 64)
+
+
+def test_what_ships_is_used_and_the_users_own_comes_first(tmp_path, monkeypatch):
+    """An entry of the package serves where the user has none as near."""
+    database, file = filled(tmp_path / "a.sqlite", OF), tmp_path / "shipped.json"
+    exchange.export(file, database)
+    monkeypatch.setattr(exchange, "SHIPPED", file)
+    exchange.shipped.cache_clear()
+    try:
+        assert choose(GemmSpec(), OF, H200, Database(tmp_path / "none")).plan.chosen_by.startswith(
+            "shipped database ("
+        )
+        assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.startswith("database (")
+    finally:
+        monkeypatch.undo()
+        exchange.shipped.cache_clear()
+
+
+def test_an_entry_of_another_kernel_is_expired_and_still_orders(tmp_path):
+    """A changed config or PTX is told; the choice is still tried first. Other entries are as good as before."""
+    of, other = OF, problem(1024, 512, 512)
+    database = filled(tmp_path / "a.sqlite", of, other)
+    kept = database.get(key_of(GemmSpec(), of, H200))
+    database.put(key_of(GemmSpec(), of, H200), dataclasses.replace(kept, config="0" * 16))
+    found = choose(GemmSpec(), of, H200, database).plan
+    assert found.config.tile == (128, 64, 64)
+    assert found.chosen_by.endswith("expired: its kernel has changed since; tune again")
+    assert "expired" not in choose(GemmSpec(), other, H200, database).plan.chosen_by
+    assert kept.expired(found.config, "other ptx") and not kept.expired(found.config, "ptx")
+
+
+def test_build_run_and_explain_take_the_same(tmp_path, monkeypatch):
+    """`build`, a run and `explain` take the entry; `explain` compares the PTX that it has compiled."""
+    stored = cache.directory()
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    (tmp_path / "kernels").symlink_to(stored)
+    database = filled(tmp_path / "tuned.sqlite", OF, fields=SMALL)
+    gemm = cutegemm.build(GemmSpec(), OF)
+    assert gemm.plan.config.tile == (128, 64, 64)
+    assert "chosen by: database (NVIDIA H200" in gemm.explain() and "\nexpired" in gemm.explain()
+    key = key_of(GemmSpec(), OF, H200)
+    database.put(key, dataclasses.replace(database.get(key), ptx=digest(gemm.ptx)))
+    assert "expired" not in gemm.explain()
+    meta = torch.empty(512, 512, dtype=torch.bfloat16, device="meta")
+    gemm.run(meta, meta)
+    (prepared,) = gemm._kinds.values()
+    assert prepared.kind.plan.config == gemm.plan.config

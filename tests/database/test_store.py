@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's file: what is put is found, by any process; what is damaged or of another version is set aside."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sqlite3
+import warnings
+
+import pytest
+
+from cutegemm import GemmSpec, problem
+from cutegemm.arch.records import H100, H200
+from cutegemm.database import Database, export, import_, key_of
+from cutegemm.database.__main__ import main
+from cutegemm.database.exchange import SHIPPED, read, shipped
+from cutegemm.database.store import LEASE, Trial
+from cutegemm.errors import InputError
+from tests.support.tuned import entry, filled
+
+OF, OTHER = problem(1024, 1024, 1024), problem(2048, 1024, 512, batch=2)
+KEY = key_of(GemmSpec(), OF, H200)
+
+
+def test_what_is_put_is_found(tmp_path):
+    """Entries come back as they were, under their own key alone; the file is in WAL mode."""
+    database = filled(tmp_path / "a.sqlite", OF, OTHER)
+    assert database.get(KEY) == entry(OF) and len(database.entries()) == 2
+    for other in (
+        key_of(GemmSpec(), OF, H100),
+        key_of(GemmSpec(stages=3), OF, H200),
+        key_of(GemmSpec(), problem(1024, 1024, 1024, majors="kk"), H200),
+    ):
+        assert database.get(other) is None
+    assert sqlite3.connect(database.path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_nothing_is_made_by_looking(tmp_path):
+    """A database that nobody wrote has no file, no entries, no trials."""
+    database = Database(tmp_path / "none" / "a.sqlite")
+    assert database.get(KEY) is None and database.entries() == {} == database.trials(KEY)
+    assert not (tmp_path / "none").exists()
+
+
+DAMAGE = {
+    "noise": lambda path: path.write_bytes(b"\x07" * 5000),
+    "a page": lambda path: path.write_bytes(
+        path.read_bytes()[:4096] + b"\xff" * 4096 + path.read_bytes()[8192:]
+    ),
+    "version": lambda path: sqlite3.connect(path).execute("PRAGMA user_version = 0"),
+    "newer": lambda path: sqlite3.connect(path).execute("PRAGMA user_version = 99"),
+}
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["read", "write"])
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_or_older_file_is_set_aside(tmp_path, damage, writes):
+    """It is moved, with one warning that says why, and nothing in it is used; a new file is begun."""
+    database = filled(tmp_path / "a.sqlite", OF)
+    sqlite3.connect(database.path).execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    damage(database.path)
+    with pytest.warns(RuntimeWarning, match=r"is not used: .*; it was moved to a\.sqlite\.set-aside-\d+"):
+        if writes:
+            database.put(key_of(GemmSpec(), OTHER, H200), entry(OTHER))
+        else:
+            assert database.get(KEY) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(database.entries()) == int(writes)
+    assert len(list(tmp_path.glob("a.sqlite.set-aside-*[0-9]"))) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"us": "fast"}, {"fields": {"tile": [1, 2, 3]}}, {"extra": 1}, {"fields": {"colour": 1}}]
+)
+def test_a_row_that_is_no_entry_is_left_out(tmp_path, change):
+    """Values of other types, and fields that no spec has, are told and not used."""
+    database = filled(tmp_path / "a.sqlite", OF)
+    data = json.dumps(entry(OF).to_data() | change)
+    sqlite3.connect(database.path, isolation_level=None).execute("UPDATE entries SET data = ?", (data,))
+    with pytest.warns(RuntimeWarning, match="a row is left out: "):
+        assert database.get(KEY) is None
+
+
+def _write(path, count, first):
+    for i in range(first, first + count):
+        Database(path).put(key_of(GemmSpec(), problem(8 * (i + 1), 64, 64), H200), entry(problem(64, 64, 64)))
+
+
+def test_processes_write_at_a_time(tmp_path):
+    """Two processes begin the same file and lose nothing of each other's."""
+    path = tmp_path / "a.sqlite"
+    context = multiprocessing.get_context("fork")
+    jobs = [context.Process(target=_write, args=(path, 10, 10 * i)) for i in range(2)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(60)
+        assert job.exitcode == 0
+    assert len(Database(path).entries()) == 20
+
+
+def test_one_at_a_time_works_on_a_problem(tmp_path):
+    """A claim holds against others until it is released or its lease has ended; its holder renews it."""
+    database = Database(tmp_path / "a.sqlite")
+    assert database.claim(KEY, "one", now=0.0) and not database.claim(KEY, "two", now=1.0)
+    assert database.claim(KEY, "one", now=LEASE - 1) and not database.claim(KEY, "two", now=LEASE + 1)
+    assert database.claim(KEY, "two", now=2 * LEASE)
+    database.release(KEY, "one")
+    assert not database.claim(KEY, "one", now=2 * LEASE)
+    database.release(KEY, "two")
+    assert database.claim(KEY, "one", now=2 * LEASE)
+
+
+def test_trials_are_kept_by_candidate(tmp_path):
+    """How each candidate of a problem fared, until it is forgotten."""
+    database = Database(tmp_path / "a.sqlite")
+    database.tried(KEY, "{}", Trial("timed", 3.0, ptx="1"))
+    database.tried(KEY, '{"stages": 3}', Trial("wrong", why="off"))
+    assert database.trials(KEY) == {
+        "{}": Trial("timed", 3.0, ptx="1"),
+        '{"stages": 3}': Trial("wrong", why="off"),
+    }
+    database.forget_trials(KEY)
+    assert database.trials(KEY) == {}
+
+
+def test_entries_travel_as_json(tmp_path, capsys):
+    """What is exported is imported elsewhere; what is there and newer stays. The command does the same."""
+    database = filled(tmp_path / "a.sqlite", OF, OTHER)
+    there, file = Database(tmp_path / "b.sqlite"), tmp_path / "out.json"
+    assert export(file, database) == 2 and import_(file, there) == 2 and import_(file, there) == 0
+    assert there.entries() == database.entries() == read(file)
+    there.put(KEY, entry(OF, date="2027-01-01", us=1.0))
+    assert import_(file, there) == 0 and there.get(KEY).us == 1.0
+    assert main(["--database", str(there.path), "export", str(file), "--gpu", KEY.gpu]) == 0
+    assert main(["--database", str(tmp_path / "c.sqlite"), "import", str(file)]) == 0
+    assert main(["--database", str(tmp_path / "c.sqlite"), "show"]) == 0
+    assert "1024 x 1024 x 1024, batch 1; a bf16 row-major; b bf16 row-major" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 0, "entries": []}', '{"format": 1, "entries": [{}]}'])
+def test_a_file_that_is_no_export_is_refused(tmp_path, text, capsys):
+    """It is named, and nothing of it is taken."""
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match="must be a file that cutegemm.database.export wrote"):
+        import_(file, Database(tmp_path / "a.sqlite"))
+    assert main(["--database", str(tmp_path / "a.sqlite"), "import", str(file)]) == 2
+
+
+def test_what_ships_is_sound():
+    """The package's own file reads, and is at most 1 MB."""
+    assert SHIPPED.stat().st_size <= 1_000_000
+    assert sum(map(len, shipped().values())) == len(read(SHIPPED))

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a plan is as it is: the candidates, their predicted times, and the reason each lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+
+import pytest
+
+from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm.arch.records import RECORDS
+from cutegemm.planning import planner
+from cutegemm.planning.candidates import Ranked
+from cutegemm.planning.weighed import Why
+from cutegemm.planning.why import predicted_us
+
+PROBLEMS = {
+    "square": problem(4096, 4096, 4096),
+    "few rows": problem(16, 4096, 4096),
+    "odd": problem(1023, 1023, 1023),
+    "deep": problem(128, 128, 16384),
+    "batch, C": problem(2048, 2048, 1024, batch=8, c_dtype="bf16"),
+    "fp32": problem(500, 500, 500, dtype="fp32"),
+}
+
+
+@pytest.mark.parametrize("device", RECORDS, ids=lambda x: x.name)
+@pytest.mark.parametrize("of", PROBLEMS.values(), ids=PROBLEMS)
+def test_one_candidate_is_taken_and_every_other_has_a_reason(of, device):
+    """The taken one is the plan's, at its predicted time; the model's order has nothing before it that serves."""
+    made = plan(GemmSpec(), of, device)
+    why = made.why
+    weighed = why.weighed
+    (taken,) = (x for x in weighed if not x.lost)
+    assert why.taken is taken and taken.us == pytest.approx(predicted_us(made)) and taken.us > 0
+    m, n, k = made.config.tile
+    assert str((n, m, k) if made.swapped else (m, n, k)) in taken.what
+    assert all(x.us >= taken.us for x in weighed if x.lost.startswith("slower"))
+    if not made.swapped:
+        assert all(not x.serves for x in weighed[: weighed.index(taken)])
+
+
+def test_a_refusal_names_its_rule():
+    """A candidate that a given field leaves no room for lost by that field's rule."""
+    found = plan(GemmSpec(stages=6), PROBLEMS["square"]).why
+    refused = [x.lost for x in found.weighed if not x.serves]
+    assert refused and all(re.match(r"refused: stages=6: each stage takes [\d,]+ bytes", x) for x in refused)
+    assert not any("stages" in x.lost for x in found.weighed if x.serves)
+
+
+def test_it_reads_as_a_table():
+    """A line a candidate, the first with the words "taken"; a given tile is the only one."""
+    made = plan(GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1)), PROBLEMS["square"])
+    assert re.fullmatch(
+        r" +predicted  candidate +fate\n +210\.6 us  tile \(128, 256, 64\), cluster \(2, 1\)  taken",
+        str(made.why),
+    )
+    assert str(plan(GemmSpec(), problem(0, 1, 1)).why) == "nothing was chosen" == str(Why(()))
+
+
+def test_another_order_shows():
+    """What another order took first is taken, and what the model finds faster says that it came later."""
+
+    def widest(of, device, gates, found):
+        return [Ranked(x, "widest") for x in sorted(found, key=lambda x: -x.tile[1])]
+
+    made = plan(GemmSpec(), PROBLEMS["square"], order=widest)
+    assert "256" in made.why.taken.what
+    assert any(x.lost.startswith("predicted faster by") for x in made.why.weighed)
+
+
+def test_a_candidates_fields_ask_for_it():
+    """A spec with the fields of a candidate that serves is planned as that candidate."""
+    for of in (PROBLEMS["square"], PROBLEMS["few rows"]):
+        for x in [x for x in plan(GemmSpec(), of).why.weighed if x.serves][:12]:
+            asked = plan(dataclasses.replace(GemmSpec(), **dict(x.fields)), of)
+            assert asked.why.taken.what == x.what
+
+
+def test_a_plan_is_made_in_time_and_remembered():
+    """The choice and all that follows take at most 1.5 ms, best of many; the same arguments give the same object."""
+    for of in (PROBLEMS["square"], PROBLEMS["few rows"], PROBLEMS["odd"]):
+        seconds = []
+        for _ in range(40):
+            planner._planned.cache_clear()
+            start = time.process_time()
+            made = plan(GemmSpec(), of)
+            seconds.append(time.process_time() - start)
+        assert min(seconds) <= 1.5e-3
+        assert plan(GemmSpec(), dataclasses.replace(of)) is made
+    assert "why" not in {x.name for x in dataclasses.fields(made)}

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU without a record starts from what it says of itself, which is asked once and kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutegemm import GemmSpec, plan, problem
+from cutegemm.arch.records import H200, RECORD_MHZ
+from cutegemm.running import properties
+
+NAME = "NVIDIA GH200 480GB"
+
+
+class FakeGpu:
+    """Says what it was told to, and counts."""
+
+    def __init__(self):
+        self.copies = 0
+
+    def clusters(self, size):
+        """One graphics processing cluster has an odd SM."""
+        return {1: 120, 2: 58, 4: 27, 8: 0}[size]
+
+    def clock_mhz(self):
+        """Half the record's."""
+        return RECORD_MHZ / 2
+
+    def copy_seconds(self, size):
+        """3,500 GB/s, the first time slower."""
+        self.copies += 1
+        return 2 * size / 3.5e12 * (2 if self.copies == 1 else 1)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Answers are kept in a directory of the test's own."""
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(properties, "_ASKED", {})
+    return tmp_path
+
+
+def forbidden():
+    """Nobody is to be asked."""
+    raise AssertionError("asked")
+
+
+def test_an_unknown_gpu_is_asked_once():
+    """Clusters, clock and bandwidth are its own; the plan says so; the next process reads what was kept."""
+    gpu = FakeGpu()
+    found = properties.device_for(NAME, 120, 7, lambda: gpu)
+    assert found.clusters == ((1, 120), (2, 58), (4, 27)) and found.dram_gbs == pytest.approx(3500)
+    assert found.time.mma == pytest.approx(2 * H200.time.mma) and found.time.l2 == pytest.approx(
+        H200.time.l2 / 2
+    )
+    assert (found.sms, found.l2_bytes, found.time.launch) == (120, 7, H200.time.launch)
+    note = (
+        f"no record of {NAME}: planned with the times of NVIDIA H200 and this GPU's 120 SMs, "
+        "its own clusters, 3,500 GB/s, 990 MHz"
+    )
+    assert note in plan(GemmSpec(), problem(64, 64, 64), found).reasons
+    assert gpu.copies == properties.COPIES
+    assert properties.device_for(NAME, 120, 7, forbidden) == found
+    properties._ASKED.clear()
+    assert properties.device_for(NAME, 120, 7, forbidden) == found
+
+
+def test_a_known_gpu_is_not_asked():
+    """A record is taken as it is."""
+    assert properties.device_for("NVIDIA H200", 132, 1, forbidden) is H200
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"NVIDIA GH200 480GB, 120 SMs": {"clusters": []}}'])
+def test_a_damaged_answer_is_asked_again(folder, text):
+    """What cannot be read is replaced."""
+    (folder / properties.FILE).write_text(text)
+    found = properties.device_for(NAME, 120, 7, FakeGpu)
+    assert properties.device_for(NAME, 120, 7, forbidden) == found
+
+
+def test_a_gpu_that_does_not_answer_is_planned_for_all_the_same():
+    """A driver's error is told, and the figures of the default stand in."""
+
+    class Broken(FakeGpu):
+        def clusters(self, size):
+            raise RuntimeError("no driver")
+
+    with pytest.warns(RuntimeWarning, match="could not be asked for its properties: no driver"):
+        found = properties.device_for(NAME, 120, 7, Broken)
+    assert found.dram_gbs == H200.dram_gbs and found.note.endswith("120 SMs")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A race: balanced alternating order, early stopping, and wins that are clear."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from cutegemm.tuning.race import Regime, Times, race, wins
+from cutegemm.tuning.timing import Sampler
+from tests.support.fake_gpu import FakeGpu
+
+REGIME = Regime(preheat=0.0, sample=1e-4, pairs=4)
+
+
+def entries(gpu, **seconds):
+    """Samplers whose calls cost what they are said to."""
+
+    def one_pass(name):
+        def work():
+            gpu.now += seconds[name] * gpu.slowdown
+            gpu.log.append(name)
+
+        return work
+
+    return [Sampler(name, one_pass(name), 1, gpu, REGIME.sample) for name in seconds]
+
+
+def test_rounds_come_in_mirrored_pairs():
+    """Whoever comes second in one round comes first in the next, and everyone who stays has as many samples."""
+    gpu = FakeGpu()
+    found = entries(gpu, a=1e-5, b=1.01e-5, c=1.02e-5)
+    gpu.log.clear()
+    times = race(found, gpu, REGIME, stays="a")
+    order = [name for name, _ in itertools.groupby(gpu.log)]
+    # two turns of one name in a row, at the middle of a pair, are one run in the log
+    assert order[:5] == order[:3] + order[:2][::-1] and {len(x.us) for x in times.values()} == {8}
+
+
+def test_who_is_clearly_behind_stops_early():
+    """After one pair of rounds what takes 30 % longer is out; what is to stay stays, however slow."""
+    gpu = FakeGpu()
+    times = race(entries(gpu, a=3e-5, b=1e-5, c=1.3e-5, d=1.06e-5), gpu, REGIME, stays="a")
+    assert [len(times[x].us) for x in "abcd"] == [8, 8, 2, 6]
+    assert times["b"].median == pytest.approx(10.0) and times["b"].spread == pytest.approx(0.0)
+
+
+WON = [
+    ((100, 100, 100, 100), (98, 98, 98, 98), True),
+    # 1 % faster, samples 4 % apart
+    ((100, 104, 100, 104), (99, 103, 99, 103), False),
+    ((100, 104, 100, 104), (94, 98, 94, 98), True),
+    # fast once
+    ((100, 100, 100, 100), (100, 100, 100, 60), False),
+    ((100, 100), (100, 100), False),
+]
+
+
+@pytest.mark.parametrize(("holder", "challenger", "won"), WON)
+def test_a_win_is_by_more_than_the_spread(holder, challenger, won):
+    """The median of ratios within rounds must exceed what either's own samples differ by."""
+    assert wins(Times(challenger), Times(holder)) is won

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tuner on a fake GPU: only what is right wins, by more than the spread; everything is kept, shared and resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import pytest
+import torch
+from rich.console import Console
+
+import cutegemm
+from cutegemm import GemmSpec, Tile, problem
+from cutegemm.compiling import cache
+from cutegemm.database import Database, choose, key_of
+from cutegemm.database.entry import config_digest
+from cutegemm.errors import CompileError, HardwareError, InputError, SpecError
+from cutegemm.tuning import proposals as proposing
+from cutegemm.tuning import tuner as tuning
+from cutegemm.tuning.race import Regime
+from cutegemm.tuning.report import Screen
+from cutegemm.tuning.tuner import Tuner, each
+from tests.support.fake_bench import FakeBench
+
+# one tile, so that candidates are walks over tiles: ("m", 8), ("m", 4), ("m", 16), ("n", 8), and a stream
+SPEC = GemmSpec(tile=Tile(64, 32, 32), consumers=1, stages=2)
+OF, OTHER = problem(1088, 256, 64), problem(1088, 320, 64)
+QUICK = Regime(preheat=0.0, sample=1e-4, pairs=3)
+COSTS = {("m", 8): 4e-6, ("m", 4): 3e-6, ("m", 16): 2e-6, ("n", 8): 5e-6}
+
+
+def cost(plan):
+    """Seconds of a call: the walk's, and a stream takes longest."""
+    return 9e-6 if plan.config.streamed else COSTS[plan.raster]
+
+
+@pytest.fixture
+def tuner(tmp_path, monkeypatch):
+    """A tuner whose kernels are not compiled: a kernel's PTX is its config's digest."""
+    made = Tuner(SPEC, FakeBench(cost), Database(tmp_path / "t.sqlite"), 32, QUICK, compile=list)
+    monkeypatch.setattr(tuning, "_ptx", lambda plan: config_digest(plan.config))
+    monkeypatch.setattr(Tuner, "_holds", lambda self, entry, of: not entry.made_with.endswith("expired"))
+    return made
+
+
+def go(tuner, *problems, again=False):
+    """The outcomes of problems."""
+    with Screen(Console(file=io.StringIO()), len(problems)) as screen:
+        return list(each(tuner, problems, screen, again))
+
+
+def test_the_fastest_is_kept_and_build_takes_it(tuner):
+    """Of all walks the fastest is the entry; its times are those of the clock, the model's choice beside it."""
+    (outcome,) = go(tuner, OF)
+    entry = outcome.entry
+    assert outcome.status == "tuned" and entry.fields["raster"] == [*("m", 16)] and entry.complete
+    assert entry.us == pytest.approx(2.0) and entry.model_us == pytest.approx(4.0) and entry.tried == 5
+    assert "tuned, 2.0 us, 2.000 x the model's choice" in str(outcome)
+    chosen = choose(SPEC, OF, tuner.bench.record, tuner.database).plan
+    assert chosen.raster == ("m", 16) and chosen.chosen_by.startswith("database (")
+    # known: nothing is measured again, unless it is asked for
+    before = len(tuner.bench.log)
+    assert [x.status for x in go(tuner, OF)] == ["known"] and len(tuner.bench.log) == before
+    assert [x.status for x in go(tuner, OF, again=True)] == ["tuned"] and len(tuner.bench.log) > before
+
+
+def test_what_is_wrong_never_wins(tuner, monkeypatch):
+    """A candidate that leaves poison, errs, or gives other bits on a second run is not timed, and that is kept."""
+    real = tuning.prepare
+    faults = {("m", 16): "nothing", ("m", 4): "off", ("n", 8): "unsteady"}
+    runs = []
+
+    def prepare(*args, **kwargs):
+        prepared = real(*args, **kwargs)
+        fault = faults.get(prepared.kind.plan.raster)
+
+        class Faulty:
+            kind = prepared.kind
+
+            def __call__(self, given, places, numbers, workspace):
+                if fault == "nothing":
+                    return given[2]
+                out = prepared(given, places, numbers, workspace)
+                runs.append(1)
+                if fault == "off":
+                    out[5, 5] += 1
+                if fault == "unsteady" and len(runs) % 2:
+                    # within the bound, but another number
+                    out[0, 0] = (
+                        torch.nextafter(out[0, 0].float(), torch.tensor(9e9)).to(out.dtype) + 0 * out[0, 0]
+                    )
+                    out.view(torch.int16)[0, 0] ^= 1
+                return out
+
+        return Faulty()
+
+    monkeypatch.setattr(tuning, "prepare", prepare)
+    (outcome,) = go(tuner, OF)
+    assert outcome.entry.fields == {} and outcome.entry.us == pytest.approx(4.0)
+    said = [
+        x
+        for x in tuner.database.trials(key_of(SPEC, OF, tuner.bench.record)).values()
+        if x.outcome == "wrong"
+    ]
+    assert len(said) == 3 and sum("elements are off" in x.why for x in said) >= 2
+
+
+def test_a_win_is_by_more_than_the_spread(tuner, monkeypatch):
+    """A candidate that is 1 % faster in the mean of samples that differ by 4 % leaves the model's choice."""
+    monkeypatch.setitem(COSTS, ("m", 16), 3.96e-6)
+    monkeypatch.setitem(COSTS, ("m", 4), 4.1e-6)
+    drift = iter(range(10**9))
+    real = tuner.bench.time
+
+    def noisy(work, on_wait=None):
+        return real(work, on_wait) * (1 + 0.04 * (next(drift) % 3))
+
+    tuner.bench.time = noisy
+    assert go(tuner, OF)[0].entry.fields == {}
+
+
+def test_an_interrupted_problem_goes_on_where_it_stopped(tuner, monkeypatch):
+    """Ctrl-C keeps the best so far and gives the problem free; the next call tries what was left, against the best."""
+    monkeypatch.setattr(tuning, "BATCH", 1)
+    real, races = tuning.race, []
+
+    def stopped(*args, **kwargs):
+        if len(races) == 2:
+            raise KeyboardInterrupt
+        races.append([x.name for x in args[0]])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(tuning, "race", stopped)
+    outcomes = go(tuner, OF, OTHER)
+    assert [x.status for x in outcomes] == ["interrupted"]
+    assert outcomes[0].entry.us == pytest.approx(2.0) and not outcomes[0].entry.complete
+
+    def raced(*args, **kwargs):
+        races.append([x.name for x in args[0]])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(tuning, "race", raced)
+    (resumed,) = go(tuner, OF)
+    assert (
+        resumed.status == "tuned" and resumed.entry.complete and resumed.entry.fields["raster"] == ["m", 16]
+    )
+    assert resumed.entry.tried == 5 and len(races) == 4
+    # each candidate came once, and beside it the model's choice and who led
+    assert ['"raster": ["m", 4]' in str(x) for x in races] == [True, True, False, False]
+    assert all(x[0] == "{}" for x in races) and all('"raster": ["m", 16]' in x[1] for x in races[2:])
+
+
+def test_a_problem_is_tuned_by_one(tuner):
+    """What another works on is left to it, and looked at again at the end; a stale claim is nobody's."""
+    key = key_of(SPEC, OF, tuner.bench.record)
+    assert tuner.database.claim(key, "another")
+    assert [(x.problem, x.status) for x in go(tuner, OF, OTHER)] == [(OTHER, "tuned"), (OF, "elsewhere")]
+    tuner.database.release(key, "another")
+    two = dataclasses.replace(tuner, holder="two")
+    assert [x.status for x in go(two, OF, OTHER)] == ["tuned", "known"]
+
+
+def test_an_expired_entry_is_measured_again_and_tried_first(tuner):
+    """What was best before the kernel changed is the first candidate beside the model's choice."""
+    go(tuner, OF)
+    key = key_of(SPEC, OF, tuner.bench.record)
+    tuner.database.put(key, dataclasses.replace(tuner.database.get(key), made_with="expired"))
+    (outcome,) = go(dataclasses.replace(tuner, most=2), OF)
+    assert (
+        outcome.status == "tuned" and outcome.entry.fields["raster"] == ["m", 16] and outcome.entry.tried == 2
+    )
+
+
+def test_what_is_refused_or_does_not_compile_is_kept(tuner, monkeypatch):
+    """A kernel that does not compile is no candidate; a problem that the spec cannot serve is refused by its rule."""
+    real = tuning.prepare
+
+    def prepare(spec, *args, **kwargs):
+        if spec.scheduler == "stream_k":
+            raise CompileError("ptxas died")
+        return real(spec, *args, **kwargs)
+
+    monkeypatch.setattr(tuning, "prepare", prepare)
+    first, second = go(tuner, OF, problem(64, 64, 64, dtype="fp32"))
+    assert first.status == "tuned" and second.status == "refused" and "fp32 operands" in second.why
+    trials = tuner.database.trials(key_of(SPEC, OF, tuner.bench.record))
+    assert [x.why for x in trials.values() if x.outcome == "does not compile"] == ["ptxas died"]
+
+
+def test_proposals_are_different_kernels_best_predicted_first(tuner):
+    """The model's choice, then what is to be tried first, then by predicted time; no plan twice, given fields kept."""
+    found = proposing.proposals(
+        GemmSpec(stages=3), problem(4096, 4096, 4096), tuner.bench.record, 20, [{"swap": True}]
+    )
+    assert found[0].fields == {} and found[1].fields == {"swap": True} and len(found) == 20
+    plain = [x.us for x in found[2:] if "raster" not in x.fields and "scheduler" not in x.fields]
+    assert plain == sorted(plain) and all(x.plan.config.stages == 3 for x in found)
+    assert len({proposing._what(x.plan) for x in found}) == 20
+    both = proposing.proposals(GemmSpec(), problem(64, 4096, 4096), tuner.bench.record, 40)
+    assert {x.plan.swapped for x in both} == {True, False}
+
+
+def test_arguments_are_checked():
+    """What is no spec, no problem, no number is named; without a GPU nothing is tuned."""
+    with pytest.raises(SpecError, match="^spec=None: must be a GemmSpec"):
+        cutegemm.tune(None, [OF])
+    with pytest.raises(InputError, match="^problems=.*must be a list of Problems"):
+        cutegemm.tune(SPEC, OF)
+    with pytest.raises(InputError, match=r"^problems\[1\]=3: must be a Problem"):
+        cutegemm.tune(SPEC, [OF, 3])
+    with pytest.raises(InputError, match="^candidates=0: must be an integer from 1"):
+        cutegemm.tune(SPEC, [OF], candidates=0)
+    if not torch.cuda.is_available():
+        with pytest.raises(HardwareError, match="^tuning times kernels on a Hopper GPU"):
+            cutegemm.tune(SPEC, [OF])
+
+
+def test_a_gemm_tunes_itself_with_real_kernels(tmp_path, monkeypatch):
+    """Compiled kernels, proved right by the emulator; the `Gemm` then takes what was found."""
+    stored = cache.directory()
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    (tmp_path / "kernels").symlink_to(stored)
+    of = problem(136, 64, 40)
+    gemm = cutegemm.Gemm(SPEC, of)
+    bench = FakeBench(lambda plan: {4: 1e-6}.get(plan.raster[1], 2e-6), "emulator")
+    report = gemm.tune([of], bench=bench, candidates=2, regime=QUICK, console=Console(file=io.StringIO()))
+    assert [x.status for x in report.outcomes] == ["tuned"] and not report.interrupted
+    entry = report.outcomes[0].entry
+    assert (
+        entry.fields["raster"] == ["m", 4] and gemm.plan.raster == ("m", 4) and "tuned, 1.0 us" in str(report)
+    )
+    assert "chosen by: database (" in gemm.explain() and "expired" not in gemm.explain()
+    assert [x.status for x in gemm.tune(bench=bench, regime=QUICK).outcomes] == ["known"]
