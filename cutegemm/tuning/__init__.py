@@ -77,6 +77,8 @@ def tune(
             raise field_error(InputError, f"problems[{number}]", x, "must be a Problem")
     if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
         raise field_error(InputError, "candidates", candidates, "must be an integer from 1", CANDIDATES)
+    if database is not None and not isinstance(database, Database):
+        raise field_error(InputError, "database", database, "must be a cutegemm.database.Database")
     # imports torch
     from cutegemm.tuning.bench import Gpu
     from cutegemm.tuning.race import Regime

@@ -109,7 +109,8 @@ class Tuner:
                 continue
             if leader.name not in ready:
                 leader = next(x for x in group if x.name in ready)
-            times = self._timed(key, problem, ready, leader, screen)
+            times = self._timed(problem, ready, leader, screen)
+            self._keep(key, group, leader, times)
             leader = _faster(group, leader, times)
             complete = (number + 1) * BATCH >= len(left)
             model = times.get(own.name, times[leader.name])
@@ -145,17 +146,19 @@ class Tuner:
         return next((x for x in others if dict(x.fields) == dict(known.fields)), own)
 
     def _timed(
-        self, key: Key, problem: Problem, ready: dict[str, Sampler], leader: Proposal, screen: Screen
+        self, problem: Problem, ready: dict[str, Sampler], leader: Proposal, screen: Screen
     ) -> dict[str, Times]:
         def told() -> None:
             best = min((x for x in ready.values() if x.us), key=lambda x: min(x.us))
             screen.says(problem, f"best so far {min(best.us):,.1f} us, {best.name}")
 
-        times = race(list(ready.values()), self.bench, self.regime, stays=leader.name, on_round=told)
-        for name, found in times.items():
-            if name != leader.name:
-                self.database.tried(key, name, Trial("timed", found.median))
-        return times
+        return race(list(ready.values()), self.bench, self.regime, stays=leader.name, on_round=told)
+
+    def _keep(self, key: Key, group: Sequence[Proposal], leader: Proposal, times: dict[str, Times]) -> None:
+        """How each of a group fared, but for the leader, which goes on."""
+        for x in group:
+            if x.name in times and x is not leader:
+                self.database.tried(key, x.name, Trial("timed", times[x.name].median, ptx=_ptx(x.plan)))
 
     def _entry(self, leader: Proposal, times: Times, model: Times, tried: int, complete: bool) -> Entry:
         config = leader.plan.config

@@ -257,6 +257,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         {"nodes": MLP.nodes, "outputs": MLP.outputs},
         {"nodes": (None, 3, (None,), "x"), "outputs": (None, 3, ("d",)), "gated": ("x", 3), "swapped": (1, True)},
     ),
+    "tune": (
+        cutegemm.tune,
+        {"spec": GemmSpec(), "problems": [OF]},
+        {
+            "spec": (None, 3, GemmSpec),
+            "problems": (OF, 3, None, [(1, 2, 3)], "x"),
+            "candidates": (0, 1.5, None, True),
+            "database": (3, "tuned.sqlite"),
+        },
+    ),
+    "Gemm.tune": (PLAIN.tune, {}, {"problems": (OF, 3, [(1, 2, 3)], "x"), "candidates": (0, "x")}),
     "epi.backward": (epi.backward, {"graph": MLP}, {"graph": (None, *NO_GRAPH), "output": ("x", 3), "wrt": ("x", 3)}),
     "epi.define": (epi.define, {"function": lambda acc: acc}, {"function": (3, "gelu"), "gated": ("x", 3)}),
     "epi.swiglu": (epi.swiglu, {}, {"layout": ("x", 3, None, [])}),

@@ -151,6 +151,19 @@ def test_an_interrupted_problem_goes_on_where_it_stopped(tuner, monkeypatch):
     assert all(x[0] == "{}" for x in races) and all('"raster": ["m", 16]' in x[1] for x in races[2:])
 
 
+def test_what_was_tried_with_another_kernel_is_tried_again(tuner, monkeypatch):
+    """Of an unfinished problem, trials whose kernel has changed since do not count."""
+    go(tuner, OF)
+    key = key_of(SPEC, OF, tuner.bench.record)
+    tuner.database.put(key, dataclasses.replace(tuner.database.get(key), complete=False))
+    assert go(tuner, OF)[0].entry.tried == 5
+    before = tuner.bench.log.copy()
+    tuner.database.put(key, dataclasses.replace(tuner.database.get(key), complete=False))
+    monkeypatch.setattr(tuning, "_ptx", lambda plan: "changed")
+    go(tuner, OF)
+    assert "('n', 8)" in tuner.bench.log[len(before) :]
+
+
 def test_a_problem_is_tuned_by_one(tuner):
     """What another works on is left to it, and looked at again at the end; a stale claim is nobody's."""
     key = key_of(SPEC, OF, tuner.bench.record)
