@@ -92,7 +92,8 @@ class EpilogueConfig:
         data = dict(data)
         for name, kind in (("operands", OperandConfig), ("inputs", MatrixConfig), ("outputs", OutputConfig)):
             data[name] = tuple(_part(kind, x) for x in data[name])
-        for name in ("tile", "cluster", "vector", "thread_tile", "device_scalars", "early"):
+        for name in ("tile", "cluster", "vector", "thread_tile", "device_scalars", "early",
+                     "evict_first", "evict_last"):  # fmt: skip
             if name in data:
                 data[name] = tuple(data[name])
         data["epilogue"] = Graph.from_data(data["epilogue"])
@@ -162,6 +163,9 @@ class KernelConfig(EpilogueConfig):
         "never"  # when the next launch may begin: "never" early, at the "start", after the last of "loads"
     )
     early: tuple[str, ...] = ()  # roles of operands that are loaded before earlier launches have ended
+    # "a", "b", "d": what L2 gives up first, and last
+    evict_first: tuple[str, ...] = ()
+    evict_last: tuple[str, ...] = ()
     splits: int = 1  # parts that K is cut into
     streamed: bool = False  # clusters cut tiles along K so that each does the same number of k tiles
     dynamic: bool = False  # clusters take works from a counter
@@ -187,6 +191,10 @@ class KernelConfig(EpilogueConfig):
         """Warps of a cluster that follow a dynamic walk."""
         warps = hw.WARPGROUP // hw.WARP
         return self.cluster_size * (self.consumers * warps + (warps if self.gathers else 1))
+
+    def evicted(self, name: str) -> str | None:
+        """Whether L2 is to give up lines of "a", "b" or "d" (all outputs) "first" or "last"; None says nothing."""
+        return "first" if name in self.evict_first else "last" if name in self.evict_last else None
 
     @property
     def adds_up(self) -> bool:

@@ -63,6 +63,8 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         ctas_per_sm=_ctas_per_sm(spec),
         trigger=_trigger(setting, candidate),
         early=_early(setting, candidate),
+        evict_first=_hinted(setting, "evict_first"),
+        evict_last=_hinted(setting, "evict_last"),
         splits=candidate.splits,
         streamed=_streamed(setting, candidate),
         dynamic=_dynamic(setting, candidate),
@@ -154,6 +156,19 @@ def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
     return tuple(
         x for x, load in zip("ab", loads.chosen, strict=True) if load == "tma" and x in spec.constant
     )
+
+
+def _hinted(setting: Setting, field: str) -> tuple[str, ...]:
+    """The matrices that TMA moves with a hint, which only TMA gives."""
+    given = getattr(setting.spec, field)
+    names: tuple[str, ...] = given if isinstance(given, tuple) else ()
+    ways = {x.role: x.load == "tma" for x in setting.loads.operands}
+    ways["d"] = all(x.store == "tma" for x in setting.outputs)
+    without = [name for name in names if not ways[name]]
+    if without:
+        left = tuple(name for name in names if ways[name]) or AUTO
+        raise field_error(PlanError, field, names, f"TMA does not move {' and '.join(without)}", left)
+    return names
 
 
 def _streamed(setting: Setting, candidate: Candidate) -> bool:
