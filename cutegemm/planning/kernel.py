@@ -252,8 +252,7 @@ def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
         who = "a warpgroup of a pingpong kernel holds"
     else:
         laden = setting.loads.gathers or _split_reduction(setting, candidate) != "none"
-        allowed = roles.laden if laden and roles.laden else roles.accumulators
-        most, who = allowed[consumers], f"{consumers} consumer warpgroups hold"
+        most, who = roles.most(consumers, laden), f"{consumers} consumer warpgroups hold"
     held = accumulators(tile, team, setting.limits)
     if held <= most:
         return
