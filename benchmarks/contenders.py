@@ -13,7 +13,11 @@ from cutegemm import GemmSpec, KernelPlan
 
 OURS = "cutegemm"
 BASELINE = "cublas"
+# our kernels where a row's bits must not depend on M
+INVARIANT = "cutegemm_invariant"
+# who is measured by default, and who may be asked for
 NAMES = (OURS, BASELINE)
+CHOICES = (*NAMES, INVARIANT)
 
 # Fields of a kernel's config that name it in a results row, where the family has them.
 _PLAN_FIELDS = ("family", "tile", "cluster", "stages", "consumers", "pingpong", "persistent")
@@ -25,6 +29,8 @@ def make(name: str, case: Case) -> Contender:
     Raises:
         GemmError: cutegemm refuses the problem.
     """
+    if name == INVARIANT:
+        return cutegemm_contender(case, GemmSpec(batch_invariant=True), INVARIANT)
     return _cublas(case) if name == BASELINE else cutegemm_contender(case)
 
 
@@ -68,6 +74,8 @@ def plan_label(plan: KernelPlan) -> str:
         if value is not None:
             text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
             words.append(text if field == "family" else f"{field} {text}")
+    if getattr(config, "splits", 1) > 1:
+        words.append(f"K in {config.splits} parts")
     words += [f"store {output.store}" for output in getattr(config, "outputs", ())]
     axis, panel = plan.raster
     return ", ".join([*words, f"raster {axis} {panel}"])

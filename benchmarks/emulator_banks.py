@@ -45,9 +45,8 @@ def _accesses() -> Iterator[Access]:
     yield Access("cp_async_16", 16, "cp.async.cg.shared.global [%r3], [%rd4], 16;")
     yield Access("cp_async_ca_4_fill", 4, "cp.async.ca.shared.global [%r4], [%rd3], 4, %r20;")
     yield Access("cp_async_ca_16", 16, "cp.async.ca.shared.global [%r3], [%rd4], 16;")
-    yield Access(
-        "cp_async_16_fill", 16, "cp.async.cg.shared.global [%r4], [%rd3], 16, %r20;"
-    )  # %r20: 0 in idle lanes
+    # %r20: 0 in idle lanes.
+    yield Access("cp_async_16_fill", 16, "cp.async.cg.shared.global [%r4], [%rd3], 16, %r20;")
 
 
 ACCESSES = {a.name: a for a in _accesses()}

@@ -128,10 +128,18 @@ def _spec_steps(case: Case, spec: GemmSpec) -> list[Step]:
     launches = gemm.launches(of, addresses, STANDS_FOR["w"], alpha=ALPHA, beta=BETA)
     ptx = [cache.artifact(step.config).ptx for step in plan(spec, of).steps]
     return [
-        Step(text, Module.parse(text).kernel().name, x.grid, x.block, x.cluster, x.smem, [p.hex() for p in x.params],
-             gemm.workspace_bytes(of))
+        Step(
+            text,
+            Module.parse(text).kernel().name,
+            x.grid,
+            x.block,
+            x.cluster,
+            x.smem,
+            [p.hex() for p in x.params],
+            gemm.workspace_bytes(of),
+        )
         for text, x in zip(ptx, launches, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _stage_steps(case: Case, stage: handwritten.Stage) -> list[Step]:
@@ -141,10 +149,18 @@ def _stage_steps(case: Case, stage: handwritten.Stage) -> list[Step]:
     planned = stage.plan(Problem(case.dtype, matrix["a"], matrix["b"], matrix["d"], matrix["c"], ALPHA, BETA))
     ptx = stage.compiled(case.dtype).ptx
     return [
-        Step(ptx, x.kernel, x.grid, (x.threads, 1, 1), (1, 1, 1), x.smem, [_parameter(p).hex() for p in x.arguments],
-             planned.workspace_bytes)
+        Step(
+            ptx,
+            x.kernel,
+            x.grid,
+            (x.threads, 1, 1),
+            (1, 1, 1),
+            x.smem,
+            [_parameter(p).hex() for p in x.arguments],
+            planned.workspace_bytes,
+        )
         for x in planned.launches
-    ]  # fmt: skip
+    ]
 
 
 def _parameter(argument: Any) -> bytes:

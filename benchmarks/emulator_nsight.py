@@ -101,9 +101,8 @@ def ncu(what: str, metrics: dict[str, str]) -> list[dict[str, str]]:
                sys.executable, "-m", "benchmarks.emulator_nsight", what]  # fmt: skip
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows = csv.DictReader(io.StringIO(text[text.index('"ID"') :]))
-    return [
-        {k: row[v] for k, v in metrics.items()} for row in rows if row["ID"]
-    ]  # one row without ID holds units
+    # One row without ID holds units.
+    return [{k: row[v] for k, v in metrics.items()} for row in rows if row["ID"]]
 
 
 def opcodes(text: str) -> dict[str, int]:
@@ -200,9 +199,14 @@ def emulated(name: str, steps: dict[str, Any]) -> dict[str, int]:
 
 def table(kernels: dict[str, dict[str, Any]], ours: dict[str, dict[str, int]]) -> list[str]:
     """Both sides of every kernel as Markdown; a cell with one number is equal on both."""
-    names = {"ffma": "FFMA, lanes", "products": "HGMMA and HMMA, warps", "global_load_sectors": "global sectors read",
-             "global_store_sectors": "written", "shared_load_wavefronts": "shared wavefronts of loads",
-             "shared_store_wavefronts": "of stores"}  # fmt: skip
+    names = {
+        "ffma": "FFMA, lanes",
+        "products": "HGMMA and HMMA, warps",
+        "global_load_sectors": "global sectors read",
+        "global_store_sectors": "written",
+        "shared_load_wavefronts": "shared wavefronts of loads",
+        "shared_store_wavefronts": "of stores",
+    }
     lines = []
     for kernel, counts in kernels.items():
         sides = [

@@ -210,9 +210,8 @@ def encode(x: np.ndarray, kind: str) -> np.ndarray:
     bias = (1 << bits - 1) - 1
     fraction, e = np.frexp(np.abs(x))
     e = np.maximum(e - 1, 1 - bias)  # subnormals share the least exponent
-    steps = np.floor(np.ldexp(np.where(np.isfinite(x), np.abs(x), 0), mantissa - e)).astype(
-        np.int64
-    )  # 1.0 is 2**mantissa
+    # 1.0 is 2**mantissa.
+    steps = np.floor(np.ldexp(np.where(np.isfinite(x), np.abs(x), 0), mantissa - e)).astype(np.int64)
     pattern = np.where(steps >> mantissa > 0, (e + bias << mantissa) + (steps - (1 << mantissa)), steps)
     top = ((1 << bits) - 1 << mantissa) - 1 if kind != "e4m3" else 0x7E
     pattern = np.where(np.isnan(x), top + 2 if kind != "e4m3" else 0x7F, np.minimum(pattern, top))
@@ -252,8 +251,11 @@ def _plain(form: Form, rng: Draws, sa: Extents, sb: Extents, sc: Extents) -> dic
     a[:, k // 2 :], b[:, k // 2 :] = a[:, : k // 2], -b[:, : k // 2]
     a[:, 0] *= 2.0**-3
     out["cancel"] = (a, b, _spread(rng, sc, -14, 0))
-    out["full"] = (np.full(sa, 2 - 2.0 ** -MANTISSA[form.a]), np.full(sb, 2 - 2.0 ** -MANTISSA[form.b]),
-                   rng.uniform(1.9, 2, sc) * rng.choice([2.0, 1.0, 4.0, -4.0], sc))  # fmt: skip
+    out["full"] = (
+        np.full(sa, 2 - 2.0 ** -MANTISSA[form.a]),
+        np.full(sb, 2 - 2.0 ** -MANTISSA[form.b]),
+        rng.uniform(1.9, 2, sc) * rng.choice([2.0, 1.0, 4.0, -4.0], sc),
+    )
     a, b, c = rng.normal(sa), rng.normal(sb), rng.normal(sc) * rng.choice([0.0, 1.0], sc)
     a[rng.uniform(0, 1, sa) < 0.6], b[rng.uniform(0, 1, sb) < 0.4] = 0.0, -0.0
     out["zeros"] = (
@@ -279,11 +281,8 @@ def _edges(form: Form, rng: Draws, sa: Extents, sb: Extents, sc: Extents) -> dic
                      rng.choice([-2.0**end * 1.9, 2.0**end * 1.9, 0.0], sc)),
         "signed_zeros": (rng.choice([0.0, -0.0], sa), rng.choice([0.0, -0.0], sb), rng.choice([0.0, -0.0], sc)),
     }  # fmt: skip
-    a, b, k = (
-        _spread(rng, sa, top - 3, top),
-        _spread(rng, sb, top - 3, top),
-        sa[1],
-    )  # giants that cancel exactly
+    # Giants that cancel exactly.
+    a, b, k = _spread(rng, sa, top - 3, top), _spread(rng, sb, top - 3, top), sa[1]
     a[:, k // 2 :], b[:, k // 2 :] = a[:, : k // 2], -b[:, : k // 2]
     out["giants"] = (a, b, _spread(rng, sc, -14, end))
     a, b, c = rng.normal(sa), rng.normal(sb), rng.normal(sc)

@@ -78,15 +78,21 @@ _EXACT = {  # types -> opcodes without the type, by number of operands
     ("f16", "f16x2"): {2: "add.ftz add.sat mul.ftz mul.sat sub.ftz min.ftz max.ftz", 3: "fma.rn.ftz fma.rn.sat"},
 }  # fmt: skip
 _APPROXIMATE = {
-    ("f32",): {1: "ex2.approx lg2.approx rcp.approx sqrt.approx rsqrt.approx sin.approx cos.approx tanh.approx "
-                  "ex2.approx.ftz lg2.approx.ftz rcp.approx.ftz sqrt.approx.ftz rsqrt.approx.ftz sin.approx.ftz "
-                  "cos.approx.ftz",
-               2: "div.approx div.approx.ftz div.full div.full.ftz"},
+    ("f32",): {
+        1: "ex2.approx lg2.approx rcp.approx sqrt.approx rsqrt.approx sin.approx cos.approx tanh.approx "
+        "ex2.approx.ftz lg2.approx.ftz rcp.approx.ftz sqrt.approx.ftz rsqrt.approx.ftz sin.approx.ftz "
+        "cos.approx.ftz",
+        2: "div.approx div.approx.ftz div.full div.full.ftz",
+    },
     ("f16", "f16x2"): {1: "ex2.approx tanh.approx"},
     ("bf16", "bf16x2"): {1: "ex2.approx.ftz tanh.approx"},
-}  # fmt: skip
-_COMPARISONS = {"f32": "eq ne lt le gt ge equ neu ltu leu gtu geu num nan lt.ftz", "f64": "eq ltu", "f16": "lt neu",
-                "bf16": "gt nan"}  # fmt: skip
+}
+_COMPARISONS = {
+    "f32": "eq ne lt le gt ge equ neu ltu leu gtu geu num nan lt.ftz",
+    "f64": "eq ltu",
+    "f16": "lt neu",
+    "bf16": "gt nan",
+}
 _CONVERSIONS = {  # source -> target types with their modifiers in front
     "f32": "rn.f16 rz.f16 rn.relu.f16 rn.bf16 rz.bf16 rn.relu.bf16 f64 sat.f32 ftz.f32 rna.tf32 "
            "rni.f32 rzi.f32 rmi.f32 rpi.f32 rni.s32 rzi.s32 rmi.s32 rpi.s32 rni.u32 rzi.u32 rmi.u32 rpi.u32 "
@@ -97,8 +103,10 @@ _CONVERSIONS = {  # source -> target types with their modifiers in front
     "s64": "rn.f32 rz.f32 rn.f64", "u64": "rn.f32 rn.f64", "s16": "rn.f16 rn.bf16 rn.f32", "u16": "rn.f16 rn.bf16",
     "f16x2": "rn.satfinite.e4m3x2 rn.satfinite.e5m2x2", "e4m3x2": "rn.f16x2", "e5m2x2": "rn.f16x2",
 }  # fmt: skip
-_PACKED = ("rn.f16x2 rz.f16x2 rn.relu.f16x2 rn.bf16x2 rz.bf16x2 rn.relu.bf16x2 rn.satfinite.e4m3x2 "
-           "rn.satfinite.relu.e4m3x2 rn.satfinite.e5m2x2 rn.satfinite.relu.e5m2x2")  # fmt: skip
+_PACKED = (
+    "rn.f16x2 rz.f16x2 rn.relu.f16x2 rn.bf16x2 rz.bf16x2 rn.relu.bf16x2 rn.satfinite.e4m3x2 "
+    "rn.satfinite.relu.e4m3x2 rn.satfinite.e5m2x2 rn.satfinite.relu.e5m2x2"
+)
 
 
 def _arithmetic(table: Mapping[tuple[str, ...], Mapping[int, str]]) -> list[Probe]:

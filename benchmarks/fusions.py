@@ -216,9 +216,14 @@ def _gemm(case: Case, *, fused: bool) -> Gemm:
     graph = make_graph() if make_graph else None
     reads_c = fused and graph is None
     problem = cutegemm.problem(
-        case.m, case.n, case.k, dtype=case.dtype, majors=case.majors, epilogue=graph,
+        case.m,
+        case.n,
+        case.k,
+        dtype=case.dtype,
+        majors=case.majors,
+        epilogue=graph,
         c_dtype=case.dtype if reads_c else None,
-    )  # fmt: skip
+    )
     return Gemm(GemmSpec() if graph is None else GemmSpec(epilogue=graph), problem)
 
 

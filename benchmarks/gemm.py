@@ -162,7 +162,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     add_problems(parser)
     add = parser.add_argument
-    add("--contenders", type=runs.names_among(contenders.NAMES), default=list(contenders.NAMES))
+    add("--contenders", type=runs.names_among(contenders.CHOICES), default=list(contenders.NAMES))
     add("--regime", choices=tuple(timing.REGIMES), default="sustained")
     runs.add_options(parser)
     args = parser.parse_args(arguments)

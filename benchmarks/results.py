@@ -77,7 +77,32 @@ HOST_FIELDS = (
     "baseline_us",
     "ratio",
 )
-FIELDS = {"host": HOST_FIELDS, "chain": CHAIN_FIELDS}  # of suites whose rows are no single products
+# Of a model at work: `what` names both, m is tokens a call, peak memory is what a call adds in MiB.
+LLAMA_FIELDS = (
+    "suite",
+    "what",
+    "dtype",
+    "m",
+    "contender",
+    "us",
+    "us_min",
+    "us_max",
+    "rounds",
+    "regime",
+    "sm_mhz",
+    "watts",
+    "tokens_s",
+    "peak_mib",
+    "baseline",
+    "baseline_us",
+    "ratio",
+    "samples",
+)
+FIELDS = {
+    "host": HOST_FIELDS,
+    "chain": CHAIN_FIELDS,
+    "llama": LLAMA_FIELDS,
+}  # of suites whose rows are no single products
 KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")
 
 # What must agree for rows to stand in one file. Date, temperature and clocks at the start may differ.

@@ -7,14 +7,18 @@
 """
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import GemmError
 from cutegemm.gemm import Gemm, build
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Operand, Problem, problem
+from cutegemm.running.pack import pack
 from cutegemm.spec import GemmSpec, Tile
+
+if TYPE_CHECKING:
+    from cutegemm.ops import bmm, linear, matmul
 
 __all__ = [
     "DType",
@@ -25,19 +29,32 @@ __all__ = [
     "Operand",
     "Problem",
     "Tile",
+    "bmm",
     "build",
+    "linear",
+    "matmul",
+    "pack",
     "plan",
     "problem",
 ]
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> ModuleType:
-    """Load `cutegemm.emulator` on first use: `import cutegemm` does not pay for it.
+# Loaded on first use, as they import torch: `import cutegemm` does not pay for them.
+_MODULES = ("emulator", "inductor", "nn", "ops")
+_FUNCTIONS = ("bmm", "linear", "matmul")
+
+
+def __getattr__(name: str) -> Any:
+    """Load a module or a function on first use.
 
     Raises:
-        AttributeError: any other name the package does not have.
+        AttributeError: the package has no such thing.
     """
-    if name == "emulator":
-        return importlib.import_module("cutegemm.emulator")
+    if name in _MODULES:
+        return importlib.import_module(f"cutegemm.{name}")
+    if name in _FUNCTIONS:
+        found = getattr(importlib.import_module("cutegemm.ops"), name)
+        globals()[name] = found
+        return found
     raise AttributeError(f"module 'cutegemm' has no attribute {name!r}")

@@ -33,6 +33,27 @@ def integers(value: object) -> tuple[int, ...] | None:
     return whole if len(whole) == len(numbers) else None
 
 
+def among(value: object, legal: Sequence[object]) -> bool:
+    """Whether a value is one of a few names, numbers, truth values or None; 1 is not True.
+
+    Only what can be one is compared: an array would answer element by element.
+    """
+    if not isinstance(value, (str, int, type(None))):
+        return False
+    return any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in legal)
+
+
+def truth(kind: type[GemmError], field: str, value: object) -> bool:
+    """True or False.
+
+    Raises:
+        GemmError: of the given kind.
+    """
+    if not isinstance(value, bool):
+        raise field_error(kind, field, value, "must be True or False")
+    return value
+
+
 def choice(kind: type[GemmError], field: str, value: object, legal: Sequence[str]) -> str:
     """One of a few names.
 
@@ -41,7 +62,7 @@ def choice(kind: type[GemmError], field: str, value: object, legal: Sequence[str
     """
     if not isinstance(value, str) or value not in legal:
         raise field_error(kind, field, value, f"must be one of {', '.join(legal)}")
-    return value
+    return str(value)
 
 
 def _index(value: object) -> int | None:

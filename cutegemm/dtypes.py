@@ -52,7 +52,11 @@ def as_dtype(value: object, field: str = "dtype") -> DType:
     """
     if isinstance(value, DType):
         return value
-    name = str(value).removeprefix("torch.").lower()
+    try:
+        name = str(value).removeprefix("torch.").lower()
+    except Exception:
+        # a thing that does not even print names no type
+        name = ""
     if name not in _ALIASES:
         raise field_error(SpecError, field, value, f"must be one of {', '.join(x.value for x in DType)}")
     return _ALIASES[name]

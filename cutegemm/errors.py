@@ -137,10 +137,14 @@ def shown(value: object) -> str:
 
     The repr of a tensor has many lines, and that of one on a GPU waits for the device.
     """
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    here = getattr(getattr(value, "device", None), "type", "cpu") == "cpu"
-    if isinstance(shape, tuple) and dtype is not None and (shape or not here):
-        return f"<{type(value).__name__} {tuple(shape)} {dtype}>"
+    try:
+        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+        here = getattr(getattr(value, "device", None), "type", "cpu") == "cpu"
+        if isinstance(shape, tuple) and dtype is not None and (shape or not here):
+            return f"<{type(value).__name__} {tuple(shape)} {dtype}>"
+    except RuntimeError:
+        # a nested tensor has no one shape
+        return f"<{type(value).__name__}>"
     try:
         text = repr(value)
     except Exception as error:

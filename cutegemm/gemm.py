@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from cutegemm import checks
 from cutegemm.compiling import cache, loader, resources
 from cutegemm.compiling.compiler import Artifact, record_launches
 from cutegemm.dtypes import DType
@@ -19,7 +19,7 @@ from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Problem
 from cutegemm.problems import problem as make_problem
 from cutegemm.running.call import NOWHERE, Memo, Request, Unprepared, identity, recording, substance
-from cutegemm.running.named import Signature, blas_names, blas_number
+from cutegemm.running.named import Signature, blas_names, blas_number, passed
 from cutegemm.spec import AUTO, GemmSpec
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cutegemm.running.kind import Prepared
 
 Backend = Literal["gpu", "reference", "emulator"]
+MAX_ADDRESS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Gemm:
     """
 
     def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
-        self.spec = spec
-        self._representative = representative(spec) if of is None else of
+        self.spec = _checked_spec(spec)
+        self._representative = representative(spec) if of is None else _checked_problem("of", of)
         self._fused = Signature(spec.epilogue) if isinstance(spec.epilogue, Graph) else None
         self._kinds: Memo[Prepared] = Memo()
         self.plan = plan(spec, self._representative)
@@ -114,11 +115,15 @@ class Gemm:
             PlanError: the spec cannot serve a problem.
             CompileError: a kernel does not compile.
         """
-        if isinstance(problems, (Problem, str)) or not isinstance(problems, Iterable):
-            raise field_error(
-                InputError, "problems", problems, "must be a list of Problems, such as [problem]"
-            )
-        problems = [_checked_problem(f"problems[{i}]", p) for i, p in enumerate(problems)]
+        try:
+            # a tensor without dimensions is an Iterable that cannot be iterated
+            found = iter(() if isinstance(problems, str) else problems)
+        except (TypeError, RuntimeError):
+            found = None
+        if found is None or isinstance(problems, str):
+            rule = "must be a list of Problems, such as [problem]"
+            raise field_error(InputError, "problems", problems, rule)
+        problems = [_checked_problem(f"problems[{i}]", p) for i, p in enumerate(found)]
         # imports torch
         from cutegemm.running.launcher import current_device, function_for
 
@@ -145,14 +150,25 @@ class Gemm:
                 not given are made up, 1 MiB apart.
             workspace: address of the workspace.
             numbers: alpha, beta or whatever numbers the epilogue takes; those not given are 1.
+
+        Raises:
+            InputError: an argument is of another kind, or names nothing that the launch takes.
+            PlanError, CompileError: see `kernel`.
         """
         chosen = self._plan(of)
         if chosen.config is None:
             return []
         graph = chosen.config.epilogue
         names = ("a", "b", *graph.tensors, *(x.name for x in graph.outputs), *of.device_scalars)
-        places = {name: (i + 1) << 20 for i, name in enumerate(names)} | dict(addresses or {})
-        values = dict.fromkeys(graph.numbers, 1) | numbers
+        places = {name: (i + 1) << 20 for i, name in enumerate(names)}
+        places |= _checked_addresses(names, addresses)
+        workspace = checks.integer(InputError, "workspace", workspace, 0, MAX_ADDRESS)
+        values: dict[str, float] = dict.fromkeys(graph.numbers, 1)
+        for name, value in numbers.items():
+            if name not in values:
+                rule = f"the epilogue's numbers are {', '.join(values) or 'none'}"
+                raise field_error(InputError, name, value, rule)
+            values[name] = passed(graph.numbers[name], name, value)
         found = []
         for config, args in launch_arguments(chosen, places, workspace, values, 0):
             artifact = cache.artifact(config)
@@ -170,15 +186,22 @@ class Gemm:
 
     @overload
     def run(
-        self, a: Tensor, b: Tensor, c: Tensor | None = None, *, out: Tensor | None = None, alpha: float = 1.0,
-        beta: float | None = None, backend: Backend | None = None, workspace: Tensor | None = None,
-    ) -> Tensor: ...  # fmt: skip
+        self,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor | None = None,
+        *,
+        out: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float | None = None,
+        backend: Backend | None = None,
+        workspace: Tensor | None = None,
+    ) -> Tensor: ...
 
     @overload
     def run(
-        self, a: Tensor, b: Tensor, c: Tensor | None = None, *, out: Tensor | Mapping[str, Tensor] | None = None,
-        alpha: float | Tensor = 1.0, beta: float | Tensor | None = None, backend: Backend | None = None,
-        workspace: Tensor | None = None, **named: Tensor | float,
+        self, a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: Any = 1.0, beta: Any = None,
+        backend: Backend | None = None, workspace: Any = None, **named: Any,
     ) -> Any: ...  # fmt: skip
 
     def run(
@@ -209,9 +232,13 @@ class Gemm:
             named: what the spec's epilogue reads: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or
                 (L, M, N), scalars as numbers or 0-d fp32 tensors, integers as numbers.
 
+        Tensors may be arrays of another library, such as NumPy, CuPy or JAX: anything with `__dlpack__`. Their memory
+        is read and written in place; JAX's arrays, which never change, cannot be outputs.
+
         Returns:
             D: `out`, or a new tensor (M, N) or (L, M, N). With other outputs than d alone, an object with an
-            attribute per output (`results.Outputs`). Of meta and fake tensors only shapes, types and strides.
+            attribute per output (`results.Outputs`). Of meta and fake tensors only shapes, types and strides; of arrays
+            of another library arrays of A's library.
 
         Raises:
             InputError: a tensor or scalar breaks a rule; nothing has been written.
@@ -247,6 +274,10 @@ class Gemm:
                 key += substance((a, b, c, out))
             prepared = self._kinds.recent.get(key)
         except (AttributeError, RuntimeError, TypeError):
+            run = _foreign(a, b, c, out)
+            if run is not None:
+                options = {"alpha": alpha, "beta": beta, "backend": backend, "workspace": workspace}
+                return run(self.run, a, b, {} if c is None else {"c": c}, out, options)
             # what is no tensor, has no memory or cannot be a key: validation says which
             key, prepared, pa, pb, pc, pd = None, None, 0, 0, 0, 0
         if c is None or beta == 0.0:
@@ -286,6 +317,9 @@ class Gemm:
                 key += substance(given)
             prepared = self._kinds.recent.get(key)
         except (AttributeError, RuntimeError, TypeError):
+            run = _foreign(*given)
+            if run is not None:
+                return run(self.run, a, b, named, out, {"backend": backend, "workspace": workspace})
             places, key, prepared = (0,) * len(given), None, None
         if prepared is None:
             request = Unprepared(signature, given, places, numbers, key, scalars=scalars)
@@ -301,15 +335,7 @@ class Gemm:
         prepared = None if call.key is None else self._kinds.get(call.key)
         if prepared is None:
             order = call.signature.order(call.scalars)
-            resolved = path.resolved(call.given, order)
-            if resolved is not None:
-                # its copies are new tensors of another kind each time, so nothing is remembered
-                call = dataclasses.replace(
-                    call,
-                    given=resolved,
-                    places=tuple(NOWHERE if t is None else t.data_ptr() for t in resolved),
-                    key=None,
-                )
+            call = path.resolved(call) or call
             try:
                 if call.unread is not None:
                     # C is not read when beta is 0, but must be legal
@@ -337,6 +363,14 @@ class Gemm:
 _PLAIN, _PLAIN_WITH_C = Signature(linear_combination(False)), Signature(linear_combination(True))
 
 
+def _foreign(*given: Any) -> Any:
+    """What runs a call that passes arrays of another library; None if it passes none."""
+    # imports torch
+    from cutegemm.running import arrays
+
+    return arrays.run if any(map(arrays.is_foreign, given)) else None
+
+
 def _plain_error(named: Mapping[str, Any], beta: float | None) -> InputError:
     if named:
         return field_error(InputError, next(iter(named)), "...", "the plain epilogue reads c, alpha and beta")
@@ -357,6 +391,18 @@ def _leave_to_eager() -> None:
         return
 
 
+def _checked_spec(value: object) -> GemmSpec:
+    """A spec that a caller gave.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if not isinstance(value, GemmSpec):
+        meant = value is None or value is GemmSpec or isinstance(value, dict) and not value
+        raise field_error(SpecError, "spec", value, "must be a GemmSpec", GemmSpec() if meant else None)
+    return value
+
+
 def _checked_problem(field: str, value: object) -> Problem:
     """A problem that a caller gave.
 
@@ -366,6 +412,25 @@ def _checked_problem(field: str, value: object) -> Problem:
     if not isinstance(value, Problem):
         raise field_error(InputError, field, value, "must be a Problem, such as cutegemm.problem(m, n, k)")
     return value
+
+
+def _checked_addresses(names: Sequence[str], value: object) -> dict[str, int]:
+    """Addresses by name that a caller gave.
+
+    Raises:
+        InputError: they are no mapping from some of the names to addresses.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise field_error(InputError, "addresses", value, "must be a mapping from names to addresses")
+    for name in value:
+        if not checks.among(name, names):
+            raise field_error(InputError, "addresses", name, f"must be of {', '.join(names)}")
+    return {
+        name: checks.integer(InputError, f"addresses.{name}", place, 0, MAX_ADDRESS)
+        for name, place in value.items()
+    }
 
 
 def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
@@ -381,10 +446,7 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
         PlanError: the spec cannot serve the problem.
         CompileError: the kernel does not compile.
     """
-    if not isinstance(spec, GemmSpec):
-        nearest = GemmSpec() if spec is None or spec is GemmSpec or spec == {} else None
-        raise field_error(SpecError, "spec", spec, "must be a GemmSpec", nearest)
-    gemm = Gemm(spec, representative(spec) if problem is None else _checked_problem("problem", problem))
+    gemm = Gemm(_checked_spec(spec), None if problem is None else _checked_problem("problem", problem))
     gemm.kernel()
     return gemm
 
@@ -394,11 +456,16 @@ def representative(spec: GemmSpec) -> Problem:
     ab = next((x for x in (spec.a_dtype, spec.b_dtype) if x != AUTO), DType.BF16)
     majors = ("k" if spec.a_major == AUTO else spec.a_major) + ("n" if spec.b_major == AUTO else spec.b_major)
     return make_problem(
-        4096, 4096, 4096, dtype=ab, d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype, majors=majors,
+        4096,
+        4096,
+        4096,
+        dtype=ab,
+        d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype,
+        majors=majors,
         d_major="n" if spec.d_major == AUTO else spec.d_major,
         epilogue=spec.epilogue if isinstance(spec.epilogue, Graph) else None,
         input_dtype=None if spec.c_dtype == AUTO else spec.c_dtype,
-    )  # fmt: skip
+    )
 
 
 __all__ = ["Gemm", "Kernel", "build", "representative"]

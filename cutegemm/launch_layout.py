@@ -116,7 +116,7 @@ class LaunchLayout:
 def layout_of(config: Config) -> LaunchLayout:
     """What the driver of a config takes."""
     if isinstance(config, RelayoutConfig):
-        return _relayout()
+        return _relayout(len(config.units))
     if isinstance(config, ClearConfig):
         return _layout(addresses=[Field("counters", INT64, None)], extent=[Field("counters", INT32, 1)])
     return _finish() if isinstance(config, FinishConfig) else _gemm(config)
@@ -166,12 +166,15 @@ def _in_workspace(config: GemmConfig) -> tuple[str, ...]:
     return (*splits, WORK_COUNTER) if config.dynamic else splits
 
 
-def _relayout() -> LaunchLayout:
+def _relayout(copies: int) -> LaunchLayout:
+    """The fields of every copy in turn, its number behind the dot."""
+    extents = (("rows", EXTENT), ("cols", EXTENT), ("batch", 1))
+    ends = [f"{x}.{i}" for i in range(copies) for x in ("source", "target")]
     return _layout(
-        addresses=[Field(x, INT64, None) for x in ("source", "target")],
-        shape=[Field("rows", INT32, EXTENT), Field("cols", INT32, EXTENT), Field("batch", INT32, 1)],
+        addresses=[Field(x, INT64, None) for x in ends],
+        shape=[Field(f"{x}.{i}", INT32, sample) for i in range(copies) for x, sample in extents],
         # (row, column, batch), elements
-        strides=[Field(x, INT64, STRIDES) for x in ("source", "target")],
+        strides=[Field(x, INT64, STRIDES) for x in ends],
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
@@ -186,14 +187,12 @@ class Problem:
 
 def _named(field: str, value: object) -> tuple[tuple[str, Operand], ...]:
     """Operands by name, from a mapping or pairs."""
-    pairs = value.items() if isinstance(value, Mapping) else value
-    rule = "must be pairs of a name and an Operand"
-    try:
-        found = tuple((name, operand) for name, operand in pairs)  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise field_error(InputError, field, value, rule) from error
-    if not all(isinstance(name, str) and isinstance(operand, Operand) for name, operand in found):
-        raise field_error(InputError, field, value, rule)
+    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
+    listed = isinstance(pairs, (tuple, list)) and all(isinstance(x, (tuple, list)) for x in pairs)
+    found = tuple(tuple(x) for x in pairs) if listed else None  # type: ignore[attr-defined]
+    kinds = (str, Operand)
+    if found is None or any(len(x) != 2 or not all(map(isinstance, x, kinds)) for x in found):
+        raise field_error(InputError, field, value, "must be pairs of a name and an Operand")
     return found
 
 
@@ -221,6 +220,8 @@ def problem(
     epilogue: Graph | None = None,
     input_dtype: object = None,
     device_scalars: tuple[str, ...] = (),
+    a: object = None,
+    b: object = None,
 ) -> Problem:
     """A contiguous, 16-byte-aligned problem, as freshly allocated tensors give it.
 
@@ -234,6 +235,7 @@ def problem(
         epilogue: the graph whose inputs and outputs are described; None is the plain one.
         input_dtype: of the epilogue's inputs; None means that of A.
         device_scalars: the epilogue's scalars that will be passed as 0-d tensors.
+        a, b: an operand that lies otherwise: a tensor, such as `cutegemm.pack` gives, or an `Operand`.
 
     Raises:
         InputError: an extent, a major or a name is none.
@@ -267,18 +269,62 @@ def problem(
         width = columns(epilogue, n)
         shapes = {"matrix": (m, width), "row": (1, width), "col": (m, 1)}
         inputs = {
-            name: dataclasses.replace(matrix(*shapes[shape], kind, row_major if shape == "matrix" else shape == "row"),
-                                      batch=batch if shape == "matrix" else 1)
+            name: dataclasses.replace(
+                matrix(*shapes[shape], kind, row_major if shape == "matrix" else shape == "row"),
+                batch=batch if shape == "matrix" else 1,
+            )
             for name, shape in epilogue.tensors.items()
-        }  # fmt: skip
+        }
         outputs = {
             x.name: matrix(m, width, as_dtype(x.dtype) if x.dtype else d_kind, (x.major or d_major) == "n")
             for x in epilogue.stores
         }
+    factors = {"a": matrix(m, k, ab, majors[0] == "k"), "b": matrix(k, n, ab, majors[1] == "n")}
+    for name, given in (("a", a), ("b", b)):
+        if given is not None:
+            factors[name] = _given(name, given, factors[name])
     return Problem(
-        m=m, n=n, k=k, batch=batch, a=matrix(m, k, ab, majors[0] == "k"), b=matrix(k, n, ab, majors[1] == "n"),
+        m=m, n=n, k=k, batch=batch, **factors,
         inputs=tuple(inputs.items()), outputs=tuple(outputs.items()), device_scalars=device_scalars,
     )  # fmt: skip
+
+
+def operand_of(tensor: Any) -> Operand:
+    """How a torch tensor of two or three dimensions lies, as if its address were a multiple of 16 bytes.
+
+    A batch extent of 1, or one whose stride is 0, serves every batch.
+    """
+    strides = tensor.stride()
+    rows, cols = tensor.shape[-2:]
+    batches, step = (tensor.shape[0], strides[0]) if tensor.dim() == 3 else (1, 0)
+    if batches > 1 and step == 0:
+        batches = 1
+    lies = (strides[-2], strides[-1], step)
+    return Operand(dtype=as_dtype(tensor.dtype), rows=rows, cols=cols, strides=lies, batch=batches)
+
+
+def alignment(pointer: int) -> int:
+    """The largest power of two, at most 16, that divides an address."""
+    return min(pointer & -pointer, LIMITS.tma_align) or LIMITS.tma_align
+
+
+def _given(name: str, given: Any, wanted: Operand) -> Operand:
+    """An operand that a caller gives, if it is the one of a problem in all but its layout."""
+    if not isinstance(given, Operand):
+        if not all(hasattr(given, x) for x in ("stride", "data_ptr", "shape", "dtype")):
+            raise field_error(InputError, name, given, "must be a torch.Tensor or an Operand")
+        if len(given.shape) not in (2, 3):
+            raise field_error(InputError, f"{name}.shape", tuple(given.shape), "must have 2 or 3 dimensions")
+        return _given(name, dataclasses.replace(operand_of(given), align=alignment(given.data_ptr())), wanted)
+    for field, value, rule in (
+        ("shape", (given.rows, given.cols), (wanted.rows, wanted.cols)),
+        ("dtype", given.dtype.value, wanted.dtype.value),
+    ):
+        if value != rule:
+            raise field_error(InputError, f"{name}.{field}", value, f"the problem's is {rule}", rule)
+    if given.batch not in (1, wanted.batch):
+        raise field_error(InputError, f"{name}.batch", given.batch, f"must be 1 or {wanted.batch}")
+    return given
 
 
 def output_extent(epilogue: Graph, m: int, n: int) -> tuple[int, int]:

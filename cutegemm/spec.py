@@ -19,7 +19,9 @@ AUTO: Final[Auto] = "auto"
 
 SCHEDULES = ("cooperative", "pingpong", "multistage", "simt")
 SWIZZLES = ("128B", "64B", "32B", "none")
-LOADS = ("tma", "gather", "relayout")
+LOADS = ("tma", "gather", "shift", "cp_async", "relayout")
+# loads by the producer warpgroup's threads
+THREAD_LOADS = ("gather", "shift", "cp_async")
 STORES = ("tma", "staged", "direct")
 SCHEDULERS = ("persistent", "per_tile", "stream_k", "dynamic")
 TENSOR_CORE_FIELDS = (
@@ -83,8 +85,10 @@ class GemmSpec:
             feeds two that work on a tile each, so that one's epilogue runs under the other's mainloop), "multistage"
             (no warp specialisation; every warpgroup computes, one thread loads) or "simt" (CUDA cores).
         consumers: warpgroups that compute, 1 to 3.
-        a_load, b_load: "tma"; "gather" (loads through registers, any strides); "relayout" (a kernel
-            copies the operand into TMA-addressable workspace first).
+        a_load, b_load: "tma"; by the producer's threads "cp_async" (copies of 4, 8 or 16 bytes, of which lines and base
+            must be multiples), "shift" (aligned words, shifted together; unit stride, any leading dimension) or
+            "gather" (single elements, any strides); "relayout" (a kernel copies the operand into TMA-addressable
+            workspace first).
         store: "tma" (through shared memory), "staged" (through shared memory, coalesced stores, any
             strides) or "direct" (from registers, any strides).
         epilogue_stages: shared-memory buffers of each output's store, per consumer warpgroup.
@@ -110,6 +114,9 @@ class GemmSpec:
             such as weights: not the last one, nor one before it. Their first tiles are loaded while it still runs.
         evict_first, evict_last: which of "a", "b" and "d" (all outputs) TMA moves with the hint that L2 give their
             lines up first, as what is used once, or last, as what many tiles share. None by default.
+        batch_invariant: whether a row of D must have the same bits whatever M is and wherever the row lies, on one kind
+            of device. The order of additions along K then depends on N and K alone: K is cut only as `split_k` says,
+            and where the epilogue reduces along rows all tiles are equally wide.
         epilogue: an expression graph (`cutegemm.epilogue`); "auto" is alpha * A @ B + beta * C.
 
     Raises:
@@ -151,6 +158,7 @@ class GemmSpec:
     constant: tuple[str, ...] | Auto = AUTO
     evict_first: tuple[str, ...] | Auto = AUTO
     evict_last: tuple[str, ...] | Auto = AUTO
+    batch_invariant: bool | Auto = AUTO
     epilogue: Graph | Auto = AUTO
 
     def __post_init__(self) -> None:
@@ -167,11 +175,12 @@ class GemmSpec:
         if isinstance(self.epilogue, Graph) and self.epilogue.gated_axis == "m":
             rule = "B's columns hold a gated pair, not A's rows; give the graph itself, not its transpose"
             raise field_error(SpecError, "epilogue", f"{self.epilogue}", rule)
-        if not _is_auto(self.swap) and not isinstance(self.swap, bool):
-            raise field_error(SpecError, "swap", self.swap, "must be True or False")
+        for name in ("swap", "batch_invariant"):
+            if not _is_auto(getattr(self, name)) and not isinstance(getattr(self, name), bool):
+                raise field_error(SpecError, name, getattr(self, name), "must be True or False")
         if not _is_auto(self.constant):
-            names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else None
-            if not names or not set(names) <= {"a", "b"}:
+            names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else ()
+            if not names or not all(checks.among(x, ("a", "b")) for x in names):
                 raise field_error(
                     SpecError, "constant", self.constant, 'must be a tuple of "a" and "b"', ("b",)
                 )
@@ -318,9 +327,9 @@ def _check_together(spec: GemmSpec) -> None:
         raise field_error(SpecError, "cluster", spec.cluster, rule, (1, 1))
     if spec.schedule == "multistage":
         for name in ("a_load", "b_load"):
-            if getattr(spec, name) == "gather":
-                rule = 'gathering needs the producer warpgroup of schedule="cooperative"'
-                raise field_error(SpecError, name, "gather", rule, "relayout")
+            if getattr(spec, name) in THREAD_LOADS:
+                rule = 'threads that load are the producer warpgroup of schedule="cooperative"'
+                raise field_error(SpecError, name, getattr(spec, name), rule, "relayout")
     if spec.schedule == "pingpong" and spec.consumers not in (AUTO, PINGPONG_CONSUMERS):
         rule = "two warpgroups take turns"
         raise field_error(SpecError, "consumers", spec.consumers, rule, PINGPONG_CONSUMERS)
@@ -330,8 +339,20 @@ def _check_together(spec: GemmSpec) -> None:
     if spec.schedule == "pingpong" and spec.scheduler == "per_tile":
         rule = "warpgroups that take turns need more than one tile each"
         raise field_error(SpecError, "scheduler", spec.scheduler, rule, "persistent")
+    if spec.batch_invariant is True:
+        _check_invariant(spec)
     if spec.schedule == "simt":
         _check_simt(spec)
+
+
+def _check_invariant(spec: GemmSpec) -> None:
+    """What makes a row's bits depend on M, or on the row's place."""
+    if spec.scheduler == "stream_k":
+        rule = "its cuts along K depend on M, which batch_invariant=True excludes"
+        raise field_error(SpecError, "scheduler", spec.scheduler, rule, "persistent")
+    if isinstance(spec.epilogue, Graph) and any(x.op == "random" for x in spec.epilogue.nodes):
+        rule = "the epilogue's random numbers are those of an element's place in D"
+        raise field_error(SpecError, "batch_invariant", True, rule, False)
 
 
 def _check_simt(spec: GemmSpec) -> None:

@@ -16,8 +16,12 @@ def test_it_runs(path):
     """The example ends well and says how large its error was."""
     root = str(path.parent.parent)
     done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, check=False, cwd=root,
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
         env=os.environ | {"PYTHONPATH": root},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "relative error" in done.stdout

@@ -29,7 +29,7 @@ CONFIGS = [
     PLAN.config,
     plan(GemmSpec(), problem(64, 64, 64)).config,
     plan(GemmSpec(schedule="simt"), problem(64, 64, 64, c_dtype="bf16")).config,
-    RelayoutConfig(dtype=DType.BF16, unit="col"),
+    RelayoutConfig(dtype=DType.BF16, units=("col", "none")),
     FinishConfig(kind="sum", across=True),
 ]
 NAMES = ("a", "b", "bias", "c", "d", "pre", "rows", "top", "y")
@@ -66,30 +66,30 @@ def test_a_gemms_fields():
 def test_what_a_launch_is_told():
     """Extents are the output's, b is n x k and one half, and what lies in workspace is found there."""
     addresses = {name: (i + 1) << 20 for i, name in enumerate(NAMES)}
-    first, second, multiply, finish = launch_arguments(PLAN, addresses, 1 << 30, {"x": 2.0, "seed": 7}, 99)
+    copies, multiply, finish = launch_arguments(PLAN, addresses, 1 << 30, {"x": 2.0, "seed": 7}, 99)
     named = {}
-    for (config, args), step in zip((first, second, multiply, finish), PLAN.steps, strict=True):
+    for (config, args), step in zip((copies, multiply, finish), PLAN.steps, strict=True):
         assert config == step.config and args[-1] == 99
         named[id(step)] = layout_of(config).unpack(args[:-1])
-    halves = [named[id(x)] for x in PLAN.steps[:2]]
+    halves = named[id(PLAN.steps[0])]
     half = 36 * 2  # bytes: 36 columns of bf16
-    assert [x["addresses"]["source"] for x in halves] == [addresses["b"], addresses["b"] + half]
-    assert halves[0]["shape"] == {"rows": 40, "cols": 36, "batch": 3} and halves[0]["strides"]["source"] == (
-        72,
-        1,
-        2880,
-    )
+    sources = [halves["addresses"][f"source.{i}"] for i in range(2)]
+    assert sources == [addresses["b"], addresses["b"] + half]
+    assert halves["shape"] == {
+        f"{x}.{i}": n for i in range(2) for x, n in (("rows", 40), ("cols", 36), ("batch", 3))
+    }
+    assert halves["strides"]["source.0"] == halves["strides"]["source.1"] == (72, 1, 2880)
     told = named[id(PLAN.multiply)]
     assert told["addresses"] == addresses | {
-        "b": halves[0]["addresses"]["target"], "rows": (1 << 30) + PLAN.partials[0],
+        "b": halves["addresses"]["target.0"], "rows": (1 << 30) + PLAN.partials[0],
     }  # fmt: skip
-    assert halves[1]["addresses"]["target"] == told["addresses"]["b"] + 2 * told["strides"]["b.gate"]
+    assert halves["addresses"]["target.1"] == told["addresses"]["b"] + 2 * told["strides"]["b.gate"]
     assert [told["shape"][x] for x in ("m", "n", "k", "l", "c.l", "bias.l")] == [100, 36, 40, 3, 3, 1]
-    row, col, batch = halves[0]["strides"]["target"]
+    row, col, batch = halves["strides"]["target.0"]
     assert told["strides"]["b"] == (col, row, batch)
     assert told["numbers"] == {"x": 2.0, "seed": 7}
     assert told["walk"]["clusters"] == PLAN.clusters and told["walk"]["parts.n"] == PLAN.parts[1]
-    ends = named[id(PLAN.steps[3])]
+    ends = named[id(PLAN.steps[2])]
     assert ends["addresses"] == {"partials": told["addresses"]["rows"], "results": addresses["rows"]}
     assert ends["extent"] == {"parts": PLAN.parts[1], "results": 300}
 

@@ -151,8 +151,9 @@ def test_any_integers_lists_and_mappings_are_taken_and_made_plain():
         np.int64(8), np.uint8(16), np.int16(32), batch=np.int32(2), c_dtype="fp32", device_scalars=[]
     )
     assert taken == plain and hash(taken) == hash(plain) and type(taken.m) is int
-    made = Problem(m=8, n=16, k=32, batch=2, a=plain.a, b=plain.b, inputs=dict(plain.inputs),
-                   outputs=list(plain.outputs))  # fmt: skip
+    made = Problem(
+        m=8, n=16, k=32, batch=2, a=plain.a, b=plain.b, inputs=dict(plain.inputs), outputs=list(plain.outputs)
+    )
     assert made == plain and hash(made) == hash(plain)
     x = Operand(dtype="bf16", rows=np.int64(8), cols=8, strides=[np.int64(8), 1, 64])
     assert x == Operand(dtype=DType.BF16, rows=8, cols=8, strides=(8, 1, 64)) and type(x.strides[0]) is int

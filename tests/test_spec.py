@@ -27,8 +27,8 @@ REFUSALS = [
     ({"d_major": 1}, "d_major=1: must be one of n, m"),
     ({"swizzle": "256B"}, "swizzle='256B': must be one of 128B, 64B, 32B, none"),
     ({"schedule": "stream_k"}, "schedule='stream_k': must be one of cooperative, pingpong, multistage, simt"),
-    ({"a_load": "cp.async"}, "a_load='cp.async': must be one of tma, gather, relayout"),
-    ({"b_load": None}, "b_load=None: must be one of tma, gather, relayout"),
+    ({"a_load": "cp.async"}, "a_load='cp.async': must be one of tma, gather, shift, cp_async, relayout"),
+    ({"b_load": None}, "b_load=None: must be one of tma, gather, shift, cp_async, relayout"),
     ({"store": "smem"}, "store='smem': must be one of tma, staged, direct"),
     ({"scheduler": "static"}, "scheduler='static': must be one of persistent, per_tile, stream_k, dynamic"),
     ({"epilogue": "relu"}, "epilogue='relu': must be an epilogue graph"),
@@ -53,6 +53,16 @@ REFUSALS = [
     ({"tile": (128, 124, 64)}, "tile.n=124: must be a multiple of 8; nearest legal value: 128"),
     ({"swap": 1}, "swap=1: must be True or False"),
     ({"constant": ("c",)}, "constant=('c',): must be a tuple of \"a\" and \"b\"; nearest legal value: ('b',)"),
+    (
+        {"scheduler": "stream_k", "batch_invariant": True},
+        "scheduler='stream_k': its cuts along K depend on M, which batch_invariant=True excludes; "
+        "nearest legal value: 'persistent'",
+    ),
+    (
+        {"epilogue": epi.dropout_residual(0.5), "batch_invariant": True},
+        "batch_invariant=True: the epilogue's random numbers are those of an element's place in D; "
+        "nearest legal value: False",
+    ),
     (
         {"scheduler": "stream_k", "split_k": 4},
         'split_k=4: scheduler="stream_k" makes its own cuts along K; nearest legal value: 1',
@@ -104,12 +114,12 @@ REFUSALS = [
     ),
     (
         {"schedule": "multistage", "a_load": "gather"},
-        'a_load=\'gather\': gathering needs the producer warpgroup of schedule="cooperative"; '
+        'a_load=\'gather\': threads that load are the producer warpgroup of schedule="cooperative"; '
         "nearest legal value: 'relayout'",
     ),
     (
         {"schedule": "multistage", "b_load": "gather"},
-        'b_load=\'gather\': gathering needs the producer warpgroup of schedule="cooperative"; '
+        'b_load=\'gather\': threads that load are the producer warpgroup of schedule="cooperative"; '
         "nearest legal value: 'relayout'",
     ),
     ({"schedule": "pingpong", "consumers": 3}, "consumers=3: two warpgroups take turns; nearest legal value: 2"),
@@ -158,8 +168,14 @@ def test_tile_refusals_word_for_word(size, message):
 
 def test_the_declared_example():
     """The spec of the documentation is legal and keeps what it was given."""
-    spec = GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1), stages=4, swizzle="128B", schedule="cooperative",
-                    raster=("m", 8))  # fmt: skip
+    spec = GemmSpec(
+        tile=Tile(128, 256, 64),
+        cluster=(2, 1),
+        stages=4,
+        swizzle="128B",
+        schedule="cooperative",
+        raster=("m", 8),
+    )
     assert list(spec.given()) == ["tile", "cluster", "stages", "swizzle", "schedule", "raster"]
     assert tuple(spec.tile) == (128, 256, 64)
 
@@ -210,9 +226,13 @@ def test_any_integers_and_lists_are_taken_and_made_plain():
     """NumPy's integers and lists give the same spec, of the same hash and text, as Python's own and tuples."""
     plain = GemmSpec(tile=(128, 256, 64), cluster=(2, 1), stages=4, raster=("m", 8), sms=12, consumers=2)
     given_otherwise = GemmSpec(
-        tile=[np.int64(128), np.int32(256), np.uint8(64)], cluster=[np.int64(2), 1], stages=np.int16(4),
-        raster=["m", np.int64(8)], sms=np.uint32(12), consumers=np.int8(2),
-    )  # fmt: skip
+        tile=[np.int64(128), np.int32(256), np.uint8(64)],
+        cluster=[np.int64(2), 1],
+        stages=np.int16(4),
+        raster=["m", np.int64(8)],
+        sms=np.uint32(12),
+        consumers=np.int8(2),
+    )
     assert given_otherwise == plain and hash(given_otherwise) == hash(plain)
     assert repr(given_otherwise) == repr(plain) and type(given_otherwise.stages) is int
 

@@ -19,11 +19,11 @@ from benchmarks.results import Case
 from benchmarks.timing import Contender, Device, Regime, measure
 from cutegemm import GemmSpec, problem
 from cutegemm.compiling import cache
+from cutegemm.config import SimtTile
 from cutegemm.errors import GemmError
 from cutegemm.gemm import Gemm, representative
 from cutegemm.planning import planner
 from cutegemm.planning import simt as planning
-from cutegemm.planning.simt_tiles import SimtTile
 
 REGIME = Regime(name="probe", preheat=0.05, rest=0.0, sample=0.01, rounds=5)
 

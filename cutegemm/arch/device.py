@@ -32,6 +32,7 @@ class TimeModel:
         shared: factor on what inputs cost where the consumers share a tile, so that nothing hides an epilogue.
         relayout: per re-layout launch, beside its bytes.
         gather: per element that a producer warpgroup gathers into a stage.
+        shift: bytes per ns that it shifts into stages; copy: that it copies by cp.async, per byte of a copy.
     """
 
     mma: float
@@ -53,6 +54,8 @@ class TimeModel:
     shared: float
     relayout: float
     gather: float
+    shift: float
+    copy: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,10 @@ class Resources:
     def __str__(self) -> str:
         uses = ", ".join(f"{name} x{count}" for name, count in self.instructions.items() if count)
         spills = "no spills" if self.frame_bytes == 0 else f"{self.frame_bytes} B spilled per thread"
-        return (f"{self.registers} registers x {self.threads} threads, {spills}, {self.smem_bytes:,} B shared memory, "
-                f"{self.code_bytes:,} B code; {uses}")  # fmt: skip
+        return (
+            f"{self.registers} registers x {self.threads} threads, {spills}, {self.smem_bytes:,} B shared memory, "
+            f"{self.code_bytes:,} B code; {uses}"
+        )
 
 
 @dataclass(frozen=True)

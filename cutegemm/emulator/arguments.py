@@ -94,8 +94,14 @@ def tensor_map(
     view = View.of(array)
     if view is None:
         raise EmulatorError(f"array={type(array).__name__}: a NumPy array or a CPU tensor")
-    if swizzle not in SWIZZLES:
+    if not isinstance(swizzle, (str, int, type(None))) or swizzle not in SWIZZLES:
         raise EmulatorError(f"swizzle={swizzle!r}: one of None, 32, 64, 128")
+    if not isinstance(dtype, (str, type(None))):
+        raise EmulatorError("must be the name of a type, such as 'bf16'", field="dtype", value=dtype)
+    listed = isinstance(box, (tuple, list))
+    if not listed or not all(isinstance(b, numbers.Integral) and not isinstance(b, bool) for b in box):
+        raise EmulatorError("must be a tuple of whole numbers", field="box", value=box)
+    box = tuple(int(b) for b in box)
     kind = dtype or KINDS.get(view.kind)
     if kind is None or kind not in {name for name, _ in tma.TYPES.values()}:
         raise EmulatorError(
@@ -119,9 +125,17 @@ def tensor_map(
     if not all(1 <= b <= BOX_MOST for b in box):
         raise EmulatorError(f"box={tuple(box)!r}: each extent from 1 to {BOX_MOST} elements")
     made = tma.TensorMap(
-        view.address, kind, view.item, tuple(view.shape[::-1]), tuple(view.strides[-2::-1]), tuple(box)[::-1],
-        (1,) * rank, SWIZZLES[swizzle], 0, False,
-    )  # fmt: skip
+        view.address,
+        kind,
+        view.item,
+        tuple(view.shape[::-1]),
+        tuple(view.strides[-2::-1]),
+        tuple(box)[::-1],
+        (1,) * rank,
+        SWIZZLES[swizzle],
+        0,
+        False,
+    )
     try:
         tma.decode(tma.encode(made))
     except Fault as e:

@@ -22,13 +22,17 @@ Source: PTX ISA 9.0, 9.7.13.13 (griddepcontrol); CUDA programming guide, program
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cutegemm.emulator.state.memory import Buffer, GlobalMemory, Region
 from cutegemm.emulator.translate.parameters import place_variables
 from cutegemm.emulator.translate.program import Program
 from cutegemm.emulator.watch.races import Detector
 from cutegemm.emulator.watch.shadow import Known, Segment, cell_bytes
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.launch import Launch
+    from cutegemm.emulator.machine import Device
 
 
 def merged(buffers: list[Buffer]) -> list[Buffer]:
@@ -47,7 +51,7 @@ def merged(buffers: list[Buffer]) -> list[Buffer]:
 class Alone:
     """The context of a launch by itself."""
 
-    def memory_of(self, config: Any) -> GlobalMemory:
+    def memory_of(self, config: Launch) -> GlobalMemory:
         """Global memory of a launch: its buffers."""
         return GlobalMemory(config.buffers)
 
@@ -55,7 +59,7 @@ class Alone:
         """Addresses of the module's variables, which get memory of their own."""
         return place_variables(program, memory)
 
-    def detector_of(self, device: Any) -> Detector:
+    def detector_of(self, device: Device) -> Detector:
         """A new detector."""
         return Detector(device)
 
@@ -77,11 +81,13 @@ class Chain:
         self.regions = GlobalMemory(merged(self.buffers)).regions
         self.cell = min(cell_bytes(program) for program in self.programs)
 
-    def memory_of(self, config: Any) -> GlobalMemory:
+    def memory_of(self, config: Launch) -> GlobalMemory:
         """The regions a launch's buffers lie in, shared with the other launches."""
         memory = GlobalMemory([])
-        inside = lambda r, b: r.base + r.first <= b.address < r.base + r.size  # noqa: E731
-        memory.regions = [r for r in self.regions if any(inside(r, b) for b in config.buffers if b.size)]
+        starts = [b.address for b in config.buffers if b.size]
+        memory.regions = [
+            r for r in self.regions if any(r.base + r.first <= a < r.base + r.size for a in starts)
+        ]
         memory.last = memory.regions[0] if memory.regions else None
         return memory
 
@@ -96,7 +102,7 @@ class Chain:
             memory.regions += self.modules[name]
         return self.variables[name]
 
-    def detector_of(self, device: Any) -> Detector:
+    def detector_of(self, device: Device) -> Detector:
         """The detector of the launches this one may overlap with, or a new one."""
         old = self.detector
         if old is None or not self.pdl:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.emulator.launch import Launch, Options, Report, launch
 from cutegemm.emulator.ptx.kernel import Kernel
@@ -23,6 +23,9 @@ from cutegemm.emulator.watch.coverage import Coverage, joined
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import combined
 from cutegemm.errors import EmulatorError, field_error
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.watch.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Run:
     counters: dict[str, float] = field(default_factory=dict)
 
     @property
-    def findings(self) -> list:
+    def findings(self) -> list[Finding]:
         """Everything the race detector found, leftovers included."""
         return [finding for report in self.reports for finding in report.findings]
 
@@ -57,7 +60,7 @@ class Run:
         return joined(parts) if parts else None
 
     @property
-    def races(self) -> list:
+    def races(self) -> list[Finding]:
         """Findings but leftovers."""
         return [finding for report in self.reports for finding in report.races]
 
@@ -91,6 +94,8 @@ def run(gemm: Any, *operands: Any, options: Options | None = None, **call: Any) 
         raise field_error(EmulatorError, "gemm", gemm, "must be a Gemm, as cutegemm.build gives it")
     if options is not None and not isinstance(options, Options):
         raise field_error(EmulatorError, "options", options, "must be cutegemm.emulator.Options(...)")
+    if "backend" in call:
+        raise field_error(EmulatorError, "backend", call["backend"], "is the emulator here; leave it out")
     made = Run()
     token = _COLLECTING.set((made, options or Options(races=True, meter=True)))
     try:
@@ -115,12 +120,18 @@ def run_steps(
         options = collecting[1]
     l2, reports = L2(), []
     for step in steps:
-        what = Launch(grid=step.grid, block=step.block, cluster=step.cluster, smem_bytes=step.smem,
-                      params=list(step.params), buffers=list(buffers))  # fmt: skip
+        what = Launch(
+            grid=step.grid,
+            block=step.block,
+            cluster=step.cluster,
+            smem_bytes=step.smem,
+            params=list(step.params),
+            buffers=list(buffers),
+        )
         reports.append(launch(kernel_of(step.ptx), what, options, l2))
     if collecting is not None:
         collecting[0].reports += reports
-        if options.meter:
+        if collecting[1].meter:
             collecting[0].counters = combined([r.sums for r in reports], l2.dirty * SECTOR_BYTES)
     return reports
 

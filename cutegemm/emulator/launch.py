@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
 from cutegemm.emulator.context import Alone, Chain
 from cutegemm.emulator.machine import SHARED_LIMIT, Device
-from cutegemm.emulator.ptx.parse import Kernel, Module
-from cutegemm.emulator.state.geometry import SMS
+from cutegemm.emulator.ptx.kernel import Kernel
+from cutegemm.emulator.ptx.parse import Module
+from cutegemm.emulator.state.geometry import SMS, Triple
 from cutegemm.emulator.state.memory import Buffer
 from cutegemm.emulator.translate.program import Program, translate
 from cutegemm.emulator.units.completion import POLICIES
@@ -24,7 +25,7 @@ from cutegemm.emulator.watch.findings import LEFTOVER, Finding, read_suppression
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import LineCost, combined
 from cutegemm.emulator.watch.roles import Role, roles_of
-from cutegemm.errors import EmulatorError
+from cutegemm.errors import EmulatorError, field_error
 
 MAX_THREADS = 1024  # threads per CTA, CUDA programming guide, table 28
 MAX_CLUSTER = 16  # CTAs per cluster with the non-portable attribute
@@ -62,10 +63,15 @@ class Launch:
         for name in ("grid", "block", "cluster"):
             given = getattr(self, name)
             sizes = tuple(given) if isinstance(given, Iterable) else (given,)
-            whole = all(isinstance(x, Integral) and not isinstance(x, bool) and x > 0 for x in sizes)
+            whole = all(isinstance(x, Integral) and not isinstance(x, bool) and int(x) > 0 for x in sizes)
             if not whole or not 1 <= len(sizes) <= 3:
                 raise EmulatorError(f"{name}={given!r}: one to three positive whole numbers")
             object.__setattr__(self, name, (*(int(x) for x in sizes), 1, 1)[:3])
+
+    @property
+    def extents(self) -> tuple[Triple, Triple, Triple]:
+        """Grid in CTAs, block in threads, cluster in CTAs."""
+        return cast("tuple[Triple, Triple, Triple]", (self.grid, self.block, self.cluster))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +102,30 @@ class Options:
     max_seconds: float | None = None
     progress: bool | None = None
 
+    def __post_init__(self) -> None:
+        def need(name: str, legal: bool, rule: str) -> None:
+            if not legal:
+                raise field_error(EmulatorError, name, getattr(self, name), rule)
+
+        known = isinstance(self.policy, str) and self.policy in POLICIES
+        need("policy", known, f"one of {', '.join(POLICIES)}")
+        need("seed", _whole(self.seed, 0), "a whole number from 0")
+        for name in ("warps_per_group", "resident_ctas"):
+            value = getattr(self, name)
+            need(name, value is None or _whole(value, 1), "a whole number from 1, or None")
+        for name in ("races", "strict", "meter"):
+            need(name, isinstance(getattr(self, name), bool), "True or False")
+        need("progress", self.progress is None or isinstance(self.progress, bool), "True, False or None")
+        file = self.suppressions
+        need("suppressions", file is None or isinstance(file, (str, Path)), "the path of a file, or None")
+        limit = self.max_seconds
+        number = isinstance(limit, Real) and not isinstance(limit, bool) and limit >= 0
+        need("max_seconds", limit is None or number, "a number of seconds from 0, or None")
+
+
+def _whole(value: object, low: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= low
+
 
 @dataclass
 class Report:
@@ -116,17 +146,16 @@ class Report:
     coverage: Coverage | None = None  # of synchronisation, with the race detector
 
     @property
-    def races(self) -> list:
+    def races(self) -> list[Finding]:
         """Findings of the race detector."""
         return [f for f in self.findings if f.kind != LEFTOVER]
 
 
 def program_of(kernel: Kernel) -> Program:
     """The kernel's translation, made on first use."""
-    program = getattr(kernel, "_program", None)
-    if program is None:
-        program = kernel._program = translate(kernel)
-    return program
+    if kernel.program is None:
+        kernel.program = translate(kernel)
+    return kernel.program
 
 
 def launch(
@@ -176,15 +205,14 @@ def launch(
 
 
 def _check(kernel: Kernel, program: Program, what: Launch, options: Options) -> None:
-    def refuse(name: str, value: object, rule: str):
+    def refuse(name: str, value: object, rule: str) -> NoReturn:
         raise EmulatorError(f"{name}={value!r}: {rule}")
 
     threads = int(np.prod(what.block))
-    if options.policy not in POLICIES:
-        refuse("policy", options.policy, f"one of {', '.join(POLICIES)}")
     if not 1 <= threads <= MAX_THREADS:
         refuse("block", what.block, f"1 to {MAX_THREADS} threads")
-    if any(g % c for g, c in zip(what.grid, what.cluster, strict=True)):
+    grid, _, cluster = what.extents
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
         refuse("cluster", what.cluster, f"must divide the grid {what.grid}")
     if int(np.prod(what.cluster)) > MAX_CLUSTER:
         refuse("cluster", what.cluster, f"at most {MAX_CLUSTER} CTAs")

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from cutegemm.emulator.state.geometry import Counts, Geometry
 from cutegemm.emulator.state.group import Group, Part
@@ -26,6 +28,14 @@ from cutegemm.emulator.watch.meter import Meter
 from cutegemm.emulator.watch.observers import Observers
 from cutegemm.errors import EmulatorError
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.context import Alone, Chain
+    from cutegemm.emulator.launch import Launch, Options
+    from cutegemm.emulator.numbers.types import Vector
+    from cutegemm.emulator.state.group import Halves, LaneFacts
+    from cutegemm.emulator.units.tma import Tensor
+    from cutegemm.emulator.watch.l2 import L2
+
 STRETCH = 200  # blocks run without polling or blocking that count as getting somewhere
 STUCK_ROUNDS = 100  # rounds without any effect, try_wait giving up each time, until a deadlock is declared
 # Bytes of shared memory one CTA may use on sm_90 (227 KiB), CUDA programming guide, table 28.
@@ -35,21 +45,25 @@ SHARED_LIMIT = 232448
 class Device:
     """One launch: geometry, memories, policy, observers and the scheduler."""
 
-    def __init__(self, program: Program, config, options, l2, context):
+    def __init__(
+        self, program: Program, config: Launch, options: Options, l2: L2, context: Alone | Chain
+    ) -> None:
         self.program, self.options, self.l2 = program, options, l2
-        self.geometry = Geometry(
-            config.grid, config.block, config.cluster, program.shared_size, config.smem_bytes
-        )
+        self.geometry = Geometry(*config.extents, program.shared_size, config.smem_bytes)
         self.warps = self.geometry.warps
-        self.registers = launched_with(program.kernel.directives)
+        self.registers = launched_with(program.kernel)
         self.memory = context.memory_of(config)
         self.params = parameter_space(program, config.params)
         self.symbols = context.symbols_of(program, self.memory)
         self.completion = POLICIES[options.policy](options.seed)
-        self.tensors: dict = {}
+        self.tensors: dict[int, Tensor] = {}
         self.printed: list[str] = []
-        self.lane_cache: dict = {}  # per tuple of warps, what their lanes always hold
+        # Per tuple of warps, what their lanes always hold.
+        self.lane_cache: dict[tuple[int, ...], LaneFacts] = {}
         self.mask_cache: dict[bytes, int] = {}  # active warps of masks
+        self.branch_cache: dict[
+            tuple[bytes, bool], Halves
+        ] = {}  # of predicates, who takes a branch (`Group.branch`)
         self.events = 0  # counts whatever may let somebody go on
         self.timed_out = False
         self.counts = Counts()
@@ -62,7 +76,7 @@ class Device:
         self.finished_ctas = 0
         self.progress = Progress(self.geometry.ctas, options.progress)
 
-    def submit(self, action) -> None:
+    def submit(self, action: Callable[[], None]) -> None:
         """A copy towards shared memory was issued: the policy says when it happens."""
         self.events += 1
         self.completion.submit(action)
@@ -76,7 +90,7 @@ class Device:
         waiting = deque(self.geometry.clusters())
         self.clusters = len(waiting)
         running: list[Cluster] = []
-        resident = max(1, self.options.resident_ctas // self.geometry.cluster_ctas)
+        resident = max(1, (self.options.resident_ctas or 1) // self.geometry.cluster_ctas)
         if self.completion.starts_all:
             while waiting and len(running) < resident:
                 running.append(Cluster(self, waiting.popleft()))
@@ -115,7 +129,7 @@ class Device:
                 self._complete(self.completion.stir)
         return moved
 
-    def _complete(self, work) -> None:
+    def _complete(self, work: Callable[[], None]) -> None:
         """Let asynchronous work happen."""
         try:
             work()
@@ -167,7 +181,7 @@ class Device:
             group.stretch = 0
         return group.stretch >= STRETCH
 
-    def _apart(self, group: Group, keys) -> list[Group]:
+    def _apart(self, group: Group, keys: Vector) -> list[Group]:
         try:
             return group.part(keys)
         except Fault as e:

@@ -23,7 +23,7 @@ from cutegemm.emulator.watch.coverage import Coverage, joined
 from cutegemm.emulator.watch.findings import LEFTOVER, Finding
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import combined
-from cutegemm.errors import EmulatorError
+from cutegemm.errors import EmulatorError, field_error
 
 
 @dataclass
@@ -103,8 +103,14 @@ def run_sequence(
     Raises:
         EmulatorError: see `run_ptx`; `launches` is empty.
     """
+    if not isinstance(launches, (tuple, list)) or not all(isinstance(x, Launch) for x in launches):
+        raise field_error(EmulatorError, "launches", launches, "must be a list of emulator.Launch(...)")
     if not launches:
         raise EmulatorError("launches=[]: at least one launch")
+    if options is not None and not isinstance(options, Options):
+        raise field_error(EmulatorError, "options", options, "must be emulator.Options(...)")
+    if constant is not None and not isinstance(constant, (tuple, list)):
+        raise field_error(EmulatorError, "constant", constant, "must be a list of arrays or CPU tensors")
     options = options or Options(races=True, meter=True)
     ready = [_ready(one) for one in launches]
     chain = Chain([program_of(kernel) for kernel, _ in ready], [b for _, what in ready for b in what.buffers])

@@ -8,6 +8,7 @@ print(profile(before, after))
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping
 
@@ -57,7 +58,7 @@ def profile(report: Report, other: Report | None = None) -> str:
     """The meters of one launch as tables, or of two side by side (`compare`)."""
     if other is not None:
         return compare(report, other)
-    console = Console(width=WIDTH, record=True, file=_Nowhere())
+    console = Console(width=WIDTH, record=True, file=io.StringIO())
     table = Table("kind", "all warps", *(role.name for role in report.roles), title="warp instructions")
     roles = [by_kind(role.instructions) for role in report.roles]
     for kind, count in kinds(report).most_common():
@@ -99,9 +100,10 @@ def _costly(console: Console, report: Report, title: str) -> None:
 
 def compare(first: Report, second: Report) -> str:
     """Two launches side by side: every kind and counter, with the ratio of the second to the first."""
-    console = Console(width=WIDTH, record=True, file=_Nowhere())
+    console = Console(width=WIDTH, record=True, file=io.StringIO())
     table = Table("", "first", "second", "ratio")
     one, two = kinds(first), kinds(second)
+    rows: list[tuple[str, float, float]]
     rows = [(k, one[k], two[k]) for k in sorted(one | two, key=lambda k: -max(one[k], two[k]))]
     names = dict.fromkeys([*first.counters, *second.counters])
     rows += [(n.replace("_", " "), first.counters.get(n, 0), second.counters.get(n, 0)) for n in names]
@@ -111,13 +113,3 @@ def compare(first: Report, second: Report) -> str:
     _costly(console, first, "first: memory lines that cost most")
     _costly(console, second, "second: memory lines that cost most")
     return console.export_text()
-
-
-class _Nowhere:
-    """A file that drops what is written: the console records it instead."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None:
-        pass

@@ -8,10 +8,11 @@ is itself a product (dD = dY @ W^T of the layer above), that factor is an epilog
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+from cutegemm import checks
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.functions import exp, rsqrt, where
 from cutegemm.epilogue.graph import ACCUMULATORS, FP32_MAX, STORE, Graph, Node, Result
@@ -56,7 +57,7 @@ def backward(graph: Graph, output: str = "d", wrt: Collection[str] | None = None
         raise field_error(SpecError, "graph", graph, "must be an epilogue graph, as epi.define gives it")
     if graph.swapped:
         return backward(graph.transposed(), output, wrt).transposed()
-    target = next((x for x in graph.stores if x.name == output), None)
+    target = next((x for x in graph.stores if checks.among(output, (x.name,))), None)
     if target is None:
         names = tuple(x.name for x in graph.stores)
         raise field_error(SpecError, "output", output, f"must be a stored output, one of {names}")
@@ -116,10 +117,9 @@ def _wanted(kinds: dict[str, str], wrt: Collection[str] | None) -> list[str]:
     differentiable = [name for name, kind in kinds.items() if kind != "integer"]
     if wrt is None:
         return differentiable
-    listed = isinstance(wrt, Collection) and not isinstance(wrt, str)
-    for name in wrt if listed else (wrt,):
-        if not listed or name not in differentiable:
-            raise field_error(SpecError, "wrt", wrt, f"must be names out of {', '.join(differentiable)}")
+    listed = isinstance(wrt, (Sequence, Set, Mapping)) and not isinstance(wrt, str)
+    if not listed or not all(checks.among(name, differentiable) for name in wrt):
+        raise field_error(SpecError, "wrt", wrt, f"must be names out of {', '.join(differentiable)}")
     return [name for name in differentiable if name in wrt]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.value import Value, apply
-from cutegemm.errors import SpecError, field_error
+from cutegemm.errors import SpecError, field_error, shown
 
 __all__ = [
     "abs", "cast", "clamp", "dropout", "erf", "exp", "floor", "gelu", "gelu_tanh", "hardswish", "leaky_relu", "log",
@@ -23,6 +23,17 @@ __all__ = [
 
 Number = float | int
 Operand = Value | Number
+
+
+def _traced(name: str, x: object) -> Value:
+    """The operand of a function that is written with operators, which another type may have too.
+
+    Raises:
+        SpecError: it is no value of the epilogue being defined.
+    """
+    if not isinstance(x, Value):
+        raise field_error(SpecError, f"{name}.x", x, "must be a value of the epilogue being defined")
+    return x
 
 
 def abs(x: Value) -> Value:
@@ -105,6 +116,7 @@ def cast(x: Value, dtype: Any) -> Value:
 
 def square(x: Value) -> Value:
     """x * x."""
+    x = _traced("square", x)
     return x * x
 
 
@@ -115,6 +127,7 @@ def relu(x: Value) -> Value:
 
 def leaky_relu(x: Value, slope: Operand = 0.01) -> Value:
     """x above 0, slope * x below (Maas et al., 2013)."""
+    x = _traced("leaky_relu", x)
     return x * where(x > 0.0, 1.0, slope)
 
 
@@ -130,15 +143,16 @@ def gelu(x: Value, approximate: str = "none") -> Value:
     Raises:
         SpecError: another approximation.
     """
-    if approximate == "none":
-        t = erf(x * math.sqrt(0.5))
-    elif approximate == "tanh":
-        c = math.sqrt(2 / math.pi)
-        t = tanh(x * (c + (c * 0.044715) * (x * x)))
-    else:
-        near = difflib.get_close_matches(str(approximate), ("none", "tanh"), 1)
+    x = _traced("gelu", x)
+    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
+        near = difflib.get_close_matches(shown(approximate), ("none", "tanh"), 1)
         rule = "must be 'none' or 'tanh'"
         raise field_error(SpecError, "gelu.approximate", approximate, rule, near[0] if near else None)
+    if approximate == "none":
+        t = erf(x * math.sqrt(0.5))
+    else:
+        c = math.sqrt(2 / math.pi)
+        t = tanh(x * (c + (c * 0.044715) * (x * x)))
     h = 0.5 * x
     return h + h * t
 
@@ -150,12 +164,13 @@ def gelu_tanh(x: Value) -> Value:
 
 def silu(x: Value) -> Value:
     """x * sigmoid(x) (Hendrycks and Gimpel, arXiv:1606.08415), through sigmoid(x) = (1 + tanh(x/2)) / 2."""
-    h = 0.5 * x
+    h = 0.5 * _traced("silu", x)
     return h + h * tanh(h)
 
 
 def softplus(x: Value) -> Value:
     """log(1 + exp(x)), computed without overflow."""
+    x = _traced("softplus", x)
     return max(x, 0.0) + log(1.0 + exp(-abs(x)))
 
 
@@ -171,6 +186,7 @@ def mish(x: Value) -> Value:
 
 def hardswish(x: Value) -> Value:
     """x * clamp(x + 3, 0, 6) / 6 (Howard et al., arXiv:1905.02244)."""
+    x = _traced("hardswish", x)
     return x * (clamp(x + 3.0, 0.0, 6.0) * (1 / 6))
 
 
@@ -196,7 +212,7 @@ def dropout(x: Value, p: Number, seed: Value, offset: Value) -> Value:
     """
     if not isinstance(p, (int, float)) or not 0 <= p < 1:
         raise field_error(SpecError, "dropout.p", p, "must be a Python number in [0, 1)")
-    return x * where(random(seed, offset) >= p, 1 / (1 - p), 0.0)
+    return _traced("dropout", x) * where(random(seed, offset) >= p, 1 / (1 - p), 0.0)
 
 
 ACTIVATIONS = {

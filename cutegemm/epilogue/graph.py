@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from cutegemm import checks
 from cutegemm.dtypes import DType
 from cutegemm.errors import SpecError, field_error
 
@@ -120,6 +121,10 @@ class Graph:
     swapped: bool = False
 
     def __post_init__(self) -> None:
+        for field, kind in (("nodes", Node), ("outputs", Result)):
+            object.__setattr__(self, field, _records(field, getattr(self, field), kind))
+        if not checks.among(self.gated, GATED):
+            raise field_error(SpecError, "gated", self.gated, f"must be one of {GATED}")
         types: list[str] = []
         for index, node in enumerate(self.nodes):
             _check_operands(index, node)
@@ -236,11 +241,19 @@ def result_type(op: str, operands: list[str]) -> str:
     return TRUTH if op in LOGIC or op in COMPARISONS else NUMBER
 
 
+def _records(field: str, value: object, kind: type) -> tuple[Any, ...]:
+    """The nodes or outputs of a graph as a tuple."""
+    if not isinstance(value, (tuple, list)) or not all(isinstance(x, kind) for x in value):
+        raise field_error(SpecError, f"epilogue.{field}", value, f"must be a tuple of {kind.__name__}s")
+    return tuple(value)
+
+
 def _check_operands(index: int, node: Node) -> None:
-    arity = 0 if node.op in LEAVES else OPERATIONS.get(node.op)
-    if arity is None:
+    if not checks.among(node.op, (*LEAVES, *OPERATIONS)):
         raise field_error(SpecError, "epilogue", node.op, f"unknown operation at node {index}")
-    if len(node.args) != arity or any(not 0 <= a < index for a in node.args):
+    arity, args = 0 if node.op in LEAVES else OPERATIONS[node.op], node.args
+    earlier = isinstance(args, tuple) and all(type(a) is int and 0 <= a < index for a in args)
+    if not earlier or len(args) != arity:
         rule = f"node {index} ({node.op}) takes {arity} earlier nodes"
         raise field_error(SpecError, "epilogue", node.args, rule)
 
@@ -250,7 +263,7 @@ def _check_value(index: int, node: Node, gated: str | None) -> None:
     legal, rule = node.value is None, "carries no value"
     if node.op == "acc":
         names = ACCUMULATORS if gated else (None,)
-        legal, rule = node.value in names, f"must be one of {names}"
+        legal, rule = checks.among(node.value, names), f"must be one of {names}"
     elif node.op == "const":
         # NaN and -0.0 would make equal graphs unequal, or unequal ones equal.
         legal = (
@@ -260,7 +273,7 @@ def _check_value(index: int, node: Node, gated: str | None) -> None:
         )
         rule = "must be a float in the range of fp32, neither NaN nor -0.0"
     elif node.op == "cast":
-        legal, rule = node.value in CASTS, f"must be one of {', '.join(CASTS)}"
+        legal, rule = checks.among(node.value, CASTS), f"must be one of {', '.join(CASTS)}"
     elif node.op in LEAVES:
         legal, rule = is_name(node.value), "must name an input"
     if not legal:
@@ -273,8 +286,6 @@ def _has_direction(graph: Graph) -> bool:
 
 
 def _check_inputs(graph: Graph) -> None:
-    if graph.gated not in GATED:
-        raise field_error(SpecError, "gated", graph.gated, f"must be one of {GATED}")
     if type(graph.swapped) is not bool or graph.swapped and not _has_direction(graph):
         rule = "must be a truth value, and False where the graph has no gated pair and no random"
         raise field_error(SpecError, "swapped", graph.swapped, rule, False)
@@ -319,8 +330,10 @@ def _check_results(graph: Graph, types: list[str]) -> None:
 
 def _check_form(x: Result) -> None:
     """An output's kind, and that the fields of the other kinds are left alone."""
+    if not checks.among(x.kind, (STORE, *REDUCTIONS)):
+        rule = f"must be one of {(STORE, *REDUCTIONS)}"
+        raise field_error(SpecError, f"{x.name}.kind", x.kind, rule)
     legal = {
-        "kind": (STORE, *REDUCTIONS),
         "dtype": (None, *CASTS) if x.kind == STORE else (None,),
         "major": (None, "n", "m") if x.kind == STORE else (None,),
         "axis": (None,) if x.kind == STORE else (None, 0, 1),
@@ -328,8 +341,8 @@ def _check_form(x: Result) -> None:
     }
     for field, values in legal.items():
         value = getattr(x, field)
-        if value not in values:
-            rule = f"of a {x.kind} must be one of {values}" if field != "kind" else f"must be one of {values}"
+        if not checks.among(value, values):
+            rule = f"of a {x.kind} must be one of {values}"
             raise field_error(SpecError, f"{x.name}.{field}", value, rule)
 
 
@@ -342,6 +355,7 @@ def linear_combination(with_c: bool) -> Graph:
         >>> print(linear_combination(with_c=True))
         d = alpha * acc + beta * c
     """
+    checks.truth(SpecError, "with_c", with_c)
     scaled = (Node("acc"), Node("scalar", value="alpha"), Node("mul", (1, 0)))
     if not with_c:
         return Graph(scaled, (Result("d", 2),))

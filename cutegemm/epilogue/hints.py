@@ -42,8 +42,7 @@ def instead(name: str) -> str | None:
 
 def unknown(name: str, legal: Iterable[str]) -> UnknownOperation:
     """The error for a name that the language does not have."""
-    error = field_error(SpecError, "epilogue", name, "unknown operation", nearest(name, legal))
-    return UnknownOperation(str(error))
+    return field_error(UnknownOperation, "epilogue", name, "unknown operation", nearest(name, legal))
 
 
 def foreign(name: str, library: str) -> GemmError:

@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
+from cutegemm import checks
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import functions as fn
 from cutegemm.epilogue.graph import Graph, linear_combination
@@ -29,7 +30,7 @@ from cutegemm.epilogue.trace import (
     define,
 )
 from cutegemm.epilogue.value import Value
-from cutegemm.errors import SpecError, field_error
+from cutegemm.errors import SpecError, field_error, shown
 
 __all__ = [
     "bias", "bias_act", "bias_act_residual", "bias_quantize_fp8", "col_max", "cross_entropy_partials",
@@ -238,6 +239,7 @@ def cross_entropy_partials(store_logits: bool = False) -> Graph:
     arXiv:2411.09009); the loss is lse minus the target's logit. Outputs lse (per row and tile), with
     `store_logits` also d.
     """
+    checks.truth(SpecError, "store_logits", store_logits)
 
     @define
     def cross_entropy_partials(acc: Value) -> Output:
@@ -261,7 +263,7 @@ def _fp8(dtype: Any) -> DType:
 
 def _choose(field: str, name: str, choices: dict[str, Any]) -> Any:
     if not isinstance(name, str) or name not in choices:
-        near = difflib.get_close_matches(str(name), choices, 1)
+        near = difflib.get_close_matches(shown(name), choices, 1)
         rule = f"must be one of {', '.join(choices)}"
         raise field_error(SpecError, field, name, rule, near[0] if near else None)
     return choices[name]

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, overload
 
+from cutegemm import checks
 from cutegemm.dtypes import as_dtype
+from cutegemm.epilogue.functions import abs as magnitude
 from cutegemm.epilogue.functions import square
 from cutegemm.epilogue.graph import ACCUMULATORS, GATED, RESERVED, Graph, Result, is_name
 from cutegemm.epilogue.value import Trace, Value
@@ -76,7 +78,10 @@ class _Reduction:
 
     def result(self, name: str) -> Result:
         """The graph's record of this output."""
-        return Result(name, self.value.index, self.kind, axis=self.axis, partial=self.partial)
+        # an integer of any type is Python's own in the graph
+        found = checks.integers((self.axis,))
+        axis = self.axis if found is None else found[0]
+        return Result(name, self.value.index, self.kind, axis=axis, partial=self.partial)
 
 
 class Sum(_Reduction):
@@ -99,7 +104,7 @@ class LogSumExp(_Reduction):
 
 def AbsMax(value: Value, axis: int | None = None, partial: bool = False) -> Max:  # noqa: N802
     """The maximum magnitude: `Max` of abs(value)."""
-    return Max(abs(value), axis, partial)
+    return Max(magnitude(value), axis, partial)
 
 
 def SumSquares(value: Value, axis: int | None = None, partial: bool = False) -> Sum:  # noqa: N802
@@ -156,7 +161,7 @@ def define(function: Callable[..., Any] | None = None, *, gated: str | None = No
         >>> print(biased)
         d = acc * scale + bias
     """
-    if gated not in GATED:
+    if not checks.among(gated, GATED):
         raise field_error(SpecError, "gated", gated, f"must be one of {GATED}")
     if function is None:
         return lambda f: define(f, gated=gated)
@@ -176,7 +181,11 @@ def define(function: Callable[..., Any] | None = None, *, gated: str | None = No
 def _inputs(function: Callable[..., Any], name: str, gated: str | None) -> dict[str, str]:
     """Name -> kind of the inputs, from the signature."""
     first = ACCUMULATORS if gated else ("acc",)
-    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        rule = "must be a function whose parameters Python can tell"
+        raise field_error(SpecError, "define", function, rule) from error
     leading = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if tuple(p.name for p in leading) != first:
         rule = f"the parameters before the * must be {', '.join(first)}; inputs follow it"

@@ -150,8 +150,7 @@ class Value:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        error = field_error(SpecError, "epilogue", f".{name}", "a value has no methods", instead(name))
-        raise UnknownOperation(str(error))
+        raise field_error(UnknownOperation, "epilogue", f".{name}", "a value has no methods", instead(name))
 
     def __repr__(self) -> str:
         node = self.node

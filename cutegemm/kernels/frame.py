@@ -17,7 +17,6 @@ from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.dynamic import DynamicWalk
 from cutegemm.kernels.epilogue import Epilogue
-from cutegemm.kernels.gather import GatherLoad
 from cutegemm.kernels.loads import OperandLoads
 from cutegemm.kernels.mainloop import Fragments
 from cutegemm.kernels.operands import NUMERIC
@@ -99,9 +98,16 @@ class Frame:
         )
 
     @cute.jit
-    def load(self, work: cutlass.Constexpr, k_tile: Any, stage: Any, thread: Any,
-             roles: cutlass.Constexpr = ("a", "b"), announce: cutlass.Constexpr = True):  # fmt: skip
-        """Fill one empty stage with both operands' tiles of a work and arrive on its full barrier.
+    def load(
+        self,
+        work: cutlass.Constexpr,
+        k_tile: Any,
+        stage: Any,
+        thread: Any,
+        roles: cutlass.Constexpr = ("a", "b"),
+        announce: cutlass.Constexpr = True,
+    ):
+        """Fill one empty stage with the tiles of a work that TMA loads, which arrives on its full barrier.
 
         Args:
             roles: of the operands to load; announce: whether to announce the bytes of both to the barrier, which is
@@ -119,12 +125,25 @@ class Frame:
             for loader, tile in loaders:
                 if cutlass.const_expr(isinstance(loader, TmaLoad)):
                     loader.load(tile, k_tile, work.l, self.ring, stage)
-        for loader, tile in loaders:
-            if cutlass.const_expr(isinstance(loader, GatherLoad)):
-                loader.load(tile, k_tile, work.l, stage, thread)
-        if cutlass.const_expr(self.config.gathers):
-            cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before WGMMA reads
-            cute.arch.mbarrier_arrive(self.ring.full + stage)
+
+    @cute.jit
+    def begin(self, work: cutlass.Constexpr, k_tile: Any, stage: Any, thread: Any):
+        """Begin to fill one empty stage, by TMA and by the producer's threads."""
+        self.load(work, k_tile, stage, thread)
+        for loads in self.loads:
+            for loader in loads.loaders:
+                if cutlass.const_expr(not isinstance(loader, TmaLoad)):
+                    loader.begin(work.along(loads.operand.role), k_tile, work.l, stage, thread)
+
+    @cute.jit
+    def end(self, work: cutlass.Constexpr, k_tile: Any, stage: Any, thread: Any):
+        """Finish what the threads began, once their copies are there, and arrive on the stage's full barrier."""
+        for loads in self.loads:
+            for loader in loads.loaders:
+                if cutlass.const_expr(not isinstance(loader, TmaLoad)):
+                    loader.end(work.along(loads.operand.role), k_tile, work.l, stage, thread)
+        cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before WGMMA reads
+        cute.arch.mbarrier_arrive(self.ring.full + stage)
 
     @cute.jit
     def finish(self):

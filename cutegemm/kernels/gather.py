@@ -3,7 +3,7 @@
 
 The producer warpgroup's threads read elements (zero outside the matrix) into registers and store them to
 the swizzled stage that WGMMA reads. The caller makes those stores visible to WGMMA (fence.proxy.async) and
-arrives on the stage's full barrier.
+arrives on the stage's full barrier (`thread_producer`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GatherLoad:
     gate: int | None  # which half of a gated B
 
     @cute.jit
-    def load(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any):
+    def begin(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any):
         """Copy tile (tile, k_tile, batch) into `stage`; thread is the index in the producer warpgroup."""
         rows, depth = self.box
         extent_fast, extent_slow = (depth, rows) if cutlass.const_expr(self.along_k) else (rows, depth)
@@ -55,6 +55,9 @@ class GatherLoad:
                 along, aside = step % across * fast + thread % fast, step // across * slow + thread // fast
                 row, k = (aside, along) if cutlass.const_expr(self.along_k) else (along, aside)
                 sX[row, k, stage] = values[i]
+
+    def end(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any) -> None:
+        """Nothing is left to do."""
 
 
 def _element(mX: Any, row: Any, k: Any, batch: Any) -> Any:

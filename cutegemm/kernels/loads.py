@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operand's tiles on their way into the ring's stages, by TMA or through the producer's registers."""
+"""An operand's tiles on their way into the ring's stages, by TMA or by the producer's threads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, OperandConfig
 from cutegemm.kernels import operands as ops
+from cutegemm.kernels.async_load import AsyncLoad
 from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.gather import GatherLoad
+from cutegemm.kernels.lines import Lines
+from cutegemm.kernels.shift_load import ShiftLoad
 from cutegemm.kernels.tma_load import TmaLoad
 
 
@@ -22,7 +25,7 @@ class OperandLoads:
 
     operand: OperandConfig
     sX: Any  # (ROWS, BLK_K, STAGE)
-    loaders: tuple[TmaLoad | GatherLoad, ...]
+    loaders: tuple[TmaLoad | GatherLoad | AsyncLoad | ShiftLoad, ...]
 
     @staticmethod
     def create(
@@ -45,8 +48,12 @@ class OperandLoads:
                 peers = place.sharing(operand.role)
                 evict = config.evicted(operand.role)
                 loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), peers, which, evict))
-            else:
+            elif operand.load == "gather":
                 loaders.append(GatherLoad(tensor, part, (rows, depth), operand.k_major, which))
+            else:
+                lines = Lines(operand, tensor, part, (rows, depth), which)
+                by_words = operand.load == "shift"
+                loaders.append(ShiftLoad.create(lines, config.stages, smem) if by_words else AsyncLoad(lines))
         return OperandLoads(operand, sX, tuple(loaders))
 
     @property

@@ -79,8 +79,16 @@ class MultistageGemm:
         epilogue.end(role)
 
     @cute.jit
-    def _multiply(self, frame: cutlass.Constexpr, mma: cute.TiledMma, acc: cute.Tensor,
-                  fragments: cutlass.Constexpr, position: Any, work: cutlass.Constexpr, thread: Any):  # fmt: skip
+    def _multiply(
+        self,
+        frame: cutlass.Constexpr,
+        mma: cute.TiledMma,
+        acc: cute.Tensor,
+        fragments: cutlass.Constexpr,
+        position: Any,
+        work: cutlass.Constexpr,
+        thread: Any,
+    ):
         """acc = A @ B for one work; returns the ring position after it."""
         stage, phase = position
         stages, ring, k_tiles = self.config.stages, frame.ring, work.k_tiles

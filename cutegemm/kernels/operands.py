@@ -14,9 +14,12 @@ from cutegemm.config import KernelConfig, MatrixConfig, OperandConfig, OutputCon
 from cutegemm.dtypes import DType
 
 NUMERIC = {
-    DType.FP16: cutlass.Float16, DType.BF16: cutlass.BFloat16, DType.FP32: cutlass.Float32,
-    DType.FP8_E4M3: cutlass.Float8E4M3FN, DType.FP8_E5M2: cutlass.Float8E5M2,
-}  # fmt: skip
+    DType.FP16: cutlass.Float16,
+    DType.BF16: cutlass.BFloat16,
+    DType.FP32: cutlass.Float32,
+    DType.FP8_E4M3: cutlass.Float8E4M3FN,
+    DType.FP8_E5M2: cutlass.Float8E5M2,
+}
 
 _ATOMS = warpgroup.SmemLayoutAtomKind
 _LAYOUT_ATOM = {

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copying a matrix that TMA cannot address into one that it can: unit stride, 16-byte-aligned lines.
+"""Copying matrices that TMA cannot address into ones that it can: unit stride, 16-byte-aligned lines.
+
+One launch makes all copies: each has a range of the grid's CTAs, those of matrices with unit stride first.
 
 A line is the unit-stride axis: a row of a row-major source, a column of a column-major one. Its address is
 known to be a multiple of the element size only, but its misalignment is the same all along. A thread makes
@@ -25,10 +27,10 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.config import RelayoutConfig
+from cutegemm.kernels import words
+from cutegemm.kernels.words import REGISTER, WORD
 
 THREADS = 256  # per CTA
-WORD = 16  # bytes of the widest global access
-REGISTER = 4  # bytes
 CHUNKS = 4  # of 16 bytes in flight per thread: 32 KiB per SM at half occupancy, twice what DRAM latency hides
 MAX_SPREAD = 5  # log2 of a warp's lanes
 TILE = 64  # rows and columns of a shared-memory tile
@@ -39,7 +41,10 @@ class Relayout:
 
     def __init__(self, config: RelayoutConfig) -> None:
         self.numeric = {2: cutlass.Uint16, 4: cutlass.Uint32}[config.dtype.bytes]
-        self.unit = config.unit
+        self.units = config.units
+        # copies in the grid's order: those of unit stride, then the others
+        self.shifted = tuple(i for i, unit in enumerate(config.units) if unit != "none")
+        self.order = (*self.shifted, *(i for i, unit in enumerate(config.units) if unit == "none"))
         self.bytes = config.dtype.bytes  # of an element
         self.per_chunk = WORD // config.dtype.bytes  # elements
 
@@ -47,47 +52,76 @@ class Relayout:
     def __call__(self, addresses, shape, strides, stream: cuda.CUstream):
         """Launch.
 
-        Args:
+        Args, of every copy in turn:
             addresses: (source, destination), Int64; the destination is 16-byte aligned.
             shape: (rows, columns, batch), Int32, all positive.
             strides: (row, column, batch) of the source, then of the destination, Int64 elements, none
                 negative. The destination has unit stride along the source's axis (columns for "none") and
                 its other strides are multiples of 16 bytes.
         """
-        rows, cols, batch = shape
-        if cutlass.const_expr(self.unit == "none"):
-            tiles = ((rows + (TILE - 1)) // TILE) * ((cols + (TILE - 1)) // TILE) * batch
-            self.transfer(addresses, shape, strides).launch(
-                grid=(tiles, 1, 1), block=(THREADS, 1, 1), stream=stream
+        copies, first = [], cutlass.Int32(0)
+        for i in self.order:
+            mine = addresses[2 * i : 2 * i + 2], shape[3 * i : 3 * i + 3], strides[6 * i : 6 * i + 6]
+            described, ctas = (
+                self._tiled(*mine) if self.units[i] == "none" else self._lined(*mine, self.units[i])
             )
-        else:
-            row, col = (0, 1) if cutlass.const_expr(self.unit == "col") else (1, 0)
-            lines, length = shape[row], shape[col]
-            chunks = (length + (self.per_chunk - 1)) // self.per_chunk
-            # log2 of the threads side by side along a line: no more than it has chunks
-            spread = cutlass.Int32(0)
-            for bit in cutlass.range_constexpr(MAX_SPREAD):
-                spread += cutlass.Int32(chunks > (1 << bit))
-            at_once = (THREADS * CHUNKS) >> spread  # lines of one CTA
-            blocks = ((chunks + (1 << spread) - 1) >> spread, (lines + at_once - 1) // at_once)
-            pitches = (strides[row], strides[2], strides[3 + row], strides[5])
-            self.shift(addresses, (lines, length, batch), pitches, (spread, blocks[0], blocks[1])).launch(
-                grid=(blocks[0] * blocks[1] * batch, 1, 1), block=(THREADS, 1, 1), stream=stream
-            )
+            copies.append((*described, (first,)))
+            first = first + ctas
+        self.kernel(tuple(copies)).launch(grid=(first, 1, 1), block=(THREADS, 1, 1), stream=stream)
+
+    def _lined(self, addresses: Any, shape: Any, strides: Any, unit: str) -> tuple[tuple, Any]:
+        """The arguments of `_shift` for a matrix of unit stride, and its CTAs."""
+        row, col = (0, 1) if unit == "col" else (1, 0)
+        lines, length, batch = shape[row], shape[col], shape[2]
+        chunks = (length + (self.per_chunk - 1)) // self.per_chunk
+        # log2 of the threads side by side along a line: no more than it has chunks
+        spread = cutlass.Int32(0)
+        for bit in range(MAX_SPREAD):
+            spread += cutlass.Int32(chunks > (1 << bit))
+        at_once = (THREADS * CHUNKS) >> spread  # lines of one CTA
+        blocks = ((chunks + (1 << spread) - 1) >> spread, (lines + at_once - 1) // at_once)
+        pitches = (strides[row], strides[2], strides[3 + row], strides[5])
+        described = (tuple(addresses), (lines, length, batch), pitches, (spread, *blocks))
+        return described, blocks[0] * blocks[1] * batch
+
+    def _tiled(self, addresses: Any, shape: Any, strides: Any) -> tuple[tuple, Any]:
+        """The arguments of `_transfer` for a matrix without unit stride, and its CTAs."""
+        tiles = ((shape[0] + (TILE - 1)) // TILE) * ((shape[1] + (TILE - 1)) // TILE) * shape[2]
+        return (tuple(addresses), tuple(shape), tuple(strides)), tiles
 
     @cute.kernel
-    def shift(self, addresses, shape, pitches, split):
+    def kernel(self, copies):
+        """One CTA's part of its copy; `copies` in the grid's order, each with its first CTA at the end."""
+        block, _, _ = cute.arch.block_idx()
+        count = len(self.shifted)
+        if cutlass.const_expr(count == len(self.units)):
+            self._shift(*_own(copies, block))
+        else:
+            smem = cutlass.memory.SmemAllocator()
+            # one bank more than a row, so that columns spread over the banks
+            pitch = TILE + REGISTER // self.bytes
+            # (ROWS, COLS)
+            sX = smem.allocate_tensor(self.numeric, cute.make_layout((TILE, TILE), stride=(pitch, 1)), WORD)
+            if cutlass.const_expr(count == 0):
+                self._transfer(sX, *_own(copies, block))
+            elif block < copies[count][-1][0]:
+                self._shift(*_own(copies[:count], block))
+            else:
+                self._transfer(sX, *_own(copies[count:], block))
+
+    @cute.jit
+    def _shift(self, addresses, shape, pitches, split, block):
         """Copy `CHUNKS` chunks per thread of unit-stride lines.
 
         Args:
             shape: (lines, elements of a line, batch).
             pitches: from line to line and from batch to batch, of the source, then of the destination; elements.
             split: (log2 of the threads along a line, CTAs along a line, CTAs across lines).
+            block: which of the copy's CTAs this is.
         """
         lines, length, batches = shape
         spread, along, across = split
         thread, _, _ = cute.arch.thread_idx()
-        block, _, _ = cute.arch.block_idx()
         batch = block // (along * across)
         block -= batch * (along * across)
         threads_across = THREADS >> spread
@@ -118,28 +152,13 @@ class Relayout:
                 low, high = _words(address)
                 rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
                 if low >= span[0] and high + WORD <= span[1]:
-                    self._align([rW[x, i] for x in range(2 * WORD // REGISTER)], address, rD)
+                    words.align([rW[x, i] for x in range(2 * WORD // REGISTER)], address, self.bytes, rD)
                 else:
                     self._gather(address, length - element, rD)
                 if element + self.per_chunk > length:
-                    self._clear(rD, length - element)
+                    words.clear(rD, length - element, self.bytes)
                 out = target + cutlass.Int64(line) * pitches[2] * self.bytes
                 cute.autovec_copy(rD, _global(cutlass.Uint32, out))
-
-    def _align(self, words: list[Any], address: Any, rD: cute.Tensor) -> None:
-        """rD = the 16 bytes that start `address % 16` bytes into the eight registers `words`."""
-        offset = cutlass.Int32(address & (WORD - 1))
-        for step in (2, 1):  # registers
-            move = (offset & (step * REGISTER)) != 0
-            words = [
-                cutlass.Uint32(cutlass.select_(move, words[x + step], words[x]))
-                for x in range(len(words) - step)
-            ]
-        for x in range(WORD // REGISTER):
-            if self.bytes < REGISTER:  # then the rest of the offset is 0 or 2 bytes
-                rD[x] = cute.arch.shf(words[x], words[x + 1], (offset & (REGISTER - 1)) * 8, "r")
-            else:
-                rD[x] = words[x]
 
     @cute.jit
     def _gather(self, address: Any, count: Any, rD: cute.Tensor) -> None:
@@ -153,32 +172,17 @@ class Relayout:
                 rX[x] = gX[x]
         rD.store(cute.recast_tensor(rX, cutlass.Uint32).load())
 
-    def _clear(self, rD: cute.Tensor, count: Any) -> None:
-        """Zero the elements of rD from `count` on."""
-        each = REGISTER // self.bytes
-        for x in range(WORD // REGISTER):
-            kept = cutlass.Uint32(cutlass.select_(count > x * each, rD[x], cutlass.Uint32(0)))
-            if each == 2:
-                kept = cutlass.select_(count > x * each + 1, kept, kept & 0xFFFF)
-            rD[x] = kept
-
-    @cute.kernel
-    def transfer(self, addresses, shape, strides):
-        """Copy one TILE x TILE tile of a source without unit stride."""
+    @cute.jit
+    def _transfer(self, sX, addresses, shape, strides, block):
+        """Copy one TILE x TILE tile, the copy's `block`-th, of a source without unit stride."""
         rows, cols, _ = shape
         thread, _, _ = cute.arch.thread_idx()
-        block, _, _ = cute.arch.block_idx()
         along, across = (cols + (TILE - 1)) // TILE, (rows + (TILE - 1)) // TILE
         batch = block // (along * across)
         block -= batch * (along * across)
         row0, col0 = block // along * TILE, block % along * TILE
         ptr = cute.make_ptr(self.numeric, addresses[0], cute.AddressSpace.gmem, assumed_align=self.bytes)
         mX = cute.make_tensor(ptr, cute.make_layout(shape, stride=strides[0:3]))  # (rows, cols, batch)
-        smem = cutlass.memory.SmemAllocator()
-        # one bank more than a row, so that columns spread over the banks
-        pitch = TILE + REGISTER // self.bytes
-        # (ROWS, COLS)
-        sX = smem.allocate_tensor(self.numeric, cute.make_layout((TILE, TILE), stride=(pitch, 1)), WORD)
         rX = cute.make_rmem_tensor(TILE * TILE // THREADS, self.numeric)
         rX.fill(0)
         by_rows = strides[0] < strides[1]  # neighbouring threads read neighbouring rows
@@ -204,6 +208,18 @@ class Relayout:
             if row0 + row < rows and col0 + col < cols:
                 at = cutlass.Int64(row0 + row) * strides[3] + cutlass.Int64(batch) * strides[5] + (col0 + col)
                 cute.autovec_copy(rD, _global(self.numeric, addresses[1] + at * self.bytes))
+
+
+def _own(copies: Any, block: Any) -> tuple:
+    """What describes the copy whose CTA `block` is, and the number of the CTA among that copy's."""
+    chosen = copies[0]
+    for other in copies[1:]:
+        here = block >= other[-1][0]
+        chosen = tuple(
+            tuple(cutlass.select_(here, y, x) for x, y in zip(mine, its, strict=True))
+            for mine, its in zip(chosen, other, strict=True)
+        )
+    return (*chosen[:-1], block - chosen[-1][0])
 
 
 def _words(address: Any) -> tuple[Any, Any]:

@@ -27,8 +27,9 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import MatrixConfig, SimtConfig
+from cutegemm.config import SimtConfig
 from cutegemm.kernels.operands import NUMERIC, batch_at
+from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.simt_tile import GROUP, Owned
 
 # shared-memory tiles per operand: one is computed on while the next is written
@@ -36,30 +37,14 @@ STAGES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagedShape:
-    """The compiled-in geometry of one operand's tile, and how the CTA's threads share the loading of it."""
-
-    matrix: MatrixConfig
-    # BLK_M or BLK_N
-    rows: int
-    # BLK_K
-    depth: int
-    # elements per global load
-    vector: int
-    threads: int
-    # of a gated B: columns side by side of one half, then as many of the other
-    half: int | None = None
+class StagedShape(OperandTile):
+    """How the CTA's threads share the loading of an operand's tile. `vector`: elements per global load."""
 
     @property
     def fits(self) -> bool:
         """Whether the threads can share the loads evenly."""
         whole = self.rows * self.depth % (self.vector * self.threads) == 0
         return whole and max(self.lanes, self.threads) % min(self.lanes, self.threads) == 0
-
-    @property
-    def along_k(self) -> bool:
-        """Vectors lie along k."""
-        return self.matrix.major not in ("m", "n")
 
     @property
     def lanes(self) -> int:
@@ -89,14 +74,6 @@ class StagedShape:
         """(row, k) within the tile of the first element of a thread's first vector."""
         across, along = thread // self.lanes, thread % self.lanes * self.vector
         return (across, along) if self.along_k else (along, across)
-
-    def source(self, tile: Any, row: Any) -> tuple[Any, Any]:
-        """(row of the operand, which half of a gated B or None) that row `row` of a tile holds."""
-        if self.half is None:
-            return tile * self.rows + row, None
-        return tile * (self.rows // 2) + row // (
-            2 * self.half
-        ) * self.half + row % self.half, row // self.half % 2
 
     def move(self, i: int) -> tuple[int, int]:
         """(rows, k) from a thread's first vector to its i-th."""

@@ -24,10 +24,10 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass._mlir.dialects import nvvm
 
-from cutegemm.config import MatrixConfig
 from cutegemm.kernels.operands import NUMERIC, batch_at
+from cutegemm.kernels.simt_operand import OperandTile
+from cutegemm.kernels.words import copy_async
 
 # Rows (in lines) or k (in rows) that one 16-byte shared load brings to a thread.
 GROUP = 4
@@ -38,24 +38,8 @@ CHUNKS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TileShape:
-    """The compiled-in geometry of one operand's tile, and how the CTA's threads share the copying of it."""
-
-    matrix: MatrixConfig
-    # BLK_M or BLK_N
-    rows: int
-    # BLK_K
-    depth: int
-    # elements per copy
-    vector: int
-    threads: int
-    # of a gated B: columns side by side of one half, then as many of the other
-    half: int | None = None
-
-    @property
-    def along_k(self) -> bool:
-        """Copies lie along k."""
-        return self.matrix.major not in ("m", "n")
+class TileShape(OperandTile):
+    """How the CTA's threads share the copying of an operand's tile into a ring. `vector`: elements per copy."""
 
     @property
     def by_rows(self) -> bool:
@@ -130,14 +114,6 @@ class TileShape:
         blocks = self.extents[0] // self.lanes
         along, across = i % blocks * self.lanes * self.vector, i // blocks * (self.threads // self.lanes)
         return (across, along) if self.along_k else (along, across)
-
-    def source(self, tile: Any, row: Any) -> tuple[Any, Any]:
-        """(row of the operand, which half of a gated B or None) that row `row` of a tile holds."""
-        if self.half is None:
-            return tile * self.rows + row, None
-        return tile * (self.rows // 2) + row // (
-            2 * self.half
-        ) * self.half + row % self.half, row // self.half % 2
 
 
 @dataclass(frozen=True)
@@ -223,9 +199,12 @@ class TileLoad:
             source = cute.make_ptr(
                 NUMERIC[shape.matrix.dtype], self.rP[i], cute.AddressSpace.gmem, assumed_align=size
             )
-            wanted = None if depth is None else self.first[1] + k < depth
+            used = None
+            if depth is not None:
+                wanted = self.first[1] + k < depth
+                used = cutlass.select_(wanted, cutlass.Int32(size), cutlass.Int32(0))
             place = stage * shape.elements + shape.at(self.first[0] + rows, self.first[1] + k)
-            _copy_async(source, self.sX + place, size, wanted)
+            copy_async(source, self.sX + place, size, used)
             self.rP[i] = self.rP[i] + advance
 
     def fragment(self, stage: Any, k: Any, owned: Owned) -> list[list[Any]]:
@@ -257,12 +236,3 @@ class TileLoad:
             cute.make_tensor(self.sX + cute.assume(at, divby=GROUP), cute.make_layout(GROUP)), rX
         )
         return [rX[x] for x in range(GROUP)]
-
-
-def _copy_async(source: Any, target: Any, size: int, wanted: Any) -> None:
-    """cp.async of `size` bytes; zeros and no read where not `wanted` (PTX ISA, cp.async, src-size)."""
-    used = (
-        None if wanted is None else cutlass.select_(wanted, cutlass.Int32(size), cutlass.Int32(0)).ir_value()
-    )
-    mode = nvvm.LoadCacheModifierKind.CG if size == 16 else nvvm.LoadCacheModifierKind.CA
-    nvvm.cp_async_shared_global(target.to_llvm_ptr(), source.to_llvm_ptr(), size, mode, cp_size=used)

@@ -2,7 +2,7 @@
 """Kernel family 1: a producer warpgroup feeds consumer warpgroups through a ring of shared-memory stages.
 
 Roles of a CTA, by warpgroup:
-    0        producer: warp 0 issues TMA; with a gathered operand all four warps load it.
+    0        producer: warp 0 issues TMA; where threads load an operand (`thread_producer`), all four warps do.
     1 .. C   consumers: WGMMA on their rows of the tile, then the epilogue; the producer meanwhile fills
              the ring with the next tile's stages.
 
@@ -31,6 +31,7 @@ from cutegemm.kernels.operands import tiled_mma
 from cutegemm.kernels.pieces import Role
 from cutegemm.kernels.ring import advance, skip
 from cutegemm.kernels.tensors import launch_tensors
+from cutegemm.kernels.thread_producer import ThreadProducer
 from cutegemm.kernels.turns import Turns
 
 
@@ -86,7 +87,11 @@ class WarpSpecializedGemm:
         config, ring, walk = self.config, frame.ring, frame.walk
         stage, phase = cutlass.Int32(0), cutlass.Int32(0)
         loaded = cutlass.Int32(0)  # k tiles of the first work whose constant operands are on their way
-        if thread // hw.WARP == 0 or cutlass.const_expr(config.gathers):
+        if cutlass.const_expr(config.gathers):
+            dependence.wait()
+            stage, phase = ThreadProducer(frame, thread).run()
+            self._drain(frame, dependence, (stage, phase))
+        elif thread // hw.WARP == 0:
             if cutlass.const_expr(not config.early):
                 dependence.wait()
             walk.lead(thread)
@@ -103,13 +108,18 @@ class WarpSpecializedGemm:
                     stage, phase = advance(stage, phase, config.stages)
                 loaded = cutlass.Int32(0)
                 state = walk.next(state)
-            dependence.loads_done()
-            if cutlass.const_expr(config.cluster_size > 1):
-                # No CTA of the cluster may end while another still writes or signals into it.
-                for _ in cutlass.range(config.stages, unroll=1):
-                    ring.wait_empty(stage, phase)
-                    stage, phase = advance(stage, phase, config.stages)
+            self._drain(frame, dependence, (stage, phase))
             walk.end(state, thread)
+
+    @cute.jit
+    def _drain(self, frame: cutlass.Constexpr, dependence: cutlass.Constexpr, position: Any):
+        """After the last load: no CTA of the cluster may end while another still writes or signals into it."""
+        stage, phase = position
+        dependence.loads_done()
+        if cutlass.const_expr(self.config.cluster_size > 1):
+            for _ in cutlass.range(self.config.stages, unroll=1):
+                frame.ring.wait_empty(stage, phase)
+                stage, phase = advance(stage, phase, self.config.stages)
 
     @cute.jit
     def _load_early(
@@ -165,16 +175,30 @@ class WarpSpecializedGemm:
         epilogue.end(role)
 
     @cute.jit
-    def _add_up(self, frame: cutlass.Constexpr, acc: cute.Tensor, role: cutlass.Constexpr,
-                work: cutlass.Constexpr, inputs: Any, parity: Any):  # fmt: skip
+    def _add_up(
+        self,
+        frame: cutlass.Constexpr,
+        acc: cute.Tensor,
+        role: cutlass.Constexpr,
+        work: cutlass.Constexpr,
+        inputs: Any,
+        parity: Any,
+    ):
         """The tile's sum over the parts of K, then the epilogue where this CTA stores it; the states after both."""
         if frame.total.send(acc, role, work, parity):
             inputs = self._store_sum(frame, acc, role, work, inputs, parity)
         return inputs, parity ^ 1
 
     @cute.jit
-    def _store_sum(self, frame: cutlass.Constexpr, acc: cute.Tensor, role: cutlass.Constexpr,
-                   work: cutlass.Constexpr, inputs: Any, parity: Any):  # fmt: skip
+    def _store_sum(
+        self,
+        frame: cutlass.Constexpr,
+        acc: cute.Tensor,
+        role: cutlass.Constexpr,
+        work: cutlass.Constexpr,
+        inputs: Any,
+        parity: Any,
+    ):
         tile = frame.total.tile(work)
         ahead = frame.epilogue.ahead(role, tile)
         # a slice of the tile has accumulators of its own; a whole tile's sum replaces this CTA's part

@@ -45,8 +45,10 @@ def check_tilers(layout: Layout, tilers: tuple[object, ...]) -> None:
     check(
         0 < len(tilers) <= layout.rank,
         SpecError,
-        f"tiler={tilers}: has between 1 and {layout.rank} entries for {layout}; "
-        f"nearest legal value: {max(1, min(len(tilers), layout.rank))} entries",
+        f"has between 1 and {layout.rank} entries for {layout}",
+        field="len(tiler)",
+        value=len(tilers),
+        nearest=max(1, min(len(tilers), layout.rank)),
     )
 
 
@@ -102,28 +104,32 @@ def composition(a: Layout, b: Tiler) -> Layout:
     check(
         b.cosize <= a.size,
         SpecError,
-        f"composition of {a} with {b}: offsets of the second lie below {a.size}, the size of the first",
+        f"offsets of the second lie below {a.size}, the size of the first, {a}",
+        field="b",
+        value=b,
     )
     flat_a = coalesce(a).flat_modes
-    parts, reach = _compose_tree(flat_a, b, f"composition of {a} with {b}")
+    parts, reach = _compose_tree(flat_a, b, b)
     for (extent, _), last in zip(flat_a, reach):
         check(
             last < extent,
             SpecError,
-            f"composition of {a} with {b}: the modes of the second carry past a mode of extent {extent} of the first",
+            f"its modes carry past a mode of extent {extent} of the first, {a}",
+            field="b",
+            value=b,
         )
     return parts
 
 
-def _compose_tree(flat_a: FlatModes, b: Layout, name: str) -> tuple[Layout, list[int]]:
-    """Compose every leaf of B on its own; add up how far the leaves reach in each mode of A."""
+def _compose_tree(flat_a: FlatModes, b: Layout, whole: Layout) -> tuple[Layout, list[int]]:
+    """Compose every leaf of B on its own; add up how far the leaves reach in each mode of A. `whole` is all of B."""
     if isinstance(b.shape, int) and isinstance(b.stride, int):
-        return _compose_leaf(flat_a, b.shape, b.stride, name)
-    parts, reaches = zip(*(_compose_tree(flat_a, mode, name) for mode in b))
+        return _compose_leaf(flat_a, b.shape, b.stride, whole)
+    parts, reaches = zip(*(_compose_tree(flat_a, mode, whole) for mode in b))
     return make_layout(*parts), [sum(column) for column in zip(*reaches)]
 
 
-def _compose_leaf(flat_a: FlatModes, extent: int, step: int, name: str) -> tuple[Layout, list[int]]:
+def _compose_leaf(flat_a: FlatModes, extent: int, step: int, whole: Layout) -> tuple[Layout, list[int]]:
     """Compose one leaf extent:step of B; also return its largest coordinate in each mode of A.
 
     Steps as often as no mode of A ends; then goes on with steps as long as all those together.
@@ -138,8 +144,10 @@ def _compose_leaf(flat_a: FlatModes, extent: int, step: int, name: str) -> tuple
         check(
             extent % steps == 0,
             SpecError,
-            f"{name}: in the second, {extent}:{step} meets the end of a mode of the first after {steps} steps, "
-            f"which do not divide {extent}",
+            f"its mode {extent}:{step} meets the end of a mode of the first after {steps} steps, which do not "
+            f"divide {extent}",
+            field="b",
+            value=whole,
         )
         found.append((steps, sum(c * stride for (_, stride), c in zip(flat_a, coordinate))))
         reach = [last + (steps - 1) * c for last, c in zip(reach, coordinate)]
@@ -174,7 +182,9 @@ def complement(layout: Layout, bound: int = 1) -> Layout:
         check(
             stride % covered == 0,
             SpecError,
-            f"complement of {layout}: the stride {stride} is a multiple of {covered}, what the smaller modes cover",
+            f"for a complement the stride {stride} is a multiple of {covered}, what the smaller modes cover",
+            field="layout",
+            value=layout,
         )
         gaps.append((stride // covered, covered))
         covered = stride * extent
@@ -226,8 +236,10 @@ def left_inverse(layout: Layout) -> Layout:
         check(
             stride >= needed and stride % covered == 0,
             SpecError,
-            f"left inverse of {layout}: the stride {stride} is at least {needed}, what the smaller modes span, "
-            f"and a multiple of {covered}",
+            f"for a left inverse the stride {stride} is at least {needed}, what the smaller modes span, and a "
+            f"multiple of {covered}",
+            field="layout",
+            value=layout,
         )
         found.append((stride // covered, step))
         covered, step, needed = stride, linear_step, stride * extent

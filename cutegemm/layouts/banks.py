@@ -66,17 +66,30 @@ def access(addresses: Sequence[int | None], width: int) -> BankUsage:
     >>> access([16 * t for t in range(32)], 16).wavefronts  # 512 bytes, 128 a wavefront
     4
     """
-    check(width in WIDTHS, SpecError, f"width={width}: is one of {', '.join(map(str, WIDTHS))} bytes")
+    check(
+        width in WIDTHS,
+        SpecError,
+        f"is one of {', '.join(map(str, WIDTHS))} bytes",
+        field="width",
+        value=width,
+        nearest=min(WIDTHS, key=lambda legal: abs(legal - width)),
+    )
     check(
         len(addresses) <= WARP,
         SpecError,
-        f"addresses: one for each of at most {WARP} threads, got {len(addresses)}",
+        f"one for each of at most {WARP} threads",
+        field="len(addresses)",
+        value=len(addresses),
+        nearest=WARP,
     )
     for thread, address in enumerate(addresses):
         check(
             address is None or (address >= 0 and address % width == 0),
             SpecError,
-            f"addresses[{thread}]={address}: is at least 0 and a multiple of the width of {width} bytes",
+            f"is at least 0 and a multiple of the width of {width} bytes",
+            field=f"addresses[{thread}]",
+            value=address,
+            nearest=max(0, (address or 0) // width * width),
         )
     threads = min(WARP, PHASE_BYTES // width)
     groups = (addresses[first : first + threads] for first in range(0, len(addresses), threads))
@@ -108,7 +121,10 @@ def matrix_access(row_addresses: Sequence[int]) -> BankUsage:
     check(
         len(row_addresses) in (8, 16, 32),
         SpecError,
-        f"row_addresses: 8 for each of 1, 2 or 4 matrices, got {len(row_addresses)}",
+        "8 for each of 1, 2 or 4 matrices",
+        field="len(row_addresses)",
+        value=len(row_addresses),
+        nearest=min((8, 16, 32), key=lambda legal: abs(legal - len(row_addresses))),
     )
     return access(row_addresses, 16)
 
@@ -128,12 +144,21 @@ def layout_addresses(
     >>> layout_addresses(smem_atom("k", "128B"), [(0, 0), (1, 0), (2, 0)])
     [0, 144, 288]
     """
-    check(bits > 0 and bits % 8 == 0, SpecError, f"bits={bits}: is a multiple of 8")
+    check(
+        bits > 0 and bits % 8 == 0,
+        SpecError,
+        "is a multiple of 8",
+        field="bits",
+        value=bits,
+        nearest=max(8, bits // 8 * 8),
+    )
     period = (layout.swizzle.period if isinstance(layout, ComposedLayout) else 1) * bits // 8
     check(
         base >= 0 and base % period == 0,
         SpecError,
-        f"base={base}: is a multiple of the swizzle's period of {period} bytes; "
-        f"nearest legal value: {max(0, round(base / period)) * period}",
+        f"is a multiple of the swizzle's period of {period} bytes",
+        field="base",
+        value=base,
+        nearest=max(0, round(base / period)) * period,
     )
     return [base + layout(coordinate) * bits // 8 for coordinate in coordinates]

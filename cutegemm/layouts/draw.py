@@ -22,7 +22,9 @@ def draw_layout(layout: AnyLayout) -> str:
     0:   0   3   6   9
     1:   1   4   7  10
     """
-    check(layout.rank == 2, SpecError, f"layout={layout}: a table has 2 modes, got {layout.rank}")
+    check(
+        layout.rank == 2, SpecError, f"a table has 2 modes, got {layout.rank}", field="layout", value=layout
+    )
     plain = layout.layout if isinstance(layout, ComposedLayout) else layout
     rows, columns = (mode.size for mode in plain)
     cell = max(len(str(layout.cosize - 1)), len(str(columns - 1))) + 2

@@ -39,15 +39,18 @@ def check_int_tuple(value: object, field: str, minimum: int) -> None:
     cutegemm.errors.SpecError: shape=0: every entry is at least 1; nearest legal value: 1
     """
     if isinstance(value, tuple):
-        check(len(value) > 0, SpecError, f"{field}=(): a tuple of modes has at least one mode")
+        check(len(value) > 0, SpecError, "a tuple of modes has at least one mode", field=field, value=value)
         for part in value:
             check_int_tuple(part, field, minimum)
         return
-    check(is_int(value), SpecError, f"{field}={value!r}: entries are ints or tuples of ints")
+    check(is_int(value), SpecError, "entries are ints or tuples of ints", field=field, value=value)
     check(
         isinstance(value, int) and value >= minimum,
         SpecError,
-        f"{field}={value}: every entry is at least {minimum}; nearest legal value: {minimum}",
+        f"every entry is at least {minimum}",
+        field=field,
+        value=value,
+        nearest=minimum,
     )
 
 
@@ -176,7 +179,10 @@ def idx2crd(index: int, shape: IntTuple) -> IntTuple:
     check(
         is_int(index) and 0 <= index < product(shape),
         SpecError,
-        f"coordinate={index!r}: lies in [0, {product(shape)}) for the shape {shape}",
+        f"lies in [0, {product(shape)}) for the shape {shape}",
+        field="coordinate",
+        value=index,
+        nearest=min(max(index, 0), product(shape) - 1) if is_int(index) else None,
     )
     return map_leaves(lambda extent, before: index // before % extent, shape, prefix_product(shape))
 
@@ -194,7 +200,9 @@ def crd2idx(coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
         check(
             isinstance(shape, tuple) and len(coordinate) == len(shape),
             SpecError,
-            f"coordinate={coordinate}: has the profile of the shape {shape} or a coarser one",
+            f"has the profile of the shape {shape} or a coarser one",
+            field="coordinate",
+            value=coordinate,
         )
         return sum(crd2idx(c, s, d) for c, s, d in zip(coordinate, modes(shape), modes(stride)))
     rest, offset = coordinate if is_int(coordinate) else -1, 0
@@ -204,7 +212,9 @@ def crd2idx(coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
     check(
         rest == 0,
         SpecError,
-        f"coordinate={coordinate!r}: lies in [0, {product(shape)}) for the shape {shape}",
+        f"lies in [0, {product(shape)}) for the shape {shape}",
+        field="coordinate",
+        value=coordinate,
     )
     return offset
 
@@ -240,7 +250,12 @@ def parse(text: str) -> IntTuple:
     compact = "".join(text.split())
     value, end = _parse_at(compact, 0)
     check(
-        end == len(compact), SpecError, f"text={text!r}: reads on after the int tuple, at {compact[end:]!r}"
+        end == len(compact),
+        SpecError,
+        f"reads on after the int tuple, at {compact[end:]!r}",
+        field="text",
+        value=text,
+        nearest=compact[:end],
     )
     return value
 
@@ -253,7 +268,11 @@ def _parse_at(text: str, start: int) -> tuple[IntTuple, int]:
             end += 1
         digits = text[start:end]
         check(
-            digits not in ("", "-"), SpecError, f"text={text!r}: expected an int or '(' at {text[start:]!r}"
+            digits not in ("", "-"),
+            SpecError,
+            f"expected an int or '(' at {text[start:]!r}",
+            field="text",
+            value=text,
         )
         return int(digits), end
     parts: list[IntTuple] = []
@@ -261,5 +280,11 @@ def _parse_at(text: str, start: int) -> tuple[IntTuple, int]:
     while not parts or text[end : end + 1] == ",":
         part, end = _parse_at(text, end + 1)
         parts.append(part)
-    check(text[end : end + 1] == ")", SpecError, f"text={text!r}: expected ',' or ')' at {text[end:]!r}")
+    check(
+        text[end : end + 1] == ")",
+        SpecError,
+        f"expected ',' or ')' at {text[end:]!r}",
+        field="text",
+        value=text,
+    )
     return tuple(parts), end + 1

@@ -46,7 +46,9 @@ class Layout:
         check(
             int_tuple.congruent(self.shape, self.stride),
             SpecError,
-            f"stride={self.stride}: nests like the shape {self.shape}",
+            f"nests like the shape {self.shape}",
+            field="stride",
+            value=self.stride,
         )
 
     @property
@@ -84,7 +86,10 @@ class Layout:
         check(
             -self.rank <= mode < self.rank,
             SpecError,
-            f"mode={mode}: {self} has the modes 0 to {self.rank - 1}",
+            f"{self} has the modes 0 to {self.rank - 1}",
+            field="mode",
+            value=mode,
+            nearest=min(max(mode, 0), self.rank - 1),
         )
         return Layout(int_tuple.modes(self.shape)[mode], int_tuple.modes(self.stride)[mode])
 
@@ -151,7 +156,9 @@ def ordered_layout(shape: tuple[IntTuple, ...], order: tuple[int, ...]) -> Layou
     check(
         len(order) == len(shape),
         SpecError,
-        f"order={order}: has one entry for each of the {len(shape)} modes of {shape}",
+        f"has one entry for each of the {len(shape)} modes of {shape}",
+        field="order",
+        value=order,
     )
     strides: dict[int, IntTuple] = {}
     running = 1
@@ -184,7 +191,9 @@ def group_modes(layout: Layout, begin: int, end: int) -> Layout:
     check(
         0 <= begin < end <= layout.rank,
         SpecError,
-        f"modes=({begin}, {end}): a non-empty range within the {layout.rank} modes of {layout}",
+        f"a non-empty range within the {layout.rank} modes of {layout}",
+        field="modes",
+        value=(begin, end),
     )
     parts = list(layout)
     return make_layout(*parts[:begin], make_layout(*parts[begin:end]), *parts[end:])
@@ -217,7 +226,9 @@ def _slice(layout: Layout, coordinate: Any) -> tuple[list[Layout], int]:
     check(
         isinstance(layout.shape, tuple) and len(coordinate) == layout.rank,
         SpecError,
-        f"coordinate={coordinate}: has one entry for each mode of the shape {layout.shape}",
+        f"has one entry for each mode of the shape {layout.shape}",
+        field="coordinate",
+        value=coordinate,
     )
     parts = [_slice(mode, c) for mode, c in zip(layout, coordinate)]
     return [m for kept, _ in parts for m in kept], sum(offset for _, offset in parts)

@@ -41,8 +41,10 @@ def wgmma_c_layout(n: int) -> Layout:
     check(
         n % WGMMA_N_STEP == 0 and 0 < n <= WGMMA_MAX_N,
         SpecError,
-        f"n={n}: is a multiple of {WGMMA_N_STEP} in [{WGMMA_N_STEP}, {WGMMA_MAX_N}]; nearest legal value: "
-        f"{min(max(round(n / WGMMA_N_STEP), 1) * WGMMA_N_STEP, WGMMA_MAX_N)}",
+        f"is a multiple of {WGMMA_N_STEP} in [{WGMMA_N_STEP}, {WGMMA_MAX_N}]",
+        field="n",
+        value=n,
+        nearest=min(max(round(n / WGMMA_N_STEP), 1) * WGMMA_N_STEP, WGMMA_MAX_N),
     )
     return Layout(((4, 8, 4), (2, 2, n // 8)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
 
@@ -268,4 +270,4 @@ def _check_element_bits(bits: int) -> None:
 
 def _check_choice(field: str, value: object, legal: tuple[object, ...]) -> None:
     """Refuse a value that is none of the legal ones."""
-    check(value in legal, SpecError, f"{field}={value!r}: is one of {', '.join(map(str, legal))}")
+    check(value in legal, SpecError, f"is one of {', '.join(map(str, legal))}", field=field, value=value)

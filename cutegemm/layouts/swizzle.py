@@ -40,16 +40,22 @@ class Swizzle:
         """Check that both bit fields exist and do not overlap."""
         for name in ("bits", "base", "shift"):
             value = getattr(self, name)
-            check(int_tuple.is_int(value), SpecError, f"{name}={value!r}: is an int")
+            check(int_tuple.is_int(value), SpecError, "is an int", field=name, value=value)
             check(
                 value >= 0 or name == "shift",
                 SpecError,
-                f"{name}={value}: is at least 0; nearest legal value: 0",
+                "is at least 0",
+                field=name,
+                value=value,
+                nearest=0,
             )
         check(
             abs(self.shift) >= self.bits,
             SpecError,
-            f"shift={self.shift}: |shift| is at least bits={self.bits}; nearest legal value: {self.bits}",
+            f"|shift| is at least bits={self.bits}",
+            field="shift",
+            value=self.shift,
+            nearest=self.bits,
         )
 
     @property
@@ -73,18 +79,22 @@ class Swizzle:
         >>> Swizzle(3, 4, 3).recast(8, 16)
         Swizzle(bits=3, base=3, shift=3)
         """
-        for width in (old_bits, new_bits):
+        for name, width in (("old_bits", old_bits), ("new_bits", new_bits)):
             check(
                 width > 0 and width & (width - 1) == 0,
                 SpecError,
-                f"width={width}: is a power of two, in bits",
+                "is a power of two, in bits",
+                field=name,
+                value=width,
             )
         base = self.base + old_bits.bit_length() - new_bits.bit_length()
         check(
             base >= 0,
             SpecError,
-            f"new_bits={new_bits}: {self} over {old_bits}-bit elements tears wider ones apart; "
-            f"nearest legal value: {old_bits << self.base}",
+            f"{self} over {old_bits}-bit elements tears wider ones apart",
+            field="new_bits",
+            value=new_bits,
+            nearest=old_bits << self.base,
         )
         return replace(self, base=base)
 
@@ -107,7 +117,10 @@ class ComposedLayout:
         check(
             int_tuple.is_int(self.offset) and self.offset >= 0,
             SpecError,
-            f"offset={self.offset!r}: is an int and at least 0; nearest legal value: 0",
+            "is an int and at least 0",
+            field="offset",
+            value=self.offset,
+            nearest=0,
         )
 
     @property

@@ -155,15 +155,19 @@ def tile_to_shape(block: Layout, shape: tuple[int, ...], order: tuple[int, ...] 
     check(
         len(shape) >= block.rank,
         SpecError,
-        f"shape={shape}: has at least the {block.rank} modes of the block {block}",
+        f"has at least the {block.rank} modes of the block {block}",
+        field="shape",
+        value=shape,
     )
     extents = [mode.size for mode in _padded(block, len(shape))]
-    for target, extent in zip(shape, extents):
+    for mode, (target, extent) in enumerate(zip(shape, extents)):
         check(
             target % extent == 0,
             SpecError,
-            f"shape={shape}: {target} is a multiple of the block's extent {extent}; "
-            f"nearest legal value: {ceil_div(target, extent) * extent}",
+            f"is a multiple of the block's extent {extent}",
+            field=f"shape[{mode}]",
+            value=target,
+            nearest=ceil_div(target, extent) * extent,
         )
     repeats = tuple(target // extent for target, extent in zip(shape, extents))
     tiler = ordered_layout(repeats, order or tuple(range(len(shape))))

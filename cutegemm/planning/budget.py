@@ -22,8 +22,17 @@ STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers, 8 each (PTX 
 
 
 def stage_bytes(config: KernelConfig) -> int:
-    """Shared memory of one mainloop stage: A's and B's tiles."""
-    return (config.tile[0] + config.tile[1]) * config.tile[2] * config.a.dtype.bytes
+    """Shared memory of one mainloop stage: A's and B's tiles, and the words of those that are shifted."""
+    tiles = (config.tile[0] + config.tile[1]) * config.tile[2] * config.a.dtype.bytes
+    return tiles + sum(words_bytes(config))
+
+
+def words_bytes(config: KernelConfig) -> tuple[int, int]:
+    """What a stage keeps of A's and of B's words (`kernels/shift_load.py`)."""
+    a, b = (
+        x.word_bytes(rows, config.tile[2]) for x, rows in zip(config.operands, config.tile[:2], strict=True)
+    )
+    return a, b
 
 
 def piece_bytes(config: KernelConfig, bytes_per_element: int) -> int:
@@ -124,9 +133,12 @@ def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
 def shared_memory(config: KernelConfig) -> tuple[Region, ...]:
     """The kernel's shared memory in allocation order: A, B, the epilogue's, the ring's barriers."""
     element = config.a.dtype.bytes * config.tile[2] * config.stages
-    operands = _placed(
-        [("A", config.tile[0] * element, hw.SMEM_ALIGN), ("B", config.tile[1] * element, hw.SMEM_ALIGN)]
-    )
+    sizes = []
+    for name, rows, words in zip("AB", config.tile, words_bytes(config)):
+        sizes.append((name, rows * element, hw.SMEM_ALIGN))
+        # a buffer for each half
+        sizes += [(f"{name} words", words * config.stages, COUNT_ALIGN)] if words else []
+    operands = _placed(sizes)
     start = round_up(operands[-1].offset + operands[-1].size, hw.SMEM_ALIGN)
     epilogue = tuple(Region(x.name, start + x.offset, x.size) for x in epilogue_regions(config))
     end = round_up(start + epilogue_bytes(config), 8)
@@ -164,8 +176,15 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
         who = " and ".join(["TMA's elected thread"] * tma + ["every producer thread"] * gathers)
         readers = config.cluster[0] + config.cluster[1] - 1
         found.append(Barrier("full", config.stages, who, tma + hw.WARPGROUP * gathers, "consumers"))
-        found.append(Barrier("empty", config.stages, f"consumer warps of {readers} CTA(s)",
-                             readers * config.team * 4, "producer"))  # fmt: skip
+        found.append(
+            Barrier(
+                "empty",
+                config.stages,
+                f"consumer warps of {readers} CTA(s)",
+                readers * config.team * 4,
+                "producer",
+            )
+        )
     else:
         found.append(Barrier("full", config.stages, "TMA's elected thread", 1, "every thread"))
     if config.pingpong:
@@ -185,8 +204,15 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
         found.append(Barrier("work read", WORK_SLOTS, who, config.work_readers, "the first CTA's producer"))
     inputs = [x for x in config.inputs if x.load == "tma"]
     if inputs:
-        found.append(Barrier("pieces", config.consumers * config.input_stages, "TMA's elected thread", 1,
-                             "a consumer warpgroup"))  # fmt: skip
+        found.append(
+            Barrier(
+                "pieces",
+                config.consumers * config.input_stages,
+                "TMA's elected thread",
+                1,
+                "a consumer warpgroup",
+            )
+        )
     if inputs or config.epilogue.names("row") or any(x.store != "direct" for x in config.outputs):
         found.append(Barrier("epilogue", config.consumers, "a consumer warpgroup", hw.WARPGROUP, "the same"))
     return tuple(found)

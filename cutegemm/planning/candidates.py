@@ -94,6 +94,9 @@ def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, .
     """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs."""
     if isinstance(spec.split_k, int):
         return (spec.split_k,)
+    if spec.batch_invariant is True:
+        # how many parts pay depends on M
+        return (1,)
     tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
     fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
     return (1,) if fixed or 2 * tiles > device.sms or problem.k < LEAST_SPLIT_K else PARTS

@@ -11,7 +11,7 @@ from cutegemm.problems import Operand, Problem, columns
 from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec
 
 
-def check_arguments(spec: object, problem: object, device: object) -> None:
+def check_arguments(spec: object, problem: object, device: object, order: object) -> None:
     """The arguments of `plan` are what their names say.
 
     Raises:
@@ -25,6 +25,29 @@ def check_arguments(spec: object, problem: object, device: object) -> None:
         raise field_error(InputError, "problem", problem, rule)
     if not isinstance(device, Device):
         raise field_error(InputError, "device", device, "must be a Device; cutegemm.arch.records has some")
+    if not callable(order):
+        rule = "must be a function that puts candidates in order (cutegemm.planning.candidates.Order)"
+        raise field_error(InputError, "order", order, rule)
+
+
+def check_extents(problem: Problem) -> None:
+    """A is M x K, B is K x N, and every operand has one matrix for all batches or one for each.
+
+    Raises:
+        PlanError: the problem contradicts itself.
+    """
+    wanted = {"a": (problem.m, problem.k), "b": (problem.k, problem.n)}
+    for name, shape in wanted.items():
+        operand = getattr(problem, name)
+        if (operand.rows, operand.cols) != shape:
+            rule = f"must be {shape}, as the problem's m, n and k say"
+            raise field_error(PlanError, name, (operand.rows, operand.cols), rule)
+    read = {"a": problem.a, "b": problem.b, **dict(problem.inputs)}
+    for name, operand in (*read.items(), *problem.outputs):
+        legal = (1, problem.batch) if name in read else (problem.batch,)
+        if operand.batch not in legal:
+            rule = f"must be {' or '.join(str(x) for x in dict.fromkeys(legal))}, as the problem's batch says"
+            raise field_error(PlanError, f"{name}.batch", operand.batch, rule)
 
 
 def check_dtypes(spec: GemmSpec, problem: Problem) -> None:

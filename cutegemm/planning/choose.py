@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning import candidates
+from cutegemm.planning import candidates, invariance
 from cutegemm.planning.candidates import Candidate, Order
 from cutegemm.planning.grid import Grid, grid_of
 from cutegemm.planning.kernel import configured
@@ -42,6 +42,8 @@ def choose(asked: Request, order: Order) -> Chosen:
     refusals: list[PlanError] = []
     first = first_setting(asked)
     for setting, candidate, why in _tries(asked, first, order):
+        if not invariance.allows(asked, candidate):
+            continue
         try:
             config = configured(setting, candidate)
             grid = grid_of(asked.spec, setting.problem, config, asked.device)

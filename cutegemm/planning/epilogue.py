@@ -28,11 +28,12 @@ def stored(spec: GemmSpec, problem: Problem, epilogue: Graph, reasons: list[str]
     operands = dict(problem.outputs)
     return tuple(
         OutputConfig(
-            dtype=operands[x.name].dtype, major=major(operands[x.name], "m", "n"),
+            dtype=operands[x.name].dtype,
+            major=major(operands[x.name], "m", "n"),
             store=_store(spec, x.name, operands[x.name], reasons),
         )
         for x in epilogue.stores
-    )  # fmt: skip
+    )
 
 
 def _store(spec: GemmSpec, name: str, operand: Operand, reasons: list[str]) -> str:

@@ -186,6 +186,9 @@ def _dynamic(setting: Setting, candidate: Candidate) -> bool:
     if not of_schedule(candidate.schedule).roles.producers:
         rule = 'works are taken by the producer warp of schedule="cooperative" or "pingpong"'
         raise field_error(PlanError, "scheduler", "dynamic", rule, "persistent")
+    if setting.loads.gathers:
+        rule = "works are taken by a producer warp that loads by TMA, not by threads that load A or B"
+        raise field_error(PlanError, "scheduler", "dynamic", rule, "persistent")
     return True
 
 
@@ -219,7 +222,7 @@ def _check_pieces(config: KernelConfig) -> None:
 
 def _check_gathered_cluster(setting: Setting, cluster: tuple[int, int]) -> None:
     if cluster != (1, 1) and setting.loads.gathers:
-        rule = "a gathered operand cannot be multicast"
+        rule = "an operand that threads load cannot be multicast"
         raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
 
 

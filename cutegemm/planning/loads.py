@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from cutegemm.arch.limits import Limits
-from cutegemm.config import OperandConfig, RelayoutConfig
+from cutegemm.config import OperandConfig
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.model import L2_LINE, cheaper_load
-from cutegemm.planning.operands import WORKSPACE_ALIGN, gated_half, major
+from cutegemm.planning.model import cheapest_loads
+from cutegemm.planning.operands import WORKSPACE_ALIGN, aligned_copy, gated_half, major
 from cutegemm.planning.request import Request
-from cutegemm.planning.steps import Relayout
+from cutegemm.planning.steps import Copy, Relayout
 from cutegemm.problems import Operand, Problem, round_up
-from cutegemm.spec import AUTO
+from cutegemm.spec import AUTO, THREAD_LOADS
 
 # axes of (rows, columns)
 AXES = {"a": ("m", "k"), "b": ("k", "n")}
+# bytes of one cp.async (PTX ISA)
+COPY_WIDTHS = (16, 8, 4)
+HOW = {
+    "relayout": "copied into aligned workspace first",
+    "gather": "gathered by the producer's threads",
+    "shift": "shifted together from aligned words by the producer's threads",
+    "cp_async": "copied by the producer's threads in pieces that its lines allow",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +31,16 @@ class Loads:
     """How A and B arrive.
 
     Attributes:
-        chosen: of a and of b: "tma", "gather" or "relayout".
+        chosen: of a and of b, `spec.LOADS`.
         problem: as asked, with the operand of a gated pair as the half that makes gates.
-        steps: the copies' launches; workspace_bytes: what they fill.
+        copies: made for that; workspace_bytes: what they fill.
         views: a and b as the GEMM kernel sees them.
         pair: the operand that holds a gated pair; gate: elements from one half's first to the other's in its view.
     """
 
     chosen: tuple[str, str]
     problem: Problem
-    steps: tuple[Relayout, ...]
+    copies: tuple[Copy, ...]
     workspace_bytes: int
     views: tuple[Operand, Operand]
     pair: str | None
@@ -43,7 +49,7 @@ class Loads:
     @property
     def gathers(self) -> bool:
         """Whether the producer's threads load an operand."""
-        return "gather" in self.chosen
+        return any(x in THREAD_LOADS for x in self.chosen)
 
     @property
     def operands(self) -> tuple[OperandConfig, OperandConfig]:
@@ -53,17 +59,23 @@ class Loads:
                 role=role,
                 dtype=view.dtype,
                 major=major(view, *axes),
-                load="gather" if load == "gather" else "tma",
+                load=load if load in THREAD_LOADS else "tma",
                 halves=2 if role == self.pair else 1,
+                width=copy_width(view, self.gate if role == self.pair else None) if load == "cp_async" else 0,
             )
             for (role, axes), view, load in zip(AXES.items(), self.views, self.chosen, strict=True)
         )
         return a, b
 
     @property
-    def copies(self) -> dict[str, int]:
+    def steps(self) -> tuple[Relayout, ...]:
+        """The launch that makes the copies, if there are any."""
+        return (Relayout.of(self.copies),) if self.copies else ()
+
+    @property
+    def places(self) -> dict[str, int]:
         """Where each copied operand lies in the workspace, bytes; of a gated pair its first half."""
-        return {x.operand: x.offset for x in reversed(self.steps)}
+        return {x.operand: x.offset for x in reversed(self.copies)}
 
 
 def loads_of(asked: Request, reasons: list[str]) -> Loads:
@@ -72,8 +84,10 @@ def loads_of(asked: Request, reasons: list[str]) -> Loads:
     Raises:
         PlanError: TMA cannot address an operand that the spec wants it to load.
     """
-    problem, gate = gated_half(asked.problem, asked.epilogue, asked.device.limits)
-    chosen = (_load(asked, problem, "a", reasons), _load(asked, problem, "b", reasons))
+    problem, gate = gated_half(asked.problem, asked.epilogue)
+    pair = _pair(asked)
+    gates = {name: gate if name == pair else None for name in AXES}
+    chosen = _chosen(asked, problem, gates, reasons)
     return _with_copies(asked, problem, chosen, gate)
 
 
@@ -81,52 +95,89 @@ def relaid(asked: Request, loads: Loads) -> Loads:
     """The same loads with a copy wherever gathering was the planner's choice."""
     given = (asked.spec.a_load, asked.spec.b_load)
     first, second = (
-        "relayout" if load == "gather" and wish == AUTO else load
+        "relayout" if load in THREAD_LOADS and wish == AUTO else load
         for load, wish in zip(loads.chosen, given, strict=True)
     )
     if (first, second) == loads.chosen:
         return loads
-    problem, gate = gated_half(asked.problem, asked.epilogue, asked.device.limits)
+    problem, gate = gated_half(asked.problem, asked.epilogue)
     return _with_copies(asked, problem, (first, second), gate)
 
 
-def _load(asked: Request, problem: Problem, name: str, reasons: list[str]) -> str:
-    spec, operand = asked.spec, getattr(problem, name)
-    given: str = getattr(spec, f"{name}_load")
+def _chosen(
+    asked: Request, problem: Problem, gates: dict[str, int | None], reasons: list[str]
+) -> tuple[str, str]:
+    """The given loads, TMA where that can be, and the cheapest for what is left."""
+    spec = asked.spec
+    given = {name: _given(asked, getattr(problem, name), name, gates[name]) for name in AXES}
+    left = tuple(name for name, load in given.items() if load == AUTO)
+    # none of these leaves room for a producer whose threads load
+    copied = (
+        spec.schedule == "multistage" or spec.scheduler == "dynamic" or spec.cluster not in (AUTO, (1, 1))
+    )
+    widths = {name: copy_width(getattr(problem, name), gates[name]) for name in left}
+    found = cheapest_loads(problem, dict.fromkeys(left, 0) if copied else widths, asked.device, copied)
+    for name, load in found.items():
+        reasons.append(f"{name.upper()} is {HOW[load]}: {getattr(problem, name).tma_reason()}")
+    return given["a"] if "a" not in found else found["a"], given["b"] if "b" not in found else found["b"]
+
+
+def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str:
+    """The load that the spec gives an operand, "tma" where it is open and possible, else "auto".
+
+    Raises:
+        PlanError: the operand cannot be loaded as given.
+    """
+    given: str = getattr(asked.spec, f"{name}_load")
     why_not = operand.tma_reason()
+    if given == AUTO and why_not is None:
+        return "tma"
     if given == "tma" and why_not:
         rule = f"TMA cannot address {name.upper()}: {why_not}"
         raise field_error(PlanError, f"{name}_load", given, rule, "relayout")
-    if given != AUTO:
-        return given
-    if why_not is None:
-        return "tma"
-    chosen = cheaper_load(problem, name, asked.device)
-    if spec.schedule == "multistage" or spec.cluster not in (AUTO, (1, 1)):
-        # neither leaves room for a gathering producer
-        chosen = "relayout"
-    how = {"relayout": "copied into aligned workspace first", "gather": "gathered by the producer's threads"}
-    reasons.append(f"{name.upper()} is {how[chosen]}: {why_not}")
-    return chosen
+    if given in ("shift", "cp_async") and not (operand.unit_row or operand.unit_col):
+        rule = "neither dimension has unit stride"
+        raise field_error(PlanError, f"{name}_load", given, rule, "gather")
+    if given == "cp_async" and not copy_width(operand, gate):
+        rule = f"its lines begin at no multiples of {min(COPY_WIDTHS)} bytes"
+        raise field_error(PlanError, f"{name}_load", given, rule, "shift")
+    return given
+
+
+def copy_width(operand: Operand, gate: int | None = None) -> int:
+    """The widest copy of cp.async, bytes, at whose multiples all lines of an operand begin; 0 where there is none.
+
+    Args:
+        gate: of a gated pair, elements from one half's first to the other's.
+    """
+    if not (operand.unit_row or operand.unit_col):
+        return 0
+    leading = operand.strides[0] if operand.unit_col else operand.strides[1]
+    steps = [leading, operand.strides[2] if operand.batch > 1 else 0, gate or 0]
+    ends = [operand.align, *(x * operand.dtype.bytes for x in steps)]
+    return next((width for width in COPY_WIDTHS if all(x % width == 0 for x in ends)), 0)
+
+
+def _pair(asked: Request) -> str | None:
+    """The operand that holds a gated pair."""
+    return {None: None, "m": "a", "n": "b"}[asked.epilogue.gated_axis]
 
 
 def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate: int | None) -> Loads:
     """The loads with the launches that copy, the workspace that these fill, and what the GEMM kernel sees."""
-    limits, pair = asked.device.limits, {None: None, "m": "a", "n": "b"}[asked.epilogue.gated_axis]
-    steps: list[Relayout] = []
+    limits, pair = asked.device.limits, _pair(asked)
+    copies: list[Copy] = []
     offset, views = 0, {"a": problem.a, "b": problem.b}
     for name, load in zip(views, chosen, strict=True):
         if load != "relayout":
             continue
         source = views[name]
-        unit = "col" if source.unit_col else "row" if source.unit_row else "none"
-        target, size = _aligned_copy(source, unit, limits)
+        target, size = aligned_copy(source, limits)
         views[name] = target
         halves = (0,) if name != pair or gate is None else (0, gate)
         for half in halves:
-            steps.append(
-                Relayout(
-                    config=RelayoutConfig(dtype=source.dtype, unit=unit),
+            copies.append(
+                Copy(
                     operand=name,
                     source=source,
                     target=target,
@@ -140,25 +191,9 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
     return Loads(
         chosen=chosen,
         problem=problem,
-        steps=tuple(steps),
+        copies=tuple(copies),
         workspace_bytes=offset,
         views=(views["a"], views["b"]),
         pair=pair,
         gate=gate,
     )
-
-
-def _aligned_copy(source: Operand, unit: str, limits: Limits) -> tuple[Operand, int]:
-    """A matrix like `source` that TMA can address, contiguous along the same axis, and its bytes.
-
-    Lines begin at whole L2 lines: a box row of 128 bytes that straddles two costs L2 two accesses.
-    """
-    step = L2_LINE // source.dtype.bytes
-    if unit == "row":
-        leading = round_up(source.rows, step)
-        strides, size = (1, leading), leading * source.cols
-    else:
-        leading = round_up(source.cols, step)
-        strides, size = (leading, 1), leading * source.rows
-    target = dataclasses.replace(source, strides=(*strides, size), align=limits.tma_align)
-    return target, size * source.batch * source.dtype.bytes

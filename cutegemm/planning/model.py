@@ -8,12 +8,14 @@ outside its mainloop, times waves; never less than DRAM takes. The constants are
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import BLOCK_K, Candidate, Ranked
-from cutegemm.problems import Operand, Problem
+from cutegemm.planning.operands import L2_LINE
+from cutegemm.problems import Operand, Problem, round_up
 
 # bytes a row of an output's piece, below which its barriers are no longer hidden
 NARROW_BYTES = 32
@@ -25,8 +27,6 @@ SPLIT_L2_BYTES_PER_NS = 50.0
 # bandwidth falls by this power of the share of SMs that stream: 0.94 of it with 107 CTAs at 128 x 10240 x 8192, 0.82
 # with 64 at 128 x 8192 x 28672, where 128 CTAs have all (H200)
 STREAM_FILL = 0.28
-# bytes of a line of L2
-L2_LINE = 128
 # extent along K up to which a pingpong kernel's mainloop keeps its speed
 DEEP_K = 4096
 
@@ -37,18 +37,21 @@ def by_model(problem: Problem, device: Device, gates: int, candidates: Sequence[
     Among those that memory bounds alike the one that takes fewest bytes from L2 is first; then they keep their own
     order.
     """
-    times = [(estimate(problem, x, device), _traffic(problem, x), x) for x in candidates]
+    lines = _lines(problem.a), _lines(problem.b)
+    times = []
+    for x in candidates:
+        delivered = _delivered(x, lines)
+        times.append((estimate(problem, x, device, delivered), _traffic(problem, x, delivered), x))
     times.sort(key=lambda found: found[:2])
     return [Ranked(x, f"the model's fastest, {ns / 1e3:,.1f} us") for ns, _, x in times]
 
 
-def stage_ns(problem: Problem, candidate: Candidate, device: Device, waves: int) -> float:
+def stage_ns(problem: Problem, candidate: Candidate, device: Device, waves: int, delivered: float) -> float:
     """One mainloop stage: bound by the tensor cores or by what L2 delivers to an SM.
 
-    A multicast slice crosses L2's port once for the cluster.
+    A multicast slice crosses L2's port once for the cluster. `delivered`: see `_delivered`.
     """
-    time, (m, n, depth) = device.time, candidate.tile
-    delivered, lone = _delivered(problem, candidate), waves == 1
+    time, (m, n, depth), lone = device.time, candidate.tile, waves == 1
     # bytes per element of the tile: 1 for 128 x 256 in pairs
     traffic = delivered / (m * n * depth / BLOCK_K)
     compute = time.mma * m * n * (depth / BLOCK_K) * (1 + time.traffic * (traffic - 1))
@@ -63,10 +66,10 @@ def stage_ns(problem: Problem, candidate: Candidate, device: Device, waves: int)
     return factor * max(compute, delivered / rate)
 
 
-def _delivered(problem: Problem, candidate: Candidate) -> float:
-    """Bytes that a stage of 16-bit operands takes from L2 for one CTA."""
+def _delivered(candidate: Candidate, lines: tuple[float, float]) -> float:
+    """Bytes that a stage of 16-bit operands takes from L2 for one CTA; `lines` are A's and B's (`_lines`)."""
     (m, n, depth), cluster = candidate.tile, candidate.cluster
-    return (m / cluster[1] * _lines(problem.a) + n / cluster[0] * _lines(problem.b)) * depth * 2
+    return (m / cluster[1] * lines[0] + n / cluster[0] * lines[1]) * depth * 2
 
 
 def _lines(operand: Operand) -> float:
@@ -83,20 +86,20 @@ def _ctas(problem: Problem, candidate: Candidate) -> int:
     return across * problem.batch * cluster[0] * cluster[1] * candidate.splits
 
 
-def _traffic(problem: Problem, candidate: Candidate) -> float:
+def _traffic(problem: Problem, candidate: Candidate, delivered: float) -> float:
     """Bytes that all CTAs take from L2."""
     stages = math.ceil(problem.k / (candidate.tile[2] * candidate.splits))
-    return _ctas(problem, candidate) * stages * _delivered(problem, candidate)
+    return _ctas(problem, candidate) * stages * delivered
 
 
-def estimate(problem: Problem, candidate: Candidate, device: Device) -> float:
+def estimate(problem: Problem, candidate: Candidate, device: Device, delivered: float) -> float:
     """Nanoseconds for the whole problem, its launch included."""
     fill = min(1.0, _ctas(problem, candidate) / device.sms)
     least = problem.min_bytes / (device.dram_gbs * math.pow(fill, STREAM_FILL))
-    return max(kernel_ns(problem, candidate, device), least) + device.time.launch
+    return max(kernel_ns(problem, candidate, device, delivered), least) + device.time.launch
 
 
-def kernel_ns(problem: Problem, candidate: Candidate, device: Device) -> float:
+def kernel_ns(problem: Problem, candidate: Candidate, device: Device, delivered: float) -> float:
     """Nanoseconds of the waves of tiles, as if device memory kept up."""
     time, tile, cluster = device.time, candidate.tile, candidate.cluster
     across_m = math.ceil(problem.m / (tile[0] * cluster[0]))
@@ -104,7 +107,7 @@ def kernel_ns(problem: Problem, candidate: Candidate, device: Device) -> float:
     ctas = cluster[0] * cluster[1] * candidate.splits
     waves = math.ceil(across_m * across_n * problem.batch / device.resident_clusters(ctas))
     stages = math.ceil(problem.k / (tile[2] * candidate.splits))
-    mainloop = stages * stage_ns(problem, candidate, device, waves)
+    mainloop = stages * stage_ns(problem, candidate, device, waves, delivered)
     d_bytes = max((x.dtype.bytes for _, x in problem.outputs), default=2)
     # rows that the warpgroups of a tile store at once
     rows = 64 if candidate.pingpong else 128
@@ -133,18 +136,60 @@ def epilogue_columns(columns: int, element_bytes: int) -> int:
     return next(n for n in (64, 32, 16, 8) if columns % n == 0 and n * element_bytes <= 128)
 
 
-def cheaper_load(problem: Problem, name: str, device: Device) -> str:
-    """How to load an operand that TMA cannot address: "relayout" or "gather".
+def cheapest_loads(
+    problem: Problem, widths: Mapping[str, int], device: Device, copied: bool = False
+) -> dict[str, str]:
+    """How to load the operands that TMA cannot address.
 
-    A re-layout is a launch and two passes over the operand; gathering costs every stage of every tile, and
-    pays only where there are few of either.
+    Copies are one launch and two passes over each operand; what the producer's threads load costs every stage of
+    every tile, and pays only where there are few of either: few rows or columns, tiny products.
+
+    Args:
+        widths: of those operands, "a", "b" or both: the copies of cp.async that they allow, bytes; 0 is none.
+        copied: whether threads cannot load.
     """
+    kinds = {
+        name: ("relayout",) if copied else _loads(problem, name, width) for name, width in widths.items()
+    }
+
+    def cost(chosen: Iterable[str]) -> float:
+        return _load_ns(problem, dict(zip(kinds, chosen, strict=True)), widths, device)
+
+    return dict(zip(kinds, min(itertools.product(*kinds.values()), key=cost), strict=True))
+
+
+def _loads(problem: Problem, name: str, width: int) -> tuple[str, ...]:
+    """What can load an operand that TMA cannot address, the first among equals first."""
     operand = getattr(problem, name)
-    size = operand.rows * operand.cols * operand.batch * operand.dtype.bytes
-    relayout = device.time.relayout + 2 * size / device.dram_gbs
-    tiles = math.ceil(problem.m / 64) * math.ceil(problem.n / 64) * problem.batch
-    stages = math.ceil(tiles / device.sms) * math.ceil(problem.k / BLOCK_K)
-    return "gather" if stages * 64 * BLOCK_K * device.time.gather < relayout else "relayout"
+    if not (operand.unit_row or operand.unit_col):
+        return "relayout", "gather"
+    return ("relayout", *(("cp_async",) if width else ()), "shift", "gather")
+
+
+def _load_ns(problem: Problem, chosen: Mapping[str, str], widths: Mapping[str, int], device: Device) -> float:
+    """What loads cost beside what TMA would."""
+    time, edges = device.time, _edges(problem, device)
+    tiles = math.ceil(problem.m / edges["a"]) * math.ceil(problem.n / edges["b"]) * problem.batch
+    lines = math.ceil(tiles / device.sms) * round_up(problem.k, BLOCK_K)
+    total = time.relayout * ("relayout" in chosen.values())
+    for name, load in chosen.items():
+        operand = getattr(problem, name)
+        size = operand.dtype.bytes
+        if load == "relayout":
+            total += 2 * operand.bytes / device.dram_gbs
+        elif load == "gather":
+            total += lines * edges[name] * time.gather
+        else:
+            rate = time.shift if load == "shift" else time.copy * widths[name]
+            total += lines * edges[name] * size / rate
+    return total
+
+
+def _edges(problem: Problem, device: Device) -> dict[str, int]:
+    """Rows of A's and of B's tiles to reckon with: 128, or 64 where those do not fill the SMs, or all there are."""
+    wide = math.ceil(problem.m / 128) * math.ceil(problem.n / 128) * problem.batch >= device.sms
+    edge = 128 if wide else 64
+    return {"a": min(edge, round_up(problem.m, 8)), "b": min(edge, round_up(problem.n, 8))}
 
 
 def raster_for(problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int]) -> tuple[str, int]:

@@ -9,10 +9,12 @@ from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
-from cutegemm.problems import Operand, Problem
+from cutegemm.problems import Operand, Problem, alignment, round_up
 
 # bytes: alignment of torch's allocations, enough for TMA
 WORKSPACE_ALIGN = 256
+# bytes of a line of L2
+L2_LINE = 128
 
 
 def major(operand: Operand, row: str, col: str) -> str:
@@ -39,7 +41,7 @@ def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ..
     )
 
 
-def gated_half(problem: Problem, epilogue: Graph, limits: Limits) -> tuple[Problem, int | None]:
+def gated_half(problem: Problem, epilogue: Graph) -> tuple[Problem, int | None]:
     """The problem with a gated pair's operand as the kernel sees it: the half that makes gates.
 
     Beside it the elements from one half's first to the other's; None where the epilogue is not gated.
@@ -47,20 +49,36 @@ def gated_half(problem: Problem, epilogue: Graph, limits: Limits) -> tuple[Probl
     if epilogue.gated_axis is None:
         return problem, None
     if epilogue.gated_axis == "m":
-        half, gate = _half(problem.a.transposed, epilogue, limits)
+        half, gate = _half(problem.a.transposed, epilogue)
         return dataclasses.replace(problem, a=half.transposed), gate
-    half, gate = _half(problem.b, epilogue, limits)
+    half, gate = _half(problem.b, epilogue)
     return dataclasses.replace(problem, b=half), gate
 
 
-def _half(b: Operand, epilogue: Graph, limits: Limits) -> tuple[Operand, int]:
+def _half(b: Operand, epilogue: Graph) -> tuple[Operand, int]:
     """The half of a matrix whose columns hold a gated pair, and the elements from one half's first to the other's."""
     row, col, batch = b.strides
     half = b.cols // 2
     step, gate = (col, half * col) if epilogue.gated == "halves" else (2 * col, col)
-    # TMA adds the gate to the base
-    align = b.align if gate * b.dtype.bytes % limits.tma_align == 0 else b.dtype.bytes
+    # loads add the gate to the base
+    align = min(b.align, alignment(gate * b.dtype.bytes))
     return dataclasses.replace(b, cols=half, strides=(row, step, batch), align=align), gate
+
+
+def aligned_copy(source: Operand, limits: Limits) -> tuple[Operand, int]:
+    """A matrix like `source` that TMA can address, contiguous along the same axis (or columns), and its bytes.
+
+    Lines begin at whole L2 lines: a box row of 128 bytes that straddles two costs L2 two accesses.
+    """
+    step = L2_LINE // source.dtype.bytes
+    if source.unit_row and not source.unit_col:
+        leading = round_up(source.rows, step)
+        strides, size = (1, leading), leading * source.cols
+    else:
+        leading = round_up(source.cols, step)
+        strides, size = (leading, 1), leading * source.rows
+    target = dataclasses.replace(source, strides=(*strides, size), align=limits.tma_align)
+    return target, size * source.batch * source.dtype.bytes
 
 
 def check_grid(ctas: int, limits: Limits) -> None:

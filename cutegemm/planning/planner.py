@@ -39,7 +39,8 @@ def plan(
         >>> plan(GemmSpec(), problem(4096, 4096, 4096)).config.family
         'warp_specialized'
     """
-    checks.check_arguments(spec, problem, device)
+    checks.check_arguments(spec, problem, device, order)
+    checks.check_extents(problem)
     checks.check_dtypes(spec, problem)
     checks.check_majors(spec, problem)
     if 0 in (problem.m, problem.n, problem.batch):

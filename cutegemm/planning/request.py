@@ -19,6 +19,7 @@ class Request:
         spec, problem, device: as asked.
         epilogue: the spec's, or the plain one where the spec leaves it open.
         reasons: what is known already, one line each.
+        pinned: columns and depth that every tile must have (`invariance`); None where any will do.
     """
 
     spec: GemmSpec
@@ -26,3 +27,4 @@ class Request:
     epilogue: Graph
     device: Device
     reasons: tuple[str, ...] = ()
+    pinned: tuple[int | None, int | None] = (None, None)

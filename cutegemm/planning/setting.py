@@ -75,7 +75,7 @@ def settings(asked: Request, first: Setting) -> Iterator[Setting]:
     copied = first
     if relaid(asked, first.loads) != first.loads:
         loads = relaid(asked, first.loads)
-        why = "an operand is copied: the given fields leave no registers for gathering it"
+        why = "an operand is copied: the given fields leave no room for threads that load it"
         copied = dataclasses.replace(first, loads=loads, reasons=(*first.reasons, why))
     yield first
     if copied is not first:

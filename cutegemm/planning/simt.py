@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from cutegemm.config import OperandConfig, OutputConfig, SimtConfig
+from cutegemm.config import OperandConfig, OutputConfig, SimtConfig, SimtTile
 from cutegemm.dtypes import DType
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Order
@@ -29,7 +29,12 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
         PlanError: the grid is larger than a launch may be.
     """
     problem, device = asked.problem, asked.device
-    tile = simt_tiles.choose(problem, device, pairs=asked.epilogue.gated is not None)
+    tile = simt_tiles.choose(
+        problem,
+        device,
+        pairs=asked.epilogue.gated is not None,
+        invariant=asked.spec.batch_invariant is True,
+    )
     config, half, gate = _configured(asked, tile)
     tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
     count = math.prod(tiles)
@@ -58,12 +63,12 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
     )
 
 
-def _configured(asked: Request, tile: simt_tiles.SimtTile) -> tuple[SimtConfig, Operand, int | None]:
+def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, int | None]:
     """The kernel of a tile, and B and its gate as the kernel sees them."""
     problem, epilogue = asked.problem, asked.epilogue
     widths = FP32_WIDTHS if problem.a.dtype is DType.FP32 else ()
     outputs = dict(problem.outputs)
-    seen, gate = gated_half(problem, epilogue, asked.device.limits)
+    seen, gate = gated_half(problem, epilogue)
     half = seen.b
     vector = (
         vector_elements(problem.a, widths),

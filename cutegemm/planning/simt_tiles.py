@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 
 from cutegemm.arch.device import Device
+from cutegemm.config import SimtTile
 from cutegemm.problems import Problem
 
 # multiply-adds an SM does per clock: 32 lanes in each of four quarters
@@ -34,26 +34,6 @@ SPLITS = (1, 2, 4, 8)
 BUSY = ((4, 0.65), (8, 0.9), (12, 1.0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimtTile:
-    """The fields of `SimtConfig` that are chosen together."""
-
-    tile: tuple[int, int, int]
-    thread_tile: tuple[int, int] = (8, 8)
-    lanes_m: int = 8
-    staged: bool = False
-    stages: int = 3
-    slices: int = 1
-    split: int = 1
-    unroll: int = 1
-    residents: int = 1
-
-    @property
-    def warps(self) -> int:
-        """Warps of a CTA."""
-        return self.tile[0] * self.tile[1] // (self.thread_tile[0] * self.thread_tile[1] * 32) * self.slices
-
-
 # Tile -> share of the SM's multiply-adds that it reaches where it fills the GPU, measured on an H200 (the mean of both
 # majors of B; `benchmarks/probes/simt_tiles.py`). Larger tiles first among equals.
 TILES = {
@@ -64,16 +44,19 @@ TILES = {
 }
 
 
-def choose(problem: Problem, device: Device, *, pairs: bool = False) -> SimtTile:
+def choose(problem: Problem, device: Device, *, pairs: bool = False, invariant: bool = False) -> SimtTile:
     """The tile and the cut of K that the model finds fastest.
 
     Args:
         pairs: whether the epilogue takes gated pairs. Of 16-bit operands those are not cut along K: a thread's
             accumulators, single elements in flight and the sum's addresses do not fit its registers.
+        invariant: whether the order of additions must not depend on M: every product is added by one thread.
     """
     found = []
-    whole = pairs and problem.a.dtype.bytes != RING_BYTES
+    whole = invariant or (pairs and problem.a.dtype.bytes != RING_BYTES)
     for tile, rate in TILES.items():
+        if invariant and tile.slices > 1:
+            continue
         for split in (1,) if whole else SPLITS:
             x = dataclasses.replace(tile, split=split)
             serves = tile.staged or problem.a.dtype.bytes == RING_BYTES

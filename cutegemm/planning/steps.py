@@ -15,18 +15,16 @@ Named = dict[str, dict[str, Any]]  # group -> field -> value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relayout:
+class Copy:
     """A copy of an operand, or of one half of a gated b, into workspace.
 
     Attributes:
-        config: the kernel.
         operand: "a" or "b".
         source, target: how the matrix lies, and how its copy does.
         source_offset: from the operand's first element to the source's, bytes.
         offset: of the copy in the workspace, bytes.
     """
 
-    config: RelayoutConfig
     operand: str
     source: Operand
     target: Operand
@@ -34,22 +32,50 @@ class Relayout:
     offset: int
 
     @property
+    def unit(self) -> str:
+        """The source's axis with unit stride: "col", "row" or "none"."""
+        return "col" if self.source.unit_col else "row" if self.source.unit_row else "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relayout:
+    """All copies of a run, in one launch.
+
+    Attributes:
+        config: the kernel.
+        copies: what it copies.
+    """
+
+    config: RelayoutConfig
+    copies: tuple[Copy, ...]
+
+    @staticmethod
+    def of(copies: tuple[Copy, ...]) -> Relayout:
+        """The launch that makes copies, at least one."""
+        units = tuple(x.unit for x in copies)
+        return Relayout(config=RelayoutConfig(dtype=copies[0].source.dtype, units=units), copies=copies)
+
+    @property
     def name(self) -> str:
         """What the step is called in texts."""
-        return f"relayout {self.operand}"
+        return f"relayout {' and '.join(sorted({x.operand for x in self.copies}))}"
 
     def fixed(self) -> Named:
         """The arguments that are the same for every call of a plan."""
-        x = self.source
-        return {
-            "shape": {"rows": x.rows, "cols": x.cols, "batch": x.batch},
-            "strides": {"source": x.strides, "target": self.target.strides},
-        }
+        shape: dict[str, int] = {}
+        strides: dict[str, tuple[int, int, int]] = {}
+        for i, x in enumerate(self.copies):
+            shape |= {f"rows.{i}": x.source.rows, f"cols.{i}": x.source.cols, f"batch.{i}": x.source.batch}
+            strides |= {f"source.{i}": x.source.strides, f"target.{i}": x.target.strides}
+        return {"shape": shape, "strides": strides}
 
     def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
         """All arguments of one call."""
-        source, target = addresses[self.operand] + self.source_offset, workspace + self.offset
-        return self.fixed() | {"addresses": {"source": source, "target": target}}
+        places: dict[str, int] = {}
+        for i, x in enumerate(self.copies):
+            places[f"source.{i}"] = addresses[x.operand] + x.source_offset
+            places[f"target.{i}"] = workspace + x.offset
+        return self.fixed() | {"addresses": places}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,4 +210,4 @@ class Clear:
 Step = Relayout | Multiply | Finish | Clear
 
 
-__all__ = ["Clear", "Finish", "Multiply", "Relayout", "Step"]
+__all__ = ["Clear", "Copy", "Finish", "Multiply", "Relayout", "Step"]

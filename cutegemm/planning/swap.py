@@ -14,6 +14,7 @@ from typing import Any
 
 from cutegemm.arch.device import Device
 from cutegemm.errors import PlanError, field_error
+from cutegemm.planning import invariance
 from cutegemm.planning.candidates import Candidate, Order, Ranked, splits_for
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.parts import Box, Region
@@ -45,6 +46,9 @@ def wanted(asked: Request) -> bool:
         return spec.swap
     if isinstance(spec.tile, Tile):
         return tile_fault(spec.tile) is not None
+    if invariance.along_rows(asked):
+        # a swapped kernel's partial results are of other columns
+        return False
     shaped = any(getattr(spec, name) != AUTO for name in SHAPING)
     if shaped or problem.m > MOST_ROWS or problem.m >= problem.n:
         return False
@@ -91,7 +95,7 @@ def in_d(made: KernelPlan, asked: Request) -> KernelPlan:
         problem=asked.problem,
         steps=tuple(_step(x) for x in made.steps),
         tiles=(n, m, batch),
-        smem=tuple(Region(OTHER.get(x.name, x.name), x.offset, x.size) for x in made.smem),
+        smem=tuple(Region(_region(x.name), x.offset, x.size) for x in made.smem),
         boxes=tuple(Box(OTHER.get(x.operand, x.operand), x.extents, x.count) for x in made.boxes),
     )
 
@@ -169,11 +173,18 @@ def _transposed_spec(spec: GemmSpec) -> GemmSpec:
 
 def _step(step: Step) -> Step:
     if isinstance(step, Relayout):
-        return dataclasses.replace(step, operand=OTHER[step.operand])
+        copies = (dataclasses.replace(x, operand=OTHER[x.operand]) for x in step.copies)
+        return dataclasses.replace(step, copies=tuple(copies))
     if isinstance(step, Multiply):
         first, second = step.factors
         return dataclasses.replace(step, factors=(second, first))
     return step
+
+
+def _region(name: str) -> str:
+    """A region of shared memory, "A" or "A words", by what it holds in D's coordinates."""
+    first, *rest = name.split(" ")
+    return " ".join([OTHER.get(first, first), *rest])
 
 
 def _field(name: str) -> str:

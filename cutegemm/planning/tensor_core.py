@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cutegemm.errors import PlanError
-from cutegemm.planning import budget, splits, swap
+from cutegemm.planning import budget, invariance, splits, swap
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.choose import choose
 from cutegemm.planning.kernel import accumulators, raster
@@ -22,14 +22,14 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
         PlanError: a given field contradicts another or the problem.
     """
     if not swap.wanted(asked):
-        return _plan_product(asked, order)
+        return _plan_product(invariance.pinned(asked), order)
     try:
-        turned = swap.transposed(asked)
+        turned = swap.transposed(invariance.pinned(asked, swapped=True))
         made = _plan_product(turned, swap.order_swapped(turned, order))
     except PlanError as error:
         # a choice that nothing in the spec asks for refuses nothing
         if asked.spec.swap == AUTO and asked.spec.tile == AUTO:
-            return _plan_product(asked, order)
+            return _plan_product(invariance.pinned(asked), order)
         raise swap.error_in_d(error) from error
     return swap.in_d(made, asked)
 
@@ -48,7 +48,7 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
         raster=raster(setting, candidate),
         clusters=grid.clusters,
         parts=reductions.parts,
-        in_workspace=loads.copies | reductions.partials | parts.places,
+        in_workspace=loads.places | reductions.partials | parts.places,
     )
     return KernelPlan(
         spec=asked.spec,

@@ -133,7 +133,7 @@ def bound(
 
 def _together(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Tensors broadcast to one shape, side by side along a new first axis."""
-    found: list[torch.Tensor] = torch.broadcast_tensors(*tensors)  # type: ignore[no-untyped-call]
+    found: list[torch.Tensor] = torch.broadcast_tensors(*tensors)
     return torch.stack(found)
 
 

@@ -10,18 +10,13 @@ from typing import Any
 import torch
 
 from cutegemm.errors import InputError, field_error
-from cutegemm.problems import Operand
+from cutegemm.problems import Operand, alignment
 from cutegemm.running.call import Request
 from cutegemm.running.describe import Call, shown
 
 ONLY_ITSELF = "; it may only be {} itself (same pointer, shape, strides and dtype)"
 # bytes: what the copies and partial results in a workspace need of its address
 WORKSPACE_ALIGN = 16
-
-
-def alignment(pointer: int) -> int:
-    """The largest power of two, at most 16, that divides an address."""
-    return min(pointer & -pointer, 16) or 16
 
 
 def aligned(call: Call, request: Request) -> Call:
@@ -123,7 +118,7 @@ def workspace(given: Any, need: int, tensors: Mapping[str, Any]) -> int:
         InputError: it is no dense tensor of `need` bytes, 16-byte aligned, on A's device, apart from all others.
     """
     device = tensors["a"].device
-    if not isinstance(given, torch.Tensor) or given.layout is not torch.strided:
+    if not isinstance(given, torch.Tensor) or given.is_nested or given.layout is not torch.strided:
         rule = f"must be a uint8 tensor of {need} bytes on {device}"
         raise field_error(InputError, "workspace", given, rule)
     size = given.numel() * given.element_size()

@@ -47,8 +47,12 @@ class Checked:
             {name: x.dtype for name, x in outputs.items()},
             config is None or config.approximate,
         )
-        log.info("checked %s of %s\n%s", ", ".join(outputs), tuple(expected["d"].expected.shape)
-                 if "d" in expected else "no d", kind.plan)  # fmt: skip
+        log.info(
+            "checked %s of %s\n%s",
+            ", ".join(outputs),
+            tuple(expected["d"].expected.shape) if "d" in expected else "no d",
+            kind.plan,
+        )
         for name, value in outputs.items():
             complaint = expected[name].complaint(value)
             if complaint is not None:

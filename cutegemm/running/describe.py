@@ -7,6 +7,7 @@ lie is `check`'s half.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,11 @@ import torch
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph, Result
 from cutegemm.errors import InputError, check, field_error
-from cutegemm.problems import Operand, Problem, columns
+from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.call import Request
 
-_OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
-_INPUTS = (*_OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2)
+OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
+_INPUTS = (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2)
 _RANKS = {"matrix": (2, 3), "row": (1, 2), "col": (1, 2)}
 
 
@@ -94,9 +95,16 @@ def describe(
             _check_reduction_out(x, outs[x.name], shape)
         wanted.append(Wanted(x.name, shape, DType.FP32))
     problem = Problem(
-        m=m, n=b.shape[-1], k=k, batch=batch, a=layout.of(a), b=layout.of(b), inputs=tuple(read),
-        outputs=tuple(stored), device_scalars=tuple(x for x in graph.numbers if x in inputs),
-    )  # fmt: skip
+        m=m,
+        n=b.shape[-1],
+        k=k,
+        batch=batch,
+        a=layout.of(a),
+        b=layout.of(b),
+        inputs=tuple(read),
+        outputs=tuple(stored),
+        device_scalars=tuple(x for x in graph.numbers if x in inputs),
+    )
     return Call(problem, tuple(wanted))
 
 
@@ -117,15 +125,7 @@ class _Layouts:
 
     def of(self, tensor: Any) -> Operand:
         """A matrix; a batch extent of 1 broadcasts."""
-        strides = tensor.stride()
-        rows, cols = tensor.shape[-2:]
-        batches, step = (tensor.shape[0], strides[0]) if tensor.dim() == 3 else (1, 0)
-        if batches > 1 and step == 0:
-            batches = 1
-        return Operand(
-            dtype=as_dtype(tensor.dtype), rows=rows, cols=cols, strides=(strides[-2], strides[-1], step),
-            batch=batches if self.batch else 0,
-        )  # fmt: skip
+        return operand_of(tensor) if self.batch else dataclasses.replace(operand_of(tensor), batch=0)
 
     def of_input(self, tensor: Any, kind: str) -> Operand:
         """An epilogue's input: rows are 1 x N, columns M x 1."""
@@ -156,15 +156,15 @@ def _store(
 
 def _check_tensors(graph: Graph, request: Request) -> None:
     """Each tensor on its own: type, rank, dtype, layout, autograd."""
-    _check_tensor("a", request.a, (2, 3), _OPERANDS)
-    _check_tensor("b", request.b, (2, 3), _OPERANDS)
+    check_tensor("a", request.a, (2, 3), OPERANDS)
+    check_tensor("b", request.b, (2, 3), OPERANDS)
     for name, tensor in request.inputs.items():
         kind = graph.tensors.get(name)
         ranks = (0,) if kind is None else _RANKS[kind]
-        _check_tensor(name, tensor, ranks, (torch.float32,) if kind is None else _INPUTS)
+        check_tensor(name, tensor, ranks, (torch.float32,) if kind is None else _INPUTS)
     stores = {x.name for x in graph.stores}
     for name, tensor in request.outs.items():
-        _check_tensor(shown(name), tensor, (2, 3) if name in stores else (0, 1, 2), _INPUTS)
+        check_tensor(shown(name), tensor, (2, 3) if name in stores else (0, 1, 2), _INPUTS)
         if tensor.is_neg():
             rule = "must not be a negated view; give the tensor that it is a view of"
             raise field_error(InputError, f"{shown(name)}.is_neg()", True, rule)
@@ -223,9 +223,16 @@ def _check_reduction_out(result: Result, out: Any, shape: tuple[int, ...]) -> No
         raise InputError(rule, field=result.name)
 
 
-def _check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+def check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+    """A tensor on its own: type, layout, rank, dtype, autograd.
+
+    Raises:
+        InputError: naming the tensor, what it is, and the rule.
+    """
     if not isinstance(tensor, torch.Tensor):
         raise InputError(f"must be a torch.Tensor, got {type(tensor).__name__}", field=name)
+    if tensor.is_nested:
+        raise field_error(InputError, name, tensor, "must be a tensor of one shape, not a nested one")
     if tensor.layout is not torch.strided:
         raise field_error(InputError, f"{name}.layout", tensor.layout, "must be strided")
     if tensor.dim() not in ranks:
@@ -251,4 +258,4 @@ def _overlaps_itself(tensor: Any) -> bool:
     return False
 
 
-__all__ = ["Call", "Wanted", "describe", "shown"]
+__all__ = ["OPERANDS", "Call", "Wanted", "check_tensor", "describe", "shown"]

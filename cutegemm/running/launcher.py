@@ -55,16 +55,12 @@ class Launcher:
         self.single = kind.shapes.alone
         self.dtype = TORCH_DTYPE[kind.shapes.wanted[0].dtype]
         self.pairs = _pairs(kind)
-        self.launch: Callable[..., None] = self._launch_nothing
-        # the kernel of calls that are one launch and give D alone, whose way is the shortest
+        self.functions = [function_for(step.config, self.index) for step in plan.steps]
+        # the kernel of calls that are one launch
         self.alone: Function | None = None
         if plan.multiply is not None:
-            alone = self._launch_swapped if plan.swapped else self._launch_gemm
-            self.launch = self._launch_all if self.need else alone
-            self.functions = [function_for(step.config, self.index) for step in plan.steps]
-            self.gemm = self.functions[plan.steps.index(plan.multiply)]
-            if self.single and not self.need and not plan.swapped:
-                self.alone = self.gemm
+            if not self.need:
+                self.alone = _taking(plan.multiply.factors, self.functions[plan.steps.index(plan.multiply)])
             layout, fixed = layout_of(plan.multiply.config), plan.multiply.fixed()
             # converted once instead of at every call
             self.extents, self.strides, self.walk = (
@@ -74,6 +70,9 @@ class Launcher:
     def __call__(
         self, given: tuple[Any, ...], places: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:
+        if _current_device() != self.index:  # type: ignore[misc]
+            with torch.cuda.device(self.index):
+                return self(given, places, numbers, workspace)
         # On the path of every call: a name looked up here is tens of nanoseconds on each.
         for i, size, j, reach, same in self.pairs:
             p, q = places[i], places[j]
@@ -83,15 +82,11 @@ class Launcher:
             check.workspace(workspace, self.need, self.kind.order.named(given))
         if given[self.first_out] is None or not self.single:
             given, places = self._allocate(given, places)
-        if _current_device() == self.index:  # type: ignore[misc]
-            if self.alone is not None:
-                stream = _current_stream(self.index)  # type: ignore[misc]
-                self.alone(places, self.extents, self.strides, numbers or _NO_NUMBERS, self.walk, stream)
-                return given[self.first_out]
-            self.launch(places, numbers, _current_stream(self.index), workspace)  # type: ignore[misc]
+        stream = _current_stream(self.index)  # type: ignore[misc]
+        if self.alone is None:
+            self._launch_all(places, numbers, stream, workspace)
         else:
-            with torch.cuda.device(self.index):
-                self.launch(places, numbers, _current_stream(self.index), workspace)  # type: ignore[misc]
+            self.alone(places, self.extents, self.strides, numbers or _NO_NUMBERS, self.walk, stream)
         if self.single:
             return given[self.first_out]
         kind = self.kind
@@ -127,20 +122,8 @@ class Launcher:
                 addresses[i] = tensors[i].data_ptr()
         return tuple(tensors), tuple(addresses)
 
-    def _launch_nothing(self, places: Any, numbers: Any, stream: int, workspace: Any) -> None:
-        """The stored outputs are empty."""
-
-    def _launch_gemm(self, places: tuple[int, ...], numbers: Any, stream: int, workspace: Any) -> None:
-        """A run of one launch: a call's order is that of the launch's addresses."""
-        self.gemm(places, self.extents, self.strides, numbers or _NO_NUMBERS, self.walk, stream)
-
-    def _launch_swapped(self, places: tuple[int, ...], numbers: Any, stream: int, workspace: Any) -> None:
-        """A run of one launch whose kernel takes B for A and A for B."""
-        a, b, *rest = places
-        self.gemm((b, a, *rest), self.extents, self.strides, numbers or _NO_NUMBERS, self.walk, stream)
-
     def _launch_all(self, places: tuple[int, ...], numbers: Any, stream: int, workspace: Any) -> None:
-        """Re-layouts into workspace, the GEMM, finishes of reductions."""
+        """Re-layouts into workspace, the GEMM, finishes of reductions; nothing where the stored outputs are empty."""
         if workspace is None:
             workspace = torch.empty(self.need, dtype=torch.uint8, device=self.device)
         order = self.kind.order
@@ -148,6 +131,20 @@ class Launcher:
         launches = launch_arguments(self.kind.plan, named, workspace.data_ptr(), values, stream)
         for function, (_, args) in zip(self.functions, launches):
             function(*args)
+
+
+def _taking(factors: tuple[str, str], function: Function) -> Function:
+    """A launching function that takes the places of a call in a call's order."""
+    if factors == ("a", "b"):
+        return function
+
+    def swapped(
+        places: tuple[int, ...], extents: Any, strides: Any, numbers: Any, walk: Any, stream: int
+    ) -> None:
+        a, b, *others = places
+        function((b, a, *others), extents, strides, numbers, walk, stream)
+
+    return swapped
 
 
 # the group "numbers" of a launch that takes none

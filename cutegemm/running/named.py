@@ -112,11 +112,11 @@ class Signature:
                 values.append(value)
             elif value is None:
                 raise self._missing(name)
-            elif kind == "scalar" and hasattr(value, "data_ptr"):
+            elif kind == "scalar" and (hasattr(value, "data_ptr") or hasattr(value, "__dlpack__")):
                 scalars.append(name)
                 given.append(value)
             else:
-                values.append(integer(name, value) if kind == "integer" else number(name, value))
+                values.append(passed(kind, name, value))
         return tuple(given), tuple(values), tuple(scalars)
 
     def _given_outs(self, out: Any) -> list[Any]:
@@ -186,6 +186,15 @@ def integer(name: str, value: Any) -> int:
     return found - (1 << 32) if found >= 1 << 31 else found
 
 
+def passed(kind: str, name: str, value: Any) -> float:
+    """A scalar or integer of an epilogue, as a launch takes it by value.
+
+    Raises:
+        InputError: it is none.
+    """
+    return integer(name, value) if kind == "integer" else number(name, value)
+
+
 def outputs_given(graph: Graph, out: Any) -> dict[str, Any]:
     """The outputs that the caller gives, by name: a mapping's, or one tensor as d.
 
@@ -204,4 +213,4 @@ def outputs_given(graph: Graph, out: Any) -> dict[str, Any]:
     return {name: tensor for name, tensor in outs.items() if tensor is not None}
 
 
-__all__ = ["Order", "Signature", "blas_names", "blas_number", "integer", "number", "outputs_given"]
+__all__ = ["Order", "Signature", "blas_names", "blas_number", "integer", "number", "outputs_given", "passed"]

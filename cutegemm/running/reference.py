@@ -16,9 +16,12 @@ _WORD = 0xFFFF_FFFF
 _MULTIPLIERS = (0xD251_1F53, 0xCD9E_8D57)
 _WEYL = (0x9E37_79B9, 0xBB67_AE85)
 TORCH_DTYPE = {
-    DType.FP32: torch.float32, DType.FP16: torch.float16, DType.BF16: torch.bfloat16,
-    DType.FP8_E4M3: torch.float8_e4m3fn, DType.FP8_E5M2: torch.float8_e5m2,
-}  # fmt: skip
+    DType.FP32: torch.float32,
+    DType.FP16: torch.float16,
+    DType.BF16: torch.bfloat16,
+    DType.FP8_E4M3: torch.float8_e4m3fn,
+    DType.FP8_E5M2: torch.float8_e5m2,
+}
 # every operation but "random", which needs the shape
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,

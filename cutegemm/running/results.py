@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,19 @@ from cutegemm.running.describe import Call, Wanted
 from cutegemm.running.reference import TORCH_DTYPE, combine
 
 
-class Outputs(types.SimpleNamespace):
+class Outputs:
     """The outputs of a fused run, by name: tensors, and `Partial`s where the epilogue asks for those."""
+
+    def __init__(self, **named: Any) -> None:
+        # one by one, which a compiler can follow
+        for name, value in named.items():
+            setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the epilogue has no output {name!r}; it has {', '.join(vars(self))}")
+
+    def __repr__(self) -> str:
+        return f"Outputs({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ checked     CUTEGEMM_CHECK=1: any of them, compared with fp64
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -20,7 +21,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.planning.planner import plan
 from cutegemm.running import check
-from cutegemm.running.call import Request
+from cutegemm.running.call import Request, Unprepared
 from cutegemm.running.checked import Checked
 from cutegemm.running.describe import Call, describe
 from cutegemm.running.kind import Kind, Prepared
@@ -81,16 +82,24 @@ def prepare(
     return prepared
 
 
-def resolved(given: tuple[Any, ...], order: Order) -> tuple[Any, ...] | None:
-    """The tensors of a call with copies of those read through a negated view; None where there is none.
+def resolved(call: Unprepared) -> Unprepared | None:
+    """The call with copies of what it reads through negated views; None where there is none.
 
-    A kernel reads memory, in which such a view (`z.conj().imag`) has the other sign; torch copies it too.
+    A kernel reads memory, in which such a view (`z.conj().imag`) has the other sign; torch copies it too. The copies
+    are new tensors of another kind each time, so the call has no key.
     """
+    order = call.signature.order(call.scalars)
     outs = range(order.first_out, order.end_out)
-    negated = [i for i, x in enumerate(given) if i not in outs and isinstance(x, torch.Tensor) and x.is_neg()]
+    negated = [
+        i for i, x in enumerate(call.given) if i not in outs and isinstance(x, torch.Tensor) and x.is_neg()
+    ]
     if not negated:
         return None
-    return tuple(x.resolve_neg() if i in negated else x for i, x in enumerate(given))
+    given, places = list(call.given), list(call.places)
+    for i in negated:
+        given[i] = given[i].resolve_neg()
+        places[i] = given[i].data_ptr()
+    return dataclasses.replace(call, given=tuple(given), places=tuple(places), key=None)
 
 
 def circumstances(order: Order, given: tuple[Any, ...]) -> dict[str, Any]:

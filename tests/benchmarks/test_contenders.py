@@ -40,6 +40,16 @@ def test_problem_of_a_case_is_that_of_its_tensors(majors, batch):
         assert operand.dtype is cutegemm.DType.FP16
 
 
+def test_the_invariant_contender_says_what_invariance_costs():
+    """It is ours under batch_invariant=True, whose plan cuts no K where the free one does."""
+    case = Case(suite="decode", dtype="bf16", majors="kk", m=16, n=256, k=16384)
+    free, fixed = (contenders.make(name, case) for name in (contenders.OURS, contenders.INVARIANT))
+    assert fixed.name == "cutegemm_invariant" and free.name == "cutegemm"
+    spec = cutegemm.GemmSpec(batch_invariant=True)
+    assert fixed.plan == contenders.plan_label(cutegemm.plan(spec, contenders.problem(case)))
+    assert "K in 4 parts" in free.plan and "parts" not in fixed.plan
+
+
 @pytest.mark.parametrize("size", [(4096, 4096, 4096), (4095, 4097, 1023)])
 def test_plan_label_is_one_line(size):
     """A plan's label is one line that begins with its launches and names the tile."""

@@ -63,9 +63,14 @@ class FakeNvml:
 def test_state_in_units(instant, watts):
     """Milliwatts become watts; without instantaneous power the average stands in."""
     assert environment.Sensors(FakeNvml(instant), "GPU-1").state() == {
-        "driver": "580.1", "sm_mhz": 1485, "sm_mhz_max": 1980, "memory_mhz": 3201, "watts": watts,
-        "power_limit_watts": 700.0, "temperature_c": 41,
-    }  # fmt: skip
+        "driver": "580.1",
+        "sm_mhz": 1485,
+        "sm_mhz_max": 1980,
+        "memory_mhz": 3201,
+        "watts": watts,
+        "power_limit_watts": 700.0,
+        "temperature_c": 41,
+    }
 
 
 def test_sensors_change_nothing():

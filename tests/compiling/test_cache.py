@@ -130,7 +130,7 @@ def test_the_digest_covers_every_kernel_source(monkeypatch, tmp_path):
     digest = cache.sources_digest.__wrapped__
     seen = {digest()}
     kernels = sorted(package.glob("kernels/*.py"))
-    names = ("config.py", "dtypes.py", "arch/sm90.py", "epilogue/graph.py", "layouts/sm90.py")
+    names = ("config/tensor_core.py", "dtypes.py", "arch/sm90.py", "epilogue/graph.py", "layouts/sm90.py")
     others = [package / name for name in names]
     for path in (*kernels, *others):
         path.write_text(path.read_text() + "\n# changed\n")

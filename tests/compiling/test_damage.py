@@ -169,8 +169,14 @@ def test_every_cut_and_swapped_range_heals(fresh, compiled, made):
     for _ in range(cases(60, 1_000)):
         data = fresh.read_bytes()
         a, b = sorted(rng.sample(range(len(data)), 2))
-        changed = rng.choice([data[:a] + data[b:], data[:b] + data[a:], data[:a] + bytes(b - a) + data[b:],
-                              data[b:] + data[:b]])  # fmt: skip
+        changed = rng.choice(
+            [
+                data[:a] + data[b:],
+                data[:b] + data[a:],
+                data[:a] + bytes(b - a) + data[b:],
+                data[b:] + data[:b],
+            ]
+        )
         if changed != data:
             fresh.write_bytes(changed)
             heal(fresh, compiled, made)

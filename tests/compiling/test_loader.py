@@ -141,7 +141,7 @@ def test_a_misaligned_operand_is_copied_first():
     of = problem(M, N, K)
     of = dataclasses.replace(of, a=dataclasses.replace(of.a, strides=(K + 1, 1, 0)))
     p, (copy, gemm) = launches(of, a_load="relayout")
-    step = p.steps[0]
+    (step,) = p.steps[0].copies
     addresses = [x for x in (int.from_bytes(x, "little") for x in copy.params if len(x) == 8)]
     assert {A, WORKSPACE + step.offset} <= set(addresses)
     a = maps(gemm)[0]
@@ -154,9 +154,13 @@ def FUSED(acc, *, bias: epi.Row, gain: epi.Col, c: epi.Matrix, scale: epi.Scalar
     """Every kind of input, two matrices, and reductions of every axis, one of them partial."""
     h = epi.where(epi.random(seed, seed) < 0.5, acc * scale + bias, acc * gain)
     return epi.Output(
-        d=h + c, pre=epi.Store(h, dtype="fp32", major="m"), rows=epi.Sum(h, axis=1), top=epi.Max(h, axis=0),
-        norm=epi.LogSumExp(h), part=epi.Sum(c, axis=1, partial=True),
-    )  # fmt: skip
+        d=h + c,
+        pre=epi.Store(h, dtype="fp32", major="m"),
+        rows=epi.Sum(h, axis=1),
+        top=epi.Max(h, axis=0),
+        norm=epi.LogSumExp(h),
+        part=epi.Sum(c, axis=1, partial=True),
+    )
 
 
 PLACES = ADDRESSES | {
@@ -199,8 +203,13 @@ def test_tensor_maps_of_inputs_and_outputs(c_major, pre_major):
     """Matrix inputs and every output have a map of their own, whose box is a piece of one warpgroup."""
     of = problem(M, N, K, epilogue=FUSED, batch=2, input_dtype="fp16", d_major=c_major)
     inputs = {name: dataclasses.replace(x, batch=1) if name == "c" else x for name, x in of.inputs}
-    pre = Operand(dtype=DType.FP32, rows=M, cols=N, strides=(N, 1, M * N) if pre_major == "n" else (1, M, M * N),
-                  batch=2)  # fmt: skip
+    pre = Operand(
+        dtype=DType.FP32,
+        rows=M,
+        cols=N,
+        strides=(N, 1, M * N) if pre_major == "n" else (1, M, M * N),
+        batch=2,
+    )
     of = dataclasses.replace(of, inputs=tuple(inputs.items()), outputs=(("d", of.d), ("pre", pre)))
     gemm = Gemm(GemmSpec(tile=TILE, epilogue=FUSED), of)
     product, *_ = gemm.launches(of, PLACES, WORKSPACE)
@@ -244,13 +253,14 @@ def test_a_gated_pair_has_one_map_of_both_halves(majors):
 
 @pytest.mark.parametrize("majors", ["kn", "kk"])
 def test_an_interleaved_pair_is_copied_half_by_half(majors):
-    """Two re-layouts read from B and from its second column, and fill copies one gate apart."""
-    p, (first, second, product) = gated("interleaved", majors)
-    assert [x.name for x in p.steps] == ["relayout b", "relayout b", "gemm"]
+    """One re-layout reads from B and from its second column, and fills copies one gate apart."""
+    p, (launch, product) = gated("interleaved", majors)
+    assert [x.name for x in p.steps] == ["relayout b", "gemm"]
+    first, second = p.steps[0].copies
     starts = (B, B + (2 if majors == "kn" else 2 * K))
-    for step, launch, start in zip(p.steps, (first, second), starts, strict=False):
-        assert {start, WORKSPACE + step.offset} <= addresses(launch)
-    assert 2 * p.gate == p.steps[1].offset - p.steps[0].offset
+    for copy, start in zip((first, second), starts, strict=True):
+        assert {start, WORKSPACE + copy.offset} <= addresses(launch)
+    assert 2 * p.gate == second.offset - first.offset
     b = maps(product)[1]
     assert b.base == WORKSPACE and dict(zip(b.dims[2:], b.strides[1:], strict=True))[2] == 2 * p.gate
 
@@ -267,10 +277,17 @@ def test_a_changed_object_is_refused():
         loader.recorder(good.obj.replace(b"__tvm_ffi_gemm", b"__tvm_ffi_mmeg"), "k", [])
 
 
-@pytest.mark.parametrize("damage", [
-    lambda obj: b"", lambda obj: b"not an object", lambda obj: b"\0" + obj[1:], lambda obj: obj[: len(obj) // 2],
-    lambda obj: obj[:16] + b"\3" + obj[17:], lambda obj: b"\x7fELF" + b"\0" * 200,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda obj: b"",
+        lambda obj: b"not an object",
+        lambda obj: b"\0" + obj[1:],
+        lambda obj: obj[: len(obj) // 2],
+        lambda obj: obj[:16] + b"\3" + obj[17:],
+        lambda obj: b"\x7fELF" + b"\0" * 200,
+    ],
+)
 def test_what_is_no_object_is_refused(damage):
     """Bytes that are no whole relocatable object are refused with an error; linking them would end the process."""
     good = cache.artifact(Gemm(GemmSpec(tile=TILE), problem(M, N, K)).plan.config).obj

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,18 +28,42 @@ FUSED = Gemm(GemmSpec(epilogue=MLP), representative(GemmSpec(epilogue=MLP)))
 OPERAND = {"dtype": DType.BF16, "rows": 8, "cols": 8, "strides": (8, 1, 64)}
 THING = object()
 
+
+class Contrary:
+    """Answers no question: neither printed, compared, hashed, counted nor decided on."""
+
+    __hash__ = None
+
+    def _refuse(self, *_: object) -> Any:
+        raise RuntimeError("no answer")
+
+    __eq__ = __ne__ = __bool__ = __len__ = __iter__ = __index__ = __float__ = __repr__ = __str__ = _refuse
+
+
+with warnings.catch_warnings():
+    # torch calls them a prototype
+    warnings.simplefilter("ignore")
+    NESTED = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+# legal for no argument at all
+STRANGERS = (numpy.array([[1, 2], [3, 4]]), NESTED, Contrary())
 NO_SPEC = (None, {}, GemmSpec, "auto", 3)
 NO_PROBLEM = ((1, 2, 3), {}, "64", 3)
 NO_EXTENT = ("a", 1.5, None, -1, 1 << 40)
 NO_DTYPE = ("float3", 7, THING)
-NO_TENSOR = (None, [[1.0]], 3, "a", numpy.zeros((16, 16), numpy.float32))
+# an array of another library is a tensor, but its type must be one of a kernel's
+NO_TENSOR = (None, [[1.0]], 3, "a", numpy.zeros((16, 16), numpy.int64))
 NO_GRAPH = (3, "gelu", epi.bias, THING)
 NO_COUNT = ("x", 1.5, 0, -1, THING)
 
 # Name -> the function, arguments it takes, and by argument what it does not take.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "build": (build, {"spec": GemmSpec()}, {"spec": NO_SPEC, "problem": NO_PROBLEM}),
-    "plan": (plan, {"spec": GemmSpec(), "problem": OF}, {"spec": NO_SPEC, "problem": (None, *NO_PROBLEM)}),
+    "plan": (
+        plan,
+        {"spec": GemmSpec(), "problem": OF},
+        {"spec": NO_SPEC, "problem": (None, *NO_PROBLEM), "device": (None, "H200"), "order": (None, "model", [])},
+    ),
+    "Gemm": (Gemm, {"spec": GemmSpec()}, {"spec": NO_SPEC, "of": NO_PROBLEM}),
     "problem": (
         problem,
         {"m": 8, "n": 8, "k": 8},
@@ -62,10 +89,16 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         {
             **dict.fromkeys(("a_dtype", "b_dtype", "c_dtype", "d_dtype", "acc_dtype"), (None, *NO_DTYPE)),
             **dict.fromkeys(("a_major", "b_major", "c_major", "d_major"), ("x", 3, None, [])),
-            **dict.fromkeys(("stages", "consumers", "epilogue_stages", "input_stages", "sms"), (*NO_COUNT, None)),
             **dict.fromkeys(
-                ("swizzle", "schedule", "a_load", "b_load", "store", "scheduler"), ("x", 3, None, [], THING)
+                ("stages", "consumers", "epilogue_stages", "input_stages", "sms", "split_k", "ctas_per_sm"),
+                (*NO_COUNT, None),
             ),
+            **dict.fromkeys(
+                ("swizzle", "schedule", "a_load", "b_load", "store", "scheduler", "split_reduction", "trigger"),
+                ("x", 3, None, [], THING),
+            ),
+            "swap": ("x", 1, None),
+            "constant": ("a", "x", (), ("c",), (["a"],), None),
             "tile": ("x", 3, (64,), None, [64, 64, "k"]),
             "cluster": ("x", 3, (3, 1), (1,), None, (1.0, 2)),
             "raster": ("x", 3, ("k", 8), ("m", "8"), None, ("m",)),
@@ -123,16 +156,107 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "unheard": (1.0, A),
         },
     ),
+    "matmul": (
+        cutegemm.matmul,
+        {"a": A, "b": B, "c": C, "fallback": "reference"},
+        {
+            "a": NO_TENSOR[:4],
+            "b": NO_TENSOR[:4],
+            "c": NO_TENSOR[1:4],
+            "alpha": ("2", None, [1.0], 1j),
+            "beta": ("2", [1.0], 1j),
+            "spec": ({}, 3),
+            "epilogue": (3, "gelu"),
+            "fallback": ("eager", 3, None),
+            "unheard": (1.0,),
+        },
+    ),
+    "linear": (
+        cutegemm.linear,
+        {"x": A, "weight": A, "fallback": "reference"},
+        {
+            "x": NO_TENSOR[:4],
+            "weight": NO_TENSOR[:4],
+            "bias": NO_TENSOR[1:4],
+            "spec": ({}, 3),
+            "epilogue": (3, "gelu"),
+            "fallback": ("eager", 3),
+            "unheard": (1.0,),
+        },
+    ),
+    "bmm": (
+        cutegemm.bmm,
+        {"a": A[None], "b": B[None], "fallback": "reference"},
+        {"a": (*NO_TENSOR[:4], A), "b": (*NO_TENSOR[:4], B)},
+    ),
     "emulator.run": (
         emulator.run,
         {"gemm": PLAIN, "a": A, "b": B},
-        {"gemm": (None, 3, GemmSpec()), "options": (3, "lazy", {})},
+        {"gemm": (None, 3, GemmSpec()), "options": (3, "lazy", {}), "backend": (None, "gpu", "emulator")},
     ),
+    "emulator.Options": (
+        emulator.Options,
+        {},
+        {
+            "policy": ("slow", 3, None, []),
+            "seed": (*NO_COUNT[:2], -1, None),
+            **dict.fromkeys(("warps_per_group", "resident_ctas"), NO_COUNT),
+            **dict.fromkeys(("races", "strict", "meter"), (1, None, "x")),
+            "progress": (1, "x"),
+            "suppressions": (1, [], b"x"),
+            "max_seconds": ("x", -1.0, 1j, True),
+        },
+    ),
+    "emulator.run_sequence": (
+        emulator.run_sequence,
+        {"launches": [emulator.Launch("", grid=1, block=1)]},
+        {"launches": (None, 3, "x", [None]), "options": (3, "lazy", {}), "constant": (3, "x")},
+    ),
+    "emulator.tensor_map": (
+        emulator.tensor_map,
+        {"array": numpy.zeros((64, 64), numpy.float16), "box": (64, 64)},
+        {"box": (None, 3, ("a", 64), (1.5, 64)), "dtype": (3, [])},
+    ),
+    "Module.parse": (emulator.Module.parse, {}, {"text": (None, 3, b"x")}),
     **{
         f"Gemm.{name}": (getattr(PLAIN, name), {}, {"of": NO_PROBLEM})
-        for name in ("kernel", "explain", "launches", "workspace_bytes")
+        for name in ("kernel", "explain", "workspace_bytes")
     },
-    "Gemm.warm": (PLAIN.warm, {}, {"problems": (OF, 3, None, [(1, 2, 3)], "x")}),
+    "Gemm.launches": (
+        PLAIN.launches,
+        {"of": OF},
+        {
+            "of": (None, *NO_PROBLEM),
+            "addresses": ([], "a", {"x": 1}, {"a": 1.5}),
+            "workspace": NO_EXTENT[:-1],
+            "alpha": ("2", None, 1j),
+            "unheard": (1.0, None),
+        },
+    ),
+    "Gemm.warm": (PLAIN.warm, {}, {"problems": (OF, 3, None, [(1, 2, 3)], "x", numpy.array(3))}),
+    "epi.with_saved": (
+        epi.with_saved, {"graph": MLP}, {"graph": (None, *NO_GRAPH), "dtype": NO_DTYPE, "wrt": ("x", 3, [["acc"]])},
+    ),
+    "epi.cross_entropy_partials": (epi.cross_entropy_partials, {}, {"store_logits": (1, None, "x")}),
+    "epi.linear_combination": (epi.linear_combination, {}, {"with_c": (1, None, "x")}),
+    **{
+        f"epi.{kind.__name__} of one": (
+            lambda kind=kind, **given: epi.define(lambda acc: epi.Output(o=kind(acc, **given))),
+            {},
+            {"axis": (2, -1, True, "m", 1.0), "partial": (1, None, "x")},
+        )
+        for kind in (epi.Sum, epi.Max, epi.LogSumExp, epi.AbsMax, epi.SumSquares)
+    },
+    "epi.Store of one": (
+        lambda **given: epi.define(lambda acc: epi.Output(o=epi.Store(acc, **given))),
+        {},
+        {"dtype": NO_DTYPE, "major": ("k", 1, True)},
+    ),
+    "epi.Graph": (
+        epi.Graph,
+        {"nodes": MLP.nodes, "outputs": MLP.outputs},
+        {"nodes": (None, 3, (None,), "x"), "outputs": (None, 3, ("d",)), "gated": ("x", 3), "swapped": (1, True)},
+    ),
     "epi.backward": (epi.backward, {"graph": MLP}, {"graph": (None, *NO_GRAPH), "output": ("x", 3), "wrt": ("x", 3)}),
     "epi.define": (epi.define, {"function": lambda acc: acc}, {"function": (3, "gelu"), "gated": ("x", 3)}),
     "epi.swiglu": (epi.swiglu, {}, {"layout": ("x", 3, None, [])}),
@@ -147,7 +271,7 @@ def table() -> Iterator[Any]:
     """Every function, argument and wrong value, as a case of a test."""
     for name, (function, good, wrong) in FUNCTIONS.items():
         for argument, values in wrong.items():
-            for i, value in enumerate(values):
+            for i, value in enumerate((*values, *STRANGERS)):
                 # workers must agree on the names of cases: none says where an object lies
                 text = "object" if value is THING else re.sub(r" at 0x\w+", "", shown(value))
                 case = f"{name}({argument}={text[:40]}) {i}"
@@ -178,3 +302,78 @@ def test_every_public_function_is_in_the_table():
     assert called - results <= set(FUNCTIONS)
     methods = {x for x in vars(Gemm) if not x.startswith("_") and callable(getattr(Gemm, x))}
     assert {f"Gemm.{x}" for x in methods} <= set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", ["GemmSpec", "Operand", "Problem", "Tile", "emulator.Options"])
+def test_every_field_is_in_the_table(name):
+    """What a spec, a problem or a part of them is made of is tried, each field of it."""
+    made = FUNCTIONS[name][0]
+    assert set(FUNCTIONS[name][2]) == {x.name for x in dataclasses.fields(made)}
+
+
+@pytest.mark.parametrize("name", epi.functions.__all__)
+def test_an_operand_that_is_no_value_is_refused(name):
+    """Whatever takes the place of a value of the epilogue: no operator of its own is asked."""
+    function = getattr(epi, name)
+    takes = list(inspect.signature(function).parameters)
+
+    def body(acc, *, seed: epi.Integer, offset: epi.Integer):
+        legal = {
+            "x": acc, "y": acc, "condition": acc > 0, "low": -1.0, "high": 1.0, "slope": 0.1, "approximate": "none",
+            "p": 0.5, "seed": seed, "offset": offset, "dtype": "bf16",
+        }  # fmt: skip
+        for changed in takes:
+            for stranger in ("x", None, [1], torch.zeros(2), *STRANGERS):
+                if changed in ("low", "high") and stranger is None:
+                    continue
+                with pytest.raises(GemmError):
+                    function(*({**legal, changed: stranger}[x] for x in takes))
+        return acc + epi.random(seed, offset)
+
+    epi.define(body)
+
+
+@pytest.mark.parametrize(
+    "reduced", [epi.AbsMax, epi.SumSquares, epi.Sum, epi.Store], ids=lambda x: x.__name__
+)
+def test_an_output_of_what_is_no_value_is_refused(reduced):
+    """The composed reductions check what they compute with, too."""
+    for stranger in ("x", 3, None, torch.zeros(2), *STRANGERS):
+        with pytest.raises(GemmError):
+            epi.define(lambda acc, given=stranger: epi.Output(d=acc, o=reduced(given)))
+
+
+def test_an_axis_may_be_any_integer():
+    """NumPy's integers name an axis as Python's do, and the graph keeps Python's."""
+    graph = epi.define(lambda acc: epi.Output(d=acc, o=epi.Sum(acc, axis=numpy.int64(1))))
+    assert graph == epi.define(lambda acc: epi.Output(d=acc, o=epi.Sum(acc, axis=1)))
+    assert type(graph.reductions[0].axis) is int
+
+
+def test_an_unknown_operation_is_data():
+    """The error of a name that the language lacks has its parts, as every other has."""
+    with pytest.raises(GemmError) as e:
+        getattr(epi, "gelu_fast")  # noqa: B009
+    assert (e.value.field, e.value.value, e.value.nearest) == ("epilogue", "gelu_fast", "gelu")
+    with pytest.raises(GemmError) as e:
+        epi.define(lambda acc: acc.relu())
+    assert e.value.value == ".relu" and e.value.nearest == "epi.relu(value)"
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("a", {"k": 32}),
+        ("a", {"m": 0}),
+        ("b", {"n": 0}),
+        ("d.batch", {"batch": 3}),
+        ("d.batch", {"batch": 0}),
+        ("a.batch", {"a": dataclasses.replace(OF.a, batch=2)}),
+        ("b", {"b": dataclasses.replace(OF.b, rows=8)}),
+    ],
+)
+def test_a_problem_that_contradicts_itself_is_refused(field, change):
+    """Extents and operands of one problem are the same product."""
+    with pytest.raises(GemmError) as e:
+        plan(GemmSpec(), dataclasses.replace(OF, **change))
+    assert e.value.field == field

@@ -173,9 +173,12 @@ WRONG_MAPS = {
     r"box=\(300, 8\): each extent from 1 to 256 elements": lambda x: (x, (300, 8), {}),
     r"array: strides \(2, 128\) bytes, .* pass array.T of a column-major matrix": lambda x: (x.T, (8, 8), {}),
     r"box=\(8, 64\): tensor map: box row of 128 bytes exceeds the 64-byte swizzle .*": lambda x: (
-        x, (8, 64), {"swizzle": 64}),
+        x,
+        (8, 64),
+        {"swizzle": 64},
+    ),
     r"array: address and strides \[\d+\] bytes are no multiples of 16": lambda x: (x[:, 1:], (8, 8), {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("message", list(WRONG_MAPS))

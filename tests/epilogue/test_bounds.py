@@ -14,9 +14,13 @@ from tests.support import epilogue_bounds
 from tests.support.epilogues import assert_outputs_close, bound, graphs, random_inputs
 
 TYPES = {
-    None: torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
-    "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
-}  # fmt: skip
+    None: torch.bfloat16,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
 
 
 def inexact(patch, approximate, generator):

@@ -151,13 +151,18 @@ def test_malformed_graphs_are_refused(case):
     ("nodes", "gated", "message"),
     [
         ((ACC,), "halves", "epilogue=None: node 0 (acc) must be one of ('gate', 'up')"),
-        ((Node("acc", value="gate"),), "thirds", "gated='thirds': must be one of (None, 'halves', 'interleaved')"),
         (
-            (Node("acc", value="gate"), Node("row", value="up")), "halves",
+            (Node("acc", value="gate"),),
+            "thirds",
+            "gated='thirds': must be one of (None, 'halves', 'interleaved')",
+        ),
+        (
+            (Node("acc", value="gate"), Node("row", value="up")),
+            "halves",
             "epilogue='up': an input may not have this name; nearest legal value: 'up_'",
         ),
     ],
-)  # fmt: skip
+)
 def test_malformed_gated_graphs_are_refused(nodes, gated, message):
     """A gated graph's accumulators are gate and up, which no input is then."""
     with pytest.raises(SpecError) as e:

@@ -148,8 +148,10 @@ def test_partial_results_are_asked_for_where_their_name_says_so():
     }
     found = {name: x for name, x in partial.items() if x}
     assert found == {
-        "rms_partial": ["squares"], "softmax_partials": ["lse"], "cross_entropy_partials": ["lse"]
-    }  # fmt: skip
+        "rms_partial": ["squares"],
+        "softmax_partials": ["lse"],
+        "cross_entropy_partials": ["lse"],
+    }
 
 
 @pytest.mark.parametrize(

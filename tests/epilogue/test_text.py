@@ -17,7 +17,7 @@ LANGUAGE = {
     **{name: getattr(epi, name) for name in epi.functions.__all__},
     **{name: getattr(epi, name) for name in ("Store", "Sum", "Max", "LogSumExp")},
     "inf": math.inf,
-}  # fmt: skip
+}
 
 
 def trace_again(graph, text):

@@ -23,12 +23,18 @@ def test_a_function_becomes_a_graph():
         )
 
     nodes = (
-        Node("acc"), Node("scalar", value="scale"), Node("mul", (0, 1)), Node("row", value="bias"),
-        Node("add", (2, 3)), Node("abs", (4,)),
-    )  # fmt: skip
+        Node("acc"),
+        Node("scalar", value="scale"),
+        Node("mul", (0, 1)),
+        Node("row", value="bias"),
+        Node("add", (2, 3)),
+        Node("abs", (4,)),
+    )
     results = (
-        Result("d", 4), Result("pre", 0, dtype="bf16", major="m"), Result("amax", 5, "max", axis=0, partial=True)
-    )  # fmt: skip
+        Result("d", 4),
+        Result("pre", 0, dtype="bf16", major="m"),
+        Result("amax", 5, "max", axis=0, partial=True),
+    )
     assert graph == Graph(nodes, results)
 
 

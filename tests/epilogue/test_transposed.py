@@ -26,8 +26,11 @@ def everything(acc, *, r: epi.Row, c: epi.Col, x: epi.Matrix, seed: epi.Integer,
     """Everything that has a direction."""
     h = epi.dropout(acc + r, 0.5, seed, offset) * c
     return epi.Output(
-        d=epi.Store(h + x, major="m"), rows=epi.Sum(h, 0), columns=epi.Max(h, 1, partial=True), all=epi.LogSumExp(h)
-    )  # fmt: skip
+        d=epi.Store(h + x, major="m"),
+        rows=epi.Sum(h, 0),
+        columns=epi.Max(h, 1, partial=True),
+        all=epi.LogSumExp(h),
+    )
 
 
 def assert_transposed(graph, batch=()):

@@ -61,9 +61,8 @@ def test_in_place(stage):
     a, b, c = (verify.operand(256, 256, "r", dtype, seed) for seed in range(3))
     expected = stage.run(a, b, c, 2.0, 0.5)
     stage.run(a, b, c, 2.0, 0.5, out=c)
-    close = (
-        {"rtol": 0, "atol": 0} if stage.number != 21 else {"rtol": 2**-6, "atol": 1e-2}
-    )  # atomics reorder sums
+    # Atomics reorder sums.
+    close = {"rtol": 0, "atol": 0} if stage.number != 21 else {"rtol": 2**-6, "atol": 1e-2}
     torch.testing.assert_close(c, expected, **close)
 
 

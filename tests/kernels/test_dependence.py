@@ -17,12 +17,16 @@ BF16 = torch.bfloat16
 RACES = Options(policy="random", seed=1, races=True)
 CASES = {
     "constant b, many works": GemmSpec(tile=Tile(64, 64, 64), swap=False, sms=4, constant=("b",)),
-    "constant b in a pair": GemmSpec(tile=Tile(64, 64, 64), swap=False, sms=4, cluster=(2, 1), constant=("b",)),
+    "constant b in a pair": GemmSpec(
+        tile=Tile(64, 64, 64), swap=False, sms=4, cluster=(2, 1), constant=("b",)
+    ),
     "constant both, one stage": GemmSpec(tile=Tile(64, 64, 64), swap=False, stages=1, constant=("a", "b")),
     "constant b, swapped, K in parts": GemmSpec(tile=Tile(16, 64, 64), sms=4, split_k=2, constant=("b",)),
     "two CTAs an SM": GemmSpec(tile=Tile(64, 64, 64), swap=False, ctas_per_sm=2, sms=2),
-    "two CTAs an SM, in turns": GemmSpec(tile=Tile(64, 64, 64), swap=False, ctas_per_sm=2, sms=1, schedule="pingpong"),
-}  # fmt: skip
+    "two CTAs an SM, in turns": GemmSpec(
+        tile=Tile(64, 64, 64), swap=False, ctas_per_sm=2, sms=1, schedule="pingpong"
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CASES)

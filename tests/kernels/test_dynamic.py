@@ -25,7 +25,7 @@ CASES = {
     "pairs share B": (GemmSpec(**FIELDS, sms=4, cluster=(2, 1)), (300, 136, 200)),
     "in turn": (GemmSpec(**FIELDS, sms=2, schedule="pingpong"), (200, 200, 72)),
     "in turn, pairs share A": (GemmSpec(**FIELDS, sms=4, schedule="pingpong", cluster=(1, 2)), (200, 200, 130)),
-    "gathered": (GemmSpec(**FIELDS, sms=2, a_load="gather", b_load="gather"), (133, 135, 130)),
+    "odd operands, copied": (GemmSpec(**FIELDS, sms=2), (133, 135, 131)),
     "parts in a cluster": (GemmSpec(**FIELDS, sms=4, split_k=2), (130, 136, 264)),
     "parts in workspace": (
         GemmSpec(**FIELDS, sms=3, split_k=3, split_reduction="workspace"), (100, 136, 264)
@@ -99,6 +99,15 @@ def test_the_first_work_is_known_after_the_wait_only():
     of = problem(128, 128, 256)
     assert plan(GemmSpec(**FIELDS, constant=("b",)), of).config.early == ()
     assert plan(GemmSpec(**FIELDS | {"scheduler": "persistent"}, constant=("b",)), of).config.early == ("b",)
+
+
+def test_threads_that_load_take_no_works():
+    """Given both, the scheduler is refused; where the load is open, operands are copied instead."""
+    with pytest.raises(PlanError) as caught:
+        plan(GemmSpec(**FIELDS, a_load="gather"), problem(128, 128, 128))
+    assert caught.value.field == "scheduler" and caught.value.nearest == "persistent"
+    odd = problem(17, 333, 1023, a=torch.empty(17, 1023, dtype=BF16))
+    assert not plan(GemmSpec(scheduler="dynamic", swap=False), odd).config.gathers
 
 
 def test_a_kernel_without_a_producer_warp_is_refused():

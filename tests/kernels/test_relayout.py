@@ -10,14 +10,15 @@ from cutegemm.compiling import loader
 from cutegemm.compiling.compiler import compile_config, record_launches
 from cutegemm.config import RelayoutConfig
 from cutegemm.dtypes import as_dtype
+from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
 
 torch = pytest.importorskip("torch")
 
 
 @functools.cache
-def compiled(kind: str, unit: str):
-    """The kernel for a dtype and a unit-stride axis."""
-    return compile_config(RelayoutConfig(dtype=as_dtype(kind), unit=unit))
+def compiled(kind: str, *units: str):
+    """The kernel for a dtype and the unit-stride axes of what it copies."""
+    return compile_config(RelayoutConfig(dtype=as_dtype(kind), units=units))
 
 
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])
@@ -66,25 +67,44 @@ BITS = {"bf16": torch.int16, "fp32": torch.int32}
 POISON = 0x5A5A
 
 
-def copy(kind, unit, source):
-    """Relayout `source` (batch, rows, cols) of bits; returns the destination (batch, lines, ld), poisoned before."""
-    batch, rows, cols = source.shape
-    lines, length = (cols, rows) if unit == "row" else (rows, cols)
-    pitch = -(-length // 8) * 8
-    target = torch.full((batch, lines, pitch), POISON, device="cuda", dtype=source.dtype)
-    line = target.stride(1)
-    out = (1, line, target.stride(0)) if unit == "row" else (line, 1, target.stride(0))
-    strides = (source.stride(1), source.stride(2), source.stride(0), *out)
-    stream = torch.cuda.current_stream().cuda_stream
-    addresses = (source.data_ptr(), target.data_ptr())
-    loader.load(compiled(kind, unit).obj)(addresses, (rows, cols, batch), strides, stream)
-    torch.cuda.synchronize()
-    return target
+def copy(kind, units, sources):
+    """Relayout each source (batch, rows, cols) of bits, in one launch; returns the destinations (batch, lines, ld),
+    poisoned before.
+    """
+    targets, addresses, shapes, strides = [], (), (), ()
+    for unit, source in zip(units, sources, strict=True):
+        batch, rows, cols = source.shape
+        lines, length = (cols, rows) if unit == "row" else (rows, cols)
+        pitch = -(-length // 8) * 8
+        target = torch.full((batch, lines, pitch), POISON, device=source.device, dtype=source.dtype)
+        line = target.stride(1)
+        out = (1, line, target.stride(0)) if unit == "row" else (line, 1, target.stride(0))
+        strides += (source.stride(1), source.stride(2), source.stride(0), *out)
+        addresses += (source.data_ptr(), target.data_ptr())
+        shapes += (rows, cols, batch)
+        targets.append(target)
+    kernel = compiled(kind, *units)
+    if sources[0].is_cuda:
+        loader.load(kernel.obj)(addresses, shapes, strides, torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+        return targets
+    (launch,) = record_launches(kernel.obj, kernel.ptx, (addresses, shapes, strides, 0))
+    buffers = [tensor_buffer(x, f"source {i}") for i, x in enumerate(sources)]
+    buffers += [tensor_buffer(x, f"target {i}") for i, x in enumerate(targets)]
+    step = Step(kernel.ptx, launch.grid, launch.block, launch.cluster, launch.smem, launch.params)
+    (report,) = run_steps([step], buffers, Options(policy="random", seed=1, races=True))
+    assert not report.findings
+    return targets
 
 
 def check(kind, unit, source):
-    """Every element arrives; the rest of the last 16-byte word is zero, what follows is untouched."""
-    target = copy(kind, unit, source)
+    """Every element arrives, as `assert_moved` says."""
+    (target,) = copy(kind, (unit,), (source,))
+    assert_moved(unit, source, target)
+
+
+def assert_moved(unit, source, target):
+    """Every element is there; the rest of the last 16-byte word is zero, what follows is untouched."""
     moved = source.transpose(1, 2) if unit == "row" else source
     length = moved.shape[2]
     word_end = -(-length // (16 // source.element_size())) * (16 // source.element_size())
@@ -93,9 +113,27 @@ def check(kind, unit, source):
     assert (target[:, :, word_end:] == POISON).all()
 
 
-def bits(kind, count):
+def bits(kind, count, device="cuda"):
     """Random bit patterns, NaNs and infinities included."""
-    return torch.randint(-32768, 32767, (count,), device="cuda", dtype=torch.int32).to(BITS[kind])
+    return torch.randint(-32768, 32767, (count,), device=device, dtype=torch.int32).to(BITS[kind])
+
+
+@pytest.mark.parametrize("kind,units", [
+    ("bf16", ("col", "row")), ("bf16", ("none", "none")), ("bf16", ("row", "none", "col")), ("fp32", ("none", "col")),
+])  # fmt: skip
+def test_one_launch_makes_all_copies(kind, units):
+    """Each copy has its own CTAs: extents, misalignments and batches of one do not reach another."""
+    sources = []
+    for i, unit in enumerate(units):
+        batch, rows, cols = ((2, 37, 71), (1, 9, 301), (3, 66, 5))[i]
+        if unit == "none":
+            source = bits(kind, batch * rows * cols * 2, "cpu").view(batch, rows, 2 * cols)[:, :, ::2]
+        else:
+            flat = bits(kind, i + 1 + batch * rows * cols, "cpu")[i + 1 :]
+            source = flat.view(batch, cols, rows).mT if unit == "row" else flat.view(batch, rows, cols)
+        sources.append(source)
+    for unit, source, target in zip(units, sources, copy(kind, units, sources), strict=True):
+        assert_moved(unit, source, target)
 
 
 @pytest.mark.gpu

@@ -12,41 +12,28 @@ from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.compiling import loader
 from cutegemm.compiling.compiler import Artifact, compile_config, record_launches
-from cutegemm.config import MatrixConfig, OperandConfig, OutputConfig, SimtConfig, config_from_data
-from cutegemm.dtypes import as_dtype
-from cutegemm.epilogue import linear_combination
+from cutegemm.config import (
+    SimtTile,
+    config_from_data,
+)
 from cutegemm.errors import CompileError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.kernels.simt_epilogue import LANE_BITS
-from cutegemm.kernels.simt_staged import StagedShape
-from cutegemm.kernels.simt_tile import TileShape
 from cutegemm.planning import simt_tiles
 from cutegemm.running.results import Partial
 from tests.support.epilogues import assert_outputs_close, random_inputs
+from tests.support.simt_configs import simt
 
 torch = pytest.importorskip("torch")
 
-
-def simt(a="k", b="n", d="n", *, dtypes=("fp32", "fp32", None, "fp32"), tile=(128, 128, 8), vector=(4, 4, 4)):
-    """A config from majors, dtypes of (A, B, C, D), tile and vector widths."""
-    kinds = [None if x is None else as_dtype(x) for x in dtypes]
-    return SimtConfig(
-        operands=(
-            OperandConfig(role="a", dtype=kinds[0], major=a),
-            OperandConfig(role="b", dtype=kinds[1], major=b),
-        ),
-        inputs=() if kinds[2] is None else (MatrixConfig(dtype=kinds[2], major=d),),
-        outputs=(OutputConfig(dtype=kinds[3], major=d),),
-        tile=tile,
-        vector=vector,
-        epilogue=linear_combination(kinds[2] is not None),
-    )
-
-
 compiled = functools.lru_cache(None)(compile_config)
 
+
 WALK = (8, 0, 1, 1, 1)  # panels of eight tiles; the rest is not read without reductions
+
+
 ALIGNED = simt()
+
+
 STRIDED = simt("strided", "strided", "strided", dtypes=("fp32", "fp32", "fp32", "fp32"), vector=(1, 1, 1))
 
 
@@ -58,130 +45,6 @@ def test_config_survives_serialisation():
     )
     assert config_from_data(config.to_data()) == config
     assert config.threads == 2 * 128
-
-
-def copied(shape: TileShape) -> list[tuple[int, int]]:
-    """(row, k) of every element that some thread copies, thread by thread."""
-    rows, depth = shape.extents if not shape.along_k else shape.extents[::-1]
-    count = rows * depth
-    found = []
-    for thread in range(min(shape.threads, count)):
-        row0, k0 = shape.place(thread)
-        for more_rows, more_k in map(shape.move, range(shape.copies)):
-            for x in range(shape.vector):
-                along = (0, x) if shape.along_k else (x, 0)
-                found.append((row0 + more_rows + along[0], k0 + more_k + along[1]))
-    return found
-
-
-@pytest.mark.parametrize("major", ["k", "m", "strided"])
-@pytest.mark.parametrize(
-    "rows,depth,vector,threads",
-    [
-        (128, 16, 4, 256),
-        (128, 16, 1, 256),
-        (64, 16, 2, 64),
-        (128, 16, 1, 64),
-        (256, 16, 4, 256),
-        (16, 32, 4, 256),
-        (16, 32, 1, 128),
-        (64, 32, 4, 128),
-        (16, 64, 4, 128),
-    ],
-)
-def test_tile_is_copied_once_into_distinct_aligned_places(major, rows, depth, vector, threads):
-    """Threads' copies cover each element of a tile once; its places in shared memory differ and copies align."""
-    matrix = MatrixConfig(dtype=as_dtype("fp32"), major=major)
-    shape = TileShape(matrix=matrix, rows=rows, depth=depth, vector=vector, threads=threads)
-    assert shape.fits
-    seen = copied(shape)
-    assert sorted(seen) == [(row, k) for row in range(rows) for k in range(depth)]
-    places = [shape.at(row, k) for row, k in seen]
-    assert len(set(places)) == rows * depth
-    assert max(places) < shape.elements
-    starts = places[::vector]
-    assert all(x % vector == 0 for x in starts)
-    assert all(places[i + 1] == places[i] + 1 for i in range(len(places)) if (i + 1) % vector)
-
-
-def lane_groups(config: SimtConfig, axis: int) -> list[int]:
-    """The number, along M or N, of the group of four that each lane reads."""
-    bits = LANE_BITS[config.lanes_m][axis]
-    return [sum((lane // bit % 2) << i for i, bit in enumerate(bits)) for lane in range(32)]
-
-
-@pytest.mark.parametrize("lanes_m", [2, 4, 8, 16])
-@pytest.mark.parametrize(
-    "major,vector,depth", [("k", 4, 16), ("k", 4, 32), ("k", 4, 64), ("k", 1, 16), ("m", 4, 16)]
-)
-def test_fragments_are_free_of_bank_conflicts(lanes_m, major, vector, depth):
-    """Each half of a warp reads its 16-byte words at once: two lanes of a low bit share, the words' banks differ.
-
-    Rows of 16 k have four chunks, which eight lanes side by side along one axis cannot share.
-    """
-    config = dataclasses.replace(simt(), lanes_m=lanes_m)
-    matrix = MatrixConfig(dtype=as_dtype("fp32"), major=major)
-    shape = TileShape(matrix=matrix, rows=128, depth=depth, vector=vector, threads=128)
-    for axis in (0, 1):
-        groups = lane_groups(config, axis)
-        if shape.by_rows and depth == 16 and len(set(groups[:16])) == 8:
-            continue
-        for x in range(4):
-            for k in range(0, depth, 4):
-                row = (lambda g, x=x: 4 * g + x) if shape.by_rows else (lambda g: 4 * g)
-                for half in (groups[:16], groups[16:]):
-                    assert any(all(half[i] == half[i ^ bit] for i in range(16)) for bit in (1, 2))
-                    banks = {shape.at(row(g), k) // 4 % 8 for g in half}
-                    assert len(banks) == len(set(half))
-
-
-@pytest.mark.parametrize("vector,depth", [(4, 8), (4, 16), (8, 16), (2, 8)])
-def test_transposing_stores_are_free_of_bank_conflicts(vector, depth):
-    """When vectors lie along k, a warp's store of one element each touches all 32 banks."""
-    matrix = MatrixConfig(dtype=as_dtype("fp32"), major="k")
-    shape = StagedShape(matrix=matrix, rows=128, depth=depth, vector=vector, threads=128)
-    places = [shape.place(thread) for thread in range(32)]
-    assert len({(shape.line(k) + row) % 32 for row, k in places}) == 32
-
-
-@pytest.mark.parametrize("major", ["k", "m"])
-@pytest.mark.parametrize(
-    "rows,depth,vector,threads",
-    [
-        (128, 8, 4, 256),
-        (128, 8, 1, 256),
-        (64, 16, 8, 64),
-        (128, 8, 1, 64),
-        (256, 8, 4, 256),
-    ],
-)
-def test_staged_tile_is_loaded_once_into_distinct_aligned_places(major, rows, depth, vector, threads):
-    """Threads' vectors cover each element of a tile once; its places in shared memory differ and fragments align."""
-    matrix = MatrixConfig(dtype=as_dtype("fp32"), major=major)
-    shape = StagedShape(matrix=matrix, rows=rows, depth=depth, vector=vector, threads=threads)
-    seen = []
-    for thread in range(threads):
-        row0, k0 = shape.place(thread)
-        for more_rows, more_k in map(shape.move, range(shape.loads)):
-            for x in range(vector):
-                along = (0, x) if major == "k" else (x, 0)
-                seen.append((row0 + more_rows + along[0], k0 + more_k + along[1]))
-    assert sorted(seen) == [(row, k) for row in range(rows) for k in range(depth)]
-    places = {shape.line(k) + row for row, k in seen}
-    assert len(places) == rows * depth
-    assert max(places) < shape.elements
-    assert all(shape.line(k) % 4 == 0 for k in range(depth))
-
-
-@pytest.mark.parametrize("vector,depth", [(4, 16), (4, 32), (2, 16), (1, 16), (1, 32)])
-def test_copies_along_k_are_free_of_bank_conflicts(vector, depth):
-    """Each pass of a warp's copies along k, 128 bytes of lanes in order, touches all 32 banks."""
-    matrix = MatrixConfig(dtype=as_dtype("fp32"), major="k")
-    shape = TileShape(matrix=matrix, rows=128, depth=depth, vector=vector, threads=128)
-    starts = [shape.at(*shape.place(thread)) for thread in range(32)]
-    for first in range(0, 32, 32 // vector):
-        words = [x + y for x in starts[first : first + 32 // vector] for y in range(vector)]
-        assert len({word % 32 for word in words}) == 32
 
 
 TILES = {
@@ -270,14 +133,12 @@ def test_shares_that_do_not_divide_are_refused():
         SimtGemm(simt(tile=(96, 128, 8)))
 
 
-# -- on the emulator --------------------------------------------------------------------------------------------
-
 FP32 = torch.float32
 
 
 def emulated(monkeypatch, tile, operands, *, graph=None, races=True, **call):
     """A run of one tile on the emulator: (what `emulator.run` gives, the Gemm)."""
-    monkeypatch.setattr(simt_tiles, "choose", lambda *_, **__: simt_tiles.SimtTile(**tile))
+    monkeypatch.setattr(simt_tiles, "choose", lambda *_, **__: SimtTile(**tile))
     spec = GemmSpec(a_dtype="fp32") if graph is None else GemmSpec(a_dtype="fp32", epilogue=graph)
     gemm = Gemm(spec, representative(spec))
     made = cutegemm.emulator.run(gemm, *operands, options=cutegemm.emulator.Options(races=races), **call)
@@ -347,10 +208,19 @@ def test_epilogues_over_shared_sums(monkeypatch, name, tile):
     assert_outputs_close(found, graph, a, b, inputs)
 
 
-# -- on a GPU ---------------------------------------------------------------------------------------------------
-
 TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def matrix(batch, rows, cols, kind, row_major=True):
+    """A random matrix (batch, rows, cols)."""
+    extents = (batch, rows, cols) if row_major else (batch, cols, rows)
+    x = torch.randn(extents, device="cuda").to(TORCH[kind])
+    return x if row_major else x.transpose(1, 2)
+
+
 EPSILON = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
+
+
 GUARD = 64  # poisoned elements on either side of D
 
 
@@ -364,13 +234,6 @@ def launch(kernel: Artifact, tensors, shape, scalars):
     addresses = tuple(x.data_ptr() for x in present)
     loader.load(kernel.obj)(addresses, shape, strides, scalars[: len(present) - 2], WALK, stream)
     torch.cuda.synchronize()
-
-
-def matrix(batch, rows, cols, kind, row_major=True):
-    """A random matrix (batch, rows, cols)."""
-    extents = (batch, rows, cols) if row_major else (batch, cols, rows)
-    x = torch.randn(extents, device="cuda").to(TORCH[kind])
-    return x if row_major else x.transpose(1, 2)
 
 
 def solve(config, m, n, k, batch=1, *, scalars=(1.0, 0.0), broadcast_b=False, operands=None):

@@ -55,8 +55,8 @@ def test_every_path_at_any_shape(name, shape, alpha, beta):
     check(case, shape, alpha, beta if case.c is not None else None)
 
 
-BATCHED = ("row, row", "col, col", "relayout both, odd D", "gather both", "cluster 2x2", "store direct, D odd col",
-           "multistage", "simt fp32, odd", "store tma, D col")  # fmt: skip
+BATCHED = ("row, row", "col, col", "relayout both, odd D", "gather both", "shift both, odd D", "cluster 2x2",
+           "store direct, D odd col", "multistage", "simt fp32, odd", "store tma, D col")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BATCHED)

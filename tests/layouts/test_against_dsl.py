@@ -166,9 +166,15 @@ def test_wgmma_fragments_agree(n):
     """The C fragment, and A's when it comes from registers, are the tiled MMA's thread-value layouts."""
     k_major = OperandMajorMode.K
     mma = make_trivial_tiled_mma(
-        cutlass.Float16, cutlass.Float16, k_major, k_major, cutlass.Float32, (1, 1, 1), (64, n),
+        cutlass.Float16,
+        cutlass.Float16,
+        k_major,
+        k_major,
+        cutlass.Float32,
+        (1, 1, 1),
+        (64, n),
         a_source=warpgroup.OperandSource.RMEM,
-    )  # fmt: skip
+    )
     assert offsets(from_dsl(mma.tv_layout_C_tiled)) == offsets(sm90.wgmma_c_layout(n))
     assert offsets(from_dsl(mma.tv_layout_A_tiled)) == offsets(sm90.wgmma_a_layout())
 

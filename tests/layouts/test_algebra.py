@@ -144,9 +144,9 @@ def test_composition_by_mode_and_with_none():
         (
             Layout((4, 4)),
             (2, 2, 2),
-            "has between 1 and 2 entries for (4,4):(1,4); nearest legal value: 2 entries",
+            "has between 1 and 2 entries for (4,4):(1,4); nearest legal value: 2",
         ),
-        (Layout((4, 4)), (), "has between 1 and 2 entries for (4,4):(1,4); nearest legal value: 1 entries"),
+        (Layout((4, 4)), (), "has between 1 and 2 entries for (4,4):(1,4); nearest legal value: 1"),
     ],
 )
 def test_composition_refuses_and_says_why(a, b, message):

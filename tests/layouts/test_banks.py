@@ -121,10 +121,16 @@ def test_layout_addresses_are_bytes():
     ("make", "message"),
     [
         (lambda: access([0], 3), "width=3: is one of 1, 2, 4, 8, 16 bytes"),
-        (lambda: access([0] * 33, 4), "addresses: one for each of at most 32 threads, got 33"),
+        (
+            lambda: access([0] * 33, 4),
+            "len(addresses)=33: one for each of at most 32 threads; nearest legal value: 32",
+        ),
         (lambda: access([0, 6], 4), "addresses[1]=6: is at least 0 and a multiple of the width of 4 bytes"),
         (lambda: access([-4], 4), "addresses[0]=-4: is at least 0"),
-        (lambda: matrix_access([0] * 9), "row_addresses: 8 for each of 1, 2 or 4 matrices, got 9"),
+        (
+            lambda: matrix_access([0] * 9),
+            "len(row_addresses)=9: 8 for each of 1, 2 or 4 matrices; nearest legal value: 8",
+        ),
         (
             lambda: matrix_access([8] * 8),
             "addresses[0]=8: is at least 0 and a multiple of the width of 16 bytes",

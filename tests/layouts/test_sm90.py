@@ -149,7 +149,7 @@ def test_stmatrix_puts_each_accumulator_where_it_belongs(count, transposed):
         (lambda: sm90.smem_atom("m", "128B"), "major='m': is one of k, mn"),
         (lambda: sm90.smem_atom("k", "256B"), "swizzle='256B': is one of none, 32B, 64B, 128B"),
         (lambda: sm90.byte_swizzle("auto"), "swizzle='auto': is one of none, 32B, 64B, 128B"),
-        (lambda: sm90.smem_layout((128, 48), "k", "128B"), "48 is a multiple of the block's extent 64"),
+        (lambda: sm90.smem_layout((128, 48), "k", "128B"), "=48: is a multiple of the block's extent 64"),
         (
             lambda: sm90.tma_box(48, 64, "128B"),
             "contiguous=48: is a positive multiple of the 128B swizzle's span of 64",

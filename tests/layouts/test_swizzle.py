@@ -60,7 +60,7 @@ def test_recast_is_the_same_swizzle_in_other_units(swizzle, element):
         (lambda: Swizzle(-1, 4, 3), "bits=-1: is at least 0; nearest legal value: 0"),
         (lambda: Swizzle(1, 4.0, 3), "base=4.0: is an int"),
         (lambda: Swizzle(1, 1, 1).recast(8, 32), "new_bits=32: "),
-        (lambda: Swizzle(1, 1, 1).recast(8, 24), "width=24: is a power of two, in bits"),
+        (lambda: Swizzle(1, 1, 1).recast(8, 24), "new_bits=24: is a power of two, in bits"),
         (lambda: ComposedLayout(Swizzle(1, 1, 1), -4, Layout(4)), "offset=-4: is an int and at least 0"),
     ],
 )

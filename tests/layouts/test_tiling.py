@@ -134,7 +134,9 @@ def test_tile_to_shape_repeats_the_block_in_order(block_shape, tiles, order):
 
 def test_tile_to_shape_refuses_ragged_shapes():
     """The message names the nearest shape that the block fills, and a missing mode."""
-    with pytest.raises(SpecError, match="60 is a multiple of the block's extent 8; nearest legal value: 64"):
+    with pytest.raises(
+        SpecError, match="=60: is a multiple of the block's extent 8; nearest legal value: 64"
+    ):
         tile_to_shape(Layout((8, 8)), (60, 64))
     with pytest.raises(SpecError, match="has at least the 2 modes"):
         tile_to_shape(Layout((8, 8)), (64,))

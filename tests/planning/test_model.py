@@ -122,3 +122,26 @@ def test_an_order_is_a_function():
     p = plan(GemmSpec(), problem(4096, 4096, 4096), order=widest)
     assert p.config.tile[1] == 256 and p.reasons[-1].endswith(": widest")
     assert plan(GemmSpec(), problem(4096, 4096, 4096)).config != p.config
+
+
+@pytest.mark.parametrize("majors", ["kk", "kn"])
+@pytest.mark.parametrize(
+    "shape,loads",
+    [
+        ((17, 8191, 4099), ("relayout", "shift")),
+        ((8191, 33, 2047), ("shift", "relayout")),
+        ((777, 111, 333), ("shift", "shift")),
+        ((17, 8190, 4098), ("relayout", "cp_async")),
+        ((1023, 1023, 1023), ("relayout", "relayout")),
+        ((333, 50257, 1023), ("relayout", "relayout")),
+        ((4095, 4095, 4095), ("relayout", "relayout")),
+    ],
+)
+def test_threads_load_odd_lines_where_a_copy_costs_more(shape, loads, majors):
+    """A copy is a launch and two passes; threads read an operand once for every tile that takes it."""
+    made = plan(GemmSpec(), problem(*shape, majors=majors))
+    copied = {x.operand for step in made.steps if hasattr(step, "copies") for x in step.copies}
+    kernel = [x.load for x in made.config.operands]
+    seen = zip("ab", reversed(kernel) if made.swapped else kernel, strict=True)
+    assert tuple("relayout" if name in copied else load for name, load in seen) == loads
+    assert not copied or sum(x.name.startswith("relayout") for x in made.steps) == 1

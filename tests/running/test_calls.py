@@ -155,6 +155,8 @@ def test_negated_views_are_read_with_their_sign(backend):
         assert_close(gemm.run(plain, plain, backend=backend), plain, plain)
         assert_close(gemm.run(negated, plain, backend=backend), -plain, plain)
         assert_close(gemm.run(plain, plain, negated, backend=backend), plain, plain, -plain, 1.0, 1.0)
+    with pytest.raises(InputError, match=r"^b"):
+        gemm.run(negated, [[1.0]], backend=backend)
     for out in (negated, torch._neg_view(torch.zeros(8, 8))):
         gemm.run(plain, plain, out=torch.empty(8, 8))
         with pytest.raises(InputError, match=r"^out.is_neg\(\)=True: must not be a negated view"):
@@ -203,9 +205,11 @@ def test_an_error_knows_its_call():
     with pytest.raises(InputError) as e:
         gemm_of(stages=2).run(A, B, out=C.t())
     assert e.value.context == {
-        "spec": "GemmSpec(stages=2)", "a": "<Tensor (6, 5) torch.float32>", "b": "<Tensor (5, 7) torch.float32>",
+        "spec": "GemmSpec(stages=2)",
+        "a": "<Tensor (6, 5) torch.float32>",
+        "b": "<Tensor (5, 7) torch.float32>",
         "d": "<Tensor (7, 6) torch.float32>",
-    }  # fmt: skip
+    }
 
 
 def test_a_gemm_can_be_copied_and_pickled():

@@ -81,9 +81,12 @@ def test_reductions(batch, axis, dims):
     a = random(*batch, 5, 4) - 1
     got = reference.evaluate(graph, a, eye(4), {}, torch.float64)
     expected = {
-        "sum": a.sum(dims), "max": a.amax(dims), "absmax": a.abs().amax(dims), "squares": (a * a).sum(dims),
+        "sum": a.sum(dims),
+        "max": a.amax(dims),
+        "absmax": a.abs().amax(dims),
+        "squares": (a * a).sum(dims),
         "lse": a.exp().sum(dims).log(),
-    }  # fmt: skip
+    }
     torch.testing.assert_close(got, expected)
     assert got["sum"].shape == (*batch, *{0: (4,), 1: (5,), None: ()}[axis])
 
@@ -158,11 +161,12 @@ def test_rounding(dtype, values):
         ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
         (4 * (0xFFFFFFFF,), 2 * (0xFFFFFFFF,), (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
         (
-            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0),
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
             (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
         ),
     ],
-)  # fmt: skip
+)
 def test_philox_known_answers(counter, key, words):
     """The known answers of Random123's kat_vectors for philox4x32-10."""
     got = reference.philox(tuple(map(torch.tensor, counter)), tuple(map(torch.tensor, key)))

@@ -25,10 +25,16 @@ def everything(acc, *, c: epi.Matrix):
     """Matrices of both majors and other types between reductions, finished and partial, of every kind and axis."""
     h = acc + c
     return epi.Output(
-        total=epi.Sum(h), pre=epi.Store(h, dtype="fp32", major="m"), top=epi.Max(h, axis=0, partial=True),
-        d=h, rows=epi.LogSumExp(h, axis=1, partial=True), small=epi.Store(acc, dtype="fp8_e5m2"),
-        norm=epi.LogSumExp(h, axis=1), whole=epi.LogSumExp(acc, partial=True), sums=epi.Sum(acc, partial=True),
-    )  # fmt: skip
+        total=epi.Sum(h),
+        pre=epi.Store(h, dtype="fp32", major="m"),
+        top=epi.Max(h, axis=0, partial=True),
+        d=h,
+        rows=epi.LogSumExp(h, axis=1, partial=True),
+        small=epi.Store(acc, dtype="fp8_e5m2"),
+        norm=epi.LogSumExp(h, axis=1),
+        whole=epi.LogSumExp(acc, partial=True),
+        sums=epi.Sum(acc, partial=True),
+    )
 
 
 def shapes_of(a, b, c, outs=None, fields=None):

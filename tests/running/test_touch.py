@@ -25,6 +25,8 @@ SPECS = {
     "two CTAs an SM": GemmSpec(tile=SMALL, ctas_per_sm=2, swap=False),
     "CUDA cores": GemmSpec(schedule="simt"),
     "copied": GemmSpec(tile=SMALL, a_load="relayout", swap=False),
+    "shifted": GemmSpec(tile=SMALL, a_load="shift", b_load="shift", swap=False),
+    "copied by threads": GemmSpec(tile=SMALL, a_load="cp_async", b_load="gather", swap=False),
 }
 
 

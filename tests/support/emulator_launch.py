@@ -34,8 +34,19 @@ def kernel_text(body: str, *, params: int = 1, before: str = "") -> str:
 """
 
 
-def run(body: str, arrays: list[np.ndarray], *, threads: int = 32, grid=(1, 1, 1), cluster=(1, 1, 1), smem: int = 0,
-        before: str = "", raw: list[bytes] | None = None, text: str | None = None, **options):  # fmt: skip
+def run(
+    body: str,
+    arrays: list[np.ndarray],
+    *,
+    threads: int = 32,
+    grid=(1, 1, 1),
+    cluster=(1, 1, 1),
+    smem: int = 0,
+    before: str = "",
+    raw: list[bytes] | None = None,
+    text: str | None = None,
+    **options,
+):
     """Run a body on arrays passed as p0, p1, ...; returns the report."""
     module = Module.parse(text or kernel_text(body, params=len(arrays), before=before))
     return launch(

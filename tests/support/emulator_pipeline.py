@@ -17,7 +17,7 @@ from tests.support.emulator_launch import aligned
 
 SOURCE = Path(__file__).with_name("emulator_pipeline.cu")
 SYNCHRONISATION = ("fence", "mbarrier", "bar.", "barrier", "wgmma.fence", "wgmma.commit", "wgmma.wait",
-                   "cp.async.bulk.commit", "cp.async.bulk.wait")  # fmt: skip
+                   "cp.async.bulk.commit", "cp.async.bulk.wait", "cp.async.commit", "cp.async.wait")  # fmt: skip
 SHARED_BYTES = 2 * 2 * 8192 + 64 * 64 * 4 + 64 + 1024  # two stages of A and B, D, barriers, room to align
 
 

@@ -70,7 +70,12 @@ def everything(acc, *, bias: epi.Row, scale: epi.Col, residual: epi.Matrix, fact
     """Every kind of input and output."""
     h = epi.tanh(acc * factor + bias) * scale
     return epi.Output(
-        d=h + residual, pre=epi.Store(h, dtype="fp32", major="m"), low=epi.Store(h, dtype="fp8"), top=epi.AbsMax(h),
-        rows=epi.Sum(h, axis=1), columns=epi.SumSquares(h, axis=0), lse=epi.LogSumExp(h, axis=1),
+        d=h + residual,
+        pre=epi.Store(h, dtype="fp32", major="m"),
+        low=epi.Store(h, dtype="fp8"),
+        top=epi.AbsMax(h),
+        rows=epi.Sum(h, axis=1),
+        columns=epi.SumSquares(h, axis=0),
+        lse=epi.LogSumExp(h, axis=1),
         parts=epi.Max(h, axis=0, partial=True),
-    )  # fmt: skip
+    )

@@ -22,6 +22,8 @@ ROW, COL = Layout(), Layout(row_major=False)
 ODD_ROW, ODD_COL = Layout(aligned=False), Layout(row_major=False, aligned=False)
 OFF_GRID = Layout(offset=1)  # an aligned leading dimension, but a base address that TMA cannot take
 STRIDED = Layout(unit=2, aligned=False)
+# extents that are multiples of 8 make leading dimensions of 8 bytes and no more
+EIGHT_BYTES = Layout(pad=4, aligned=False)
 T128 = Tile(128, 128, 64)
 SMALL = {"tile": Tile(128, 64, 64)}
 COPIED = {"a_load": "relayout", "b_load": "relayout"}
@@ -117,6 +119,15 @@ CASES = {
     "gather both": Case(spec(a_load="gather", b_load="gather"), a=ODD_COL, b=ODD_COL),
     "gather strided": Case(spec(a_load="gather", b_load="gather"), a=STRIDED, b=STRIDED),
     "gather a, relayout b": Case(spec(a_load="gather", b_load="relayout"), a=ODD_ROW, b=ODD_COL),
+    "shift both, odd D": Case(
+        spec(a_load="shift", b_load="shift"), a=ODD_ROW, b=ODD_COL, d=ODD_ROW, c=ODD_ROW
+    ),
+    "shift both, col": Case(spec(a_load="shift", b_load="shift"), a=ODD_COL, b=ODD_ROW),
+    "shift off the grid": Case(spec(a_load="shift", b_load="shift"), a=OFF_GRID, b=OFF_GRID),
+    "shift b, swapped": Case(
+        GemmSpec(tile=Tile(16, 64, 128), swap=True, b_load="shift"), b=Layout(row_major=False, aligned=False)
+    ),
+    "cp_async both": Case(spec(a_load="cp_async", b_load="cp_async"), a=EIGHT_BYTES, b=EIGHT_BYTES, step=8),
     # clusters
     "cluster 2x1": Case(spec(cluster=(2, 1), tile=T128)),
     "cluster 1x2, col": Case(spec(cluster=(1, 2), tile=T128), a=COL, b=COL),

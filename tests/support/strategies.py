@@ -54,9 +54,15 @@ def problems(draw, low: int = 0, high: int = 20_000) -> Problem:
     out = DType.FP32 if ab is DType.FP32 else draw(st.sampled_from((ab, ab, *DType)))
     c = draw(st.none() | operands(m, n, draw(st.sampled_from(tuple(DType))), batch))
     return Problem(
-        m=m, n=n, k=k, batch=batch, a=draw(operands(m, k, ab, batch)), b=draw(operands(k, n, ab, batch)),
-        inputs=() if c is None else (("c", c),), outputs=(("d", draw(operands(m, n, out, batch, output=True))),),
-    )  # fmt: skip
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        a=draw(operands(m, k, ab, batch)),
+        b=draw(operands(k, n, ab, batch)),
+        inputs=() if c is None else (("c", c),),
+        outputs=(("d", draw(operands(m, n, out, batch, output=True))),),
+    )
 
 
 @st.composite
@@ -73,15 +79,29 @@ def fused_problems(draw, low: int = 1, high: int = 4_000) -> tuple[Graph, Proble
         for name, kind in graph.tensors.items()
     }
     stored = {
-        x.name: draw(operands(m, width, as_dtype(x.dtype) if x.dtype else draw(st.sampled_from(tuple(DType))), batch,
-                              output=True))
+        x.name: draw(
+            operands(
+                m,
+                width,
+                as_dtype(x.dtype) if x.dtype else draw(st.sampled_from(tuple(DType))),
+                batch,
+                output=True,
+            )
+        )
         for x in graph.stores
-    }  # fmt: skip
+    }
     scalars_there = tuple(x for x, kind in graph.numbers.items() if kind == "scalar" and draw(st.booleans()))
     return graph, Problem(
-        m=m, n=n, k=k, batch=batch, a=draw(operands(m, k, ab, batch)), b=draw(operands(k, n, ab, batch)),
-        inputs=tuple(read.items()), outputs=tuple(stored.items()), device_scalars=scalars_there,
-    )  # fmt: skip
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        a=draw(operands(m, k, ab, batch)),
+        b=draw(operands(k, n, ab, batch)),
+        inputs=tuple(read.items()),
+        outputs=tuple(stored.items()),
+        device_scalars=scalars_there,
+    )
 
 
 def tiles() -> st.SearchStrategy[Tile]:

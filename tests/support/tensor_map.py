@@ -33,6 +33,10 @@ def decode(raw: bytes) -> TensorMap:
     dims = (w[4] & 0xFFFF_FFFF, w[4] >> 32, w[5] & 0xFFFF_FFFF, w[5] >> 32, w[6] & 0xFFFF_FFFF)
     boxes = (w[6] >> 56 & 255, *(w[7] >> 8 * i & 255 for i in range(4)))
     return TensorMap(
-        base=w[0], dtype=TYPES[w[1] >> 7 & 15], swizzle=SWIZZLES[w[1] >> 13 & 3],
-        dims=tuple(d + 1 for d in dims[:rank]), strides=strides, box=tuple(b + 1 for b in boxes[:rank]),
-    )  # fmt: skip
+        base=w[0],
+        dtype=TYPES[w[1] >> 7 & 15],
+        swizzle=SWIZZLES[w[1] >> 13 & 3],
+        dims=tuple(d + 1 for d in dims[:rank]),
+        strides=strides,
+        box=tuple(b + 1 for b in boxes[:rank]),
+    )

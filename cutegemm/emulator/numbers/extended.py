@@ -6,16 +6,21 @@ Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.2 (extended precision), 9.7.3.1 (testp
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, cast
+
 import numpy as np
 
 from cutegemm.emulator.numbers import floats
 from cutegemm.emulator.numbers.values import ND, UINT, extend, pack, s32, unpack, wrap
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Real, Value, Vector
+
 _SMALLEST_NORMAL = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}  # by bytes of the type
 _TINY_HALF = 2.0**-14 * (1 - 2.0**-12)  # from here on 11 bits round to the least normal fp16
 
 
-def add_carry(a, b, carry, bits):
+def add_carry(a: Any, b: Any, carry: Value, bits: int) -> tuple[Value, Value]:
     """a + b + carry and the carry out of it."""
     if not any(x.__class__ is ND for x in (a, b, carry)):
         total = a + b + carry
@@ -27,7 +32,7 @@ def add_carry(a, b, carry, bits):
     return total, (part < a) | (total < part)
 
 
-def subtract_carry(a, b, borrow, bits):
+def subtract_carry(a: Any, b: Any, borrow: Any, bits: int) -> tuple[Value, Value]:
     """a - (b + borrow) and the borrow out of it."""
     if not any(x.__class__ is ND for x in (a, b, borrow)):
         total = a - b - borrow
@@ -38,24 +43,26 @@ def subtract_carry(a, b, borrow, bits):
     return part - borrow.astype(kind), (a < b) | (borrow & (part == 0))
 
 
-def add_saturating(a, b, subtract):
+def add_saturating(a: Value, b: Value, subtract: bool) -> Value:
     """add.sat.s32 and sub.sat.s32 of signed readings."""
     wide = np.int64(a) if a.__class__ is not ND else a.astype(np.int64)
     out = np.clip(wide - b if subtract else wide + b, -(1 << 31), (1 << 31) - 1)
     return wrap(out.astype(np.int32) if out.__class__ is ND else int(out), 32)
 
 
-def act_on_halves(a, b, operation, signed, relu):
+def _part(x: Value, bits: int, index: int) -> Value:
+    return cast("Value", unpack(x, bits, index))
+
+
+def act_on_halves(a: Value, b: Value, operation: str, signed: bool, relu: bool) -> Value:
     """add, min or max of both 16-bit halves of two registers."""
     out = []
     for i in range(2):
-        x, y = (unpack(v, 16, i) for v in (a, b))
+        x, y = (wrap(_part(v, 16, i), 32) for v in (a, b))
         if signed:
-            x, y = (s32(extend(wrap(v, 32), 16, 32)) for v in (x, y))
-        else:
-            x, y = wrap(x, 32), wrap(y, 32)
+            x, y = (s32(extend(v, 16, 32)) for v in (x, y))
         if operation == "add":
-            z = x + y
+            z: Value = x + y
         else:
             act = np.minimum if operation == "min" else np.maximum
             z = act(x, y)
@@ -63,12 +70,12 @@ def act_on_halves(a, b, operation, signed, relu):
     return pack(out, 16)
 
 
-def dot4(a, b, c, a_signed, b_signed):
+def dot4(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool) -> Value:
     """dp4a: c plus the products of four pairs of bytes."""
     total = c
     for i in range(4):
-        x, y = unpack(a, 8, i), unpack(b, 8, i)
-        x, y = (extend(wrap(v, 32), 8, 32) if s else wrap(v, 32) for v, s in ((x, a_signed), (y, b_signed)))
+        x, y = (wrap(_part(v, 8, i), 32) for v in (a, b))
+        x, y = (extend(v, 8, 32) if s else v for v, s in ((x, a_signed), (y, b_signed)))
         total = total + wrap(x * y, 32)
     return wrap(total, 32)
 
@@ -83,26 +90,32 @@ _PERMUTES = {  # mode -> for c & 3 = 0..3 the bytes of {b, a} picked for result 
 }
 
 
-def permute_selector(c, mode):
+def permute_selector(c: Value, mode: str) -> Value:
     """Selector of prmt's default mode that does what `mode` does with control c."""
     table = _PERMUTES[mode]
     return np.array(table, np.uint32)[c & 3] if c.__class__ is ND else table[c & 3]
 
 
-def flush_half(x):
+def flush_half(x: Real) -> Real:
     """.ftz of fp16: zero of the same sign for what is subnormal, or would be with 11 bits (before it is rounded)."""
     return np.where(np.abs(x) < _TINY_HALF, np.copysign(x.dtype.type(0), x), x)[()]
 
 
-def extreme_xorsign(a, b, largest, keep_nan):
+def extreme_xorsign(a: Real, b: Real, largest: bool, keep_nan: bool) -> Real:
     """min and max .xorsign.abs: of the magnitudes, with the signs multiplied."""
     out = floats.extreme(np.abs(a), np.abs(b), largest, keep_nan)
     return np.where(np.signbit(a) ^ np.signbit(b), -out, out)[()]
 
 
-def float_is(x, what):
+def float_is(x: Real, what: str) -> bool | Vector:
     """testp of fp32 and fp64."""
     small = np.abs(x) < _SMALLEST_NORMAL[x.dtype.itemsize]
-    out = {"finite": np.isfinite(x), "infinite": np.isinf(x), "number": ~np.isnan(x), "notanumber": np.isnan(x),
-           "normal": np.isfinite(x) & ~small, "subnormal": small & (x != 0)}[what]  # fmt: skip
+    out = {
+        "finite": np.isfinite(x),
+        "infinite": np.isinf(x),
+        "number": ~np.isnan(x),
+        "notanumber": np.isnan(x),
+        "normal": np.isfinite(x) & ~small,
+        "subnormal": small & (x != 0),
+    }[what]
     return out if out.__class__ is ND else bool(out)

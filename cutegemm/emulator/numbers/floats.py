@@ -10,30 +10,38 @@ Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.9.22 (c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.numbers.values import FLOAT, ND, UINT
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Real, Value, Vector
+
 _NAN32 = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
+_HALF, _ONE, _NEARLY, _UPPER = (np.uint32(x) for x in (16, 1, 0x7FFF, 0xFFFF0000))
 _TINY32 = np.float64(2.0**-126)  # smallest normal fp32
 
 
-def f32(x):
+def f32(x: Value) -> Real:
     """Bits to fp32 (scalar or vector)."""
     return x.view(np.float32) if x.__class__ is ND else np.uint32(x).view(np.float32)
 
 
-def f64(x):
+def f64(x: Value) -> Real:
     """Bits to fp64."""
     return x.view(np.float64) if x.__class__ is ND else np.uint64(x).view(np.float64)
 
 
-def f16(x):
+def f16(x: Value) -> Real:
     """Bits to fp16 (the register may be 16 or 32 bits wide; its low half counts)."""
     return (x.astype(np.uint16) if x.__class__ is ND else np.uint16(x & 0xFFFF)).view(np.float16)
 
 
-def bf16(x):
+def bf16(x: Value) -> Real:
     """bf16 bits to fp32, exact."""
     return (
         (x.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -42,7 +50,7 @@ def bf16(x):
     )
 
 
-def bits(x):
+def bits(x: Real) -> Value:
     """Bits of a result: int for a scalar, unsigned vector else. fp32 units give one NaN only, 0x7fffffff."""
     if x.dtype.itemsize == 4:
         if x.__class__ is not ND:
@@ -53,13 +61,13 @@ def bits(x):
     return pattern(x)
 
 
-def pattern(x):
+def pattern(x: Real) -> Value:
     """Bits of a value as it is: int for a scalar, unsigned vector else."""
     kind = UINT[x.dtype.itemsize * 8]
     return x.view(kind) if x.__class__ is ND else int(x.view(kind))
 
 
-def nan64(result, *operands):
+def nan64(result: Real, *operands: Real) -> Real:
     """An fp64 result whose NaNs are the quieted operand's: the first NaN among `operands`, in that order."""
     if not np.isnan(result).any():
         return result
@@ -70,7 +78,7 @@ def nan64(result, *operands):
     return out[()]
 
 
-def flush(x):
+def flush(x: Real) -> Real:
     """.ftz: subnormal fp32 becomes zero of the same sign (takes and gives fp32)."""
     small = np.abs(x) < np.float32(_TINY32)
     return (
@@ -80,7 +88,7 @@ def flush(x):
     )
 
 
-def fma32(a, b, c):
+def fma32(a: Real, b: Real, c: Real) -> Real:
     """fp32 a*b+c rounded once. The product is exact in fp64; the sum is corrected where rounding twice could differ."""
     product = np.multiply(a, b, dtype=np.float64)
     c = np.asarray(c, np.float64)
@@ -92,7 +100,7 @@ def fma32(a, b, c):
     return total.astype(np.float32)[()]
 
 
-def fma_ftz(a, b, c=None):
+def fma_ftz(a: Real, b: Real, c: Real | None = None) -> Real:
     """fp32 a*b or a*b+c rounded once, and zero when 24 bits, whatever the exponent, would be below all normals."""
     exact = np.multiply(a, b, dtype=np.float64)
     if c is not None:
@@ -103,14 +111,14 @@ def fma_ftz(a, b, c=None):
     ).astype(np.float32)[()]
 
 
-def div_approx(a, b):
+def div_approx(a: Real, b: Real) -> Real:
     """div.approx.f32: a divisor above 2**126 gives zero, or NaN of an infinity (PTX ISA 9.7.3.8)."""
     huge = (np.abs(b) > np.float32(2.0**126)) & np.isfinite(b)
     beyond = np.where(np.isfinite(a), np.copysign(np.float32(0), a) * np.sign(b), np.float32(np.nan))
     return np.where(huge, beyond, a / b).astype(np.float32)[()]
 
 
-def to_odd(a, b, total):
+def to_odd(a: Real, b: Real, total: Real) -> Vector:
     """a+b rounded to odd in fp64, given the nearest sum: a second rounding to fewer bits is then exact."""
     virtual = total - a
     error = (a - (total - virtual)) + (b - virtual)
@@ -120,11 +128,11 @@ def to_odd(a, b, total):
     return np.where(nudge, np.nextafter(total, toward), total)
 
 
-def fma64(a, b, c):
+def fma64(a: Real, b: Real, c: Real) -> Real:
     """fp64 a*b+c rounded once, through exact integer arithmetic (slow; fp64 is rare in these kernels)."""
     from fractions import Fraction
 
-    def one(x, y, z):
+    def one(x: Any, y: Any, z: Any) -> Any:
         if np.isinf(z) and np.isfinite(x) and np.isfinite(y):
             return z  # whatever the product, which may be too large for fp64
         if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(z)):
@@ -138,11 +146,12 @@ def fma64(a, b, c):
             return np.float64(np.inf if exact > 0 else -np.inf)
 
     if not any(isinstance(v, ND) for v in (a, b, c)):
-        return one(a, b, c)
+        fused: np.float64 = one(a, b, c)
+        return fused
     return np.array([one(x, y, z) for x, y, z in np.broadcast(a, b, c)], np.float64)
 
 
-def narrow_bf16(x):
+def narrow_bf16(x: npt.ArrayLike) -> Value:
     """fp32 or fp64 values to bf16 bits, nearest even; NaN becomes 0x7fff."""
     x = np.asarray(x)
     if x.dtype == np.float64:  # round to odd first, so that the second rounding is the only one that counts
@@ -157,14 +166,14 @@ def narrow_bf16(x):
     return out if out.ndim else int(out)
 
 
-def narrow_f16(x):
+def narrow_f16(x: npt.ArrayLike) -> Value:
     """Float values to fp16 bits, nearest even; NaN becomes 0x7fff."""
     x = np.asarray(x)
     out = np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float16).view(np.uint16)).astype(np.uint32)
     return out if out.ndim else int(out)
 
 
-def narrow_double(x, name):
+def narrow_double(x: npt.ArrayLike, name: str) -> Value:
     """cvt.rn from fp64 to f16 or bf16 bits: a NaN keeps its sign and the top of its payload."""
     x = np.asarray(x)
     out = np.asarray({"f16": narrow_f16, "bf16": narrow_bf16}[name](x), np.uint32)
@@ -175,30 +184,34 @@ def narrow_double(x, name):
     return out if out.ndim else int(out)
 
 
-def pair(high, low):
+def pair(high: Value, low: Value) -> Value:
     """Two 16-bit patterns as one 32-bit register."""
     return (high << 16 | low) if high.__class__ is not ND else (high << np.uint32(16)) | low
 
 
-def bf16x2(a, b):
+def bf16x2(a: Value, b: Value) -> Value:
     """cvt.rn.bf16x2.f32 d, a, b: a in the high half. The hot conversion of every epilogue, hence its own path."""
     if a.__class__ is ND and b.__class__ is ND:
         probe = a.view(np.float32).dot(b.view(np.float32))
         if probe == probe:  # no NaN in either
-            return (_rounded_half(a) & np.uint32(0xFFFF0000)) | (_rounded_half(b) >> np.uint32(16))
+            high, low = _rounded_half(a), _rounded_half(b)
+            high &= _UPPER
+            low >>= _HALF
+            high |= low
+            return high
     return pair(narrow_bf16(f32(a)), narrow_bf16(f32(b)))
 
 
-def _rounded_half(u):
+def _rounded_half(u: Vector) -> Vector:
     """fp32 patterns rounded to nearest even in their upper 16 bits; the lower are left over."""
-    half = u >> np.uint32(16)
-    half &= np.uint32(1)
-    half += np.uint32(0x7FFF)
+    half = u >> _HALF
+    half &= _ONE
+    half += _NEARLY
     half += u
     return half
 
 
-def extreme(a, b, largest, keep_nan):
+def extreme(a: Real, b: Real, largest: bool, keep_nan: bool) -> Real:
     """min and max: -0 < +0; a NaN operand is dropped unless `.NaN` (then the result is the canonical NaN)."""
     if keep_nan:
         out = np.maximum(a, b) if largest else np.minimum(a, b)
@@ -212,23 +225,29 @@ def extreme(a, b, largest, keep_nan):
     return out
 
 
-def compare(a, b, relation):
+def compare(a: Real, b: Real, relation: str) -> bool | Vector:
     """setp on floats; the `u` relations are true when either operand is NaN."""
     if relation == "num":
         return _plain(~(np.isnan(a) | np.isnan(b)))
     if relation == "nan":
         return _plain(np.isnan(a) | np.isnan(b))
     unordered = relation.endswith("u") and len(relation) == 3
-    out = {"eq": a == b, "ne": (a != b) & ~(np.isnan(a) | np.isnan(b)), "lt": a < b, "le": a <= b,
-           "gt": a > b, "ge": a >= b}[relation[:2]]  # fmt: skip
+    out = {
+        "eq": a == b,
+        "ne": (a != b) & ~(np.isnan(a) | np.isnan(b)),
+        "lt": a < b,
+        "le": a <= b,
+        "gt": a > b,
+        "ge": a >= b,
+    }[relation[:2]]
     return _plain(out | np.isnan(a) | np.isnan(b) if unordered else out)
 
 
-def _plain(p):
+def _plain(p: np.bool_ | Vector) -> bool | Vector:
     return p if p.__class__ is ND else bool(p)
 
 
-APPROXIMATE = {
+APPROXIMATE: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
     "ex2": np.exp2,
     "lg2": np.log2,
     "rcp": lambda x: 1.0 / x,
@@ -240,11 +259,11 @@ APPROXIMATE = {
 }
 
 
-def unary(name, x):
+def unary(name: str, x: Real) -> Real:
     """A special function: computed in fp64, rounded once to the operand's type."""
     return APPROXIMATE[name](np.asarray(x, np.float64)).astype(x.dtype)[()]
 
 
-def float_type(name):
+def float_type(name: str) -> type[np.floating[Any]]:
     """NumPy type of a PTX float type name."""
     return FLOAT[int(name.lstrip("bf").split("x")[0])]

@@ -16,7 +16,7 @@ class Native:
         binding.initialize_native_asmprinter()
         machine = binding.Target.from_default_triple().create_target_machine(
             cpu=binding.get_host_cpu_name(),
-            features=binding.get_host_cpu_features().flatten(),
+            features=_features(),
             opt=3,
             jit=True,
         )
@@ -30,6 +30,12 @@ class Native:
         made = prototype(self.engine.get_function_address(name))
         made.engine = self.engine
         return made
+
+
+def _features() -> str:
+    """This processor's features, with vectors as wide as it has them: the loops here do little else."""
+    features = binding.get_host_cpu_features()
+    return str(features.flatten()) + (",-prefer-256-bit" if features.get("avx512f") else "")
 
 
 class Loop:

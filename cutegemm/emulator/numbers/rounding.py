@@ -9,11 +9,17 @@ Source: PTX ISA 9.0, 9.7.9.21 (cvt), 5.2.3 (alternate formats); OCP 8-bit floati
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.numbers.values import ND, SINT, UINT
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Real, Value, Vector
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ FORMATS = {
     "e5m2": Format(2, -14, 57344.0),
     "e4m3": Format(3, -6, 448.0),
 }
-_DIRECTIONS = {
+_DIRECTIONS: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
     "rn": np.rint,
     "rz": np.trunc,
     "rm": np.floor,
@@ -42,7 +48,7 @@ _DIRECTIONS = {
 }
 
 
-def round_to(x, name: str, mode: str, finite: bool = False) -> np.ndarray:
+def round_to(x: npt.ArrayLike, name: str, mode: str, finite: bool = False) -> npt.NDArray[np.float64]:
     """`x` as the nearest value of a format in the direction `mode` (rn, rna, rz, rm, rp), in fp64.
 
     `finite` is .satfinite: what would overflow, infinities included, becomes the greatest value.
@@ -63,11 +69,11 @@ def round_to(x, name: str, mode: str, finite: bool = False) -> np.ndarray:
     return np.where(stays, np.copysign(to.greatest, x), out)
 
 
-def _int_or_vector(out):
+def _int_or_vector(out: Vector) -> Value:
     return out if out.ndim else int(out)
 
 
-def directed(x, name: str, mode: str, finite: bool):
+def directed(x: npt.ArrayLike, name: str, mode: str, finite: bool) -> Value:
     """cvt to f32, tf32, f16 or bf16 with a rounding mode: bit patterns (of the fp32 that holds a tf32).
 
     The NaN of a tf32 is the operand with its low 13 bits cleared, that of fp64 its quieted top; else it is canonical.
@@ -78,11 +84,11 @@ def directed(x, name: str, mode: str, finite: bool):
         return _int_or_vector(out.astype(np.uint32))
     bits = value.astype(np.float32).view(np.uint32)
     if name == "tf32":
-        nan = np.asarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
+        nan: Any = np.asarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
     else:
         nan = bits if np.asarray(x).dtype == np.float64 else np.uint32(0x7FFFFFFF)
-    bits = np.where(np.isnan(value), nan, bits)
-    return _int_or_vector(bits >> np.uint32(16) if name == "bf16" else bits)
+    quiet: Vector = np.where(np.isnan(value), nan, bits)
+    return _int_or_vector(quiet >> np.uint32(16) if name == "bf16" else quiet)
 
 
 @functools.cache
@@ -98,7 +104,7 @@ def fp8_values(name: str) -> np.ndarray:
     return np.where(pattern > (0x7E if name == "e4m3" else 0x7C), np.nan, out)
 
 
-def narrow_fp8(x, name: str):
+def narrow_fp8(x: npt.ArrayLike, name: str) -> Value:
     """cvt.rn.satfinite to e4m3 or e5m2, as 8-bit patterns; NaN becomes 0x7f."""
     value = round_to(x, name, "rn", True)
     known = fp8_values(name)[: int(np.searchsorted(fp8_values(name), FORMATS[name].greatest)) + 1]
@@ -106,7 +112,7 @@ def narrow_fp8(x, name: str):
     return _int_or_vector(np.where(np.isnan(value), 0x7F, pattern).astype(np.uint32))
 
 
-def widen_fp8(x, name: str):
+def widen_fp8(x: Value, name: str) -> Value:
     """Patterns of e4m3 or e5m2 (the low 8 bits) as fp16 patterns, exact; NaN becomes 0x7fff."""
     x = np.asarray(x & 0xFF)
     value = np.where(x & 0x80, -1.0, 1.0) * fp8_values(name)[x & 0x7F]
@@ -114,7 +120,9 @@ def widen_fp8(x, name: str):
     return _int_or_vector(out.astype(np.uint32))
 
 
-def to_integer(x, source_bits: int, width: int, signed: bool, mode: str, reg_bits: int):
+def to_integer(
+    x: npt.ArrayLike, source_bits: int, width: int, signed: bool, mode: str, reg_bits: int
+) -> Value:
     """cvt from a float to an integer: rounded as `mode` (rni, rzi, rmi, rpi) and clamped.
 
     NaN gives 0, or the pattern of the top bit alone where source or target has 64 bits.
@@ -135,7 +143,7 @@ def to_integer(x, source_bits: int, width: int, signed: bool, mode: str, reg_bit
     return np.array([one(v) for v in rounded.tolist()], UINT[reg_bits])
 
 
-def to_float(x, width: int, signed: bool, kind):
+def to_float(x: Value, width: int, signed: bool, kind: type[np.floating[Any]]) -> Real:
     """cvt.rn from an integer to fp32 or fp64, as values: the hot case, left to NumPy."""
     if x.__class__ is not ND:
         x = (x ^ (1 << width - 1)) - (1 << width - 1) if signed else x
@@ -144,21 +152,18 @@ def to_float(x, width: int, signed: bool, kind):
     return (x.view(SINT[width]) if signed else x).astype(kind)
 
 
-def from_integer(x, width: int, signed: bool, name: str, mode: str):
+def from_integer(x: Value, width: int, signed: bool, name: str, mode: str) -> Value:
     """cvt from an integer to f16, bf16, f32 or f64 in a direction, rounded once: bit patterns."""
-    if x.__class__ is ND:
-        flat = [int(v) for v in x.tolist()]
-    else:
-        flat = [x]
+    flat = [int(v) for v in np.asarray(x).reshape(-1).tolist()]
     if signed:
         flat = [((v & (1 << width) - 1) ^ 1 << width - 1) - (1 << width - 1) for v in flat]
     if name == "f64":
         if mode != "rn" and any(abs(v) > 1 << 53 for v in flat):
             raise ValueError("a directed conversion of more than 53 bits is not emulated")
-        out = np.array(flat).astype(np.float64).view(np.uint64)
-        return out if x.__class__ is ND else int(out[0])
+        whole = np.array(flat).astype(np.float64).view(np.uint64)
+        return whole if x.__class__ is ND else int(whole[0])
     kept = np.array([_odd(v) for v in flat], np.float64)  # fp64, such that rounding again rounds once
-    out = directed(kept, name, mode, False)
+    out = np.asarray(directed(kept, name, mode, False))
     return out if x.__class__ is ND else int(out[0])
 
 

@@ -20,12 +20,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cutegemm.emulator.numbers import tensor_core_jit
+from cutegemm.emulator.numbers.operands import LEAST_EXPONENT, Split
 
-LEAST_EXPONENT = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "f32": -126}
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Floats, Vector
+
 FP8 = ("e4m3", "e5m2")
 _NAN = {
     "f32": np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0],
@@ -60,13 +64,29 @@ def accumulate(a: np.ndarray, b: np.ndarray, c: np.ndarray, unit: Unit, b_kind: 
     """
     left, right = parts(a, unit.kind), parts(b, b_kind or unit.kind)
     if unit.out == "f32" and max(left[1].max(), right[1].max()) < 128:
-        d = tensor_core_jit.accumulate(left, right, c, unit.depth, unit.fraction)
+        d = None
+        if _narrow(left[1]) and _narrow(right[1]):
+            values = ((a, left[1]), (b, right[1]))
+            d = tensor_core_jit.accumulate(*values, c, unit.depth, unit.fraction, True)
+        if d is None:
+            d = tensor_core_jit.accumulate(left, right, c, unit.depth, unit.fraction)
         if d is not None:
             return d
     for k in range(0, a.shape[-1], unit.depth):
         at = slice(k, k + unit.depth)
         c = _step(a[..., at], b[..., at], c, [x[..., at] for x in (*left, *right)], unit)
     return c
+
+
+def accumulate_split(left: Split, right: Split, c: np.ndarray, unit: Unit) -> np.ndarray | None:
+    """`accumulate` of one problem whose operands are split already and narrow; None where a sum is not finite."""
+    return tensor_core_jit.add(left, right, c, unit.depth, unit.fraction, True)
+
+
+def _narrow(exponents: np.ndarray) -> bool:
+    """Whether the exponents that are some lie within `tensor_core_jit.NARROW` of 0."""
+    some = exponents[exponents != tensor_core_jit.NO_EXPONENT]
+    return bool((np.abs(some) <= tensor_core_jit.NARROW).all())
 
 
 def parts(x: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +104,7 @@ def parts(x: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     return significand, exponent
 
 
-def _step(a, b, c, operands, unit: Unit) -> np.ndarray:
+def _step(a: Floats, b: Floats, c: Floats, operands: list[Vector], unit: Unit) -> np.ndarray:
     """One instruction in plain NumPy: the definition, with special values and fp16 accumulators."""
     rows = [x[..., :, None, :] for x in operands[:2]]  # (P, M, 1, K)
     columns = [x[..., None, :, :] for x in operands[2:]]  # (P, 1, N, K)
@@ -99,7 +119,8 @@ def _step(a, b, c, operands, unit: Unit) -> np.ndarray:
         down = np.maximum(exponent - top, -1000) + unit.fraction
         total += np.trunc(np.ldexp(significand.astype(np.float64), down))
     d = _rounded(np.ldexp(total, np.maximum(top, -500) - unit.fraction), unit)
-    special = ~(np.isfinite(a).all(-1)[..., :, None] & np.isfinite(b).all(-1)[..., None, :] & np.isfinite(c))
+    rows_fine, columns_fine = (np.asarray(np.isfinite(x).all(-1)) for x in (a, b))
+    special = ~(rows_fine[..., :, None] & columns_fine[..., None, :] & np.isfinite(c))
     if special.any():
         plain = np.einsum("...mk,...nk->...mn", a.astype(np.float64), b.astype(np.float64)) + c
         d = np.where(special, np.where(np.isnan(plain), _NAN[unit.out], plain.astype(d.dtype)), d)
@@ -112,4 +133,5 @@ def _rounded(value: np.ndarray, unit: Unit) -> np.ndarray:
         return value.astype(np.float16) + np.float16(0)
     _, exponent = np.frexp(value)
     quantum = np.maximum(exponent - 1, LEAST_EXPONENT["f32"]) - unit.result_fraction
-    return np.ldexp(np.trunc(np.ldexp(value, -quantum)), quantum).astype(np.float32) + np.float32(0)
+    kept: Floats = np.ldexp(np.trunc(np.ldexp(value, -quantum)), quantum).astype(np.float32)
+    return kept + np.float32(0)

@@ -9,47 +9,74 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 
 from cutegemm.emulator.numbers.native import Loop, Native
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Vector
+
 NO_EXPONENT = -20_000  # of a zero: below any other, twice over
 LEAST = -100  # scale exponents below this leave nothing of a product
+NARROW = (
+    50  # exponents of operands whose products, and these in units of the greatest, are normal fp32 numbers
+)
 
 _I32, _I64, _F32, _F64 = (ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType())
 
+Parts: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # significands and exponents
 
-def accumulate(left, right, c: np.ndarray, depth: int, fraction: int) -> np.ndarray | None:
+
+def accumulate(
+    left: Parts, right: Parts, c: np.ndarray, depth: int, fraction: int, narrow: bool = False
+) -> np.ndarray | None:
     """D (P, M, N) of the significands and exponents of A (P, M, K) and B (P, N, K), and C (P, M, N); N in eights.
 
-    None when C or a sum on the way is not finite (the last sum may be infinite).
+    None when C or a sum on the way is not finite (the last sum may be infinite). `narrow`: see `add`.
+    """
+    by_columns = [np.ascontiguousarray(x.swapaxes(-1, -2)) for x in right]  # (P, K, N): columns side by side
+    return add([np.ascontiguousarray(x) for x in left], by_columns, c, depth, fraction, narrow)
+
+
+def add(
+    left: Sequence[Vector], right: Sequence[Vector], c: np.ndarray, depth: int, fraction: int, narrow: bool
+) -> np.ndarray | None:
+    """`accumulate` of contiguous operands, B as (P, K, N).
+
+    `narrow`: operands are values, not significands, and every exponent lies within `NARROW` of 0 or is NO_EXPONENT. A
+    product is then an fp32 number, which one multiplication aligns.
     """
     m, k = left[0].shape[-2:]
     n = c.shape[-1]
-    arrays = [np.ascontiguousarray(x) for x in left]
-    arrays += [np.ascontiguousarray(x.swapaxes(-1, -2)) for x in right]  # (P, K, N): columns side by side
     d = np.array(c, np.float32, order="C")
-    pointers = [x.ctypes.data for x in (*arrays, d)]
-    odd = _compiled(depth, fraction, 16 if n % 16 == 0 else 8)(*pointers, d.size // (m * n), m, n, k)
-    return None if odd else d
+    pointers = [x.ctypes.data for x in (*left, *right, d)]
+    loop = _compiled(depth, fraction, 16 if n % 16 == 0 else 8, narrow)
+    return None if loop(*pointers, d.size // (m * n), m, n, k) else d
 
 
 @functools.cache
-def _compiled(depth: int, fraction: int, width: int):
+def _compiled(depth: int, fraction: int, width: int, narrow: bool) -> Callable[..., int]:
     kinds = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 4
-    native = Native(_module(depth, fraction, width))
-    return native.function("accumulate", ctypes.CFUNCTYPE(ctypes.c_int32, *kinds))
+    native = Native(_module(depth, fraction, width, narrow))
+    made: Callable[..., int] = native.function("accumulate", ctypes.CFUNCTYPE(ctypes.c_int32, *kinds))
+    return made
 
 
 class _Lanes:
     """The arithmetic of one step on a vector of columns of a row."""
 
-    def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, fraction: int):
+    def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, fraction: int) -> None:
         self.b, self.width, self.fraction = builder, width, fraction
         self.v32, self.v64, self.vf, self.vd = (ir.VectorType(t, width) for t in (_I32, _I64, _F32, _F64))
-        declare = lambda name, kind, *args: ir.Function(module, ir.FunctionType(kind, args), f"llvm.{name}")
+
+        def declare(name: str, kind: ir.Type, *args: ir.Type) -> ir.Function:
+            return ir.Function(module, ir.FunctionType(kind, args), f"llvm.{name}")
+
         self.smax = declare(f"smax.v{width}i32", self.v32, self.v32, self.v32)
         self.umin = declare(f"umin.v{width}i32", self.v32, self.v32, self.v32)
         self.trunc = declare(f"trunc.v{width}f64", self.vd, self.vd)
@@ -61,35 +88,35 @@ class _Lanes:
     def float64(self, value: float) -> ir.Constant:
         return ir.Constant(self.vd, [value] * self.width)
 
-    def most(self, x, y):
+    def most(self, x: ir.Value, y: ir.Value) -> ir.Value:
         """The greater of two integers."""
         return self.b.call(self.smax, [x, y])
 
-    def everywhere(self, pointer, index, kind: ir.VectorType):
+    def everywhere(self, pointer: ir.Value, index: ir.Value, kind: ir.VectorType) -> ir.Value:
         """One element in every lane."""
         b, nothing = self.b, ir.Constant(kind, ir.Undefined)
         first = b.insert_element(nothing, b.load(b.gep(pointer, [index])), _I32(0))
         return b.shuffle_vector(first, nothing, self.int32(0))
 
-    def side_by_side(self, pointer, index, kind: ir.VectorType):
+    def side_by_side(self, pointer: ir.Value, index: ir.Value, kind: ir.VectorType) -> ir.Value:
         """Elements next to each other."""
         out = self.b.load(self.b.bitcast(self.b.gep(pointer, [index]), kind.as_pointer()))
         out.align = 4
         return out
 
-    def store(self, value, pointer, index) -> None:
+    def store(self, value: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
         """The opposite of `side_by_side`."""
         place = self.b.bitcast(self.b.gep(pointer, [index]), value.type.as_pointer())
         self.b.store(value, place).align = 4
 
-    def note_odd(self, flags, x) -> None:
+    def note_odd(self, flags: ir.Value, x: ir.Value) -> None:
         """Remember the lanes in which x is not finite."""
         b, i = self.b, self.int32
         field = b.and_(b.bitcast(x, self.v32), i(0x7F800000))
         odd = b.sext(b.icmp_signed("==", field, i(0x7F800000)), self.v32)
         b.store(b.or_(b.load(flags), odd), flags)
 
-    def addend(self, d):
+    def addend(self, d: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         """(integer significand, exponent, sign) of the accumulator: 1.0 is 1 << 23; zero has no exponent."""
         b, i = self.b, self.int32
         pattern = b.bitcast(d, self.v32)
@@ -100,7 +127,7 @@ class _Lanes:
         nothing = b.icmp_signed("==", mantissa, i(0))
         return mantissa, b.select(nothing, i(NO_EXPONENT), exponent), b.ashr(pattern, i(31))
 
-    def align_addend(self, mantissa, exponent, sign, top):
+    def align_addend(self, mantissa: ir.Value, exponent: ir.Value, sign: ir.Value, top: ir.Value) -> ir.Value:
         """The accumulator as an integer in units of 2**(top - fraction), truncated."""
         b, i = self.b, self.int32
         down = b.add(b.sub(top, exponent), i(max(23 - self.fraction, 0)))
@@ -108,13 +135,39 @@ class _Lanes:
         magnitude = b.lshr(magnitude, b.call(self.umin, [down, i(31)]))
         return b.sub(b.xor(magnitude, sign), sign)
 
-    def align_product(self, product, exponent, top):
+    def align_product(self, product: ir.Value, exponent: ir.Value, top: ir.Value) -> ir.Value:
         """A product in the same units."""
         b, i = self.b, self.int32
         up = b.add(self.most(b.sub(exponent, top), i(LEAST)), i(127 + self.fraction))
         return b.fptosi(b.fmul(product, b.bitcast(b.shl(up, i(23)), self.vf)), self.v32)
 
-    def round(self, total, top):
+    def unit(self, top: ir.Value) -> ir.Value:
+        """One over the unit that products of narrow operands are counted in: 2**(fraction - top).
+
+        A nonzero product's exponent is -2 * NARROW at least, so that a lower top means nothing but zeros.
+        """
+        b, i = self.b, self.int32
+        up = b.sub(i(127 + self.fraction), self.most(top, i(-2 * NARROW)))
+        return b.bitcast(b.shl(up, i(23)), self.vf)
+
+    def narrow_sum(self, sums: list[ir.Value], top: ir.Value) -> ir.Value:
+        """`round` of two sums of 32 bits where the result is no subnormal number: in fp64, where they are exact."""
+        b, i = self.b, self.int32
+        total = b.fadd(b.sitofp(sums[0], self.vd), b.sitofp(sums[1], self.vd))
+        mask = ir.Constant(self.v64, [-1 << 52 - min(self.fraction, 23)] * self.width)
+        kept = b.fptrunc(b.bitcast(b.and_(b.bitcast(total, self.v64), mask), self.vd), self.vf)
+        scale = b.shl(b.add(self.most(top, i(-2 * NARROW)), i(127 - self.fraction)), i(23))
+        return b.fmul(kept, b.bitcast(scale, self.vf))
+
+    def note_small(self, flags: ir.Value, exponent: ir.Value) -> None:
+        """Remember the lanes whose accumulator, if it is not zero, lies below all nonzero products."""
+        b, i = self.b, self.int32
+        small = b.and_(
+            b.icmp_signed("<", exponent, i(-2 * NARROW)), b.icmp_signed("!=", exponent, i(NO_EXPONENT))
+        )
+        b.store(b.or_(b.load(flags), b.sext(small, self.v32)), flags)
+
+    def round(self, total: ir.Value, top: ir.Value) -> ir.Value:
         """A sum in these units as fp32, truncated; overflow gives infinity, and -0 becomes +0."""
         b, i, f = self.b, self.int32, self.float64
         kept = min(self.fraction, 23)
@@ -130,7 +183,7 @@ class _Lanes:
         return b.fadd(rounded, ir.Constant(self.vf, [0.0] * self.width))
 
 
-def _module(depth: int, fraction: int, width: int) -> ir.Module:
+def _module(depth: int, fraction: int, width: int, narrow: bool) -> ir.Module:
     """For each problem, row, `width` columns and `depth` of K: align, add, round."""
     module = ir.Module()
     kinds = [_F32.as_pointer(), _I32.as_pointer()] * 2 + [_F32.as_pointer()] + [_I64] * 4
@@ -153,12 +206,21 @@ def _module(depth: int, fraction: int, width: int) -> ir.Module:
             exponents = [b.add(v.everywhere(ea, x, v.v32), v.side_by_side(eb, y, v.v32)) for x, y in pairs]
             top = functools.reduce(v.most, exponents, exponent)
             sums = [v.align_addend(mantissa, exponent, sign, top), v.int32(0)]
+            unit = v.unit(top) if narrow else None
             for number, (x, y) in enumerate(pairs):  # at most 8 * 4 * 2**25 in either sum: no overflow
                 product = b.fmul(v.everywhere(sa, x, v.vf), v.side_by_side(sb, y, v.vf))
-                sums[number % 2] = b.add(sums[number % 2], v.align_product(product, exponents[number], top))
-            total = b.add(b.sext(sums[0], v.v64), b.sext(sums[1], v.v64))
+                if narrow:
+                    aligned = b.fptosi(b.fmul(product, unit), v.v32)
+                else:
+                    aligned = v.align_product(product, exponents[number], top)
+                sums[number % 2] = b.add(sums[number % 2], aligned)
             v.note_odd(flags, old)
-            v.store(v.round(total, top), d, place)
+            if narrow:
+                v.note_small(flags, exponent)
+                v.store(v.narrow_sum(sums, top), d, place)
+            else:
+                total = b.add(b.sext(sums[0], v.v64), b.sext(sums[1], v.v64))
+                v.store(v.round(total, top), d, place)
     seen = b.load(flags)
     b.ret(functools.reduce(b.or_, (b.extract_element(seen, _I32(lane)) for lane in range(width))))
     return module

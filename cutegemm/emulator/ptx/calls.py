@@ -46,7 +46,7 @@ def inline(kernel: Kernel, functions: dict[str, Function]) -> None:
 
 
 class _Inliner:
-    def __init__(self, kernel: Kernel, functions: dict[str, Function]):
+    def __init__(self, kernel: Kernel, functions: dict[str, Function]) -> None:
         self.kernel, self.functions, self.calls = kernel, functions, 0
 
     def run(self) -> None:
@@ -57,7 +57,13 @@ class _Inliner:
             self.kernel.code, self.kernel.labels = code, labels
 
     def _copy(
-        self, source: Kernel, code: list, labels: dict, names: dict, active: tuple, end: str | None
+        self,
+        source: Kernel,
+        code: list[Instruction],
+        labels: dict[str, int],
+        names: dict[str, str],
+        active: tuple[str, ...],
+        end: str | None,
     ) -> None:
         """Append a body under the renaming `names`; `ret` goes to the label `end`, if any."""
         places: dict[int, list[str]] = {}
@@ -69,8 +75,9 @@ class _Inliner:
             operands = tuple(_renamed(o, names) for o in ins.operands)
             guard = ins.guard and (_renamed(ins.guard[0], names), ins.guard[1])
             ins = self._local(replace(ins, operands=operands, guard=guard))
-            if ins.parts[0] == "call" and self._callee(ins, active):
-                self._call(ins, code, labels, active)
+            name = self._callee(ins, active) if ins.parts[0] == "call" else None
+            if name:
+                self._call(name, ins, code, labels, active)
             elif ins.parts[0] == "ret" and end is not None:
                 code.append(replace(ins, op="bra", operands=(end,)))
             else:
@@ -88,12 +95,19 @@ class _Inliner:
                 return replace(ins, op=".".join((ins.parts[0], "local", *ins.parts[2:])))
         return ins
 
-    def _callee(self, ins: Instruction, active: tuple) -> str | None:
+    def _callee(self, ins: Instruction, active: tuple[str, ...]) -> str | None:
         name = next((o for o in ins.operands if not o.startswith("(")), "")
         return name if name in self.functions and name not in active else None
 
-    def _call(self, ins: Instruction, code: list, labels: dict, active: tuple) -> None:
-        name = self._callee(ins, active)
+    def _call(
+        self,
+        name: str,
+        ins: Instruction,
+        code: list[Instruction],
+        labels: dict[str, int],
+        active: tuple[str, ...],
+    ) -> None:
+        """Append the body of the function `name` in place of a call."""
         function = self.functions[name]
         self.calls += 1
         prefix = f"call{self.calls}$"

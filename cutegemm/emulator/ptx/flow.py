@@ -7,6 +7,7 @@ MICRO 2007). Instructions that can block begin a block of their own, so that a w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from cutegemm.emulator.ptx.kernel import Instruction, Kernel
@@ -123,7 +124,7 @@ def _meeting_points(blocks: list[Block]) -> None:
             block.splits = _holds(block, blocks, waits)
 
 
-def _ones(value: int):
+def _ones(value: int) -> Iterator[int]:
     while value:
         low = value & -value
         yield low.bit_length() - 1

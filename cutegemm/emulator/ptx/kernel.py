@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.translate.program import Program
 
 TYPE_BYTES = {
     **{f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (8, 16, 32, 64)},
-    "b128": 16, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "pred": 1,
-}  # fmt: skip
+    "b128": 16,
+    "f16x2": 4,
+    "bf16": 2,
+    "bf16x2": 4,
+    "tf32": 4,
+    "pred": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,8 @@ class Kernel:
     variables: dict[str, Variable] = field(default_factory=dict)  # its own and the module's
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)  # label -> index into code
+    # Its translation, made when it is first launched.
+    program: Program | None = field(default=None, init=False, repr=False, compare=False)
 
     def register_type(self, name: str) -> str | None:
         """PTX type of a register, or None when `name` is not one."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from cutegemm.emulator.ptx.calls import Function, formals, inline
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Instruction, Kernel, Param, Variable
@@ -33,6 +34,8 @@ class Module:
         Raises:
             EmulatorError: text that is not PTX as described in PTX ISA 9.0 chapter 4.
         """
+        if not isinstance(text, str):
+            raise EmulatorError("must be PTX text", field="text", value=text)
         return _Reader(text).module()
 
     def kernel(self, name: str | None = None) -> Kernel:
@@ -65,11 +68,13 @@ _PARAM = re.compile(
     rf"(?:\.align\s+\d+\s+)?(?P<name>{_NAME})(?:\[(?P<count>\d+)\])?"
 )
 
+Item: TypeAlias = tuple[str, int, str]  # of a body: kind, position, text
+
 
 class _Reader:
     """Walks the text once; positions are character offsets, so that every statement knows its line."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str) -> None:
         blank = lambda m: re.sub(r"[^\n]", " ", m[0])  # noqa: E731  keeps the line count
         text = re.sub(r"/\*.*?\*/", blank, text, flags=re.S)
         self.text = re.sub(r"//[^\n]*", blank, text)
@@ -112,7 +117,7 @@ class _Reader:
                 var = _variable(m[0].strip())
                 self.variables[var.name] = var
 
-    def _function(self, m: re.Match) -> int:
+    def _function(self, m: re.Match[str]) -> int:
         pos = m.end()
         kernel = Kernel(m[3], variables=dict(self.variables))
         rest, listed = self.text[pos:].lstrip(), ""
@@ -139,7 +144,7 @@ class _Reader:
 
     def _body(self, kernel: Kernel, pos: int) -> int:
         """Split the body into statements, then resolve scopes; returns the offset past its closing brace."""
-        items: list[tuple] = []
+        items: list[Item] = []
         depth, text = 0, self.text
         while True:
             while text[pos : pos + 1].isspace():
@@ -173,11 +178,11 @@ class _Reader:
 class _Body:
     """Turns statements into instructions, giving each inline-assembly scope names of its own."""
 
-    def __init__(self, kernel: Kernel, reader: _Reader):
+    def __init__(self, kernel: Kernel, reader: _Reader) -> None:
         self.kernel, self.reader = kernel, reader
         self.source: tuple[str, int] | None = None
 
-    def resolve(self, items: list[tuple]) -> None:
+    def resolve(self, items: list[Item]) -> None:
         scopes = self._scopes(items)
         chain: list[dict[str, str]] = []
         for index, (kind, pos, text) in enumerate(items):
@@ -197,7 +202,7 @@ class _Body:
                 self._instruction(self._rename(text, chain), self.reader._line(pos))
 
     @staticmethod
-    def _scopes(items: list[tuple]) -> dict[int, dict[str, str]]:
+    def _scopes(items: list[Item]) -> dict[int, dict[str, str]]:
         """Per opening brace: local name -> unique name, for registers and labels declared in that scope."""
         stack: list[dict[str, str]] = []
         scopes: dict[int, dict[str, str]] = {}
@@ -222,7 +227,7 @@ class _Body:
         if not chain:
             return text
 
-        def unique(m: re.Match) -> str:
+        def unique(m: re.Match[str]) -> str:
             for scope in reversed(chain):
                 if m[0] in scope:
                     return scope[m[0]]

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cutegemm.emulator.numbers.values import ND
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.state.group import Group
 
 WARP = 32
 SMS = 132  # of an H200 (SXM)
@@ -61,17 +64,28 @@ class Geometry:
 
     def special(self, index: Triple, rank: int) -> dict[str, int]:
         """Special registers that are the same for a whole CTA."""
-        special: dict[str, int] = {"smid": 0, "nsmid": SMS, "gridid": 0, "nwarpid": 64, "cluster_ctarank": rank,
-                   "dynamic_smem_size": self.dynamic_bytes, "total_smem_size": self.shared_bytes}  # fmt: skip
+        special: dict[str, int] = {
+            "smid": 0,
+            "nsmid": SMS,
+            "gridid": 0,
+            "nwarpid": 64,
+            "cluster_ctarank": rank,
+            "dynamic_smem_size": self.dynamic_bytes,
+            "total_smem_size": self.shared_bytes,
+        }
         size = self.cluster
         special["cluster_nctarank"] = self.cluster_ctas
         special["is_explicit_cluster"] = self.cluster_ctas > 1
         for i, axis in enumerate("xyz"):
             special |= {
-                f"ctaid.{axis}": index[i], f"nctaid.{axis}": self.grid[i], f"ntid.{axis}": self.block[i],
-                f"cluster_ctaid.{axis}": index[i] % size[i], f"cluster_nctaid.{axis}": size[i],
-                f"clusterid.{axis}": index[i] // size[i], f"nclusterid.{axis}": self.grid[i] // size[i],
-            }  # fmt: skip
+                f"ctaid.{axis}": index[i],
+                f"nctaid.{axis}": self.grid[i],
+                f"ntid.{axis}": self.block[i],
+                f"cluster_ctaid.{axis}": index[i] % size[i],
+                f"cluster_nctaid.{axis}": size[i],
+                f"clusterid.{axis}": index[i] // size[i],
+                f"nclusterid.{axis}": self.grid[i] // size[i],
+            }
         return special
 
 
@@ -83,7 +97,7 @@ class Counts:
     # Where some warps of a group were inactive: block -> how often each ran it.
     uneven: dict[tuple[int, ...], dict[int, ND]] = field(default_factory=dict)
 
-    def add(self, group: Any) -> None:
+    def add(self, group: Group) -> None:
         """A group has ended, or has split."""
         key = tuple(group.warps)
         mine = self.by_warp.get(key)

@@ -8,20 +8,38 @@ Where whole warps go different ways around a wait, the group is split for good; 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from cutegemm.emulator.numbers.values import ND, Undefined
+from cutegemm.emulator.numbers.undefined import Undefined
+from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Fault, Region
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask, Value, Vector
+    from cutegemm.emulator.units.bulk import BulkStore
+    from cutegemm.emulator.units.copies import Copy
+    from cutegemm.emulator.units.cta import CTA
+    from cutegemm.emulator.units.products import Accumulators, Product
+    from cutegemm.emulator.units.warpgroup import Batch, Warpgroup
+    from cutegemm.emulator.watch.tracker import WarpTracker
 
 WARP = 32
 REMEMBERED = 4096  # masks whose active warps are kept
+
+# Lane numbers, which lanes lead their warps, which exist (None: all), special registers.
+LaneFacts: TypeAlias = "tuple[npt.NDArray[np.uint32], Vector, Mask, dict[str, Value]]"
+
+# Of a predicate: how many lanes take a branch, which do, which do not.
+Halves: TypeAlias = "tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]"
 
 
 class Part(Exception):
     """The warps of a group must part before they go on: `keys` holds a value per warp, equal ones stay together."""
 
-    def __init__(self, keys: np.ndarray):
+    def __init__(self, keys: np.ndarray) -> None:
         super().__init__()
         self.keys = keys
 
@@ -39,37 +57,36 @@ class Meeting:
 class Group:
     """Warps in lockstep: registers, mask, program counter, and what each asynchronous unit owes them."""
 
-    def __init__(self, cta, warps: list[int]):
+    def __init__(self, cta: CTA, warps: list[int]) -> None:
         self.cta, self.warps = cta, warps
         self.device, self.program = cta.device, cta.device.program
         self.lanes = WARP * len(warps)
-        self.registers: list = [None] * len(self.program.slots)
-        self.matrices: list = [None] * len(self.program.accumulators)
+        self.registers: list[Any] = [None] * len(self.program.slots)
+        self.matrices: list[Accumulators | None] = [None] * len(self.program.accumulators)
         self.stack: list[Meeting] = []
         self.pc, self.done, self.budget = 0, False, 0
         self.stretch = 0  # blocks run since it last polled or blocked
-        self.waiting: tuple | None = None  # what a blocked group waits for, for the deadlock report
+        self.waiting: tuple[Any, ...] | None = None  # what a blocked group waits for, for the deadlock report
         self.waiting_at = 0  # and the block where it does
-        self.blocked_at: tuple | None = None  # the wait the meter counted last
+        self.blocked_at: tuple[int, int] | None = None  # the wait the meter counted last
         self.wgmma_clock: int | None = (
             None  # instructions executed when the last wgmma was issued, for the meter
         )
         self.bar_ticket: int | None = None
         self.cluster_ticket: int | None = None
-        self.wgmma_open: list = []
-        self.wgmma_groups: list = []  # committed batches not waited for
+        self.wgmma_open: list[Product] = []
+        self.wgmma_groups: list[Batch] = []  # committed batches not waited for
         self.wgmma_issued, self.wgmma_committing = 0, False
-        self.warpgroups: list | None = None  # that the warps belong to, once asked for
-        self.bulk_open: list = []
-        self.bulk_groups: list[list] = []
-        self.copy_open: list = []
-        self.copy_groups: list[list] = []
+        self.warpgroups: list[Warpgroup] | None = None  # that the warps belong to, once asked for
+        self.bulk_open: list[BulkStore] = []
+        self.bulk_groups: list[list[BulkStore]] = []
+        self.copy_open: list[Copy] = []
+        self.copy_groups: list[list[Copy]] = []
         self.counts = [0] * len(self.program.blocks)
-        self.uneven: dict[
-            int, np.ndarray
-        ] = {}  # block -> how often each warp ran it while some warps were inactive
+        # Block -> how often each warp ran it while some warps were inactive.
+        self.uneven: dict[int, np.ndarray] = {}
         self.active_warps = len(warps)
-        self.tracker = None
+        self.tracker: WarpTracker | None = None
         self.mask: np.ndarray | None = None
         self._set_lanes()
 
@@ -87,14 +104,14 @@ class Group:
             self.pitch = -(-self.program.local_size // 16) * 16
             self.local = Region(np.full(self.pitch * self.lanes, 0xAB, np.uint8), 0, "local memory")
 
-    def _make_lanes(self) -> tuple:
+    def _make_lanes(self) -> LaneFacts:
         device = self.device
         linear = np.concatenate([np.arange(WARP, dtype=np.uint32) + np.uint32(WARP * w) for w in self.warps])
         bx, by, bz = device.geometry.block
         exists = linear < device.geometry.threads if int(linear[-1]) >= device.geometry.threads else None
         one = len(self.warps) == 1
         lane = np.arange(self.lanes, dtype=np.uint32) % np.uint32(WARP)
-        special = {"laneid": lane}
+        special: dict[str, Value] = {"laneid": lane}
         special["warpid"] = self.warps[0] if one else linear // np.uint32(WARP)
         special["tid.x"] = linear % np.uint32(bx) if by * bz > 1 else linear
         special["tid.y"] = linear // np.uint32(bx) % np.uint32(by) if by > 1 else 0
@@ -107,12 +124,12 @@ class Group:
         special["lanemask_ge"] = ~special["lanemask_lt"]
         return lane, lane == 0, exists, special
 
-    def local_bases(self, m):
+    def local_bases(self, m: Mask) -> npt.NDArray[np.uint64]:
         """Byte offset of each active lane's local memory."""
         bases = np.arange(self.lanes, dtype=np.uint64) * np.uint64(self.pitch)
         return bases if m is None else bases[m]
 
-    def set_mask(self, mask) -> None:
+    def set_mask(self, mask: Mask) -> None:
         """Make `mask` the active lanes (None: all)."""
         self.mask = mask
         if mask is None:
@@ -126,7 +143,7 @@ class Group:
             counts[key] = int(mask.reshape(-1, WARP).any(1).sum())
         self.active_warps = counts[key]
 
-    def whole_warps(self, m) -> bool:
+    def whole_warps(self, m: Mask) -> bool:
         """Whether the lanes `m` are, of every warp they belong to, all that have not exited."""
         if m is None:
             return True
@@ -148,21 +165,29 @@ class Group:
         self.set_mask(top.path_lanes)
         return following
 
-    def branch(self, p, negate, target, fall, meet, splits, mask):
+    def branch(
+        self, p: Value, negate: bool, target: int, fall: int, meet: int, splits: bool, mask: Mask
+    ) -> int:
         """Next block after a conditional branch on predicate `p`."""
         if p.__class__ is not ND:
             return target if bool(p) != negate else fall
-        if negate:
-            p = ~p
-        taken = p if mask is None else p & mask
-        count, total = np.count_nonzero(taken), self.lanes if mask is None else np.count_nonzero(mask)
+        if mask is None:
+            count, taken, other = self._halves(p, negate)
+            total = self.lanes
+        else:
+            p = ~p if negate else p
+            taken, other = p & mask, p
+            count, total = int(np.count_nonzero(taken)), int(np.count_nonzero(mask))
         if count == total:
             return target
         if count == 0:
             return fall
         if splits and len(self.warps) > 1 and not self.stack:
             return self._split(taken, mask, target, fall, meet)
-        other = ~p if mask is None else mask & ~p
+        if mask is None:  # masks are told apart by identity (`watch/lanes.py`)
+            taken, other = taken.copy(), other.copy()
+        else:
+            other = mask & ~p
         if fall == meet or target == meet:
             if not (self.stack and self.stack[-1].block == meet and self.stack[-1].path is None):
                 self.stack.append(Meeting(meet, None, None, mask))
@@ -172,12 +197,24 @@ class Group:
         self.set_mask(taken)
         return target
 
-    def _split(self, taken, mask, target, fall, meet):
+    def _halves(self, p: np.ndarray, negate: bool) -> tuple[int, np.ndarray, np.ndarray]:
+        """Of a branch of all lanes on `p`: how many take it, which, which not; the same few come again and again."""
+        key = (p.tobytes(), negate)
+        made = self.device.branch_cache.get(key)
+        if made is None:
+            if len(self.device.branch_cache) >= REMEMBERED:
+                self.device.branch_cache.clear()
+            taken, other = (~p, p.copy()) if negate else (p.copy(), ~p)
+            made = self.device.branch_cache[key] = (int(np.count_nonzero(taken)), taken, other)
+        return made
+
+    def _split(self, taken: npt.NDArray[np.bool_], mask: Mask, target: int, fall: int, meet: int) -> int:
         """Part by warps: all taken, none taken, mixed. This group keeps one part, new groups take the others."""
         t = taken.reshape(-1, WARP)
         live = np.ones_like(t) if mask is None else mask.reshape(-1, WARP)
-        some, every = t.any(1), (t == live).all(1)
-        present = live.any(1)
+        some = np.asarray(t.any(1))
+        every, present = np.asarray((t == live).all(1)), np.asarray(live.any(1))
+        parts: list[tuple[npt.NDArray[np.bool_], int | None]]
         parts = [(some & every, target), (present & ~some, fall)]
         parts += [(np.arange(len(some)) == w, None) for w in np.flatnonzero(some & ~every)]
         parts = [(which, pc) for which, pc in parts if which.any()]
@@ -220,7 +257,7 @@ class Group:
             for copy in copies:
                 copy.finish()
 
-    def take(self, which) -> Group:
+    def take(self, which: npt.NDArray[np.bool_]) -> Group:
         """A new group of some of this group's warps, with their registers."""
         self._finish_products()
         new = Group(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])

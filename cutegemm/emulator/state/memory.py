@@ -10,12 +10,19 @@ Source: PTX ISA 9.0, 5.1 (state spaces), 9.7.9.8 (ld), 9.7.9.11 (st).
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from cutegemm.emulator.numbers.values import ND, wrap
 from cutegemm.emulator.state.addresses import LOCAL_WINDOW, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask, Value, Vector
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.watch.shadow import Shadow
 
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 POLL_COST = 300  # blocks of a group's turn that one polling load uses up, so that spinning gives way
@@ -38,12 +45,13 @@ class Buffer:
 class Region:
     """Bytes at `base` with `size` usable, seen through views of 1, 2, 4, 8 and 16 bytes per element."""
 
-    def __init__(self, data: np.ndarray, base: int, name: str, size: int | None = None):
+    def __init__(self, data: np.ndarray, base: int, name: str, size: int | None = None) -> None:
         self.data, self.base, self.name = data, base, name
         self.size = len(data) if size is None else size
         self.first = 0  # usable bytes start here (a buffer's first bytes may only pad it to 16)
         self.views: dict[tuple[int, int], np.ndarray] = {}
-        self.shadow = None  # of the race detector
+        self.shadow: Shadow | None = None  # of the race detector
+        self.at = data.ctypes.data  # the bytes' address, for compiled loops
 
     @classmethod
     def of_host(cls, buffer: Buffer) -> Region:
@@ -51,7 +59,9 @@ class Region:
         pad = buffer.address % 16
         total = -(-(buffer.size + pad) // 16) * 16
         raw = (ctypes.c_uint8 * total).from_address(buffer.address - pad)
-        region = cls(np.frombuffer(raw, np.uint8), buffer.address - pad, buffer.name, pad + buffer.size)
+        # NumPy's types leave out ctypes arrays.
+        data = np.frombuffer(raw, np.uint8)  # type: ignore[call-overload]
+        region = cls(data, buffer.address - pad, buffer.name, pad + buffer.size)
         region.first = pad
         return region
 
@@ -68,7 +78,7 @@ class Region:
 class GlobalMemory:
     """The registered buffers, found by address."""
 
-    def __init__(self, buffers: list[Buffer]):
+    def __init__(self, buffers: list[Buffer]) -> None:
         self.regions = [Region.of_host(b) for b in buffers if b.size]
         self.last: Region | None = self.regions[0] if self.regions else None
 
@@ -99,33 +109,38 @@ class GlobalMemory:
         return f"{side} {near.name!r} ({near.base + near.size - start} bytes)"
 
 
-def shift_address(base, offset, bits):
+def shift_address(base: Value, offset: int, bits: int) -> Value:
     """A base address plus a constant, wrapped to the width of its register."""
     if base.__class__ is not ND:
         return (base + offset) & ((1 << bits) - 1)
-    return base + base.dtype.type(offset & ((1 << base.dtype.itemsize * 8) - 1))
+    moved: Vector = base + base.dtype.type(offset & ((1 << base.dtype.itemsize * 8) - 1))
+    return moved
 
 
-def widen(x):
+def widen(x: Value) -> Value:
     """Address as 64 bits."""
     return x.astype(np.uint64) if x.__class__ is ND else x
 
 
-def map_shared(address, rank, bits, generic):
+def map_shared(address: Value, rank: Value, bits: int, generic: bool) -> Value:
     """mapa: replace the rank in a shared address."""
     low = address & OFFSET_MASK
     out = wrap(low, bits) + (wrap(rank, bits) << RANK_SHIFT)
     return out + SHARED_WINDOW if generic else out
 
 
-def in_space(address, space):
+def in_space(address: Value, space: str) -> bool | Vector:
     """isspacep: whether a generic address lies in a space."""
     top = address >> (np.uint64(58) if address.__class__ is ND else 58)
     number = {"local": 1, "shared": 2, "param": 4, "global": 0, "const": 0}[space]
     return top == number
 
 
-def resolve(a):
+@overload
+def resolve(a: int) -> tuple[str, int]: ...
+@overload
+def resolve(a: Vector) -> tuple[str, Vector]: ...
+def resolve(a: Any) -> tuple[str, Any]:
     """Space and address within it of a generic address (uniform or of all lanes)."""
     first = int(a[0]) if a.__class__ is ND else a
     for window, space in ((PARAM_WINDOW, "param"), (SHARED_WINDOW, "shared"), (LOCAL_WINDOW, "local")):
@@ -140,7 +155,9 @@ def resolve(a):
     return "global", a
 
 
-def _check(ok: bool, group, lanes, x, size, region, reason: str):
+def _check(
+    ok: bool, group: Group, lanes: None, x: int, size: int, region: Region | None, reason: str
+) -> None:
     """Raise the fault for the first offending lane."""
     if ok:
         return
@@ -149,7 +166,11 @@ def _check(ok: bool, group, lanes, x, size, region, reason: str):
     raise Fault(f"{text}, {where}", lanes)
 
 
-def locate(group, m, a, size, space):
+@overload
+def locate(group: Group, m: Mask, a: int, size: int, space: str) -> tuple[Region, int]: ...
+@overload
+def locate(group: Group, m: Mask, a: Vector, size: int, space: str) -> tuple[Region | None, Vector]: ...
+def locate(group: Group, m: Mask, a: Any, size: int, space: str) -> tuple[Region | None, Any]:
     """Region and byte offsets of one access of `size` bytes per lane; `a` holds only active lanes.
 
     Raises:
@@ -171,7 +192,7 @@ def locate(group, m, a, size, space):
     return region, offset
 
 
-def _locate_global(group, a, size):
+def _locate_global(group: Group, a: Any, size: int) -> tuple[Region | None, Any]:
     if a.__class__ is not ND:
         region = group.device.memory.find(a, a + size)
         if region is None:
@@ -197,7 +218,7 @@ def _locate_global(group, a, size):
     return region, offset
 
 
-def _locate_shared(group, a, size):
+def _locate_shared(group: Group, a: Any, size: int) -> tuple[Region | None, Any]:
     cta = group.cta
     if a.__class__ is not ND:
         rank, offset = a >> RANK_SHIFT, a & OFFSET_MASK
@@ -225,7 +246,7 @@ def _locate_shared(group, a, size):
     return target, offset
 
 
-def load(group, m, a, size, count, space, order):
+def load(group: Group, m: Mask, a: Value, size: int, count: int, space: str, order: str) -> tuple[Value, ...]:
     """Values of a load: a tuple of `count` ints or full-length vectors (zero in inactive lanes).
 
     `order` is "" or what makes the access strong: relaxed (volatile too) or acquire. A strong load may be polling.
@@ -243,7 +264,7 @@ def load(group, m, a, size, count, space, order):
         x = np.full(group.lanes if m is None else int(m.sum()), x, np.uint64)
     region, offset = locate(group, m, x, size * count, space)
     if region is None:
-        return _each_lane(group, m, x, size, count, space)
+        return _each_lane(group, m, np.asarray(x), size, count, space)
     if order:
         polled(group, region, offset)
     if group.device.watch.listening:
@@ -261,39 +282,42 @@ def load(group, m, a, size, count, space, order):
     return tuple(out)
 
 
-def polled(group, region, offset) -> None:
+def polled(group: Group, region: Region, offset: Value) -> None:
     """Remember what a strong read looked at: if it is polling, a deadlock report names it."""
     first = int(offset[0]) if offset.__class__ is ND else offset
     group.waiting, group.waiting_at = ("memory", region.name, first - region.first), group.pc
 
 
-def _each_lane(group, m, x, size, count, space):
+def _each_lane(group: Group, m: Mask, x: Vector, size: int, count: int, space: str) -> tuple[Vector, ...]:
     """The rare access whose lanes reach several buffers or CTAs: lane by lane."""
     out = np.zeros((count, group.lanes), _WIDTHS[size])
     for lane, address in zip(
-        np.flatnonzero(m) if m is not None else range(group.lanes), x.tolist(), strict=True
+        np.flatnonzero(m).tolist() if m is not None else range(group.lanes), x.tolist(), strict=True
     ):
         region, offset = locate(group, m, address, size * count, space)
         out[:, lane] = region.view(size)[offset // size : offset // size + count]
     return tuple(out)
 
 
-def store(group, m, a, values, size, space, order=""):
+def store(
+    group: Group, m: Mask, a: Value, values: Sequence[Value], size: int, space: str, order: str = ""
+) -> None:
     """Write `values` (one per vector element); where lanes collide the last one wins. `order`: relaxed, release."""
     group.device.events += 1
     count = len(values)
     uniform = a.__class__ is not ND
-    if not uniform and m is not None:
+    if m is not None and a.__class__ is ND:
         a = a[m]
     if space == "generic":
         space, a = resolve(a)
     if space == "local" and uniform:
         a = np.full(group.lanes if m is None else int(m.sum()), a, np.uint64)
         uniform = False
+    offset: Any  # a vector unless `uniform`
     region, offset = locate(group, m, a, size * count, space)
     if region is None:
         lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
-        for lane, address in zip(lanes, a.tolist(), strict=True):
+        for lane, address in zip(lanes.tolist(), np.asarray(a).tolist(), strict=True):
             store(group, None, address, tuple(lane_of(v, lane) for v in values), size, space, order)
         return
     if group.device.watch.listening:
@@ -315,6 +339,7 @@ def store(group, m, a, values, size, space, order=""):
         view[index + i if i else index] = v
 
 
-def lane_of(value, lane):
+def lane_of(value: Value, lane: int) -> int:
     """One lane's value as a Python int."""
-    return int(value[lane]) if value.__class__ is ND else value
+    # The type checker does not see that what is no vector is an int: it narrows by isinstance, which is slower.
+    return int(value[lane]) if value.__class__ is ND else value  # type: ignore[return-value]

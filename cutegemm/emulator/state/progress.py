@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import rich.progress
 
 PATIENCE = 1.0  # seconds before the bar appears
 
@@ -12,11 +16,11 @@ PATIENCE = 1.0  # seconds before the bar appears
 class Progress:
     """Counts CTAs; shows a bar on standard error once `PATIENCE` has passed."""
 
-    def __init__(self, total: int, wanted: bool | None):
+    def __init__(self, total: int, wanted: bool | None) -> None:
         self.total = total
         self.wanted = sys.stderr.isatty() if wanted is None else wanted
         self.started = time.monotonic()
-        self.bar, self.task = None, None
+        self.bar: rich.progress.Progress | None = None
 
     def show(self, done: int) -> None:
         """Update the bar; cheap while there is none."""

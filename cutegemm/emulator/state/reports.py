@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.emulator.state.memory import Fault
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.machine import Device
+    from cutegemm.emulator.ptx.kernel import Instruction
+    from cutegemm.emulator.state.group import Group
 
 MOST_LINES = 16  # groups of warps a deadlock report names
 
 
-def place_of(device: Any, group: Any, error: Exception) -> str:
+def place_of(device: Device, group: Group, error: Exception) -> str:
     """Kernel, PTX line, CTA and warps of an error raised while a group ran, with its text."""
     ins, tb = None, error.__traceback__
     while tb is not None:
@@ -25,7 +30,7 @@ def place_of(device: Any, group: Any, error: Exception) -> str:
     return f"{device.program.kernel.name[:80]}, {describe(ins)}, {who}: {text}"
 
 
-def deadlock(device: Any, groups: list, unstarted: int) -> str:
+def deadlock(device: Device, groups: list[Group], unstarted: int) -> str:
     """Which warps wait for what, at which instruction; `unstarted` clusters found no room on the device."""
     lines = ["deadlock: nothing can move"]
     if unstarted:
@@ -45,7 +50,7 @@ def deadlock(device: Any, groups: list, unstarted: int) -> str:
     return "\n".join(lines)
 
 
-def _awaited(what: tuple) -> str:
+def _awaited(what: tuple[Any, ...]) -> str:
     if what[0] == "mbarrier":
         note = what[1].mismatch() if what[1].pending == 0 or what[1].tx < 0 else ""
         return f"{what[1]}, to complete phase {'parity ' if what[2] < 2 else ''}{what[2]}{note}"
@@ -59,7 +64,7 @@ def _awaited(what: tuple) -> str:
     return f"the cluster barrier, where {what[1].arrived} of {what[1].live_warps} warps have arrived"
 
 
-def describe(ins) -> str:
+def describe(ins: Instruction | None) -> str:
     """An instruction with its PTX line and, where known, its source line."""
     if ins is None:
         return "outside the kernel"

@@ -8,33 +8,40 @@ Source: PTX ISA 9.0, 9.7.9.6 (shfl.sync), 9.7.13.7 (vote.sync), 9.7.13.8 (match.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from cutegemm.emulator.numbers.values import M32, ND, SINT
 from cutegemm.emulator.state.memory import Fault
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Kind, Mask, Value, Vector
+    from cutegemm.emulator.state.group import Group
+
 WARP = 32
 
 
-def vector(group, x, kind=np.uint32):
+def vector(group: Group, x: Value, kind: Kind = np.uint32) -> Vector:
     """A value as a vector over the group's lanes."""
     return x if x.__class__ is ND else np.full(group.lanes, x, kind)
 
 
-def settle(group, x):
+def settle(group: Group, x: Vector) -> Value:
     """A vector back to an int where all lanes agree (cheap for one warp, and what keeps warp indices uniform)."""
     first = x[0]
     return first.item() if (x == first).all() else x
 
 
-def warp_sync(group, m) -> None:
+def warp_sync(group: Group, m: Mask) -> None:
     """bar.warp.sync, and every .sync operation across lanes: the lanes meet; only the race detector follows it."""
     if group.tracker is not None:
         group.tracker.lanes_met()
 
 
-def shuffle(group, m, a, b, c, members, mode):
+def shuffle(
+    group: Group, m: Mask, a: Value, b: Value, c: Value, members: Value, mode: str
+) -> tuple[Value, bool | Vector]:
     """shfl.sync: value and in-range predicate per lane. Lanes outside the mask hold unspecified values."""
     if group.tracker is None:
         return _shuffle(group, m, a, b, c, mode)
@@ -53,7 +60,7 @@ def shuffle(group, m, a, b, c, members, mode):
     return _shuffle(group, m, a, b, c, mode)
 
 
-def _shuffle(group, m, a, b, c, mode):
+def _shuffle(group: Group, m: Mask, a: Value, b: Value, c: Value, mode: str) -> tuple[Value, bool | Vector]:
     if a.__class__ is not ND and mode == "idx":
         return a, True
     a = vector(group, a)
@@ -91,20 +98,20 @@ def _shuffle(group, m, a, b, c, mode):
     return a[warp + source], inside
 
 
-def active_lanes(group, m):
+def active_lanes(group: Group, m: Mask) -> Value:
     """Bit mask of each warp's active lanes."""
     if m is None:
         return M32
     return _per_warp(group, m)
 
 
-def _per_warp(group, p):
+def _per_warp(group: Group, p: Vector) -> Value:
     weights = np.uint64(1) << np.arange(WARP, dtype=np.uint64)
     masks = (p.reshape(-1, WARP) * weights).sum(1).astype(np.uint32)
     return settle(group, np.repeat(masks, WARP))
 
 
-def vote(group, m, p, mode):
+def vote(group: Group, m: Mask, p: Value, mode: str) -> Value:
     """vote.sync.all/any/uni/ballot over the active lanes."""
     warp_sync(group, m)
     if p.__class__ is not ND:
@@ -121,15 +128,21 @@ def vote(group, m, p, mode):
     return bool(out[0]) if (out == out[0]).all() else out
 
 
-def redux(group, m, a, operation, signed):
+def redux(group: Group, m: Mask, a: Value, operation: str, signed: bool) -> Value:
     """redux.sync: a reduction over the active lanes of each warp."""
     warp_sync(group, m)
     live = np.ones(group.lanes, bool) if m is None else m
     view = vector(group, a)
     view = view.view(SINT[32]) if signed else view
     out = np.zeros(group.lanes, view.dtype)
-    act = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-           "xor": np.bitwise_xor}[operation]  # fmt: skip
+    act = {
+        "add": np.add,
+        "min": np.minimum,
+        "max": np.maximum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+    }[operation]
     for start in range(0, group.lanes, WARP):
         chosen = view[start : start + WARP][live[start : start + WARP]]
         if len(chosen):
@@ -137,7 +150,7 @@ def redux(group, m, a, operation, signed):
     return settle(group, out.view(np.uint32))
 
 
-def match(group, m, a, membership, mode):
+def match(group: Group, m: Mask, a: Value, membership: Value, mode: str) -> tuple[Vector, bool | Vector]:
     """match.sync: the lanes that hold the same value (any), or all of them and whether all agree (all)."""
     warp_sync(group, m)
     live = np.ones(group.lanes, bool) if m is None else m
@@ -154,7 +167,7 @@ def match(group, m, a, membership, mode):
     return np.where(agree, members, np.uint32(0)).reshape(-1), agree.reshape(-1)
 
 
-def elect(group, m, membership):
+def elect(group: Group, m: Mask, membership: Value) -> tuple[Value, Vector]:
     """elect.sync: the lowest active lane of the membership leads; returns (leader lane, predicate)."""
     warp_sync(group, m)
     if m is None and membership.__class__ is not ND and membership == M32:
@@ -169,7 +182,7 @@ def elect(group, m, membership):
     return settle(group, lane), (group.lane == lane) & live
 
 
-def special(group, name):
+def special(group: Group, name: str) -> int:
     """Clock registers: cycles are not modelled; they count translated blocks and the host's time."""
     if name.startswith("globaltimer"):
         return time.time_ns() & ((1 << 64) - 1 if name == "globaltimer" else M32)
@@ -177,11 +190,11 @@ def special(group, name):
     return ticks & M32 if name == "clock" else ticks
 
 
-def trap(group, m, line):
+def trap(group: Group, m: Mask, line: int) -> NoReturn:
     """trap stops the kernel."""
     raise Fault(f"the kernel executed trap at PTX line {line}")
 
 
-def uninitialised(group):
+def uninitialised(group: Group) -> NoReturn:
     """A register that no instruction writes."""
     raise Fault("read of a register that is never written")

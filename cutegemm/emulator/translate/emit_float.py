@@ -45,7 +45,9 @@ def arithmetic_float(e: Emitter, ins: Instruction, kind: str) -> None:
     _each_half(e, d, o, kind, lambda values, base: _half_expression(head, values, base, mods))
 
 
-def _each_half(e: Emitter, d: str, operands: list[str], kind: str, act: Callable) -> None:
+def _each_half(
+    e: Emitter, d: str, operands: list[str], kind: str, act: Callable[[list[str], str], str]
+) -> None:
     """Write `act(values, base)`, a 16-bit pattern, of a half-precision register or of both halves of a pair."""
     base = kind.removesuffix("x2")
     if kind == base:

@@ -66,7 +66,7 @@ def arithmetic(e: Emitter, ins: Instruction) -> None:
 
 def _multiply(
     e: Emitter, head: str, mods: list[str], d: str, o: list[str], a: list[str], bits: int, signed: bool
-):
+) -> None:
     """mul and mad with .lo, .hi and .wide."""
     if mods not in (["lo"], ["hi"], ["wide"]):
         raise Unknown("modifiers")

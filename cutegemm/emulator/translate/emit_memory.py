@@ -49,7 +49,7 @@ def load(e: Emitter, ins: Instruction) -> None:
     for i, name in enumerate(names):
         if name == "_":
             continue
-        width = e.width(name)
+        width = e.width(name) or 0
         text = f"v[{i}]"
         if kind[0] == "s" and width > 8 * size:
             text = f"extend({text}, {8 * size}, {width})"

@@ -169,7 +169,7 @@ def _tensor_copy(e: Emitter, ins: Instruction, reduction: str | None = None) -> 
     e.line(f"tensor_load(G, {e.mask}, {e.address(o[0])}, {tensor_map}, {at}, {e.address(o[2])}, {multicast})")
 
 
-def _bulk_copy(e: Emitter, ins: Instruction, reduction: tuple | None = None) -> None:
+def _bulk_copy(e: Emitter, ins: Instruction, reduction: tuple[str, str, int] | None = None) -> None:
     op, o = ins.op, list(ins.operands)
     if "L2::cache_hint" in op:
         o.pop()
@@ -222,9 +222,9 @@ def wgmma(e: Emitter, ins: Instruction) -> None:
 def _wgmma_issue(e: Emitter, ins: Instruction) -> None:
     shape, d_type, a_type, b_type = [p for p in ins.parts[2:] if p not in ("sync", "aligned")]
     registers = tuple(x.strip() for x in ins.operands[0].strip("{}").split(","))
-    a, b, scale_d, *flags = ins.operands[1:]
+    a, b, scale_d, *immediate = ins.operands[1:]
     from_registers = a.strip().startswith("{")
-    flags = [int(f, 0) for f in flags]
+    flags = [int(f, 0) for f in immediate]
     signs = tuple(flags[:2]) if a_type in ("f16", "bf16", "tf32", "e4m3", "e5m2") else (1, 1)
     trans = flags[2:] if a_type in ("f16", "bf16") else []
     trans = ([0] if from_registers else []) + trans
@@ -232,8 +232,11 @@ def _wgmma_issue(e: Emitter, ins: Instruction) -> None:
     m = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
     if m is None:
         raise Unknown(shape)
-    where = str(e.program.accumulators.index(registers)) if registers in e.program.accumulators else repr(
-        tuple(e.program.slots[r] for r in registers))  # fmt: skip
+    where = (
+        str(e.program.accumulators.index(registers))
+        if registers in e.program.accumulators
+        else repr(tuple(e.program.slots[r] for r in registers))
+    )
     form = (int(m[1]), int(m[2]), d_type, a_type, b_type, signs, trans_ab)
     if from_registers:
         a_text = "(" + "".join(f"{e.program.slots[r]}," for r in e.items(a)) + ")"

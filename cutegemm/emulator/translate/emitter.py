@@ -10,11 +10,15 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from cutegemm.emulator.ptx.flow import Block, is_branch
 from cutegemm.emulator.ptx.kernel import Instruction
 from cutegemm.emulator.state.addresses import PARAM_WINDOW, SHARED_BASE
 from cutegemm.errors import EmulatorError
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.translate.program import Program
 
 CARRY = "%carry"  # the condition code of extended arithmetic, PTX ISA 9.7.2, kept as a predicate register
 _BITS = {"pred": 1, "f16x2": 32, "b128": 128}
@@ -67,13 +71,13 @@ class Emitter:
 
     def __init__(
         self,
-        program,
+        program: Program,
         targets: dict[str, int],
         locals_: set[str],
-        views: dict,
+        views: dict[str, tuple[int, int]],
         number: int,
         masked: bool,
-    ):
+    ) -> None:
         self.program, self.kernel, self.targets = program, program.kernel, targets
         self.locals, self.views, self.number = locals_, views, number
         self.mask: str | None = "m" if masked else None

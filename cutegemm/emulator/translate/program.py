@@ -18,10 +18,19 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cutegemm.emulator.ptx.flow import Block, blocks_of
 from cutegemm.emulator.ptx.kernel import Instruction, Kernel
 from cutegemm.emulator.translate.emitter import CARRY, Emitter, check_known
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask
+    from cutegemm.emulator.state.group import Group
+
+# A translated block: runs for a group, its registers and its active lanes, and gives the block that follows.
+Step: TypeAlias = "Callable[[Group, list[Any], Mask], int]"
 
 
 @dataclass
@@ -34,7 +43,7 @@ class Program:
     accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
     half_lists: list[bool]  # whether a list holds packed fp16
     fragments: frozenset[str]  # registers that hold operand A of a wgmma
-    functions: list[list[Callable]] = field(default_factory=list)  # per block: full, masked
+    functions: list[list[Step]] = field(default_factory=list)  # per block: full, masked
     shared_size: int = 0  # static shared memory, bytes
     shared_offset: dict[str, int] = field(default_factory=dict)
     local_size: int = 0
@@ -54,7 +63,8 @@ class Program:
 
     def current_instruction(self) -> Instruction | None:
         """The PTX instruction being executed, found on the Python stack."""
-        origins, frame = self.origins, sys._getframe(1)
+        origins = self.origins
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename not in origins:
             frame = frame.f_back
         return None if frame is None else self.instruction_at(frame.f_code.co_filename, frame.f_lineno)
@@ -69,6 +79,7 @@ def translate(kernel: Kernel) -> Program:
     """
     from cutegemm.emulator.translate.runtime import NAMES
 
+    # They fill EMITTERS.
     for emitters in (
         "calls",
         "convert",
@@ -77,7 +88,7 @@ def translate(kernel: Kernel) -> Program:
         "memory",
         "select",
         "units",
-    ):  # they fill EMITTERS
+    ):
         importlib.import_module(f"cutegemm.emulator.translate.emit_{emitters}")
 
     kernel.registers.setdefault(CARRY, "pred")
@@ -96,7 +107,7 @@ def translate(kernel: Kernel) -> Program:
         check_known(block)
     names = dict(NAMES)
 
-    def written(number: int, masked: bool) -> Callable:
+    def written(number: int, masked: bool) -> Step:
         """The function of a block, compiled now."""
         emitter = Emitter(program, targets, locals_, views, number, masked)
         name = f"block_{number}_{int(masked)}"
@@ -104,12 +115,13 @@ def translate(kernel: Kernel) -> Program:
         file = f"<ptx of {kernel.name}, {name}>"
         program.origins[file] = [None, *emitter.origin]
         exec(compile("\n".join(lines), file, "exec"), names)
-        return names[name]
+        made: Step = names[name]
+        return made
 
-    def on_entry(number: int, masked: bool) -> Callable:
+    def on_entry(number: int, masked: bool) -> Step:
         """What stands for a block's function until it is first called."""
 
-        def enter(group, registers, mask):
+        def enter(group: Group, registers: list[Any], mask: Mask) -> int:
             function = program.functions[number][masked] = written(number, masked)
             return function(group, registers, mask)
 
@@ -162,7 +174,11 @@ def _registers(kernel: Kernel, text: str) -> list[str]:
     return [w for w in _WORD.findall(text) if kernel.register_type(w) is not None]
 
 
-def _allocate(kernel: Kernel, blocks: list[Block]):
+# Slots, local names, accumulator lists, and (list, number within) of each register that is a view of one.
+Allocation: TypeAlias = tuple[dict[str, int], set[str], list[tuple[str, ...]], dict[str, tuple[int, int]]]
+
+
+def _allocate(kernel: Kernel, blocks: list[Block]) -> Allocation:
     """Decide for each register: local variable, slot, or view of a wgmma accumulator matrix."""
     seen_in: dict[str, set[int]] = {}
     defined_first: dict[str, bool] = {}

@@ -9,6 +9,9 @@ Source: PTX ISA 9.0, 9.7.9.12 (st.async), 9.7.13.8 (red.async).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from cutegemm.emulator.numbers.values import M32
@@ -18,8 +21,21 @@ from cutegemm.emulator.units.atomics import atomic_update
 from cutegemm.emulator.units.barriers import find
 from cutegemm.emulator.units.bulk import complete
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask, Value
+    from cutegemm.emulator.state.group import Group
 
-def store_async(group, m, address, values, size, barrier, operation=None, kind="") -> None:
+
+def store_async(
+    group: Group,
+    m: Mask,
+    address: Value,
+    values: Sequence[Value],
+    size: int,
+    barrier: Value,
+    operation: str | None = None,
+    kind: str = "",
+) -> None:
     """One st.async (or, with an operation, red.async) per active lane, `values` of `size` bytes each."""
     token = None if group.tracker is None else group.tracker.issue("asynchronous store", generic=True)
     writes = []

@@ -9,12 +9,20 @@ Source: PTX ISA 9.0, 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.addresses import RANK_SHIFT, SHARED_WINDOW
 from cutegemm.emulator.state.group import Part
 from cutegemm.emulator.state.memory import OFFSET_MASK, POLL_COST, Fault, lane_of, resolve
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask, Value
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.units.cta import CTA
+    from cutegemm.emulator.watch.shadow import Known
 
 WARP = 32
 MAX_COUNT = (1 << 20) - 1  # arrival counts and tx-counts, PTX ISA 9.7.13.15.3
@@ -23,13 +31,16 @@ MAX_COUNT = (1 << 20) - 1  # arrival counts and tx-counts, PTX ISA 9.7.13.15.3
 class NamedBarrier:
     """One of the CTA's 16 barriers."""
 
-    def __init__(self, number: int):
-        self.number, self.arrived, self.generation, self.expected = number, 0, 0, None
-        self.value = None  # of bar.red
-        self.result = None
-        self.knowledge = self.released = None  # of the race detector: being collected, given to waiters
+    def __init__(self, number: int) -> None:
+        self.number, self.arrived, self.generation = number, 0, 0
+        self.expected: int | None = None
+        self.value: int | None = None  # of bar.red
+        self.result: int | None = None
+        # Of the race detector: being collected, given to waiters.
+        self.knowledge: Known | None = None
+        self.released: Known | None = None
 
-    def arrive(self, group, m, count) -> None:
+    def arrive(self, group: Group, m: Mask, count: int | None) -> None:
         """Count the active warps in; the count must be the same for all who take part."""
         if count is not None and (count % WARP or count == 0):
             raise Fault(f"barrier {self.number}: thread count {count} is not a positive multiple of {WARP}")
@@ -42,7 +53,7 @@ class NamedBarrier:
         self.arrived += group.active_warps * WARP
         self.release(group.cta)
 
-    def release(self, cta) -> None:
+    def release(self, cta: CTA) -> None:
         """Open the barrier if all have come."""
         need = cta.live_warps * WARP if self.expected is None else self.expected
         if self.arrived and self.arrived >= need:
@@ -55,7 +66,7 @@ class NamedBarrier:
             cta.device.events += 1
 
 
-def bar_sync(group, m, number, count, aligned=True) -> bool:
+def bar_sync(group: Group, m: Mask, number: Value, count: Value | None, aligned: bool = True) -> bool:
     """barrier.cta.sync: wait for `count` threads, or all that have not exited.
 
     The aligned form (bar.sync too) is for all lanes of a warp together (PTX ISA 9.7.13.1).
@@ -78,7 +89,7 @@ def bar_sync(group, m, number, count, aligned=True) -> bool:
     return True
 
 
-def bar_arrive(group, m, number, count) -> None:
+def bar_arrive(group: Group, m: Mask, number: Value, count: Value) -> None:
     """barrier.cta.arrive: arrive and go on."""
     bar = group.cta.barrier(_uniform(number))
     if group.tracker is not None:
@@ -86,7 +97,9 @@ def bar_arrive(group, m, number, count) -> None:
     bar.arrive(group, m, _uniform(count))
 
 
-def bar_red(group, m, number, count, p, operation):
+def bar_red(
+    group: Group, m: Mask, number: Value, count: Value | None, p: Value, operation: str
+) -> int | None:
     """barrier.cta.red: a barrier that also counts, ands or ors a predicate; None while waiting."""
     bar = group.cta.barrier(_uniform(number))
     if group.bar_ticket is None:
@@ -102,15 +115,15 @@ def bar_red(group, m, number, count, p, operation):
     return bar.result if bar_sync(group, m, number, count) else None
 
 
-def _uniform(x) -> int:
-    if x.__class__ is ND:
+def _uniform(x: Value) -> int:
+    if isinstance(x, ND):
         if not (x == x[0]).all():
             raise Part(x.reshape(-1, WARP)[:, 0])
         return int(x[0])
     return x
 
 
-def cluster_arrive(group, m, relaxed) -> None:
+def cluster_arrive(group: Group, m: Mask, relaxed: bool) -> None:
     """barrier.cluster.arrive."""
     if group.cluster_ticket is not None:
         raise Fault("barrier.cluster.arrive twice without a wait between")
@@ -122,7 +135,7 @@ def cluster_arrive(group, m, relaxed) -> None:
     cluster.release()
 
 
-def cluster_wait(group, m) -> bool:
+def cluster_wait(group: Group, m: Mask) -> bool:
     """barrier.cluster.wait."""
     cluster = group.cta.cluster
     if group.cluster_ticket is None:
@@ -142,12 +155,13 @@ class MBarrier:
     __slots__ = ("count", "pending", "tx", "phase", "offset", "cta", "next_count", "knowledge", "released", "init",
                  "fenced", "announced", "brought")  # fmt: skip
 
-    def __init__(self, cta, offset: int, count: int):
+    def __init__(self, cta: CTA, offset: int, count: int) -> None:
         self.cta, self.offset = cta, offset
         self.count = self.next_count = self.pending = count
         self.tx = self.phase = 0
         self.announced = self.brought = 0  # bytes in all: by expect_tx, by copies
-        self.knowledge = self.released = None  # of the race detector
+        self.knowledge: Known | None = None  # of the race detector
+        self.released: Known | None = None
         self.init: int | None = None  # segment that initialised it
         self.fenced = False  # a fence made the initialisation visible to the async proxy
 
@@ -189,11 +203,11 @@ class MBarrier:
         )
 
 
-def find(group, address: int) -> MBarrier:
+def find(group: Group, address: int, arrives: bool = False) -> MBarrier:
     """The mbarrier at a shared address.
 
     Raises:
-        Fault: none was initialised there.
+        Fault: none was initialised there, or its CTA has ended (which arrivals see to themselves).
     """
     if address >= SHARED_WINDOW:
         address = resolve(address)[1]
@@ -202,23 +216,24 @@ def find(group, address: int) -> MBarrier:
     bar = peers[rank].mbarriers.get(offset) if rank < len(peers) else None
     if bar is None:
         raise Fault(f"no mbarrier was initialised at shared address {address:#x}")
-    bar.cta.must_live("an mbarrier operation arrives")
+    if not arrives:
+        bar.cta.must_live("an mbarrier operation arrives")
     return bar
 
 
-def _targets(group, m, address, *operands):
+def _targets(group: Group, m: Mask, address: Any, *operands: Any) -> dict[tuple[int, ...], int]:
     """Distinct (address, operands...) of the active lanes with how many lanes share them."""
     lanes = group.lanes if m is None else int(np.count_nonzero(m))
     if address.__class__ is not ND and not any(o.__class__ is ND for o in operands):
         return {(address, *operands): lanes}
-    out: dict[tuple, int] = {}
+    out: dict[tuple[int, ...], int] = {}
     for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
         key = (lane_of(address, lane), *(lane_of(o, lane) for o in operands))
         out[key] = out.get(key, 0) + 1
     return out
 
 
-def mbarrier_init(group, m, address, count) -> None:
+def mbarrier_init(group: Group, m: Mask, address: Value, count: Value) -> None:
     """mbarrier.init."""
     group.device.events += 1
     for where, n in _targets(group, m, address, count):
@@ -232,23 +247,27 @@ def mbarrier_init(group, m, address, count) -> None:
             group.tracker.barrier_init(group.cta.mbarriers[offset])
 
 
-def mbarrier_invalidate(group, m, address) -> None:
+def mbarrier_invalidate(group: Group, m: Mask, address: Value) -> None:
     """mbarrier.inval."""
     for (where,) in _targets(group, m, address):
         find(group, where)
         group.cta.mbarriers.pop((where if where < SHARED_WINDOW else resolve(where)[1]) & OFFSET_MASK, None)
 
 
-def mbarrier_arrive(group, m, address, count, tx, drop):
+def mbarrier_arrive(group: Group, m: Mask, address: Value, count: Value, tx: Value, drop: bool) -> int:
     """mbarrier.arrive[.expect_tx] by every active lane; returns the state (the phase arrived in)."""
     group.device.events += 1
     state = 0
     targets = _targets(group, m, address, count, tx)
+    bars = [find(group, where, arrives=True) for where, _, _ in targets]
     if group.tracker is not None:
-        group.tracker.arrive([find(group, where) for where, _, _ in targets], m)
-    for (where, n, bytes_), lanes in targets.items():
-        bar = find(group, where)
+        group.tracker.arrive([bar for bar in bars if bar.cta.live_warps], m)
+    for bar, ((_, n, bytes_), lanes) in zip(bars, targets.items(), strict=True):
         state = bar.phase
+        if not bar.cta.live_warps:  # nobody can wait for it any more, and hardware goes on
+            if group.tracker is not None:
+                group.tracker.defect("arrival at a CTA that has ended", str(bar).split(" (")[0])
+            continue
         bar.expect(bytes_ * lanes)
         bar.pending -= n * lanes
         if drop:
@@ -257,7 +276,7 @@ def mbarrier_arrive(group, m, address, count, tx, drop):
     return state
 
 
-def mbarrier_expect(group, m, address, tx) -> None:
+def mbarrier_expect(group: Group, m: Mask, address: Value, tx: Value) -> None:
     """mbarrier.expect_tx (and complete_tx, with a negative amount)."""
     group.device.events += 1
     for (where, bytes_), lanes in _targets(group, m, address, tx).items():
@@ -266,7 +285,9 @@ def mbarrier_expect(group, m, address, tx) -> None:
         bar.advance()
 
 
-def mbarrier_wait(group, m, address, state, parity, may_block):
+def mbarrier_wait(
+    group: Group, m: Mask, address: Value, state: Value, parity: bool, may_block: bool
+) -> bool | None:
     """try_wait and test_wait: True when the phase is complete, False when not, None to wait.
 
     try_wait is allowed to give up; it does when nothing else can move, and at random under the random policy.
@@ -294,7 +315,9 @@ def mbarrier_wait(group, m, address, state, parity, may_block):
     return None
 
 
-def _part_by_completion(group, m, address, state, incomplete) -> None:
+def _part_by_completion(
+    group: Group, m: Mask, address: Value, state: Value, incomplete: list[tuple[MBarrier, int]]
+) -> None:
     """Part the warps whose phase is complete from those that must wait, which may be waiting for the former."""
     late = {(id(bar), s) for bar, s in incomplete}
     keys = np.zeros(len(group.warps), bool)

@@ -7,6 +7,8 @@ Source: PTX ISA 9.0, 9.7.9.25 (cp.async.bulk, its groups and their waits).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,14 +18,23 @@ from cutegemm.emulator.state.memory import OFFSET_MASK, Fault, Region, lane_of
 from cutegemm.emulator.units.barriers import find
 from cutegemm.emulator.units.reductions import reduce_bytes
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Bytes, Chunks, Mask, Value
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.units.barriers import MBarrier
+    from cutegemm.emulator.units.cta import CTA
+    from cutegemm.emulator.watch.tracker import AsyncOp
 
-def distinct(group, m, *operands):
+Reduction: TypeAlias = tuple[str, str, int]  # operation, type, bytes of an element
+
+
+def distinct(group: Group, m: Mask, *operands: Any) -> list[tuple[Any, ...]]:
     """Operands of the distinct requests: one per warp, since ptxas issues a bulk instruction once per warp."""
     if m is None and len(group.warps) == 1 and not any(o.__class__ is ND for o in operands):
         return [operands]
     if m is not None and np.count_nonzero(m) == 1:
         lane = int(m.argmax())
-        return [tuple(lane_of(o, lane) for o in operands)]
+        return [tuple([int(o[lane]) if o.__class__ is ND else o for o in operands])]
     out, seen = [], set()
     for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
         key = (lane >> 5, *(lane_of(o, lane) for o in operands))
@@ -33,7 +44,7 @@ def distinct(group, m, *operands):
     return out
 
 
-def announce(token, ctas, bars, chunks) -> None:
+def announce(token: AsyncOp | None, ctas: list[CTA], bars: list[MBarrier], chunks: Chunks) -> None:
     """Tell the race detector, at issue, what a load will write and where it will complete."""
     if token is not None:
         for cta, bar in zip(ctas, bars, strict=True):
@@ -42,7 +53,7 @@ def announce(token, ctas, bars, chunks) -> None:
             token.phases[id(bar)] = bar.phase
 
 
-def complete(bar, amount: int, token=None) -> None:
+def complete(bar: MBarrier, amount: int, token: AsyncOp | None = None) -> None:
     """complete_tx of `amount` bytes on an mbarrier."""
     bar.cta.must_live("a copy completes")
     if token is not None:
@@ -59,7 +70,9 @@ def complete(bar, amount: int, token=None) -> None:
 class BulkStore:
     """A store under way: first its shared bytes are read, later its global bytes are written."""
 
-    def __init__(self, cta, chunks, write, inner: int, token):
+    def __init__(
+        self, cta: CTA, chunks: Chunks, write: Callable[..., None], inner: int, token: AsyncOp | None
+    ) -> None:
         self.cta, self.chunks, self.write, self.inner, self.token = cta, chunks, write, inner, token
         self.data: np.ndarray | None = None
         self.done = self.awaited = False
@@ -78,13 +91,13 @@ class BulkStore:
             self.cta.device.events += 1
 
 
-def bulk_commit(group, m) -> None:
+def bulk_commit(group: Group, m: Mask) -> None:
     """cp.async.bulk.commit_group."""
     group.bulk_groups.append(group.bulk_open)
     group.bulk_open = []
 
 
-def bulk_wait(group, m, pending, read_only) -> None:
+def bulk_wait(group: Group, m: Mask, pending: int, read_only: bool) -> None:
     """cp.async.bulk.wait_group[.read]: all but the last `pending` groups have been read (or are complete)."""
     finished = group.bulk_groups[: max(len(group.bulk_groups) - pending, 0)]
     group.device.watch.waited_for(finished, group.program)
@@ -94,13 +107,13 @@ def bulk_wait(group, m, pending, read_only) -> None:
             store.awaited = True
             if not read_only:
                 store.finish()
-            if group.tracker is not None:
+            if group.tracker is not None and store.token is not None:
                 group.tracker.done(store.token, not read_only)
     if not read_only:
         del group.bulk_groups[: len(finished)]
 
 
-def _run(group, shared: int, size: int, other: int | None = None) -> np.ndarray:
+def _run(group: Group, shared: int, size: int, other: int | None = None) -> np.ndarray:
     """16-byte chunk numbers of a run of bytes in shared memory.
 
     Raises:
@@ -115,14 +128,22 @@ def _run(group, shared: int, size: int, other: int | None = None) -> np.ndarray:
     return np.arange(offset // 16, (offset + size) // 16)
 
 
-def _global_run(group, address: int, size: int) -> Region:
+def _global_run(group: Group, address: int, size: int) -> Region:
     region = group.device.memory.find(address, address + size)
     if region is None:
         raise Fault(f"bulk copy of {size} bytes at {address:#x}: {group.device.memory.describe(address)}")
     return region
 
 
-def bulk_load(group, m, destination, source, size, barrier, multicast) -> None:
+def bulk_load(
+    group: Group,
+    m: Mask,
+    destination: Value,
+    source: Value,
+    size: Value,
+    barrier: Value,
+    multicast: Value | None,
+) -> None:
     """cp.async.bulk from global to shared memory: `size` bytes in a row."""
     for d, s, n, bar, mask in distinct(group, m, destination, source, size, barrier, multicast):
         chunks = _run(group, d, n, s)
@@ -140,14 +161,30 @@ def bulk_load(group, m, destination, source, size, barrier, multicast) -> None:
         group.device.submit(functools.partial(_finish_bulk, region.data, start, n, chunks, ctas, bars, token))
 
 
-def _finish_bulk(data, start: int, size: int, chunks, ctas, bars, token) -> None:
+def _finish_bulk(
+    data: Bytes,
+    start: int,
+    size: int,
+    chunks: Chunks,
+    ctas: list[CTA],
+    bars: list[MBarrier],
+    token: AsyncOp | None,
+) -> None:
     moved = data[start : start + size].copy().view("V16")
     for cta, bar in zip(ctas, bars, strict=True):
         cta.shared.view(16)[chunks] = moved
         complete(bar, size, token)
 
 
-def bulk_exchange(group, m, destination, source, size, barrier, reduction) -> None:
+def bulk_exchange(
+    group: Group,
+    m: Mask,
+    destination: Value,
+    source: Value,
+    size: Value,
+    barrier: Value,
+    reduction: Reduction | None,
+) -> None:
     """cp.async.bulk (or cp.reduce: (operation, type, bytes)) from this CTA's shared memory to one of the cluster."""
     for d, s, n, bar in distinct(group, m, destination, source, size, barrier):
         chunks, origin = _run(group, d, n), _run(group, s, n)
@@ -164,7 +201,16 @@ def bulk_exchange(group, m, destination, source, size, barrier, reduction) -> No
         )
 
 
-def _finish_exchange(source, origin, cta, chunks, bar, size: int, reduction, token) -> None:
+def _finish_exchange(
+    source: CTA,
+    origin: Chunks,
+    cta: CTA,
+    chunks: Chunks,
+    bar: MBarrier,
+    size: int,
+    reduction: Reduction | None,
+    token: AsyncOp | None,
+) -> None:
     data = source.shared.view(16)[origin]
     target = cta.shared.view(16)
     if reduction is not None:
@@ -175,7 +221,9 @@ def _finish_exchange(source, origin, cta, chunks, bar, size: int, reduction, tok
     complete(bar, size, token)
 
 
-def bulk_store(group, m, destination, source, size, reduction=None) -> None:
+def bulk_store(
+    group: Group, m: Mask, destination: Value, source: Value, size: Value, reduction: Reduction | None = None
+) -> None:
     """cp.async.bulk (or cp.reduce with (operation, type, bytes)) from shared to global memory."""
     for d, s, n in distinct(group, m, destination, source, size):
         chunks = _run(group, s, n, d)
@@ -192,7 +240,7 @@ def bulk_store(group, m, destination, source, size, reduction=None) -> None:
         group.device.completion.store(group.bulk_open[-1])
 
 
-def _write(memory, start: int, size: int, reduction, data) -> None:
+def _write(memory: Bytes, start: int, size: int, reduction: Reduction | None, data: Bytes) -> None:
     new = data.ravel()
     if reduction is not None:
         operation, kind, item = reduction

@@ -13,9 +13,14 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cutegemm.emulator.units.products import compute
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.units.bulk import BulkStore
+    from cutegemm.emulator.units.products import Product
 
 TURN = 4000  # blocks a group runs before others get a turn
 FLAKY = 0.1  # chance of a spurious try_wait failure under the random policy
@@ -37,11 +42,11 @@ class Eager:
         """A copy towards shared memory was issued."""
         action()
 
-    def store(self, store: Any) -> None:
+    def store(self, store: BulkStore) -> None:
         """A bulk store was issued."""
         store.finish()
 
-    def products(self, products: list[Any]) -> None:
+    def products(self, products: list[Product]) -> None:
         """The warps of a warpgroup have committed these products."""
         compute(products)
 
@@ -61,7 +66,7 @@ class Eager:
         """Blocks a group may run in its turn."""
         return TURN
 
-    def order(self, groups: list[Any], every: bool) -> list[Any]:
+    def order(self, groups: list[Group], every: bool) -> list[Group]:
         """The groups that get a turn in a round, in order; all of them where `every` is asked for."""
         return groups
 
@@ -77,10 +82,10 @@ class Lazy(Eager):
     def submit(self, action: Callable[[], None]) -> None:
         self.queue.append(action)
 
-    def store(self, store: Any) -> None:
+    def store(self, store: BulkStore) -> None:
         pass
 
-    def products(self, products: list[Any]) -> None:
+    def products(self, products: list[Product]) -> None:
         pass
 
 
@@ -92,13 +97,13 @@ class Random(Lazy):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.rng = random.Random(seed)
-        self.stores: list[Any] = []
-        self.committed: list[list[Any]] = []
+        self.stores: list[BulkStore] = []
+        self.committed: list[list[Product]] = []
 
-    def store(self, store: Any) -> None:
+    def store(self, store: BulkStore) -> None:
         self.stores.append(store)
 
-    def products(self, products: list[Any]) -> None:
+    def products(self, products: list[Product]) -> None:
         self.committed.append(products)
 
     def finish_copy(self) -> None:
@@ -114,7 +119,7 @@ class Random(Lazy):
     def budget(self) -> int:
         return self.rng.randrange(1, 60)
 
-    def order(self, groups: list[Any], every: bool) -> list[Any]:
+    def order(self, groups: list[Group], every: bool) -> list[Group]:
         if not every:
             groups = [g for g in groups if self.rng.random() < g.cta.pace]
         self.rng.shuffle(groups)

@@ -7,6 +7,8 @@ Source: PTX ISA 9.0, 9.7.9.25.3 (cp.async), 9.7.13.15.16 (cp.async.mbarrier.arri
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,13 +16,25 @@ from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Fault, lane_of, locate
 from cutegemm.emulator.units.barriers import find
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask, Value, Vector
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.state.memory import Region
+    from cutegemm.emulator.units.barriers import MBarrier
+    from cutegemm.emulator.watch.tracker import AsyncOp
 
-def async_copy(group, m, destination, source, size, used, around_l1) -> None:
+
+def async_copy(
+    group: Group, m: Mask, destination: Value, source: Value, size: int, used: Value, around_l1: bool
+) -> None:
     """cp.async: copies `used` bytes per lane and zero-fills up to `size`; .cg goes around L1."""
     lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
-    spread = lambda x: x[lanes] if x.__class__ is ND else np.full(len(lanes), x, np.uint64)  # noqa: E731
+
+    def spread(x: Value) -> Vector:
+        return x[lanes] if x.__class__ is ND else np.full(len(lanes), x, np.uint64)
+
     to, origin, amount = spread(destination), spread(source).astype(np.uint64), spread(used).astype(np.int64)
-    region, offset = locate(group, m, to, size, "shared")
+    region, offset = _located(group, m, to, size, "shared")
     if (amount > size).any():
         raise Fault(f"cp.async reads {int(amount.max())} bytes into {size}")
     if int(np.bitwise_or.reduce(origin)) % size:
@@ -28,18 +42,13 @@ def async_copy(group, m, destination, source, size, used, around_l1) -> None:
     reads = np.flatnonzero(amount)
     place = None
     if len(reads):
-        place = locate(
-            group, m, origin[reads], int(amount.max()) if (amount[reads] == size).all() else 1, "global"
-        )
-        if place[0] is None:
-            raise Fault(
-                "the lanes of one cp.async reach several buffers; the emulator does not split such accesses"
-            )
+        each = int(amount.max()) if (amount[reads] == size).all() else 1
+        place = _located(group, m, origin[reads], each, "global")
     device = group.device
     device.watch.async_copy((lanes, region, offset), place and (lanes[reads], *place), size, around_l1)
     token = None if group.tracker is None else group.tracker.issue_copy(m)
     if token is not None:
-        where = group.tracker.detector.where
+        where = token.tracker.detector.where
         token.check(region, where(offset, size), True)
         if place is not None:
             token.check(place[0], where(place[1], size), False)
@@ -50,12 +59,24 @@ def async_copy(group, m, destination, source, size, used, around_l1) -> None:
     device.events += 1
 
 
+def _located(group: Group, m: Mask, a: Vector, size: int, space: str) -> tuple[Region, Vector]:
+    """As `locate`, of lanes that all reach one buffer."""
+    region, offset = locate(group, m, a, size, space)
+    if region is None:
+        raise Fault(
+            "the lanes of one cp.async reach several buffers; the emulator does not split such accesses"
+        )
+    return region, offset
+
+
 class Copy:
     """The copies of one cp.async instruction, done once; `token` is the race detector's."""
 
     __slots__ = ("action", "token", "tracked")
 
-    def __init__(self, action, token):
+    action: Callable[[], None] | None
+
+    def __init__(self, action: Callable[[], None], token: AsyncOp | None) -> None:
         self.action, self.token = action, token
         self.tracked = False  # whether an mbarrier tells of its completion
 
@@ -66,7 +87,14 @@ class Copy:
             self.action = None
 
 
-def _copy(region, offset, place, reads, amount, size) -> None:
+def _copy(
+    region: Region,
+    offset: Vector,
+    place: tuple[Region, Vector] | None,
+    reads: Vector,
+    amount: Vector,
+    size: int,
+) -> None:
     data = np.zeros((len(offset), size), np.uint8)
     if place is not None:
         source, start = place
@@ -77,7 +105,7 @@ def _copy(region, offset, place, reads, amount, size) -> None:
     region.data[offset[:, None] + np.arange(size)] = data
 
 
-def async_commit(group, m) -> None:
+def async_commit(group: Group, m: Mask) -> None:
     """cp.async.commit_group."""
     group.copy_groups.append(group.copy_open)
     group.copy_open = []
@@ -85,7 +113,7 @@ def async_commit(group, m) -> None:
         group.tracker.copying = None
 
 
-def async_wait(group, m, pending) -> None:
+def async_wait(group: Group, m: Mask, pending: int) -> None:
     """cp.async.wait_group (or wait_all for a negative number)."""
     if pending < 0:
         async_commit(group, m)
@@ -96,11 +124,11 @@ def async_wait(group, m, pending) -> None:
     while len(group.copy_groups) > pending:
         for copy in group.copy_groups.pop(0):
             copy.finish()
-            if copy.token is not None:
+            if copy.token is not None and group.tracker is not None:
                 group.tracker.done(copy.token)
 
 
-def async_arrive(group, m, address, no_increment) -> None:
+def async_arrive(group: Group, m: Mask, address: Value, no_increment: bool) -> None:
     """cp.async.mbarrier.arrive: an arrival once the copies that these threads have issued are complete."""
     under_way = [copy for copies in (*group.copy_groups, group.copy_open) for copy in copies]
     bars = [find(group, lane_of(address, lane)) for lane in range(group.lanes) if m is None or m[lane]]
@@ -114,7 +142,7 @@ def async_arrive(group, m, address, no_increment) -> None:
     group.device.submit(functools.partial(_arrived, under_way, bars))
 
 
-def _arrived(copies: list[Copy], bars: list) -> None:
+def _arrived(copies: list[Copy], bars: list[MBarrier]) -> None:
     for copy in copies:
         copy.finish()
         if copy.token is not None:

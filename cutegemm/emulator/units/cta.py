@@ -6,7 +6,7 @@ Source: PTX ISA 9.0, 2.2 (thread hierarchy), 9.7.13.4 (barrier.cluster).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,12 @@ from cutegemm.emulator.state.memory import Fault, Region
 from cutegemm.emulator.units.barriers import NamedBarrier
 from cutegemm.emulator.units.bulk import bulk_commit, bulk_wait
 from cutegemm.emulator.units.registers import Pool
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.machine import Device
+    from cutegemm.emulator.units.barriers import MBarrier
+    from cutegemm.emulator.units.warpgroup import Warpgroup
+    from cutegemm.emulator.watch.shadow import Known
 
 SM_THREADS, SM_CTAS, SM_SHARED = 2048, 32, 233_472  # per SM of sm_90, CUDA programming guide, table 28
 SPLIT = -3  # a branch has parted the group; its parts go on in its place
@@ -30,7 +36,7 @@ def occupancy(threads: int, shared_bytes: int) -> int:
 class CTA:
     """One thread block: shared memory, barriers, warps."""
 
-    def __init__(self, device: Any, cluster: Cluster, index: tuple[int, int, int], rank: int):
+    def __init__(self, device: Device, cluster: Cluster, index: tuple[int, int, int], rank: int) -> None:
         self.device, self.cluster, self.index, self.rank = device, cluster, index, rank
         self.peers: list[CTA] = cluster.ctas
         self.window = rank << RANK_SHIFT
@@ -41,8 +47,8 @@ class CTA:
         self.shared.first = SHARED_BASE
         self.barriers: dict[int, NamedBarrier] = {}
         self.pool = None if device.registers is None else Pool(device.registers, device.warps)
-        self.mbarriers: dict[int, object] = {}
-        self.warpgroups: dict[int, Any] = {}  # number -> its wgmmas (`wgmma.Warpgroup`)
+        self.mbarriers: dict[int, MBarrier] = {}
+        self.warpgroups: dict[int, Warpgroup] = {}  # number -> its wgmmas
         self.live_warps = device.warps
         self.pace = device.completion.pace()
         self.special = device.geometry.special(index, rank)
@@ -103,11 +109,12 @@ class CTA:
 class Cluster:
     """The CTAs of one cluster and its barrier."""
 
-    def __init__(self, device: Any, first: tuple[int, int, int]):
+    def __init__(self, device: Device, first: tuple[int, int, int]) -> None:
         self.device = device
         self.ctas: list[CTA] = []
         self.arrived = self.generation = 0
-        self.knowledge = self.released = None  # of the race detector
+        self.knowledge: Known | None = None  # of the race detector
+        self.released: Known | None = None
         cx, cy, cz = device.geometry.cluster
         self.live_warps = cx * cy * cz * device.warps
         x, y, z = first

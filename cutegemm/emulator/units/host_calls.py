@@ -9,39 +9,43 @@ from __future__ import annotations
 import re
 import struct
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.emulator.state.memory import Fault, load
+from cutegemm.emulator.state.memory import Fault, lane_of, load
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask
+    from cutegemm.emulator.state.group import Group
 
 _FORMAT = re.compile(r"%[-+ #0]*(?:\d+)?(?:\.\d+)?(?P<size>hh|h|ll|l|z|j|t)?(?P<kind>[diouxXcsfFeEgGaAp%])")
 _SIGNED, _FLOATS = "dic", "fFeEgGaA"
 LONGEST = 1 << 16  # bytes of a string, against one that is not closed
 
 
-def _lanes(group: Any, m: Any) -> list[int]:
+def _lanes(group: Group, m: Mask) -> list[int]:
     return list(range(group.lanes)) if m is None else np.flatnonzero(m).tolist()
 
 
-def _argument(group: Any, lane: int, place: int, size: int = 8) -> int:
+def _argument(group: Group, lane: int, place: int, size: int = 8) -> int:
     """A call's argument of one lane, which lies in local memory."""
     only = np.arange(group.lanes) == lane
     (value,) = load(group, only, np.full(group.lanes, place, np.uint64), size, 1, "local", "")
-    return int(value[lane])
+    return lane_of(value, lane)
 
 
-def _string(group: Any, address: int) -> str:
+def _string(group: Group, address: int) -> str:
     """A zero-terminated string in global memory."""
     region = group.device.memory.find(address, address + 1)
     if region is None:
         raise Fault(f"a string at {address:#x}: {group.device.memory.describe(address)}")
     start = address - region.base
     raw = region.data[start : min(region.size, start + LONGEST)].tobytes()
-    return raw.split(b"\0")[0].decode("utf-8", "replace")
+    return str(raw.split(b"\0")[0], "utf-8", "replace")
 
 
-def vprintf(group: Any, m: Any, format_at: int, values_at: int, result_at: int | None) -> None:
+def vprintf(group: Group, m: Mask, format_at: int, values_at: int, result_at: int | None) -> None:
     """vprintf(format, values): prints lane by lane, as far as the values of each lane say."""
     for lane in _lanes(group, m):
         text = _string(group, _argument(group, lane, format_at))
@@ -54,7 +58,7 @@ def vprintf(group: Any, m: Any, format_at: int, values_at: int, result_at: int |
         group.local.data[(count + group.local_bases(None) + np.uint64(result_at)).astype(np.int64)] = 1
 
 
-def _formatted(group: Any, lane: int, text: str, pointer: int) -> str:
+def _formatted(group: Group, lane: int, text: str, pointer: int) -> str:
     """The text with its values, which lie packed by their sizes at a generic address."""
     only = np.arange(group.lanes) == lane
     at = pointer
@@ -67,11 +71,11 @@ def _formatted(group: Any, lane: int, text: str, pointer: int) -> str:
         size = 8 if wide or kind in _FLOATS or kind in "sp" else 4
         at = -(-at // size) * size
         (raw,) = load(group, only, np.full(group.lanes, at, np.uint64), size, 1, "generic", "")
-        bits = int(raw[lane]).to_bytes(size, "little")
+        bits = lane_of(raw, lane).to_bytes(size, "little")
         at += size
         form = re.sub(r"hh|h|ll|l|z|j|t", "", m[0])
         if kind in _FLOATS:
-            return form % struct.unpack("<d", bits)[0]
+            return str(form % struct.unpack("<d", bits))
         number = int.from_bytes(bits, "little", signed=kind in _SIGNED)
         if kind == "s":
             return form % _string(group, number)
@@ -82,7 +86,7 @@ def _formatted(group: Any, lane: int, text: str, pointer: int) -> str:
     return _FORMAT.sub(value, text)
 
 
-def assertfail(group: Any, m: Any, message: int, file: int, line: int, function: int) -> None:
+def assertfail(group: Group, m: Mask, message: int, file: int, line: int, function: int) -> None:
     """__assertfail(message, file, line, function, size): a failed device assertion stops the kernel."""
     lane = _lanes(group, m)[0]
     text, path, name = (_string(group, _argument(group, lane, at)) for at in (message, file, function))

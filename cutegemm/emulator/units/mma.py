@@ -10,6 +10,8 @@ Source: PTX ISA 9.0, 9.7.15.3 (wmma), 9.7.15.5 (mma.sync and fragments), 9.7.15.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,25 +20,37 @@ from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Fault, load, locate, resolve, store
 from cutegemm.emulator.units.products import ITEM_BYTES, decode_elements
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask, Value, Vector
+    from cutegemm.emulator.state.group import Group
+
 WARP = 32
 NUMPY = {"f32": np.float32, "f16": np.float16}
 
 
-def _vector(group, x):
+def _vector(group: Group, x: Value) -> Vector:
     return x if x.__class__ is ND else np.full(group.lanes, x, np.uint32)
 
 
-def _row_addresses(group, a, count):
+def _row_addresses(group: Group, a: Value, count: int) -> Vector:
     """Byte offsets of the 8 rows of each matrix: (warps, matrix, row)."""
     a = _vector(group, a).reshape(-1, WARP)
     return a[:, : 8 * count].reshape(-1, count, 8)
 
 
-def ldmatrix(group, m, a, count, trans, generic):
+def _whole_warps(m: Mask, what: str) -> Mask:
+    """The warps of which all lanes are active (None: all)."""
+    if m is None:
+        return None
+    warps = np.asarray(m.reshape(-1, WARP).all(1))
+    if warps.any() != m.any():
+        raise Fault(f"{what} in divergent code")
+    return warps
+
+
+def ldmatrix(group: Group, m: Mask, a: Value, count: int, trans: bool, generic: bool) -> list[Vector]:
     """ldmatrix.x1/x2/x4: lane t gets elements 2 * (t % 4) and the next of row t / 4 (of the columns when `trans`)."""
-    warps = None if m is None else m.reshape(-1, WARP).all(1)
-    if warps is not None and warps.any() != m.any():
-        raise Fault("ldmatrix in divergent code")
+    warps = _whole_warps(m, "ldmatrix")
     rows = _row_addresses(group, a, count)
     chosen = rows if warps is None else rows[warps]
     flat = chosen.ravel()
@@ -58,12 +72,10 @@ def ldmatrix(group, m, a, count, trans, generic):
     return [np.ascontiguousarray(words[:, i]).reshape(-1) for i in range(count)]
 
 
-def stmatrix(group, m, a, values, trans, generic) -> None:
+def stmatrix(group: Group, m: Mask, a: Value, values: Sequence[Value], trans: bool, generic: bool) -> None:
     """stmatrix.x1/x2/x4: the inverse of ldmatrix."""
     group.device.events += 1
-    warps = None if m is None else m.reshape(-1, WARP).all(1)
-    if warps is not None and warps.any() != m.any():
-        raise Fault("stmatrix in divergent code")
+    warps = _whole_warps(m, "stmatrix")
     count = len(values)
     rows = _row_addresses(group, a, count)
     words = np.stack([_vector(group, v).reshape(-1, WARP) for v in values], 1)
@@ -84,7 +96,7 @@ def stmatrix(group, m, a, values, trans, generic) -> None:
     )
 
 
-def _fragment(group, registers, kind: str, halves: int) -> np.ndarray:
+def _fragment(group: Group, registers: Sequence[Value], kind: str, halves: int) -> np.ndarray:
     """Registers of an A (halves 2) or B (halves 1) fragment as (warps, 8 * halves, K)."""
     warps, columns = len(group.warps), len(registers) // halves
     words = np.zeros((warps, halves, 8, columns, 4), np.uint32)
@@ -94,7 +106,7 @@ def _fragment(group, registers, kind: str, halves: int) -> np.ndarray:
     return decode_elements(raw, kind).reshape(warps, 8 * halves, -1)
 
 
-def _accumulators(group, registers, kind: str) -> np.ndarray:
+def _accumulators(group: Group, registers: Sequence[Value], kind: str) -> np.ndarray:
     """Accumulator registers of n8 blocks side by side as (warps, 16, 8 * blocks), fp32 or fp16."""
     warps, blocks = len(group.warps), len(registers) // (4 if kind == "f32" else 2)
     words = np.stack([_vector(group, x).reshape(warps, 8, 4) for x in registers], -1)
@@ -106,19 +118,30 @@ def _accumulators(group, registers, kind: str) -> np.ndarray:
     return parts.reshape(warps, 16, 8 * blocks)
 
 
-def _to_registers(group, matrix: np.ndarray) -> list[np.ndarray]:
+def _to_registers(group: Group, matrix: np.ndarray) -> list[np.ndarray]:
     """The inverse of `_accumulators`."""
     warps, blocks = len(group.warps), matrix.shape[-1] // 8
     words = np.ascontiguousarray(matrix).view(np.uint32).reshape(warps, 2, 8, blocks, 4, -1)
-    parts = words.transpose(3, 1, 5, 0, 2, 4).reshape(
-        -1, group.lanes
-    )  # block, row half, element; warp, row, lane
+    # Block, row half, element; warp, row, lane.
+    parts = words.transpose(3, 1, 5, 0, 2, 4).reshape(-1, group.lanes)
     return list(np.ascontiguousarray(parts))
 
 
-def mma_sync(group, shape, a_type, d_type, c_type, a, b, c):
+def mma_sync(
+    group: Group,
+    shape: str,
+    a_type: str,
+    d_type: str,
+    c_type: str,
+    a: Sequence[Value],
+    b: Sequence[Value],
+    c: Sequence[Value],
+) -> list[Vector]:
     """mma.sync.aligned.m16n8kK.row.col with fp32 or fp16 accumulators."""
-    k = int(re.fullmatch(r"m16n8k(\d+)", shape)[1])
+    named = re.fullmatch(r"m16n8k(\d+)", shape)
+    if named is None:
+        raise Fault(f"mma.sync {shape} is not emulated")
+    k = int(named[1])
     if len(a) * 8 != k * ITEM_BYTES[a_type] or {d_type, c_type} - {"f32", "f16"}:
         raise Fault(f"mma.sync {shape} of {a_type} into {d_type} is not emulated")
     left, right = _fragment(group, a, a_type, 2), _fragment(group, b, a_type, 1)  # (warps, 16 or 8, K)
@@ -131,7 +154,9 @@ def _wmma_check(shape: str) -> None:
         raise Fault(f"wmma shape {shape} is not emulated")
 
 
-def _wmma_places(group, a, stride, contiguous: bool, item: int) -> list[np.ndarray]:
+def _wmma_places(
+    group: Group, a: Value, stride: Value | None, contiguous: bool, item: int
+) -> list[np.ndarray]:
     """Addresses of what each lane holds of a 16 x 16 tile whose rows (or columns, unless `contiguous`) lie in memory.
 
     Elements come in pairs along a row: pair i has row t / 4 + 8 * (i % 2), columns 8 * (i / 2) + 2 * (t % 4) and the
@@ -157,7 +182,7 @@ def _transposed(words: list[np.ndarray]) -> list[np.ndarray]:
     return [moved[0], moved[2], moved[1], moved[3]]
 
 
-def _wmma_rows(group, a, stride, contiguous: bool) -> np.ndarray:
+def _wmma_rows(group: Group, a: Value, stride: Value | None, contiguous: bool) -> np.ndarray:
     """Row addresses for ldmatrix.x4 of a 16 x 16 tile of 16-bit elements."""
     lane = group.lane.astype(np.int64) % WARP
     step = 16 if stride is None else stride.astype(np.int64) if stride.__class__ is ND else stride
@@ -168,24 +193,36 @@ def _wmma_rows(group, a, stride, contiguous: bool) -> np.ndarray:
     return (base + (down * step + across) * 2).astype(np.uint64)
 
 
-def wmma_load(group, m, a, stride, fragment, layout, shape, kind, space):
+def wmma_load(
+    group: Group,
+    m: Mask,
+    a: Value,
+    stride: Value | None,
+    fragment: str,
+    layout: str,
+    shape: str,
+    kind: str,
+    space: str,
+) -> list[Value]:
     """wmma.load.a/b/c.sync, in the accesses that sm_90 makes: ldmatrix from shared memory, else pairs or elements."""
     _wmma_check(shape)
     if space == "generic":
         space, a = resolve(a)
     contiguous = (layout == "row") != (fragment == "b")  # B is held as its transpose
     if fragment in ("a", "b"):
+        words: Sequence[Value]
         if space == "shared":
             words = ldmatrix(group, m, _wmma_rows(group, a, stride, contiguous), 4, not contiguous, False)
         else:
             words = _load_pairs(group, m, _wmma_places(group, a, stride, True, 2), 2, space)
             words = words if contiguous else _transposed([_vector(group, w) for w in words])
-        return words * 2 if kind == "f16" else words  # PTX gives fp16 fragments twice the registers they need
+        # PTX gives fp16 fragments twice the registers they need.
+        return [*words, *words] if kind == "f16" else list(words)
     item = 4 if kind == "f32" else 2
     return _load_pairs(group, m, _wmma_places(group, a, stride, contiguous, item), item, space)
 
 
-def _load_pairs(group, m, places: list[np.ndarray], item: int, space: str) -> list:
+def _load_pairs(group: Group, m: Mask, places: list[np.ndarray], item: int, space: str) -> list[Value]:
     """Registers from pairs of elements (4 places) or single ones (8)."""
     together = len(places) == 4
     size, count = (4, 1) if together and item == 2 else (item, 2 if together else 1)
@@ -196,7 +233,18 @@ def _load_pairs(group, m, places: list[np.ndarray], item: int, space: str) -> li
     return [low | high << np.uint32(16) for low, high in zip(wide[::2], wide[1::2], strict=True)]
 
 
-def wmma_store(group, m, a, stride, fragment, layout, shape, kind, space, values) -> None:
+def wmma_store(
+    group: Group,
+    m: Mask,
+    a: Value,
+    stride: Value | None,
+    fragment: str,
+    layout: str,
+    shape: str,
+    kind: str,
+    space: str,
+    values: Sequence[Value],
+) -> None:
     """wmma.store.d.sync, in the accesses that sm_90 makes."""
     _wmma_check(shape)
     if space == "generic":
@@ -212,7 +260,9 @@ def wmma_store(group, m, a, stride, fragment, layout, shape, kind, space, values
         )
 
 
-def wmma_mma(group, shape, types, a, b, c):
+def wmma_mma(
+    group: Group, shape: str, types: list[str], a: Sequence[Value], b: Sequence[Value], c: Sequence[Value]
+) -> list[Vector]:
     """wmma.mma.sync: D = A * B + C."""
     _wmma_check(shape)
     if len(types) == 2:  # d, c: A and B are f16

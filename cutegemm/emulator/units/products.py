@@ -12,23 +12,39 @@ from __future__ import annotations
 
 import functools
 from collections import deque
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from cutegemm.emulator.numbers.tensor_core import Unit
+from cutegemm.emulator.numbers.operands import ITEM_BYTES as SPLIT_BYTES
+from cutegemm.emulator.numbers.operands import Split, split
+from cutegemm.emulator.numbers.tensor_core import Unit, accumulate_split
 from cutegemm.emulator.numbers.tensor_core import accumulate as add_products
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Fault
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Chunks, Floats, Value, Vector
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.units.cta import CTA
+    from cutegemm.emulator.watch.tracker import AsyncOp
+
+# Descriptor field -> (swizzle mode, row pitch in bytes)
 _MODES = {
     0: (0, 16),
     1: (3, 128),
     2: (2, 64),
     3: (1, 32),
-}  # descriptor field -> (swizzle mode, row pitch in bytes)
+}
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 WARPS = 4  # of a warpgroup, PTX ISA 9.7.16.1
 JOINED = 8  # wgmmas that one product holds at most
+
+# Shape and types of a wgmma: n, k, types of D, A and B, signs of A and B, whether A and B are MN-major.
+Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bool]]
+# Of D: the number of an accumulator list, or slots of loose registers.
+Place: TypeAlias = int | tuple[int, ...]
 
 
 class Accumulators:
@@ -38,7 +54,7 @@ class Accumulators:
     columns in one register).
     """
 
-    def __init__(self, warps: int, registers: int, half: bool):
+    def __init__(self, warps: int, registers: int, half: bool) -> None:
         self.half = half
         self.columns = registers * (4 if half else 2)
         self.matrix = np.zeros((16 * warps, self.columns), np.float16 if half else np.float32)
@@ -52,9 +68,11 @@ class Accumulators:
         else:
             self.registers = words.reshape(warps, 2, 8, n, 4, 2).transpose(3, 1, 5, 0, 2, 4)
 
-    def register(self, i: int) -> np.ndarray:
+    def register(self, i: int) -> npt.NDArray[np.uint32]:
         """View of register `i` as (warps, 8, 4)."""
-        return self.registers[i >> 1, i & 1] if self.half else self.registers[i >> 2, i >> 1 & 1, i & 1]
+        view: npt.NDArray[np.uint32]
+        view = self.registers[i >> 1, i & 1] if self.half else self.registers[i >> 2, i >> 1 & 1, i & 1]
+        return view
 
     def take(self, rows: np.ndarray, warps: int) -> Accumulators:
         """The accumulators of some of the warps."""
@@ -65,7 +83,7 @@ class Accumulators:
         return new
 
 
-def matrix_of(group, index: int) -> Accumulators:
+def matrix_of(group: Group, index: int) -> Accumulators:
     """The matrix of an accumulator list, made on first use."""
     made = group.matrices[index]
     if made is None:
@@ -147,11 +165,14 @@ def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:
     if kind == "tf32":
         return (raw.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     if kind in ("e4m3", "e5m2"):
-        return _fp8_table(kind)[raw]
+        values: Floats = _fp8_table(kind)[raw]
+        return values
     return raw.view(np.int8 if kind == "s8" else np.uint8).astype(np.float32)
 
 
-def _fetch(cta, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str) -> np.ndarray:
+def _fetch(
+    cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str
+) -> np.ndarray:
     """An operand in shared memory as an fp32 matrix of `extent` rows and all of K."""
     item = ITEM_BYTES[kind]
     chunks = _joined(descriptors, extent, k * item, mn_major, item)
@@ -162,12 +183,38 @@ def _fetch(cta, descriptors: tuple[int, ...], extent: int, k: int, mn_major: boo
     return values.T if mn_major else values
 
 
+def _split(
+    cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str, across: bool
+) -> Split | None:
+    """An operand in shared memory as the tensor cores' compiled loop takes it; None where it does not."""
+    chunks, last = _reached(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
+    return split(cta.shared.at, chunks, kind, across) if last < len(cta.shared.data) // 16 else None
+
+
+@functools.lru_cache(4096)
+def _reached(
+    descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: bool, item: int
+) -> tuple[Chunks, int]:
+    """`_joined` as contiguous int64, and the greatest chunk."""
+    chunks = np.ascontiguousarray(_joined(descriptors, extent, k_bytes, mn_major, item), np.int64)
+    return chunks, int(chunks.max())
+
+
 class Product:
     """One or more wgmma.mma_async on the same accumulators, waiting to be computed."""
 
     __slots__ = ("group", "where", "a", "b", "scale", "form", "tokens", "varies", "done", "offered")
 
-    def __init__(self, group, where, a, b, scale, form, token):
+    def __init__(
+        self,
+        group: Group,
+        where: Place,
+        a: Value | tuple[int, ...],
+        b: Value,
+        scale: bool | Vector,
+        form: Form,
+        token: AsyncOp | None,
+    ) -> None:
         self.group, self.where, self.form = group, where, form
         self.tokens = [] if token is None else [token]  # the race detector's operations
         self.a, self.b, self.scale, self.done, self.offered = [a], [b], scale, False, False
@@ -205,22 +252,20 @@ class Product:
     def run(self) -> None:
         """Compute it by itself."""
         group = self.group
-        n, k, d_type, _, b_type, _, (_, trans_b) = self.form
         for first, rows, warps in warpgroups(group):
             lane = 32 * first
-            b = _fetch(group.cta, tuple(lane_value(x, lane) for x in self.b), n, k, trans_b, b_type)
-            a = self._left(first, rows, warps)
+            a = self._left(first, warps)
+            b = tuple(lane_value(x, lane) for x in self.b)
             target = self.target(first, warps)
-            target[...] = _summed(target, a, b, lane_value(self.scale, lane), self.form)
+            some = None if warps == WARPS else rows
+            target[...] = _summed(group.cta, a, some, b, target, lane_value(self.scale, lane), self.form)
             self.keep(target, first, warps)
 
-    def _left(self, first: int, rows: slice, warps: int) -> np.ndarray:
-        """Operand A of a warpgroup's warps: 16 rows each."""
-        _, k, _, a_type, _, _, (trans_a, _) = self.form
+    def _left(self, first: int, warps: int) -> np.ndarray | tuple[int, ...]:
+        """Operand A of a warpgroup's warps: values from registers, 16 rows each, or descriptors of 64 rows."""
         if isinstance(self.a[0], tuple):
-            return _register_operand(self.group, self.a[0], first, warps, a_type)
-        descriptors = tuple(lane_value(x, 32 * first) for x in self.a)
-        return _fetch(self.group.cta, descriptors, 64, k, trans_a, a_type)[rows]
+            return _register_operand(self.group, self.a[0], first, warps, self.form[3])
+        return tuple(lane_value(cast("Value", x), 32 * first) for x in self.a)
 
     def target(self, first: int, warps: int) -> np.ndarray:
         """The accumulators of a warpgroup's warps: the matrix itself, or loose registers put together."""
@@ -245,7 +290,7 @@ class Product:
         for i, slot in enumerate(self.where):
             self._put(slot, loose.register(i).reshape(-1), lanes)
 
-    def _put(self, slot: int, value, lanes: slice) -> None:
+    def _put(self, slot: int, value: Value, lanes: slice) -> None:
         group = self.group
         old = group.registers[slot]
         new = np.zeros(group.lanes, np.uint32)
@@ -255,16 +300,41 @@ class Product:
         group.registers[slot] = new
 
 
-def _summed(before: np.ndarray, a, b, accumulate, form) -> np.ndarray:
-    """A B^T, added to the accumulators unless they are to be overwritten."""
-    _, k, d_type, a_type, b_type, (sign_a, sign_b), _ = form
+def _summed(
+    cta: CTA,
+    a: np.ndarray | tuple[int, ...],
+    rows: slice | npt.NDArray[np.int64] | None,
+    b: tuple[int, ...],
+    before: np.ndarray,
+    accumulate: Value,
+    form: Form,
+) -> np.ndarray:
+    """A B^T, added to the accumulators `before` unless they are to be overwritten.
+
+    A: values, or descriptors of 64 rows, of which `rows` (None: all) are multiplied.
+    """
+    n, k, d_type, a_type, b_type, (sign_a, sign_b), (trans_a, trans_b) = form
+    if not accumulate:
+        before = np.zeros_like(before)
+    if isinstance(a, tuple):
+        if rows is None and d_type == "f32" and sign_a * sign_b == 1 and a_type in SPLIT_BYTES:
+            left = _split(cta, a, 64, k, trans_a, a_type, trans_a)
+            right = None if left is None else _split(cta, b, n, k, trans_b, b_type, not trans_b)
+            if left is not None and right is not None:
+                summed = accumulate_split(left, right, before, Unit(a_type, d_type, k))
+                if summed is not None:
+                    return summed
+        a = _fetch(cta, a, 64, k, trans_a, a_type)
+        a = a if rows is None else a[rows]
+    values = _fetch(cta, b, n, k, trans_b, b_type)
     if sign_a * sign_b != 1:
         a = a * np.float32(sign_a * sign_b)
     if d_type == "s32":
-        product = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.int64).astype(np.int32)
-        return (product + (before.view(np.int32) if accumulate else 0)).view(before.dtype)
-    before = before if accumulate else np.zeros_like(before)
-    return add_products(a[None], b[None], before[None], Unit(a_type, d_type, k), b_type)[0]
+        product = (a.astype(np.float64) @ values.T.astype(np.float64)).astype(np.int64).astype(np.int32)
+        total: npt.NDArray[np.int32] = product + before.view(np.int32)
+        return total.view(before.dtype)
+    (added,) = add_products(a[None], values[None], before[None], Unit(a_type, d_type, k), b_type)
+    return np.asarray(added)
 
 
 def compute(products: list[Product]) -> None:
@@ -290,30 +360,35 @@ def compute(products: list[Product]) -> None:
 
 def _compute_team(team: list[Product]) -> None:
     """Compute one product of each of several warps, which read the same operands."""
+    team = sorted(team, key=lambda p: p.group.warps[0])
     first = team[0]
-    n, k, _, a_type, b_type, _, (trans_a, trans_b) = first.form
-    cta = first.group.cta
-    b = _fetch(cta, tuple(first.b), n, k, trans_b, b_type)
-    quarters = [warpgroups(p.group)[0][1] for p in team]
-    if isinstance(first.a[0], tuple):
-        a = np.concatenate([p._left(0, rows, 1) for p, rows in zip(team, quarters, strict=True)])
-    else:
-        a = _fetch(cta, tuple(first.a), 64, k, trans_a, a_type)
-        if [rows.start for rows in quarters] != [0, 16, 32, 48]:
-            a = np.concatenate([a[rows] for rows in quarters])
+    a = first._left(0, 1)
+    rows: npt.NDArray[np.int64] | None = None
+    if not isinstance(a, tuple):
+        a = np.concatenate([p._left(0, 1) for p in team])
+    elif len(team) < WARPS:
+        rows = np.concatenate([np.arange(64)[warpgroups(p.group)[0][1]] for p in team])
     targets = [p.target(0, 1) for p in team]
-    summed = _summed(np.concatenate(targets), a, b, first.scale, first.form)
+    summed = _summed(
+        first.group.cta,
+        a,
+        rows,
+        tuple(cast("list[int]", first.b)),
+        np.concatenate(targets),
+        first.scale,
+        first.form,
+    )
     for i, (p, target) in enumerate(zip(team, targets, strict=True)):
         target[...] = summed[16 * i : 16 * i + 16]
         p.keep(target, 0, 1)
 
 
-def lane_value(x, lane: int):
+def lane_value(x: Value, lane: int) -> int:
     """One lane's value."""
-    return x[lane].item() if x.__class__ is ND else x
+    return x[lane].item() if x.__class__ is ND else x  # type: ignore[return-value]  # as in lane_of
 
 
-def warpgroups(group):
+def warpgroups(group: Group) -> list[tuple[int, slice, int]]:
     """(first warp within the group, its rows of the 64, number of warps) of each warpgroup present."""
     out, i = [], 0
     while i < len(group.warps):
@@ -328,7 +403,7 @@ def warpgroups(group):
     return out
 
 
-def _register_operand(group, slots: tuple[int, ...], first: int, warps: int, kind: str) -> np.ndarray:
+def _register_operand(group: Group, slots: tuple[int, ...], first: int, warps: int, kind: str) -> np.ndarray:
     """The A fragment in registers as a matrix of 16 rows per warp and K columns (32 bytes)."""
     lanes = slice(32 * first, 32 * (first + warps))
     out = np.zeros((warps, 2, 8, 2, 4, 4), np.uint8)  # warp, row half, row, column half, lane % 4, bytes

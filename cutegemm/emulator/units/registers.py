@@ -2,8 +2,9 @@
 """The register pool of a CTA, which setmaxnreg takes from and gives to.
 
 A CTA is launched with the same count for each of its threads, which ptxas derives from .maxnreg, or else from the
-launch bounds (.reqntid or .maxntid, .minnctapersm). A kernel that declares neither is not checked. A warp that ends is
-taken to give nothing back, which PTX leaves open.
+launch bounds (.reqntid or .maxntid, .minnctapersm), but no more than the greatest count that a setmaxnreg of the kernel
+names (what ptxas 13.0 reports as used: 232 of 256 threads that go from 232 to 40 and 232). A kernel that declares
+neither is not checked. A warp that ends is taken to give nothing back, which PTX leaves open.
 
 Source: PTX ISA 9.0, 9.7.20.5 (setmaxnreg), 11.4 (performance-tuning directives).
 """
@@ -12,15 +13,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.state.group import Group
 
 SM_REGISTERS = 65536  # 32-bit registers of an SM of sm_90, CUDA programming guide, table 28
 MOST, STEP = 255, 8  # registers of a thread, and the unit they are given in
 WARP = 32
 
 
-def launched_with(directives: dict[str, tuple[int, ...]]) -> int | None:
-    """Registers a thread is launched with, or None where the kernel does not say."""
+def launched_with(kernel: Any) -> int | None:
+    """Registers a thread of a kernel is launched with, or None where it does not say."""
+    directives: dict[str, tuple[int, ...]] = kernel.directives
     if "maxnreg" in directives:
         return directives["maxnreg"][0]
     bound = directives.get("reqntid") or directives.get("maxntid")
@@ -28,7 +33,8 @@ def launched_with(directives: dict[str, tuple[int, ...]]) -> int | None:
         return None
     warps = -(-math.prod(bound) // WARP)
     ctas = directives.get("minnctapersm", (1,))[0]
-    return min(MOST, SM_REGISTERS // (warps * WARP * max(ctas, 1))) // STEP * STEP
+    asked = [int(ins.operands[0]) for ins in kernel.code if ins.op.startswith("setmaxnreg")]
+    return min(max(asked, default=MOST), MOST, SM_REGISTERS // (warps * WARP * max(ctas, 1))) // STEP * STEP
 
 
 @dataclass
@@ -53,7 +59,7 @@ class Pool:
         )
 
 
-def set_registers(group: Any, count: int, more: bool) -> bool:
+def set_registers(group: Group, count: int, more: bool) -> bool:
     """setmaxnreg.inc waits until the CTA's pool has the registers (False); setmaxnreg.dec gives some back."""
     pool = group.cta.pool
     if pool is None:

@@ -11,14 +11,25 @@ is undocumented; it was found by varying one field at a time of maps packed by t
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.state.addresses import PARAM_WINDOW, RANK_SHIFT
 from cutegemm.emulator.state.memory import OFFSET_MASK, Fault, Region
 from cutegemm.emulator.units.bulk import BulkStore, announce, complete, distinct
 from cutegemm.emulator.units.reductions import reduce_bytes
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.machine import Device
+    from cutegemm.emulator.numbers.types import Bytes, Chunks, Mask, Value
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.units.barriers import MBarrier
+    from cutegemm.emulator.units.cta import CTA
+    from cutegemm.emulator.watch.tracker import AsyncOp
 
 # Type code of the packed map -> (name, bytes). Not the numbers of CUtensorMapDataType.
 TYPES = {
@@ -38,6 +49,10 @@ GLOBAL_ALIGN = 16
 STORE_CHUNK = 16  # bytes: what a tensor store clips its innermost extent to; measured on an H200
 REMEMBERED = 4096  # clipped boxes kept for each tensor
 SHARED_ALIGN = 128  # bytes; shared address of a tensor copy, PTX ISA 5.5.6
+
+Slices: TypeAlias = tuple[tuple[slice, ...], tuple[slice, ...]]  # of a tensor, and of the box
+# Part of a region: first byte, shape (the last extent in bytes), strides of the other dimensions.
+Reach: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -94,8 +109,18 @@ def decode(raw: bytes) -> TensorMap:
     ]
     box = [(w[6] >> 56) + 1] + [(w[7] >> 8 * i & 255) + 1 for i in range(4)]
     steps = [(w[6] >> 32 + 3 * i & 7) + 1 for i in range(5)]
-    made = TensorMap(w[0], kind, item, tuple(dims[:rank]), tuple(strides[: rank - 1]), tuple(box[:rank]),
-                     tuple(steps[:rank]), w[1] >> 13 & 3, w[1] >> 11 & 3, bool(w[1] >> 15 & 1))  # fmt: skip
+    made = TensorMap(
+        w[0],
+        kind,
+        item,
+        tuple(dims[:rank]),
+        tuple(strides[: rank - 1]),
+        tuple(box[:rank]),
+        tuple(steps[:rank]),
+        w[1] >> 13 & 3,
+        w[1] >> 11 & 3,
+        bool(w[1] >> 15 & 1),
+    )
     if made.interleave or any(s != 1 for s in made.element_strides) or w[1] >> 19 & 3:
         raise Fault(
             f"tensor map: interleave, element strides and swizzle atomicity are not emulated ({made})"
@@ -113,7 +138,10 @@ def decode(raw: bytes) -> TensorMap:
 def encode(t: TensorMap) -> bytes:
     """Pack a tensor map into its 128 bytes: the inverse of `decode`, for launches made without the driver."""
     code = next(c for c, (kind, _) in TYPES.items() if kind == t.kind)
-    pad = lambda values, n, fill: (*values, *[fill] * (n - len(values)))  # noqa: E731
+
+    def pad(values: tuple[int, ...], n: int, fill: int) -> tuple[int, ...]:
+        return (*values, *[fill] * (n - len(values)))
+
     strides = [s // 16 for s in pad(t.strides, 4, 0)]
     dims = [d - 1 for d in pad(t.dims, 5, 1)]
     box = [b - 1 for b in pad(t.box, 5, 1)]
@@ -135,7 +163,7 @@ def encode(t: TensorMap) -> bytes:
     return b"".join(x.to_bytes(8, "little") for x in w).ljust(128, b"\0")
 
 
-def swizzled(address, mode: int):
+def swizzled(address: npt.NDArray[np.int64], mode: int) -> npt.NDArray[np.int64]:
     """Shared byte address under a swizzle mode: bits 4..6 are xored with bits 7..9 as far as the mode reaches."""
     return address ^ ((address >> 7 & _SWIZZLE_MASK[mode]) << 4)
 
@@ -150,7 +178,7 @@ def box_chunks(offset: int, rows: int, inner: int, mode: int) -> np.ndarray:
 class Tensor:
     """A tensor map together with the buffer it reaches, as one strided view."""
 
-    def __init__(self, tensor_map: TensorMap, device):
+    def __init__(self, tensor_map: TensorMap, device: Device) -> None:
         self.map = t = tensor_map
         extent = t.dims[0] * t.item + sum((d - 1) * s for d, s in zip(t.dims[1:], t.strides, strict=True))
         region = device.memory.find(t.base, t.base + extent)
@@ -161,13 +189,14 @@ class Tensor:
         if t.base % GLOBAL_ALIGN:
             raise Fault(f"tensor map base {t.base:#x} is not {GLOBAL_ALIGN}-byte aligned")
         self.region = region
-        self.clipped: dict[tuple, tuple[tuple[slice, ...], tuple[slice, ...]]] = {}
+        self.clipped: dict[tuple[tuple[int, ...], int], Slices] = {}
+        self.reached: dict[tuple[tuple[int, ...], int], Reach | None] = {}
         shape = [t.dims[0] * t.item, *t.dims[1:]][::-1]
         self.view = np.lib.stride_tricks.as_strided(
             region.data[t.base - region.base :], shape, [*t.strides[::-1], 1]
         )
 
-    def _stored(self) -> np.ndarray:
+    def _stored(self) -> Bytes:
         """The view that stores reach: rows rounded up to whole chunks."""
         t = self.map
         row = -(-t.dims[0] * t.item // STORE_CHUNK) * STORE_CHUNK
@@ -180,7 +209,7 @@ class Tensor:
         memory = self.region.data[t.base - self.region.base :]
         return np.lib.stride_tricks.as_strided(memory, shape, [*t.strides[::-1], 1])
 
-    def clip(self, at: tuple[int, ...], chunk: int = 1):
+    def clip(self, at: tuple[int, ...], chunk: int = 1) -> Slices:
         """Slices of the tensor and of the box for a box at element coordinates `at`.
 
         The innermost extent is clipped to the tensor rounded up to `chunk` bytes.
@@ -192,7 +221,7 @@ class Tensor:
             made = self.clipped[at, chunk] = self._clip(at, chunk)
         return made
 
-    def _clip(self, at: tuple[int, ...], chunk: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    def _clip(self, at: tuple[int, ...], chunk: int) -> Slices:
         source, target = [], []
         for i, (c, size, dim) in enumerate(zip(at, self.map.box, self.map.dims, strict=True)):
             c = (c ^ 0x80000000) - 0x80000000
@@ -205,11 +234,19 @@ class Tensor:
             target.append(slice(first - c * unit, last - c * unit))
         return tuple(source[::-1]), tuple(target[::-1])
 
-    def reach(self, at: tuple[int, ...], chunk: int = 1) -> tuple[int, tuple, tuple] | None:
+    def reach(self, at: tuple[int, ...], chunk: int = 1) -> Reach | None:
         """Where a clipped box lies in its region: first byte, shape (the last extent in bytes), strides of the others.
 
         None when nothing of the box is inside the tensor.
         """
+        made: Reach | Literal[False] | None = self.reached.get((at, chunk), False)
+        if made is False:
+            if len(self.reached) >= REMEMBERED:
+                self.reached.clear()
+            made = self.reached[at, chunk] = self._reach(at, chunk)
+        return made
+
+    def _reach(self, at: tuple[int, ...], chunk: int) -> Reach | None:
         source, _ = self.clip(at, chunk)
         shape = tuple(s.stop - s.start for s in source)
         if 0 in shape:
@@ -255,7 +292,7 @@ class Tensor:
             self.view[source] = reduce_bytes(old, new, self.map.kind, self.map.item, reduction)
 
 
-def _tensor(group, address: int) -> Tensor:
+def _tensor(group: Group, address: int) -> Tensor:
     device = group.device
     tensor = device.tensors.get(address)
     if tensor is None:
@@ -292,9 +329,19 @@ def _box_check(tensor: Tensor, at: tuple[int, ...], offset: int, region: Region)
         )
 
 
-def tensor_load(group, m, destination, tensor_map, at, barrier, multicast) -> None:
+def tensor_load(
+    group: Group,
+    m: Mask,
+    destination: Value,
+    tensor_map: Value,
+    coordinates: Sequence[Value],
+    barrier: Value,
+    multicast: Value | None,
+) -> None:
     """cp.async.bulk.tensor from global to shared, of this CTA or of several of the cluster."""
-    for d, address, bar, mask, *c in distinct(group, m, destination, tensor_map, barrier, multicast, *at):
+    for d, address, bar, mask, *c in distinct(
+        group, m, destination, tensor_map, barrier, multicast, *coordinates
+    ):
         tensor = _tensor(group, address)
         offset = d & OFFSET_MASK
         ranks = [d >> RANK_SHIFT & 0xFF] if mask is None else [r for r in range(16) if mask >> r & 1]
@@ -304,29 +351,36 @@ def tensor_load(group, m, destination, tensor_map, at, barrier, multicast) -> No
         _box_check(tensor, tuple(c), offset, group.cta.shared)
         token = None if group.tracker is None else group.tracker.issue("tensor load", m=m)
         chunks = box_chunks(offset, tensor.map.rows, tensor.map.inner_bytes, tensor.map.swizzle)
-        bars = [peers[r].mbarriers.get(bar & OFFSET_MASK) for r in ranks]
-        if None in bars:
+        bars = [b for r in ranks if (b := peers[r].mbarriers.get(bar & OFFSET_MASK)) is not None]
+        if len(bars) < len(ranks):
             raise Fault(
                 f"tensor load completes on shared offset {bar & OFFSET_MASK:#x}, where no mbarrier was initialised"
             )
-        reach = tensor.reach(tuple(c))
-        if token is not None and reach is not None:
-            token.read_global(tensor.region, reach[0], reach[1], reach[2])
-        announce(token, [peers[r] for r in ranks], bars, chunks)
-        group.device.watch.tensor_load(group, tensor, reach, tuple(c), bars)
-        group.device.submit(
-            functools.partial(_finish_load, tensor, tuple(c), chunks, [peers[r] for r in ranks], bars, token)
-        )
+        at, ctas = tuple(c), [peers[r] for r in ranks]
+        if token is not None and (reach := tensor.reach(at)) is not None:
+            token.read_global(tensor.region, *reach)
+        announce(token, ctas, bars, chunks)
+        group.device.watch.tensor_load(group, tensor, at, bars)
+        group.device.submit(functools.partial(_finish_load, tensor, at, chunks, ctas, bars, token))
 
 
-def _finish_load(tensor: Tensor, at, chunks, ctas, bars, token) -> None:
+def _finish_load(
+    tensor: Tensor,
+    at: tuple[int, ...],
+    chunks: Chunks,
+    ctas: list[CTA],
+    bars: list[MBarrier],
+    token: AsyncOp | None,
+) -> None:
     data = tensor.read(at).view("V16").ravel()
     for cta, bar in zip(ctas, bars, strict=True):
         cta.shared.view(16)[chunks] = data
         complete(bar, tensor.map.box_bytes, token)
 
 
-def tensor_store(group, m, source, tensor_map, at, reduction) -> None:
+def tensor_store(
+    group: Group, m: Mask, source: Value, tensor_map: Value, at: Sequence[Value], reduction: str | None
+) -> None:
     """cp.async.bulk.tensor (or cp.reduce) from shared to global; finished by the bulk group's wait."""
     for s, address, *c in distinct(group, m, source, tensor_map, *at):
         tensor = _tensor(group, address)

@@ -10,8 +10,14 @@ Source: PTX ISA 9.0, 9.7.16.7 (wgmma.commit_group, wgmma.wait_group); benchmarks
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cutegemm.emulator.units.products import WARPS, Product
 from cutegemm.emulator.units.products import compute as compute_products
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.units.products import Place
 
 
 class Batch:
@@ -19,7 +25,7 @@ class Batch:
 
     __slots__ = ("upto", "products")
 
-    def __init__(self, upto: int, products: list[Product]):
+    def __init__(self, upto: int, products: list[Product]) -> None:
         self.upto, self.products = upto, products
 
 
@@ -30,7 +36,7 @@ class Warpgroup:
     wait returns before it): benchmarks/NOTES-emulator.md.
     """
 
-    def __init__(self, first: int, warps: int):
+    def __init__(self, first: int, warps: int) -> None:
         self.first = first
         self.issued = [0] * min(WARPS, warps - first)  # wgmmas each warp has committed
         self.waited = [0] * len(self.issued)  # wgmmas each warp has waited for
@@ -56,7 +62,7 @@ class Warpgroup:
         return f"the warpgroup of warps {self.first}..{self.first + len(self.issued) - 1}, which issued {self.issued}"
 
 
-def _warpgroups_of(group) -> list[Warpgroup]:
+def _warpgroups_of(group: Group) -> list[Warpgroup]:
     """The warpgroups that a group's warps belong to."""
     if group.warpgroups is None:
         made = group.cta.warpgroups
@@ -68,7 +74,7 @@ def _warpgroups_of(group) -> list[Warpgroup]:
     return group.warpgroups
 
 
-def wgmma_commit(group) -> bool:
+def wgmma_commit(group: Group) -> bool:
     """wgmma.commit_group: a group begins once every warp of the warpgroup has come; False while one is missing."""
     if not group.wgmma_committing:
         _commit(group)
@@ -80,7 +86,7 @@ def wgmma_commit(group) -> bool:
     return True
 
 
-def _commit(group) -> None:
+def _commit(group: Group) -> None:
     group.wgmma_committing = True
     group.device.events += 1
     products = _gathered(group)
@@ -99,10 +105,10 @@ def _commit(group) -> None:
             group.device.completion.products(begun)
 
 
-def _gathered(group) -> list[Product]:
+def _gathered(group: Group) -> list[Product]:
     """The open products, those that follow each other on the same accumulators joined."""
     products: list[Product] = []
-    latest: dict = {}  # per accumulator list; the order between lists does not matter
+    latest: dict[Place, Product] = {}  # per accumulator list; the order between lists does not matter
     for p in group.wgmma_open:
         if not (p.where in latest and latest[p.where].join(p)):
             products.append(p)
@@ -110,7 +116,7 @@ def _gathered(group) -> list[Product]:
     return products
 
 
-def wgmma_wait(group, pending: int) -> None:
+def wgmma_wait(group: Group, pending: int) -> None:
     """wgmma.wait_group: all but the last `pending` groups are complete, in every warp of the warpgroup."""
     upto = 0
     while len(group.wgmma_groups) > pending:

@@ -34,9 +34,9 @@ def phases(lane: np.ndarray, place: np.ndarray, size: int, joins: bool) -> np.nd
     if count == 1 or not joins:
         return phase
     warps = int(lane[-1]) // WARP + 1
-    address = np.full(warps * WARP, -1, np.int64)
-    address[lane] = place
-    address = address.reshape(warps, WARP)
+    flat = np.full(warps * WARP, -1, np.int64)
+    flat[lane] = place
+    address = flat.reshape(warps, WARP)
     joined = np.zeros(warps, bool)
     for distance in (1, 2):
         other = address[:, np.arange(WARP) ^ distance]
@@ -73,6 +73,8 @@ def copied_sectors(warp: np.ndarray, address: np.ndarray, place: np.ndarray) -> 
     """
     last = {key: i for i, key in enumerate(zip(warp.tolist(), place.tolist()))}
     kept = list(last.values())
-    pairs = {(w, a // LINE_BYTES, p // SECTOR_BYTES) for w, a, p in
-             zip(warp[kept].tolist(), address[kept].tolist(), place[kept].tolist())}  # fmt: skip
+    pairs = {
+        (w, a // LINE_BYTES, p // SECTOR_BYTES)
+        for w, a, p in zip(warp[kept].tolist(), address[kept].tolist(), place[kept].tolist())
+    }
     return len(pairs)

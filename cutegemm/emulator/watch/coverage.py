@@ -9,8 +9,18 @@ phase at most, CTAs that went through their outer loop once, synchronisation tha
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.machine import Device
+    from cutegemm.emulator.ptx.flow import Block
+    from cutegemm.emulator.ptx.kernel import Instruction
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.units.barriers import MBarrier
+    from cutegemm.emulator.units.cta import CTA, Cluster
+    from cutegemm.emulator.units.tma import Tensor, TensorMap
 
 SYNCHRONISATION = (
     "fence", "mbarrier", "bar.", "barrier", "wgmma.fence", "wgmma.commit", "wgmma.wait", "cp.async.bulk",
@@ -48,9 +58,8 @@ class Coverage:
     waits: list[Wait] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     tiles: dict[tuple[int, int, int], int] = field(default_factory=dict)  # CTA -> turns of its outer loop
-    never: list[tuple[int, str]] = field(
-        default_factory=list
-    )  # (PTX line, opcode) of synchronisation that never ran
+    # (PTX line, opcode) of synchronisation that never ran.
+    never: list[tuple[int, str]] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
 
     @property
@@ -96,7 +105,7 @@ class Coverage:
         )
 
 
-def _some(items: Any) -> str:
+def _some(items: Iterable[str]) -> str:
     shown = list(items)
     more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
     return ", ".join(shown[:MOST_SHOWN]) + more
@@ -119,7 +128,7 @@ def joined(parts: list[Coverage]) -> Coverage:
 class Watcher:
     """Collects coverage during a launch."""
 
-    def __init__(self, device: Any):
+    def __init__(self, device: Device) -> None:
         self.device = device
         self.waited: Counter[int] = Counter()  # block -> waits that had something to wait for
         self.noted: Counter[int] = Counter()  # PTX line of a wait within a block -> the same
@@ -134,24 +143,24 @@ class Watcher:
         """A warp has to wait at a block."""
         self.waited[block] += 1
 
-    def found_work(self, ins: Any) -> None:
+    def found_work(self, ins: Instruction | None) -> None:
         """A wait for groups of asynchronous work had some to wait for."""
         if ins is not None:
             self.noted[ins.line] += 1
 
-    def box(self, tensor: Any, cta: Any, at: tuple[int, ...], bars: list[Any]) -> None:
+    def box(self, tensor: Tensor, cta: CTA, at: tuple[int, ...], bars: list[MBarrier]) -> None:
         """A tensor load was issued."""
         self.fulls |= {bar.offset for bar in bars}
         self.loads.setdefault(id(tensor), Loads(tensor.map)).add(cta.index, at)
 
-    def ended(self, group: Any) -> None:
+    def ended(self, group: Group) -> None:
         """A warp has ended."""
         if self.latches:
             turns = max(group.counts[n] for n in self.latches)
             cta = group.cta.index
             self.tiles[cta] = max(self.tiles.get(cta, 0), turns)
 
-    def cluster_ended(self, cluster: Any) -> None:
+    def cluster_ended(self, cluster: Cluster) -> None:
         """Every warp of a cluster has ended."""
         for cta in cluster.ctas:
             for offset, bar in cta.mbarriers.items():
@@ -216,13 +225,12 @@ class Watcher:
 class Loads:
     """Boxes loaded through one tensor map."""
 
-    def __init__(self, tensor_map: Any):
+    def __init__(self, tensor_map: TensorMap) -> None:
         self.map = tensor_map
         self.per_cta: Counter[tuple[int, int, int]] = Counter()
         self.last: dict[tuple[int, int, int], tuple[int, ...]] = {}
-        self.changes: Counter[int] = (
-            Counter()
-        )  # dimension -> how often it changed from one load of a CTA to the next
+        # Dimension -> how often it changed from one load of a CTA to the next.
+        self.changes: Counter[int] = Counter()
 
     def add(self, cta: tuple[int, int, int], at: tuple[int, ...]) -> None:
         """A box at some coordinates was loaded for a CTA."""
@@ -243,7 +251,7 @@ class Loads:
         return self.changes.most_common(1)[0][0] if self.changes else 0
 
 
-def tile_loops(blocks: list[Any]) -> list[int]:
+def tile_loops(blocks: list[Block]) -> list[int]:
     """Last blocks of the loops that hold another loop and synchronisation: those over tiles.
 
     A backward edge of the text is taken as a loop from its target to its source.

@@ -52,8 +52,12 @@ class Cause:
     def same(self, other: Cause) -> bool:
         """Whether two differ in one of the blocks at most."""
         alike = (self.kind, self.label, self.memory, self.earlier, self.later) == (
-            other.kind, other.label, other.memory, other.earlier, other.later
-        )  # fmt: skip
+            other.kind,
+            other.label,
+            other.memory,
+            other.earlier,
+            other.later,
+        )
         return alike and any(a == b for a, b in zip(self.blocks, other.blocks, strict=True))
 
 

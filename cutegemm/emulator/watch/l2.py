@@ -13,7 +13,12 @@ Source: NVIDIA H100 architecture whitepaper (50 MB L2), Nsight Compute documenta
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.state.memory import Region
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
 L2_BYTES = 50 * 2**20  # H100 and H200
@@ -23,18 +28,16 @@ WAYS = 16
 class L2:
     """The cache and its counts, in sectors; one may serve several launches in turn."""
 
-    def __init__(self, size: int = L2_BYTES):
+    def __init__(self, size: int = L2_BYTES) -> None:
         self.sets = max(size // (LINE_BYTES * WAYS), 1)
-        self.lines: dict[
-            int, dict[int, list[int]]
-        ] = {}  # set -> line -> [sectors held, sectors written], oldest first
-        self.starts: dict[
-            int, int
-        ] = {}  # base address of a region -> what to add to the lines of its addresses
+        # Set -> line -> [sectors held, sectors written], oldest first.
+        self.lines: dict[int, dict[int, list[int]]] = {}
+        # Base address of a region -> what to add to the lines of its addresses.
+        self.starts: dict[int, int] = {}
         self.end = 0
         self.read = self.written = self.fetched = self.written_back = 0
 
-    def access(self, region, sectors: np.ndarray, write: bool) -> None:
+    def access(self, region: Region, sectors: np.ndarray, write: bool) -> None:
         """Sorted, distinct sectors (address over 32) of a region are read or written."""
         start = self.starts.get(region.base)
         if start is None:

@@ -9,11 +9,16 @@ Source: PTX ISA 9.0, 9.7.13.3 (bar.warp.sync), 8.9 (causality order is one of th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cutegemm.emulator.numbers.values import ND
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask, Value
+    from cutegemm.emulator.state.memory import Region
+    from cutegemm.emulator.watch.tracker import WarpTracker
 
 KEPT = 64  # accesses a warp remembers
 
@@ -26,7 +31,16 @@ class Lanes:
 
     __slots__ = ("tracker", "region", "m", "offset", "size", "write", "matrix", "low", "high")
 
-    def __init__(self, tracker: Any, region: Any, m: Any, offset: Any, size: int, write: bool, matrix: bool):
+    def __init__(
+        self,
+        tracker: WarpTracker,
+        region: Region,
+        m: Mask,
+        offset: Value,
+        size: int,
+        write: bool,
+        matrix: bool,
+    ) -> None:
         self.tracker, self.region, self.m, self.offset = tracker, region, m, offset
         self.size, self.write, self.matrix = size, write, matrix
         self.low = self.high = -1
@@ -45,9 +59,9 @@ class Lanes:
 
     def _bounds(self) -> None:
         if self.low < 0:
-            vector = self.offset.__class__ is ND
-            self.low = int(self.offset.min()) if vector else int(self.offset)
-            self.high = (int(self.offset.max()) if vector else int(self.offset)) + self.size
+            offset = self.offset
+            self.low = int(offset.min()) if offset.__class__ is ND else int(offset)
+            self.high = (int(offset.max()) if offset.__class__ is ND else int(offset)) + self.size
 
     def _near(self, old: Lanes) -> bool:
         old._bounds()
@@ -76,7 +90,7 @@ class Lanes:
         if self.matrix:
             return None
         m = self.m
-        lanes = np.flatnonzero(m) if m is not None and m is not False else np.arange(self.tracker.group.lanes)
+        lanes = np.flatnonzero(m) if m is not None else np.arange(self.tracker.group.lanes)
         offset = np.broadcast_to(np.asarray(self.offset).astype(np.int64), len(lanes))
         first = offset[:, None] // unit + np.arange(max(self.size // unit, 1))
         return first.ravel(), np.repeat(lanes, first.shape[1])

@@ -10,16 +10,28 @@ Source: Nsight Compute documentation, memory tables and metrics.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.units.products import ITEM_BYTES
 from cutegemm.emulator.watch import banks
 from cutegemm.emulator.watch.fused import WORD, fused_loads
 from cutegemm.emulator.watch.l2 import SECTOR_BYTES, sectors_of
 from cutegemm.emulator.watch.roles import wait_kind
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.machine import Device
+    from cutegemm.emulator.numbers.types import Mask, Value
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.state.memory import Region
+    from cutegemm.emulator.units.products import Form
+    from cutegemm.emulator.units.tma import Reach, Tensor
+    from cutegemm.emulator.watch.observers import Touched
 
 WARP = 32
 
@@ -47,9 +59,9 @@ class LineCost:
 class Meter:
     """Counts of one launch; an observer of the device."""
 
-    def __init__(self, device):
+    def __init__(self, device: Device) -> None:
         self.device, self.l2 = device, device.l2
-        self.totals: dict[str, int] = defaultdict(int)
+        self.totals: dict[str, float] = defaultdict(int)
         self.lines: dict[tuple[int, str], LineCost] = {}
         self.lanes = [0] * len(device.program.blocks)
         self.blocked: dict[int, Counter[str]] = defaultdict(Counter)  # per warp of a CTA and kind of wait
@@ -60,7 +72,7 @@ class Meter:
 
     # ---- what ran
 
-    def ran(self, group, block: int, mask) -> None:
+    def ran(self, group: Group, block: int, mask: Mask) -> None:
         """A group ran a block with these lanes."""
         if mask is None:
             self.lanes[block] += group.lanes
@@ -68,9 +80,11 @@ class Meter:
         self.lanes[block] += int(np.count_nonzero(mask))
         active = mask.reshape(-1, WARP).any(1)
         if not active.all():
-            group.uneven[block] = group.uneven.get(block, 0) + active.astype(np.int64)
+            ran = np.asarray(active, np.int64)
+            before = group.uneven.get(block)
+            group.uneven[block] = ran if before is None else before + ran
 
-    def block(self, group, block: int) -> None:
+    def block(self, group: Group, block: int) -> None:
         """A group has to wait at a block; counted once per wait, however often it looks again."""
         now = (block, group.counts[block])
         if group.blocked_at != now:
@@ -81,7 +95,17 @@ class Meter:
 
     # ---- memory
 
-    def access(self, group, m, region, offset, size, write, space, strong) -> None:
+    def access(
+        self,
+        group: Group,
+        m: Mask,
+        region: Region,
+        offset: Value,
+        size: int,
+        write: bool,
+        space: str,
+        strong: str,
+    ) -> None:
         """A plain access by a group of warps."""
         if space in ("param", "local"):
             return
@@ -102,7 +126,15 @@ class Meter:
             keys = banks.sectors(lane // WARP, place + region.base, size)
             self._global(region, keys, len(keys), lane, size, write)
 
-    def _global(self, region, keys, units: int, lane, size: int, write: bool) -> None:
+    def _global(
+        self,
+        region: Region,
+        keys: npt.NDArray[np.int64],
+        units: int,
+        lane: npt.NDArray[np.int64],
+        size: int,
+        write: bool,
+    ) -> None:
         """Requests to global memory: `keys` of `banks.sectors` go to L2, `units` are the sectors counted."""
         per_warp = np.bincount(lane // WARP)
         requests = int(np.count_nonzero(per_warp))
@@ -114,7 +146,7 @@ class Meter:
         ideal = sum(-(-n * size // SECTOR_BYTES) for n in per_warp.tolist())
         self._line("global", requests, units, min(ideal, units))
 
-    def async_copy(self, to, source, size: int, around_l1: bool) -> None:
+    def async_copy(self, to: Touched, source: Touched | None, size: int, around_l1: bool) -> None:
         """A cp.async: (lanes, region, offsets) in shared and, where anything is read, in global memory."""
         lanes, _, offset = to
         self.totals["async_copy_bytes"] += len(lanes) * size
@@ -138,7 +170,7 @@ class Meter:
         cost.units += units
         cost.ideal += ideal
 
-    def atomic(self, group, lane, region, offset, size, order) -> None:
+    def atomic(self, group: Group, lane: int, region: Region, offset: Value, size: int, order: str) -> None:
         """One lane's atomic operation; on global memory it reads and writes a sector of L2."""
         self.totals["atomic_operations"] += 1
         if not region.name.startswith("shared memory"):
@@ -146,7 +178,7 @@ class Meter:
             self.l2.access(region, sector, False)
             self.l2.access(region, sector, True)
 
-    def tensor_load(self, group, tensor, reach, copies: int) -> None:
+    def tensor_load(self, group: Group, tensor: Tensor, reach: Reach | None, copies: int) -> None:
         """A tensor load: bytes from L2 once, into `copies` CTAs."""
         box = tensor.map.box_bytes
         self.totals["tma_loads"] += 1
@@ -155,18 +187,18 @@ class Meter:
         if reach is not None:
             self._box(tensor, reach, False)
 
-    def tensor_store(self, group, tensor, reach) -> None:
+    def tensor_store(self, group: Group, tensor: Tensor, reach: Reach | None) -> None:
         """A tensor store."""
         self.totals["tma_stores"] += 1
         self.totals["tma_store_bytes"] += tensor.map.box_bytes
         if reach is not None:
             self._box(tensor, reach, True)
 
-    def _box(self, tensor, reach, write: bool) -> None:
+    def _box(self, tensor: Tensor, reach: Reach, write: bool) -> None:
         start, shape, strides = reach
         self.l2.access(tensor.region, sectors_of(tensor.region.base + start, shape, strides), write)
 
-    def bulk(self, region, start: int, size: int, write: bool, copies: int) -> None:
+    def bulk(self, region: Region, start: int, size: int, write: bool, copies: int) -> None:
         """A bulk copy between shared memory and bytes in a row of global memory."""
         self.totals["bulk_store_bytes" if write else "bulk_load_bytes"] += size
         self.totals["tma_multicast_saved_bytes"] += size * (copies - 1)
@@ -174,7 +206,7 @@ class Meter:
 
     # ---- matrix products
 
-    def wgmma(self, group, form, a_in_registers: bool) -> None:
+    def wgmma(self, group: Group, form: Form, a_in_registers: bool) -> None:
         """A wgmma, counted once per warpgroup (each warp does a quarter), and how long after the one before it.
 
         It reads its operands at 128 bytes a wavefront: a model, which an H200 bears out for swizzled operands.
@@ -197,7 +229,7 @@ class Meter:
     def _l2_counts(self) -> np.ndarray:
         return np.array([self.l2.read, self.l2.written, self.l2.fetched, self.l2.written_back])
 
-    def sums(self) -> dict[str, int]:
+    def sums(self) -> dict[str, float]:
         """Every count of this launch; those of several launches may be added (`combined`)."""
         flops, done = 0, {"fma_f32": 0, "mul_f32": 0, "add_f32": 0}
         for block, lanes in zip(self.device.program.blocks, self.lanes, strict=True):
@@ -208,9 +240,13 @@ class Meter:
         read, written, fetched, back = ((self._l2_counts() - self.before) * SECTOR_BYTES).tolist()
         out = {k: int(v) if v == int(v) else v for k, v in sorted(self.totals.items())}
         return out | {
-            "simt_flops": int(flops), "l2_read_bytes": read, "l2_write_bytes": written,
-            "dram_read_bytes": fetched, "dram_write_bytes": back, **done,
-        }  # fmt: skip
+            "simt_flops": int(flops),
+            "l2_read_bytes": read,
+            "l2_write_bytes": written,
+            "dram_read_bytes": fetched,
+            "dram_write_bytes": back,
+            **done,
+        }
 
 
 def combined(sums: list[dict[str, float]], dirty_bytes: int) -> dict[str, float]:
@@ -257,17 +293,16 @@ def operations_per_lane(op: str) -> int:
     return 0
 
 
-def _shape(op: str) -> list[str]:
-    import re
+def _shape(op: str) -> tuple[str, str, str]:
+    m, n, k = re.findall(r"m(\d+)n(\d+)k(\d+)", op)[0]
+    return m, n, k
 
-    return list(re.search(r"m(\d+)n(\d+)k(\d+)", op).groups())
 
-
-def _places(group, m, offset, space: str) -> tuple[np.ndarray, np.ndarray]:
+def _places(group: Group, m: Mask, offset: Value, space: str) -> tuple[np.ndarray, np.ndarray]:
     """Lane numbers over the group and byte offsets of an access; rows of matrices count as lanes of their warp."""
     if space == "matrix":
         warps = np.arange(len(group.warps)) if m is None else np.flatnonzero(m)
-        lanes = (warps[:, None] * WARP + np.arange(len(offset) // len(warps))).ravel()
+        lanes = (warps[:, None] * WARP + np.arange(np.size(offset) // len(warps))).ravel()
     else:
         lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
     return lanes, np.broadcast_to(np.asarray(offset).astype(np.int64), len(lanes))

@@ -6,11 +6,26 @@ Units tell of what they do here; nothing they compute depends on it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from cutegemm.emulator.watch.coverage import Watcher
 from cutegemm.emulator.watch.meter import Meter
 from cutegemm.emulator.watch.races import Detector
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask, Value, Vector
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.state.memory import Region
+    from cutegemm.emulator.translate.program import Program
+    from cutegemm.emulator.units.barriers import MBarrier
+    from cutegemm.emulator.units.cta import Cluster
+    from cutegemm.emulator.units.products import Form
+    from cutegemm.emulator.units.tma import Reach, Tensor
+
+
+# Bytes a cp.async touches: lanes, region, byte offsets.
+Touched: TypeAlias = "tuple[Vector, Region, Vector]"
 
 
 class Observers:
@@ -18,11 +33,21 @@ class Observers:
 
     def __init__(self, detector: Detector | None, coverage: Watcher | None, meter: Meter | None) -> None:
         self.track, self.coverage, self.meter = detector, coverage, meter
-        self.listening: list[Any] = [o for o in (detector, meter) if o is not None]
+        self.listening: list[Detector | Meter] = [o for o in (detector, meter) if o is not None]
 
     # ---- accesses
 
-    def access(self, group, m, region, offset, size, write, space, strong="") -> None:
+    def access(
+        self,
+        group: Group,
+        m: Mask,
+        region: Region,
+        offset: Value,
+        size: int,
+        write: bool,
+        space: str,
+        strong: str = "",
+    ) -> None:
         """An access is about to happen: a plain one, or a strong one (relaxed, acquire, release, acq_rel).
 
         `m` are the active lanes, None for all. In "matrix" space (ldmatrix, stmatrix) `offset` are rows of 16 bytes
@@ -31,48 +56,48 @@ class Observers:
         for observer in self.listening:
             observer.access(group, m, region, offset, size, write, space, strong)
 
-    def atomic(self, group, lane, region, offset, size, order: str) -> None:
+    def atomic(self, group: Group, lane: int, region: Region, offset: Value, size: int, order: str) -> None:
         """An atomic operation of one lane happened."""
         for observer in self.listening:
             observer.atomic(group, lane, region, offset, size, order)
 
     # ---- units
 
-    def tensor_load(self, group, tensor, reach, at, bars) -> None:
-        """A tensor load of the box at `at` was issued, completing on `bars`; `reach`: its part inside the tensor."""
+    def tensor_load(self, group: Group, tensor: Tensor, at: tuple[int, ...], bars: list[MBarrier]) -> None:
+        """A tensor load of the box at `at` was issued, completing on `bars`."""
         if self.meter is not None:
-            self.meter.tensor_load(group, tensor, reach, len(bars))
+            self.meter.tensor_load(group, tensor, tensor.reach(at), len(bars))
         if self.coverage is not None:
             self.coverage.box(tensor, group.cta, at, bars)
 
-    def tensor_store(self, group, tensor, reach) -> None:
+    def tensor_store(self, group: Group, tensor: Tensor, reach: Reach | None) -> None:
         """A tensor store was issued."""
         if self.meter is not None:
             self.meter.tensor_store(group, tensor, reach)
 
-    def bulk(self, region, start: int, size: int, write: bool, copies: int) -> None:
+    def bulk(self, region: Region, start: int, size: int, write: bool, copies: int) -> None:
         """A bulk copy of bytes in a row of global memory was issued."""
         if self.meter is not None:
             self.meter.bulk(region, start, size, write, copies)
 
-    def async_copy(self, to, source, size: int, around_l1: bool) -> None:
+    def async_copy(self, to: Touched, source: Touched | None, size: int, around_l1: bool) -> None:
         """A cp.async was issued: `to` and `source` are (lanes, region, offsets); source None reads nothing."""
         if self.meter is not None:
             self.meter.async_copy(to, source, size, around_l1)
 
-    def wgmma(self, group, form, a_in_registers: bool) -> None:
+    def wgmma(self, group: Group, form: Form, a_in_registers: bool) -> None:
         """A wgmma was issued."""
         if self.meter is not None:
             self.meter.wgmma(group, form, a_in_registers)
 
     # ---- waits and the course of the run
 
-    def ran(self, group, block: int, mask) -> None:
+    def ran(self, group: Group, block: int, mask: Mask) -> None:
         """A group has run a block."""
         if self.meter is not None:
             self.meter.ran(group, block, mask)
 
-    def blocked(self, group, block: int) -> None:
+    def blocked(self, group: Group, block: int) -> None:
         """A group has to wait at a block."""
         if self.meter is not None:
             self.meter.block(group, block)
@@ -84,24 +109,24 @@ class Observers:
         if self.coverage is not None:
             self.coverage.blocked(block)
 
-    def waited_for(self, groups: list[Any], program: Any) -> None:
+    def waited_for(self, groups: Sequence[object], program: Program) -> None:
         """A wait for groups of asynchronous work names these."""
         if self.coverage is not None and any(groups):
             self.coverage.found_work(program.current_instruction())
 
-    def warp_started(self, group) -> None:
+    def warp_started(self, group: Group) -> None:
         """A group of warps starts."""
         if self.track is not None:
             group.tracker = self.track.warp(group)
 
-    def warp_ended(self, group) -> None:
+    def warp_ended(self, group: Group) -> None:
         """A group of warps has reached its end."""
         if group.tracker is not None:
             group.tracker.ended()
         if self.coverage is not None:
             self.coverage.ended(group)
 
-    def cluster_ended(self, cluster) -> None:
+    def cluster_ended(self, cluster: Cluster) -> None:
         """Every warp of a cluster has ended."""
         if self.track is not None:
             self.track.cluster_ended(cluster)

@@ -14,47 +14,46 @@ Needs one warp per group. Source: PTX ISA 9.0, 8 (memory consistency model), 8.6
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Region
-from cutegemm.emulator.units.products import operand_chunks
+from cutegemm.emulator.units.products import ITEM_BYTES, operand_chunks
 from cutegemm.emulator.watch import scan
 from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Findings
 from cutegemm.emulator.watch.lanes import Lanes
 from cutegemm.emulator.watch.shadow import (
     NOTHING,
+    Access,
     Known,
     Lines,
+    Operand,
     Row,
     Segment,
     Shadow,
+    SyncPlace,
     Where,
     cell_bytes,
 )
 from cutegemm.emulator.watch.tracker import WarpTracker
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.machine import Device
+    from cutegemm.emulator.numbers.types import Mask, Value
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.units.cta import Cluster
+    from cutegemm.emulator.units.products import Form
+
 REMEMBERED = 4096  # vector accesses whose cells are kept
-
-
-class _Access(NamedTuple):
-    """An access to compare with earlier ones; `fenced`: of `known`, what the async proxy sees of this memory."""
-
-    region: Region
-    where: Where
-    write: bool
-    segment: int
-    known: Known
-    fenced: int
-    lanes: Lanes | None
 
 
 class Detector:
     """The detector of one launch."""
 
-    def __init__(self, device, cell: int | None = None):
+    def __init__(self, device: Device, cell: int | None = None) -> None:
         self.segments: list[Segment] = []
         self.launch = -1
         self.programs: list[Lines] = []  # of each launch
@@ -62,15 +61,17 @@ class Detector:
         self.before = 0  # segments of earlier launches that griddepcontrol.wait makes known
         self.enter(device)
         # Place of a strong access, and CTA or None -> knowledge passed through it.
-        self.sync: dict[tuple, Known] = {}
+        self.sync: dict[SyncPlace, Known] = {}
         self.strict = device.options.strict
         self.cell = cell_bytes(device.program) if cell is None else cell
         # Of wgmma, which reads the same stages over and over, and of vector accesses.
-        self.operands: dict[tuple, Where] = {}
-        self.read_together: dict[tuple, tuple[Where, list[Where]]] = {}
-        self.wheres: dict[tuple, Where] = {}
+        self.operands: dict[Operand, Where] = {}
+        self.read_together: dict[tuple[int | None, int, Form, int], tuple[Where, list[Where]]] = {}
+        self.wheres: dict[tuple[object, ...], Where] = {}
+        self.boxes: dict[int, tuple[npt.NDArray[Any], Where]] = {}  # of arrays of chunks, by identity
+        self.spare: dict[int, list[Row]] = {}  # empty rows by their cells
 
-    def enter(self, device) -> None:
+    def enter(self, device: Device) -> None:
         """A launch starts: the first one, or the next of a sequence whose launches may overlap."""
         self.device = device
         self.findings = Findings()
@@ -78,9 +79,10 @@ class Detector:
         self.programs.append(Lines(device.program))
         self.first = len(self.segments)  # number of the launch's first segment
         self.waited: set[tuple[int, int, int]] = set()  # CTAs of which a thread executed griddepcontrol.wait
-        self.triggers: dict[tuple, bool] = {}  # CTA -> whether its first trigger came after a wait
+        # CTA -> whether its first trigger came after a wait.
+        self.triggers: dict[tuple[int, int, int], bool] = {}
 
-    def warp(self, group) -> WarpTracker:
+    def warp(self, group: Group) -> WarpTracker:
         """The tracker of a warp."""
         return WarpTracker(self, group)
 
@@ -91,7 +93,7 @@ class Detector:
         )
         return len(self.segments) - 1
 
-    def name_of(self, group) -> str:
+    def name_of(self, group: Group) -> str:
         """A warp's name in findings."""
         where = f"launch {self.launch} " if self.launch else ""
         return f"{where}CTA {group.cta.index} warp {group.warps[0]}"
@@ -99,23 +101,32 @@ class Detector:
     def shadow(self, region: Region) -> Shadow:
         """The shadow of a region."""
         if region.shadow is None:
-            region.shadow = Shadow(region, self.cell)
+            region.shadow = Shadow(region, self.cell, self.spare)
         return region.shadow
 
-    def where(self, offset, size: int) -> Where:
+    def where(self, offset: Value, size: int) -> Where:
         """Cells of one access per lane: byte offsets, each `size` bytes."""
         if offset.__class__ is not ND:
             return Where.run(int(offset) // self.cell, (int(offset) + size - 1) // self.cell + 1)
         key = (offset.tobytes(), offset.dtype, size)
         made = self.wheres.get(key)
         if made is None:
-            first = np.unique(offset.astype(np.int64)) // self.cell
+            wide = offset.astype(np.int64)
+            first = (wide if (wide[1:] > wide[:-1]).all() else np.unique(wide)) // self.cell
             count = max(size // self.cell, 1)
             made = self._keep(key, Where(first, count, int(first[0]), int(first[-1]) + count))
         return made
 
     def chunks(self, chunks: np.ndarray) -> Where:
-        """Cells of 16-byte chunks."""
+        """Cells of 16-byte chunks, remembered with their array: boxes come again and again."""
+        made = self.boxes.get(id(chunks))
+        if made is None or made[0] is not chunks:
+            if len(self.boxes) >= REMEMBERED:
+                self.boxes.clear()
+            made = self.boxes[id(chunks)] = (chunks, self._chunks(chunks))
+        return made[1]
+
+    def _chunks(self, chunks: np.ndarray) -> Where:
         per = 16 // self.cell
         low, high = int(chunks.min()), int(chunks.max()) + 1
         if high - low == chunks.size:
@@ -146,7 +157,7 @@ class Detector:
             made = self._keep(key, Where(starts, row, int(starts[0]), int(starts[-1]) + row))
         return made
 
-    def _keep(self, key: tuple, where: Where) -> Where:
+    def _keep(self, key: tuple[object, ...], where: Where) -> Where:
         if len(self.wheres) >= REMEMBERED:
             self.wheres.clear()
         self.wheres[key] = where
@@ -154,7 +165,17 @@ class Detector:
 
     # ---- accesses
 
-    def access(self, group, m, region, offset, size, write, space, strong) -> None:
+    def access(
+        self,
+        group: Group,
+        m: Mask,
+        region: Region,
+        offset: Value,
+        size: int,
+        write: bool,
+        space: str,
+        strong: str,
+    ) -> None:
         """An access by a warp (called by the device for its observers)."""
         if space in ("param", "local"):
             return
@@ -163,16 +184,19 @@ class Detector:
                 self.strong(group, region, o, strong, not write, write)
             return
         t = group.tracker
+        assert t is not None  # as long as there is a detector
         known = t.known if t.waited_lanes is None else t.knowledge_of(m)
         lanes = Lanes(t, region, m, offset, size, write, space == "matrix")
         self.check(region, self.where(offset, size), write, t.current, known, None, lanes)
         t.lane_accesses.append(lanes)
 
-    def atomic(self, group, lane, region, offset, size, order) -> None:
+    def atomic(self, group: Group, lane: int, region: Region, offset: Value, size: int, order: str) -> None:
         """An atomic operation by one lane."""
         self.strong(group, region, int(offset), order, True, True)
 
-    def strong(self, group, region, offset: int, order: str, reads: bool, writes: bool) -> None:
+    def strong(
+        self, group: Group, region: Region, offset: int, order: str, reads: bool, writes: bool
+    ) -> None:
         """An atomic, volatile, relaxed, acquire or release access: it does not race, and orders as PTX ISA 8.8 says.
 
         A release passes on all its warp knows, a relaxed write what a fence before it has released; an acquire
@@ -180,6 +204,7 @@ class Detector:
         reaches that CTA alone.
         """
         t, (order, _, scope) = group.tracker, order.partition(".")
+        assert t is not None
         everywhere, here = (id(region), offset, None), (id(region), offset, group.cta.index)
         if reads:
             near = self.sync.get(here, NOTHING)
@@ -197,11 +222,18 @@ class Detector:
                 self._pass(everywhere, t.everything() if releases else t.released)
             t.renew()
 
-    def _pass(self, place: tuple, known: Known) -> None:
+    def _pass(self, place: SyncPlace, known: Known) -> None:
         self.sync[place] = self.sync.get(place, NOTHING) | known
 
     def check(
-        self, region, where: Where, write: bool, segment: int, known: Known, reader, lanes=None
+        self,
+        region: Region,
+        where: Where,
+        write: bool,
+        segment: int,
+        known: Known,
+        reader: object,
+        lanes: Lanes | None = None,
     ) -> None:
         """Record an access and report those it races with.
 
@@ -214,7 +246,7 @@ class Detector:
             return
         now = self.segments[segment]
         now.line = self.current_line()
-        access = _Access(
+        access = Access(
             region, where, write, segment, known, known.shared if shadow.shared else known.world, lanes
         )
         row, listed = shadow.written_by, shadow.reductions
@@ -232,25 +264,49 @@ class Detector:
             return
         shadow.read(reader if reader is not None else now.who, where, segment)
 
-    def read_operands(self, region, operands: tuple[tuple, ...], segment: int, known: Known, reader) -> None:
-        """Record what a wgmma reads, each operand as `operand` takes it: all at once where nothing is amiss."""
-        wheres = self.read_together.get(operands)
+    def read_operands(
+        self,
+        region: Region,
+        a: int | None,
+        b: int,
+        form: Form,
+        warp: int,
+        segment: int,
+        known: Known,
+        reader: object,
+    ) -> None:
+        """Record what warp `warp` of a warpgroup reads with a wgmma of these descriptors (`a` None: from registers).
+
+        All at once where nothing is amiss.
+        """
+        wheres = self.read_together.get((a, b, form, warp))
         if wheres is None:
-            apart = [self.operand(*o) for o in operands]
-            wheres = self.read_together[operands] = (Where.joined(apart, 16 // self.cell), apart)
+            wheres = self.read_together[a, b, form, warp] = self._operands(a, b, form, warp)
         together, apart = wheres
         shadow = self.shadow(region)
         if shadow.written and not shadow.reductions and together.last <= shadow.cells:
             found = scan.found(shadow.written_by.at, together.runs)
-            fine = found is not None and -1 not in found
-            if fine and self._harmless(found, True, segment, known, known.shared, None):
+            if (
+                found is not None
+                and -1 not in found
+                and self._harmless(found, True, segment, known, known.shared, None)
+            ):
                 self.segments[segment].line = self.current_line()
                 shadow.read(reader, together, segment)
                 return
         for where in apart:
             self.check(region, where, False, segment, known, reader)
 
-    def _write(self, shadow: Shadow, access: _Access) -> None:
+    def _operands(self, a: int | None, b: int, form: Form, warp: int) -> tuple[Where, list[Where]]:
+        """The cells of all operands together, and of each."""
+        n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
+        apart = [self.operand(b, n, k, trans_b, ITEM_BYTES[b_type], None)]
+        if a is not None:  # a warp reads its 16 rows, or all when they do not lie apart
+            rows = None if trans_a else warp
+            apart.insert(0, self.operand(a, 64, k, trans_a, ITEM_BYTES[a_type], rows))
+        return Where.joined(apart, 16 // self.cell), apart
+
+    def _write(self, shadow: Shadow, access: Access) -> None:
         """The part of `check` that is of writes: they end what was known of readers."""
         where, segment = access.where, access.segment
         for row in shadow.readers.values():
@@ -264,7 +320,7 @@ class Detector:
         shadow.written = True
         scan.put(shadow.written_by.at, where.runs, segment)
 
-    def _meet(self, row: Row, was_write: bool, access: _Access) -> list[int] | None:
+    def _meet(self, row: Row, was_write: bool, access: Access) -> list[int] | None:
         """Report what an access races with in a row; the segments there, None when they are many."""
         _, where, _, segment, known, fenced, lanes = access
         found = scan.found(row.at, where.runs)
@@ -290,7 +346,7 @@ class Detector:
                 return False
         return True
 
-    def _compare(self, before: np.ndarray, was_write: bool, access: _Access) -> None:
+    def _compare(self, before: np.ndarray, was_write: bool, access: Access) -> None:
         region, where, write, segment, known, fenced, lanes = access
         now = self.segments[segment]
         first = int(before.flat[0])
@@ -314,7 +370,14 @@ class Detector:
             self._report(kind, label, p, segment, region, where, before)
 
     def _report(
-        self, kind: str, label: str, previous: int, segment: int, region, where: Where, before
+        self,
+        kind: str,
+        label: str,
+        previous: int,
+        segment: int,
+        region: Region,
+        where: Where,
+        before: npt.NDArray[np.int32],
     ) -> None:
         old, new = self.segments[previous], self.segments[segment]
         lines = (old.line, new.line)
@@ -324,9 +387,11 @@ class Detector:
         if self.findings.seen(cause, lines):
             return
         cell = int(where.index[int(np.flatnonzero(before == previous)[0])])
-        text = (f"{new.what} by {new.who} at {self.line_text(new.line, new.launch)} "
-                f"and earlier {old.what} by {old.who} at {self.line_text(old.line, old.launch)}, "
-                f"{region.name}, offset {cell * self.cell:#x}")  # fmt: skip
+        text = (
+            f"{new.what} by {new.who} at {self.line_text(new.line, new.launch)} "
+            f"and earlier {old.what} by {old.who} at {self.line_text(old.line, old.launch)}, "
+            f"{region.name}, offset {cell * self.cell:#x}"
+        )
         self.findings.add(cause, text, lines)
 
     def _uninitialised(self, region: Region, segment: int, before: np.ndarray, where: Where) -> None:
@@ -356,9 +421,12 @@ class Detector:
         """The launch and the basic block of a PTX line."""
         return (launch, self.programs[launch].blocks.get(line, -line))
 
-    def cluster_ended(self, cluster) -> None:
-        """Every warp of a cluster has ended: its mbarriers may not still expect bytes."""
+    def cluster_ended(self, cluster: Cluster) -> None:
+        """Every warp of a cluster has ended: its mbarriers may not still expect bytes, its memory's shadow goes."""
         for cta in cluster.ctas:
+            if cta.shared.shadow is not None:
+                cta.shared.shadow.give_back(self.spare)
+                cta.shared.shadow = None
             for bar in cta.mbarriers.values():
                 if bar.tx:
                     self.add("wrong expect_tx", f"{bar} when its CTA ended{bar.mismatch()}", 0)

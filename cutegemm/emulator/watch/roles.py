@@ -9,14 +9,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from cutegemm.emulator.machine import Device
+
 # Opcode prefix -> what a warp that executes it does.
 WORK = {
-    "cp.async.bulk.tensor": "TMA", "cp.reduce.async.bulk": "TMA", "cp.async.bulk.shared": "TMA",
-    "cp.async.c": "cp.async", "wgmma.mma_async": "wgmma", "mma.sync": "mma", "wmma.mma": "mma",
-}  # fmt: skip
+    "cp.async.bulk.tensor": "TMA",
+    "cp.reduce.async.bulk": "TMA",
+    "cp.async.bulk.shared": "TMA",
+    "cp.async.c": "cp.async",
+    "wgmma.mma_async": "wgmma",
+    "mma.sync": "mma",
+    "wmma.mma": "mma",
+}
 STORES = (".global.shared::cta", ".bulk_group")  # copies to global memory: any warp's epilogue may issue one
 WAITS = {
     "mbarrier.try_wait": "mbarrier", "mbarrier.test_wait": "mbarrier", "bar.sync": "CTA barrier",
@@ -45,7 +54,7 @@ class Role:
         return self.instructions.total()
 
 
-def per_warp(device) -> dict[int, np.ndarray]:
+def per_warp(device: Device) -> dict[int, np.ndarray]:
     """For each warp of a CTA how often it ran each block, summed over CTAs."""
     out = {w: np.zeros(len(device.program.blocks), np.int64) for w in range(device.warps)}
     for warps, counts in device.counts.by_warp.items():
@@ -60,7 +69,7 @@ def per_warp(device) -> dict[int, np.ndarray]:
     return out
 
 
-def roles_of(device) -> list[Role]:
+def roles_of(device: Device) -> list[Role]:
     """The roles of a launch, in the order of their first warps."""
     blocks = device.program.blocks
     roles: dict[str, Role] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -45,9 +46,12 @@ def _functions() -> tuple[Any, Any]:
     )
 
 
-def _cells(b: ir.IRBuilder, row: Any, runs: Any) -> Any:
+def _cells(b: ir.IRBuilder, row: Any, runs: Any) -> Iterator[Any]:
     """Loops over the cells of all runs; yields each cell's place."""
-    word = lambda index: b.load(b.gep(runs, [index]))  # noqa: E731
+
+    def word(index: Any) -> Any:
+        return b.load(b.gep(runs, [index]))
+
     count, length = word(_I64(0)), word(_I64(1))
     with Loop(b, count, 1) as run:
         first = b.gep(row, [word(b.add(run, _I64(2)))])

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES
 from cutegemm.emulator.state.memory import Region
 from cutegemm.emulator.watch import scan
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.translate.program import Program
+    from cutegemm.emulator.watch.lanes import Lanes
 
 
 class Known(NamedTuple):
@@ -51,14 +57,21 @@ class Row:
         self.at = self.cells.ctypes.data
         self.first, self.last = cells, 0
 
+    def clear(self) -> Row:
+        """The row as it was made."""
+        self.cells[self.first : self.last] = -1
+        self.first, self.last = len(self.cells), 0
+        return self
+
 
 class Shadow:
     """For each cell of a region the segment that wrote it last, and per reader the segment that read it last."""
 
-    def __init__(self, region: Region, cell: int):
+    def __init__(self, region: Region, cell: int, spare: dict[int, list[Row]]) -> None:
         self.cells = len(region.data) // cell
         self.shared = region.name.startswith("shared")
-        self.written_by = Row(self.cells)
+        self.spare = spare.setdefault(self.cells, [])  # rows to use again
+        self.written_by = self._row()
         self.writer = self.written_by.cells
         self.written = False  # whether anything has written here
         self.readers: dict[object, Row] = {}
@@ -70,8 +83,18 @@ class Shadow:
         """The row of a reader."""
         row = self.readers.get(who)
         if row is None:
-            row = self.readers[who] = Row(self.cells)
+            row = self.readers[who] = self._row()
         return row
+
+    def _row(self) -> Row:
+        return self.spare.pop() if self.spare else Row(self.cells)
+
+    def give_back(self, spare: dict[int, list[Row]]) -> None:
+        """Let other memories of the same size have the rows: making new ones takes longer than clearing these."""
+        self.written_by.first, self.written_by.last = 0, self.cells
+        spare.setdefault(self.cells, []).extend(
+            row.clear() for row in (self.written_by, *self.readers.values())
+        )
 
     def read(self, who: object, where: Where, segment: int) -> None:
         """A reader's segment reads some cells."""
@@ -82,7 +105,7 @@ class Shadow:
         if where.last > row.last:
             row.last = where.last
 
-    def meeting(self, listed: list[tuple[Where, int]], where: Where):
+    def meeting(self, listed: list[tuple[Where, int]], where: Where) -> Iterator[npt.NDArray[np.int32]]:
         """For each listed access that reaches some of the cells, an array of its segment."""
         near = [(w, segment) for w, segment in listed if w.first < where.last and where.first < w.last]
         if near:
@@ -98,9 +121,10 @@ class Where:
 
     __slots__ = ("starts", "length", "first", "last", "_index", "_words", "_runs")
 
-    def __init__(self, starts: np.ndarray, length: int, first: int, last: int):
+    def __init__(self, starts: np.ndarray, length: int, first: int, last: int) -> None:
         self.starts, self.length, self.first, self.last = starts, length, first, last
-        self._index = self._words = None
+        self._index: npt.NDArray[np.int64] | None = None
+        self._words: npt.NDArray[np.int64] | None = None
         self._runs = 0
 
     @classmethod
@@ -119,8 +143,8 @@ class Where:
         """Address of the runs as the compiled loops take them."""
         if not self._runs:
             head = np.array([len(self.starts), self.length], np.int64)
-            self._words = np.concatenate([head, self.starts])
-            self._runs = self._words.ctypes.data
+            words = self._words = np.concatenate([head, self.starts])
+            self._runs = words.ctypes.data
         return self._runs
 
     @property
@@ -144,7 +168,7 @@ class Where:
         return Where(inside, 1, max(self.first, 0), min(self.last, cells))
 
 
-@dataclass
+@dataclass(slots=True)
 class Segment:
     """What a finding says about an access: who and where."""
 
@@ -160,12 +184,12 @@ class Segment:
 class Lines:
     """Basic block and source line of a program's PTX lines."""
 
-    def __init__(self, program):
+    def __init__(self, program: Program) -> None:
         self.blocks = {ins.line: n for n, block in enumerate(program.blocks) for ins in block.code}
         self.sources = {ins.line: ins.source for block in program.blocks for ins in block.code}
 
 
-def cell_bytes(program) -> int:
+def cell_bytes(program: Program) -> int:
     """4-byte cells, or smaller ones when the kernel accesses shared or global memory in smaller units."""
     sizes = [4]
     for block in program.blocks:
@@ -175,3 +199,20 @@ def cell_bytes(program) -> int:
             elif ins.parts[0] == "wmma":
                 sizes.append(2)
     return min(sizes)
+
+
+# As `Detector.operand` takes it: descriptor, extent, k, MN-major, bytes of an element, rows or None.
+Operand: TypeAlias = tuple[int, int, int, bool, int, int | None]
+SyncPlace: TypeAlias = tuple[int, int, tuple[int, int, int] | None]  # region, offset, CTA or None
+
+
+class Access(NamedTuple):
+    """An access to compare with earlier ones; `fenced`: of `known`, what the async proxy sees of this memory."""
+
+    region: Region
+    where: Where
+    write: bool
+    segment: int
+    known: Known
+    fenced: int
+    lanes: Lanes | None

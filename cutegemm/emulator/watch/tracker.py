@@ -7,21 +7,39 @@ Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fenc
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.units.products import ITEM_BYTES
 from cutegemm.emulator.watch.lanes import KEPT, Lanes
 from cutegemm.emulator.watch.shadow import NOTHING, Known, as_bits
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Mask, Value
+    from cutegemm.emulator.state.group import Group
+    from cutegemm.emulator.state.memory import Region
+    from cutegemm.emulator.units.barriers import MBarrier
+    from cutegemm.emulator.units.cta import CTA
+    from cutegemm.emulator.units.products import Form, Place
+    from cutegemm.emulator.watch.races import Detector
+    from cutegemm.emulator.watch.shadow import Where
+
+
+class Gate(Protocol):
+    """What passes knowledge on: a barrier, an mbarrier, a cluster's barrier."""
+
+    knowledge: Known | None  # being collected from those who arrive
+    released: Known | None  # what those who wait are given
 
 
 class WarpTracker:
     """What one warp knows, and its operations under way."""
 
-    def __init__(self, detector, group):
+    def __init__(self, detector: Detector, group: Group) -> None:
         self.detector, self.group = detector, group
         self.who = detector.name_of(group)
+        self.reader = ("wgmma", self.who)  # the row of what its wgmmas read
         self.known = detector.start  # finished segments this warp may rely on
         self._sum: tuple[Known, int, Known] | None = None  # `everything` of a knowledge and a segment
         # Lanes that executed griddepcontrol.wait alone, until the warp's lanes meet.
@@ -31,16 +49,17 @@ class WarpTracker:
         self.seen = self.seen_near = NOTHING
         self.released = self.released_near = NOTHING
         self.initialised = 0  # segments holding mbarrier.init that a fence.mbarrier_init has covered
-        self.inits: list = []
+        self.inits: list[MBarrier] = []
         self.current = detector.segment("access", self, True)
         self.unmet = {self.current}  # segments since the warp's lanes last met
         self.lane_accesses: deque[Lanes] = deque(maxlen=KEPT)
         self.pending: dict[object, set[int]] = {}  # accumulator list, or slot of A -> products not waited for
         self.copying: AsyncOp | None = None  # the cp.async group that has not been committed
         self.ordered = False  # whether a wgmma.fence has run
-        self.stale: set = set()  # accumulator lists read, slots of A written since the last wgmma.fence
+        # Accumulator lists read, slots of A written since the last wgmma.fence.
+        self.stale: set[object] = set()
 
-    def knowledge_of(self, m) -> Known:
+    def knowledge_of(self, m: Mask) -> Known:
         """What the lanes `m` (None: all) may rely on."""
         waited = self.waited_lanes
         if waited is None or m is None or (m & ~waited).any():
@@ -48,22 +67,22 @@ class WarpTracker:
         before = self.detector.before
         return self.known | Known(before, before, before)
 
-    def grid_wait(self, m) -> None:
+    def grid_wait(self, m: Mask) -> None:
         """griddepcontrol.wait by some lanes: earlier launches are over for them, and for whom they release."""
         self.detector.waited.add(self.group.cta.index)
         before = self.detector.before
-        if self.group.whole_warps(m):
+        if m is None or self.group.whole_warps(m):
             self.known |= Known(before, before, before)
         else:
             self.waited_lanes = m.copy() if self.waited_lanes is None else self.waited_lanes | m
 
-    def grid_trigger(self, m) -> None:
+    def grid_trigger(self, m: Mask) -> None:
         """griddepcontrol.launch_dependents: what counts is the first of a CTA."""
         before = self.detector.before
         ordered = before & ~self.knowledge_of(m).segments == 0
         self.detector.triggers.setdefault(self.group.cta.index, ordered)
 
-    def everything(self, m=None) -> Known:
+    def everything(self, m: Mask = None) -> Known:
         """Everything this warp has done or its lanes `m` may rely on."""
         known = self.known if self.waited_lanes is None else self.knowledge_of(m)
         made = self._sum
@@ -89,27 +108,27 @@ class WarpTracker:
 
     # ---- barriers: objects with `knowledge` (being collected) and `released` (what waiters get)
 
-    def release_to(self, barrier) -> None:
+    def release_to(self, barrier: Gate) -> None:
         """Give what this warp knows to a barrier it arrives at."""
         barrier.knowledge = (barrier.knowledge or NOTHING) | self.everything()
         self.renew()
 
-    def release_inits(self, barrier) -> None:
+    def release_inits(self, barrier: Gate) -> None:
         """A relaxed arrival passes on only the mbarrier initialisations a fence has released."""
         inits = Known(self.initialised, self.initialised, 0)
         barrier.knowledge = (barrier.knowledge or NOTHING) | inits
 
-    def acquire_from(self, barrier) -> None:
+    def acquire_from(self, barrier: Gate) -> None:
         """Learn what those who arrived knew."""
         self.known |= barrier.released or NOTHING
         self.lanes_met()
 
-    def barrier_init(self, bar) -> None:
+    def barrier_init(self, bar: MBarrier) -> None:
         """An mbarrier was initialised by this warp."""
         bar.init = self.current
         self.inits.append(bar)
 
-    def uses(self, bar, asynchronous: bool) -> None:
+    def uses(self, bar: MBarrier, asynchronous: bool) -> None:
         """An mbarrier is used: its initialisation must be ordered before, and fenced for the async proxy."""
         if bar.init is None:
             return
@@ -120,14 +139,14 @@ class WarpTracker:
                 "mbarrier initialised without a fence before a bulk copy uses it", str(bar).split(" (")[0]
             )
 
-    def arrive(self, bars: list, m=None) -> None:
+    def arrive(self, bars: list[MBarrier], m: Mask = None) -> None:
         """mbarrier.arrive by the lanes `m`."""
         for bar in bars:
             self.uses(bar, False)
             bar.knowledge = (bar.knowledge or NOTHING) | self.everything(m)
         self.renew()
 
-    def waited(self, bar, state: int, parity: bool) -> None:
+    def waited(self, bar: MBarrier, state: int, parity: bool) -> None:
         """A wait on an mbarrier succeeded."""
         self.uses(bar, False)
         self.acquire_from(bar)
@@ -146,7 +165,7 @@ class WarpTracker:
         elif op.startswith("fence.mbarrier_init"):
             for bar in self.inits:
                 bar.fenced = True
-                self.initialised |= 1 << bar.init
+                self.initialised |= 0 if bar.init is None else 1 << bar.init
             self.renew()
         elif op.startswith(("fence.acq_rel", "fence.sc", "membar")):
             near = op.endswith(".cta")
@@ -158,34 +177,36 @@ class WarpTracker:
 
     # ---- asynchronous operations
 
-    def issue(self, what: str, generic: bool = False, m=None) -> AsyncOp:
+    def issue(self, what: str, generic: bool = False, m: Mask = None) -> AsyncOp:
         """A bulk copy (of the async proxy) or an asynchronous store (of the generic one) was issued by lanes `m`."""
         return AsyncOp(self, self.detector.segment(what, self, generic), m)
 
-    def issue_copy(self, m=None) -> AsyncOp:
+    def issue_copy(self, m: Mask = None) -> AsyncOp:
         """A cp.async was issued: an operation of the generic proxy, one for all of a commit group."""
         if self.copying is None:
             self.copying = self.issue("cp.async", generic=True)
         self.copying.known = self.everything(m)
         return self.copying
 
-    def issue_wgmma(self, where, a, b, form) -> AsyncOp:
+    def issue_wgmma(self, where: Place, a: Value | tuple[int, ...], b: Value, form: Form) -> AsyncOp:
         """wgmma.mma_async: its operands are read from now until its wait."""
         token = AsyncOp(self, self.detector.segment("wgmma", self, False))
-        n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
-        fragments = a if isinstance(a, tuple) else ()
-        if not self.ordered or not self.stale.isdisjoint((where, *(("a", slot) for slot in fragments))):
+        registers = (where, *(("a", slot) for slot in a)) if isinstance(a, tuple) else (where,)
+        if not self.ordered or not self.stale.isdisjoint(registers):
             self.detector.add(
                 "missing wgmma.fence",
                 f"none between the registers' last use by {self.detector.segments[token.number].who} and wgmma",
             )
-        shared, first = self.group.cta.shared, self.group.warps[0] % 4
-        operands = [(_first(b), n, k, trans_b, ITEM_BYTES[b_type], None)]
-        if not fragments:  # a warp reads its 16 rows, or all when they do not lie apart
-            operands.insert(0, (_first(a), 64, k, trans_a, ITEM_BYTES[a_type], None if trans_a else first))
-        self.detector.read_operands(shared, tuple(operands), token.number, token.known, ("wgmma", self.who))
-        for register in (where, *(("a", slot) for slot in fragments)):
-            self.pending.setdefault(register, set()).add(token.number)
+        left, warp = None if isinstance(a, tuple) else _first(a), self.group.warps[0] % 4
+        shared = self.group.cta.shared
+        self.detector.read_operands(
+            shared, left, _first(b), form, warp, token.number, token.known, self.reader
+        )
+        for register in registers:
+            numbers = self.pending.get(register)
+            if numbers is None:
+                numbers = self.pending[register] = set()
+            numbers.add(token.number)
         return token
 
     def done(self, token: AsyncOp, written: bool = True) -> None:
@@ -259,55 +280,56 @@ class AsyncOp:
 
     __slots__ = ("tracker", "number", "known", "writes", "phases")
 
-    def __init__(self, tracker: WarpTracker, number: int, m=None):
-        self.tracker, self.number, self.writes = tracker, number, None
+    def __init__(self, tracker: WarpTracker, number: int, m: Mask = None) -> None:
+        self.tracker, self.number = tracker, number
+        self.writes: int | None = None
         self.known = tracker.everything(m)
         self.phases: dict[int, int] = {}  # of the mbarriers it will complete on, when it was issued
 
-    def read_shared(self, cta, chunks: np.ndarray) -> None:
+    def read_shared(self, cta: CTA, chunks: np.ndarray) -> None:
         """The operation reads these 16-byte chunks."""
         self.check(cta.shared, self.tracker.detector.chunks(chunks), False)
 
-    def write_shared(self, cta, chunks: np.ndarray) -> None:
+    def write_shared(self, cta: CTA, chunks: np.ndarray) -> None:
         """The operation writes these 16-byte chunks."""
         self.check(cta.shared, self.tracker.detector.chunks(chunks), True)
 
-    def write_cells(self, cta, offset: int, size: int, bar) -> None:
+    def write_cells(self, cta: CTA, offset: int, size: int, bar: MBarrier) -> None:
         """An asynchronous store writes these bytes and completes on an mbarrier."""
         self.check(cta.shared, self.tracker.detector.where(offset, size), True)
         self.tracker.uses(bar, False)
 
-    def read_global(self, region, offset: int, *box) -> None:
+    def read_global(self, region: Region, offset: int, *box: Any) -> None:
         """The operation reads a run of bytes, or a box: (shape, strides) as `Detector.box` takes them."""
         self.check(region, self._box(offset, box), False)
 
-    def write_global(self, region, offset: int, *box, atomic: bool = False) -> None:
+    def write_global(self, region: Region, offset: int, *box: Any, atomic: bool = False) -> None:
         """The operation writes a run of bytes, or a box, or (`atomic`) reduces into it."""
         detector = self.tracker.detector
         what = detector.segments[self.number].what
-        self.writes = detector.segment(what, self.tracker, False)
-        detector.segments[self.writes].atomic = atomic
+        writes = self.writes = detector.segment(what, self.tracker, False)
+        detector.segments[writes].atomic = atomic
         known = self.known | Known(1 << self.number, 0, 0)
-        detector.check(region, self._box(offset, box), True, self.writes, known, None)
+        detector.check(region, self._box(offset, box), True, writes, known, None)
 
-    def _box(self, offset: int, box: tuple):
+    def _box(self, offset: int, box: tuple[Any, ...]) -> Where:
         shape, strides = box if len(box) == 2 else ((box[0],), ())
         return self.tracker.detector.box(offset, shape, strides)
 
-    def check(self, region, where, write: bool) -> None:
+    def check(self, region: Region, where: Where, write: bool) -> None:
         """The operation touches these cells of a region."""
         detector, tracker = self.tracker.detector, self.tracker
         reader = (detector.segments[self.number].what, tracker.who)
         detector.check(region, where, write, self.number, self.known, reader)
 
-    def uses(self, bar) -> None:
+    def uses(self, bar: MBarrier) -> None:
         """The operation will complete on an mbarrier."""
         self.tracker.uses(bar, True)
 
-    def complete_on(self, bar) -> None:
+    def complete_on(self, bar: MBarrier) -> None:
         """Waiters of the mbarrier will know of this operation."""
         bar.knowledge = (bar.knowledge or NOTHING) | Known(1 << self.number, 0, 0)
 
 
-def _first(x) -> int:
-    return int(x[0]) if x.__class__ is ND else x
+def _first(x: Value) -> int:
+    return int(x[0]) if x.__class__ is ND else x  # type: ignore[return-value]  # as in lane_of

@@ -48,7 +48,7 @@ def test_the_compiled_loop_follows_the_definition(kind, depth, monkeypatch):
         c = rng.standard_normal((3, 20, columns)).astype(np.float32)
         fast = tensor_core.accumulate(a, b, c, unit)
         with monkeypatch.context() as patch:
-            patch.setattr(tensor_core_jit, "accumulate", lambda *_: None)  # it refuses: the definition
+            patch.setattr(tensor_core_jit, "accumulate", lambda *_, **__: None)  # it refuses: the definition
             assert (tensor_core.accumulate(a, b, c, unit).view(np.uint32) == fast.view(np.uint32)).all()
 
 

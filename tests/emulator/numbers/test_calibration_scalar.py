@@ -101,14 +101,16 @@ def test_approximate_functions_are_within_their_documented_error(op):
         inputs = [np.where(np.abs(x) < LEAST[kind], np.copysign(0, x), x) for x in inputs]
     exact = EXACTLY[op.split(".")[0]](*inputs)
     how, bound = DOCUMENTED[f"{'.'.join(op.split('.')[:2])}.{kind}"]
-    error = {ULP: bound * 2.0 ** (np.frexp(exact)[1] - 1 - FRACTION[kind]), RELATIVE: bound * np.abs(exact),
-             ABSOLUTE: np.full(exact.shape, bound)}[how]  # fmt: skip
+    error = {
+        ULP: bound * 2.0 ** (np.frexp(exact)[1] - 1 - FRACTION[kind]),
+        RELATIVE: bound * np.abs(exact),
+        ABSOLUTE: np.full(exact.shape, bound),
+    }[how]
     if op.startswith("lg2"):
         error = np.where((inputs[0] > 0.5) & (inputs[0] < 2), 2.0**-22, error)
     counted = np.isfinite(exact) & ((how == ABSOLUTE) | (np.abs(exact) >= LEAST[kind]))
-    counted &= np.abs(exact) < 2.0 ** (16 if kind == "f16" else 128) * (
-        1 - 2.0 ** -(FRACTION[kind] + 2)
-    )  # no overflow
+    # No overflow.
+    counted &= np.abs(exact) < 2.0 ** (16 if kind == "f16" else 128) * (1 - 2.0 ** -(FRACTION[kind] + 2))
     if op.startswith(("sin", "cos")):
         counted &= np.abs(inputs[0]) <= 2 * np.pi
     if op.startswith("div.approx"):

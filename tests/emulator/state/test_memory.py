@@ -17,7 +17,8 @@ def test_vector_loads_and_stores_move_every_element(policy):
     """ld.global.v4.b32, st.shared.v2.b32, ld.shared.b16 and st.global.v2.b64 (PTX ISA 9.7.9.8, 9.7.9.11)."""
     data, out = aligned(128, np.uint32), aligned(64, np.uint64)
     data[:] = np.arange(128) * 0x01010101
-    run("""
+    run(
+        """
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1];
  mad.wide.u32 %rd2, %r0, 16, %rd0;
  ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd2];
@@ -28,7 +29,11 @@ def test_vector_loads_and_stores_move_every_element(policy):
  mov.b32 %r8, {%rs1, %rs0}; ld.shared.b32 %r9, [%r7];
  mov.b64 %rd3, {%r8, %r9}; cvt.u64.u32 %rd4, %r0;
  mad.wide.u32 %rd5, %r0, 16, %rd1; st.global.v2.b64 [%rd5], {%rd3, %rd4};
-""", [data, out], before=SHARED, policy=policy)  # fmt: skip
+""",
+        [data, out],
+        before=SHARED,
+        policy=policy,
+    )
     rows = data.reshape(32, 4).astype(np.uint64)
     assert out.reshape(32, 2)[:, 0].tolist() == (rows[:, 0] | rows[:, 3] << np.uint64(32)).tolist()
     assert out.reshape(32, 2)[:, 1].tolist() == list(range(32))
@@ -50,7 +55,8 @@ def test_sign_extension_and_byte_accesses():
 def test_divergent_lanes_take_both_paths_and_meet_again():
     """A branch within a warp runs both sides under masks; a loop ends per lane (PTX ISA 9.7.12)."""
     out = aligned(64, np.uint32)
-    run("""
+    run(
+        """
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mov.u32 %r1, 0; mov.u32 %r2, 0;
 LOOP:
  add.u32 %r1, %r1, %r0; add.u32 %r2, %r2, 1;
@@ -61,19 +67,26 @@ ODD:
  add.u32 %r1, %r1, 2000;
 DONE:
  mad.wide.u32 %rd1, %r0, 4, %rd0; st.global.u32 [%rd1], %r1;
-""", [out], threads=64)  # fmt: skip
+""",
+        [out],
+        threads=64,
+    )
     assert out.tolist() == [max(i, 1) * i + (2000 if i % 2 else 1000) for i in range(64)]
 
 
 def test_early_exit_of_some_lanes_leaves_the_others_running():
     """ret under a predicate ends those lanes only, and barriers count the warps that remain (PTX ISA 9.7.13.1)."""
     out = aligned(96, np.uint32, 7)
-    run("""
+    run(
+        """
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0];
  setp.ge.u32 %p0, %r0, 40; @%p0 ret;
  bar.sync 0;
  mad.wide.u32 %rd1, %r0, 4, %rd0; st.global.u32 [%rd1], %r0;
-""", [out], threads=96)  # fmt: skip
+""",
+        [out],
+        threads=96,
+    )
     assert out.tolist() == [i if i < 40 else 7 for i in range(96)]
 
 
@@ -84,11 +97,14 @@ def test_early_exit_of_some_lanes_leaves_the_others_running():
 def test_atomics_act_lane_after_lane(operation, kind, initial, fold):
     """atom.global: the final value, and old values that are the partial results (PTX ISA 9.7.13.5)."""
     cell, out = aligned(1, np.uint32, initial), aligned(32, np.uint32)
-    run(f"""
+    run(
+        f"""
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1];
  atom.global.{operation}.{kind} %r1, [%rd0], %r0;
  mad.wide.u32 %rd2, %r0, 4, %rd1; st.global.u32 [%rd2], %r1;
-""", [cell, out])  # fmt: skip
+""",
+        [cell, out],
+    )
     if fold:
         assert cell[0] == fold(initial, list(range(32)))
         assert out[0] == initial
@@ -99,10 +115,13 @@ def test_atomics_act_lane_after_lane(operation, kind, initial, fold):
 def test_float_reduction_adds_in_lane_order():
     """red.global.add.v2.f32 adds every element of every lane (PTX ISA 9.7.13.6)."""
     cell = aligned(2, np.float32)
-    run("""
+    run(
+        """
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; cvt.rn.f32.u32 %f0, %r0; mov.f32 %f1, 0f3F800000;
  red.global.add.v2.f32 [%rd0], {%f0, %f1};
-""", [cell])  # fmt: skip
+""",
+        [cell],
+    )
     assert cell.tolist() == [496.0, 32.0]
 
 
@@ -120,22 +139,29 @@ def test_shuffles(mode, amount):
     """shfl.sync in its four modes on two warps (PTX ISA 9.7.9.6)."""
     out = aligned(64, np.uint32)
     clamp = 0 if mode == "up" else 31
-    run(f"""
+    run(
+        f"""
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mul.lo.u32 %r1, %r0, 3;
  shfl.sync.{mode}.b32 %r2|%p0, %r1, {amount}, {clamp}, -1;
  mad.wide.u32 %rd1, %r0, 4, %rd0; st.global.u32 [%rd1], %r2;
-""", [out], threads=64)  # fmt: skip
+""",
+        [out],
+        threads=64,
+    )
     assert out.tolist() == [3 * (i // 32 * 32 + SHUFFLES[mode](i % 32, amount)) for i in range(64)]
 
 
 def test_votes_elections_and_reductions():
     """vote.ballot, elect.sync, redux.sync on one warp (PTX ISA 9.7.13.7, .10, .12)."""
     out = aligned(96, np.uint32)
-    run("""
+    run(
+        """
  mov.u32 %r0, %laneid; ld.param.u64 %rd0, [p0]; and.b32 %r1, %r0, 3; setp.eq.u32 %p0, %r1, 1;
  vote.sync.ballot.b32 %r2, %p0, -1; elect.sync %r3|%p1, -1; selp.b32 %r4, 1, 0, %p1; redux.sync.max.s32 %r5, %r0, -1;
  mad.wide.u32 %rd1, %r0, 12, %rd0; st.global.u32 [%rd1], %r2; st.global.u32 [%rd1+4], %r4; st.global.u32 [%rd1+8], %r5;
-""", [out])  # fmt: skip
+""",
+        [out],
+    )
     got = out.reshape(32, 3)
     assert set(got[:, 0].tolist()) == {0x22222222}
     assert got[:, 1].tolist() == [1] + [0] * 31
@@ -147,7 +173,8 @@ def test_ldmatrix_and_stmatrix_are_inverse_and_follow_the_fragment_layout(trans)
     """Lane t holds row t/4, columns 2(t%4) and the next of each 8x8 matrix (PTX ISA 9.7.15.5.15, .16)."""
     data, out, back = aligned(256, np.uint16), aligned(128, np.uint32), aligned(256, np.uint16)
     data[:] = np.arange(256)
-    run(f"""
+    run(
+        f"""
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; ld.param.u64 %rd2, [p2];
  mov.u32 %r9, buf; shl.b32 %r1, %r0, 4; add.s32 %r2, %r9, %r1; mad.wide.u32 %rd3, %r0, 16, %rd0;
  ld.global.v4.b32 {{%r3, %r4, %r5, %r6}}, [%rd3]; st.shared.v4.b32 [%r2], {{%r3, %r4, %r5, %r6}};
@@ -158,7 +185,10 @@ def test_ldmatrix_and_stmatrix_are_inverse_and_follow_the_fragment_layout(trans)
  bar.sync 0;
  ld.shared.v4.b32 {{%r3, %r4, %r5, %r6}}, [%r2+512]; mad.wide.u32 %rd5, %r0, 16, %rd2;
  st.global.v4.b32 [%rd5], {{%r3, %r4, %r5, %r6}};
-""", [data, out, back], before=SHARED)  # fmt: skip
+""",
+        [data, out, back],
+        before=SHARED,
+    )
     tiles = data.reshape(4, 8, 8)
     fragments = out.reshape(32, 4)
     for t in range(32):
@@ -172,12 +202,16 @@ def test_ldmatrix_and_stmatrix_are_inverse_and_follow_the_fragment_layout(trans)
 def test_local_arrays_are_private_to_each_lane():
     """.local memory indexed at run time through generic addresses (PTX ISA 5.1.5)."""
     out = aligned(64, np.uint32)
-    run("""
+    run(
+        """
  .local .align 4 .b8 depot[16];
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mov.b64 %rd1, depot; cvta.local.u64 %rd2, %rd1;
  and.b32 %r1, %r0, 3; mad.wide.u32 %rd3, %r1, 4, %rd2; st.u32 [%rd3], %r0; ld.local.u32 %r2, [%rd1];
  ld.u32 %r3, [%rd3]; mad.wide.u32 %rd4, %r0, 4, %rd0; st.global.u32 [%rd4], %r3;
-""", [out], threads=64)  # fmt: skip
+""",
+        [out],
+        threads=64,
+    )
     assert out.tolist() == list(range(64))
 
 
@@ -240,7 +274,8 @@ def test_a_spinning_kernel_stops_at_max_seconds():
 def test_ctas_that_wait_for_each_other_run(policy):
     """CTA 0 spins on a flag that the last of 8 CTAs sets: the resident set is interleaved (stream-K needs it)."""
     flag, out = aligned(1, np.uint32), aligned(8, np.uint32)
-    run("""
+    run(
+        """
  mov.u32 %r0, %ctaid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; setp.eq.u32 %p0, %r0, 7; @%p0 bra LAST;
 WAIT:
  ld.acquire.gpu.global.u32 %r1, [%rd0]; setp.eq.u32 %p1, %r1, 0; @%p1 bra WAIT; bra.uni DONE;
@@ -248,7 +283,11 @@ LAST:
  mov.u32 %r1, 5; st.release.gpu.global.u32 [%rd0], %r1;
 DONE:
  mad.wide.u32 %rd2, %r0, 4, %rd1; st.global.u32 [%rd2], %r1;
-""", [flag, out], grid=(8, 1, 1), policy=policy)  # fmt: skip
+""",
+        [flag, out],
+        grid=(8, 1, 1),
+        policy=policy,
+    )
     assert out.tolist() == [5] * 8
 
 
@@ -257,11 +296,15 @@ def test_a_flag_nobody_sets_is_a_deadlock():
     with pytest.raises(
         EmulatorError, match="deadlock: nothing can move\n.*spins on byte 0x0 of p0 at PTX line"
     ):
-        run("""
+        run(
+            """
  ld.param.u64 %rd0, [p0];
 WAIT:
  ld.volatile.global.u32 %r1, [%rd0]; setp.eq.u32 %p1, %r1, 0; @%p1 bra WAIT;
-""", [aligned(1, np.uint32)], max_seconds=20)  # fmt: skip
+""",
+            [aligned(1, np.uint32)],
+            max_seconds=20,
+        )
 
 
 def test_the_module_reader_keeps_lines_and_sources():
@@ -288,12 +331,17 @@ def test_the_module_reader_keeps_lines_and_sources():
 def test_parting_warps_do_not_repeat_what_came_before(warps_per_group):
     """A branch that splits a group around a barrier runs the instructions before it once, mixed warps included."""
     cell = aligned(1, np.uint32)
-    report = run("""
+    report = run(
+        """
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; red.global.add.u32 [%rd0], 1;
  setp.ge.u32 %p0, %r0, 40; @%p0 bra END;
  bar.sync 1, 64;
 END:
-""", [cell], threads=128, warps_per_group=warps_per_group)  # fmt: skip
+""",
+        [cell],
+        threads=128,
+        warps_per_group=warps_per_group,
+    )
     assert cell[0] == 128
     assert report.instructions["red.global.add.u32"] == 4
     assert report.instructions["bar.sync"] == 2

@@ -75,8 +75,11 @@ def test_uniform_operands_take_the_same_path_as_vectors():
     """Immediate operands give the same results as registers (the emulator keeps uniform values as ints)."""
     for a in EDGES32:
         for shift in (0, 1, 31, 32, 40):
-            got = on_lanes(f"mov.u32 %r50, {a}; shr.s32 %r51, %r50, {shift}; shl.b32 %r52, %r50, {shift};"
-                           " xor.b32 {d}, %r51, %r52;", vector([0]))  # fmt: skip
+            got = on_lanes(
+                f"mov.u32 %r50, {a}; shr.s32 %r51, %r50, {shift}; shl.b32 %r52, %r50, {shift};"
+                " xor.b32 {d}, %r51, %r52;",
+                vector([0]),
+            )
             want = (signed(a) >> min(shift, 32)) ^ (a << shift if shift < 32 else 0)
             assert set(got.tolist()) == {want % 2**32}
 

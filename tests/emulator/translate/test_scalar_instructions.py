@@ -100,9 +100,13 @@ def test_integer_instructions(text, values):
 
 
 PERMUTES = {  # mode -> bytes of {b, a}, most significant first, for the controls 0 to 3
-    "f4e": "3210 4321 5432 6543", "b4e": "5670 6701 7012 0123", "rc8": "0000 1111 2222 3333",
-    "ecl": "3210 3211 3222 3333", "ecr": "0000 1110 2210 3210", "rc16": "1010 3232 1010 3232",
-}  # fmt: skip
+    "f4e": "3210 4321 5432 6543",
+    "b4e": "5670 6701 7012 0123",
+    "rc8": "0000 1111 2222 3333",
+    "ecl": "3210 3211 3222 3333",
+    "ecr": "0000 1110 2210 3210",
+    "rc16": "1010 3232 1010 3232",
+}
 
 
 @pytest.mark.parametrize("mode", list(PERMUTES))
@@ -172,9 +176,13 @@ def test_copysign_takes_the_sign_of_its_first_operand():
 
 
 PROPERTIES = {
-    "finite": math.isfinite, "infinite": math.isinf, "number": lambda x: not math.isnan(x), "notanumber": math.isnan,
-    "normal": lambda x: math.isfinite(x) and abs(x) >= 2.0**-126, "subnormal": lambda x: 0 < abs(x) < 2.0**-126,
-}  # fmt: skip
+    "finite": math.isfinite,
+    "infinite": math.isinf,
+    "number": lambda x: not math.isnan(x),
+    "notanumber": math.isnan,
+    "normal": lambda x: math.isfinite(x) and abs(x) >= 2.0**-126,
+    "subnormal": lambda x: 0 < abs(x) < 2.0**-126,
+}
 
 
 @pytest.mark.parametrize("name", list(PROPERTIES))

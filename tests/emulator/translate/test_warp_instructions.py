@@ -40,10 +40,13 @@ def test_votes(mode, values):
 
 
 REDUX = {
-    "add.u32": sum, "min.s32": lambda x: min(v - 2**32 if v >> 31 else v for v in x),
-    "max.u32": max, "and.b32": lambda x: functools.reduce(int.__and__, x),
-    "or.b32": lambda x: functools.reduce(int.__or__, x), "xor.b32": lambda x: functools.reduce(int.__xor__, x),
-}  # fmt: skip
+    "add.u32": sum,
+    "min.s32": lambda x: min(v - 2**32 if v >> 31 else v for v in x),
+    "max.u32": max,
+    "and.b32": lambda x: functools.reduce(int.__and__, x),
+    "or.b32": lambda x: functools.reduce(int.__or__, x),
+    "xor.b32": lambda x: functools.reduce(int.__xor__, x),
+}
 
 
 @pytest.mark.parametrize("what", list(REDUX))
@@ -99,10 +102,13 @@ def test_atomics_and_reductions(text):
     cell[0], values[:] = start, [value(i) for i in range(32)]
     wide = values.itemsize == 8
     register = "%rd9" if wide else "%r9"
-    run(f"""
+    run(
+        f"""
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; mad.wide.u32 %rd2, %r0, {values.itemsize}, %rd1;
  ld.global.b{64 if wide else 32} {register}, [%rd2]; {text} [%rd0], {register};
-""", [cell, values])  # fmt: skip
+""",
+        [cell, values],
+    )
     assert cell[0] == want
 
 
@@ -112,32 +118,43 @@ def test_float_atomics_flush_subnormals_in_global_memory_only(place, kept):
     cell = aligned(2, np.float32)
     cell[:] = 2.0**-130
     address = "%rd0" if place == "global" else "%rd1"
-    run(f"""
+    run(
+        f"""
  ld.param.u64 %rd0, [p0]; mov.u64 %rd1, buf; mov.b32 %r1, 0x00100000; ld.global.b32 %r2, [%rd0]; mov.u32 %r0, %tid.x;
  setp.ne.u32 %p0, %r0, 0; @%p0 ret; st.shared.b32 [%rd1], %r2;
  red.{place}.add.f32 [{address}], %r1; ld.shared.b32 %r3, [%rd1]; st.global.b32 [%rd0+4], %r3;
-""", [cell], before=".shared .align 4 .b8 buf[4];")  # fmt: skip
+""",
+        [cell],
+        before=".shared .align 4 .b8 buf[4];",
+    )
     assert cell[0 if place == "global" else 1] == (2.0**-130 + 2.0**-129 if kept else 0.0)
 
 
 def test_compare_and_swap_takes_turns():
     """atom.cas as a lock: every lane of four CTAs adds once (9.7.13.5 atom, 9.7.13.4 fence)."""
     lock, cell = aligned(1, np.uint32), aligned(1, np.uint32)
-    run("""
+    run(
+        """
  ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; mov.u32 %r0, %tid.x; setp.ne.u32 %p0, %r0, 0; @%p0 bra END;
 TAKE:
  atom.acquire.gpu.global.cas.b32 %r1, [%rd0], 0, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra TAKE;
  ld.global.u32 %r2, [%rd1]; add.u32 %r2, %r2, 1; st.global.u32 [%rd1], %r2;
  fence.acq_rel.gpu; st.relaxed.gpu.global.u32 [%rd0], 0;
 END:
-""", [lock, cell], grid=(4, 1, 1), policy="random", seed=3)  # fmt: skip
+""",
+        [lock, cell],
+        grid=(4, 1, 1),
+        policy="random",
+        seed=3,
+    )
     assert cell[0] == 4 and lock[0] == 0
 
 
 def test_addresses_know_their_space():
     """isspacep, cvta and getctarank of shared, local and global addresses (9.7.9.19, 9.7.9.20, 9.7.9.24)."""
     out = aligned(4, np.uint32)
-    run("""
+    run(
+        """
  .local .align 4 .b8 depot[4];
  ld.param.u64 %rd0, [p0]; mov.u64 %rd1, buf; cvta.shared.u64 %rd2, %rd1; mov.u64 %rd3, depot; cvta.local.u64 %rd4, %rd3;
  isspacep.shared %p1, %rd2; isspacep.shared %p2, %rd0; isspacep.global %p3, %rd0; isspacep.local %p4, %rd4;
@@ -145,19 +162,28 @@ def test_addresses_know_their_space():
  or.b32 %r1, %r1, %r2; or.b32 %r1, %r1, %r3; or.b32 %r1, %r1, %r4; st.global.u32 [%rd0], %r1;
  mov.u32 %r5, buf; mapa.shared::cluster.u32 %r6, %r5, 1; getctarank.shared::cluster.u32 %r7, %r6;
  st.global.u32 [%rd0+4], %r7;
-""", [out], grid=(2, 1, 1), cluster=(2, 1, 1), before=".shared .align 4 .b8 buf[4];")  # fmt: skip
+""",
+        [out],
+        grid=(2, 1, 1),
+        cluster=(2, 1, 1),
+        before=".shared .align 4 .b8 buf[4];",
+    )
     assert out[:2].tolist() == [1 + 4 + 8, 1]
 
 
 def test_hints_to_the_hardware_change_nothing():
     """setmaxnreg, griddepcontrol, nanosleep, pmevent, discard, applypriority, membar: no result depends on them."""
     cell = aligned(32, np.uint32, 5)
-    report = run("""
+    report = run(
+        """
  ld.param.u64 %rd0, [p0]; setmaxnreg.inc.sync.aligned.u32 232; griddepcontrol.wait; griddepcontrol.launch_dependents;
  nanosleep.u32 20; pmevent.mask 3; prefetchu.L1 [%rd0]; applypriority.global.L2::evict_normal [%rd0], 128;
  membar.gl; fence.sc.sys; bar.warp.sync -1; barrier.sync 0; ldu.global.u32 %r1, [%rd0];
  add.u32 %r1, %r1, 1; discard.global.L2 [%rd0], 128; st.global.u32 [%rd0], %r1;
-""", [cell], races=True)  # fmt: skip
+""",
+        [cell],
+        races=True,
+    )
     assert cell[:2].tolist() == [6, 5] and not report.findings
 
 
@@ -188,8 +214,12 @@ NEXT:
  mov.u64 %rd4, %clock64; mov.u64 %rd5, %globaltimer; setp.ge.u64 %p0, %rd4, %rd2; setp.ge.and.u64 %p1, %rd5, %rd3, %p0;
  selp.b32 %r6, 1, 0, %p1; st.global.u32 [%rd1+40], %r6;
 """)
-    what = Launch(grid=(2, 1, 1), block=(16, 4, 1), params=[out.ctypes.data.to_bytes(8, "little")],
-                  buffers=[Buffer(out.ctypes.data, out.nbytes)])  # fmt: skip
+    what = Launch(
+        grid=(2, 1, 1),
+        block=(16, 4, 1),
+        params=[out.ctypes.data.to_bytes(8, "little")],
+        buffers=[Buffer(out.ctypes.data, out.nbytes)],
+    )
     launch(text, what)
     for cta in range(2):
         for i in range(64):

@@ -31,14 +31,25 @@ END = " barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 def test_st_async_writes_a_neighbour_and_completes_its_barrier(options):
     """st.async.v2: each lane's 8 bytes are in the other CTA once its mbarrier completes (9.7.9.12 st.async)."""
     out = aligned(128, np.uint32)
-    report = run(BEGIN.format(bytes=256) + """
+    report = run(
+        BEGIN.format(bytes=256)
+        + """
  shl.b32 %r5, %r0, 3; add.u32 %r6, %r4, %r5; mad.lo.u32 %r7, %r2, 1000, %r0; add.u32 %r8, %r7, 500;
  st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%r6+128], {%r7, %r8}, [%r4];
-""" + WAIT + """
+"""
+        + WAIT
+        + """
  add.u32 %r9, %r1, %r5; ld.shared.v2.u32 {%r10, %r11}, [%r9+128];
  mad.lo.u32 %r12, %r2, 256, %r5; cvt.u64.u32 %rd1, %r12; add.s64 %rd2, %rd0, %rd1;
  st.global.v2.u32 [%rd2], {%r10, %r11};
-""" + END, [out], grid=(2, 1, 1), cluster=(2, 1, 1), before=SHARED, **options)  # fmt: skip
+"""
+        + END,
+        [out],
+        grid=(2, 1, 1),
+        cluster=(2, 1, 1),
+        before=SHARED,
+        **options,
+    )
     got = out.reshape(2, 32, 2)
     for rank in range(2):
         assert got[rank, :, 0].tolist() == [1000 * (1 - rank) + i for i in range(32)]
@@ -48,11 +59,16 @@ def test_st_async_writes_a_neighbour_and_completes_its_barrier(options):
 
 def test_an_async_store_read_before_its_barrier_is_a_race():
     """Without the wait the detector tells of the read (9.7.9.12 st.async: weak, ordered by the mbarrier alone)."""
-    body = BEGIN.format(bytes=128) + """
+    body = (
+        BEGIN.format(bytes=128)
+        + """
  shl.b32 %r5, %r0, 2; add.u32 %r6, %r4, %r5;
  st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r6+128], %r0, [%r4];
  add.u32 %r9, %r1, %r5; ld.shared.u32 %r10, [%r9+128];
-""" + WAIT + END  # fmt: skip
+"""
+        + WAIT
+        + END
+    )
     report = run(body, [aligned(1, np.uint32)], grid=(2, 1, 1), cluster=(2, 1, 1), before=SHARED, races=True)
     assert "race" in " ".join(f.kind for f in report.findings)
 
@@ -65,15 +81,25 @@ def test_red_async_reduces_into_a_neighbour(operation):
     """red.async acts on the other CTA's shared memory before its mbarrier completes (9.7.13.7 red.async)."""
     out = aligned(64, np.uint32)
     kind = "b32" if operation == "or" else "u32"
-    run(BEGIN.format(bytes=128) + f"""
+    run(
+        BEGIN.format(bytes=128)
+        + f"""
  shl.b32 %r5, %r0, 2; add.u32 %r9, %r1, %r5; add.u32 %r6, %r4, %r5; add.u32 %r13, %r0, 40;
  st.shared.u32 [%r9+128], %r13;
  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
  red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{operation}.{kind} [%r6+128], 50, [%r4];
-""" + WAIT + """
+"""
+        + WAIT
+        + """
  ld.shared.u32 %r10, [%r9+128]; mad.lo.u32 %r12, %r2, 128, %r5; cvt.u64.u32 %rd1, %r12; add.s64 %rd2, %rd0, %rd1;
  st.global.u32 [%rd2], %r10;
-""" + END, [out], grid=(2, 1, 1), cluster=(2, 1, 1), before=SHARED)  # fmt: skip
+"""
+        + END,
+        [out],
+        grid=(2, 1, 1),
+        cluster=(2, 1, 1),
+        before=SHARED,
+    )
     act = REDUCTIONS[operation] or (lambda x: 0 if x[0] >= x[1] else x[0] + 1)
     assert out.tolist() == [act((i + 40, 50)) for i in range(32)] * 2
 
@@ -83,16 +109,28 @@ def test_bulk_load_with_multicast(options):
     """cp.async.bulk from global memory into both CTAs of a cluster (9.7.9.25.4.1 cp.async.bulk)."""
     data, out = aligned(64, np.uint32), aligned(128, np.uint32)
     data[:] = np.arange(64) + 7
-    report = run(BEGIN.format(bytes=256) + """
+    report = run(
+        BEGIN.format(bytes=256)
+        + """
  ld.param.u64 %rd5, [p1]; setp.eq.u32 %p2, %r2, 0; @%p0 bra SKIP; @!%p2 bra SKIP; mov.b16 %rs1, 3;
  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
   [%r1+128], [%rd5], 256, [%r1], %rs1;
 SKIP:
-""" + WAIT + """
+"""
+        + WAIT
+        + """
  shl.b32 %r5, %r0, 3; add.u32 %r9, %r1, %r5; ld.shared.v2.u32 {%r10, %r11}, [%r9+128];
  mad.lo.u32 %r12, %r2, 256, %r5; cvt.u64.u32 %rd1, %r12; add.s64 %rd2, %rd0, %rd1;
  st.global.v2.u32 [%rd2], {%r10, %r11};
-""" + END, [out, data], grid=(2, 1, 1), cluster=(2, 1, 1), before=SHARED, meter=True, **options)  # fmt: skip
+"""
+        + END,
+        [out, data],
+        grid=(2, 1, 1),
+        cluster=(2, 1, 1),
+        before=SHARED,
+        meter=True,
+        **options,
+    )
     assert out.tolist() == data.tolist() * 2
     assert not report.findings
     assert report.counters["bulk_load_bytes"] == 256
@@ -105,17 +143,28 @@ def test_bulk_copy_between_ctas(reduce, options):
     out = aligned(64, np.uint32)
     op = "cp.reduce.async.bulk" if reduce else "cp.async.bulk"
     tail = ".add.u32" if reduce else ""
-    report = run(BEGIN.format(bytes=128) + f"""
+    report = run(
+        BEGIN.format(bytes=128)
+        + f"""
  shl.b32 %r5, %r0, 2; add.u32 %r9, %r1, %r5; mad.lo.u32 %r7, %r2, 1000, %r0; st.shared.u32 [%r9+128], %r7;
  st.shared.u32 [%r9+256], 7; fence.proxy.async;
  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; @%p0 bra SKIP;
  add.u32 %r13, %r1, 128; add.u32 %r14, %r4, 256;
  {op}.shared::cluster.shared::cta.mbarrier::complete_tx::bytes{tail} [%r14], [%r13], 128, [%r4];
 SKIP:
-""" + WAIT + """
+"""
+        + WAIT
+        + """
  ld.shared.u32 %r10, [%r9+256]; mad.lo.u32 %r12, %r2, 128, %r5; cvt.u64.u32 %rd1, %r12; add.s64 %rd2, %rd0, %rd1;
  st.global.u32 [%rd2], %r10;
-""" + END, [out], grid=(2, 1, 1), cluster=(2, 1, 1), before=SHARED, **options)  # fmt: skip
+"""
+        + END,
+        [out],
+        grid=(2, 1, 1),
+        cluster=(2, 1, 1),
+        before=SHARED,
+        **options,
+    )
     extra = 7 if reduce else 0
     assert out.tolist() == [1000 * (1 - rank) + i + extra for rank in range(2) for i in range(32)]
     assert not report.findings, [str(f) for f in report.findings]
@@ -123,13 +172,18 @@ SKIP:
 
 def test_a_bulk_copy_read_before_its_barrier_is_a_race():
     """The neighbour's bytes may be read once its mbarrier has completed, not before."""
-    body = BEGIN.format(bytes=128) + """
+    body = (
+        BEGIN.format(bytes=128)
+        + """
  shl.b32 %r5, %r0, 2; add.u32 %r9, %r1, %r5; st.shared.u32 [%r9+128], %r0; st.shared.u32 [%r9+256], 7;
  fence.proxy.async; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; add.u32 %r13, %r1, 128;
  add.u32 %r14, %r4, 256;
  @!%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r14], [%r13], 128, [%r4];
  ld.shared.u32 %r10, [%r9+256];
-""" + WAIT + END  # fmt: skip
+"""
+        + WAIT
+        + END
+    )
     report = run(body, [aligned(1, np.uint32)], grid=(2, 1, 1), cluster=(2, 1, 1), before=SHARED, races=True)
     assert "race" in " ".join(f.kind for f in report.findings)
 
@@ -180,9 +234,12 @@ def test_bulk_copies_are_checked():
 def test_prefetches_change_nothing():
     """prefetch, cp.async.bulk.prefetch.L2 and createpolicy only hint (9.7.9.15 prefetch, 9.7.9.25.4.3)."""
     cell = aligned(8, np.uint32, 5)
-    run("""
+    run(
+        """
  ld.param.u64 %rd0, [p0]; prefetch.global.L2 [%rd0]; cp.async.bulk.prefetch.L2.global [%rd0], 32;
  createpolicy.fractional.L2::evict_last.b64 %rd1, 0f3F800000; ld.global.L2::cache_hint.u32 %r1, [%rd0], %rd1;
  add.u32 %r1, %r1, 1; st.global.L2::cache_hint.u32 [%rd0+4], %r1, %rd1;
-""", [cell])  # fmt: skip
+""",
+        [cell],
+    )
     assert cell[:3].tolist() == [5, 6, 5]

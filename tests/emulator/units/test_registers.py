@@ -45,6 +45,12 @@ def test_more_registers_than_the_pool_holds_never_come(more, fewer, fits, races)
             launch()
 
 
+def test_a_launch_gives_no_more_than_a_setmaxnreg_asks_for():
+    """Two warpgroups could have 248 registers a thread; ptxas launches them with the 232 that one of them asks for."""
+    text = ROLES.format(more=232, fewer=40).replace(".reqntid 384", ".reqntid 256")
+    assert not run("", [aligned(1, np.uint32)], text=text, threads=256, races=True).findings
+
+
 def test_a_decrease_to_more_registers_is_found():
     """setmaxnreg.dec may not name more registers than the warp holds."""
     text = ROLES.format(more=168, fewer=200)
@@ -64,7 +70,7 @@ GOOD = {
     "copy and choose": "mov.b32 %r3, %r1; setp.eq.u32 %p0, %r0, %r0;"
     " selp.b32 %r3, %r3, %r9, %p0; and.b32 %r2, %r3, 0xffff;",
     "pair of pairs": "mov.b64 %rd5, {%r1, %r9}; mov.b64 {%r4, %r5}, %rd5; and.b32 %r2, %r4, 0xffff;",
-}  # fmt: skip
+}
 BAD = {
     "add": "add.u32 %r2, %r1, 1;",
     "compare": "setp.eq.u32 %p1, %r1, 0; selp.b32 %r2, 1, 0, %p1;",

@@ -88,10 +88,20 @@ def test_boxes_of_every_rank(rank, store, kind, policy):
     number = lambda x: int(x % 2**32).to_bytes(4, "little")
     pad = (0,) * (5 - rank)
     size = int(np.prod(BOX[:rank])) * source.itemsize
-    params = [tensor(source, kind, rank), tensor(target, kind, rank), b"".join(map(number, (*at, *pad))),
-              b"".join(map(number, (*to, *pad))), number(size)]  # fmt: skip
-    what = Launch(grid=(1, 1, 1), block=(32, 1, 1), smem_bytes=4096, params=params,
-                  buffers=[Buffer(x.ctypes.data, x.nbytes) for x in (source, target)])  # fmt: skip
+    params = [
+        tensor(source, kind, rank),
+        tensor(target, kind, rank),
+        b"".join(map(number, (*at, *pad))),
+        b"".join(map(number, (*to, *pad))),
+        number(size),
+    ]
+    what = Launch(
+        grid=(1, 1, 1),
+        block=(32, 1, 1),
+        smem_bytes=4096,
+        params=params,
+        buffers=[Buffer(x.ctypes.data, x.nbytes) for x in (source, target)],
+    )
     report = launch(Module.parse(kernel_text(rank, store)), what, Options(policy=policy, races=True))
     assert np.array_equal(target, want)
     assert not report.findings, [str(f) for f in report.findings]
@@ -120,8 +130,11 @@ def test_rows_that_a_store_clips_need_not_be_written(row, found):
     target = aligned(64, np.uint32).reshape(8, 8)
     made = TensorMap(target.ctypes.data, "u32", 4, (8, 8), (32,), (8, 8), (1, 1), 0, 0, False)
     what = Launch(
-        grid=(1, 1, 1), block=(32, 1, 1), smem_bytes=256, params=[encode(made), row.to_bytes(4, "little")],
+        grid=(1, 1, 1),
+        block=(32, 1, 1),
+        smem_bytes=256,
+        params=[encode(made), row.to_bytes(4, "little")],
         buffers=[Buffer(target.ctypes.data, target.nbytes)],
-    )  # fmt: skip
+    )
     report = launch(Module.parse(PADDED.format()), what, Options(races=True))
     assert [f.kind for f in report.findings] == found

@@ -54,9 +54,13 @@ STORED:
 """
 
 
-@pytest.mark.parametrize("wait, found", [
-    ("cp.async.bulk.wait_group 0;", set()), ("cp.async.bulk.wait_group.read 0;", {"write-read race"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wait, found",
+    [
+        ("cp.async.bulk.wait_group 0;", set()),
+        ("cp.async.bulk.wait_group.read 0;", {"write-read race"}),
+    ],
+)
 def test_a_bulk_store_is_visible_after_its_full_wait_only(wait, found):
     """.read frees the source but says nothing of the destination (PTX ISA 9.7.9.25.3.2)."""
     fill = " shl.b32 %r7, %r0, 2; add.u32 %r8, %r1, %r7; st.shared.u32 [%r8+256], %r0;"
@@ -150,21 +154,33 @@ DONE:
 """
 
 
-@pytest.mark.parametrize("release, acquire, after", [
-    ("st.release.cta.global.u32 [%rd1], 1;", "ld.acquire.cta.global.u32 %r3, [%rd1];", ""),
-    ("fence.acq_rel.cta; st.relaxed.cta.global.u32 [%rd1], 1;", "ld.relaxed.cta.global.u32 %r3, [%rd1];",
-     "fence.acq_rel.cta;"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "release, acquire, after",
+    [
+        ("st.release.cta.global.u32 [%rd1], 1;", "ld.acquire.cta.global.u32 %r3, [%rd1];", ""),
+        (
+            "fence.acq_rel.cta; st.relaxed.cta.global.u32 [%rd1], 1;",
+            "ld.relaxed.cta.global.u32 %r3, [%rd1];",
+            "fence.acq_rel.cta;",
+        ),
+    ],
+)
 def test_the_scope_of_the_cta_is_enough_within_it(release, acquire, after):
     """Two warps of one CTA pass data by a flag in the scope of the CTA (PTX ISA 8.5, scope)."""
     assert kinds(WITHIN.format(release=release, acquire=acquire, after=after), threads=64) == set()
-    assert kinds(WITHIN.format(release="st.relaxed.cta.global.u32 [%rd1], 1;", acquire=acquire, after=after),
-                 threads=64) == {"write-read race"}  # fmt: skip
+    assert kinds(
+        WITHIN.format(release="st.relaxed.cta.global.u32 [%rd1], 1;", acquire=acquire, after=after),
+        threads=64,
+    ) == {"write-read race"}
 
 
-@pytest.mark.parametrize("writer, found", [
-    ("st.global.u32 [%rd2], %r0;", True), ("st.global.u32 [%rd2+128], %r0;", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "writer, found",
+    [
+        ("st.global.u32 [%rd2], %r0;", True),
+        ("st.global.u32 [%rd2+128], %r0;", False),
+    ],
+)
 @pytest.mark.parametrize("first", ["reader", "writer"])
 def test_a_write_under_a_bulk_load_of_another_cta_is_a_race(writer, found, first):
     """One CTA loads 128 bytes while the other writes them, or the bytes beside them; either may come first."""
@@ -259,8 +275,14 @@ def test_a_finding_names_both_accesses_and_their_source_lines():
 
 
 OCCUPANCY = {
-    (128, 0): 16, (1024, 0): 2, (32, 0): 32, (96, 0): 21, (128, 100_000): 2, (128, 116_700): 1, (384, 232_448): 1,
-}  # fmt: skip
+    (128, 0): 16,
+    (1024, 0): 2,
+    (32, 0): 32,
+    (96, 0): 21,
+    (128, 100_000): 2,
+    (128, 116_700): 1,
+    (384, 232_448): 1,
+}
 
 
 @pytest.mark.parametrize("threads, shared", list(OCCUPANCY))

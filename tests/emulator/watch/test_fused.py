@@ -26,10 +26,14 @@ def test_four_words_are_one_load(order):
     assert wavefronts("".join(LOADS[i] for i in order)) == 4
 
 
-@pytest.mark.parametrize("between, expected", [
-    (" bar.sync 0;", 4 + 4 + 2 * 2),  # 0 and 1 are left alone, 2 and 3 are 8 bytes
-    (" st.shared.b32 [%r9], %r0;", 4 + 4 + 2 * 2), (" add.u32 %r10, %r10, %r11;", 4 + 4 + 2 * 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "between, expected",
+    [
+        (" bar.sync 0;", 4 + 4 + 2 * 2),  # 0 and 1 are left alone, 2 and 3 are 8 bytes
+        (" st.shared.b32 [%r9], %r0;", 4 + 4 + 2 * 2),
+        (" add.u32 %r10, %r10, %r11;", 4 + 4 + 2 * 2),
+    ],
+)
 def test_what_may_write_parts_them(between, expected):
     """A barrier, a store or a new value of the address register ends a run of loads."""
     assert wavefronts(LOADS[0] + between + LOADS[1] + LOADS[2] + LOADS[3]) == expected

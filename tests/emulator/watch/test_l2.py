@@ -109,12 +109,18 @@ def test_roles_and_their_waits():
 @pytest.mark.parametrize("warps_per_group", [None, 1])
 def test_instructions_per_warp_do_not_depend_on_grouping(warps_per_group):
     """A branch that only some warps take, and one within a warp, count for the warps that went there."""
-    report = run("""
+    report = run(
+        """
  mov.u32 %r0, %tid.x; setp.ge.u32 %p0, %r0, 40; @%p0 bra END; add.u32 %r1, %r0, 1; add.u32 %r1, %r1, 1;
 END:
  setp.ge.u32 %p1, %r0, 96; @%p1 bra LAST; mul.lo.u32 %r2, %r0, 3;
 LAST:
-""", [aligned(1, np.uint32)], threads=128, meter=True, warps_per_group=warps_per_group)  # fmt: skip
+""",
+        [aligned(1, np.uint32)],
+        threads=128,
+        meter=True,
+        warps_per_group=warps_per_group,
+    )
     (role,) = report.roles
     assert role.warps == [0, 1, 2, 3]
     assert role.instructions["add.u32"] == 2 * 2 and role.instructions["mul.lo.u32"] == 3

@@ -18,8 +18,14 @@ from tests.support.emulator_launch import aligned
 COUNTED = recorded("accesses.npz")
 KERNELS = json.loads(emulator_nsight.RESULTS.read_text())["kernels"]
 STEPS = kept(FIXTURES / "kernels.json.xz")
-METERS = ("shared_load_wavefronts", "shared_store_wavefronts", "global_load_requests", "global_load_sectors",
-          "global_store_requests", "global_store_sectors")  # fmt: skip
+METERS = (
+    "shared_load_wavefronts",
+    "shared_store_wavefronts",
+    "global_load_requests",
+    "global_load_sectors",
+    "global_store_requests",
+    "global_store_sectors",
+)
 
 
 @functools.cache

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is compiled into a kernel, and nothing else.
+
+Two problems whose plans hold equal configs share one compiled kernel; shapes, strides, scalars and seeds
+are run-time arguments. The config travels to compiler processes and into cache keys as plain data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutegemm.config.helpers import ClearConfig, FinishConfig, RelayoutConfig
+from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
+from cutegemm.config.simt import SimtConfig, SimtTile
+from cutegemm.config.tensor_core import PARTIAL_ROWS, ROW_ALIGN, WIDEST_OF_FOUR, WORK_SLOTS, KernelConfig
+from cutegemm.families import FAMILIES, load
+
+GemmConfig = KernelConfig | SimtConfig
+Config = GemmConfig | RelayoutConfig | FinishConfig | ClearConfig
+
+
+def config_from_data(data: dict[str, Any]) -> Config:
+    """Rebuild a config from its `to_data`."""
+    kind = load(FAMILIES[data["family"]].config)
+    config: Config = kind.from_data(data)
+    return config
+
+
+__all__ = [
+    "PARTIAL_ROWS",
+    "ROW_ALIGN",
+    "WIDEST_OF_FOUR",
+    "WORK_SLOTS",
+    "ClearConfig",
+    "Config",
+    "EpilogueConfig",
+    "FinishConfig",
+    "GemmConfig",
+    "KernelConfig",
+    "MatrixConfig",
+    "OperandConfig",
+    "OutputConfig",
+    "RelayoutConfig",
+    "SimtConfig",
+    "SimtTile",
+    "config_from_data",
+]

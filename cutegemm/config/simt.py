@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configs of CUDA-core kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.config.parts import EpilogueConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimtTile:
+    """What is chosen together of a CUDA-core kernel: its tile, and who computes which part of it."""
+
+    tile: tuple[int, int, int]
+    # (M, N) elements of D that one thread owns
+    thread_tile: tuple[int, int] = (8, 8)
+    # of a warp's lanes, how many lie along M: 2, 4, 8 or 16; the others along N
+    lanes_m: int = 8
+    # whether tiles come through registers, two in shared memory; else by cp.async into a ring (fp32 only)
+    staged: bool = False
+    # shared-memory tiles of A and B in a ring
+    stages: int = 3
+    # warps of the CTA that share an output, each with its part of every tile's K
+    slices: int = 1
+    # CTAs of a cluster that share an output tile, each with its part of K
+    split: int = 1
+    # steps of four k that the mainloop unrolls
+    unroll: int = 1
+    # CTAs per SM that registers are left for
+    residents: int = 1
+
+    @property
+    def owners(self) -> int:
+        """Threads that hold one copy of the tile's accumulators."""
+        return self.tile[0] * self.tile[1] // (self.thread_tile[0] * self.thread_tile[1])
+
+    @property
+    def threads(self) -> int:
+        """Threads per CTA."""
+        return self.owners * self.slices
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA."""
+        return self.threads // hw.WARP
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimtConfig(SimtTile, EpilogueConfig):
+    """A CUDA-core kernel: fp32 accumulation by fused multiply-add, any strides.
+
+    `vector` is how many elements of A, B and D one global access moves. More than 1 needs the extent along
+    the unit-stride axis, every other stride and the base address to be multiples of that many elements; at
+    most 16 bytes for A and B (1 element of 16 bits), and 1 or 4 elements for D.
+    """
+
+    vector: tuple[int, int, int] = (1, 1, 1)
+    family: str = "simt"
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs per cluster: those that share out a tile's K."""
+        return self.split
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        """Lanes of a warp along (M, N)."""
+        return self.lanes_m, hw.WARP // self.lanes_m
+
+    @property
+    def columns(self) -> int:
+        """Output columns of the CTA tile."""
+        return self.tile[1] // self.gates
+
+    @property
+    def shares(self) -> bool:
+        """Whether several threads hold partial sums of an output, which meet in shared memory."""
+        return self.slices * self.split > 1
+
+    @property
+    def finished(self) -> tuple[int, int]:
+        """(M, N) accumulators that a thread takes through the epilogue at once: its own, or a patch of the sums."""
+        return (4, 4 * self.gates) if self.shares else self.thread_tile
+
+    @property
+    def partial_width(self) -> tuple[int, int]:
+        """Rows and columns of the output that one partial result of a reduction covers: a warp's."""
+        rows, columns = self.finished
+        return self.lanes[0] * rows, self.lanes[1] * columns // self.gates
+
+    @property
+    def partials_per_tile(self) -> int:
+        """Partial results that a tile gives to a reduction over everything."""
+        rows, columns = self.partial_width
+        return self.tile[0] * self.columns // (rows * columns)

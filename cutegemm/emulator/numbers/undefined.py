@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers of which nothing, or not every bit, has been written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from cutegemm.emulator.numbers.types import Value
+
+
+class Undefined:
+    """A register some of whose bits are undefined: `bits` marks them (an int, or a vector where lanes differ).
+
+    They may travel through moves, masks, shifts and permutations. Anything else (arithmetic, comparison, use as an
+    address or a predicate, a store) is a TypeError, which the machine reports with its place. A register that nothing
+    has written is None.
+    """
+
+    __slots__ = ("value", "bits")
+    __array_ufunc__ = None  # NumPy leaves operators to this class
+    __hash__ = None  # type: ignore[assignment]  # as a class without a hash says it
+
+    def __init__(self, value: Value, bits: Value) -> None:
+        self.value, self.bits = value, bits
+
+    @staticmethod
+    def of(x: Register, bits: int) -> Undefined:
+        """Any register of so many bits, as an Undefined."""
+        if x is None:
+            return Undefined(0, (1 << bits) - 1)
+        return x if isinstance(x, Undefined) else Undefined(x, 0)
+
+    def defined(self) -> Value | Undefined:
+        """The plain value where no bit is undefined any more."""
+        return self if np.any(self.bits) else self.value
+
+    def each(self, f: Callable[[Value], Value]) -> Value | Undefined:
+        """The same rearrangement of bits, applied to the value and to the marks."""
+        return Undefined(f(self.value), f(self.bits)).defined()
+
+    def __and__(self, other: Value | Undefined) -> Value | Undefined:
+        if isinstance(other, Undefined):
+            return Undefined(self.value & other.value, self.bits | other.bits)
+        return Undefined(self.value & other, self.bits & other).defined()
+
+    def __or__(self, other: Value | Undefined) -> Value | Undefined:
+        if isinstance(other, Undefined):
+            return Undefined(self.value | other.value, self.bits | other.bits)
+        low: Value = (1 << 64) - 1
+        if isinstance(other, np.ndarray):
+            low = other.dtype.type(-1 % 2 ** (8 * other.dtype.itemsize))
+        return Undefined(self.value | other, self.bits & (other ^ low)).defined()
+
+    def __xor__(self, other: Value | Undefined) -> Value | Undefined:
+        if isinstance(other, Undefined):
+            return Undefined(self.value ^ other.value, self.bits | other.bits)
+        return Undefined(self.value ^ other, self.bits)
+
+    def __lshift__(self, other: Value) -> Value | Undefined:
+        return self.each(lambda x: x << other)
+
+    def __rshift__(self, other: Value) -> Value | Undefined:
+        return self.each(lambda x: x >> other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def _use(self, *_: object) -> NoReturn:
+        raise TypeError("use of Undefined bits")
+
+    __int__ = __index__ = __bool__ = __float__ = __array__ = __len__ = _use
+    __lt__ = __le__ = __gt__ = __ge__ = _use
+    __eq__ = __ne__ = _use
+
+
+# A register of a group of warps; None where nothing has written it.
+Register: TypeAlias = "Value | Undefined | None"

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading one operand's tile into a ring stage by cp.async: lines at multiples of 4 or 8 bytes, where TMA wants 16.
+
+A copy of WIDTH bytes goes from global memory to the swizzled stage past the registers, so any number of tiles can be
+on their way. What lies beyond a line's end or the matrix is not read and zero in the stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.kernels.lines import Lines
+from cutegemm.kernels.operands import NUMERIC
+from cutegemm.kernels.words import copy_async
+
+
+@dataclass(frozen=True)
+class AsyncLoad:
+    """One operand copied by the producer's threads."""
+
+    lines: Lines
+
+    @cute.jit
+    def begin(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any):
+        """Issue the copies of tile (tile, k_tile, batch) into an empty `stage`."""
+        lines = self.lines
+        each = lines.operand.width // lines.size  # elements
+        first, start = lines.origin(tile, k_tile)
+        count, length = lines.extents()
+        # an address inside, also where nothing is read
+        base = lines.source(first, cutlass.select_(start < length, start, cutlass.Int32(0)), batch)
+        last, left, pitch = count - 1 - first, length - start, lines.pitch
+        pieces = lines.length // each
+        for step in cutlass.range_constexpr(lines.steps(pieces)):
+            line, piece, there = lines.piece(thread, pieces, step)
+            element = piece * each
+            wanted = cutlass.select_(line <= last, left - element, cutlass.Int32(0))
+            used = cutlass.max(cutlass.min(wanted, each), 0) * lines.size
+            inside = cutlass.select_(used > 0, element, cutlass.Int32(0)) * lines.size
+            address = base + cutlass.Int64(cutlass.min(line, last)) * pitch + inside
+            target = lines.target(line, element, stage)
+            if cutlass.const_expr(there is None):
+                self._copy(address, target, used)
+            elif there:
+                self._copy(address, target, used)
+
+    def _copy(self, address: Any, target: Any, used: Any) -> None:
+        numeric, width = NUMERIC[self.lines.operand.dtype], self.lines.operand.width
+        source = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=width)
+        place = cute.make_ptr(numeric, target, cute.AddressSpace.smem, assumed_align=width)
+        copy_async(source, place, width, used)
+
+    def end(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any) -> None:
+        """Nothing is left to do once the copies are there."""

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules that multiply with cutegemm, with the parameters and state dicts of the torch modules they replace.
+
+linear      `Linear`
+mlp         `MLP` and `SwiGLU`, whose activations are epilogues
+convert     `convert`: an existing model's layers
+"""
+
+from cutegemm.nn.convert import Conversion, convert
+from cutegemm.nn.linear import Linear
+from cutegemm.nn.mlp import MLP, SwiGLU
+
+__all__ = ["MLP", "Conversion", "Linear", "SwiGLU", "convert"]

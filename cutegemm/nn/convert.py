@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`convert`: the linear layers of an existing model become ours, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from cutegemm.errors import InputError, field_error
+from cutegemm.nn.linear import PROMISE, Linear
+from cutegemm.nn.mlp import SwiGLU
+
+_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+_HALF = (torch.float16, torch.bfloat16)
+# Modules that multiply by their own weights, of which nothing is converted.
+_OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert` did, by the modules' names.
+
+    Attributes:
+        converted: the layers that multiply with cutegemm now.
+        left: the layers that do not, and why.
+        varying: of the converted the ones that `constant_weights` says nothing about, and why.
+    """
+
+    converted: tuple[str, ...]
+    left: dict[str, str] = field(default_factory=dict)
+    varying: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"converted {len(self.converted)} of {len(self.converted) + len(self.left)} layers"]
+        lines += [f"left {name}: {why}" for name, why in self.left.items()]
+        lines += [f"without constant weights {name}: {why}" for name, why in self.varying.items()]
+        return "\n".join(lines)
+
+
+def convert(
+    model: torch.nn.Module,
+    *,
+    constant_weights: bool = False,
+    fallback: str = "torch",
+    skip: Collection[str] = (),
+    swiglu: Collection[type[torch.nn.Module]] = (),
+) -> Conversion:
+    """Make the linear layers of a model multiply with cutegemm.
+
+    A torch.nn.Linear becomes a `Linear` and stays the same object, with its parameters, hooks and state dict. What is
+    not exactly a torch.nn.Linear, or not known to be one in all it does, is left alone, and the result says why.
+
+    Args:
+        model: the model, itself perhaps a torch.nn.Linear.
+        constant_weights: for inference: weights load before the launch before has ended. It is the caller's promise
+            that no launch which may still run writes them; refused for a model in training, here and at every call.
+        fallback: what is done without a Hopper GPU, as of `cutegemm.matmul`.
+        skip: names of modules to leave alone, with *, as "lm_head" or "*.router".
+        swiglu: classes of perceptrons that compute down_proj(silu(gate_proj(x)) * up_proj(x)), such as transformers'
+            LlamaMLP, to be replaced by `SwiGLU`. Their gate and up become one new parameter, so convert before an
+            optimizer is made; the state dict stays as it is.
+
+    Raises:
+        InputError: constant weights of a model in training.
+
+    Example:
+        >>> print(convert(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))
+        converted 1 of 1 layers
+    """
+    if constant_weights and any(x.training for x in model.modules()):
+        raise field_error(InputError, "model.training", True, PROMISE, False)
+    converted, left, varying = [], {}, {}
+    for parent, key, name, module in list(_named(model)):
+        if isinstance(module, tuple(swiglu)):
+            why = _no_swiglu(module, name, skip)
+            if why is None and parent is not None:
+                setattr(parent, key, _swiglu(module, fallback, constant_weights))
+                converted.append(name)
+            else:
+                left[name] = why or "is the model itself, which cannot be replaced"
+    for _, _, name, module in _named(model):
+        if isinstance(module, Linear) or not isinstance(module, (torch.nn.Linear, *_OWN_PRODUCTS)):
+            continue
+        why = _unconverted(module, name, skip)
+        if why is not None:
+            left[name] = why
+            continue
+        module.__class__ = Linear
+        ours: Any = module
+        ours.fallback = fallback
+        varies = _varies(ours) if constant_weights else None
+        ours.constant_weights = constant_weights and varies is None
+        if varies is not None:
+            varying[name] = varies
+        converted.append(name)
+    return Conversion(tuple(converted), left, varying)
+
+
+def _named(model: torch.nn.Module) -> Iterator[tuple[Any, str, str, torch.nn.Module]]:
+    """(parent, attribute, whole name, module) of every module, each once."""
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        above, _, key = name.rpartition(".")
+        yield (modules[above] if name else None), key, name, module
+
+
+def _skipped(name: str, skip: Collection[str]) -> str | None:
+    """Why a module is left alone that the caller named."""
+    patterns = (skip,) if isinstance(skip, str) else skip
+    found = next((x for x in patterns if fnmatchcase(name, x)), None)
+    return None if found is None else f"skip={found!r}"
+
+
+def _unconverted(module: torch.nn.Module, name: str, skip: Collection[str]) -> str | None:
+    """Why a module that multiplies is left alone; None if it is not."""
+    kind = type(module).__name__
+    if _skipped(name, skip):
+        return _skipped(name, skip)
+    if isinstance(module, _OWN_PRODUCTS):
+        return f"{kind} multiplies by its weights itself"
+    if type(module) is not torch.nn.Linear:
+        return f"{kind} is a class of its own, which may compute something else"
+    if "forward" in vars(module):
+        return "its forward has been replaced"
+    weight: Any = module.weight
+    if weight.dtype not in _TYPES:
+        return f"its weight is {weight.dtype}; products are of float16, bfloat16 or float32"
+    return None
+
+
+def _varies(module: Any) -> str | None:
+    """Why weights cannot load early; None if they can."""
+    weight = module.weight
+    if weight.dtype not in _HALF:
+        return f"{weight.dtype} runs on the CUDA cores, whose kernels load nothing early"
+    if not weight.is_contiguous() or weight.shape[1] * weight.element_size() % 16:
+        return f"rows of {tuple(weight.shape)} are not multiples of 16 bytes, which TMA needs"
+    return None
+
+
+def _no_swiglu(module: Any, name: str, skip: Collection[str]) -> str | None:
+    """Why a perceptron cannot become a `SwiGLU`; None if it can."""
+    parts: list[Any] = [getattr(module, x, None) for x in ("gate_proj", "up_proj", "down_proj")]
+    if _skipped(name, skip):
+        return _skipped(name, skip)
+    if {x for x, _ in module.named_children()} - {"gate_proj", "up_proj", "down_proj", "act_fn"}:
+        return "has other modules than gate_proj, up_proj, down_proj and act_fn"
+    if any(type(x) is not torch.nn.Linear or x.bias is not None for x in parts):
+        return "gate_proj, up_proj and down_proj must be torch.nn.Linear without biases"
+    act = getattr(module, "act_fn", None)
+    probe = torch.tensor([-2.0, -0.5, 0.0, 1.5])
+    if act is None or not torch.equal(act(probe), torch.nn.functional.silu(probe)):
+        return "its act_fn is not silu"
+    if parts[0].weight.shape != parts[1].weight.shape or parts[0].weight.dtype not in _TYPES:
+        return "gate_proj and up_proj must be alike, of float16, bfloat16 or float32"
+    return None
+
+
+def _swiglu(module: Any, fallback: str, constant_weights: bool) -> SwiGLU:
+    """A perceptron's weights in a `SwiGLU`; down_proj stays the same object."""
+    gate, up, down = module.gate_proj.weight, module.up_proj.weight, module.down_proj
+    made = SwiGLU(gate.shape[1], gate.shape[0], down.out_features, device="meta", dtype=gate.dtype)
+    both = torch.cat((gate.detach(), up.detach()))
+    made.gate_up_weight = torch.nn.Parameter(both, requires_grad=gate.requires_grad)
+    made.down_proj = down
+    made.fallback = fallback
+    made.constant_weights = constant_weights and _varies(module.gate_proj) is None
+    made.train(module.training)
+    return made
+
+
+__all__ = ["Conversion", "convert"]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Linear`: torch.nn.Linear on cutegemm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm.errors import InputError, field_error
+from cutegemm.ops.functions import linear
+from cutegemm.spec import GemmSpec
+
+# Weights are loaded before the launches before this one have ended.
+CONSTANT = GemmSpec(constant=("b",))
+PROMISE = (
+    "constant_weights promises that no launch which may still run writes the weights, as an optimizer's step does: "
+    "call eval() on the model, or do without"
+)
+
+
+class Linear(torch.nn.Linear):
+    """torch.nn.Linear, computed by `cutegemm.linear`: the same parameters, the same state dict.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as of torch.nn.Linear.
+        fallback: what is done without a Hopper GPU, as of `cutegemm.matmul`.
+        constant_weights: a promise for inference: no launch writes the weights that may still run when this layer
+            starts, so that they load before the kernel before it has ended. Refused in training.
+
+    Raises:
+        InputError: a call in training of a layer whose weights are promised to be constant.
+    """
+
+    # of the class, so that a layer that was torch's has them too
+    fallback: str = "torch"
+    constant_weights: bool = False
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        fallback: str = "torch",
+        constant_weights: bool = False,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.fallback, self.constant_weights = fallback, constant_weights
+
+    def forward(self, input: Tensor) -> Tensor:
+        """input @ weight.T + bias, for any leading dimensions."""
+        spec = promised(self, self.weight) if self.constant_weights else None
+        found: Tensor = linear(input, self.weight, self.bias, spec=spec, fallback=self.fallback)
+        return found
+
+    def extra_repr(self) -> str:
+        """What is printed of it."""
+        return super().extra_repr() + (", constant_weights=True" if self.constant_weights else "")
+
+
+def promised(module: torch.nn.Module, weight: Tensor) -> GemmSpec | None:
+    """The spec of a layer whose weights are constant; None where kernels can do nothing with that.
+
+    Raises:
+        InputError: it is in training.
+    """
+    if module.training:
+        raise field_error(InputError, "training", True, PROMISE, False)
+    return CONSTANT if weight.dtype in (torch.float16, torch.bfloat16) else None
+
+
+__all__ = ["CONSTANT", "PROMISE", "Linear", "promised"]

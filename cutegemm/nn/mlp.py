@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Perceptrons whose activation is an epilogue of the first product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.library import bias_act, swiglu
+from cutegemm.errors import InputError, field_error
+from cutegemm.nn.linear import Linear, promised
+from cutegemm.ops.functions import linear
+
+# name -> torch's module
+ACTIVATIONS: dict[str, Any] = {
+    "gelu": torch.nn.GELU,
+    "gelu_tanh": lambda: torch.nn.GELU(approximate="tanh"),
+    "relu": torch.nn.ReLU,
+    "silu": torch.nn.SiLU,
+}
+_SWIGLU = swiglu()
+_GATE, _UP, _BOTH = "gate_proj.weight", "up_proj.weight", "gate_up_weight"
+
+
+class MLP(torch.nn.Sequential):
+    """Linear, activation, Linear, with the state dict of that torch.nn.Sequential: "0.weight", "2.weight", ...
+
+    The first product's epilogue adds the bias and applies the activation, and where a gradient is needed stores the
+    product as well, which is all that the gradient reads.
+
+    Args:
+        in_features, hidden_features, out_features: widths; out_features None is in_features.
+        activation: "gelu", "gelu_tanh", "relu" or "silu".
+        bias, device, dtype, fallback, constant_weights: as of `Linear`.
+
+    Raises:
+        InputError: another activation.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int | None = None,
+        activation: str = "gelu",
+        *,
+        bias: bool = True,
+        **options: Any,
+    ) -> None:
+        if activation not in ACTIVATIONS:
+            rule = f"must be one of {', '.join(ACTIVATIONS)}; SwiGLU is a module of its own"
+            raise field_error(InputError, "activation", activation, rule, "gelu")
+        out_features = in_features if out_features is None else out_features
+        super().__init__(
+            Linear(in_features, hidden_features, bias, **options),
+            ACTIVATIONS[activation](),
+            Linear(hidden_features, out_features, bias, **options),
+        )
+        self.epilogue: Graph = bias_act(activation)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The second layer of the activated first."""
+        layers: list[Any] = list(self)
+        first, activation, last = layers
+        if first.bias is None or _hooked(first):
+            plain: Tensor = last(activation(first(input)))
+            return plain
+        spec = promised(first, first.weight) if first.constant_weights else None
+        hidden = linear(
+            input, first.weight, first.bias, epilogue=self.epilogue, spec=spec, fallback=first.fallback
+        )
+        found: Tensor = last(hidden)
+        return found
+
+
+def _hooked(layer: torch.nn.Module) -> bool:
+    """Whether something is done around a layer's own call, as parallel training does: then it must be called."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
+
+
+class SwiGLU(torch.nn.Module):
+    """down(silu(gate(x)) * up(x)) (Shazeer, arXiv:2002.05202), as Llama's perceptron, without biases.
+
+    Gate and up are one parameter, (2 hidden, in), one product and its gated epilogue. The state dict is that of three
+    linear layers: "gate_proj.weight", "up_proj.weight", "down_proj.weight".
+
+    Args:
+        in_features, hidden_features, out_features: widths; out_features None is in_features.
+        device, dtype, fallback, constant_weights: as of `Linear`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int | None = None,
+        *,
+        device: Any = None,
+        dtype: Any = None,
+        fallback: str = "torch",
+        constant_weights: bool = False,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.hidden_features = in_features, hidden_features
+        self.fallback, self.constant_weights = fallback, constant_weights
+        gate_up = torch.empty(2 * hidden_features, in_features, device=device, dtype=dtype)
+        self.gate_up_weight = torch.nn.Parameter(gate_up)
+        self.down_proj = Linear(
+            hidden_features, in_features if out_features is None else out_features, bias=False,
+            device=device, dtype=dtype, fallback=fallback, constant_weights=constant_weights,
+        )  # fmt: skip
+        self.reset_parameters()
+        hooks: Any = self
+        hooks.register_state_dict_post_hook(_split)
+        hooks.register_load_state_dict_pre_hook(_joined)
+
+    def reset_parameters(self) -> None:
+        """Uniform within 1 / sqrt(in_features), as torch.nn.Linear begins."""
+        bound = self.in_features**-0.5 if self.in_features else 0.0
+        torch.nn.init.uniform_(self.gate_up_weight, -bound, bound)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The gated perceptron."""
+        spec = promised(self, self.gate_up_weight) if self.constant_weights else None
+        hidden = linear(input, self.gate_up_weight, epilogue=_SWIGLU, spec=spec, fallback=self.fallback)
+        found: Tensor = self.down_proj(hidden)
+        return found
+
+    def extra_repr(self) -> str:
+        """What is printed of it."""
+        return f"in_features={self.in_features}, hidden_features={self.hidden_features}"
+
+
+def _split(module: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Gate and up apart, in a state dict."""
+    both = state.pop(prefix + _BOTH)
+    state[prefix + _GATE], state[prefix + _UP] = both.chunk(2)
+    # where three layers have them
+    state[prefix + "down_proj.weight"] = state.pop(prefix + "down_proj.weight")
+
+
+def _joined(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Gate and up as one, from a state dict that is loaded."""
+    if prefix + _GATE in state and prefix + _UP in state:
+        both = state.pop(prefix + _GATE), state.pop(prefix + _UP)
+        state[prefix + _BOTH] = torch.cat(both)
+
+
+__all__ = ["ACTIVATIONS", "MLP", "SwiGLU"]

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torch op `cutegemm::gemm`, and the functions that call it. Importing this registers the op; it imports torch.
+
+program     what a call computes, and its form as text
+layouts     leading dimensions, and outputs from extents alone
+serve       a call on real tensors
+gradient    what a program's gradient computes; autograd: the function that computes it
+batching    vmap; register: the dispatcher's kernels
+functions   matmul, linear, bmm; fallback: who serves a device
+sharding    rules for DTensor
+"""
+
+from cutegemm.ops import register
+from cutegemm.ops.functions import bmm, linear, matmul
+
+OVERLOADS = register.OVERLOADS
+
+__all__ = ["OVERLOADS", "bmm", "linear", "matmul"]

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The op's gradient: an autograd function over programs, whose products run on our kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+from cutegemm.epilogue.graph import STORE
+from cutegemm.errors import InputError
+from cutegemm.ops.gradient import OutputGradient, Plan, gradient_name, plan_gradient
+from cutegemm.ops.program import PLAIN, Program, kept
+from cutegemm.ops.serve import serve
+from cutegemm.spec import GemmSpec
+
+_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+TWICE = (
+    "cutegemm's gradient has no gradient of its own: double backward (create_graph=True, gradient penalties) is not "
+    "supported; use torch's matmul there"
+)
+
+
+def direct(*tensors: torch.Tensor) -> bool:
+    """Whether a call on these tensors needs nothing of torch's dispatcher: no mode, transform, subclass or tracer."""
+    if _modes() or _transforms() or forward_ad._current_level >= 0:
+        return False
+    for x in tensors:
+        if type(x) not in _ORDINARY:
+            return False
+    return True
+
+
+def way(*tensors: torch.Tensor) -> str:
+    """How a call on these tensors goes: "run" straight to the kernels, "record" by `Product`, "op" by the op."""
+    if torch._C._is_any_autocast_enabled() or not direct(*tensors):
+        return "op"
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x.requires_grad:
+                return "record"
+    return "run"
+
+
+def call(
+    program: Program,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Sequence[torch.Tensor] = (),
+    numbers: Sequence[float] = (),
+    integers: Sequence[int] = (),
+) -> tuple[torch.Tensor, ...]:
+    """Every output of a call: straight from the kernels where that is all there is to it, else through the op."""
+    if direct(a, b, *inputs):
+        return serve(program, a, b, inputs, numbers, integers)
+    ops = torch.ops.cutegemm.gemm
+    args = (a, b, list(inputs), list(numbers), list(integers), program.text)
+    return (ops.default(*args),) if program.alone else tuple(ops.many(*args))
+
+
+def below(
+    program: Program,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Sequence[torch.Tensor],
+    numbers: Sequence[float],
+    integers: Sequence[int],
+) -> tuple[torch.Tensor, ...]:
+    """`call` from the forward of an autograd function: what lies below this level of functorch may record it."""
+    if not torch._C._are_functorch_transforms_active():
+        return call(program, a, b, inputs, numbers, integers)
+    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
+        return call(program, a, b, inputs, numbers, integers)
+
+
+class Product(_SingleLevelFunction):
+    """A product whose gradients are products.
+
+    Without the functorch handling of `torch.autograd.Function`: the dispatcher calls it level by level, as it does
+    torch's own gradients.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        program: Program,
+        numbers: Sequence[float],
+        integers: Sequence[int],
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *inputs: torch.Tensor,
+    ) -> Any:
+        """The product, and what its gradient needs of it."""
+        needs = ctx.needs_input_grad
+        plan = program.plans.get(needs)
+        if plan is None:
+            wanted = tuple(name for name, x in zip(program.inputs, needs[5:]) if x)
+            plan = program.plans[needs] = plan_gradient(program, needs[3] or needs[4], wanted)
+        found = below(plan.forward, a, b, inputs, numbers, integers)
+        saved = [a if needs[4] else None, b if needs[3] else None]
+        if plan.read or plan.saved:
+            known = dict(zip(program.inputs, inputs)) | dict(zip(plan.forward.outputs, found))
+            saved += [known[name] for name in (*plan.read, *plan.saved)]
+        ctx.plan, ctx.numbers, ctx.integers = plan, numbers, integers
+        ctx.shapes = a.shape, b.shape, [x.shape for x in inputs]
+        ctx.dtypes = a.dtype, [x.dtype for x in inputs]
+        ctx.save_for_backward(*saved)
+        ctx.set_materialize_grads(False)
+        if program.alone:
+            return found[0]
+        results = found[: len(program.outputs)]
+        ctx.mark_non_differentiable(*(x for x, r in zip(results, program.graph.outputs) if r.kind != STORE))
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        """The gradients of a, b and inputs."""
+        names = ("a", "b", *ctx.plan.read, *ctx.plan.saved)
+        saved = dict(zip(names, ctx.saved_tensors, strict=True))
+        if torch._C._are_functorch_transforms_active():
+            # every level records for itself, and refuses for itself
+            return (None, None, None, *_gradients(ctx, saved, grads))
+        recorded = torch.is_grad_enabled()
+        with torch.no_grad():
+            found = _gradients(ctx, saved, grads)
+        if recorded:
+            found = [None if x is None else once(x.detach().requires_grad_()) for x in found]
+        return (None, None, None, *found)
+
+
+record: Any = Product.apply  # type: ignore[attr-defined]
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise InputError(TWICE)
+
+
+once: Any = _Once.apply
+
+
+class Final(_SingleLevelFunction):
+    """A part of a gradient: it refuses to be differentiated."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        program: Program,
+        numbers: Sequence[float],
+        integers: Sequence[int],
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *inputs: torch.Tensor,
+    ) -> Any:
+        """The product."""
+        found: Any = below(program, a, b, inputs, numbers, integers)
+        return found[0] if program.alone else found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Refuse.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(TWICE)
+
+
+def _gradients(
+    ctx: Any, saved: dict[str, torch.Tensor], grads: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """The gradients of a, b and every input; None where none is needed or nothing came in."""
+    plan: Plan = ctx.plan
+    program = plan.forward
+    need_a, need_b, *need = ctx.needs_input_grad[3:]
+    numbers = program.named(ctx.numbers, ctx.integers)
+    totals: dict[str, torch.Tensor] = {}
+    factor = 1.0
+    single = sum(x is not None for x in grads) == 1
+    for output, g in zip(program.outputs, grads):
+        if g is None or output not in plan.outputs:
+            continue
+        own = plan.outputs[output]
+        if own.factors is None:
+            parts = _launched(own, saved, g, numbers, ctx)
+        else:
+            factors = {name: x.of(numbers) for name, x in own.factors.items()}
+            if single and "acc" in factors:
+                # goes into the products
+                factor, factors["acc"] = factors["acc"], 1.0
+            parts = {name: _scaled(program, name, g, factors[name], ctx) for name in factors}
+        for name, x in parts.items():
+            totals[name] = totals[name] + x if name in totals else x
+    found: list[torch.Tensor | None] = [None, None]
+    if plan.accumulators and all(x in totals for x in plan.accumulators):
+        acc = _joined(program, [totals[x] for x in plan.accumulators]).to(ctx.dtypes[0])
+        found = _operands(ctx, program, saved, acc, factor, (need_a, need_b))
+    for name, needed, shape, dtype in zip(program.inputs, need, ctx.shapes[2], ctx.dtypes[1]):
+        if needed and name in totals:
+            found.append(summed_to(totals[name], shape).to(dtype))
+        else:
+            found.append(None)
+    return found
+
+
+def _launched(
+    own: OutputGradient,
+    saved: dict[str, torch.Tensor],
+    g: torch.Tensor,
+    numbers: dict[str, Any],
+    ctx: Any,
+) -> dict[str, torch.Tensor]:
+    """All gradients of one output from one launch without a mainloop."""
+    program = own.program
+    tensors = saved | {own.upstream: g}
+    dtype = ctx.dtypes[0]
+    a = g.new_empty((*g.shape[:-1], 0), dtype=dtype)
+    width = g.shape[-1]
+    b = g.new_empty((width, 0) if program.form == "linear" else (0, width), dtype=dtype)
+    outs = call(
+        program, a, b, [tensors[x] for x in program.inputs],
+        [numbers[x] for x in program.numbers], [numbers[x] for x in program.integers],
+    )  # fmt: skip
+    found = dict(zip(program.outputs, outs, strict=True))
+    wanted = (*ctx.plan.accumulators, *ctx.plan.inputs)
+    return {name: found[gradient_name(name)] for name in wanted}
+
+
+def _scaled(program: Program, name: str, g: torch.Tensor, factor: float, ctx: Any) -> torch.Tensor:
+    """A gradient that is G times a number: of a row its sum over rows, and so on."""
+    kind = program.graph.tensors.get(name, "scalar" if name in program.graph.numbers else "matrix")
+    if kind == "matrix":
+        return g if factor == 1.0 else g * factor
+    folds = program.form != "matrix"
+    rows = tuple(range(g.dim() - 1)) if folds else (-2,)
+    dims = {"row": rows, "col": (-1,), "scalar": (*rows, -1)}[kind]
+    x = g.sum(dims, dtype=torch.float32)
+    return x if factor == 1.0 else x * factor
+
+
+def _joined(program: Program, parts: list[torch.Tensor]) -> torch.Tensor:
+    """The accumulator's gradient; of a gated pair as B's columns have it."""
+    if len(parts) == 1:
+        return parts[0]
+    if program.graph.gated == "halves":
+        return torch.cat(parts, -1)
+    return torch.stack(parts, -1).flatten(-2)
+
+
+def plain(program: Program, form: str, dtype: Any = None) -> Program:
+    """alpha * A B in some form, on the backend of a program."""
+    spec = GemmSpec() if dtype is None else GemmSpec(d_dtype=dtype)
+    return kept(Program(spec, PLAIN, form, (), program.backend, final=True))
+
+
+def _operands(
+    ctx: Any,
+    program: Program,
+    saved: dict[str, torch.Tensor],
+    acc: torch.Tensor,
+    factor: float,
+    needs: tuple[bool, bool],
+) -> list[torch.Tensor | None]:
+    """The gradients of A and B from that of the accumulator."""
+    need_a, need_b = needs
+    da = db = None
+    if program.form == "linear":
+        if need_a:
+            (da,) = call(plain(program, "input"), acc, saved["b"], (), (factor,))
+        if need_b:
+            (db,) = call(plain(program, "weight"), acc, saved["a"], (), (factor,))
+        return [da, db]
+    a_shape, b_shape = ctx.shapes[:2]
+    if need_a:
+        da = _batched(program, acc, saved["b"].mT, factor, a_shape)
+    if need_b:
+        a = saved["a"]
+        if len(b_shape) == 2 and acc.dim() == 3 and a.dim() == 3 and a.shape[0] == acc.shape[0]:
+            # every batch adds to one B: one product over all rows
+            (db,) = call(plain(program, "weight"), a, acc, (), (factor,))
+        else:
+            db = _batched(program, a.mT, acc, factor, b_shape)
+    return [da, db]
+
+
+def _batched(
+    program: Program, a: torch.Tensor, b: torch.Tensor, factor: float, shape: torch.Size
+) -> torch.Tensor:
+    """A product, summed over batches that shared the operand whose gradient it is."""
+    batch = next((x.shape[0] for x in (a, b) if x.dim() == 3 and x.shape[0] != 1), 1)
+    shared = batch != 1 and (len(shape) == 2 or shape[0] == 1)
+    # the sum is of fp32 products, rounded once
+    (found,) = call(plain(program, "matrix", "fp32" if shared else None), a, b, (), (factor,))
+    return summed_to(found, shape).to(a.dtype)
+
+
+def summed_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A gradient summed over the axes along which its tensor was broadcast."""
+    while x.dim() > len(shape):
+        x = x.sum(0)
+    axes = [i for i, (n, wanted) in enumerate(zip(x.shape, shape)) if wanted == 1 and n != 1]
+    return x.sum(axes, keepdim=True) if axes else x
+
+
+__all__ = ["Final", "Product", "call", "direct", "plain", "record", "way", "summed_to"]

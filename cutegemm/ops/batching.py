@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vmap: the mapped dimension becomes the product's batch, or one more leading dimension of x."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cutegemm.epilogue.graph import STORE
+from cutegemm.errors import InputError, field_error
+from cutegemm.ops.program import Program, decode, kept
+
+# dimensions of an epilogue's input in a product without a batch
+_RANKS = {"matrix": 2, "row": 1, "col": 1, "scalar": 0}
+
+
+def batched(op: Any) -> Callable[..., Any]:
+    """The vmap rule of an overload that gives new tensors."""
+
+    def rule(
+        info: Any, in_dims: Any, a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str
+    ) -> Any:
+        known, (dim_a, dim_b, dims, *_) = decode(program), in_dims
+        dims = dims if dims is not None else [None] * len(inputs)
+        mapped = [d is not None for d in (dim_a, dim_b, *dims)]
+        tensors = [
+            x if d is None else x.movedim(d, 0) for x, d in zip((a, b, *inputs), (dim_a, dim_b, *dims))
+        ]
+        for name, m in zip(known.inputs, mapped[2:]):
+            if m and name in known.scalars:
+                rule = "a scalar is one number for the whole product"
+                raise field_error(InputError, "torch.vmap", name, rule)
+        size = info.batch_size
+        if known.form in ("linear", "input") and not mapped[1] and _rows_only(known, mapped[2:]):
+            found, program = _as_rows(known, size, tensors, mapped), known.text
+            lead: tuple[int, ...] = ()
+        elif known.form == "matrix":
+            found, lead = _as_batch(known, size, tensors, mapped)
+        else:
+            found, lead = _as_matrices(known, size, tensors, mapped)
+            program = kept(dataclasses.replace(known, form="matrix")).text
+        outs = op(found[0], found[1], found[2:], numbers, integers, program)
+        if isinstance(outs, torch.Tensor):
+            return _unfolded(known, known.outputs[0], outs, size, lead), 0
+        shaped = [_unfolded(known, name, x, size, lead) for name, x in zip(known.outputs, outs)]
+        return shaped, [0] * len(shaped)
+
+    return rule
+
+
+def _kind(program: Program, name: str) -> str:
+    return program.graph.tensors.get(name, "scalar")
+
+
+def _rows_only(program: Program, mapped: list[bool]) -> bool:
+    """Whether every mapped input lies along rows, and no result is summed over them."""
+    along = all(_kind(program, name) in ("matrix", "col") or not m for name, m in zip(program.inputs, mapped))
+    return along and all(x.axis == 1 for x in program.graph.reductions)
+
+
+def _as_rows(program: Program, size: int, tensors: list[Any], mapped: list[bool]) -> list[Any]:
+    """A linear layer of more rows: one more leading dimension."""
+    kinds = ["matrix", "scalar", *(_kind(program, name) for name in program.inputs)]
+    return [
+        x.expand(size, *x.shape) if kind in ("matrix", "col") and not m else x
+        for x, kind, m in zip(tensors, kinds, mapped)
+    ]
+
+
+def _as_matrices(
+    program: Program, size: int, tensors: list[Any], mapped: list[bool]
+) -> tuple[list[Any], tuple[int, ...]]:
+    """A batch of products of matrices, their leading dimensions folded; and those dimensions."""
+    lead = tuple(tensors[0].shape[mapped[0] : -1])
+    folds = {"linear": (True, False), "input": (True, False), "weight": (True, True)}[program.form]
+    a, b = (_folded(x, m, 1) if fold else x for x, m, fold in zip(tensors[:2], mapped[:2], folds))
+    if program.form == "weight":
+        a, lead = a.mT, ()
+    elif program.form == "linear":
+        b = b.mT
+    if not any(mapped[:2]):
+        a = a.expand(size, *a.shape)
+    inputs = []
+    for name, x, m in zip(program.inputs, tensors[2:], mapped[2:]):
+        kind = _kind(program, name)
+        inputs.append(_folded(x, m, kind == "matrix") if kind in ("matrix", "col") else x)
+    return [a, b, *inputs], lead
+
+
+def _folded(x: torch.Tensor, mapped: bool, keep: int) -> torch.Tensor:
+    """All dimensions as one, but the mapped one in front and `keep` behind."""
+    front, back = x.shape[:mapped], x.shape[x.dim() - keep :]
+    return x.reshape(*front, math.prod(x.shape[mapped : x.dim() - keep]), *back)
+
+
+def _as_batch(
+    program: Program, size: int, tensors: list[Any], mapped: list[bool]
+) -> tuple[list[Any], tuple[int, ...]]:
+    """A batch of products; where the product has a batch of its own, as many times it; and that batch."""
+    ranks = [2, 2, *(_RANKS[_kind(program, name)] for name in program.inputs)]
+    own = max(
+        (x.shape[m] for x, m, rank in zip(tensors[:2], mapped, ranks) if x.dim() - m > rank), default=None
+    )
+    found = []
+    for x, m, rank in zip(tensors, mapped, ranks):
+        if rank == 0:
+            found.append(x)
+        elif own is None:
+            found.append(x)
+        else:
+            matrix = x.shape[x.dim() - rank :]
+            x = x if m else x.unsqueeze(0)
+            x = x if x.dim() - rank == 2 else x.unsqueeze(1)
+            found.append(x.expand(size, own, *matrix).reshape(size * own, *matrix))
+    if own is None and not any(mapped[:2]):
+        found[0] = found[0].expand(size, *found[0].shape)
+    return found, () if own is None else (own,)
+
+
+def _unfolded(program: Program, name: str, x: torch.Tensor, size: int, lead: tuple[int, ...]) -> torch.Tensor:
+    """An output with the dimensions that were folded."""
+    if not lead:
+        return x
+    result = next(r for r in program.graph.outputs if r.name == name)
+    if program.form == "matrix":
+        return x.reshape(size, *lead, *x.shape[1:])
+    if result.kind == STORE:
+        return x.view(size, *lead, x.shape[-1])
+    return x.view(size, *lead) if result.axis == 1 else x
+
+
+__all__ = ["batched"]

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who serves a call: kernels on a Hopper GPU, and what the caller chose elsewhere; and torch's own functions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from cutegemm.errors import HardwareError, InputError, field_error
+from cutegemm.ops.serve import hopper
+
+# "torch": torch's own functions, or its form of the epilogue, with one note; "error": refuse; "reference", "emulator":
+# the op, served by that backend of `Gemm.run`.
+FALLBACKS = ("torch", "error", "reference", "emulator")
+
+_noted: set[str] = set()
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def constant(function: F) -> F:
+    """Mark a function whose result is a constant to torch.compile, for the same arguments.
+
+    As `torch.compiler.assume_constant_result` does, which imports the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@constant
+def server(device: torch.device, fallback: str, door: str) -> str:
+    """Who serves a call on a device: "gpu", or the fallback.
+
+    Raises:
+        InputError: `fallback` is none of `FALLBACKS`.
+        HardwareError: there is no Hopper GPU and the fallback is "error".
+    """
+    if fallback not in FALLBACKS:
+        rule = f"must be one of {', '.join(FALLBACKS)}"
+        raise field_error(InputError, "fallback", fallback, rule, "torch")
+    if hopper(device):
+        return "gpu"
+    if fallback == "error":
+        raise HardwareError(f"{door}: {device} is no Hopper GPU (compute capability 9.0)", field="fallback")
+    if fallback == "torch" and device.type != "meta" and door not in _noted:
+        _noted.add(door)
+        warnings.warn(
+            f"{door}: {device} is no Hopper GPU, so torch computes it; fallback='error' would refuse (said once)",
+            stacklevel=4,
+        )
+    return fallback
+
+
+def torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """torch's own linear layer."""
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def torch_matmul(a: Tensor, b: Tensor, c: Tensor | None, alpha: Any, beta: Any, out: Any) -> Tensor:
+    """The plain product by torch's own functions, with torch's own gradient."""
+    given = {} if out is None else {"out": out}
+    if c is None:
+        if alpha == 1.0:
+            return torch.matmul(a, b, **given)
+        found = torch.matmul(a, b).mul(alpha)
+        return found if out is None else out.copy_(found)
+    if a.dim() == 2 and b.dim() == 2:
+        return torch.addmm(c, a, b, beta=beta, alpha=alpha, **given)
+    if a.dim() == 3 and b.dim() == 3 and a.shape[0] == b.shape[0]:
+        return torch.baddbmm(c, a, b, beta=beta, alpha=alpha, **given)
+    found = torch.matmul(a, b).mul(alpha)
+    found = found + beta * c if beta else found
+    return found if out is None else out.copy_(found)
+
+
+__all__ = ["FALLBACKS", "constant", "server", "torch_linear", "torch_matmul"]

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`matmul`, `linear` and `bmm`: products as functions, with gradients, under every transform of torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.library import bias as biased
+from cutegemm.errors import InputError, SpecError, field_error
+from cutegemm.ops import sharding
+from cutegemm.ops.autograd import direct, record, way
+from cutegemm.ops.fallback import constant, server, torch_linear, torch_matmul
+from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, check_number, kept
+from cutegemm.ops.serve import serve
+from cutegemm.running.call import Memo
+from cutegemm.running.named import Signature, outputs_given
+from cutegemm.running.results import Outputs
+from cutegemm.spec import AUTO, GemmSpec
+
+_BIASED = biased()
+_DEFAULT = GemmSpec()
+
+# Of the shortest ways: matrices, and no epilogue but a bias.
+_PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, _BIASED))
+_BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
+server_of = lru_cache(maxsize=64)(server)
+
+
+class _Short(dict[tuple[str, str, str], Program]):
+    """(who serves it, form, epilogue) -> the program of a call that says nothing else, made when first asked for."""
+
+    def __missing__(self, key: tuple[str, str, str]) -> Program:
+        who, form, name = key
+        graph = PLAIN if name == "plain" else _BIASED
+        made = self[key] = kept(Program(_DEFAULT, graph, form, (), _BACKENDS[who]))
+        return made
+
+
+_SHORT = _Short()
+
+# The programs of recent calls, by the identities of spec and epilogue, which they keep alive.
+_recent: Memo[tuple[Any, Any, Program]] = Memo()
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: Any = 1.0,
+    beta: Any = None,
+    epilogue: Graph | None = None,
+    out: Any = None,
+    spec: GemmSpec | None = None,
+    fallback: str = "torch",
+    **inputs: Any,
+) -> Any:
+    """alpha * a @ b + beta * c, or an epilogue of a @ b; differentiable.
+
+    The kernel is planned and compiled at the first call of its kind, and kept.
+
+    Args:
+        a: (M, K) or (L, M, K); b: (K, N) or (L, K, N), of a's type; any strides. A 2-D operand serves every batch.
+        c: None or (M, N), (L, M, N).
+        alpha, beta: numbers; beta None means 1 with c and 0 without. Where the epilogue reads them, also 0-d tensors.
+        epilogue: what is done to the product's elements, as `epi.define` gives it; None is the formula above.
+        out: where D goes, or a mapping from outputs' names to tensors; such a call has no gradient. With c = out and
+            beta = 1 a product is added to what is there.
+        spec: how the kernel is made; None leaves it to the planner. Its epilogue is taken where `epilogue` is None.
+        fallback: where there is no Hopper GPU: "torch" (torch's functions, said once), "error", or "reference" and
+            "emulator", the op under that backend of `Gemm.run`.
+        inputs: what the epilogue reads.
+
+    Returns:
+        D, (M, N) or (L, M, N); of an epilogue with other outputs than d alone an object with an attribute for each.
+        Gradients flow through stored outputs; reductions have none.
+
+    Raises:
+        InputError: an argument breaks a rule.
+        SpecError, PlanError: the spec has no legal meaning, or cannot serve the operands.
+        HardwareError: no Hopper GPU and fallback="error".
+    """
+    for name, x in (("a", a), ("b", b), ("c", c)):
+        if not isinstance(x, Tensor) and not (x is None and name == "c"):
+            raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
+    compiling = torch.compiler.is_compiling()
+    who = (server if compiling else server_of)(a.device, fallback, "cutegemm.matmul")
+    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs:
+        how = way(a, b) if c is None else way(a, b, c)
+        if how == "run":
+            return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=_BACKENDS[who])
+        if how == "record" and c is None and out is None and type(alpha) is float and not beta:
+            return record(_SHORT[who, "matrix", "plain"], (alpha,), (), a, b)
+    if _fuses(epilogue, spec):
+        inputs = _blas(inputs, c, alpha, beta)
+        return _product(a, b, epilogue, spec, "matrix", inputs, out, who)
+    if inputs:
+        name = next(iter(inputs))
+        raise field_error(InputError, name, "...", "the plain epilogue reads c, alpha and beta")
+    if c is None and beta:
+        raise field_error(InputError, "beta", beta, "needs c", 0.0)
+    if who == "torch" and _leaves_d_open(spec):
+        return torch_matmul(a, b, c, alpha, 1.0 if beta is None else beta, out)
+    if c is None or (beta is not None and beta == 0):
+        return _product(a, b, PLAIN, spec, "matrix", {"alpha": alpha}, out, who)
+    named = {"alpha": alpha, "beta": 1.0 if beta is None else beta, "c": c}
+    return _product(a, b, PLAIN_WITH_C, spec, "matrix", named, out, who)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    epilogue: Graph | None = None,
+    out: Any = None,
+    spec: GemmSpec | None = None,
+    fallback: str = "torch",
+    **inputs: Any,
+) -> Any:
+    """x @ weight.T + bias, or an epilogue of x @ weight.T, for x of any leading dimensions; differentiable.
+
+    Args:
+        x: (..., K); weight: (N, K), of x's type.
+        bias: None or (N,). With an epilogue it is its input "bias".
+        epilogue: what is done to the product's elements; None adds the bias.
+        out, spec, fallback: as of `matmul`.
+        inputs: what the epilogue reads, with x's leading dimensions: rows (N,), columns (...), matrices (..., N).
+
+    Returns:
+        D, (..., N), or an object with an attribute per output: matrices (..., N), reductions over columns (...), over
+        rows (N,), over all ().
+
+    Raises:
+        GemmError: as of `matmul`.
+    """
+    for name, t in (("x", x), ("weight", weight), ("bias", bias)):
+        if not isinstance(t, Tensor) and not (t is None and name == "bias"):
+            raise InputError(f"must be a torch.Tensor, got {type(t).__name__}", field=name)
+    compiling = torch.compiler.is_compiling()
+    who = (server if compiling else server_of)(x.device, fallback, "cutegemm.linear")
+    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and out is None:
+        how = way(x, weight) if bias is None else way(x, weight, bias)
+        if how == "record" and bias is None:
+            return record(_SHORT[who, "linear", "plain"], (1.0,), (), x, weight)
+        if how == "record":
+            return record(_SHORT[who, "linear", "bias"], (), (), x, weight, bias)
+        if how == "run" and x.dim() == 2 and bias is None:
+            return _PLAIN.gemm.run(x, weight.t(), backend=_BACKENDS[who])
+        if how == "run" and x.dim() == 2:
+            return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=_BACKENDS[who])
+    if bias is not None:
+        inputs["bias"] = bias
+    if _fuses(epilogue, spec):
+        return _product(x, weight, epilogue, spec, "linear", inputs, out, who)
+    if inputs.keys() - {"bias"}:
+        name = next(iter(inputs))
+        raise field_error(InputError, name, "...", "without an epilogue only a bias is read")
+    if who == "torch" and _leaves_d_open(spec) and out is None:
+        return torch_linear(x, weight, bias)
+    if bias is None:
+        return _product(x, weight, PLAIN, spec, "linear", {"alpha": 1.0}, out, who)
+    return _product(x, weight, _BIASED, spec, "linear", inputs, out, who)
+
+
+def bmm(
+    a: Tensor,
+    b: Tensor,
+    *,
+    epilogue: Graph | None = None,
+    out: Any = None,
+    spec: GemmSpec | None = None,
+    fallback: str = "torch",
+    **inputs: Any,
+) -> Any:
+    """`matmul` of two batches of matrices, (L, M, K) and (L, K, N).
+
+    Raises:
+        InputError: an operand is no batch of matrices.
+        GemmError: as of `matmul`.
+    """
+    for name, x in (("a", a), ("b", b)):
+        if not isinstance(x, Tensor):
+            raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
+        if x.dim() != 3:
+            rule = "must have 3 dimensions (a batch of matrices)"
+            raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
+    return matmul(a, b, epilogue=epilogue, out=out, spec=spec, fallback=fallback, **inputs)
+
+
+def _fuses(epilogue: Any, spec: Any) -> bool:
+    """Whether the caller gave an epilogue.
+
+    Raises:
+        SpecError: `spec` is no GemmSpec.
+    """
+    if spec is not None and not isinstance(spec, GemmSpec):
+        raise field_error(SpecError, "spec", spec, "must be a GemmSpec")
+    return epilogue is not None or (spec is not None and spec.epilogue != AUTO)
+
+
+def _leaves_d_open(spec: GemmSpec | None) -> bool:
+    """Whether D is what torch would give; what else a spec says is about kernels."""
+    return spec is None or (spec.d_dtype == AUTO and spec.d_major == AUTO)
+
+
+def _blas(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> dict[str, Any]:
+    """An epilogue's inputs, with c, alpha and beta where they were given."""
+    given = {name: x for name, x in (("c", c), ("beta", beta)) if x is not None}
+    if type(alpha) is not float or alpha != 1.0:
+        given["alpha"] = alpha
+    return inputs | given
+
+
+def _product(
+    a: Tensor,
+    b: Tensor,
+    epilogue: Graph | None,
+    spec: GemmSpec | None,
+    form: str,
+    named: dict[str, Any],
+    out: Any,
+    who: str,
+) -> Any:
+    """A product through kernels, or through the op where torch needs to know of it."""
+    backend = _BACKENDS.get(who)
+    if torch.compiler.is_compiling():
+        scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
+        text, names, numbers, integers, outputs = _described(
+            epilogue, spec, form, scalars, backend, tuple(named)
+        )
+        tensors = [named[x] for x in names]
+        floats = [named[x] if type(named[x]) is float else float(named[x]) for x in numbers]
+        whole = [named[x] for x in integers]
+        return _through_the_op(a, b, tensors, floats, whole, text, outputs, out)
+    program = _program(epilogue, spec, form, named, backend)
+    _check_names(program, named)
+    tensors = [named[x] for x in program.inputs]
+    floats = [_number(name, "scalar", named[name]) for name in program.numbers]
+    whole = [_number(name, "integer", named[name]) for name in program.integers]
+    if direct(a, b, *tensors) and not torch._C._is_any_autocast_enabled():
+        recorded = torch.is_grad_enabled() and (
+            a.requires_grad or b.requires_grad or any([x.requires_grad for x in tensors])
+        )
+        if not recorded:
+            outs = None if out is None else outputs_given(program.graph, out)
+            found = serve(program, a, b, tensors, floats, whole, outs)
+            if outs:
+                found = tuple([outs.get(name, x) for name, x in zip(program.outputs, found)])
+            return found[0] if program.alone else Outputs(**dict(zip(program.outputs, found)))
+        if out is None:
+            found = record(program, floats, whole, a, b, *tensors)
+            return found if program.alone else Outputs(**dict(zip(program.outputs, found)))
+    return _through_the_op(a, b, tensors, floats, whole, program.text, program.outputs, out)
+
+
+def _through_the_op(
+    a: Tensor, b: Tensor, tensors: Any, numbers: Any, integers: Any, text: str, outputs: Any, out: Any
+) -> Any:
+    if not torch.compiler.is_compiling():
+        sharding.ensure()
+    op = torch.ops.cutegemm.gemm
+    if out is not None:
+        outs = {"d": out} if isinstance(out, Tensor) else out
+        if len(outs) != len(outputs):
+            rule = "must give every output where the call is compiled or transformed"
+            raise InputError(f"{rule}: {', '.join(outputs)}", field="out")
+        op.out(a, b, tensors, numbers, integers, text, out=[outs[x] for x in outputs])
+        return out if isinstance(out, Tensor) else Outputs(**outs)
+    if len(outputs) == 1 and outputs[0] == "d":
+        return op.default(a, b, tensors, numbers, integers, text)
+    return Outputs(**dict(zip(outputs, op.many(a, b, tensors, numbers, integers, text))))
+
+
+@constant
+def _described(
+    epilogue: Any, spec: Any, form: str, scalars: Any, backend: Any, names: Any
+) -> tuple[Any, ...]:
+    """What a compiler needs to know of a program: its text, and the names of what it takes and gives."""
+    sharding.ensure()
+    program = _made(epilogue, spec, form, scalars, backend)
+    _check_names(program, dict.fromkeys(names, 0))
+    return program.text, program.inputs, program.numbers, program.integers, program.outputs
+
+
+def _program(
+    epilogue: Graph | None, spec: GemmSpec | None, form: str, named: Mapping[str, Any], backend: Any
+) -> Program:
+    """The program of a call: the same object for the same spec and epilogue."""
+    scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
+    key = id(epilogue), id(spec), form, scalars, backend
+    found = _recent.get(key)
+    if found is None:
+        found = epilogue, spec, _made(epilogue, spec, form, scalars, backend)
+        _recent.put(key, found)
+    return found[2]
+
+
+def _made(epilogue: Any, spec: Any, form: str, tensors: tuple[str, ...], backend: Any) -> Program:
+    """A program of what the caller gave.
+
+    Raises:
+        SpecError: no epilogue graph, or two of them.
+    """
+    spec = _DEFAULT if spec is None else spec
+    if spec.epilogue != AUTO:
+        if epilogue is not None and epilogue != spec.epilogue:
+            raise field_error(SpecError, "epilogue", "...", "the spec has an epilogue already")
+        epilogue, spec = spec.epilogue, dataclasses.replace(spec, epilogue=AUTO)
+    # checks that it is one
+    graph = GemmSpec(epilogue=epilogue).epilogue
+    assert isinstance(graph, Graph)
+    scalars = tuple(x for x, kind in graph.numbers.items() if kind == "scalar" and x in tensors)
+    return kept(Program(spec, graph, form, scalars, backend))
+
+
+def _check_names(program: Program, named: Mapping[str, Any]) -> None:
+    """Refuse a call that names something else than the epilogue reads."""
+    if len(named) == len(program.inputs) + len(program.numbers) + len(program.integers):
+        if all(
+            [x in named and named[x] is not None for x in (*program.graph.tensors, *program.graph.numbers)]
+        ):
+            return
+    # says which
+    Signature(program.graph).bind(None, None, named, None)
+
+
+def _number(name: str, kind: str, value: Any) -> Any:
+    return value if type(value) is float and kind == "scalar" else check_number(name, kind, value)
+
+
+__all__ = ["bmm", "linear", "matmul"]

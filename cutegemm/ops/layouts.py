@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a program's operands become the matrices of `Gemm.run`, and what its outputs look like; of extents alone.
+
+Extents may be symbolic: nothing here asks for their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cutegemm.epilogue.graph import STORE
+from cutegemm.errors import InputError, field_error
+from cutegemm.ops.program import Program
+from cutegemm.problems import columns
+from cutegemm.running import reference
+from cutegemm.running.call import Request
+from cutegemm.running.run import described
+from cutegemm.spec import AUTO
+
+_no_view: Callable[..., torch.Tensor] = torch.ops.aten._unsafe_view.default
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A call's tensors as `Gemm.run` takes them.
+
+    Attributes:
+        a, b: the operands.
+        inputs: what the epilogue reads, by name.
+        lead: the leading dimensions that were folded into rows; None where there are none.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    inputs: dict[str, torch.Tensor]
+    lead: tuple[int, ...] | None
+
+    def request(self) -> Request:
+        """The call, for `running.describe`."""
+        return Request(self.a, self.b, self.inputs)
+
+
+def matrices(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Matrices:
+    """Fold leading dimensions as the program's form says.
+
+    Raises:
+        InputError: an operand has too few or too many dimensions.
+    """
+    named = dict(zip(program.inputs, inputs, strict=True)) if program.inputs else {}
+    if program.form == "matrix":
+        return Matrices(a, b, named, None)
+    if program.form == "weight":
+        return Matrices(folded("a", a).t(), folded("b", b), named, None)
+    if b.dim() != 2:
+        raise field_error(InputError, "weight.shape", tuple(b.shape), "must have 2 dimensions (N, K)")
+    lead = tuple(a.shape[:-1])
+    for name, kind in program.graph.tensors.items():
+        x = named[name]
+        given = x.shape[:-1] if kind == "matrix" else x.shape
+        if kind == "row":
+            continue
+        if len(given) != len(lead):
+            rule = f"must begin with the dimensions {_shape(lead)} of x"
+            raise field_error(InputError, f"{name}.shape", _shape(x.shape), rule)
+        named[name] = folded(name, x) if kind == "matrix" else x.reshape(-1)
+    return Matrices(folded("x", a), b.t() if program.form == "linear" else b, named, lead)
+
+
+def folded(name: str, x: torch.Tensor) -> torch.Tensor:
+    """All dimensions but the last as one.
+
+    Raises:
+        InputError: there is no last one.
+    """
+    if x.dim() == 2:
+        return x
+    if x.dim() == 0:
+        raise field_error(InputError, f"{name}.shape", (), "must have a dimension")
+    rows = 1
+    for extent in x.shape[:-1]:
+        rows *= extent
+    return x.reshape(rows, x.shape[-1])
+
+
+def unfolded(program: Program, x: torch.Tensor, name: str, lead: tuple[int, ...] | None) -> torch.Tensor:
+    """An output with the leading dimensions that were folded: no view to autograd, as nothing else has its memory."""
+    if lead is None or len(lead) == 1:
+        return x
+    result = next(r for r in program.graph.outputs if r.name == name)
+    if result.kind == STORE:
+        return _no_view(x, (*lead, x.shape[-1]))
+    return _no_view(x, lead) if result.axis == 1 else x
+
+
+def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
+    """New tensors without content, one for every output, with the shapes, types and strides that a run gives.
+
+    Extents that are numbers are checked as a run checks them; of symbolic ones only what the product needs.
+
+    Raises:
+        InputError: a tensor breaks a rule.
+    """
+    a, b = call.a, call.b
+    if all(_numeric(x) for x in (a, b, *call.inputs.values())):
+        with torch.no_grad():
+            described(program.gemm.spec, program.graph, call.request())
+    if a.dtype != b.dtype:
+        raise field_error(InputError, "b.dtype", b.dtype, f"must be a's dtype, {a.dtype}")
+    torch._check(a.shape[-1] == b.shape[-2], lambda: f"b must have {a.shape[-1]} rows (K)")
+    m, n = a.shape[-2], columns(program.graph, b.shape[-1])
+    batch = _batch(a, b)
+    found = []
+    for x in program.graph.outputs:
+        shape = [*batch, *((m, n) if x.kind == STORE else x.by_axis((n,), (m,), ()))]
+        dtype, major = torch.float32, x.major
+        if x.kind == STORE:
+            own = x.name == "d"
+            dtype, spec = a.dtype, program.spec
+            named = x.dtype or (spec.d_dtype if own and spec.d_dtype != AUTO else None)
+            if named is not None:
+                dtype = reference.TORCH_DTYPE[_dtype(named)]
+            major = x.major or (spec.d_major if own and spec.d_major != AUTO else None)
+        made = a.new_empty([*batch, n, m] if major == "m" else shape, dtype=dtype)
+        made = made.mT if major == "m" else made
+        found.append(unfolded(program, made, x.name, call.lead))
+    return found
+
+
+def _dtype(named: Any) -> Any:
+    from cutegemm.dtypes import as_dtype
+
+    return as_dtype(named)
+
+
+def _batch(a: torch.Tensor, b: torch.Tensor) -> list[int]:
+    """The outputs' leading dimension, if the operands have one."""
+    batched = [x.shape[0] for x in (a, b) if x.dim() == 3]
+    if len(batched) == 2 and isinstance(batched[0], int) and batched[0] == 1:
+        return batched[1:]
+    return batched[:1]
+
+
+def _numeric(x: torch.Tensor) -> bool:
+    """Whether no extent or stride is symbolic."""
+    return all(type(n) is int for n in (*x.shape, *x.stride()))
+
+
+def _shape(extents: Sequence[int]) -> tuple[int, ...]:
+    return tuple(extents)
+
+
+__all__ = ["Matrices", "described_outputs", "folded", "matrices", "unfolded"]

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The op `cutegemm::gemm` and its kernels for torch's dispatcher. Importing this module registers it.
+
+Three overloads of one product: `gemm` gives D, `gemm.many` every output of the epilogue, `gemm.out` writes them into
+tensors that are given. All take (a, b, inputs, numbers, integers, program), the last as text (`Program`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
+    enable_single_level_autograd_function,
+)
+from torch.autograd import forward_ad
+
+from cutegemm.errors import InputError, field_error
+from cutegemm.ops.autograd import Final, Product
+from cutegemm.ops.batching import batched
+from cutegemm.ops.layouts import described_outputs, matrices
+from cutegemm.ops.program import Program, decode
+from cutegemm.ops.serve import serve
+
+NAMESPACE = "cutegemm"
+_ARGUMENTS = "Tensor a, Tensor b, Tensor[] inputs, float[] numbers, SymInt[] integers, str program"
+_HALF = (torch.float16, torch.bfloat16)
+
+library = torch.library.Library(NAMESPACE, "DEF")
+# Operands of any strides are served, so that a compiler may choose them.
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
+library.define(f"gemm({_ARGUMENTS}) -> Tensor", tags=_TAGS)
+library.define(f"gemm.many({_ARGUMENTS}) -> Tensor[]", tags=_TAGS)
+library.define(f"gemm.out({_ARGUMENTS}, *, Tensor(a!)[] out) -> ()", tags=_TAGS)
+
+OVERLOADS = (
+    torch.ops.cutegemm.gemm.default,
+    torch.ops.cutegemm.gemm.many,
+    torch.ops.cutegemm.gemm.out,
+)
+
+
+def _alone(text: str) -> Program:
+    """The program of a text, which gives D and nothing else.
+
+    Raises:
+        InputError: it gives more.
+    """
+    program = decode(text)
+    if not program.alone:
+        rule = "gives more than d: call gemm.many"
+        raise field_error(InputError, "epilogue", ", ".join(program.outputs), rule)
+    return program
+
+
+def _one(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> torch.Tensor:
+    return serve(_alone(program), a, b, inputs, numbers, integers)[0]
+
+
+def _many(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> list[torch.Tensor]:
+    return list(serve(decode(program), a, b, inputs, numbers, integers))
+
+
+def _out(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, *, out: Any) -> None:
+    known = decode(program)
+    serve(known, a, b, inputs, numbers, integers, _given(known, out))
+
+
+def _given(program: Program, out: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    if len(out) != len(program.outputs):
+        rule = f"must be a tensor for each of {', '.join(program.outputs)}"
+        raise field_error(InputError, "out", len(out), rule)
+    return dict(zip(program.outputs, out))
+
+
+def _fake_one(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> torch.Tensor:
+    known = _alone(program)
+    return described_outputs(known, matrices(known, a, b, inputs))[0]
+
+
+def _fake_many(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> list[torch.Tensor]:
+    known = decode(program)
+    return described_outputs(known, matrices(known, a, b, inputs))
+
+
+def _fake_out(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, *, out: Any) -> None:
+    known = decode(program)
+    wanted = described_outputs(known, matrices(known, a, b, inputs))
+    for given, x in zip(_given(known, out).values(), wanted):
+        torch._check(given.dim() == x.dim(), lambda: "out: must have the dimensions of the product")
+        for n, m in zip(given.shape, x.shape):
+            torch._check(n == m, lambda: "out: must have the shape of the product")
+
+
+def _recorded(a: torch.Tensor, b: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether autograd needs to know of a call."""
+    return torch.is_grad_enabled() and (
+        a.requires_grad or b.requires_grad or any(x.requires_grad for x in inputs)
+    )
+
+
+def _refuse_tangents(a: torch.Tensor, b: torch.Tensor, inputs: Sequence[torch.Tensor]) -> None:
+    """Refuse forward-mode differentiation, whose tangents would be lost.
+
+    Raises:
+        InputError: a tensor has one.
+    """
+    if forward_ad._current_level < 0:
+        return
+    for name, x in (("a", a), ("b", b), *((f"inputs[{i}]", x) for i, x in enumerate(inputs))):
+        if forward_ad.unpack_dual(x).tangent is not None:
+            raise InputError("has a tangent: there is no forward-mode gradient (jvp)", field=name)
+
+
+def _autograd_of(op: Any) -> Any:
+    """The autograd kernel of an overload that gives new tensors."""
+
+    def kernel(keyset: Any, a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> Any:
+        if _recorded(a, b, inputs):
+            known = decode(program)
+            function: Any = Final if known.final else Product
+            args = (known, numbers, integers, a, b, *inputs)
+            if torch._C._are_functorch_transforms_active():
+                with enable_single_level_autograd_function():
+                    found = function.apply(*args)
+            else:
+                found = function.apply(*args)
+            return list(found) if isinstance(found, tuple) else found
+        _refuse_tangents(a, b, inputs)
+        with torch._C._AutoDispatchBelowAutograd():
+            return op.redispatch(
+                keyset & torch._C._after_autograd_keyset, a, b, inputs, numbers, integers, program
+            )
+
+    return kernel
+
+
+def _autograd_out(
+    keyset: Any, a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, *, out: Any
+) -> None:
+    if _recorded(a, b, [*inputs, *out]):
+        rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
+        raise field_error(InputError, "out", "...", rule)
+    with torch._C._AutoDispatchBelowAutograd():
+        torch.ops.cutegemm.gemm.out.redispatch(
+            keyset & torch._C._after_autograd_keyset, a, b, inputs, numbers, integers, program, out=out
+        )
+
+
+def _written(
+    keyset: Any, a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, *, out: Any
+) -> None:
+    """Tell autograd's version counters that `out` has changed."""
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        torch.ops.cutegemm.gemm.out.redispatch(
+            keyset & torch._C._after_ADInplaceOrView_keyset,
+            a, b, inputs, numbers, integers, program, out=out,
+        )  # fmt: skip
+    for x in out:
+        torch.autograd.graph.increment_version(x)
+
+
+def _autocast_of(op: Any, device: str) -> Any:
+    """The kernel under autocast: operands in the region's type; what the epilogue reads stays as it is."""
+    exclude = torch._C.DispatchKeySet(
+        torch._C.DispatchKey.AutocastCUDA if device == "cuda" else torch._C.DispatchKey.AutocastCPU
+    )
+
+    def kernel(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, **out: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        with torch._C._ExcludeDispatchKeyGuard(exclude):
+            if dtype in _HALF and not out:
+                a, b = (x.to(dtype) if x.is_floating_point() else x for x in (a, b))
+            return op(a, b, inputs, numbers, integers, program, **out)
+
+    return kernel
+
+
+def _register() -> None:
+    kernels = {"gemm": (_one, _fake_one), "gemm.many": (_many, _fake_many), "gemm.out": (_out, _fake_out)}
+    for (name, (real, fake)), op in zip(kernels.items(), OVERLOADS):
+        for key in ("CPU", "CUDA"):
+            library.impl(name, real, key)
+        described: Any = fake
+        torch.library.register_fake(f"{NAMESPACE}::{name}", described, lib=library)
+        out = name == "gemm.out"
+        library.impl(name, _autograd_out if out else _autograd_of(op), "Autograd", with_keyset=True)
+        for device in ("cuda", "cpu"):
+            library.impl(name, _autocast_of(op, device), f"Autocast{device.upper()}")
+        if not out:
+            torch.library.register_vmap(f"{NAMESPACE}::{name}", batched(op), lib=library)
+    library.impl("gemm.out", _written, "ADInplaceOrView", with_keyset=True)
+
+
+_register()
+
+__all__ = ["NAMESPACE", "OVERLOADS"]

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call of the op on real tensors: `Gemm.run`, on the GPU, the reference or the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from cutegemm.arch import records
+from cutegemm.epilogue.graph import STORE
+from cutegemm.errors import InputError, field_error
+from cutegemm.ops.layouts import matrices, unfolded
+from cutegemm.ops.program import Program
+
+
+@cache
+def hopper(device: torch.device) -> bool:
+    """Whether kernels run on a device: a CUDA device of compute capability 9.0."""
+    if device.type != "cuda" or torch.version.hip or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability(device) == records.DEFAULT.limits.capability
+
+
+def serve(
+    program: Program,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Sequence[torch.Tensor],
+    numbers: Sequence[float],
+    integers: Sequence[int],
+    outs: Mapping[str, torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Every output of a call, in the graph's order.
+
+    Args:
+        program: what is computed.
+        a, b: the operands, as the program's form has them.
+        inputs: what the epilogue reads, as `Program.inputs` lists it.
+        numbers, integers: as `Program.numbers` and `Program.integers` list them.
+        outs: the outputs that are given, by name.
+
+    Raises:
+        GemmError: see `Gemm.run`.
+    """
+    call = matrices(program, a, b, inputs)
+    backend: Any = program.backend
+    if backend is None and a.is_cuda and not hopper(a.device):
+        backend = "reference"
+    if outs is None and program.plain:
+        # short, as most calls are of this kind
+        c, beta = (call.inputs["c"], numbers[1]) if inputs else (None, None)
+        found = program.gemm.run(call.a, call.b, c, alpha=numbers[0], beta=beta, backend=backend)
+        return (unfolded(program, found, "d", call.lead),)
+    named: dict[str, Any] = call.inputs | program.named(numbers, integers)
+    given = None if outs is None else {name: _folded_out(program, name, x) for name, x in outs.items()}
+    out: Any = given.get("d") if given and program.alone else given
+    found = program.gemm.run(call.a, call.b, out=out, backend=backend, **named)
+    if program.alone:
+        return (unfolded(program, found, "d", call.lead),)
+    return tuple(unfolded(program, getattr(found, x), x, call.lead) for x in program.outputs)
+
+
+def _folded_out(program: Program, name: str, x: torch.Tensor) -> torch.Tensor:
+    """An output as the product writes it: the same memory with leading dimensions folded.
+
+    Raises:
+        InputError: its layout does not let them fold.
+    """
+    if program.form in ("matrix", "weight"):
+        return x
+    result = next(r for r in program.graph.outputs if r.name == name)
+    if result.kind != STORE:
+        return x.view(-1) if result.axis == 1 else x
+    try:
+        return x.view(-1, x.shape[-1]) if x.dim() != 2 else x
+    except RuntimeError as error:
+        rule = "its leading dimensions must lie in memory as one"
+        raise field_error(InputError, "out.stride()", x.stride(), rule) from error
+
+
+__all__ = ["hopper", "serve"]

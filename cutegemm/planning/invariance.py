@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `batch_invariant` asks of a plan: a row of D has the same bits whatever M is and wherever the row lies.
+
+Every instruction adds 16 products along K to an accumulator at once, and every kernel takes a tile's K in order. So
+tiles, schedules, clusters and swapped operands change no bit of a sum, and may follow M. What does change bits:
+
+    parts of K              as many as the spec says, 1 where it leaves that open; their ends are multiples of the
+                            tile's depth, which is therefore the same for every M
+    reductions along rows   their partial results are those of a tile's columns, as many for every M; of a swapped
+                            kernel those of 16 columns whatever its tile is, so D is always swapped or never
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cutegemm.planning.candidates import BLOCK_K, Candidate
+from cutegemm.planning.request import Request
+from cutegemm.spec import AUTO
+
+# columns of a tile, where they must be the same for every M: near the best of both few and many rows
+COLUMNS = 128
+# the axis of D over which a result per row is reduced
+ALONG_ROWS = 1
+
+
+def along_rows(asked: Request) -> bool:
+    """Whether bits of a row's reduction would depend on the choice of a kernel."""
+    reduces = any(x.axis == ALONG_ROWS for x in asked.epilogue.reductions)
+    return asked.spec.batch_invariant is True and reduces
+
+
+def pinned(asked: Request, swapped: bool = False) -> Request:
+    """The request with what every tile of it must have; a given tile is the same for every M."""
+    spec = asked.spec
+    if spec.batch_invariant is not True or spec.tile != AUTO:
+        return asked
+    columns = COLUMNS if along_rows(asked) and not swapped else None
+    depth = BLOCK_K if spec.split_k not in (AUTO, 1) else None
+    return dataclasses.replace(asked, pinned=(columns, depth))
+
+
+def allows(asked: Request, candidate: Candidate) -> bool:
+    """Whether a candidate has what every tile of a request must have."""
+    return all(x in (None, y) for x, y in zip(asked.pinned, candidate.tile[1:], strict=True))

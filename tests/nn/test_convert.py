@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nn.convert`: what becomes ours, what is left alone and why."""
+
+import pytest
+import torch
+
+from cutegemm import nn
+from cutegemm.errors import InputError
+
+
+class Own(torch.nn.Linear):
+    """A linear layer of somebody else."""
+
+
+class Gated(torch.nn.Module):
+    """A gated perceptron as transformers writes it."""
+
+    def __init__(self, act=None, bias=False):
+        super().__init__()
+        self.gate_proj = torch.nn.Linear(12, 16, bias=bias)
+        self.up_proj = torch.nn.Linear(12, 16, bias=bias)
+        self.down_proj = torch.nn.Linear(16, 12, bias=bias)
+        self.act_fn = torch.nn.SiLU() if act is None else act
+
+    def forward(self, x):
+        """Down of silu(gate) times up."""
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+def test_layers_stay_the_same_objects():
+    """Parameters, hooks, state dict and identity of a layer are kept; its values too."""
+    model = torch.nn.Sequential(torch.nn.Linear(12, 7), torch.nn.ReLU(), torch.nn.Linear(7, 5))
+    first, x, state = model[0], torch.randn(3, 12), dict(model.state_dict())
+    seen = []
+    first.register_forward_hook(lambda *_: seen.append(1))
+    expected = model(x)
+    report = nn.convert(model, fallback="reference")
+    assert report.converted == ("0", "2") and not report.left
+    assert model[0] is first and type(first) is nn.Linear
+    assert all(torch.equal(state[k], v) for k, v in model.state_dict().items())
+    assert torch.allclose(model(x), expected, atol=1e-6) and len(seen) == 2
+    assert str(report) == "converted 2 of 2 layers"
+    assert not nn.convert(model).converted
+    alone = torch.nn.Linear(4, 4)
+    assert nn.convert(alone).converted == ("",) and type(alone) is nn.Linear
+
+
+def test_what_is_left_alone_is_said():
+    """Subclasses, replaced forwards, other types, modules with products of their own, and what the caller names."""
+    model = torch.nn.ModuleDict(
+        {
+            "own": Own(4, 4),
+            "wide": torch.nn.Linear(4, 4, dtype=torch.float64),
+            "patched": torch.nn.Linear(4, 4),
+            "head": torch.nn.Linear(4, 4),
+            "attention": torch.nn.MultiheadAttention(4, 1),
+            "plain": torch.nn.Linear(4, 4),
+        }
+    )
+    model["patched"].forward = lambda x: x
+    report = nn.convert(model, skip=["he*"])
+    assert report.converted == ("plain",)
+    assert report.left == {
+        "own": "Own is a class of its own, which may compute something else",
+        "wide": "its weight is torch.float64; products are of float16, bfloat16 or float32",
+        "patched": "its forward has been replaced",
+        "head": "skip='he*'",
+        "attention": "MultiheadAttention multiplies by its weights itself",
+        "attention.out_proj": "NonDynamicallyQuantizableLinear is a class of its own, which may compute something else",
+    }
+    assert "left head: skip='he*'" in str(report)
+
+
+def test_constant_weights_are_for_inference():
+    """A model in training is refused and unchanged; in evaluation weights that cannot load early are named."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 12, dtype=torch.bfloat16), torch.nn.Linear(12, 8, dtype=torch.bfloat16)
+    )
+    with pytest.raises(InputError, match="model.training=True: constant_weights promises"):
+        nn.convert(model, constant_weights=True)
+    assert type(model[0]) is torch.nn.Linear
+    report = nn.convert(model.eval(), constant_weights=True)
+    assert model[0].constant_weights and not model[1].constant_weights
+    assert list(report.varying) == ["1"] and "not multiples of 16 bytes" in report.varying["1"]
+    x = torch.randn(3, 16).bfloat16()
+    model(x)
+    with pytest.raises(InputError, match="constant_weights promises"):
+        model.train()(x)
+
+
+def test_gated_perceptrons_become_one_product():
+    """Of the classes that the caller names, those that are what they seem; values and state dict stay."""
+    model = torch.nn.ModuleList([Gated(), Gated(torch.nn.GELU()), Gated(bias=True)])
+    state = dict(model.state_dict())
+    x = torch.randn(3, 12)
+    expected = model[0](x)
+    report = nn.convert(model, swiglu=[Gated], fallback="reference")
+    assert type(model[0]) is nn.SwiGLU and type(model[1]) is Gated
+    assert torch.allclose(model[0](x), expected, atol=1e-6)
+    assert report.left == {
+        "1": "its act_fn is not silu",
+        "2": "gate_proj, up_proj and down_proj must be torch.nn.Linear without biases",
+    }
+    assert list(model.state_dict()) == list(state)
+    assert all(torch.equal(state[k], v) for k, v in model.state_dict().items())
+    assert len(report.converted) == 1 + 1 + 6

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`matmul`, `linear` and `bmm`: values, fallbacks, what they refuse, and how often they plan."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import cutegemm
+from cutegemm import GemmSpec, ops
+from cutegemm import epilogue as epi
+from cutegemm.errors import HardwareError, InputError, SpecError
+from cutegemm.ops import fallback, functions, program
+from tests.support.torch_ops import error
+
+
+def r(*shape, dtype=torch.float32):
+    """Random elements."""
+    return torch.randn(shape).to(dtype)
+
+
+@pytest.mark.parametrize("how", ["torch", "reference"])
+def test_linear_takes_any_leading_dimensions(how):
+    """x of one to four dimensions, with and without a bias, as torch has it."""
+    weight, bias = r(7, 12), r(7)
+    for lead in ((), (3,), (2, 3), (2, 1, 3), (0, 3)):
+        x = r(*lead, 12)
+        assert torch.allclose(
+            cutegemm.linear(x, weight, bias, fallback=how), F.linear(x, weight, bias), atol=1e-5
+        )
+        assert torch.allclose(cutegemm.linear(x, weight, fallback=how), F.linear(x, weight), atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["torch", "reference"])
+def test_matmul_is_the_blas_formula(how):
+    """alpha, beta and C, batches and broadcasts, with beta = 0 a C that is not read."""
+    a, b, c = r(9, 12), r(12, 7), r(9, 7)
+    assert torch.allclose(
+        cutegemm.matmul(a, b, c, alpha=2.0, beta=0.5, fallback=how), 2 * a @ b + c / 2, atol=1e-4
+    )
+    assert torch.allclose(cutegemm.matmul(a, b, c, fallback=how), a @ b + c, atol=1e-4)
+    unread = torch.full_like(c, float("nan"))
+    assert torch.allclose(cutegemm.matmul(a, b, unread, beta=0.0, fallback=how), a @ b, atol=1e-4)
+    a3, b3, c3 = r(3, 9, 12), r(3, 12, 7), r(3, 9, 7)
+    assert torch.allclose(cutegemm.matmul(a3, b, c3, alpha=2, fallback=how), 2 * a3 @ b + c3, atol=1e-4)
+    assert torch.allclose(cutegemm.matmul(a, b3, alpha=3, fallback=how), 3 * (a @ b3), atol=1e-4)
+    assert torch.allclose(cutegemm.matmul(a3, b3, c3, beta=2, fallback=how), a3 @ b3 + 2 * c3, atol=1e-4)
+    assert torch.allclose(cutegemm.bmm(a3, b3, fallback=how), a3 @ b3, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["torch", "reference"])
+def test_out_is_written_and_may_be_accumulated_into(how):
+    """out= is what comes back; with c = out and beta = 1 the product is added to it."""
+    a, b = r(9, 12), r(12, 7)
+    out = r(9, 7)
+    before = out.clone()
+    assert cutegemm.matmul(a, b, out, beta=1.0, out=out, fallback=how) is out
+    assert torch.allclose(out, before + a @ b, atol=1e-4)
+    x, y = r(2, 3, 12), torch.empty(2, 3, 7)
+    assert cutegemm.linear(x, b.t(), out=y, fallback=how) is y
+    assert torch.allclose(y, x @ b, atol=1e-4)
+
+
+@epi.define
+def many(acc, *, bias: epi.Row, rest: epi.Matrix, per_row: epi.Col, scale: epi.Scalar):
+    """An input of every kind, outputs of every kind."""
+    h = epi.tanh(acc * scale + bias) * per_row
+    return epi.Output(
+        d=h + rest,
+        h=epi.Store(h, dtype="bf16"),
+        total=epi.Sum(h),
+        rows=epi.Max(h, axis=1),
+        cols=epi.Sum(h, axis=0),
+    )
+
+
+@pytest.mark.parametrize("scale", [0.5, torch.tensor(0.5)], ids=["number", "tensor"])
+def test_an_epilogue_reads_and_gives_what_has_the_leading_dimensions(scale):
+    """Rows, columns, matrices and scalars by name; outputs as attributes, folded back."""
+    x, w, bias, rest, per_row = r(2, 3, 12), r(7, 12), r(7), r(2, 3, 7), r(2, 3)
+    out = cutegemm.linear(
+        x, w, bias, epilogue=many, rest=rest, per_row=per_row, scale=scale, fallback="reference"
+    )
+    h = torch.tanh(x @ w.t() * 0.5 + bias) * per_row[..., None]
+    assert out.h.dtype == torch.bfloat16 and out.h.shape == (2, 3, 7)
+    for found, expected in (
+        (out.d, h + rest), (out.total, h.sum()), (out.rows, h.amax(-1)), (out.cols, h.sum((0, 1))),
+    ):  # fmt: skip
+        assert error(found, expected) < 1e-5
+
+
+def test_the_emulator_runs_the_compiled_kernel_behind_the_same_door():
+    """fallback="emulator": a linear layer on the kernel itself."""
+    x, w, bias = (r(*s, dtype=torch.bfloat16) for s in ((5, 3, 24), (16, 24), (16,)))
+    found = cutegemm.linear(x, w, bias, fallback="emulator")
+    assert error(found, F.linear(x.double(), w.double(), bias.double())) < 5e-3
+
+
+def test_without_a_hopper_gpu_it_says_so_once_or_refuses():
+    """One note a door for torch's own functions; fallback="error" refuses; another word is no fallback."""
+    a = r(4, 4)
+    fallback._noted.clear()
+    functions.server_of.cache_clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            cutegemm.matmul(a, a)
+            cutegemm.linear(a, a)
+    assert [str(x.message).split(":")[0] for x in caught] == ["cutegemm.matmul", "cutegemm.linear"]
+    with pytest.raises(HardwareError, match="cutegemm.linear: cpu is no Hopper GPU"):
+        cutegemm.linear(a, a, fallback="error")
+    with pytest.raises(InputError, match="must be one of torch, error, reference, emulator"):
+        cutegemm.matmul(a, a, fallback="eager")
+
+
+REFUSED = {
+    "no tensor": (lambda a: cutegemm.matmul([1], a), InputError, "a: must be a torch.Tensor, got list"),
+    "not read": (lambda a: cutegemm.matmul(a, a, bias=a[0]), InputError, "bias=.*: the plain epilogue reads c, alpha"),
+    "beta": (lambda a: cutegemm.matmul(a, a, beta=2.0), InputError, "beta=2.0: needs c; nearest legal value: 0.0"),
+    "alpha": (
+        lambda a: cutegemm.matmul(a, a, alpha=a, fallback="reference"), InputError, "alpha=.*: must be a number"),
+    "missing": (lambda a: cutegemm.linear(a, a, epilogue=epi.bias()), InputError, "bias: missing"),
+    "unknown": (
+        lambda a: cutegemm.linear(a, a, a[0], epilogue=epi.bias(), bais=a[0]), InputError,
+        "nearest legal value: 'bias'"),
+    "two epilogues": (
+        lambda a: cutegemm.matmul(a, a, epilogue=epi.row_max(), spec=GemmSpec(epilogue=epi.col_max())),
+        SpecError, "the spec has an epilogue already"),
+    "no spec": (lambda a: cutegemm.matmul(a, a, spec={}), SpecError, "must be a GemmSpec"),
+    "partial": (
+        lambda a: cutegemm.matmul(a, a, epilogue=epi.rms_partial(), residual=a), SpecError, "only Gemm.run gives them"),
+    "not a batch": (lambda a: cutegemm.bmm(a, a), InputError, "must have 3 dimensions"),
+    "leading dimensions": (
+        lambda a: cutegemm.linear(a[None], a, epilogue=epi.residual(), residual=a), InputError,
+        r"must begin with the dimensions \(1, 4\) of x"),
+    "shape": (lambda a: cutegemm.matmul(a, a[:3], fallback="reference"), InputError, "b must have 4 rows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_breaks_a_rule_is_refused(name):
+    """The error says the field and the rule."""
+    call, kind, message = REFUSED[name]
+    with pytest.raises(kind, match=message):
+        call(r(4, 4))
+
+
+def test_a_call_of_a_known_kind_builds_nothing(monkeypatch):
+    """Spec and epilogue are found by identity, and equal ones share what was built."""
+    a, graph = r(4, 4), epi.bias_act("relu")
+    cutegemm.linear(a, a, a[0], epilogue=graph, fallback="reference")
+    made = []
+    monkeypatch.setattr(program, "Gemm", lambda *args: made.append(args))
+    with monkeypatch.context() as patch:
+        patch.setattr(functions, "_made", lambda *args: made.append(args))
+        cutegemm.linear(a, a, a[0], epilogue=graph, fallback="reference")
+    cutegemm.linear(a, a, a[0], epilogue=epi.bias_act("relu"), fallback="reference")
+    assert not made
+
+
+def test_a_program_is_the_same_after_its_text():
+    """Everything a spec and an epilogue say travels as text; what is no such text is refused."""
+    spec = GemmSpec(
+        tile=cutegemm.Tile(128, 64, 64), cluster=(2, 1), d_dtype="fp32", constant=("b",), raster=("m", 8)
+    )
+    known = program.Program(spec, many, "linear", ("scale",), "reference", final=True)
+    program._programs = type(program._programs)()
+    found = program.decode(known.text)
+    assert found is not known and found.text == known.text
+    assert vars(found).items() >= {name: getattr(known, name) for name in ("spec", "graph", "form")}.items()
+    assert (found.scalars, found.backend, found.final) == (("scale",), "reference", True)
+    with pytest.raises(SpecError, match="must be the text of a product"):
+        program.decode("{}")
+
+
+def test_the_package_itself_imports_no_torch():
+    """`import cutegemm` loads neither torch nor the DSL; every door to the op registers it."""
+    script = (
+        "import sys, cutegemm\n"
+        "assert not {'torch', 'cutlass'} & set(sys.modules)\n"
+        "cutegemm.matmul\n"
+        "import torch\n"
+        "torch.ops.cutegemm.gemm.out\n"
+        "assert not {'cutlass', 'torch._dynamo', 'torch.distributed.tensor'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_ops_is_a_door():
+    """The functions and the op's overloads."""
+    assert ops.matmul is cutegemm.matmul
+    assert [x._overloadname for x in ops.OVERLOADS] == ["default", "many", "out"]

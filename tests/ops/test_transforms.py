@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The op under torch's transforms: its contract (`opcheck`), vmap, torch.func, autocast, devices without memory."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+import cutegemm
+from cutegemm import epilogue as epi
+from cutegemm.errors import InputError
+from cutegemm.ops.functions import _made
+from cutegemm.ops.program import PLAIN, PLAIN_WITH_C
+from tests.support.torch_ops import error
+
+OPS = torch.ops.cutegemm.gemm
+
+
+def r(*shape):
+    """Random elements, with a gradient."""
+    return torch.randn(shape).requires_grad_()
+
+
+@epi.define
+def several(acc, *, bias: epi.Row, s: epi.Scalar, seed: epi.Integer, offset: epi.Integer):
+    """Two stored outputs and a reduction, of a tensor, a scalar tensor and two integers."""
+    h = epi.dropout(acc + bias, 0.3, seed, offset)
+    return epi.Output(d=epi.tanh(h * s), h=h, amax=epi.AbsMax(h, axis=1))
+
+
+def calls():
+    """Name -> (overload, arguments, keyword arguments)."""
+    plain, with_c = (_made(x, None, "matrix", (), None).text for x in (PLAIN, PLAIN_WITH_C))
+    layer = _made(epi.bias_act("gelu"), None, "linear", (), None).text
+    more = _made(several, None, "linear", ("s",), None).text
+    a, b = torch.randn(9, 12), torch.randn(12, 7)
+    return {
+        "plain": (OPS.default, (r(9, 12), r(12, 7), [], [2.0], [], plain), {}),
+        "batch, c": (OPS.default, (r(3, 9, 12), r(12, 7), [r(3, 9, 7)], [2.0, 0.5], [], with_c), {}),
+        "layer": (OPS.default, (r(2, 3, 12), r(7, 12), [r(7)], [], [], layer), {}),
+        "many": (OPS.many, (r(2, 3, 12), r(7, 12), [r(7), r()], [], [5, 6], more), {}),
+        "out": (OPS.out, (a, b, [], [2.0], [], plain), {"out": [torch.empty(9, 7)]}),
+    }
+
+
+@pytest.mark.parametrize("name", ["plain", "batch, c", "layer", "many", "out"])
+def test_the_op_keeps_torchs_contract(name):
+    """opcheck: schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes."""
+    op, args, kwargs = calls()[name]
+    found = torch.library.opcheck(op, args, kwargs)
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_outputs_are_described_from_layouts_alone():
+    """Fake and meta tensors: shapes, types and strides of a run; a wrong shape is refused as a run refuses it."""
+    spec = cutegemm.GemmSpec(d_dtype="fp32", d_major="m")
+    graph = epi.define(lambda acc: epi.Output(d=acc, h=epi.Store(acc, "fp8_e4m3"), top=epi.Max(acc, axis=1)))
+
+    def call(device):
+        a, b = (torch.zeros(s, device=device, dtype=torch.bfloat16) for s in ((2, 9, 12), (7, 12)))
+        out = cutegemm.linear(a, b, spec=spec, epilogue=graph, fallback="reference")
+        assert type(out.d) is type(a) and out.d.device == a.device
+        with pytest.raises(InputError, match="b must have 12 rows"):
+            cutegemm.linear(a, b[:, :5], fallback="reference")
+        return [(x.shape, x.stride(), x.dtype) for x in (out.d, out.h, out.top)]
+
+    real = call("cpu")
+    assert real[0] == ((2, 9, 7), (9, 1, 18), torch.float32)
+    with FakeTensorMode():
+        assert call("cpu") == real
+    assert call("meta") == real
+
+
+def layer(x, w, b):
+    """A linear layer with gelu through the op."""
+    return cutegemm.linear(x, w, b, epilogue=_GELU, fallback="reference")
+
+
+def expected(x, w, b):
+    """The same by torch."""
+    return F.gelu(F.linear(x, w, b))
+
+
+_GELU = epi.bias_act("gelu")
+MAPS = {
+    "x": ((0, None, None), ((4, 5, 12), (7, 12), (7,))),
+    "x's columns": ((2, None, None), ((5, 12, 4), (7, 12), (7,))),
+    "weights": ((None, 0, None), ((5, 12), (4, 7, 12), (7,))),
+    "all": ((0, 0, 0), ((4, 3, 5, 12), (4, 7, 12), (4, 7))),
+    "bias": ((None, None, 0), ((5, 12), (7, 12), (4, 7))),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_vmap_takes_a_batch(name):
+    """Mapped operands become a batch or more rows; the result is torch's."""
+    dims, shapes = MAPS[name]
+    tensors = [torch.randn(shape) for shape in shapes]
+    assert error(torch.vmap(layer, dims)(*tensors), torch.vmap(expected, dims)(*tensors)) < 1e-5
+
+
+def test_vmap_of_a_batched_product_is_a_larger_batch():
+    """matmul maps over operands of two and of three dimensions, with several outputs."""
+    a, b = torch.randn(3, 2, 4, 12), torch.randn(2, 12, 7)
+    graph = epi.row_max()
+
+    def ours(a, b):
+        out = cutegemm.matmul(a, b, epilogue=graph, fallback="reference")
+        return out.d, out.row_max
+
+    d, rows = torch.vmap(ours, (0, None))(a, b)
+    assert error(d, a @ b) < 1e-5 and error(rows, (a @ b).amax(-1)) < 1e-5
+
+
+def test_vmap_refuses_a_scalar_of_its_own_for_every_batch():
+    """One number serves a product."""
+    graph = epi.softmax_apply()
+    x = torch.randn(4, 5, 5)
+    with pytest.raises(InputError, match="torch.vmap='scale': a scalar is one number for the whole product"):
+        torch.vmap(
+            lambda x, s: cutegemm.matmul(x, x, epilogue=graph, scale=s, lse=x[0], fallback="reference")
+        )(x, torch.randn(4))
+
+
+def test_gradients_of_torch_func():
+    """func.grad, its vmap (a gradient per sample) and jacrev agree with torch's."""
+    x, w, b = torch.randn(3, 5, 12), torch.randn(7, 12), torch.randn(7)
+    for f in (
+        lambda g: torch.func.grad(lambda w: g(x, w, b).sum())(w),
+        lambda g: torch.vmap(torch.func.grad(lambda w, x: g(x, w, b).sum()), (None, 0))(w, x),
+        lambda g: torch.func.jacrev(lambda w: g(x[0], w, b))(w),
+    ):
+        assert error(f(layer), f(expected)) < 1e-5
+
+
+def test_autocast_is_followed():
+    """Operands are cast to the region's type, inputs of the epilogue are not; gradients come back in fp32."""
+    x, w, b = (torch.randn(s).requires_grad_() for s in ((5, 12), (7, 12), (7,)))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x, w, b)
+        z = cutegemm.matmul(x, w.t(), fallback="reference")
+    assert y.dtype == z.dtype == torch.bfloat16
+    y.float().sum().backward()
+    assert w.grad.dtype == torch.float32
+    w64 = w.detach().double().requires_grad_()
+    expected(x.detach().double(), w64, b.detach().double()).sum().backward()
+    assert error(w.grad, w64.grad) < 2e-2
+
+
+def test_writing_into_out_is_seen_by_autograd():
+    """A tensor that autograd saved and the op has overwritten is noticed."""
+    x = torch.randn(4, 4).requires_grad_()
+    saved = torch.randn(4, 4)
+    y = x * saved
+    op, args, _ = calls()["out"]
+    op(torch.randn(4, 12), torch.randn(12, 4), *args[2:], out=[saved])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a spec leaves open gives way to what it gives."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from cutegemm import DType, GemmSpec, Operand, Tile, plan, problem
+from cutegemm.errors import PlanError
+from cutegemm.spec import LOADS
+from tests.support.planned import (
+    MISALIGNED_A,
+    check_honoured,
+    odd,
+)
+
+ALONE = {
+    "cluster": ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (8, 1), (1, 8), (4, 2), (2, 4)),
+    "stages": range(1, 17),
+    "swizzle": ("128B", "64B", "32B", "none"),
+    "schedule": ("cooperative", "pingpong", "multistage", "simt"),
+    "consumers": (1, 2, 3),
+    "a_load": LOADS,
+    "b_load": LOADS,
+    "store": ("tma", "staged", "direct"),
+    "epilogue_stages": range(1, 17),
+    "input_stages": range(1, 17),
+    "scheduler": ("persistent", "per_tile", "stream_k", "dynamic"),
+    "raster": (("m", 1), ("n", 4096)),
+    "sms": (1, 2, 3, 131, 132, 1024),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_every_value_of_a_field_alone_is_served(name):
+    """A single given field contradicts nothing, so each of its values plans, with and without a C, in any layout."""
+    for value, majors, c in itertools.product(ALONE[name], ("kn", "mk"), (None, "fp32")):
+        spec, of = GemmSpec(**{name: value}), problem(1024, 512, 256, majors=majors, c_dtype=c)
+        check_honoured(spec, plan(spec, of))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sms": 1},
+        {"sms": 1, "schedule": "pingpong"},
+        {"tile": Tile(192, 256, 64)},
+        {"tile": Tile(320, 64, 64)},
+        {"tile": Tile(128, 128, 64), "epilogue_stages": 4},
+        {"tile": Tile(256, 128, 32), "stages": 9},
+        {"tile": Tile(128, 128, 64), "stages": 7},
+        {"epilogue_stages": 16, "consumers": 2},
+        {"schedule": "pingpong", "tile": Tile(128, 192, 64)},
+    ],
+)
+@pytest.mark.parametrize("changed", ["a", "b", "none"])
+def test_the_planner_finds_what_fits(fields, changed):
+    """Fields that some kernel serves are served, whatever the planner would have chosen first; odd operands too."""
+    of = odd() if changed == "none" else odd(m=256, **{changed: MISALIGNED_A})
+    check_honoured(GemmSpec(**fields), plan(GemmSpec(**fields), of))
+
+
+def test_what_gives_way_is_said():
+    """The reasons name a copy, or a store from registers, that the given fields made necessary."""
+    spec = GemmSpec(tile=Tile(128, 192, 64), schedule="pingpong")
+    tiny = problem(128, 192, 65, majors="kk")
+    assert plan(GemmSpec(), tiny).config.a.load == "shift"
+    copied = plan(spec, tiny)
+    assert copied.config.a.load == "tma" and any("no room for threads" in x for x in copied.reasons)
+    direct = plan(GemmSpec(tile=Tile(128, 128, 64), stages=7), odd())
+    assert direct.config.d.store == "direct" and any(
+        "no shared memory for staging" in x for x in direct.reasons
+    )
+
+
+VACUOUS = [
+    (
+        {"d_major": "n"},
+        {"outputs": (("d", Operand(dtype=DType.BF16, rows=256, cols=1, strides=(1, 1, 0))),)},
+        1,
+        256,
+    ),
+    ({"a_major": "k"}, {"a": Operand(dtype=DType.BF16, rows=256, cols=1, strides=(1, 7, 0))}, 256, 1),
+    ({"b_major": "n"}, {"b": Operand(dtype=DType.BF16, rows=256, cols=1, strides=(1, 1, 0))}, 1, 256),
+    ({"b_major": "k"}, {"b": Operand(dtype=DType.BF16, rows=1, cols=256, strides=(9, 1, 0))}, 256, 1),
+    ({"d_major": "m"}, {}, 1, 256),
+    ({"a_major": "m", "b_major": "n", "d_major": "m"}, {}, 1, 1),
+]
+
+
+@pytest.mark.parametrize(("fields", "changes", "n", "k"), VACUOUS)
+def test_a_major_along_an_extent_of_one_means_nothing(fields, changes, n, k):
+    """Of one column every major along it is true, whatever its stride; of one row likewise."""
+    m = 1 if fields.get("d_major") == "m" else 256
+    of = problem(m, n, k)
+    assert plan(GemmSpec(**fields), dataclasses.replace(of, **changes)).steps
+
+
+def test_a_major_along_a_real_extent_is_checked():
+    """A column of D whose elements are apart is not column-major."""
+    apart = Operand(dtype=DType.BF16, rows=256, cols=1, strides=(2, 1, 0))
+    with pytest.raises(PlanError, match="^d_major='m'"):
+        plan(GemmSpec(d_major="m"), dataclasses.replace(problem(256, 1, 8), outputs=(("d", apart),)))

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the planner refuses, word for word."""
+
+import dataclasses
+
+import pytest
+
+from cutegemm import DType, GemmSpec, Operand, Problem, Tile, plan, problem
+from cutegemm import epilogue as epi
+from cutegemm.arch.records import H200
+from cutegemm.epilogue.graph import linear_combination
+from cutegemm.errors import InputError, PlanError, SpecError
+from tests.support.planned import (
+    MISALIGNED_A,
+    corrected,
+    odd,
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ((None, problem(8, 8, 8)), SpecError, "spec=None: must be a GemmSpec; nearest legal value: GemmSpec()"),
+        (({}, problem(8, 8, 8)), SpecError, "spec={}: must be a GemmSpec; nearest legal value: GemmSpec()"),
+        ((GemmSpec(), (1, 2, 3)), InputError,
+         "problem=(1, 2, 3): must be a Problem; cutegemm.problem(m, n, k) makes one"),
+        ((GemmSpec(), problem(8, 8, 8), "H200"), InputError,
+         "device='H200': must be a Device; cutegemm.arch.records has some"),
+    ],
+)  # fmt: skip
+def test_arguments_of_other_types_are_refused(arguments, kind, message):
+    """`plan` says which argument is none of its kind, and what would be."""
+    with pytest.raises(kind) as e:
+        plan(*arguments)
+    assert str(e.value) == message
+    with pytest.raises(SpecError, match="^spec=<class .*must be a GemmSpec: call it"):
+        plan(GemmSpec, problem(8, 8, 8))
+
+
+STRIDED_D = Operand(dtype=DType.BF16, rows=256, cols=256, strides=(512, 2, 0))
+
+
+MATRIX = Operand(dtype=DType.BF16, rows=256, cols=256, strides=(256, 1, 0))
+
+
+def vector(rows, cols):
+    """A contiguous operand of an epilogue."""
+    return Operand(dtype=DType.BF16, rows=rows, cols=cols, strides=(cols, 1, 0))
+
+
+@epi.define
+def BIASED(acc, *, bias: epi.Row, scale: epi.Col):  # noqa: N802
+    """A row and a column input."""
+    return acc * scale + bias
+
+
+@epi.define
+def TWO(acc):  # noqa: N802
+    """Two stored matrices."""
+    return epi.Output(d=acc, pre=epi.Store(2.0 * acc))
+
+
+@epi.define(gated="halves")
+def GATED(gate, up):  # noqa: N802
+    """A gated pair."""
+    return epi.silu(gate) * up
+
+
+REFUSALS = [
+    ({"a_dtype": "fp16"}, odd(), "a_dtype='fp16': the problem's A is bf16; nearest legal value: 'bf16'"),
+    ({"d_dtype": "fp32"}, odd(), "d_dtype='fp32': the problem's D is bf16; nearest legal value: 'bf16'"),
+    ({"c_dtype": "fp32"}, problem(64, 64, 64, c_dtype="bf16"),
+     "c_dtype='fp32': the problem's C is bf16; nearest legal value: 'bf16'"),
+    ({}, odd(b=dataclasses.replace(MISALIGNED_A, dtype=DType.FP16)),
+     "b_dtype='fp16': A and B have one dtype; nearest legal value: 'bf16'"),
+    ({"a_major": "m"}, odd(),
+     "a_major='m': the problem's A has strides (256, 1) (row, column); nearest legal value: 'k'"),
+    ({"b_major": "n"}, problem(64, 128, 64, majors="kk"),
+     "b_major='n': the problem's B has strides (1, 64) (row, column); nearest legal value: 'k'"),
+    ({"d_major": "n"}, odd(outputs=(("d", STRIDED_D),)),
+     "d_major='n': the problem's D has strides (512, 2) (row, column); nearest legal value: 'auto'"),
+    ({"a_load": "tma"}, odd(a=MISALIGNED_A),
+     "a_load='tma': TMA cannot address A: leading stride is 514 bytes, no multiple of 16; "
+     "nearest legal value: 'relayout'"),
+    ({"b_load": "tma"}, odd(b=dataclasses.replace(MISALIGNED_A, strides=(256, 1, 0), align=2)),
+     "b_load='tma': TMA cannot address B: base address is aligned to 2 bytes, not 16; "
+     "nearest legal value: 'relayout'"),
+    ({"store": "tma"}, odd(outputs=(("d", STRIDED_D),)),
+     "store='tma': TMA cannot store D: neither dimension has unit stride; nearest legal value: 'staged'"),
+    ({"a_load": "gather", "cluster": (2, 1)}, odd(),
+     "cluster=(2, 1): an operand that threads load cannot be multicast; nearest legal value: (1, 1)"),
+    ({"schedule": "cooperative"}, problem(64, 64, 64, dtype="fp32"),
+     "schedule='cooperative': fp32 operands run on the CUDA cores; nearest legal value: 'simt'"),
+    ({"tile": Tile(128, 128, 64)}, problem(64, 64, 64, dtype="fp32"),
+     "tile=Tile(m=128, n=128, k=64): has no meaning for fp32 operands, which run on the CUDA cores; "
+     "nearest legal value: 'auto'"),
+    ({"tile": Tile(256, 256, 64), "consumers": 2}, odd(),
+     "tile.n=256: 2 consumer warpgroups hold 256 accumulators per thread, more than 192; nearest legal value: 192"),
+    ({"tile": Tile(192, 256, 64), "schedule": "cooperative", "scheduler": "stream_k"}, odd(),
+     "tile.n=256: 3 consumer warpgroups hold 128 accumulators per thread, more than 96; nearest legal value: 192"),
+    ({"tile": Tile(256, 192, 64), "a_load": "gather"}, odd(),
+     "tile.n=192: 2 consumer warpgroups hold 192 accumulators per thread, more than 128; nearest legal value: 128"),
+    ({"tile": Tile(192, 224, 64), "schedule": "cooperative"}, odd(),
+     "tile.n=224: three consumer warpgroups take up to 192 columns, or 256 in two halves; nearest legal value: 192"),
+    ({"tile": Tile(16384, 256, 64)}, odd(),
+     "tile.m=16384: 2 consumer warpgroups hold 16384 accumulators per thread, more than 192; nearest legal value: 128"),
+    ({"tile": Tile(128, 32, 64), "swizzle": "128B", "b_major": "n"}, odd(),
+     "swizzle='128B': the tile is contiguous over 64 bytes, no multiple of 128; nearest legal value: '64B'"),
+    ({"tile": Tile(128, 256, 64), "stages": 9}, odd(),
+     "stages=9: each stage takes 49,152 bytes; 232,448 hold 4 beside the epilogue; nearest legal value: 4"),
+    ({"tile": Tile(128, 128, 64), "epilogue_stages": 3, "schedule": "cooperative", "consumers": 2}, odd(),
+     "epilogue_stages=3: a warpgroup stores 2 pieces a tile; more buffers than that are never filled; "
+     "nearest legal value: 2"),
+    ({"scheduler": "per_tile", "sms": 8}, odd(),
+     "sms=8: an SM limit needs scheduler=\"persistent\"; nearest legal value: 'auto'"),
+    ({"cluster": (2, 2), "sms": 3, "tile": Tile(128, 128, 64)}, odd(),
+     "sms=3: a cluster occupies 4 SMs; nearest legal value: 4"),
+    ({"epilogue": linear_combination(with_c=True)}, odd(), "inputs='none': the epilogue's inputs are c"),
+    ({"epilogue": linear_combination(with_c=False)}, problem(64, 64, 64, c_dtype="bf16"),
+     "inputs='c': the epilogue's inputs are none"),
+    ({"epilogue": BIASED}, problem(64, 64, 64, c_dtype="bf16"), "inputs='c': the epilogue's inputs are bias, scale"),
+    ({"epilogue": BIASED}, odd(inputs=(("bias", vector(1, 256)), ("scale", vector(1, 256)))),
+     "scale=(1, 256): must be (256, 1), a col of the epilogue"),
+    ({"epilogue": TWO}, odd(), "outputs='d': the epilogue's outputs are d, pre"),
+    ({"epilogue": TWO}, odd(outputs=(("d", MISALIGNED_A), ("pre", vector(255, 256)))),
+     "pre=(255, 256): must be (256, 256), a matrix of the epilogue"),
+    ({"epilogue": GATED}, odd(n=255), "n=255: a gated pair needs an even number of columns; nearest legal value: 254"),
+    ({"epilogue": GATED, "tile": Tile(128, 40, 64)}, problem(256, 256, 256, epilogue=GATED),
+     "tile.n=40: each half of a gated tile must be a multiple of 8 columns; nearest legal value: 48"),
+    ({"epilogue": GATED, "tile": Tile(384, 144, 64), "consumers": 2, "schedule": "cooperative"},
+     problem(256, 256, 256, epilogue=GATED),
+     "tile.n=144: 2 consumer warpgroups hold 216 accumulators per thread, more than 192; nearest legal value: 128"),
+    ({"input_stages": 3, "tile": Tile(128, 256, 64)}, problem(256, 256, 256, c_dtype="bf16"),
+     "input_stages=3: must divide the 4 pieces that a warpgroup reads of a tile; nearest legal value: 4"),
+    ({"store": "tma", "epilogue": TWO}, odd(outputs=(("d", MATRIX), ("pre", MISALIGNED_A))),
+     "store='tma': TMA cannot store pre: leading stride is 514 bytes, no multiple of 16; "
+     "nearest legal value: 'staged'"),
+    ({}, problem(64, 64, 64, dtype="fp8"),
+     "a_dtype='fp8_e4m3': operands are fp16, bf16 or fp32; nearest legal value: 'bf16'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "of", "message"), REFUSALS, ids=[m.split(":")[0] for *_, m in REFUSALS])
+def test_refusals_word_for_word(fields, of, message):
+    """Each contradiction between spec, problem and hardware is refused in its own words."""
+    with pytest.raises(PlanError) as e:
+        plan(GemmSpec(**fields), of)
+    assert str(e.value) == message
+
+
+def test_a_grid_beyond_the_launch_limit_is_refused():
+    """More CTAs than a launch may have are refused; nothing wraps around."""
+    big = problem((1 << 31) - 1, (1 << 31) - 1, 8)
+    with pytest.raises(
+        PlanError, match=r"^grid=\d+: a launch has at most 2147483647 CTAs; nearest legal value: "
+    ):
+        plan(GemmSpec(scheduler="per_tile"), big)
+    assert plan(GemmSpec(), big).clusters <= H200.sms
+
+
+def test_a_tile_too_large_for_one_stage_is_refused():
+    """A tile of which not even one stage fits names the bytes it needs, and a depth that fits."""
+    with pytest.raises(PlanError) as e:
+        plan(GemmSpec(tile=Tile(256, 128, 512)), problem(512, 512, 512))
+    assert "bytes of shared memory, a CTA has 232,448" in str(e.value)
+    plan(corrected(GemmSpec(tile=Tile(256, 128, 512)), e.value), problem(512, 512, 512))
+
+
+def test_a_problem_type_error_is_not_hidden():
+    """A spec of one type planned for a `Problem` of another names the spec's field, also when D is empty."""
+    with pytest.raises(PlanError, match="^a_dtype='fp16'"):
+        plan(GemmSpec(a_dtype="fp16"), problem(0, 4, 4))
+    assert isinstance(problem(1, 1, 1), Problem)
+
+
+def test_device_scalars_are_scalars_of_the_epilogue():
+    """A problem says which scalars lie in device memory, and no other name."""
+    graph = epi.quantize_fp8()
+    spec, (name,) = GemmSpec(epilogue=graph), graph.numbers
+    assert plan(spec, problem(64, 64, 64, epilogue=graph, device_scalars=(name,))).config.device_scalars == (
+        name,
+    )
+    with pytest.raises(PlanError, match=rf"^device_scalars='zz': the epilogue's scalars are {name}"):
+        plan(spec, problem(64, 64, 64, epilogue=graph, device_scalars=("zz",)))

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two functions of torch tensors compared, results and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# relative error, in the Frobenius norm, that two orders of summation and one rounding more allow
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The relative error in the Frobenius norm."""
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    scale = expected.double().norm().item() or 1.0
+    return (found.double() - expected.double()).norm().item() / scale
+
+
+def assert_same(
+    ours: Callable[..., Any], theirs: Callable[..., Any], *tensors: torch.Tensor, bound: float | None = None
+) -> None:
+    """Values and all gradients of two functions of the tensors agree; the second one is computed in fp64."""
+    bound = BOUNDS[tensors[0].dtype] if bound is None else bound
+    mine = [x.detach().clone().requires_grad_() for x in tensors]
+    exact = [x.detach().double().requires_grad_() for x in tensors]
+    found, expected = ours(*mine), theirs(*exact)
+    assert error(found.detach(), expected.detach()) <= bound
+    upstream = torch.randn(expected.shape, dtype=torch.float64).to(found.dtype)
+    found.backward(upstream)
+    expected.backward(upstream.double())
+    for i, (x, y) in enumerate(zip(mine, exact)):
+        assert x.grad is not None and y.grad is not None, i
+        assert x.grad.dtype == x.dtype
+        assert error(x.grad, y.grad) <= bound, i

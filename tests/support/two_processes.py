@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of several processes that compare sharded layers with whole ones: python -m ... RANK WORLD FILE."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn import functional as F
+
+import cutegemm
+from cutegemm import epilogue as epi
+from cutegemm import nn
+
+GELU = epi.bias_act("gelu")
+
+
+class Block(torch.nn.Module):
+    """A norm and two layers."""
+
+    def __init__(self, layer, **options):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(12)
+        self.up, self.down = layer(12, 16, **options), layer(16, 12, **options)
+
+    def forward(self, x):
+        """One after the other."""
+        return self.down(torch.relu(self.up(self.norm(x))))
+
+
+def whole(x):
+    """A tensor of all processes."""
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def seeded(make):
+    """A module whose weights are the same in all processes."""
+    torch.manual_seed(0)
+    return make()
+
+
+def compare(name, ours, theirs, x, local=None):
+    """The output and all gradients of two modules."""
+    y, z = theirs(x), ours(x if local is None else local)
+    y.square().sum().backward()
+    z.square().sum().backward()
+    assert torch.allclose(whole(z), y, atol=1e-5), name
+    for (which, p), q in zip(theirs.named_parameters(), ours.parameters()):
+        assert torch.allclose(whole(q.grad), p.grad, atol=1e-5), (name, which)
+
+
+def layers(mesh, rank):
+    """nn.Linear under tensor, sequence and fully sharded parallelism; nn.MLP under tensor parallelism."""
+    x = seeded(lambda: torch.randn(2, 4, 12))
+    plain = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    sequence = {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Replicate()),
+    }
+    for name, plan, local in (("tensor", plain, x), ("sequence", sequence, x.chunk(2, 1)[rank])):
+        ours = seeded(lambda: Block(nn.Linear, fallback="reference"))
+        parallelize_module(ours, mesh, plan)
+        compare(name, ours, seeded(lambda: Block(torch.nn.Linear)), x, local)
+    ours = seeded(lambda: Block(torch.nn.Linear))
+    nn.convert(ours, fallback="reference")
+    for part in (ours.up, ours.down, ours):
+        fully_shard(part, mesh=mesh)
+    compare("fully sharded", ours, seeded(lambda: Block(torch.nn.Linear)), x)
+    ours = seeded(lambda: nn.MLP(12, 16, fallback="reference"))
+    parallelize_module(ours, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    compare("perceptron", ours, seeded(lambda: nn.MLP(12, 16, fallback="reference")), x)
+
+
+def compiled(mesh):
+    """The first call of all is a compiled one: the rules are there."""
+    x, w = seeded(lambda: [torch.randn(s) for s in ((4, 12), (8, 12))])
+    run = torch.compile(
+        lambda x, w: cutegemm.linear(x, w, fallback="reference"), fullgraph=True, backend="aot_eager"
+    )
+    found = run(distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(w, mesh, [Replicate()]))
+    assert found.placements == (Shard(0),) and torch.allclose(whole(found), F.linear(x, w), atol=1e-5)
+
+
+def placements(mesh):
+    """A fused layer whose tensors are cut in every way: values, gradients, and where the result lies."""
+    x, w, b = seeded(lambda: [torch.randn(s) for s in ((2, 4, 12), (8, 12), (8,))])
+
+    def run(f, tensors):
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        y = f(*leaves)
+        y.square().sum().backward()
+        return y, [t.grad for t in leaves]
+
+    def fused(*args):
+        return cutegemm.linear(*args, epilogue=GELU, fallback="reference")
+
+    def linear(*args):
+        return cutegemm.linear(*args, fallback="reference")
+
+    y, gradients = run(lambda *args: F.gelu(F.linear(*args)), (x, w, b))
+    r = Replicate()
+    for given, result in (
+        ((r, r, r), r),
+        ((Shard(0), r, r), Shard(0)),
+        ((Shard(1), r, r), Shard(1)),
+        ((r, Shard(0), Shard(0)), Shard(2)),
+        ((Shard(2), Shard(1), r), None),
+    ):
+        z, found = run(fused, [distribute_tensor(t, mesh, [p]) for t, p in zip((x, w, b), given)])
+        assert result is None or z.placements == (result,), (given, z.placements)
+        assert torch.allclose(whole(z), y, atol=1e-5), given
+        for p, q in zip(gradients, found):
+            assert torch.allclose(whole(q), p, atol=1e-4), given
+    # the same tensors under an epilogue that lets K be cut: another decision
+    cut = [distribute_tensor(t, mesh, [p]) for t, p in zip((x, w, b), (Shard(2), Shard(1), r))]
+    with torch.no_grad():
+        assert not fused(*cut).placements[0].is_partial() and linear(*cut).placements[0].is_partial()
+    z, _ = run(linear, [distribute_tensor(t, mesh, [p]) for t, p in zip((x, w, b), (Shard(2), Shard(1), r))])
+    assert z.placements[0].is_partial()
+    assert torch.allclose(whole(z), F.linear(x, w, b), atol=1e-5)
+
+
+def main():
+    """Everything, in one of the processes."""
+    rank, world, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", (world,))
+    compiled(mesh)
+    layers(mesh, rank)
+    placements(mesh)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
