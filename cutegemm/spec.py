@@ -28,6 +28,7 @@ TENSOR_CORE_FIELDS = (
     "tile", "cluster", "stages", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages",
     "input_stages", "scheduler", "raster", "sms", "swap", "split_k", "split_reduction",
     "ctas_per_sm", "trigger", "constant",
+    "evict_first", "evict_last",
 )  # fmt: skip
 # columns of a wgmma come in steps of 8
 TILE_N_STEP = 8
@@ -111,6 +112,8 @@ class GemmSpec:
             everything before it to end before it reads or writes anything but what `constant` names.
         constant: operands, ("a",), ("b",) or both, that no launch writes which may still run when this one starts,
             such as weights: not the last one, nor one before it. Their first tiles are loaded while it still runs.
+        evict_first, evict_last: which of "a", "b" and "d" (all outputs) TMA moves with the hint that L2 give their
+            lines up first, as what is used once, or last, as what many tiles share. None by default.
         batch_invariant: whether a row of D must have the same bits whatever M is and wherever the row lies, on one kind
             of device. The order of additions along K then depends on N and K alone: K is cut only as `split_k` says,
             and where the epilogue reduces along rows all tiles are equally wide.
@@ -153,6 +156,8 @@ class GemmSpec:
     ctas_per_sm: int | Auto = AUTO
     trigger: str = AUTO
     constant: tuple[str, ...] | Auto = AUTO
+    evict_first: tuple[str, ...] | Auto = AUTO
+    evict_last: tuple[str, ...] | Auto = AUTO
     batch_invariant: bool | Auto = AUTO
     epilogue: Graph | Auto = AUTO
 
@@ -180,6 +185,9 @@ class GemmSpec:
                     SpecError, "constant", self.constant, 'must be a tuple of "a" and "b"', ("b",)
                 )
             object.__setattr__(self, "constant", tuple(sorted(set(names))))
+        for name in ("evict_first", "evict_last"):
+            if not _is_auto(getattr(self, name)):
+                object.__setattr__(self, name, _evicted(self, name))
         _check_tile(self)
         _check_together(self)
 
@@ -190,6 +198,17 @@ class GemmSpec:
 
     def __repr__(self) -> str:
         return f"GemmSpec({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
+
+
+def _evicted(spec: GemmSpec, field: str) -> tuple[str, ...]:
+    """The given names of a cache hint, in order; none in both hints."""
+    value = getattr(spec, field)
+    names = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if not names or not all(isinstance(x, str) and x in ("a", "b", "d") for x in names):
+        raise field_error(SpecError, field, value, 'must be a tuple of "a", "b" and "d"', ("d",))
+    if field == "evict_last" and set(names) & set(() if _is_auto(spec.evict_first) else spec.evict_first):
+        raise field_error(SpecError, field, value, "must name nothing that evict_first names", AUTO)
+    return tuple(sorted(set(names)))
 
 
 def _is_auto(value: object) -> bool:

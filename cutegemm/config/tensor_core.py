@@ -39,6 +39,9 @@ class KernelConfig(EpilogueConfig):
         "never"  # when the next launch may begin: "never" early, at the "start", after the last of "loads"
     )
     early: tuple[str, ...] = ()  # roles of operands that are loaded before earlier launches have ended
+    # "a", "b", "d": what L2 gives up first, and last
+    evict_first: tuple[str, ...] = ()
+    evict_last: tuple[str, ...] = ()
     splits: int = 1  # parts that K is cut into
     streamed: bool = False  # clusters cut tiles along K so that each does the same number of k tiles
     dynamic: bool = False  # clusters take works from a counter
@@ -63,6 +66,10 @@ class KernelConfig(EpilogueConfig):
     def work_readers(self) -> int:
         """Warps of a cluster that follow a dynamic walk."""
         return self.cluster_size * (self.consumers * hw.WARPGROUP // hw.WARP + 1)
+
+    def evicted(self, name: str) -> str | None:
+        """Whether L2 is to give up lines of "a", "b" or "d" (all outputs) "first" or "last"; None says nothing."""
+        return "first" if name in self.evict_first else "last" if name in self.evict_last else None
 
     @property
     def adds_up(self) -> bool:

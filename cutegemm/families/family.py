@@ -36,6 +36,10 @@ class Roles:
     shared_accumulators: Mapping[int, int] = field(default_factory=dict)
     shared_registers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
+    def most(self, consumers: int, laden: bool) -> int:
+        """Accumulators per thread of consumers that share a tile; `laden` as for the table of that name."""
+        return (self.laden if laden and self.laden else self.accumulators)[consumers]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Family:

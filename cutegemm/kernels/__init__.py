@@ -6,7 +6,7 @@ role dispatch and the tile loop; everything else is a module of its own, none of
     a launch's arguments            `launch`, `tensors`, `operands`
     a CTA's set-up                  `frame`, `cluster`, `dependence`
     what to do next                 `scheduler` (works and their plain walk), `stream` (stream-K), `dynamic`
-    loads and the mainloop          `ring`, `loads`, `tma_load`, `gather`, `mainloop`, `turns`
+    loads and the mainloop          `ring`, `loads`, `tma_load`, `hints`, `gather`, `mainloop`, `turns`
     adding up parts of K            `cluster_sum`, `workspace_sum`
     the epilogue, piece by piece    `epilogue`, `pieces`, `piece_loads`, `vectors`, `fusion`, `functions`, `store`,
                                     `reduce`

@@ -46,7 +46,8 @@ class OperandLoads:
             which = None if operand.halves == 1 else half
             if operand.load == "tma":
                 peers = place.sharing(operand.role)
-                loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), peers, which))
+                evict = config.evicted(operand.role)
+                loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), peers, which, evict))
             elif operand.load == "gather":
                 loaders.append(GatherLoad(tensor, part, (rows, depth), operand.k_major, which))
             else:

@@ -21,6 +21,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, OutputConfig
 from cutegemm.kernels import operands as ops
+from cutegemm.kernels.hints import hint
 from cutegemm.kernels.pieces import Piece, key_of, to_shared
 
 
@@ -129,7 +130,8 @@ def _tma_stores(outputs: cutlass.Constexpr, piece: cutlass.Constexpr, buffer: An
         if piece.role.thread // hw.WARP == 0:
             for output in outputs:
                 target = output.tDgD[None, piece.block, piece.column, piece.batch]
-                cute.copy(output.atom, output.tDsD[None, buffer], target)
+                options = hint(output.config.evicted("d"))
+                cute.copy(output.atom, output.tDsD[None, buffer], target, **options)
             cute.arch.cp_async_bulk_commit_group()
 
 

@@ -10,6 +10,7 @@ import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels.cluster import Peers
+from cutegemm.kernels.hints import hint
 from cutegemm.kernels.operands import batch_at
 from cutegemm.kernels.ring import Ring
 
@@ -24,11 +25,13 @@ class TmaLoad:
     mask: Any  # CTAs of the cluster that receive this CTA's slice, or None
     coords: Any  # (rows, k, l)
     gate: int | None  # which half of a gated B
+    evict: str | None  # whether L2 is to give its lines up "first" or "last"
 
     @staticmethod
     def create(
-        atom: Any, coords: Any, smem: Any, box: tuple[int, int], peers: Peers, gate: int | None
-    ) -> TmaLoad:
+        atom: Any, coords: Any, smem: Any, box: tuple[int, int], peers: Peers, gate: int | None,
+        evict: str | None = None,
+    ) -> TmaLoad:  # fmt: skip
         """Partition an operand among the CTAs that load slices of the same tile.
 
         Args:
@@ -37,6 +40,7 @@ class TmaLoad:
             box: (ROWS, BLK_K).
             peers: the CTAs that share the tile.
             gate: the half of a gated B, 0 or 1; None for other operands.
+            evict: "first", "last" or None.
         """
         gX = cute.local_tile(coords, box, (None, None, None))  # (ROWS, BLK_K, rows / ROWS, k / BLK_K, l)
         tXsX, tXgX = cpasync.tma_partition(
@@ -46,14 +50,12 @@ class TmaLoad:
             cute.group_modes(smem, 0, 2),
             cute.group_modes(gX, 0, 2),
         )
-        return TmaLoad(atom, tXgX, tXsX, peers.mask if peers.count > 1 else None, coords, gate)
+        return TmaLoad(atom, tXgX, tXsX, peers.mask if peers.count > 1 else None, coords, gate, evict)
 
     def load(self, tile: Any, k_tile: Any, batch: Any, ring: Ring, stage: Any) -> None:
         """Issue the copy of tile (tile, k_tile, batch) into `stage`; completes on the stage's full barrier."""
         source = self.tXgX[None, tile, k_tile, batch_at(self.coords, batch, self.gate)]
-        if self.mask is None:
-            cute.copy(self.atom, source, self.tXsX[None, stage], tma_bar_ptr=ring.full + stage)
-        else:
-            cute.copy(
-                self.atom, source, self.tXsX[None, stage], tma_bar_ptr=ring.full + stage, mcast_mask=self.mask
-            )
+        options = hint(self.evict)
+        if self.mask is not None:
+            options["mcast_mask"] = self.mask
+        cute.copy(self.atom, source, self.tXsX[None, stage], tma_bar_ptr=ring.full + stage, **options)

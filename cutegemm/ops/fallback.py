@@ -39,7 +39,7 @@ def server(device: torch.device, fallback: str, door: str) -> str:
         InputError: `fallback` is none of `FALLBACKS`.
         HardwareError: there is no Hopper GPU and the fallback is "error".
     """
-    if fallback not in FALLBACKS:
+    if not isinstance(fallback, str) or fallback not in FALLBACKS:
         rule = f"must be one of {', '.join(FALLBACKS)}"
         raise field_error(InputError, "fallback", fallback, rule, "torch")
     if hopper(device):

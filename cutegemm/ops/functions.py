@@ -30,7 +30,7 @@ _DEFAULT = GemmSpec()
 # Of the shortest ways: matrices, and no epilogue but a bias.
 _PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, _BIASED))
 _BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
-server_of = lru_cache(maxsize=64)(server)
+_remembered = lru_cache(maxsize=64)(server)
 
 
 class _Short(dict[tuple[str, str, str], Program]):
@@ -47,6 +47,13 @@ _SHORT = _Short()
 
 # The programs of recent calls, by the identities of spec and epilogue, which they keep alive.
 _recent: Memo[tuple[Any, Any, Program]] = Memo()
+
+
+def server_of(compiling: bool, device: torch.device, fallback: str, door: str) -> str:
+    """`fallback.server`, asked once for equal names; under torch.compile it is a constant."""
+    if compiling or type(fallback) is not str:
+        return server(device, fallback, door)
+    return _remembered(device, fallback, door)
 
 
 def matmul(
@@ -91,7 +98,7 @@ def matmul(
         if not isinstance(x, Tensor) and not (x is None and name == "c"):
             raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
     compiling = torch.compiler.is_compiling()
-    who = (server if compiling else server_of)(a.device, fallback, "cutegemm.matmul")
+    who = server_of(compiling, a.device, fallback, "cutegemm.matmul")
     if not compiling and spec is None and epilogue is None and who != "torch" and not inputs:
         how = way(a, b) if c is None else way(a, b, c)
         if how == "run":
@@ -145,7 +152,7 @@ def linear(
         if not isinstance(t, Tensor) and not (t is None and name == "bias"):
             raise InputError(f"must be a torch.Tensor, got {type(t).__name__}", field=name)
     compiling = torch.compiler.is_compiling()
-    who = (server if compiling else server_of)(x.device, fallback, "cutegemm.linear")
+    who = server_of(compiling, x.device, fallback, "cutegemm.linear")
     if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and out is None:
         how = way(x, weight) if bias is None else way(x, weight, bias)
         if how == "record" and bias is None:

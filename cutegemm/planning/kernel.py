@@ -63,6 +63,8 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         ctas_per_sm=_ctas_per_sm(spec),
         trigger=_trigger(setting, candidate),
         early=_early(setting, candidate),
+        evict_first=_hinted(setting, "evict_first"),
+        evict_last=_hinted(setting, "evict_last"),
         splits=candidate.splits,
         streamed=_streamed(setting, candidate),
         dynamic=_dynamic(setting, candidate),
@@ -156,6 +158,19 @@ def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
     )
 
 
+def _hinted(setting: Setting, field: str) -> tuple[str, ...]:
+    """The matrices that TMA moves with a hint, which only TMA gives."""
+    given = getattr(setting.spec, field)
+    names: tuple[str, ...] = given if isinstance(given, tuple) else ()
+    ways = {x.role: x.load == "tma" for x in setting.loads.operands}
+    ways["d"] = all(x.store == "tma" for x in setting.outputs)
+    without = [name for name in names if not ways[name]]
+    if without:
+        left = tuple(name for name in names if ways[name]) or AUTO
+        raise field_error(PlanError, field, names, f"TMA does not move {' and '.join(without)}", left)
+    return names
+
+
 def _streamed(setting: Setting, candidate: Candidate) -> bool:
     if setting.spec.scheduler != "stream_k":
         return False
@@ -240,8 +255,7 @@ def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
         who = "a warpgroup of a pingpong kernel holds"
     else:
         laden = setting.loads.gathers or _split_reduction(setting, candidate) != "none"
-        allowed = roles.laden if laden and roles.laden else roles.accumulators
-        most, who = allowed[consumers], f"{consumers} consumer warpgroups hold"
+        most, who = roles.most(consumers, laden), f"{consumers} consumer warpgroups hold"
     held = accumulators(tile, team, setting.limits)
     if held <= most:
         return

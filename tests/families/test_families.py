@@ -40,7 +40,8 @@ def test_registers_hold_the_accumulators(family):
         for consumers, (producer, consumer) in rows.items():
             assert family.roles.producers * producer + consumers * consumer <= 512
             most = max(
-                family.roles.accumulators[consumers], family.roles.turns[gathers] if consumers == 2 else 0
+                family.roles.most(consumers, laden=gathers),
+                family.roles.turns[gathers] if consumers == 2 else 0,
             )
             assert most <= consumer - 24
 

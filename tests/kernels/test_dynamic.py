@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, emulator, plan, problem
-from cutegemm import epilogue as epi
 from cutegemm.emulator import Options
 from cutegemm.errors import PlanError
 from cutegemm.gemm import Gemm
 from cutegemm.launch_layout import WORK_COUNTER
-from cutegemm.running.results import Partial
-from tests.support.epilogues import assert_outputs_close, random_inputs
+from tests.support.fused_runs import GRAPHS, assert_fused
 from tests.support.numerics import assert_close
 
 BF16 = torch.bfloat16
@@ -90,25 +88,10 @@ def test_batches_come_from_one_counter():
 
 
 @pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
-@pytest.mark.parametrize("name", ["swiglu", "softmax_partials", "bias_act_residual"])
+@pytest.mark.parametrize("name", GRAPHS)
 def test_epilogues_follow_the_walk(name, schedule):
     """Inputs that are fetched ahead, gated pairs and reductions are those of the tile that was taken."""
-    graph = {
-        "swiglu": epi.swiglu("halves"),
-        "softmax_partials": epi.softmax_partials(),
-        "bias_act_residual": epi.bias_act_residual("gelu"),
-    }[name]
-    m, n, k = 140, 72, 136
-    generator = torch.Generator().manual_seed(1)
-    a = torch.randn(m, k, generator=generator).to(BF16)
-    b = torch.randn(k, 2 * n if graph.gated else n, generator=generator).to(BF16)
-    inputs = random_inputs(graph, (m, n), generator, (BF16, torch.float32))
-    out = Gemm(GemmSpec(**FIELDS, epilogue=graph, schedule=schedule, sms=2)).run(
-        a, b, backend="emulator", **inputs
-    )
-    named = {"d": out} if isinstance(out, torch.Tensor) else vars(out)
-    finished = {x: v.finish() if isinstance(v, Partial) else v for x, v in named.items()}
-    assert_outputs_close(finished, graph, a, b, inputs)
+    assert_fused(name, GemmSpec(**FIELDS, schedule=schedule, sms=2), (140, 72, 136))
 
 
 def test_the_first_work_is_known_after_the_wait_only():

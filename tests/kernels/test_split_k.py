@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, emulator, plan, problem
-from cutegemm import epilogue as epi
 from cutegemm.emulator import Options
 from cutegemm.errors import PlanError
 from cutegemm.gemm import Gemm
-from cutegemm.running.results import Partial
-from tests.support.epilogues import assert_outputs_close, random_inputs
+from tests.support.fused_runs import GRAPHS, assert_fused
 from tests.support.numerics import assert_close
 
 BF16 = torch.bfloat16
@@ -73,26 +71,11 @@ def test_parts_add_up_in_place_without_races(name, order):
 
 
 @pytest.mark.parametrize(("swap", "where"), [(False, "cluster"), (True, "cluster"), (True, "workspace")])
-@pytest.mark.parametrize("name", ["swiglu", "softmax_partials", "bias_act_residual"])
+@pytest.mark.parametrize("name", GRAPHS)
 def test_the_epilogue_is_applied_once_after_the_sum(name, swap, where):
     """Activations, gated pairs and reductions see the whole sum, whoever stores it."""
-    graph = {
-        "swiglu": epi.swiglu("halves"),
-        "softmax_partials": epi.softmax_partials(),
-        "bias_act_residual": epi.bias_act_residual("gelu"),
-    }[name]
-    m, n, k = 30, 72, 200
     tile = Tile(32, 128, 64) if swap else Tile(64, 64, 64)
-    generator = torch.Generator().manual_seed(1)
-    a = torch.randn(m, k, generator=generator).to(BF16)
-    b = torch.randn(k, 2 * n if graph.gated else n, generator=generator).to(BF16)
-    inputs = random_inputs(graph, (m, n), generator, (BF16, torch.float32))
-    out = Gemm(GemmSpec(epilogue=graph, tile=tile, swap=swap, split_k=2)).run(
-        a, b, backend="emulator", **inputs
-    )
-    named = {"d": out} if isinstance(out, torch.Tensor) else vars(out)
-    finished = {x: v.finish() if isinstance(v, Partial) else v for x, v in named.items()}
-    assert_outputs_close(finished, graph, a, b, inputs)
+    assert_fused(name, GemmSpec(tile=tile, swap=swap, split_k=2, split_reduction=where), (30, 72, 200))
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,8 @@ def check_fits(p):
             producer + config.consumers * per_thread
         ) * H200.limits.warpgroup <= H200.limits.registers_per_sm
     roles = FAMILIES[config.family].roles
-    shared = roles.laden if roles.laden and (config.gathers or config.adds_up) else roles.accumulators
-    most = roles.turns[config.gathers] if config.pingpong else shared[config.consumers]
+    shared = roles.most(config.consumers, laden=config.gathers or config.adds_up)
+    most = roles.turns[config.gathers] if config.pingpong else shared
     if config.ctas_per_sm > 1:
         most = roles.shared_accumulators[config.consumers]
     assert p.accumulators <= most <= per_thread - 24

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cache hints stand in the PTX where they were asked for, and change no result."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm.compiling import cache
+from cutegemm.emulator import Options
+from cutegemm.errors import PlanError, SpecError
+from cutegemm.gemm import Gemm
+from tests.support.numerics import assert_close
+
+FIELDS = {"tile": Tile(64, 64, 64), "swap": False, "sms": 2}
+OF = problem(136, 136, 136)
+CREATED = re.compile(r"createpolicy\.fractional\.L2::evict_(\w+)\.b64 (%\w+)")
+COPY = re.compile(r"cp\.async\.bulk\.tensor\S* .*, (%\w+);")
+
+
+def hints_of(ptx):
+    """What each TMA copy of a kernel says, in order: loads of A and of B, then stores."""
+    made = {register: how for how, register in CREATED.findall(ptx)}
+    return [made.get(register) for register in COPY.findall(ptx)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "hints"),
+    [
+        ({}, [None, None, None]),
+        ({"evict_first": ("a", "d")}, ["first", None, "first"]),
+        ({"evict_first": ("a", "d"), "evict_last": ("b",), "cluster": (2, 1)}, ["first", "last", "first"]),
+    ],
+)
+def test_hints_are_in_the_ptx_and_change_no_bit(fields, hints):
+    """Each copy has the policy that was asked for; D is that of the kernel without any."""
+    spec = GemmSpec(**FIELDS, **fields)
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(136, 136, generator=generator).bfloat16() for _ in range(2))
+    run = emulator.run(Gemm(spec), a, b, options=Options(policy="random", seed=1, races=True))
+    assert not run.findings
+    assert_close(run.d, a, b)
+    assert hints_of(cache.artifact(plan(spec, OF).config).ptx) == hints
+
+
+def test_hints_follow_operands_that_are_swapped():
+    """The kernel's A is B's transpose."""
+    config = plan(GemmSpec(swap=True, evict_first=("b", "d")), OF).config
+    assert (config.evicted("a"), config.evicted("b"), config.evicted("d")) == ("first", None, "first")
+
+
+def test_a_hint_that_nobody_can_give_is_refused():
+    """Loads through registers have none, and no matrix is evicted first and last."""
+    with pytest.raises(PlanError) as caught:
+        plan(GemmSpec(**FIELDS, a_load="gather", evict_first=("a", "b")), OF)
+    assert (caught.value.field, caught.value.nearest) == ("evict_first", ("b",))
+    for fields in ({"evict_first": ("c",)}, {"evict_first": ("a",), "evict_last": ("a", "b")}):
+        with pytest.raises(SpecError):
+            GemmSpec(**fields)
