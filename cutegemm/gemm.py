@@ -17,7 +17,7 @@ from cutegemm.errors import GemmError, InputError, SpecError, field_error
 from cutegemm.planning.arguments import launch_arguments
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.representative import representative
-from cutegemm.problems import Problem
+from cutegemm.problems import Problem, checked, listed
 from cutegemm.running import here
 from cutegemm.running.call import NOWHERE, Memo, Request, Unprepared, identity, recording, substance
 from cutegemm.running.named import Signature, blas_names, blas_number, passed
@@ -69,7 +69,7 @@ class Gemm:
 
     def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
         self.spec = _checked_spec(spec)
-        self._representative = representative(spec) if of is None else _checked_problem("of", of)
+        self._representative = representative(spec) if of is None else checked("of", of)
         self._fused = Signature(spec.epilogue) if isinstance(spec.epilogue, Graph) else None
         self._kinds: Memo[Prepared] = Memo()
         self.plan = self._choice(self._representative).plan
@@ -86,7 +86,7 @@ class Gemm:
         return Kernel(chosen, None if chosen.config is None else cache.artifact(chosen.config))
 
     def _plan(self, of: Problem) -> KernelPlan:
-        return self._choice(_checked_problem("of", of)).plan
+        return self._choice(checked("of", of)).plan
 
     def _choice(self, of: Problem) -> Choice:
         """What a run of a problem would take on the current device."""
@@ -122,20 +122,12 @@ class Gemm:
             PlanError: the spec cannot serve a problem.
             CompileError: a kernel does not compile.
         """
-        try:
-            # a tensor without dimensions is an Iterable that cannot be iterated
-            found = iter(() if isinstance(problems, str) else problems)
-        except (TypeError, RuntimeError):
-            found = None
-        if found is None or isinstance(problems, str):
-            rule = "must be a list of Problems, such as [problem]"
-            raise field_error(InputError, "problems", problems, rule)
-        problems = [_checked_problem(f"problems[{i}]", p) for i, p in enumerate(found)]
+        wanted = listed("problems", problems)
         # imports torch
         from cutegemm.running.launcher import current_device, function_for
 
         index, device = current_device()
-        plans = [choose(self.spec, p, device).plan for p in problems]
+        plans = [choose(self.spec, p, device).plan for p in wanted]
         configs = list(dict.fromkeys(step.config for p in plans for step in p.steps))
         cache.ensure(configs)
         if index is not None:
@@ -436,17 +428,6 @@ def _checked_spec(value: object) -> GemmSpec:
     return value
 
 
-def _checked_problem(field: str, value: object) -> Problem:
-    """A problem that a caller gave.
-
-    Raises:
-        InputError: it is none.
-    """
-    if not isinstance(value, Problem):
-        raise field_error(InputError, field, value, "must be a Problem, such as cutegemm.problem(m, n, k)")
-    return value
-
-
 def _checked_addresses(names: Sequence[str], value: object) -> dict[str, int]:
     """Addresses by name that a caller gave.
 
@@ -479,7 +460,7 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
         PlanError: the spec cannot serve the problem.
         CompileError: the kernel does not compile.
     """
-    gemm = Gemm(_checked_spec(spec), None if problem is None else _checked_problem("problem", problem))
+    gemm = Gemm(_checked_spec(spec), None if problem is None else checked("problem", problem))
     gemm.kernel()
     return gemm
 

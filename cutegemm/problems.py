@@ -327,6 +327,33 @@ def _given(name: str, given: Any, wanted: Operand) -> Operand:
     return given
 
 
+def checked(field: str, value: object) -> Problem:
+    """A problem that a caller gave.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not isinstance(value, Problem):
+        raise field_error(InputError, field, value, "must be a Problem, such as cutegemm.problem(m, n, k)")
+    return value
+
+
+def listed(field: str, value: object) -> list[Problem]:
+    """Problems that a caller gave, of any iterable.
+
+    Raises:
+        InputError: it is none, or holds something else.
+    """
+    try:
+        # a tensor without dimensions is an Iterable that cannot be iterated
+        found = None if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+    except (TypeError, RuntimeError):
+        found = None
+    if found is None:
+        raise field_error(InputError, field, value, "must be a list of Problems, such as [problem]")
+    return [checked(f"{field}[{i}]", x) for i, x in enumerate(found)]
+
+
 def output_extent(epilogue: Graph, m: int, n: int) -> tuple[int, int]:
     """Rows and columns of what an epilogue of an M x N accumulator gives: half as many along its gated axis."""
     axis = epilogue.gated_axis

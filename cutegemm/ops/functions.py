@@ -49,6 +49,13 @@ _SHORT = _Short()
 _recent: Memo[tuple[Any, Any, Program]] = Memo()
 
 
+def _check_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
+    if x.is_nested:
+        raise field_error(InputError, name, x, "must be a tensor of one shape, not a nested one")
+
+
 def server_of(compiling: bool, device: torch.device, fallback: str, door: str) -> str:
     """`fallback.server`, asked once for equal names; under torch.compile it is a constant."""
     if compiling or type(fallback) is not str:
@@ -95,8 +102,8 @@ def matmul(
         HardwareError: no Hopper GPU and fallback="error".
     """
     for name, x in (("a", a), ("b", b), ("c", c)):
-        if not isinstance(x, Tensor) and not (x is None and name == "c"):
-            raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
+        if x is not None or name != "c":
+            _check_tensor(name, x)
     compiling = torch.compiler.is_compiling()
     who = server_of(compiling, a.device, fallback, "cutegemm.matmul")
     if not compiling and spec is None and epilogue is None and who != "torch" and not inputs:
@@ -149,8 +156,8 @@ def linear(
         GemmError: as of `matmul`.
     """
     for name, t in (("x", x), ("weight", weight), ("bias", bias)):
-        if not isinstance(t, Tensor) and not (t is None and name == "bias"):
-            raise InputError(f"must be a torch.Tensor, got {type(t).__name__}", field=name)
+        if t is not None or name != "bias":
+            _check_tensor(name, t)
     compiling = torch.compiler.is_compiling()
     who = server_of(compiling, x.device, fallback, "cutegemm.linear")
     if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and out is None:
@@ -194,8 +201,7 @@ def bmm(
         GemmError: as of `matmul`.
     """
     for name, x in (("a", a), ("b", b)):
-        if not isinstance(x, Tensor):
-            raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
+        _check_tensor(name, x)
         if x.dim() != 3:
             rule = "must have 3 dimensions (a batch of matrices)"
             raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from cutegemm.database import Database
 from cutegemm.errors import InputError, SpecError, field_error
-from cutegemm.problems import Problem
+from cutegemm.problems import Problem, listed
 from cutegemm.spec import GemmSpec
 
 if TYPE_CHECKING:
@@ -69,12 +69,7 @@ def tune(
     """
     if not isinstance(spec, GemmSpec):
         raise field_error(SpecError, "spec", spec, "must be a GemmSpec", GemmSpec())
-    if isinstance(problems, (Problem, str)) or not isinstance(problems, Iterable):
-        raise field_error(InputError, "problems", problems, "must be a list of Problems, such as [problem]")
-    wanted = list(problems)
-    for number, x in enumerate(wanted):
-        if not isinstance(x, Problem):
-            raise field_error(InputError, f"problems[{number}]", x, "must be a Problem")
+    wanted = listed("problems", problems)
     if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
         raise field_error(InputError, "candidates", candidates, "must be an integer from 1", CANDIDATES)
     if database is not None and not isinstance(database, Database):

@@ -99,6 +99,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             ),
             "swap": ("x", 1, None),
             "constant": ("a", "x", (), ("c",), (["a"],), None),
+            **dict.fromkeys(("evict_first", "evict_last"), ("a", "x", (), ("c",), (["a"],), None)),
+            "batch_invariant": (1, "x", None),
             "tile": ("x", 3, (64,), None, [64, 64, "k"]),
             "cluster": ("x", 3, (3, 1), (1,), None, (1.0, 2)),
             "raster": ("x", 3, ("k", 8), ("m", "8"), None, ("m",)),
@@ -256,6 +258,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         epi.Graph,
         {"nodes": MLP.nodes, "outputs": MLP.outputs},
         {"nodes": (None, 3, (None,), "x"), "outputs": (None, 3, ("d",)), "gated": ("x", 3), "swapped": (1, True)},
+    ),
+    "pack": (
+        cutegemm.pack,
+        {"weight": B, "role": "b"},
+        {"weight": (None, [[1.0]], 3), "role": ("c", 3, None), "major": ("x", 3, [])},
     ),
     "tune": (
         cutegemm.tune,
