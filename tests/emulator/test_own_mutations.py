@@ -26,14 +26,6 @@ SMALL = {"tile": Tile(64, 64, 64), "stages": 2, "sms": 2}  # several tiles for e
 CASES = {  # family -> (spec, shape, type)
     "cluster": (GemmSpec(**SMALL, cluster=(2, 1)), (200, 136, 200), torch.bfloat16),
     "pingpong": (GemmSpec(**SMALL, schedule="pingpong", cluster=(2, 1)), (200, 136, 200), torch.bfloat16),
-    "dynamic": (
-        # two k tiles each, so that the producer takes works as fast as it may
-        GemmSpec(
-            tile=Tile(64, 64, 64), stages=8, sms=4, schedule="pingpong", cluster=(2, 1), scheduler="dynamic"
-        ),
-        (264, 136, 128),
-        torch.bfloat16,
-    ),
     "gather": (GemmSpec(**SMALL, a_load="gather", b_load="gather"), (66, 66, 130), torch.bfloat16),
     "shift": (
         GemmSpec(**SMALL | {"stages": 3, "sms": 1}, a_load="shift", b_load="cp_async"),
@@ -43,13 +35,17 @@ CASES = {  # family -> (spec, shape, type)
     "multistage": (GemmSpec(**SMALL, schedule="multistage"), (136, 136, 200), torch.bfloat16),
     "simt": (GemmSpec(), (70, 70, 40), torch.float32),
 }
-NEWER = {  # the same, of kernels that share a tile's sum or its launch's time
+NEWER = {  # the same, of kernels that share a tile's sum, a counter or its launch's time
     "swap": (GemmSpec(**SMALL | {"tile": Tile(16, 64, 64)}, swap=True), (30, 136, 200), torch.bfloat16),
     "split in a cluster": (GemmSpec(**SMALL, split_k=2), (130, 72, 300), torch.bfloat16),
     "split through a workspace": (
         GemmSpec(**SMALL | {"sms": 4}, split_k=2, split_reduction="workspace", swap=False),
         (130, 136, 300), torch.bfloat16),
     "stream_k": (GemmSpec(**SMALL | {"sms": 5}, scheduler="stream_k", swap=False), (130, 136, 300), torch.bfloat16),
+    # two k tiles each, so that the producer takes works as fast as it may
+    "dynamic": (
+        GemmSpec(tile=Tile(64, 64, 64), stages=8, sms=4, schedule="pingpong", cluster=(2, 1), scheduler="dynamic"),
+        (264, 136, 128), torch.bfloat16),
 }  # fmt: skip
 COUNTED = (2, "around an atom.acq_rel between CTA barriers, which releases and acquires for all of them")
 PERMISSION = (1, "the next launch may start early: leave, not order")

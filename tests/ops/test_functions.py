@@ -103,7 +103,7 @@ def test_without_a_hopper_gpu_it_says_so_once_or_refuses():
     """One note a door for torch's own functions; fallback="error" refuses; another word is no fallback."""
     a = r(4, 4)
     fallback._noted.clear()
-    functions.server_of.cache_clear()
+    functions._remembered.cache_clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
