@@ -31,7 +31,7 @@ from cutegemm.errors import EmulatorError
 if TYPE_CHECKING:
     from cutegemm.emulator.context import Alone, Chain
     from cutegemm.emulator.launch import Launch, Options
-    from cutegemm.emulator.numbers.types import Vector
+    from cutegemm.emulator.numbers.types import Value, Vector
     from cutegemm.emulator.state.group import Halves, LaneFacts
     from cutegemm.emulator.units.tma import Tensor
     from cutegemm.emulator.watch.l2 import L2
@@ -61,9 +61,9 @@ class Device:
         # Per tuple of warps, what their lanes always hold.
         self.lane_cache: dict[tuple[int, ...], LaneFacts] = {}
         self.mask_cache: dict[bytes, int] = {}  # active warps of masks
-        self.branch_cache: dict[
-            tuple[bytes, bool], Halves
-        ] = {}  # of predicates, who takes a branch (`Group.branch`)
+        # Of predicates, who takes a branch (`Group.branch`).
+        self.branch_cache: dict[tuple[bytes, bool], Halves] = {}
+        self.elected: dict[bytes, tuple[Value, Vector]] = {}  # of masks, who leads (`warp_ops.elect`)
         self.events = 0  # counts whatever may let somebody go on
         self.timed_out = False
         self.counts = Counts()

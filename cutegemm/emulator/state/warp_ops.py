@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.numbers.values import M32, ND, SINT
 from cutegemm.emulator.state.memory import Fault
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from cutegemm.emulator.state.group import Group
 
 WARP = 32
+REMEMBERED = 4096  # masks whose leaders are kept
 
 
 def vector(group: Group, x: Value, kind: Kind = np.uint32) -> Vector:
@@ -170,14 +172,27 @@ def match(group: Group, m: Mask, a: Value, membership: Value, mode: str) -> tupl
 def elect(group: Group, m: Mask, membership: Value) -> tuple[Value, Vector]:
     """elect.sync: the lowest active lane of the membership leads; returns (leader lane, predicate)."""
     warp_sync(group, m)
-    if m is None and membership.__class__ is not ND and membership == M32:
+    whole = membership.__class__ is not ND and membership == M32
+    if m is None and whole:
         return 0, group.leaders
+    if m is not None and whole:
+        # the same few masks come again and again
+        known, key = group.device.elected, m.tobytes()
+        if key not in known:
+            if len(known) >= REMEMBERED:
+                known.clear()
+            known[key] = _elected(group, m)
+        leader, predicate = known[key]
+        return leader, predicate.copy()
     member = group.lane == group.lane  # all
     if membership.__class__ is ND or membership != M32:
         member = (vector(group, membership) >> group.lane) & np.uint32(1) != 0
-    live = member if m is None else member & m
-    rows = live.reshape(-1, WARP)
-    leader = rows.argmax(1).astype(np.uint32)
+    return _elected(group, member if m is None else member & m)
+
+
+def _elected(group: Group, live: npt.NDArray[np.bool_]) -> tuple[Value, Vector]:
+    """The lowest live lane of each warp, and where it is."""
+    leader = live.reshape(-1, WARP).argmax(1).astype(np.uint32)
     lane = np.repeat(leader, WARP)
     return settle(group, lane), (group.lane == lane) & live
 
