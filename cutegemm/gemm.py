@@ -291,7 +291,13 @@ class Gemm:
             key: Any = (
                 a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), a.requires_grad and recording(),
                 b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), b.requires_grad and recording(),
-                None if c is None else identity(c), None if out is None else identity(out),
+                None if c is None else (
+                    c.shape, c.stride(), c.dtype, c.get_device(), c.is_neg(), c.requires_grad and recording()
+                ),
+                None if out is None else (
+                    out.shape, out.stride(), out.dtype, out.get_device(), out.is_neg(),
+                    out.requires_grad and recording(),
+                ),
                 pa & 15 | (pb & 15) << 4 | (pc & 15) << 8 | (pd & 15) << 12,
                 backend, beta == 0.0,
             )  # fmt: skip
