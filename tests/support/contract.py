@@ -40,7 +40,10 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
         False,
     ),
     "shift": ({**LOADED, "a_load": "shift", "b_load": "shift"}, True),
-    "swapped": ({"tile": Tile(16, 64, 32), "swap": True, "stages": 2, "a_load": "tma", "b_load": "tma"}, False),
+    "swapped": (
+        {"tile": Tile(16, 64, 32), "swap": True, "stages": 2, "a_load": "tma", "b_load": "tma"},
+        False,
+    ),
     "stream-K": ({**LOADED, "scheduler": "stream_k", "sms": 3, "swap": False}, True),
     "dynamic": ({**LOADED, "scheduler": "dynamic", "sms": 2, "swap": False}, True),
     "simt": ({"schedule": "simt"}, True),
