@@ -285,7 +285,8 @@ class Gemm:
             raise _plain_error(named, beta)
         try:
             # On the path of every call, so nothing is looked up twice. What distinguishes one kind of call from
-            # another: layouts, types, devices; of addresses only the alignment.
+            # another: layouts, types, devices; of addresses only the alignment. `identity` of each, written out: a
+            # call more for each tensor is seen in the time of the whole.
             pa, pb = a.data_ptr(), b.data_ptr()
             pc, pd = NOWHERE if c is None else c.data_ptr(), NOWHERE if out is None else out.data_ptr()
             key: Any = (

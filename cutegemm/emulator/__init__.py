@@ -12,9 +12,10 @@ It knows nothing of how a kernel was planned or written: only its PTX, its launc
 from cutegemm.emulator.arguments import tensor_map
 from cutegemm.emulator.front import Run, Step, run, run_steps, tensor_buffer
 from cutegemm.emulator.launch import Launch, Options, Report, launch
-from cutegemm.emulator.outside import Result, run_ptx, run_sequence
+from cutegemm.emulator.outside import run_ptx, run_sequence
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module
+from cutegemm.emulator.result import Result
 from cutegemm.emulator.state.memory import Buffer
 from cutegemm.emulator.tables import compare, profile
 from cutegemm.emulator.watch.coverage import Coverage

@@ -12,20 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from cutegemm.emulator.launch import Launch, Options, Report, launch
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module
+from cutegemm.emulator.result import Result
 from cutegemm.emulator.state.memory import Buffer
-from cutegemm.emulator.watch.coverage import Coverage, joined
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import combined
 from cutegemm.errors import EmulatorError, field_error
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.watch.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -41,28 +38,10 @@ class Step:
 
 
 @dataclass
-class Run:
-    """What `run` gives: the result, and what was found and counted over all launches."""
+class Run(Result):
+    """What `run` gives: what was found and counted over all launches, and the result."""
 
     d: Any = None
-    reports: list[Report] = field(default_factory=list)
-    counters: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def findings(self) -> list[Finding]:
-        """Everything the race detector found, leftovers included."""
-        return [finding for report in self.reports for finding in report.findings]
-
-    @property
-    def coverage(self) -> Coverage | None:
-        """What of the kernels' synchronisation was exercised; None without the race detector."""
-        parts = [report.coverage for report in self.reports if report.coverage is not None]
-        return joined(parts) if parts else None
-
-    @property
-    def races(self) -> list[Finding]:
-        """Findings but leftovers."""
-        return [finding for report in self.reports for finding in report.races]
 
 
 _PARSED: dict[str, Kernel] = {}

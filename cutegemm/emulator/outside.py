@@ -10,49 +10,19 @@ Neither torch nor the DSL is needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from cutegemm.emulator.arguments import View, pack
 from cutegemm.emulator.context import Chain
-from cutegemm.emulator.launch import Launch, Options, Report, launch, program_of
+from cutegemm.emulator.launch import Launch, Options, launch, program_of
 from cutegemm.emulator.machine import SHARED_LIMIT
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module
-from cutegemm.emulator.watch.coverage import Coverage, joined
-from cutegemm.emulator.watch.findings import LEFTOVER, Finding
+from cutegemm.emulator.result import Result
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import combined
 from cutegemm.errors import EmulatorError, field_error
-
-
-@dataclass
-class Result:
-    """What launches from outside found and counted; `reports` holds one report a launch."""
-
-    reports: list[Report] = field(default_factory=list)
-    counters: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def findings(self) -> list[Finding]:
-        """Everything found, launch by launch."""
-        return [finding for report in self.reports for finding in report.findings]
-
-    @property
-    def coverage(self) -> Coverage | None:
-        """What of the kernels' synchronisation was exercised; None without the race detector."""
-        parts = [report.coverage for report in self.reports if report.coverage is not None]
-        return joined(parts) if parts else None
-
-    @property
-    def races(self) -> list[Finding]:
-        """Findings but leftovers."""
-        return [finding for finding in self.findings if finding.kind != LEFTOVER]
-
-    @property
-    def printed(self) -> str:
-        """What the kernels printed (vprintf)."""
-        return "".join(report.printed for report in self.reports)
 
 
 def run_ptx(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from cutegemm.emulator.numbers.undefined import Undefined
 from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.state.memory import Fault, Region
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from cutegemm.emulator.watch.tracker import WarpTracker
 
 WARP = 32
-REMEMBERED = 4096  # masks whose active warps are kept
 
 # Lane numbers, which lanes lead their warps, which exist (None: all), special registers.
 LaneFacts: TypeAlias = "tuple[npt.NDArray[np.uint32], Vector, Mask, dict[str, Value]]"
@@ -138,9 +138,7 @@ class Group:
         key = mask.tobytes()
         counts = self.device.mask_cache
         if key not in counts:
-            if len(counts) >= REMEMBERED:
-                counts.clear()
-            counts[key] = int(mask.reshape(-1, WARP).any(1).sum())
+            remember(counts, key, int(mask.reshape(-1, WARP).any(1).sum()))
         self.active_warps = counts[key]
 
     def whole_warps(self, m: Mask) -> bool:
@@ -202,10 +200,8 @@ class Group:
         key = (p.tobytes(), negate)
         made = self.device.branch_cache.get(key)
         if made is None:
-            if len(self.device.branch_cache) >= REMEMBERED:
-                self.device.branch_cache.clear()
             taken, other = (~p, p.copy()) if negate else (p.copy(), ~p)
-            made = self.device.branch_cache[key] = (int(np.count_nonzero(taken)), taken, other)
+            made = remember(self.device.branch_cache, key, (int(np.count_nonzero(taken)), taken, other))
         return made
 
     def _split(self, taken: npt.NDArray[np.bool_], mask: Mask, target: int, fall: int, meet: int) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers.values import M32, ND, SINT
+from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.state.memory import Fault
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from cutegemm.emulator.state.group import Group
 
 WARP = 32
-REMEMBERED = 4096  # masks whose leaders are kept
 
 
 def vector(group: Group, x: Value, kind: Kind = np.uint32) -> Vector:
@@ -179,9 +179,7 @@ def elect(group: Group, m: Mask, membership: Value) -> tuple[Value, Vector]:
         # the same few masks come again and again
         known, key = group.device.elected, m.tobytes()
         if key not in known:
-            if len(known) >= REMEMBERED:
-                known.clear()
-            known[key] = _elected(group, m)
+            remember(known, key, _elected(group, m))
         leader, predicate = known[key]
         return leader, predicate.copy()
     member = group.lane == group.lane  # all

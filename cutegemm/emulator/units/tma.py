@@ -13,12 +13,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.state.addresses import PARAM_WINDOW, RANK_SHIFT
+from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.state.memory import OFFSET_MASK, Fault, Region
 from cutegemm.emulator.units.bulk import BulkStore, announce, complete, distinct
 from cutegemm.emulator.units.reductions import reduce_bytes
@@ -47,7 +48,6 @@ _SWIZZLE_MASK = (0, 1, 3, 7)  # 16-byte chunks within the span that take part
 # Bytes; base, strides and the box's first byte (the last measured on an H200: else an illegal instruction).
 GLOBAL_ALIGN = 16
 STORE_CHUNK = 16  # bytes: what a tensor store clips its innermost extent to; measured on an H200
-REMEMBERED = 4096  # clipped boxes kept for each tensor
 SHARED_ALIGN = 128  # bytes; shared address of a tensor copy, PTX ISA 5.5.6
 
 Slices: TypeAlias = tuple[tuple[slice, ...], tuple[slice, ...]]  # of a tensor, and of the box
@@ -216,9 +216,7 @@ class Tensor:
         """
         made = self.clipped.get((at, chunk))
         if made is None:
-            if len(self.clipped) >= REMEMBERED:
-                self.clipped.clear()
-            made = self.clipped[at, chunk] = self._clip(at, chunk)
+            made = remember(self.clipped, (at, chunk), self._clip(at, chunk))
         return made
 
     def _clip(self, at: tuple[int, ...], chunk: int) -> Slices:
@@ -239,12 +237,10 @@ class Tensor:
 
         None when nothing of the box is inside the tensor.
         """
-        made: Reach | Literal[False] | None = self.reached.get((at, chunk), False)
-        if made is False:
-            if len(self.reached) >= REMEMBERED:
-                self.reached.clear()
-            made = self.reached[at, chunk] = self._reach(at, chunk)
-        return made
+        key = (at, chunk)
+        if key not in self.reached:
+            return remember(self.reached, key, self._reach(at, chunk))
+        return self.reached[key]
 
     def _reach(self, at: tuple[int, ...], chunk: int) -> Reach | None:
         source, _ = self.clip(at, chunk)

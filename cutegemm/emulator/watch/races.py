@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.state.memory import Region
 from cutegemm.emulator.units.products import ITEM_BYTES, operand_chunks
 from cutegemm.emulator.watch import scan
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from cutegemm.emulator.state.group import Group
     from cutegemm.emulator.units.cta import Cluster
     from cutegemm.emulator.units.products import Form
-
-REMEMBERED = 4096  # vector accesses whose cells are kept
 
 
 class Detector:
@@ -114,16 +113,14 @@ class Detector:
             wide = offset.astype(np.int64)
             first = (wide if (wide[1:] > wide[:-1]).all() else np.unique(wide)) // self.cell
             count = max(size // self.cell, 1)
-            made = self._keep(key, Where(first, count, int(first[0]), int(first[-1]) + count))
+            made = remember(self.wheres, key, Where(first, count, int(first[0]), int(first[-1]) + count))
         return made
 
     def chunks(self, chunks: np.ndarray) -> Where:
         """Cells of 16-byte chunks, remembered with their array: boxes come again and again."""
         made = self.boxes.get(id(chunks))
         if made is None or made[0] is not chunks:
-            if len(self.boxes) >= REMEMBERED:
-                self.boxes.clear()
-            made = self.boxes[id(chunks)] = (chunks, self._chunks(chunks))
+            made = remember(self.boxes, id(chunks), (chunks, self._chunks(chunks)))
         return made[1]
 
     def _chunks(self, chunks: np.ndarray) -> Where:
@@ -154,14 +151,8 @@ class Detector:
             starts = np.array([offset // self.cell], np.int64)
             for n, stride in zip(shape, strides):
                 starts = (starts[:, None] + np.arange(n) * (stride // self.cell)).ravel()
-            made = self._keep(key, Where(starts, row, int(starts[0]), int(starts[-1]) + row))
+            made = remember(self.wheres, key, Where(starts, row, int(starts[0]), int(starts[-1]) + row))
         return made
-
-    def _keep(self, key: tuple[object, ...], where: Where) -> Where:
-        if len(self.wheres) >= REMEMBERED:
-            self.wheres.clear()
-        self.wheres[key] = where
-        return where
 
     # ---- accesses
 
