@@ -361,3 +361,15 @@ def _check_simt(spec: GemmSpec) -> None:
         if not _is_auto(getattr(spec, name)):
             rule = 'has no meaning for schedule="simt"'
             raise field_error(SpecError, name, getattr(spec, name), rule, AUTO)
+
+
+def checked_spec(value: object) -> GemmSpec:
+    """A spec that a caller gave.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if not isinstance(value, GemmSpec):
+        hint = ": call it" if value is GemmSpec else ""
+        raise field_error(SpecError, "spec", value, f"must be a GemmSpec{hint}", GemmSpec())
+    return value

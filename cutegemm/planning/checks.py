@@ -6,9 +6,9 @@ from __future__ import annotations
 from cutegemm.arch.device import Device
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import InputError, PlanError, SpecError, field_error
+from cutegemm.errors import InputError, PlanError, field_error
 from cutegemm.problems import Operand, Problem, columns
-from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec
+from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec, checked_spec
 
 
 def check_arguments(spec: object, problem: object, device: object, order: object) -> None:
@@ -17,9 +17,7 @@ def check_arguments(spec: object, problem: object, device: object, order: object
     Raises:
         SpecError, InputError: one is something else.
     """
-    if not isinstance(spec, GemmSpec):
-        hint = ": call it" if spec is GemmSpec else ""
-        raise field_error(SpecError, "spec", spec, f"must be a GemmSpec{hint}", GemmSpec())
+    checked_spec(spec)
     if not isinstance(problem, Problem):
         rule = "must be a Problem; cutegemm.problem(m, n, k) makes one"
         raise field_error(InputError, "problem", problem, rule)

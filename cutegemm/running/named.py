@@ -143,23 +143,6 @@ class Signature:
 _DOTS = "..."
 
 
-def blas_names(graph: Graph, c: Any, alpha: Any, beta: Any) -> dict[str, Any]:
-    """`run`'s arguments c, alpha and beta, by name, as far as the epilogue reads them or the caller gave them."""
-    given = {name: value for name, value in (("c", c), ("beta", beta)) if value is not None}
-    if "alpha" in graph.tensors or "alpha" in graph.numbers:
-        return given | {"alpha": alpha}
-    return given if type(alpha) is float and alpha == 1.0 else given | {"alpha": alpha}
-
-
-def blas_number(name: str, value: Any) -> float:
-    """alpha or beta of the plain epilogue.
-
-    Raises:
-        InputError: it is no number.
-    """
-    return number(name, value, "must be a number; an epilogue of your own may take 0-d tensors (epi.Scalar)")
-
-
 def number(name: str, value: Any, rule: str = "must be a number or a 0-d fp32 tensor") -> float:
     """A scalar as a float.
 
@@ -213,4 +196,4 @@ def outputs_given(graph: Graph, out: Any) -> dict[str, Any]:
     return {name: tensor for name, tensor in outs.items() if tensor is not None}
 
 
-__all__ = ["Order", "Signature", "blas_names", "blas_number", "integer", "number", "outputs_given", "passed"]
+__all__ = ["Order", "Signature", "integer", "number", "outputs_given", "passed"]

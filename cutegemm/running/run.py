@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run path: a kind of call, validated and planned once, becomes a callable that only serves.
 
-named       the arguments by name, sorted into the graph's order
+named       the arguments by name, sorted into the graph's order; blas: those of the plain epilogue
 call        what tells one kind of call from another, and a memory of kinds
 describe    layouts and types -> Problem; check: where the tensors lie
 kind        call + plan, from which a backend is made
@@ -22,11 +22,12 @@ from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.database.choice import choose
 from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import InputError, field_error
+from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
 from cutegemm.running import check
-from cutegemm.running.call import Request, Unprepared
+from cutegemm.running.blas import PLAIN_WITH_C
+from cutegemm.running.call import Memo, Request, Unprepared
 from cutegemm.running.checked import Checked
 from cutegemm.running.describe import Call, describe
 from cutegemm.running.kind import Kind, Prepared
@@ -99,6 +100,37 @@ def prepare(
     return prepared
 
 
+def first(
+    spec: GemmSpec, kinds: Memo[Prepared], call: Unprepared, backend: str | None, workspace: Any
+) -> Any:
+    """A call of a kind that is not among the recent ones: validate, plan, remember, serve.
+
+    Args:
+        spec: the spec.
+        kinds: where the kind is remembered, if the call has a key.
+        call: the call.
+        backend, workspace: as the caller gave them.
+
+    Raises:
+        InputError, PlanError, HardwareError, CompileError: see `Gemm.run`.
+    """
+    prepared = None if call.key is None else kinds.get(call.key)
+    if prepared is None:
+        order = call.signature.order(call.scalars)
+        call = resolved(call) or call
+        try:
+            if call.unread is not None:
+                # C is not read when beta is 0, but must be legal
+                whole = Request(call.given[0], call.given[1], {"c": call.unread})
+                described(spec, PLAIN_WITH_C.graph, whole)
+            prepared = prepare(spec, call.signature.graph, order, call.given, backend)
+        except GemmError as error:
+            raise error.about(spec=spec, **circumstances(order, call.given)) from None
+        if call.key is not None:
+            kinds.put(call.key, prepared)
+    return prepared(call.given, call.places, call.numbers, workspace)
+
+
 def resolved(call: Unprepared) -> Unprepared | None:
     """The call with copies of what it reads through negated views; None where there is none.
 
@@ -158,4 +190,4 @@ def _has_no_memory(request: Request) -> bool:
     return isinstance(a, torch.Tensor) and (a.is_meta or isinstance(a, FakeTensor))
 
 
-__all__ = ["BACKENDS", "backend_for", "circumstances", "described", "prepare", "resolved"]
+__all__ = ["BACKENDS", "backend_for", "circumstances", "described", "first", "prepare", "resolved"]

@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cutegemm.database import Database
-from cutegemm.errors import InputError, SpecError, field_error
+from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Problem, listed
-from cutegemm.spec import GemmSpec
+from cutegemm.spec import GemmSpec, checked_spec
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,8 +67,7 @@ def tune(
     Example:
         >>> cutegemm.tune(GemmSpec(), [cutegemm.problem(4096, 4096, 4096)])      # doctest: +SKIP
     """
-    if not isinstance(spec, GemmSpec):
-        raise field_error(SpecError, "spec", spec, "must be a GemmSpec", GemmSpec())
+    spec = checked_spec(spec)
     wanted = listed("problems", problems)
     if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
         raise field_error(InputError, "candidates", candidates, "must be an integer from 1", CANDIDATES)

@@ -230,21 +230,37 @@ def test_the_repr_is_what_builds_it():
 
 
 def test_torch_compile_leaves_a_run_to_python():
-    """The graph breaks at the call, before and after the first one, and results are those of eager code."""
+    """The graph breaks at the call, before and after the first one, and nothing of it is traced; results are those of
+    eager code; where no break is allowed, the reason is named.
+    """
+    traced: list[str] = []
+
+    def recorded(module, example_inputs):
+        traced.extend(
+            getattr(x.target, "__name__", str(x.target))
+            for x in module.graph.nodes
+            if x.op.startswith("call")
+        )
+        return module
+
     for graph in (None, scaled):
         gemm = gemm_of(**({} if graph is None else {"epilogue": graph}))
         inputs = {} if graph is None else {"bias": C[0], "scale": 2.0}
-        compiled = torch.compile(lambda x, y, g=gemm, i=inputs: g.run(x * 2, y, **i) + 1, backend="eager")
+        compiled = torch.compile(lambda x, y, g=gemm, i=inputs: g.run(x * 2, y, **i) + 1, backend=recorded)
         for x in (A, A[:3], A):
             torch.testing.assert_close(compiled(x, B), gemm.run(x * 2, B, **inputs) + 1)
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="cutegemm launches its kernels itself"):
+            torch.compile(lambda x, g=gemm: g.run(x, B), backend="eager", fullgraph=True)(A)
         torch._dynamo.reset()
+    assert set(traced) == {"mul", "add"}
 
 
 NO_SPEC = "must be a GemmSpec; nearest legal value: GemmSpec()"
+CALL_IT = "must be a GemmSpec: call it; nearest legal value: GemmSpec()"
 WRONG = {
     "build(None)": (lambda g: cutegemm.build(None), SpecError, f"spec=None: {NO_SPEC}"),
     "build({})": (lambda g: cutegemm.build({}), SpecError, f"spec={{}}: {NO_SPEC}"),
-    "build(GemmSpec)": (lambda g: cutegemm.build(GemmSpec), SpecError, f"spec={GemmSpec}: {NO_SPEC}"),
+    "build(GemmSpec)": (lambda g: cutegemm.build(GemmSpec), SpecError, f"spec={GemmSpec}: {CALL_IT}"),
     "build a shape": (lambda g: cutegemm.build(GemmSpec(), (1, 2)), InputError, "problem=(1, 2): must be a Problem"),
     "explain": (lambda g: g.explain((1, 2, 3)), InputError, "of=(1, 2, 3): must be a Problem"),
     "kernel": (lambda g: g.kernel("x"), InputError, "of='x': must be a Problem"),

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`build(spec)` -> `Gemm`: the kernels of one spec, and the run of a call.
+
+kernel      one problem's kernel, and what it shows
+kernels     a spec's kernels: chosen, compiled on first need, kept, tuned
+launches    the launches of a run, recorded on a machine without a GPU
+gemm        `Gemm`, which runs them, and `build`
+eager       torch.compile leaves a run to Python
+"""
+
+from cutegemm.gemm.gemm import Gemm, build
+from cutegemm.gemm.kernel import Kernel
+from cutegemm.planning.representative import representative
+
+__all__ = ["Gemm", "Kernel", "build", "representative"]

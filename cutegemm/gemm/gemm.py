@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Gemm`: the kernels of a spec, and the run of a call; `build`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from cutegemm.epilogue.graph import Graph
+from cutegemm.gemm import eager
+from cutegemm.gemm.kernels import Kernels
+from cutegemm.problems import Problem, checked
+from cutegemm.running.blas import blas_names, blas_number, plain_call, refused
+from cutegemm.running.call import NOWHERE, Memo, Unprepared, identity, recording, substance
+from cutegemm.running.named import Signature
+from cutegemm.spec import GemmSpec, checked_spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cutegemm.running.kind import Prepared
+
+Backend = Literal["gpu", "reference", "emulator"]
+
+
+class Gemm(Kernels):
+    """Kernels built under one `GemmSpec`, compiled on first need and kept.
+
+    `build(spec)` compiles the representative kernel at once; `Gemm(spec)` compiles nothing yet.
+
+    Attributes:
+        spec: the declaration.
+        plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
+    """
+
+    def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
+        super().__init__(spec, of)
+        self._fused = Signature(spec.epilogue) if isinstance(spec.epilogue, Graph) else None
+        eager.leave(Gemm.run)
+
+    def _choose_again(self) -> None:
+        super()._choose_again()
+        self._kinds: Memo[Prepared] = Memo()
+
+    @overload
+    def run(
+        self,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor | None = None,
+        *,
+        out: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float | None = None,
+        backend: Backend | None = None,
+        workspace: Tensor | None = None,
+    ) -> Tensor: ...
+
+    @overload
+    def run(
+        self, a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: Any = 1.0, beta: Any = None,
+        backend: Backend | None = None, workspace: Any = None, **named: Any,
+    ) -> Any: ...  # fmt: skip
+
+    @eager.ends_graph
+    def run(
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        *,
+        out: Any = None,
+        alpha: Any = 1.0,
+        beta: Any = None,
+        backend: Any = None,
+        workspace: Any = None,
+        **named: Any,
+    ) -> Any:
+        """D = alpha * a @ b + beta * c, or the spec's epilogue, on the current stream, without synchronising.
+
+        Args:
+            a: (M, K) or (L, M, K); b: (K, N) or (L, K, N); any strides. A 2-D operand serves every batch.
+            c: None or (M, N), (L, M, N); not read when beta is 0. Only for the plain epilogue, or one with a c.
+            out: where D goes; may be c itself. None allocates a row-major tensor. With several outputs a
+                mapping from their names to tensors; those not in it are allocated.
+            alpha, beta: scalars of the plain epilogue; beta None means 1 with c and 0 without.
+            backend: None (the GPU for CUDA tensors, "reference" for CPU tensors), "gpu", "reference" (torch) or
+                "emulator" (the compiled kernel, executed on the CPU; for small problems).
+            workspace: a contiguous tensor of at least `workspace_bytes`, 16-byte aligned, on A's device; None
+                takes it from torch's allocator.
+            named: what the spec's epilogue reads: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or
+                (L, M, N), scalars as numbers or 0-d fp32 tensors, integers as numbers.
+
+        Tensors may be arrays of another library, such as NumPy, CuPy or JAX: anything with `__dlpack__`. Their memory
+        is read and written in place; JAX's arrays, which never change, cannot be outputs.
+
+        Returns:
+            D: `out`, or a new tensor (M, N) or (L, M, N). With other outputs than d alone, an object with an
+            attribute per output (`results.Outputs`). Of meta and fake tensors only shapes, types and strides; of arrays
+            of another library arrays of A's library.
+
+        Raises:
+            InputError: a tensor or scalar breaks a rule; nothing has been written.
+            PlanError: the spec cannot serve these operands.
+            HardwareError: the tensors' device is not a Hopper GPU.
+            CheckError: under CUTEGEMM_CHECK=1, a result is outside the bounds of its epilogue.
+        """
+        if self._fused is not None:
+            names = blas_names(self._fused.graph, c, alpha, beta)
+            return self._run_fused(
+                self._fused, a, b, named | names if names else named, out, backend, workspace
+            )
+        # a type test is cheaper than the check of everything that may be a number
+        if type(alpha) is not float:
+            alpha = blas_number("alpha", alpha)
+        if type(beta) is not float and beta is not None:
+            beta = blas_number("beta", beta)
+        if named or (c is None and beta):
+            raise refused(named, beta)
+        try:
+            # On the path of every call, so nothing is looked up twice. What distinguishes one kind of call from
+            # another: layouts, types, devices; of addresses only the alignment. `identity` of each, written out: a
+            # call more for each tensor is seen in the time of the whole.
+            pa, pb = a.data_ptr(), b.data_ptr()
+            pc, pd = NOWHERE if c is None else c.data_ptr(), NOWHERE if out is None else out.data_ptr()
+            key: Any = (
+                a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), a.requires_grad and recording(),
+                b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), b.requires_grad and recording(),
+                None if c is None else (
+                    c.shape, c.stride(), c.dtype, c.get_device(), c.is_neg(), c.requires_grad and recording()
+                ),
+                None if out is None else (
+                    out.shape, out.stride(), out.dtype, out.get_device(), out.is_neg(),
+                    out.requires_grad and recording(),
+                ),
+                pa & 15 | (pb & 15) << 4 | (pc & 15) << 8 | (pd & 15) << 12,
+                backend, beta == 0.0,
+            )  # fmt: skip
+            if not (pa and pb and pc and pd):
+                key += substance((a, b, c, out))
+            prepared = self._kinds.recent.get(key)
+        except (AttributeError, RuntimeError, TypeError):
+            # what is no tensor, has no memory or cannot be a key
+            key = prepared = None
+            pa = pb = pc = pd = 0
+        if prepared is None:
+            return self._run_new((a, b, c, out), (pa, pb, pc, pd), alpha, beta, key, backend, workspace)
+        if c is None or beta == 0.0:
+            return prepared((a, b, out), (pa, pb, pd), (alpha,), workspace)
+        numbers = (alpha, 1.0 if beta is None else beta)
+        return prepared((a, b, c, out), (pa, pb, pc, pd), numbers, workspace)
+
+    def _run_new(
+        self,
+        given: tuple[Any, Any, Any, Any],
+        places: tuple[int, int, int, int],
+        alpha: float,
+        beta: float | None,
+        key: Any,
+        backend: Any,
+        workspace: Any,
+    ) -> Any:
+        """A run of the plain epilogue, of a kind that is not among the recent ones or has no key."""
+        if key is None:
+            a, b, c, out = given
+            run = _foreign(given)
+            if run is not None:
+                options = {"alpha": alpha, "beta": beta, "backend": backend, "workspace": workspace}
+                return run(self.run, a, b, {} if c is None else {"c": c}, out, options)
+        return self._first(plain_call(given, places, alpha, beta, key), backend, workspace)
+
+    def _run_fused(
+        self,
+        signature: Signature,
+        a: Any,
+        b: Any,
+        named: Mapping[str, Any],
+        out: Any,
+        backend: Any,
+        workspace: Any,
+    ) -> Any:
+        """A run of the spec's epilogue."""
+        given, numbers, scalars = signature.bind(a, b, named, out)
+        places: tuple[int, ...]
+        key: Any
+        try:
+            places = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
+            aligned = tuple([p & 15 for p in places])
+            key = (*[None if t is None else identity(t) for t in given], aligned, scalars, backend)
+            if 0 in places:
+                key += substance(given)
+            prepared = self._kinds.recent.get(key)
+        except (AttributeError, RuntimeError, TypeError):
+            key = prepared = None
+            places = (0,) * len(given)
+        if prepared is not None:
+            return prepared(given, places, numbers, workspace)
+        if key is None:
+            run = _foreign(given)
+            if run is not None:
+                return run(self.run, a, b, named, out, {"backend": backend, "workspace": workspace})
+        call = Unprepared(signature, given, places, numbers, key, scalars=scalars)
+        return self._first(call, backend, workspace)
+
+    def _first(self, call: Unprepared, backend: Any, workspace: Any) -> Any:
+        """A call of a kind that is not among the recent ones."""
+        # imports torch
+        from cutegemm.running import run as path
+
+        eager.leave(Gemm.run)
+        return path.first(self.spec, self._kinds, call, backend, workspace)
+
+
+def _foreign(given: tuple[Any, ...]) -> Any:
+    """What runs a call that passes arrays of another library; None if it passes none."""
+    # imports torch
+    from cutegemm.running import arrays
+
+    return arrays.run if any(map(arrays.is_foreign, given)) else None
+
+
+def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
+    """Declare and compile: a `Gemm` for `spec`, with `problem`'s kernel (or the representative one) compiled.
+
+    Args:
+        spec: what to build.
+        problem: the representative problem; None is 4096^3, 16-byte aligned, no C, in the spec's types and majors.
+
+    Raises:
+        SpecError: `spec` is no GemmSpec.
+        InputError: `problem` is no Problem.
+        PlanError: the spec cannot serve the problem.
+        CompileError: the kernel does not compile.
+    """
+    gemm = Gemm(checked_spec(spec), None if problem is None else checked("problem", problem))
+    gemm.kernel()
+    return gemm
+
+
+__all__ = ["Gemm", "build"]
