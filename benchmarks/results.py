@@ -98,10 +98,30 @@ LLAMA_FIELDS = (
     "ratio",
     "samples",
 )
+# Of our functions and modules beside torch's: `what` names the work; a contender that died has its error for times.
+PYTORCH_FIELDS = (
+    "suite",
+    "what",
+    "contender",
+    "us",
+    "us_min",
+    "us_max",
+    "rounds",
+    "regime",
+    "sm_mhz",
+    "watts",
+    "peak_mib",
+    "baseline",
+    "baseline_us",
+    "ratio",
+    "samples",
+    "error",
+)
 FIELDS = {
     "host": HOST_FIELDS,
     "chain": CHAIN_FIELDS,
     "llama": LLAMA_FIELDS,
+    "pytorch": PYTORCH_FIELDS,
 }  # of suites whose rows are no single products
 KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")
 
