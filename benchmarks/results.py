@@ -40,8 +40,12 @@ HOST_FIELDS = ("suite", "what", "contender", *TIMES, *BASELINE)
 LLAMA_FIELDS = (
     "suite", "what", "dtype", "m", "contender", *TIMES, *REGIME, "tokens_s", "peak_mib", *BASELINE, "samples",
 )  # fmt: skip
+# Of our functions and modules beside torch's: `what` names the work; a contender that died has its error for times.
+PYTORCH_FIELDS = (
+    "suite", "what", "contender", *TIMES, *REGIME, "peak_mib", *BASELINE, "samples", "error",
+)  # fmt: skip
 # of suites whose rows are no single products
-FIELDS = {"host": HOST_FIELDS, "chain": CHAIN_FIELDS, "llama": LLAMA_FIELDS}
+FIELDS = {"host": HOST_FIELDS, "chain": CHAIN_FIELDS, "llama": LLAMA_FIELDS, "pytorch": PYTORCH_FIELDS}
 KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")
 
 # What must agree for rows to stand in one file. Date, temperature and clocks at the start may differ.
