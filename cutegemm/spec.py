@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
+from cutegemm.arch.instructions import INSTRUCTIONS
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import SpecError, field_error
@@ -30,10 +31,9 @@ TENSOR_CORE_FIELDS = (
     "ctas_per_sm", "trigger", "constant",
     "evict_first", "evict_last",
 )  # fmt: skip
-# columns of a wgmma come in steps of 8
-TILE_N_STEP = 8
-# elements of K of one wgmma of 16-bit operands
-TILE_K_STEP = 16
+# columns and elements of K that a tile is made of, whatever its operands' types
+TILE_N_STEP = min(x.n_step for x in INSTRUCTIONS.values())
+TILE_K_STEP = min(x.k for x in INSTRUCTIONS.values())
 MAX_TILE = 1 << 16
 MAX_STAGES = 16
 MAX_CONSUMERS = 3

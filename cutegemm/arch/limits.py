@@ -21,7 +21,6 @@ class Limits:
         max_threads: per CTA.
         max_cluster: CTAs per cluster.
         mma_m, mma_max_n: rows, and most columns, of one matrix instruction.
-        mma_k_bytes: bytes of K of one matrix instruction.
         tma_align: of base address and every non-unit stride of a tensor map, bytes.
         tma_max_stride: exclusive bound of a stride of a tensor map, bytes.
         max_extent: elements of one dimension.
@@ -41,7 +40,6 @@ class Limits:
     max_cluster: int
     mma_m: int
     mma_max_n: int
-    mma_k_bytes: int
     tma_align: int
     tma_max_stride: int
     max_extent: int

@@ -31,8 +31,6 @@ MAX_CLUSTER = 8
 
 # rows of one wgmma, PTX wgmma.mma_async
 WGMMA_M = 64
-# bytes of K of one wgmma: 16 elements of 16 bits, PTX wgmma.mma_async
-WGMMA_K_BYTES = 32
 # columns of one wgmma, PTX wgmma.mma_async
 WGMMA_MAX_N = 256
 
@@ -66,7 +64,6 @@ LIMITS = Limits(
     max_cluster=MAX_CLUSTER,
     mma_m=WGMMA_M,
     mma_max_n=WGMMA_MAX_N,
-    mma_k_bytes=WGMMA_K_BYTES,
     tma_align=TMA_ALIGN,
     tma_max_stride=TMA_MAX_STRIDE,
     max_extent=MAX_EXTENT,

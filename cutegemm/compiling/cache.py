@@ -23,12 +23,14 @@ import warnings
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.compiling import jobs, sources, store
-from cutegemm.compiling.compiler import Artifact, compile_config
+from cutegemm.compiling.compiler import Artifact, compile_config, record_launches
+from cutegemm.compiling.loader import Launch
 from cutegemm.compiling.resources import Resources
 from cutegemm.config import Config
 
@@ -84,6 +86,16 @@ def artifact(config: Config) -> Artifact:
             found = _MEMORY.get(config) or _stored_or_made(config)
             _MEMORY[config] = found
     return found
+
+
+def launches(config: Config, arguments: tuple[Any, ...]) -> list[Launch]:
+    """What the host code of a config launches with these arguments, CUDA replaced.
+
+    Raises:
+        CompileError: the kernel does not compile.
+    """
+    made = artifact(config)
+    return record_launches(made.obj, made.ptx, arguments)
 
 
 def ensure(configs: Iterable[Config]) -> None:

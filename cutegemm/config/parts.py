@@ -7,8 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.arch import sm90 as hw
-from cutegemm.arch.architectures import ARCHITECTURES
+from cutegemm.arch.architectures import ARCHITECTURES, DEFAULT
 from cutegemm.arch.limits import Limits
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph
@@ -81,7 +80,7 @@ class EpilogueConfig:
     inputs: tuple[MatrixConfig, ...]
     outputs: tuple[OutputConfig, ...]
     device_scalars: tuple[str, ...] = ()
-    limits: Limits = hw.LIMITS
+    limits: Limits = DEFAULT
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> EpilogueConfig:

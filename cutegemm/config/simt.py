@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cutegemm.arch import sm90 as hw
 from cutegemm.config.parts import EpilogueConfig
 
 
@@ -41,11 +40,6 @@ class SimtTile:
         """Threads per CTA."""
         return self.owners * self.slices
 
-    @property
-    def warps(self) -> int:
-        """Warps of a CTA."""
-        return self.threads // hw.WARP
-
 
 @dataclass(frozen=True, kw_only=True)
 class SimtConfig(SimtTile, EpilogueConfig):
@@ -67,7 +61,7 @@ class SimtConfig(SimtTile, EpilogueConfig):
     @property
     def lanes(self) -> tuple[int, int]:
         """Lanes of a warp along (M, N)."""
-        return self.lanes_m, hw.WARP // self.lanes_m
+        return self.lanes_m, self.limits.warp // self.lanes_m
 
     @property
     def columns(self) -> int:

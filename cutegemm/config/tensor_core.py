@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cutegemm.arch import sm90 as hw
 from cutegemm.arch.instructions import Instruction, instruction
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OutputConfig
 from cutegemm.families import FAMILIES
@@ -65,7 +64,7 @@ class KernelConfig(EpilogueConfig):
     @property
     def work_readers(self) -> int:
         """Warps of a cluster that follow a dynamic walk."""
-        return self.cluster_size * (self.consumers * hw.WARPGROUP // hw.WARP + 1)
+        return self.cluster_size * (self.consumers * self.limits.warpgroup // self.limits.warp + 1)
 
     def evicted(self, name: str) -> str | None:
         """Whether L2 is to give up lines of "a", "b" or "d" (all outputs) "first" or "last"; None says nothing."""
@@ -96,7 +95,7 @@ class KernelConfig(EpilogueConfig):
     @property
     def slice_values(self) -> int:
         """fp32 accumulators of a thread that belong to one slice."""
-        return self.tile[0] * self.tile[1] // (self.slices * self.team * hw.WARPGROUP)
+        return self.tile[0] * self.tile[1] // (self.slices * self.team * self.limits.warpgroup)
 
     def slice_index(self, part: int, value: int) -> int:
         """Where the accumulator of a slice's value-th number lies among a thread's accumulators."""
@@ -116,7 +115,7 @@ class KernelConfig(EpilogueConfig):
     @property
     def threads(self) -> int:
         """Threads per CTA."""
-        return (self.producers + self.consumers) * hw.WARPGROUP
+        return (self.producers + self.consumers) * self.limits.warpgroup
 
     @property
     def team(self) -> int:
@@ -129,13 +128,13 @@ class KernelConfig(EpilogueConfig):
 
         The launch gives each thread of 512 but 128 registers, and ptxas wants an instruction's operands within that.
         """
-        narrow = self.threads > 3 * hw.WARPGROUP and self.tile[1] > WIDEST_OF_FOUR
+        narrow = self.threads > 3 * self.limits.warpgroup and self.tile[1] > WIDEST_OF_FOUR
         return self.tile[1] // 2 if narrow else self.tile[1]
 
     @property
     def rows_per_pass(self) -> int:
         """Rows of the CTA tile that one wgmma of every warpgroup of a team covers together."""
-        return hw.WGMMA_M * self.team
+        return self.limits.mma_m * self.team
 
     @property
     def passes(self) -> int:
@@ -164,7 +163,7 @@ class KernelConfig(EpilogueConfig):
 
     def piece_swizzle(self, matrix: MatrixConfig | OutputConfig) -> str:
         """The widest swizzle that the contiguous extent of a piece of `matrix` allows."""
-        contiguous = hw.WGMMA_M if matrix.major == "m" else self.epi_n
+        contiguous = self.limits.mma_m if matrix.major == "m" else self.epi_n
         return widest_swizzle(contiguous, matrix.dtype.bits)
 
     @property
@@ -175,7 +174,7 @@ class KernelConfig(EpilogueConfig):
     @property
     def partials_per_tile(self) -> int:
         """Partial results that a tile gives to a reduction over everything: one per warp that shares it."""
-        return self.team * hw.WARPGROUP // hw.WARP
+        return self.team * self.limits.warpgroup // self.limits.warp
 
     @property
     def smem_limit(self) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from cutegemm import checks
 from cutegemm.compiling import cache
-from cutegemm.compiling.compiler import record_launches
 from cutegemm.compiling.loader import Launch
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
@@ -43,8 +42,7 @@ def recorded(
     values = _checked_numbers(graph, numbers)
     found = []
     for config, args in launch_arguments(plan, places, workspace, values, 0):
-        artifact = cache.artifact(config)
-        found += record_launches(artifact.obj, artifact.ptx, args)
+        found += cache.launches(config, args)
     return found
 
 

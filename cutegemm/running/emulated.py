@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from cutegemm.compiling import cache
-from cutegemm.compiling.compiler import record_launches
 from cutegemm.config import Config
 from cutegemm.emulator import Step, run_steps, tensor_buffer
 from cutegemm.planning.arguments import launch_arguments
@@ -53,9 +52,9 @@ class Emulated:
 
 def _steps(config: Config, args: tuple[Any, ...]) -> list[Step]:
     """The launches of one kernel's host code, for the emulator."""
-    made = cache.artifact(config)
-    found = record_launches(made.obj, made.ptx, args)
-    return [Step(made.ptx, x.grid, x.block, x.cluster, x.smem, x.params) for x in found]
+    ptx = cache.artifact(config).ptx
+    launches = cache.launches(config, args)
+    return [Step(ptx, x.grid, x.block, x.cluster, x.smem, x.params) for x in launches]
 
 
 __all__ = ["Emulated"]
