@@ -3,10 +3,10 @@
 
 linear      `Linear`
 mlp         `MLP` and `SwiGLU`, whose activations are epilogues
-convert     `convert`: an existing model's layers
+conversion  `convert`: an existing model's layers
 """
 
-from cutegemm.nn.convert import Conversion, convert
+from cutegemm.nn.conversion import Conversion, convert
 from cutegemm.nn.linear import Linear
 from cutegemm.nn.mlp import MLP, SwiGLU
 

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm import nn
-from cutegemm.nn.convert import convert
+from cutegemm.nn.conversion import convert
 
 GELU = epi.bias_act("gelu")
 
