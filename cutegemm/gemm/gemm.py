@@ -153,7 +153,7 @@ class Gemm(Kernels):
     def _run_new(
         self,
         given: tuple[Any, Any, Any, Any],
-        places: tuple[int, int, int, int],
+        addresses: tuple[int, int, int, int],
         alpha: float,
         beta: float | None,
         key: Any,
@@ -167,7 +167,7 @@ class Gemm(Kernels):
             if run is not None:
                 options = {"alpha": alpha, "beta": beta, "backend": backend, "workspace": workspace}
                 return run(self.run, a, b, {} if c is None else {"c": c}, out, options)
-        return self._first(plain_call(given, places, alpha, beta, key), backend, workspace)
+        return self._first(plain_call(given, addresses, alpha, beta, key), backend, workspace)
 
     def _run_fused(
         self,
@@ -181,25 +181,25 @@ class Gemm(Kernels):
     ) -> Any:
         """A run of the spec's epilogue."""
         given, numbers, scalars = signature.bind(a, b, named, out)
-        places: tuple[int, ...]
+        addresses: tuple[int, ...]
         key: Any
         try:
-            places = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
-            aligned = tuple([p & 15 for p in places])
+            addresses = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
+            aligned = tuple([p & 15 for p in addresses])
             key = (*[None if t is None else identity(t) for t in given], aligned, scalars, backend)
-            if 0 in places:
+            if 0 in addresses:
                 key += substance(given)
             prepared = self._kinds.recent.get(key)
         except (AttributeError, RuntimeError, TypeError):
             key = prepared = None
-            places = (0,) * len(given)
+            addresses = (0,) * len(given)
         if prepared is not None:
-            return prepared(given, places, numbers, workspace)
+            return prepared(given, addresses, numbers, workspace)
         if key is None:
             run = _foreign(given)
             if run is not None:
                 return run(self.run, a, b, named, out, {"backend": backend, "workspace": workspace})
-        call = Unprepared(signature, given, places, numbers, key, scalars=scalars)
+        call = Unprepared(signature, given, addresses, numbers, key, scalars=scalars)
         return self._first(call, backend, workspace)
 
     def _first(self, call: Unprepared, backend: Any, workspace: Any) -> Any:

@@ -36,12 +36,12 @@ def recorded(
     graph = plan.config.epilogue
     outputs = (x.name for x in graph.outputs)
     names = ("a", "b", *graph.tensors, *outputs, *plan.problem.device_scalars)
-    places = {name: (i + 1) * _APART for i, name in enumerate(names)}
-    places |= _checked_addresses(names, addresses)
+    every = {name: (i + 1) * _APART for i, name in enumerate(names)}
+    every |= _checked_addresses(names, addresses)
     workspace = checks.integer(InputError, "workspace", workspace, 0, MAX_ADDRESS)
     values = _checked_numbers(graph, numbers)
     found = []
-    for config, args in launch_arguments(plan, places, workspace, values, 0):
+    for config, args in launch_arguments(plan, every, workspace, values, 0):
         found += cache.launches(config, args)
     return found
 

@@ -40,7 +40,7 @@ def refused(named: Mapping[str, Any], beta: float | None) -> InputError:
 
 def plain_call(
     given: tuple[Any, Any, Any, Any],
-    places: tuple[int, int, int, int],
+    addresses: tuple[int, int, int, int],
     alpha: float,
     beta: float | None,
     key: tuple[Any, ...] | None,
@@ -48,14 +48,14 @@ def plain_call(
     """A call of a kind that is not known; c counts only where it is read.
 
     Args:
-        given, places: a, b, c and out, and their addresses.
+        given, addresses: a, b, c and out, and their addresses.
         alpha, beta: beta None is 1.
         key: what the kind is remembered by, or None.
     """
     a, b, c, out = given
     if c is not None and beta != 0.0:
-        return Unprepared(PLAIN_WITH_C, given, places, (alpha, 1.0 if beta is None else beta), key)
-    pa, pb, _, pd = places
+        return Unprepared(PLAIN_WITH_C, given, addresses, (alpha, 1.0 if beta is None else beta), key)
+    pa, pb, _, pd = addresses
     return Unprepared(PLAIN, (a, b, out), (pa, pb, pd), (alpha,), key, unread=c)
 
 

@@ -53,7 +53,7 @@ class Unprepared:
 
     Attributes:
         signature: of the epilogue.
-        given, places, numbers: tensors, addresses and numbers, in the signature's order.
+        given, addresses, numbers: tensors, addresses and numbers, in the signature's order.
         key: what its kind is remembered by; None for what cannot be remembered.
         scalars: names of the scalars that are tensors.
         unread: a C that is given and not read.
@@ -61,7 +61,7 @@ class Unprepared:
 
     signature: Signature
     given: tuple[Any, ...]
-    places: tuple[int, ...]
+    addresses: tuple[int, ...]
     numbers: tuple[float, ...]
     key: tuple[Any, ...] | None
     scalars: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ class Checked:
         self.kind = prepared.kind
 
     def __call__(
-        self, given: tuple[Any, ...], places: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+        self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:
         kind, graph = self.kind, self.kind.graph
         named = kind.order.named(given)
@@ -36,7 +36,7 @@ class Checked:
             name: named[name].clone() if named[name].data_ptr() in written else named[name]
             for name in kind.order.inputs
         }
-        result = self.prepared(given, places, numbers, workspace)
+        result = self.prepared(given, addresses, numbers, workspace)
         config: GemmConfig | None = kind.plan.config
         outputs = finished(result)
         expected = bound(

@@ -22,7 +22,7 @@ class Emulated:
         self.kind = kind
 
     def __call__(
-        self, given: tuple[Any, ...], places: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+        self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:
         kind = self.kind
         named = kind.order.named(given)
@@ -43,8 +43,8 @@ class Emulated:
         plan = self.kind.plan
         if workspace is None:
             workspace = torch.empty(max(plan.workspace_bytes, 1), dtype=torch.uint8)
-        places = {name: x.data_ptr() for name, x in named.items()}
-        launches = launch_arguments(plan, places, workspace.data_ptr(), numbers, stream=0)
+        addresses = {name: x.data_ptr() for name, x in named.items()}
+        launches = launch_arguments(plan, addresses, workspace.data_ptr(), numbers, stream=0)
         steps = [step for config, args in launches for step in _steps(config, args)]
         buffers = [tensor_buffer(x, name.upper() if name in "abcd" else name) for name, x in named.items()]
         run_steps(steps, [*buffers, tensor_buffer(workspace, "workspace")])

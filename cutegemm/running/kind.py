@@ -49,12 +49,12 @@ class Prepared(Protocol):
     kind: Kind
 
     def __call__(
-        self, given: tuple[Any, ...], places: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+        self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:
         """Serve one call.
 
         Args:
-            given, places: its tensors and their addresses, in `kind.order`; None and -1 where one is to be allocated.
+            given, addresses: its tensors and where they lie, in `kind.order`; None and -1 where one is to be allocated.
             numbers: passed by value, in `kind.order`.
             workspace: what the caller gave, or None.
         """

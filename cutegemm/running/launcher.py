@@ -33,7 +33,7 @@ _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class Pair(NamedTuple):
-    """An output and what may overlap it: places in a call, bytes, and whether they may be one."""
+    """An output and what may overlap it: positions in a call, bytes, and whether they may be one."""
 
     out: int
     size: int
@@ -68,25 +68,25 @@ class Launcher:
             )
 
     def __call__(
-        self, given: tuple[Any, ...], places: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+        self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:
         if _current_device() != self.index:  # type: ignore[misc]
             with torch.cuda.device(self.index):
-                return self(given, places, numbers, workspace)
+                return self(given, addresses, numbers, workspace)
         # On the path of every call: a name looked up here is tens of nanoseconds on each.
         for i, size, j, reach, same in self.pairs:
-            p, q = places[i], places[j]
+            p, q = addresses[i], addresses[j]
             if q < p + size and p < q + reach and not (p == q and same):
                 self._check_pair(given, i, j)
         if workspace is not None:
             check.workspace(workspace, self.need, self.kind.order.named(given))
         if given[self.first_out] is None or not self.single:
-            given, places = self._allocate(given, places)
+            given, addresses = self._allocate(given, addresses)
         stream = _current_stream(self.index)  # type: ignore[misc]
         if self.alone is None:
-            self._launch_all(places, numbers, stream, workspace)
+            self._launch_all(addresses, numbers, stream, workspace)
         else:
-            self.alone(places, self.extents, self.strides, numbers or _NO_NUMBERS, self.walk, stream)
+            self.alone(addresses, self.extents, self.strides, numbers or _NO_NUMBERS, self.walk, stream)
         if self.single:
             return given[self.first_out]
         kind = self.kind
@@ -103,7 +103,7 @@ class Launcher:
         raise check.overlap(names[i], names[j], self.kind.graph.tensors.get(names[j]) == "matrix")
 
     def _allocate(
-        self, given: tuple[Any, ...], places: tuple[int, ...]
+        self, given: tuple[Any, ...], addresses: tuple[int, ...]
     ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         """New tensors for the outputs that were not given."""
         first, shapes = self.first_out, self.kind.shapes
@@ -114,34 +114,35 @@ class Launcher:
             else:
                 out = shapes.allocate(wanted)
             rest = first + 1
-            return (*given[:first], out, *given[rest:]), (*places[:first], out.data_ptr(), *places[rest:])
-        tensors, addresses = list(given), list(places)
+            found = (*addresses[:first], out.data_ptr(), *addresses[rest:])
+            return (*given[:first], out, *given[rest:]), found
+        tensors, every = list(given), list(addresses)
         for i, wanted in enumerate(shapes.wanted, first):
             if tensors[i] is None:
                 tensors[i] = shapes.allocate(wanted)
-                addresses[i] = tensors[i].data_ptr()
-        return tuple(tensors), tuple(addresses)
+                every[i] = tensors[i].data_ptr()
+        return tuple(tensors), tuple(every)
 
-    def _launch_all(self, places: tuple[int, ...], numbers: Any, stream: int, workspace: Any) -> None:
+    def _launch_all(self, addresses: tuple[int, ...], numbers: Any, stream: int, workspace: Any) -> None:
         """Re-layouts into workspace, the GEMM, finishes of reductions; nothing where the stored outputs are empty."""
         if workspace is None:
             workspace = torch.empty(self.need, dtype=torch.uint8, device=self.device)
         order = self.kind.order
-        named, values = dict(zip(order.names, places)), dict(zip(order.numbers, numbers))
+        named, values = dict(zip(order.names, addresses)), dict(zip(order.numbers, numbers))
         launches = launch_arguments(self.kind.plan, named, workspace.data_ptr(), values, stream)
         for function, (_, args) in zip(self.functions, launches):
             function(*args)
 
 
 def _taking(factors: tuple[str, str], function: Function) -> Function:
-    """A launching function that takes the places of a call in a call's order."""
+    """A launching function that takes a call's addresses in their order."""
     if factors == ("a", "b"):
         return function
 
     def swapped(
-        places: tuple[int, ...], extents: Any, strides: Any, numbers: Any, walk: Any, stream: int
+        addresses: tuple[int, ...], extents: Any, strides: Any, numbers: Any, walk: Any, stream: int
     ) -> None:
-        a, b, *others = places
+        a, b, *others = addresses
         function((b, a, *others), extents, strides, numbers, walk, stream)
 
     return swapped

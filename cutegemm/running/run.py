@@ -128,7 +128,7 @@ def first(
             raise error.about(spec=spec, **circumstances(order, call.given)) from None
         if call.key is not None:
             kinds.put(call.key, prepared)
-    return prepared(call.given, call.places, call.numbers, workspace)
+    return prepared(call.given, call.addresses, call.numbers, workspace)
 
 
 def resolved(call: Unprepared) -> Unprepared | None:
@@ -144,11 +144,11 @@ def resolved(call: Unprepared) -> Unprepared | None:
     ]
     if not negated:
         return None
-    given, places = list(call.given), list(call.places)
+    given, addresses = list(call.given), list(call.addresses)
     for i in negated:
         given[i] = given[i].resolve_neg()
-        places[i] = given[i].data_ptr()
-    return dataclasses.replace(call, given=tuple(given), places=tuple(places), key=None)
+        addresses[i] = given[i].data_ptr()
+    return dataclasses.replace(call, given=tuple(given), addresses=tuple(addresses), key=None)
 
 
 def circumstances(order: Order, given: tuple[Any, ...]) -> dict[str, Any]:

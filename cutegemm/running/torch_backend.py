@@ -20,7 +20,7 @@ class Referenced:
         self.kind = kind
 
     def __call__(
-        self, given: tuple[Any, ...], places: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+        self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:
         kind, graph = self.kind, self.kind.graph
         named = kind.order.named(given)
@@ -49,7 +49,7 @@ class Described:
         self.kind = kind
 
     def __call__(
-        self, given: tuple[Any, ...], places: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+        self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:
         named, shapes = self.kind.order.named(given), self.kind.shapes
         for wanted in shapes.wanted:
