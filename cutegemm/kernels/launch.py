@@ -134,11 +134,6 @@ def operand_layout(
     return (*extent[:2], (2, extent[2])), (*stride[:2], (strides.gate, stride[2]))
 
 
-def b_layout(config: GemmConfig, strides: Strides, shape: Any) -> tuple[tuple, tuple]:
-    """`operand_layout` of B."""
-    return operand_layout(config, config.b, strides, shape)
-
-
 def scalar_tensors(addresses: Addresses) -> tuple:
     """The device scalars as one-element fp32 tensors."""
     return tuple(

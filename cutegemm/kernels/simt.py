@@ -7,8 +7,8 @@ THREAD_M + THREAD_N numbers from shared memory and does THREAD_M * THREAD_N fuse
 are few, K is shared out: between the CTAs of a cluster (SPLIT) and between warps of a CTA (SLICE), whose sums
 meet in shared memory in a fixed order (`simt_sums`).
 
-Two mainloops: `simt_staged` for large outputs, `simt_ring` for few tiles. In both the first tile takes the
-remainder of K, so that no later copy needs a guard.
+What a CTA does is its work (`simt_walk`). Two mainloops: `simt_staged` for large outputs, `simt_ring` for few tiles.
+In both the first tile takes the remainder of K, so that no later copy needs a guard.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SimtConfig
 from cutegemm.errors import CompileError, field_error
-from cutegemm.kernels import launch, reduce, scheduler
+from cutegemm.kernels import launch, reduce
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.fusion import bind
 from cutegemm.kernels.operands import NUMERIC
@@ -31,6 +31,7 @@ from cutegemm.kernels.simt_ring import RingLoop
 from cutegemm.kernels.simt_staged import STAGES, StagedLoad, StagedLoop, StagedShape
 from cutegemm.kernels.simt_sums import SharedSums
 from cutegemm.kernels.simt_tile import GROUP, Owned, TileLoad, TileShape
+from cutegemm.kernels.simt_walk import SimtWalk
 
 # percent of L1 to shared memory: two CTAs of at most 34 KiB each, and a cache for strided loads
 STAGED_CARVEOUT = 50
@@ -74,30 +75,32 @@ class SimtGemm:
     def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
         """Launch; the arguments are those of `kernels.launch`."""
         config = self.config
-        places, steps = launch.Addresses.of(config, addresses), launch.Strides.of(config, strides)
-        m, n, k, batch = shape[0], shape[1], shape[2], shape[3]
-        mA = _tensor(config.a, places.a, (m, k, shape[4]), (steps.a, "mk"), config.vector[0])
-        extent, stride = launch.b_layout(config, steps, shape)
-        mB = _tensor(config.b, places.b, extent, (stride, "nk"), config.vector[1])
-        inputs = launch.input_tensors(config, places, steps, shape)
+        starts, steps = launch.Addresses.of(config, addresses), launch.Strides.of(config, strides)
+        walks = self._walks(shape, walk)
+        m, n, batch = (walks.extents[x] for x in "mnl")
+        extent, stride = launch.operand_layout(config, config.a, steps, shape)
+        mA = _tensor(config.a, starts.a, extent, (stride, "mk"), config.vector[0])
+        extent, stride = launch.operand_layout(config, config.b, steps, shape)
+        mB = _tensor(config.b, starts.b, extent, (stride, "nk"), config.vector[1])
+        inputs = launch.input_tensors(config, starts, steps, shape)
         outputs = tuple(
-            _tensor(x, places.outputs[i], (m, n, batch), (steps.outputs[i], "mn"), config.vector[2])
+            _tensor(x, starts.outputs[i], (m, n, batch), (steps.outputs[i], "mn"), config.vector[2])
             for i, x in enumerate(config.outputs)
         )
-        tensors = (mA, mB, inputs, outputs, places.partials, launch.scalar_tensors(places))
-        tiles = (
-            scheduler.cluster_tiles(m, config.tile[0], 1)
-            * scheduler.cluster_tiles(n, config.columns, 1)
-            * batch
-        )
+        tensors = (mA, mB, inputs, outputs, starts.partials, launch.scalar_tensors(starts))
         self.kernel(tensors, shape, numbers, walk).launch(
-            grid=(tiles * config.split, 1, 1),
+            grid=(walks.ctas, 1, 1),
             block=(config.threads, 1, 1),
             cluster=(config.split, 1, 1) if config.split > 1 else None,
             min_blocks_per_mp=config.residents,
             preferred_smem_carveout=STAGED_CARVEOUT if config.staged else 100,
             stream=stream,
         )
+
+    def _walks(self, shape: Any, walk: Any) -> SimtWalk:
+        """The works of a launch."""
+        config = self.config
+        return SimtWalk(config, launch.named(config, "shape", shape), launch.named(config, "walk", walk))
 
     @cute.kernel
     def kernel(self, tensors, shape, numbers, walk):
@@ -106,56 +109,40 @@ class SimtGemm:
         mA, mB, inputs, outputs, addresses, scalars = tensors
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        index, rank = block // config.split, block % config.split
-        tiles_m = scheduler.cluster_tiles(shape[0], config.tile[0], 1)
-        tiles_n = scheduler.cluster_tiles(shape[1], config.columns, 1)
-        tile_m, tile_n, batch = scheduler.tile_of(index, tiles_m, tiles_n, walk[0], "m")
+        walks = self._walks(shape, walk)
+        tiles = walks.tiles
+        state, output = walks.start(block, tiles), walks.output(tiles[1])
         warp = cute.arch.make_warp_uniform(thread // hw.WARP)
         lane, owner_warps = thread % hw.WARP, config.owners // hw.WARP
         owner, slice_ = (warp % owner_warps, warp // owner_warps) if config.slices > 1 else (warp, 0)
         owned = self._owned(owner, lane)
         shared = self._shared_memory()
-        part = self._part(shape[2], rank)
+        work = walks.work(state)
+        column, first_depth = walks.columns(work)
         at_b = shared + self.shapes[0].elements * self._stages
         kind = StagedLoad if config.staged else TileLoad
         loads = (
-            kind.create(self.shapes[0], mA, (tile_m, batch), part[0], (thread, shared)),
-            kind.create(self.shapes[1], mB, (tile_n, batch), part[0], (thread, at_b)),
+            kind.create(self.shapes[0], mA, (work.m, work.l), column, (thread, shared)),
+            kind.create(self.shapes[1], mB, (work.n, work.l), column, (thread, at_b)),
         )
         acc = cute.make_rmem_tensor(config.thread_tile[0] * config.thread_tile[1], cutlass.Float32)
         acc.fill(0.0)
         if cutlass.const_expr(config.staged):
-            StagedLoop(config, loads, owned).multiply(acc, part[1:])
+            StagedLoop(config, loads, owned).multiply(acc, (first_depth, work.k_tiles))
         else:
-            RingLoop(config, loads, owned, slice_).multiply(acc, part[1:])
-        extent = (shape[0], shape[1])
-        bound = bind(config, inputs, numbers, scalars, extent)
-        partials = reduce.partials(config.epilogue.reductions, addresses, walk[2:], (*extent, shape[3]))
-        epilogue = SimtEpilogue(config, bound, outputs, partials, tiles_n)
-        tile = (tile_m, tile_n, batch)
+            RingLoop(config, loads, owned, slice_).multiply(acc, (first_depth, work.k_tiles))
+        bound = bind(config, inputs, numbers, scalars, (output.m, output.n))
+        extent = (output.m, output.n, output.l)
+        partials = reduce.partials(config.epilogue.reductions, addresses, output.parts, extent)
+        epilogue = SimtEpilogue(config, bound, outputs, partials, output.tiles_n)
         if cutlass.const_expr(config.shares):
-            sums = SharedSums(config, shared, rank)
+            sums = SharedSums(config, shared, work.part)
             sums.meet(acc, thread)
             for i in range(sums.turns):
-                self._finish_sums(sums, epilogue, (i, warp, lane), tile)
+                self._finish_sums(sums, epilogue, (i, warp, lane), work.tile)
             sums.leave()
         else:
-            epilogue.finish(acc, self._patch(warp, lane, None), tile)
-
-    def _part(self, k: Any, rank: Any) -> tuple[Any, Any, Any]:
-        """A CTA's part of K: (first column, columns of its first tile, tiles).
-
-        The first tile of all has the remainder.
-        """
-        split, depth = self.config.split, self.config.tile[2]
-        tiles = (k + (depth - 1)) // depth
-        remainder = k - (tiles - 1) * depth
-        if split == 1:
-            return cutlass.Int32(0), remainder, tiles
-        begin = rank * (tiles // split) + cutlass.min(rank, tiles % split)
-        count = tiles // split + cutlass.Int32(rank < tiles % split)
-        column = cutlass.select_(begin == 0, cutlass.Int32(0), remainder + (begin - 1) * depth)
-        return column, cutlass.select_(begin == 0, remainder, cutlass.Int32(depth)), count
+            epilogue.finish(acc, self._patch(warp, lane, None), work.tile)
 
     @property
     def _stages(self) -> int:
