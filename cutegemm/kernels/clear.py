@@ -12,6 +12,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.config import ClearConfig
+from cutegemm.kernels import launch
 
 THREADS = 256  # per CTA, a counter each
 
@@ -24,9 +25,10 @@ class Clear:
 
     @cute.jit
     def __call__(self, addresses, extent, stream: cuda.CUstream):
-        """Launch: `addresses` holds that of the counters, Int64; `extent` their number, Int32, positive."""
+        """Launch; the arguments are those of `launch_layout`."""
+        count = launch.named(self.config, "extent", extent)["counters"]
         self.kernel(addresses, extent).launch(
-            grid=((extent[0] + (THREADS - 1)) // THREADS, 1, 1), block=(THREADS, 1, 1), stream=stream
+            grid=((count + (THREADS - 1)) // THREADS, 1, 1), block=(THREADS, 1, 1), stream=stream
         )
 
     @cute.kernel
@@ -35,7 +37,9 @@ class Clear:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         index = block * THREADS + thread
-        ptr = cute.make_ptr(cutlass.Int32, addresses[0], cute.AddressSpace.gmem, assumed_align=4)
-        counters = cute.make_tensor(ptr, cute.make_layout(extent[0]))
-        if index < extent[0]:
+        start = launch.named(self.config, "addresses", addresses)["counters"]
+        count = launch.named(self.config, "extent", extent)["counters"]
+        ptr = cute.make_ptr(cutlass.Int32, start, cute.AddressSpace.gmem, assumed_align=4)
+        counters = cute.make_tensor(ptr, cute.make_layout(count))
+        if index < count:
             counters[index] = cutlass.Int32(0)

@@ -16,7 +16,7 @@ import cutlass.cute as cute
 
 from cutegemm.config import FinishConfig
 from cutegemm.epilogue.graph import NEUTRAL
-from cutegemm.kernels import functions, reduce
+from cutegemm.kernels import functions, launch, reduce
 
 THREADS = 256  # per CTA
 LANES_ACROSS = 16  # results side by side where neighbours in memory belong to different results
@@ -31,21 +31,23 @@ class Finish:
 
     @cute.jit
     def __call__(self, addresses, extent, stream: cuda.CUstream):
-        """Launch.
+        """Launch; the arguments are those of `launch_layout`.
 
-        Args:
-            addresses: (partial results, results), Int64. Partial results are fp32, (part, result) if they lie
-                across, else (result, part), in C order; logsumexp's maxima come before its sums.
-            extent: (partial results per result, results), Int32, both positive.
+        Partial results are fp32, (part, result) if they lie across, else (result, part), in C order; logsumexp's
+        maxima come before its sums.
         """
+        results = launch.named(self.config, "extent", extent)["results"]
         self.kernel(addresses, extent).launch(
-            grid=((extent[1] + (self.lanes - 1)) // self.lanes, 1, 1), block=(THREADS, 1, 1), stream=stream
+            grid=((results + (self.lanes - 1)) // self.lanes, 1, 1), block=(THREADS, 1, 1), stream=stream
         )
 
     @cute.kernel
     def kernel(self, addresses, extent):
         """One CTA's results."""
-        parts, results = extent
+        extents = launch.named(self.config, "extent", extent)
+        parts, results = extents["parts"], extents["results"]
+        starts = launch.named(self.config, "addresses", addresses)
+        partials, found = starts["partials"], starts["results"]
         kind, lanes = self.config.kind, self.lanes
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
@@ -59,7 +61,7 @@ class Finish:
         wide = cutlass.Int64(results)  # partial results may exceed 2**31
         stride = (wide, 1) if cutlass.const_expr(self.config.across) else (1, cutlass.Int64(parts))
         layout = cute.make_layout((parts, results, count), stride=(*stride, parts * wide))
-        ptr = cute.make_ptr(cutlass.Float32, addresses[0], cute.AddressSpace.gmem, assumed_align=4)
+        ptr = cute.make_ptr(cutlass.Float32, partials, cute.AddressSpace.gmem, assumed_align=4)
         source = cute.make_tensor(ptr, layout)
         state = cute.make_rmem_tensor(count, cutlass.Float32)
         for i in cutlass.range_constexpr(count):
@@ -73,7 +75,7 @@ class Finish:
         if thread < lanes and result < results:
             for other in cutlass.range(1, helpers, unroll=4):
                 self._take(state, tuple(sums[thread % lanes, other, i] for i in range(count)))
-            target = cute.make_ptr(cutlass.Float32, addresses[1], cute.AddressSpace.gmem, assumed_align=4)
+            target = cute.make_ptr(cutlass.Float32, found, cute.AddressSpace.gmem, assumed_align=4)
             cute.make_tensor(target, cute.make_layout(results))[result] = self._value(state)
 
     def _take(self, state: cute.Tensor, other: tuple) -> None:

@@ -20,6 +20,7 @@ lies beyond, up to the destination's leading dimension, is left as it is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cuda.bindings.driver as cuda
@@ -27,7 +28,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.config import RelayoutConfig
-from cutegemm.kernels import words
+from cutegemm.kernels import launch, words
 from cutegemm.kernels.words import REGISTER, WORD
 
 THREADS = 256  # per CTA
@@ -36,10 +37,28 @@ MAX_SPREAD = 5  # log2 of a warp's lanes
 TILE = 64  # rows and columns of a shared-memory tile
 
 
+@dataclass(frozen=True)
+class Copy:
+    """What a launch passes of one copy.
+
+    Attributes:
+        addresses: of source and destination, which is 16-byte aligned.
+        shape: (rows, columns, batch), all positive.
+        source, target: (row, column, batch) strides, elements, none negative. The destination has unit stride along
+            the source's axis (columns for "none") and its other strides are multiples of 16 bytes.
+    """
+
+    addresses: tuple[Any, Any]
+    shape: tuple[Any, Any, Any]
+    source: tuple[Any, Any, Any]
+    target: tuple[Any, Any, Any]
+
+
 class Relayout:
     """The driver of one `RelayoutConfig`."""
 
     def __init__(self, config: RelayoutConfig) -> None:
+        self.config = config
         self.numeric = {2: cutlass.Uint16, 4: cutlass.Uint32}[config.dtype.bytes]
         self.units = config.units
         # copies in the grid's order: those of unit stride, then the others
@@ -50,29 +69,35 @@ class Relayout:
 
     @cute.jit
     def __call__(self, addresses, shape, strides, stream: cuda.CUstream):
-        """Launch.
-
-        Args, of every copy in turn:
-            addresses: (source, destination), Int64; the destination is 16-byte aligned.
-            shape: (rows, columns, batch), Int32, all positive.
-            strides: (row, column, batch) of the source, then of the destination, Int64 elements, none
-                negative. The destination has unit stride along the source's axis (columns for "none") and
-                its other strides are multiples of 16 bytes.
-        """
+        """Launch; the arguments are those of `launch_layout`."""
         copies, first = [], cutlass.Int32(0)
+        given = self._copies(addresses, shape, strides)
         for i in self.order:
-            mine = addresses[2 * i : 2 * i + 2], shape[3 * i : 3 * i + 3], strides[6 * i : 6 * i + 6]
-            described, ctas = (
-                self._tiled(*mine) if self.units[i] == "none" else self._lined(*mine, self.units[i])
-            )
+            unit = self.units[i]
+            described, ctas = self._tiled(given[i]) if unit == "none" else self._lined(given[i], unit)
             copies.append((*described, (first,)))
             first = first + ctas
         self.kernel(tuple(copies)).launch(grid=(first, 1, 1), block=(THREADS, 1, 1), stream=stream)
 
-    def _lined(self, addresses: Any, shape: Any, strides: Any, unit: str) -> tuple[tuple, Any]:
+    def _copies(self, addresses: Any, shape: Any, strides: Any) -> list[Copy]:
+        """The copies of a launch, in its order."""
+        starts = launch.named(self.config, "addresses", addresses)
+        extents = launch.named(self.config, "shape", shape)
+        steps = launch.named(self.config, "strides", strides)
+        return [
+            Copy(
+                addresses=(starts[f"source.{i}"], starts[f"target.{i}"]),
+                shape=(extents[f"rows.{i}"], extents[f"cols.{i}"], extents[f"batch.{i}"]),
+                source=steps[f"source.{i}"],
+                target=steps[f"target.{i}"],
+            )
+            for i in range(len(self.units))
+        ]
+
+    def _lined(self, copy: Copy, unit: str) -> tuple[tuple, Any]:
         """The arguments of `_shift` for a matrix of unit stride, and its CTAs."""
-        row, col = (0, 1) if unit == "col" else (1, 0)
-        lines, length, batch = shape[row], shape[col], shape[2]
+        rows, cols, batch = copy.shape
+        (lines, length), line = ((rows, cols), 0) if unit == "col" else ((cols, rows), 1)
         chunks = (length + (self.per_chunk - 1)) // self.per_chunk
         # log2 of the threads side by side along a line: no more than it has chunks
         spread = cutlass.Int32(0)
@@ -80,14 +105,15 @@ class Relayout:
             spread += cutlass.Int32(chunks > (1 << bit))
         at_once = (THREADS * CHUNKS) >> spread  # lines of one CTA
         blocks = ((chunks + (1 << spread) - 1) >> spread, (lines + at_once - 1) // at_once)
-        pitches = (strides[row], strides[2], strides[3 + row], strides[5])
-        described = (tuple(addresses), (lines, length, batch), pitches, (spread, *blocks))
+        pitches = tuple(x for strides in (copy.source, copy.target) for x in (strides[line], strides[-1]))
+        described = (copy.addresses, (lines, length, batch), pitches, (spread, *blocks))
         return described, blocks[0] * blocks[1] * batch
 
-    def _tiled(self, addresses: Any, shape: Any, strides: Any) -> tuple[tuple, Any]:
+    def _tiled(self, copy: Copy) -> tuple[tuple, Any]:
         """The arguments of `_transfer` for a matrix without unit stride, and its CTAs."""
-        tiles = ((shape[0] + (TILE - 1)) // TILE) * ((shape[1] + (TILE - 1)) // TILE) * shape[2]
-        return (tuple(addresses), tuple(shape), tuple(strides)), tiles
+        rows, cols, batch = copy.shape
+        tiles = ((rows + (TILE - 1)) // TILE) * ((cols + (TILE - 1)) // TILE) * batch
+        return (copy.addresses, copy.shape, (*copy.source, *copy.target)), tiles
 
     @cute.kernel
     def kernel(self, copies):
