@@ -151,6 +151,14 @@ def test_files_are_short():
     assert found <= left, found - left
 
 
+@pytest.mark.parametrize("package", ["compiling", "kernels", "planning", "running"])
+def test_a_large_package_names_its_modules(package):
+    """The docstring of a package says where to look, so that it names every module."""
+    text = ast.get_docstring(ast.parse(FILES[package].read_text())) or ""
+    missing = {x for x in FILES if x.startswith(f"{package}.") and f"`{x.split('.')[1]}`" not in text}
+    assert not missing
+
+
 def test_families_are_told_apart_in_their_table_alone():
     """No code but the table compares a family's name; it may only ask whether there is such a family."""
     for name, path in FILES.items():

@@ -1,2 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a config to a compiled kernel, kept on disk and loaded. Needs no GPU."""
+"""From a config to a compiled kernel, kept on disk and loaded. Needs no GPU.
+
+one kernel                      `compiler`, `resources` (what it uses), `loader` (launched, or recorded)
+kept on disk                    `cache`, `store` (sealed files), `sources` (what a key covers)
+several at once                 `jobs`, `job`, `progress`
+"""

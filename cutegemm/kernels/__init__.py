@@ -6,10 +6,13 @@ role dispatch and the tile loop; everything else is a module of its own, none of
     a launch's arguments            `launch`, `tensors`, `operands`
     a CTA's set-up                  `frame`, `cluster`, `dependence`
     what to do next                 `scheduler` (works and their plain walk), `stream` (stream-K), `dynamic`
-    loads and the mainloop          `ring`, `loads`, `tma_load`, `hints`, `gather`, `mainloop`, `turns`
+    loads and the mainloop          `ring`, `loads`, `tma_load`, `hints`, `mainloop`, `turns`
+    loads by threads                `thread_producer`, `lines`, `words`, `gather`, `shift_load`, `async_load`
     adding up parts of K            `cluster_sum`, `workspace_sum`
     the epilogue, piece by piece    `epilogue`, `pieces`, `piece_loads`, `vectors`, `fusion`, `functions`, `store`,
                                     `reduce`
+    on the CUDA cores               `simt_walk`, `simt_operand`, `simt_ring` with `simt_tile`, `simt_staged`,
+                                    `simt_sums`, `simt_epilogue`
 
 Legend of tensor names and shape comments:
     m global memory, g a CTA's view of it, s shared memory, r registers (mA, gA, sA, rA)

@@ -1,2 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a spec and a problem to a plan: pure Python, without torch, DSL or GPU."""
+"""From a spec and a problem to a plan: pure Python, without torch, DSL or GPU.
+
+the way in and out              `planner` (`plan`), `checks`, `request`, `representative`, `kernel_plan`
+what is tried, in which order   `setting`, `candidates`, `model`, `times`, `choose`, `swap`, `invariance`
+what follows from a candidate   `tensor_core`, `kernel`, `operands`, `loads`, `epilogue`, `pieces`, `budget`,
+                                `parts`, `grid`
+kernels on the CUDA cores       `simt`, `simt_tiles`
+launches and their arguments    `steps`, `splits`, `reductions`, `arguments`
+for people                      `text`, `why`, `weighed`
+"""

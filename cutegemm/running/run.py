@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run path: a kind of call, validated and planned once, becomes a callable that only serves.
 
-named       the arguments by name, sorted into the graph's order; blas: those of the plain epilogue
-call        what tells one kind of call from another, and a memory of kinds
-describe    layouts and types -> Problem; check: where the tensors lie
-kind        call + plan, from which a backend is made
-launcher    the GPU; torch_backend: the reference, meta and fake tensors; emulated: the emulator
-checked     CUTEGEMM_CHECK=1: any of them, compared with fp64
+A call is `named`; its kind is described (layouts and types -> Problem), checked (where the tensors lie) and planned;
+a backend is made of both. CUTEGEMM_CHECK=1 puts a comparison with fp64 around it.
 """
 
 from __future__ import annotations
