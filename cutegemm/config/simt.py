@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config.parts import EpilogueConfig
 
 
@@ -39,6 +40,11 @@ class SimtTile:
     def threads(self) -> int:
         """Threads per CTA."""
         return self.owners * self.slices
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA."""
+        return self.threads // LIMITS.warp
 
 
 @dataclass(frozen=True, kw_only=True)

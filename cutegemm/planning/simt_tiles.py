@@ -89,7 +89,7 @@ def estimate(problem: Problem, x: SimtTile, rate: float, device: Device) -> floa
     busiest = math.ceil(tiles / device.resident_clusters(x.split))
     depth = math.ceil(problem.k / x.split / x.tile[2]) * x.tile[2]
     clocks = x.tile[0] * x.tile[1] * depth / (FMA_PER_CLOCK * rate)
-    warps = min(busiest, x.residents) * (x.threads // device.limits.warp)
+    warps = min(busiest, x.residents) * x.warps
     busy = next((share for most, share in BUSY if warps <= most), 1.0)
     mainloop = busiest * (clocks / CLOCK / busy + CTA_NS / x.residents)
     shared = (SHARE_NS if x.split * x.slices > 1 else 0.0) + DOUBLING_NS * math.log2(x.split)
