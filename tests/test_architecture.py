@@ -19,7 +19,8 @@ MOST_CIRCLES = 2
 # From the ground up: a room imports from floors below its own, and from itself. Rooms of one floor are strangers.
 FLOORS = (
     {"errors"},
-    {"dtypes", "checks", "emulator"},
+    {"checks"},
+    {"dtypes", "emulator"},
     {"arch"},
     {"epilogue", "layouts", "families"},
     {"spec", "problems", "config"},

@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from cutegemm.checks import integer
 from cutegemm.emulator.numbers.values import ND, wrap
 from cutegemm.emulator.state.addresses import LOCAL_WINDOW, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW
+from cutegemm.errors import EmulatorError, check
 
 if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask, Value, Vector
     from cutegemm.emulator.state.group import Group
     from cutegemm.emulator.watch.shadow import Shadow
 
+ADDRESS_MOST = (1 << 56) - 1  # of host memory; what lies beyond are the windows of other spaces
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 POLL_COST = 300  # blocks of a group's turn that one polling load uses up, so that spinning gives way
 _WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -40,6 +43,12 @@ class Buffer:
     address: int
     size: int
     name: str = "buffer"
+
+    def __post_init__(self) -> None:
+        for field in ("address", "size"):
+            value = integer(EmulatorError, field, getattr(self, field), 0, ADDRESS_MOST)
+            object.__setattr__(self, field, value)
+        check(isinstance(self.name, str), EmulatorError, "must be a str", field="name", value=self.name)
 
 
 class Region:
@@ -78,7 +87,7 @@ class Region:
 class GlobalMemory:
     """The registered buffers, found by address."""
 
-    def __init__(self, buffers: list[Buffer]) -> None:
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
         self.regions = [Region.of_host(b) for b in buffers if b.size]
         self.last: Region | None = self.regions[0] if self.regions else None
 
