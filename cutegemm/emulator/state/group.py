@@ -20,10 +20,11 @@ from cutegemm.emulator.state.memory import Fault, Region
 
 if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask, Value, Vector
+    from cutegemm.emulator.units.accumulators import Accumulators
     from cutegemm.emulator.units.bulk import BulkStore
     from cutegemm.emulator.units.copies import Copy
     from cutegemm.emulator.units.cta import CTA
-    from cutegemm.emulator.units.products import Accumulators, Product
+    from cutegemm.emulator.units.products import Product
     from cutegemm.emulator.units.warpgroup import Batch, Warpgroup
     from cutegemm.emulator.watch.tracker import WarpTracker
 

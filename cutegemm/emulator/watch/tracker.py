@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cutegemm.emulator.units.barriers import MBarrier
     from cutegemm.emulator.units.cta import CTA
     from cutegemm.emulator.units.products import Form, Place
+    from cutegemm.emulator.watch.cells import Where
     from cutegemm.emulator.watch.races import Detector
-    from cutegemm.emulator.watch.shadow import Where
 
 
 class Gate(Protocol):
@@ -288,15 +288,15 @@ class AsyncOp:
 
     def read_shared(self, cta: CTA, chunks: np.ndarray) -> None:
         """The operation reads these 16-byte chunks."""
-        self.check(cta.shared, self.tracker.detector.chunks(chunks), False)
+        self.check(cta.shared, self.tracker.detector.cells.chunks(chunks), False)
 
     def write_shared(self, cta: CTA, chunks: np.ndarray) -> None:
         """The operation writes these 16-byte chunks."""
-        self.check(cta.shared, self.tracker.detector.chunks(chunks), True)
+        self.check(cta.shared, self.tracker.detector.cells.chunks(chunks), True)
 
     def write_cells(self, cta: CTA, offset: int, size: int, bar: MBarrier) -> None:
         """An asynchronous store writes these bytes and completes on an mbarrier."""
-        self.check(cta.shared, self.tracker.detector.where(offset, size), True)
+        self.check(cta.shared, self.tracker.detector.cells.where(offset, size), True)
         self.tracker.uses(bar, False)
 
     def read_global(self, region: Region, offset: int, *box: Any) -> None:
@@ -314,7 +314,7 @@ class AsyncOp:
 
     def _box(self, offset: int, box: tuple[Any, ...]) -> Where:
         shape, strides = box if len(box) == 2 else ((box[0],), ())
-        return self.tracker.detector.box(offset, shape, strides)
+        return self.tracker.detector.cells.box(offset, shape, strides)
 
     def check(self, region: Region, where: Where, write: bool) -> None:
         """The operation touches these cells of a region."""
