@@ -229,7 +229,7 @@ RACE = (
 .visible .entry k(.param .u64 p)
 {
  .reg .b32 %r<4>; .reg .b64 %rd<4>;
- ld.param.u64 %rd0, [p]; mov.u32 %r0, %tid.x; st.global.u32 [%rd0], %r0; st.global.u32 [%rd0+4], %r0;
+ ld.param.u64 %rd0, [p]; mov.u32 %r0, %warpid; st.global.u32 [%rd0], %r0; st.global.u32 [%rd0+4], %r0;
  ret;
 }
 """

@@ -147,9 +147,20 @@ class Group:
         if m is None:
             return True
         rows = m.reshape(-1, WARP)
-        base = self.stack[0].lanes if self.stack else self.mask
+        base = self.live()
         live = np.ones_like(rows) if base is None else base.reshape(-1, WARP)
         return bool((rows == live)[rows.any(1)].all())
+
+    def live(self) -> Mask:
+        """The lanes that have not exited: those that run, and those of paths and meetings short of the end."""
+        live, end = self.mask, self.program.exit
+        for meeting in reversed(self.stack):
+            if meeting.block != end:
+                # nobody has left below here
+                live = meeting.lanes
+            elif meeting.path is not None and meeting.path != end and live is not None:
+                live = live | meeting.path_lanes
+        return live
 
     # ---- divergence
 

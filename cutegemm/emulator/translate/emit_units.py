@@ -23,7 +23,7 @@ def barrier(e: Emitter, ins: Instruction) -> None:
     """Named barriers of the CTA, the cluster barrier and bar.warp.sync."""
     p = [x for x in ins.parts if x not in ("cta", "aligned")]
     if p[1] == "warp":
-        e.line(f"warp_sync(G, {e.mask})")
+        e.line(f"warp_sync(G, {e.mask}, {e.src(ins.operands[0], 32)})")
         return
     if p[1] == "cluster":
         if p[2] == "arrive":

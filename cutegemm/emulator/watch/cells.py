@@ -40,10 +40,11 @@ def cell_bytes(program: Program) -> int:
 class Where:
     """A set of cells: runs of `length` cells each from `starts` on, all within [first, last)."""
 
-    __slots__ = ("starts", "length", "first", "last", "_index", "_words", "_runs")
+    __slots__ = ("starts", "length", "first", "last", "shared", "_index", "_words", "_runs")
 
     def __init__(self, starts: np.ndarray, length: int, first: int, last: int) -> None:
         self.starts, self.length, self.first, self.last = starts, length, first, last
+        self.shared = True  # of an access of several lanes: whether two of them may reach the same bytes
         self._index: npt.NDArray[np.int64] | None = None
         self._words: npt.NDArray[np.int64] | None = None
         self._runs = 0
@@ -108,9 +109,12 @@ class Cells:
         made = self.wheres.get(key)
         if made is None:
             wide = offset.astype(np.int64)
-            first = (wide if (wide[1:] > wide[:-1]).all() else np.unique(wide)) // self.size
+            ascending = bool((wide[1:] > wide[:-1]).all())
+            unique = wide if ascending else np.unique(wide)
+            first = unique // self.size
             count = max(size // self.size, 1)
             made = remember(self.wheres, key, Where(first, count, int(first[0]), int(first[-1]) + count))
+            made.shared = len(unique) < len(wide)
         return made
 
     def chunks(self, chunks: np.ndarray) -> Where:

@@ -118,7 +118,9 @@ class Detector:
         assert t is not None  # as long as there is a detector
         known = t.known if t.waited_lanes is None else t.knowledge_of(m)
         lanes = Lanes(t, region, m, offset, size, write, space == "matrix")
-        self.check(region, self.cells.where(offset, size), write, t.current, known, None, lanes)
+        where = self.cells.where(offset, size)
+        lanes.shared = where.shared
+        self.check(region, where, write, t.current, known, None, lanes)
         t.lane_accesses.append(lanes)
 
     def atomic(self, group: Group, lane: int, region: Region, offset: Value, size: int, order: str) -> None:

@@ -7,6 +7,7 @@ Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fenc
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -105,6 +106,20 @@ class WarpTracker:
             self.waited_lanes = None
         self.unmet = {self.current}
         self.lane_accesses.clear()
+
+    def some_met(self, met: np.ndarray) -> None:
+        """Some lanes have waited for each other: what one of them knows or did, all of them know."""
+        if self.waited_lanes is not None and (self.waited_lanes & met).any():
+            self.waited_lanes = self.waited_lanes | met
+        parts = [part for old in self.lane_accesses for part in old.parted(met)]
+        self.lane_accesses.clear()
+        self.lane_accesses.extend(parts)
+
+    def stored(self, m: Mask, values: Sequence[Value]) -> None:
+        """The store that was the warp's last access writes these values: lanes that collide have to agree."""
+        last = self.lane_accesses[-1] if self.lane_accesses else None
+        if last is not None and last.write and last.collides(m, values):
+            self.defect("race between lanes of a warp", "lanes store different values at one address")
 
     # ---- barriers: objects with `knowledge` (being collected) and `released` (what waiters get)
 
