@@ -154,17 +154,23 @@ class WarpTracker:
                 "mbarrier initialised without a fence before a bulk copy uses it", str(bar).split(" (")[0]
             )
 
-    def arrive(self, bars: list[MBarrier], m: Mask = None) -> None:
-        """mbarrier.arrive by the lanes `m`."""
+    def arrive(self, bars: list[MBarrier], m: Mask = None, relaxed: bool = False) -> None:
+        """mbarrier.arrive by the lanes `m`; a relaxed one passes on what a fence before it released."""
         for bar in bars:
             self.uses(bar, False)
-            bar.knowledge = (bar.knowledge or NOTHING) | self.everything(m)
+            # A fence of the CTA's scope is enough for those who wait in this CTA.
+            fenced = self.released_near if bar.cta is self.group.cta else self.released
+            bar.knowledge = (bar.knowledge or NOTHING) | (fenced if relaxed else self.everything(m))
         self.renew()
 
-    def waited(self, bar: MBarrier, state: int, parity: bool) -> None:
-        """A wait on an mbarrier succeeded."""
+    def waited(self, bar: MBarrier, relaxed: bool = False) -> None:
+        """A wait on an mbarrier succeeded; what a relaxed one learns counts once a fence follows."""
         self.uses(bar, False)
-        self.acquire_from(bar)
+        if relaxed:
+            learnt = bar.released or NOTHING
+            self.seen, self.seen_near = self.seen | learnt, self.seen_near | learnt
+        else:
+            self.acquire_from(bar)
 
     def fence(self, op: str) -> None:
         """Fences: of the async proxy in one or both memories, of mbarrier initialisations, of relaxed accesses."""
