@@ -70,5 +70,6 @@ def _index(value: object) -> int | None:
         return None
     try:
         return operator.index(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
+    except Exception:
+        # whatever an object's own __index__ raises: it is no whole number
         return None

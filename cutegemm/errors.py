@@ -149,6 +149,9 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception as error:
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    if "\n" in text:
+        # of a list of tensors
+        text = " ".join(text.split())
     if len(text) <= LONGEST_VALUE:
         return text
     half = LONGEST_VALUE // 2 - 3

@@ -18,7 +18,7 @@ __device__ u32 shared_address(const void* p) {
     asm("cvta.to.shared.u64 %0, %1;" : "=l"(out) : "l"((u64)p));
     return (u32)out;
 }
-constexpr u64 LATE = 2000000;         // cycles, about a millisecond
+constexpr u64 LATE = 2000000;      // cycles, about a millisecond
 constexpr u64 LIMIT = 1000000000;  // cycles, about half a second
 
 // Wait for words first, first + step, ... of `out`; a trap after LIMIT turns a kernel that hangs into an error. What was

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.checks import among, integers
 from cutegemm.emulator.ptx.kernel import Kernel, Param
 from cutegemm.emulator.state.memory import Buffer, Fault
 from cutegemm.emulator.units import tma
-from cutegemm.errors import EmulatorError
+from cutegemm.errors import EmulatorError, check, field_error
 
 SWIZZLES = {None: 0, 0: 0, 32: 1, 64: 2, 128: 3, "none": 0, "32B": 1, "64B": 2, "128B": 3}
 FLOATS = {"f16": "<e", "f32": "<f", "f64": "<d"}
@@ -27,6 +28,7 @@ KINDS = {
     "int16": "u16", "float16": "f16", "bfloat16": "bf16", "uint32": "u32", "int32": "u32", "float32": "f32",
     "uint64": "u64", "int64": "u64", "float64": "f64",
 }  # fmt: skip
+PLAIN = "biufcV"  # kinds of NumPy scalars that are passed as their bytes
 BOX_MOST = 256  # elements of a box along one dimension, PTX ISA 5.5.2
 
 
@@ -42,18 +44,45 @@ class View:
     owner: Any
 
     @classmethod
-    def of(cls, x: Any) -> View | None:
-        """The view of a NumPy array or a CPU tensor; None for anything else."""
+    def of(cls, field: str, x: Any) -> View | None:
+        """The view of a NumPy array or a CPU tensor; None for anything else.
+
+        Raises:
+            EmulatorError: about `field`: an array of Python objects; a tensor that is not dense or not on the CPU.
+        """
         if isinstance(x, np.ndarray):
+            if x.dtype.hasobject:
+                raise field_error(
+                    EmulatorError, field, x, "an array of Python objects has no bytes for a kernel"
+                )
             return cls(x.ctypes.data, x.shape, x.strides, x.itemsize, x.dtype.name, x)
-        if not all(hasattr(x, name) for name in ("data_ptr", "shape", "stride", "element_size")):
-            return None
-        device = getattr(getattr(x, "device", None), "type", "cpu")
-        if device != "cpu":
-            raise EmulatorError(f"args: a tensor on {device}: the emulator takes CPU tensors; x.cpu()")
-        item = x.element_size()
-        strides = tuple(s * item for s in x.stride())
-        return cls(x.data_ptr(), tuple(x.shape), strides, item, str(x.dtype).rsplit(".", 1)[-1], x)
+        try:
+            if not all(hasattr(x, name) for name in ("data_ptr", "shape", "stride", "element_size")):
+                return None
+            device = getattr(getattr(x, "device", None), "type", "cpu")
+            if device != "cpu":
+                raise field_error(EmulatorError, field, x, f"on {device}: the emulator takes CPU tensors")
+            item = int(x.element_size())
+            strides = tuple(int(s) * item for s in x.stride())
+            shape, kind = tuple(int(n) for n in x.shape), str(x.dtype).rsplit(".", 1)[-1]
+            return cls(int(x.data_ptr()), shape, strides, item, kind, x)
+        except EmulatorError:
+            raise
+        except Exception as e:
+            # nested, sparse and lazy tensors raise errors of their own for shape, strides or pointer
+            raise field_error(EmulatorError, field, x, f"must be dense ({type(e).__name__})") from e
+
+    @classmethod
+    def needed(cls, field: str, x: Any) -> View:
+        """The view of what must be a NumPy array or a CPU tensor.
+
+        Raises:
+            EmulatorError: about `field`, if it is neither.
+        """
+        view = cls.of(field, x)
+        if view is None:
+            raise field_error(EmulatorError, field, x, "must be a NumPy array or a CPU tensor")
+        return view
 
     def buffer(self, name: str) -> Buffer:
         """The bytes its elements span."""
@@ -91,46 +120,31 @@ def tensor_map(
     Raises:
         EmulatorError: a box or layout that TMA refuses (PTX ISA 9.0, 5.5).
     """
-    view = View.of(array)
-    if view is None:
-        raise EmulatorError(f"array={type(array).__name__}: a NumPy array or a CPU tensor")
-    if not isinstance(swizzle, (str, int, type(None))) or swizzle not in SWIZZLES:
-        raise EmulatorError(f"swizzle={swizzle!r}: one of None, 32, 64, 128")
+    view = View.needed("array", array)
+    if not among(swizzle, tuple(SWIZZLES)):
+        raise field_error(EmulatorError, "swizzle", swizzle, "one of None, 32, 64, 128")
     if not isinstance(dtype, (str, type(None))):
-        raise EmulatorError("must be the name of a type, such as 'bf16'", field="dtype", value=dtype)
-    listed = isinstance(box, (tuple, list))
-    if not listed or not all(isinstance(b, numbers.Integral) and not isinstance(b, bool) for b in box):
-        raise EmulatorError("must be a tuple of whole numbers", field="box", value=box)
-    box = tuple(int(b) for b in box)
-    kind = dtype or KINDS.get(view.kind)
-    if kind is None or kind not in {name for name, _ in tma.TYPES.values()}:
-        raise EmulatorError(
-            f"dtype={dtype or view.kind!r}: one of {', '.join(n for n, _ in tma.TYPES.values())}"
-        )
+        raise field_error(EmulatorError, "dtype", dtype, "must be the name of a type, such as 'bf16'")
+    extents = integers(box)
+    if extents is None:
+        raise field_error(EmulatorError, "box", box, "must be a tuple of whole numbers")
+    kind = _element(view, dtype)
+    _check_layout(view)
     rank = len(view.shape)
-    if not 1 <= rank <= 5 or len(box) != rank:
-        raise EmulatorError(
-            f"box={tuple(box)!r}: one extent for each of the array's {rank} dimensions (1 to 5)"
-        )
-    if view.strides[-1] != view.item:
-        raise EmulatorError(
-            f"array: strides {view.strides} bytes, elements of {view.item}: the last dimension must be contiguous; "
-            "pass array.T of a column-major matrix"
-        )
-    wrong = [s for s in (view.address, *view.strides[:-1]) if s % tma.GLOBAL_ALIGN]
-    if wrong:
-        raise EmulatorError(
-            f"array: address and strides {wrong} bytes are no multiples of {tma.GLOBAL_ALIGN}"
-        )
-    if not all(1 <= b <= BOX_MOST for b in box):
-        raise EmulatorError(f"box={tuple(box)!r}: each extent from 1 to {BOX_MOST} elements")
+    if len(extents) != rank:
+        rule = f"one extent for each of the array's {rank} dimensions"
+        raise field_error(EmulatorError, "box", extents, rule)
+    near = tuple(min(max(b, 1), BOX_MOST) for b in extents)
+    if near != extents:
+        rule = f"each extent from 1 to {BOX_MOST} elements"
+        raise field_error(EmulatorError, "box", extents, rule, near)
     made = tma.TensorMap(
         view.address,
         kind,
         view.item,
         tuple(view.shape[::-1]),
         tuple(view.strides[-2::-1]),
-        tuple(box)[::-1],
+        extents[::-1],
         (1,) * rank,
         SWIZZLES[swizzle],
         0,
@@ -139,28 +153,65 @@ def tensor_map(
     try:
         tma.decode(tma.encode(made))
     except Fault as e:
-        raise EmulatorError(
-            f"box={tuple(box)!r}: {e} (the box is given in the order of the array's dimensions)"
-        ) from e
+        rule = f"{e} (the box is given in the order of the array's dimensions)"
+        raise field_error(EmulatorError, "box", extents, rule) from e
     return TensorMapArgument(made, view)
+
+
+def _element(view: View, dtype: str | None) -> str:
+    """The tensor map's type of an array's elements, as `dtype` or the array says."""
+    kind = dtype or KINDS.get(view.kind)
+    sizes = dict(tma.TYPES.values())
+    if kind is None:
+        rule = f"elements of type {view.kind}: say with dtype= which of {', '.join(sizes)} they are"
+        raise field_error(EmulatorError, "array", view.owner, rule)
+    if kind not in sizes:
+        raise field_error(EmulatorError, "dtype", dtype, f"one of {', '.join(sizes)}")
+    if sizes[kind] != view.item:
+        rule = f"{sizes[kind]} bytes, the array's elements have {view.item}"
+        raise field_error(EmulatorError, "dtype", kind, rule)
+    return kind
+
+
+def _check_layout(view: View) -> None:
+    """Refuse an array that TMA cannot address."""
+
+    def need(legal: bool, rule: str) -> None:
+        check(legal, EmulatorError, rule, field="array", value=view.owner)
+
+    most, align = tma.GLOBAL_STRIDE_MOST, tma.GLOBAL_ALIGN
+    need(1 <= len(view.shape) <= 5, "one to five dimensions")
+    need(
+        all(1 <= n <= tma.GLOBAL_EXTENT_MOST for n in view.shape),
+        f"each extent from 1 to {tma.GLOBAL_EXTENT_MOST}",
+    )
+    need(
+        view.strides[-1] == view.item,
+        f"strides {view.strides} bytes, elements of {view.item}: the last dimension must be contiguous; "
+        "pass array.T of a column-major matrix",
+    )
+    wrong = [s for s in (view.address, *view.strides[:-1]) if s % align]
+    need(not wrong, f"address and strides {wrong} bytes are no multiples of {align}")
+    need(all(0 <= s < most for s in view.strides), f"strides {view.strides} bytes: from 0 to below {most}")
 
 
 def pack(kernel: Kernel, args: Sequence[Any]) -> tuple[list[bytes], list[Buffer]]:
     """Parameter bytes and buffers of a kernel's arguments.
 
-    A NumPy array or CPU tensor is passed by its pointer, a number as the parameter's type says, bytes (and what
-    `bytes(...)` takes, such as ctypes structures) as they are, None as a null pointer.
+    A NumPy array or CPU tensor is passed by its pointer, a number as the parameter's type says, bytes (and what has
+    bytes, such as ctypes structures) as they are, None as a null pointer.
 
     Raises:
         EmulatorError: too many or too few arguments, or one that its parameter cannot hold.
     """
     if len(args) != len(kernel.params):
-        raise EmulatorError(f"args=<{len(args)} values>: {kernel.name[:60]} takes {len(kernel.params)}")
+        rule = f"{kernel.name[:60]} takes {len(kernel.params)} arguments, not {len(args)}"
+        raise field_error(EmulatorError, "args", tuple(type(x).__name__ for x in args), rule)
     params, buffers = [], []
     for i, (param, value) in enumerate(zip(kernel.params, args, strict=True)):
         name = f"args[{i}]"
         made = value.map if isinstance(value, TensorMapArgument) else None
-        view = value.view if isinstance(value, TensorMapArgument) else View.of(value)
+        view = value.view if isinstance(value, TensorMapArgument) else View.of(name, value)
         if view is not None:
             buffers.append(view.buffer(name))
         if made is not None:
@@ -170,33 +221,40 @@ def pack(kernel: Kernel, args: Sequence[Any]) -> tuple[list[bytes], list[Buffer]
         else:
             data = _number(name, param, value)
         if len(data) != param.size:
-            raise EmulatorError(
-                f"{name}: {type(value).__name__} gives {len(data)} bytes, {param.name[-24:]} takes {param.size}"
-            )
+            rule = f"{type(value).__name__} gives {len(data)} bytes, {param.name[-24:]} takes {param.size}"
+            raise field_error(EmulatorError, name, value, rule)
         params.append(data)
     return params, buffers
 
 
 def _number(name: str, param: Param, value: Any) -> bytes:
+    """The bytes of an argument that is no array."""
     if value is None:
         return bytes(param.size)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    if isinstance(value, np.generic) and value.dtype.itemsize == param.size:
+    if isinstance(value, np.generic) and value.dtype.kind in PLAIN and value.dtype.itemsize == param.size:
         return value.tobytes()
-    if isinstance(value, numbers.Integral) and param.kind not in FLOATS:
-        size = 8 * param.size
-        if not -(1 << size - 1) <= int(value) < 1 << size:
-            raise EmulatorError(f"{name}={value}: does not fit the {param.size} bytes of {param.name[-24:]}")
-        return (int(value) % (1 << size)).to_bytes(param.size, "little")
-    if isinstance(value, numbers.Real):
+    whole = (int(value),) if isinstance(value, bool) else integers((value,))
+    if whole is not None and param.kind not in FLOATS:
+        bits = 8 * param.size
+        near = min(max(whole[0], -(1 << bits - 1)), (1 << bits) - 1)
+        if near != whole[0]:
+            rule = f"does not fit the {param.size} bytes of {param.name[-24:]}"
+            raise field_error(EmulatorError, name, whole[0], rule, near)
+        return (near % (1 << bits)).to_bytes(param.size, "little")
+    if whole is not None or isinstance(value, numbers.Real):
         form = FLOATS.get(param.kind) or {2: "<e", 4: "<f", 8: "<d"}.get(param.size)
         if form is None or param.kind[0] in "su":
-            raise EmulatorError(f"{name}={value!r}: {param.name[-24:]} is of type {param.kind}")
-        return struct.pack(form, float(value))
+            raise field_error(EmulatorError, name, value, f"{param.name[-24:]} is of type {param.kind}")
+        try:
+            return struct.pack(form, float(value if whole is None else whole[0]))
+        except (OverflowError, ValueError, TypeError) as e:
+            rule = f"does not fit {param.name[-24:]} of type {param.kind}"
+            raise field_error(EmulatorError, name, value, rule) from e
     try:
-        return bytes(value)
-    except TypeError:
-        raise EmulatorError(
-            f"{name}={type(value).__name__}: an array, a CPU tensor, a number, a tensor map, bytes or None"
-        ) from None
+        if isinstance(value, str):
+            raise TypeError("text")
+        # Not of whatever can be iterated: that might have no end.
+        return bytes(value if hasattr(type(value), "__bytes__") else memoryview(value))
+    except Exception as e:
+        rule = "must be an array, a CPU tensor, a number, a tensor map, bytes or None"
+        raise field_error(EmulatorError, name, value, rule) from e

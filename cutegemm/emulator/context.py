@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING
 from cutegemm.emulator.state.memory import Buffer, GlobalMemory, Region
 from cutegemm.emulator.translate.parameters import place_variables
 from cutegemm.emulator.translate.program import Program
+from cutegemm.emulator.watch.cells import cell_bytes
 from cutegemm.emulator.watch.races import Detector
-from cutegemm.emulator.watch.shadow import Known, Segment, cell_bytes
+from cutegemm.emulator.watch.shadow import Known, Segment
 
 if TYPE_CHECKING:
     from cutegemm.emulator.launch import Launch

@@ -15,9 +15,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.emulator.launch import Launch, Options, Report, launch
-from cutegemm.emulator.ptx.kernel import Kernel
-from cutegemm.emulator.ptx.parse import Module
+from cutegemm.emulator.arguments import View
+from cutegemm.emulator.launch import Launch, Options, Report, checked, checked_options, kernel_of, launch
 from cutegemm.emulator.result import Result
 from cutegemm.emulator.state.memory import Buffer
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
@@ -44,16 +43,7 @@ class Run(Result):
     d: Any = None
 
 
-_PARSED: dict[str, Kernel] = {}
 _COLLECTING: ContextVar[tuple[Run, Options] | None] = ContextVar("collecting", default=None)
-
-
-def kernel_of(ptx: str) -> Kernel:
-    """The kernel of a one-kernel PTX text, parsed and translated once per process."""
-    kernel = _PARSED.get(ptx)
-    if kernel is None:
-        kernel = _PARSED[ptx] = Module.parse(ptx).kernel()
-    return kernel
 
 
 def run(gemm: Any, *operands: Any, options: Options | None = None, **call: Any) -> Run:
@@ -71,8 +61,7 @@ def run(gemm: Any, *operands: Any, options: Options | None = None, **call: Any) 
     """
     if not callable(getattr(gemm, "run", None)):
         raise field_error(EmulatorError, "gemm", gemm, "must be a Gemm, as cutegemm.build gives it")
-    if options is not None and not isinstance(options, Options):
-        raise field_error(EmulatorError, "options", options, "must be cutegemm.emulator.Options(...)")
+    options = checked_options(options)
     if "backend" in call:
         raise field_error(EmulatorError, "backend", call["backend"], "is the emulator here; leave it out")
     made = Run()
@@ -92,22 +81,27 @@ def run_steps(
     Within `run`, its options hold, and it collects the reports.
 
     Raises:
-        EmulatorError: see `launch`.
+        EmulatorError: see `launch`; steps or buffers that are none.
     """
-    collecting = _COLLECTING.get()
+    if not isinstance(steps, (tuple, list)) or not all(isinstance(step, Step) for step in steps):
+        raise field_error(EmulatorError, "steps", steps, "must be a list of emulator.Step(...)")
+    collecting, options = _COLLECTING.get(), checked_options(options)
     if collecting is not None:
         options = collecting[1]
-    l2, reports = L2(), []
+    launches = []
     for step in steps:
         what = Launch(
             grid=step.grid,
             block=step.block,
             cluster=step.cluster,
             smem_bytes=step.smem,
-            params=list(step.params),
-            buffers=list(buffers),
+            params=step.params,
+            buffers=buffers,
         )
-        reports.append(launch(kernel_of(step.ptx), what, options, l2))
+        kernel = kernel_of(step.ptx)
+        launches.append((kernel, checked(kernel, what)))
+    l2 = L2()
+    reports = [launch(kernel, what, options, l2) for kernel, what in launches]
     if collecting is not None:
         collecting[0].reports += reports
         if collecting[1].meter:
@@ -116,10 +110,9 @@ def run_steps(
 
 
 def tensor_buffer(tensor: Any, name: str) -> Buffer:
-    """The bytes a CPU tensor's elements span, by its pointer, shape and strides.
+    """The bytes that the elements of a CPU tensor or NumPy array span, by its pointer, shape and strides.
 
-    `tensor` is anything with `data_ptr()`, `shape`, `stride()` and `element_size()`, such as a torch tensor.
+    Raises:
+        EmulatorError: `tensor` is neither (`View.of`).
     """
-    elements = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    size = 0 if 0 in tensor.shape else elements * tensor.element_size()
-    return Buffer(tensor.data_ptr(), size, name)
+    return View.needed("tensor", tensor).buffer(name)

@@ -3,31 +3,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import numpy as np
 
+from cutegemm.checks import among, integer, integers, truth
 from cutegemm.emulator.context import Alone, Chain
 from cutegemm.emulator.machine import SHARED_LIMIT, Device
 from cutegemm.emulator.ptx.kernel import Kernel
-from cutegemm.emulator.ptx.parse import Module
+from cutegemm.emulator.ptx.parse import Module, module_of
 from cutegemm.emulator.state.geometry import SMS, Triple
 from cutegemm.emulator.state.memory import Buffer
 from cutegemm.emulator.translate.program import Program, translate
 from cutegemm.emulator.units.completion import POLICIES
 from cutegemm.emulator.units.cta import occupancy
 from cutegemm.emulator.watch.coverage import Coverage
-from cutegemm.emulator.watch.findings import LEFTOVER, Finding, read_suppressions, without_suppressed
+from cutegemm.emulator.watch.findings import (
+    LEFTOVER,
+    Finding,
+    Suppression,
+    read_suppressions,
+    without_suppressed,
+)
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import LineCost, combined
 from cutegemm.emulator.watch.roles import Role, roles_of
-from cutegemm.errors import EmulatorError, field_error
+from cutegemm.errors import EmulatorError, check, field_error
 
-MAX_THREADS = 1024  # threads per CTA, CUDA programming guide, table 28
+# CUDA programming guide, table 28: CTAs of a grid and threads of a CTA along each dimension, threads of a CTA.
+MAX_EXTENTS = {"grid": ((1 << 31) - 1, 65535, 65535), "block": (1024, 1024, 64), "cluster": (16, 16, 16)}
+MAX_THREADS = 1024
+MOST = (1 << 63) - 1  # of a seed and counts
+PTX_RULE = "must be PTX text, a module or a kernel"
 MAX_CLUSTER = 16  # CTAs per cluster with the non-portable attribute
 
 
@@ -44,6 +56,9 @@ class Launch:
         (so where `args` are given and nothing is said).
     pdl: the launch may start before the one before it in a sequence has ended (programmatic stream serialisation).
     entry: name of the kernel, where the PTX holds several.
+
+    Raises:
+        EmulatorError: a field of another type, or out of the hardware's bounds.
     """
 
     ptx: str | Module | Kernel | None = None
@@ -52,21 +67,38 @@ class Launch:
     block: tuple[int, ...] | int
     cluster: tuple[int, ...] | int = (1, 1, 1)
     smem_bytes: int = 0
-    params: list[bytes] = field(default_factory=list)
-    buffers: list[Buffer] = field(default_factory=list)
+    params: Sequence[bytes] = field(default_factory=list)
+    buffers: Sequence[Buffer] = field(default_factory=list)
     args: Sequence[Any] | None = None
     smem: int | str | None = None
     pdl: bool = False
     entry: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("grid", "block", "cluster"):
-            given = getattr(self, name)
-            sizes = tuple(given) if isinstance(given, Iterable) else (given,)
-            whole = all(isinstance(x, Integral) and not isinstance(x, bool) and int(x) > 0 for x in sizes)
-            if not whole or not 1 <= len(sizes) <= 3:
-                raise EmulatorError(f"{name}={given!r}: one to three positive whole numbers")
-            object.__setattr__(self, name, (*(int(x) for x in sizes), 1, 1)[:3])
+        def need(name: str, legal: bool, rule: str) -> None:
+            check(legal, EmulatorError, rule, field=name, value=getattr(self, name))
+
+        for name in MAX_EXTENTS:
+            object.__setattr__(self, name, _extents(name, getattr(self, name)))
+        ptx = self.ptx
+        need("ptx", ptx is None or isinstance(ptx, (str, Module, Kernel)), PTX_RULE)
+        object.__setattr__(
+            self, "smem_bytes", integer(EmulatorError, "smem_bytes", self.smem_bytes, 0, SHARED_LIMIT)
+        )
+        if not among(self.smem, (None, "auto")):
+            check(
+                not isinstance(self.smem, str),
+                EmulatorError,
+                "bytes, or 'auto'",
+                field="smem",
+                value=self.smem,
+            )
+            object.__setattr__(self, "smem", integer(EmulatorError, "smem", self.smem, 0, SHARED_LIMIT))
+        need("params", _list_of(bytes, self.params), "must be a list of bytes, one for each parameter")
+        need("buffers", _list_of(Buffer, self.buffers), "must be a list of emulator.Buffer(...)")
+        need("args", self.args is None or isinstance(self.args, (tuple, list)), "must be a list of arguments")
+        need("entry", self.entry is None or isinstance(self.entry, str), "must be the name of a kernel")
+        truth(EmulatorError, "pdl", self.pdl)
 
     @property
     def extents(self) -> tuple[Triple, Triple, Triple]:
@@ -107,14 +139,13 @@ class Options:
             if not legal:
                 raise field_error(EmulatorError, name, getattr(self, name), rule)
 
-        known = isinstance(self.policy, str) and self.policy in POLICIES
-        need("policy", known, f"one of {', '.join(POLICIES)}")
-        need("seed", _whole(self.seed, 0), "a whole number from 0")
-        for name in ("warps_per_group", "resident_ctas"):
+        need("policy", among(self.policy, tuple(POLICIES)), f"one of {', '.join(POLICIES)}")
+        for name, low in {"seed": 0, "warps_per_group": 1, "resident_ctas": 1}.items():
             value = getattr(self, name)
-            need(name, value is None or _whole(value, 1), "a whole number from 1, or None")
+            if value is not None or name == "seed":
+                object.__setattr__(self, name, integer(EmulatorError, name, value, low, MOST))
         for name in ("races", "strict", "meter"):
-            need(name, isinstance(getattr(self, name), bool), "True or False")
+            truth(EmulatorError, name, getattr(self, name))
         need("progress", self.progress is None or isinstance(self.progress, bool), "True, False or None")
         file = self.suppressions
         need("suppressions", file is None or isinstance(file, (str, Path)), "the path of a file, or None")
@@ -123,8 +154,26 @@ class Options:
         need("max_seconds", limit is None or number, "a number of seconds from 0, or None")
 
 
-def _whole(value: object, low: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= low
+def _extents(name: str, given: object) -> Triple:
+    """Grid, block or cluster as three numbers within the hardware's bounds."""
+    single = integers((given,))
+    sizes = single if single is not None else integers(given)
+    if sizes is None or not 1 <= len(sizes) <= 3:
+        raise field_error(EmulatorError, name, given, "must be one to three positive whole numbers")
+    sizes = (*sizes, 1, 1)[:3]
+    near = tuple(min(max(x, 1), most) for x, most in zip(sizes, MAX_EXTENTS[name], strict=True))
+    if near != sizes:
+        raise field_error(EmulatorError, name, sizes, f"must be from 1 to {MAX_EXTENTS[name]}", near)
+    threads = math.prod(near)
+    if name == "block" and threads > MAX_THREADS:
+        raise field_error(EmulatorError, name, sizes, f"1 to {MAX_THREADS} threads", (MAX_THREADS, 1, 1))
+    if name == "cluster" and threads > MAX_CLUSTER:
+        raise field_error(EmulatorError, name, sizes, f"at most {MAX_CLUSTER} CTAs", (MAX_CLUSTER, 1, 1))
+    return cast("Triple", near)
+
+
+def _list_of(kind: type, given: object) -> bool:
+    return isinstance(given, (tuple, list)) and all(isinstance(x, kind) for x in given)
 
 
 @dataclass
@@ -151,10 +200,34 @@ class Report:
         return [f for f in self.findings if f.kind != LEFTOVER]
 
 
+def kernel_of(source: object, entry: str | None = None, field: str = "ptx") -> Kernel:
+    """The kernel of PTX text (parsed once for each of the last texts), of a module, or itself.
+
+    Raises:
+        EmulatorError: about `field`, if it is none of them; what `Module.parse` and `Module.kernel` raise.
+    """
+    if isinstance(source, str):
+        source = module_of(source)
+    if isinstance(source, Module):
+        return source.kernel(entry)
+    if isinstance(source, Kernel):
+        return source
+    raise field_error(EmulatorError, field, source, PTX_RULE)
+
+
 def program_of(kernel: Kernel) -> Program:
-    """The kernel's translation, made on first use."""
+    """The kernel's translation, made on first use.
+
+    Raises:
+        EmulatorError: see `translate`; instructions that lack operands.
+    """
     if kernel.program is None:
-        kernel.program = translate(kernel)
+        try:
+            kernel.program = translate(kernel)
+        except LookupError as e:
+            raise EmulatorError(
+                f"an instruction of {kernel.name[:80]} lacks operands ({e})", field="ptx"
+            ) from e
     return kernel.program
 
 
@@ -173,20 +246,16 @@ def launch(
     Raises:
         EmulatorError: an unknown instruction, a launch the hardware refuses, a fault, a deadlock, or the time limit.
     """
-    if isinstance(kernel, str):
-        kernel = Module.parse(kernel)
-    if isinstance(kernel, Module):
-        kernel = kernel.kernel()
-    options = options or Options()
+    kernel = kernel_of(kernel, field="kernel")
+    check(isinstance(what, Launch), EmulatorError, "must be emulator.Launch(...)", field="what", value=what)
+    options = checked_options(options) or Options()
+    rules = [] if options.suppressions is None else read_suppressions(options.suppressions)
     program = program_of(kernel)
-    fixed = kernel.directives.get("reqnctapercluster")
-    if fixed and what.cluster == (1, 1, 1):
-        what = replace(what, cluster=(*fixed, 1, 1)[:3])
-    _check(kernel, program, what, options)
+    what = checked(kernel, what)
     if options.races and options.warps_per_group != 1:
         options = replace(options, warps_per_group=1)
     if options.resident_ctas is None:
-        each = occupancy(int(np.prod(what.block)), what.smem_bytes + program.shared_size)
+        each = occupancy(math.prod(what.extents[1]), what.smem_bytes + program.shared_size)
         options = replace(options, resident_ctas=SMS * each)
     device = Device(program, what, options, l2 or L2(), context or Alone())
     try:
@@ -197,38 +266,64 @@ def launch(
         device.progress.close()
         found = [] if device.watch.track is None else device.watch.track.findings.listed()
         if found:
-            raise EmulatorError(
-                "\n  ".join([f"{e}\nfound before that:", *(str(f) for f in found[:20])])
-            ) from e
+            rule = "\n  ".join([f"{e.rule}\nfound before that:", *(str(f) for f in found[:20])])
+            raise EmulatorError(rule, field=e.field, value=e.value, nearest=e.nearest) from e
         raise
-    return _report(device)
+    return _report(device, rules)
 
 
-def _check(kernel: Kernel, program: Program, what: Launch, options: Options) -> None:
-    def refuse(name: str, value: object, rule: str) -> NoReturn:
-        raise EmulatorError(f"{name}={value!r}: {rule}")
+def checked_options(options: object) -> Options | None:
+    """The options of a call, or None.
 
-    threads = int(np.prod(what.block))
-    if not 1 <= threads <= MAX_THREADS:
-        refuse("block", what.block, f"1 to {MAX_THREADS} threads")
-    grid, _, cluster = what.extents
-    if any(g % c for g, c in zip(grid, cluster, strict=True)):
-        refuse("cluster", what.cluster, f"must divide the grid {what.grid}")
-    if int(np.prod(what.cluster)) > MAX_CLUSTER:
-        refuse("cluster", what.cluster, f"at most {MAX_CLUSTER} CTAs")
-    if what.smem_bytes + program.shared_size > SHARED_LIMIT:
-        refuse(
-            "smem_bytes", what.smem_bytes, f"with {program.shared_size} static bytes exceeds {SHARED_LIMIT}"
-        )
-    required = kernel.directives.get("reqntid")
-    if required and int(np.prod(required)) != threads:
-        refuse("block", what.block, f"the kernel requires {required} (.reqntid)")
-    most = kernel.directives.get("maxntid")
-    if most and int(np.prod(most)) < threads:
-        refuse("block", what.block, f"the kernel allows {most} (.maxntid)")
+    Raises:
+        EmulatorError: something else.
+    """
+    if options is not None and not isinstance(options, Options):
+        raise field_error(EmulatorError, "options", options, "must be cutegemm.emulator.Options(...)")
+    return options
 
 
-def _report(device: Device) -> Report:
+def checked(kernel: Kernel, what: Launch) -> Launch:
+    """The launch with the cluster that the kernel fixes.
+
+    Raises:
+        EmulatorError: the hardware would refuse it of this kernel; parameters that are not those it declares.
+    """
+    fixed = kernel.directives.get("reqnctapercluster")
+    if fixed and what.cluster == (1, 1, 1):
+        what = replace(what, cluster=(*fixed, 1, 1)[:3])
+
+    def need(legal: bool, name: str, rule: str, nearest: object = None) -> None:
+        check(legal, EmulatorError, rule, field=name, value=getattr(what, name), nearest=nearest)
+
+    grid, block, cluster = what.extents
+    divided = tuple(math.gcd(g, c) for g, c in zip(grid, cluster, strict=True))
+    need(divided == cluster, "cluster", f"must divide the grid {grid}", divided)
+    static = program_of(kernel).shared_size
+    left = SHARED_LIMIT - static
+    need(
+        what.smem_bytes <= left,
+        "smem_bytes",
+        f"with {static} static bytes exceeds {SHARED_LIMIT}",
+        max(left, 0),
+    )
+    required, most = kernel.directives.get("reqntid"), kernel.directives.get("maxntid")
+    threads = math.prod(block)
+    need(
+        not required or math.prod(required) == threads,
+        "block",
+        f"the kernel requires {required} (.reqntid)",
+        required,
+    )
+    need(not most or threads <= math.prod(most), "block", f"the kernel allows {most} (.maxntid)", most)
+    given, sizes = [len(data) for data in what.params], [p.size for p in kernel.params]
+    if given != sizes:
+        rule = f"{kernel.name[:60]} declares parameters of {sizes} bytes"
+        raise field_error(EmulatorError, "params", given, rule, sizes)
+    return what
+
+
+def _report(device: Device, rules: list[Suppression]) -> Report:
     per_block = device.counts.per_block(len(device.program.blocks))
     instructions: dict[str, int] = {}
     for block, n in zip(device.program.blocks, per_block, strict=True):
@@ -241,7 +336,6 @@ def _report(device: Device) -> Report:
         for warps, counts in device.counts.by_warp.items()
     }
     found = [] if device.watch.track is None else device.watch.track.findings.listed()
-    rules = [] if device.options.suppressions is None else read_suppressions(device.options.suppressions)
     report = Report(instructions, by_warp, *without_suppressed(found, rules))
     report.coverage = None if device.watch.coverage is None else device.watch.coverage.coverage()
     report.printed = "".join(device.printed)

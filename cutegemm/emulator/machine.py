@@ -9,7 +9,6 @@ affair (`units/completion.py`), who watches the observers' (`watch/observers.py`
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from cutegemm.emulator.units.registers import launched_with
 from cutegemm.emulator.watch.coverage import Watcher
 from cutegemm.emulator.watch.meter import Meter
 from cutegemm.emulator.watch.observers import Observers
-from cutegemm.errors import EmulatorError
+from cutegemm.errors import EmulatorError, field_error
 
 if TYPE_CHECKING:
     from cutegemm.emulator.context import Alone, Chain
@@ -73,6 +72,7 @@ class Device:
             Meter(self) if options.meter else None,
         )
         self.started = time.monotonic()
+        self.clusters = self.geometry.ctas // self.geometry.cluster_ctas
         self.finished_ctas = 0
         self.progress = Progress(self.geometry.ctas, options.progress)
 
@@ -87,17 +87,17 @@ class Device:
         Raises:
             EmulatorError: a fault, with PTX line and thread; a deadlock, with who waits for what.
         """
-        waiting = deque(self.geometry.clusters())
-        self.clusters = len(waiting)
+        following, waiting = self.geometry.clusters(), self.clusters
         running: list[Cluster] = []
         resident = max(1, (self.options.resident_ctas or 1) // self.geometry.cluster_ctas)
         if self.completion.starts_all:
-            while waiting and len(running) < resident:
-                running.append(Cluster(self, waiting.popleft()))
+            running += [Cluster(self, next(following)) for _ in range(min(waiting, resident))]
+            waiting -= len(running)
         idle = 0
         while waiting or running or self.completion.queue:
             if not running and waiting:
-                running.append(Cluster(self, waiting.popleft()))
+                running.append(Cluster(self, next(following)))
+                waiting -= 1
             before = self.events
             moved = self._round(running, idle > 0)
             for cluster in [c for c in running if not c.live]:
@@ -110,13 +110,14 @@ class Device:
             elif self.completion.queue:
                 self._complete(self.completion.finish_copy)
             elif waiting and len(running) < resident:
-                running.append(Cluster(self, waiting.popleft()))
+                running.append(Cluster(self, next(following)))
+                waiting -= 1
             else:
                 idle += 1
                 self.timed_out = True
                 if idle > STUCK_ROUNDS:
                     groups = [g for c in running for g in c.live]
-                    raise EmulatorError(deadlock(self, groups, len(waiting)))
+                    raise self._stopped(deadlock(self, groups, waiting))
             self._check_time()
 
     def _round(self, running: list[Cluster], every: bool) -> bool:
@@ -134,7 +135,7 @@ class Device:
         try:
             work()
         except Fault as e:
-            raise EmulatorError(f"{self.program.kernel.name[:80]}, an asynchronous copy: {e}") from e
+            raise self._stopped(f"an asynchronous copy: {e}") from e
 
     def _turn(self, group: Group) -> bool:
         """Run a group until it blocks, ends, splits or has used up its turn; whether it got somewhere."""
@@ -175,7 +176,7 @@ class Device:
         except EmulatorError:
             raise
         except Exception as e:
-            raise EmulatorError(place_of(self, group, e)) from e
+            raise self._stopped(place_of(self, group, e)) from e
         group.pc = pc
         if group.budget != unpolled:
             group.stretch = 0
@@ -185,12 +186,15 @@ class Device:
         try:
             return group.part(keys)
         except Fault as e:
-            raise EmulatorError(place_of(self, group, e)) from e
+            raise self._stopped(place_of(self, group, e)) from e
+
+    def _stopped(self, why: str) -> EmulatorError:
+        """The error of a kernel that cannot go on."""
+        return field_error(EmulatorError, "kernel", self.program.kernel.name[:80], why)
 
     def _check_time(self) -> None:
         self.progress.show(self.finished_ctas)
         limit = self.options.max_seconds
         if limit is not None and time.monotonic() - self.started > limit:
-            raise EmulatorError(
-                f"max_seconds={limit}: stopped after {self.finished_ctas} of {self.geometry.ctas} CTAs had ended"
-            )
+            rule = f"stopped after {self.finished_ctas} of {self.geometry.ctas} CTAs had ended"
+            raise field_error(EmulatorError, "max_seconds", limit, rule)

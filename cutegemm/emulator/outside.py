@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from cutegemm.checks import integer
 from cutegemm.emulator.arguments import View, pack
 from cutegemm.emulator.context import Chain
-from cutegemm.emulator.launch import Launch, Options, launch, program_of
+from cutegemm.emulator.launch import Launch, Options, checked, checked_options, kernel_of, launch, program_of
 from cutegemm.emulator.machine import SHARED_LIMIT
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module
@@ -47,6 +48,8 @@ def run_ptx(
     Raises:
         EmulatorError: see `launch`, and an argument that its parameter cannot hold.
     """
+    if not isinstance(args, (tuple, list)):
+        raise field_error(EmulatorError, "args", args, "must be a list, one for each parameter")
     made = Launch(ptx, grid=grid, block=block, args=args, cluster=cluster, smem=smem, entry=entry)
     return run_sequence([made], options)
 
@@ -76,19 +79,15 @@ def run_sequence(
     if not isinstance(launches, (tuple, list)) or not all(isinstance(x, Launch) for x in launches):
         raise field_error(EmulatorError, "launches", launches, "must be a list of emulator.Launch(...)")
     if not launches:
-        raise EmulatorError("launches=[]: at least one launch")
-    if options is not None and not isinstance(options, Options):
-        raise field_error(EmulatorError, "options", options, "must be emulator.Options(...)")
+        raise field_error(EmulatorError, "launches", launches, "at least one launch")
+    options = checked_options(options) or Options(races=True, meter=True)
     if constant is not None and not isinstance(constant, (tuple, list)):
         raise field_error(EmulatorError, "constant", constant, "must be a list of arrays or CPU tensors")
-    options = options or Options(races=True, meter=True)
+    views = [View.needed(f"constant[{i}]", x) for i, x in enumerate(constant or ())]
     ready = [_ready(one) for one in launches]
     chain = Chain([program_of(kernel) for kernel, _ in ready], [b for _, what in ready for b in what.buffers])
     if constant is not None:
-        views = [View.of(x) for x in constant]
-        if None in views:
-            raise EmulatorError("constant: NumPy arrays or CPU tensors")
-        chain.constant = [view.buffer("constant") for view in views if view is not None]
+        chain.constant = [view.buffer("constant") for view in views]
     l2, out = L2(), Result()
     for kernel, what in ready:
         chain.pdl = what.pdl
@@ -98,27 +97,18 @@ def run_sequence(
     return out
 
 
-_PARSED: dict[str, Module] = {}
-
-
 def _ready(one: Launch) -> tuple[Kernel, Launch]:
-    """The kernel of a launch, parsed once per text, and the launch with its arguments packed."""
-    source = one.ptx
-    if isinstance(source, str):
-        if source not in _PARSED:
-            _PARSED[source] = Module.parse(source)
-        source = _PARSED[source]
-    kernel = source.kernel(one.entry) if isinstance(source, Module) else source
-    if not isinstance(kernel, Kernel):
-        raise EmulatorError(f"ptx={type(one.ptx).__name__}: PTX text, a module or a kernel")
-    unsaid = "auto" if one.args is not None and not one.smem_bytes else one.smem_bytes
-    smem = unsaid if one.smem is None else one.smem
+    """The kernel of a launch, and the launch with its arguments packed and its shared memory sized."""
+    kernel = kernel_of(one.ptx, one.entry)
+    asked = one.smem
+    if asked is None:
+        asked = "auto" if one.args is not None and not one.smem_bytes else one.smem_bytes
     if one.args is not None:
         params, buffers = pack(kernel, one.args)
         one = replace(one, params=params, buffers=[*one.buffers, *buffers], args=None)
-    if smem == "auto":
+    left = max(SHARED_LIMIT - program_of(kernel).shared_size, 0)
+    if asked == "auto":
         dynamic = any(v.space == "shared" and v.size is None for v in kernel.variables.values())
-        smem = SHARED_LIMIT - program_of(kernel).shared_size if dynamic else 0
-    if not isinstance(smem, int) or smem < 0:
-        raise EmulatorError(f"smem={smem!r}: bytes, or 'auto'")
-    return kernel, replace(one, smem_bytes=smem, smem=None)
+        asked = left if dynamic else 0
+    size = integer(EmulatorError, "smem", asked, 0, left)
+    return kernel, checked(kernel, replace(one, smem_bytes=size, smem=None))

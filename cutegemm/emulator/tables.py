@@ -17,6 +17,7 @@ from rich.table import Table
 
 from cutegemm.emulator.launch import Report
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES
+from cutegemm.errors import EmulatorError, check
 
 WIDTH = 110  # columns of the printed tables
 COSTLY_LINES = 8
@@ -55,8 +56,14 @@ def kind_of(op: str) -> str:
 
 
 def profile(report: Report, other: Report | None = None) -> str:
-    """The meters of one launch as tables, or of two side by side (`compare`)."""
+    """The meters of one launch as tables, or of two side by side (`compare`).
+
+    Raises:
+        EmulatorError: something else than a report.
+    """
+    _needed("report", report)
     if other is not None:
+        _needed("other", other)
         return compare(report, other)
     console = Console(width=WIDTH, record=True, file=io.StringIO())
     table = Table("kind", "all warps", *(role.name for role in report.roles), title="warp instructions")
@@ -71,6 +78,11 @@ def profile(report: Report, other: Report | None = None) -> str:
     _roles(console, report)
     _costly(console, report, "memory lines that cost most")
     return console.export_text()
+
+
+def _needed(field: str, report: object) -> None:
+    rule = "must be a Report, as launch gives it and results hold them"
+    check(isinstance(report, Report), EmulatorError, rule, field=field, value=report)
 
 
 def _roles(console: Console, report: Report) -> None:
@@ -99,7 +111,13 @@ def _costly(console: Console, report: Report, title: str) -> None:
 
 
 def compare(first: Report, second: Report) -> str:
-    """Two launches side by side: every kind and counter, with the ratio of the second to the first."""
+    """Two launches side by side: every kind and counter, with the ratio of the second to the first.
+
+    Raises:
+        EmulatorError: something else than a report.
+    """
+    _needed("first", first)
+    _needed("second", second)
     console = Console(width=WIDTH, record=True, file=io.StringIO())
     table = Table("", "first", "second", "ratio")
     one, two = kinds(first), kinds(second)

@@ -44,11 +44,25 @@ def test_arguments_are_arrays_tensors_and_numbers(make):
 
 
 REFUSED = {
-    "args=<1 values>: scale takes 6": [np.ones(4, np.float32)],
+    r"args=\('ndarray',\): scale takes 6 arguments, not 1": [np.ones(4, np.float32)],
     r"args\[1\]=2.5: scale_param_1 is of type u32": [None, 2.5, 1.0, 0.0, 0, 0],
-    r"args\[1\]=8589934592: does not fit the 4 bytes of scale_param_1": [None, 2**33, 1.0, 0.0, 0, 0],
-    r"args\[1\]: ndarray gives 8 bytes, scale_param_1 takes 4": [None, np.ones(1), 1.0, 0.0, 0, 0],
-    r"args\[1\]=str: an array, a CPU tensor, a number, a tensor map, bytes or None": [
+    r"args\[1\]=8589934592: does not fit the 4 bytes of scale_param_1; nearest legal value: 4294967295": [
+        None,
+        2**33,
+        1.0,
+        0.0,
+        0,
+        0,
+    ],
+    r"args\[1\]=<ndarray \(1,\) float64>: ndarray gives 8 bytes, scale_param_1 takes 4": [
+        None,
+        np.ones(1),
+        1.0,
+        0.0,
+        0,
+        0,
+    ],
+    r"args\[1\]='4': must be an array, a CPU tensor, a number, a tensor map, bytes or None": [
         None,
         "4",
         1.0,
@@ -56,7 +70,7 @@ REFUSED = {
         0,
         0,
     ],
-    r"args: a tensor on meta: the emulator takes CPU tensors; x.cpu\(\)": [
+    r"args\[0\]=<Tensor \(4,\) torch.float32>: on meta: the emulator takes CPU tensors": [
         torch.ones(4, device="meta"),
         *[0] * 5,
     ],
@@ -167,17 +181,25 @@ def test_tensor_maps_of_arrays_have_the_arrays_order():
 
 
 WRONG_MAPS = {
-    "array=list: a NumPy array or a CPU tensor": lambda x: ([1], (1,), {}),
+    r"array=\[1\]: must be a NumPy array or a CPU tensor": lambda x: ([1], (1,), {}),
     "swizzle=16: one of None, 32, 64, 128": lambda x: (x, (8, 8), {"swizzle": 16}),
-    r"box=\(8,\): one extent for each of the array's 2 dimensions \(1 to 5\)": lambda x: (x, (8,), {}),
-    r"box=\(300, 8\): each extent from 1 to 256 elements": lambda x: (x, (300, 8), {}),
-    r"array: strides \(2, 128\) bytes, .* pass array.T of a column-major matrix": lambda x: (x.T, (8, 8), {}),
+    r"box=\(8,\): one extent for each of the array's 2 dimensions": lambda x: (x, (8,), {}),
+    r"box=\(300, 8\): each extent from 1 to 256 elements; nearest legal value: \(256, 8\)": lambda x: (
+        x,
+        (300, 8),
+        {},
+    ),
+    r"array=<.*>: strides \(2, 128\) bytes, .* pass array.T of a column-major matrix": lambda x: (
+        x.T,
+        (8, 8),
+        {},
+    ),
     r"box=\(8, 64\): tensor map: box row of 128 bytes exceeds the 64-byte swizzle .*": lambda x: (
         x,
         (8, 64),
         {"swizzle": 64},
     ),
-    r"array: address and strides \[\d+\] bytes are no multiples of 16": lambda x: (x[:, 1:], (8, 8), {}),
+    r"array=<.*>: address and strides \[\d+\] bytes are no multiples of 16": lambda x: (x[:, 1:], (8, 8), {}),
 }
 
 
@@ -207,7 +229,7 @@ RACE = (
 .visible .entry k(.param .u64 p)
 {
  .reg .b32 %r<4>; .reg .b64 %rd<4>;
- ld.param.u64 %rd0, [p]; mov.u32 %r0, %tid.x; st.global.u32 [%rd0], %r0; st.global.u32 [%rd0+4], %r0;
+ ld.param.u64 %rd0, [p]; mov.u32 %r0, %warpid; st.global.u32 [%rd0], %r0; st.global.u32 [%rd0+4], %r0;
  ret;
 }
 """

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import cutegemm.emulator
+from cutegemm.emulator import Launch, run_sequence
 from cutegemm.emulator.state import progress
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, kernel_text, run
@@ -33,9 +34,12 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_nothing_of_the_builder_is_imported(path):
-    """Only cutegemm.errors is shared: a second opinion must not come from the planner it checks."""
+    """Only errors and checks of single values are shared: a second opinion must not come from the planner it checks."""
     ours = {name for name in imported(path) if name.split(".")[0] == "cutegemm"}
-    assert all(name == "cutegemm.errors" or name.startswith("cutegemm.emulator") for name in ours), ours
+    assert all(
+        name in ("cutegemm.errors", "cutegemm.checks") or name.startswith("cutegemm.emulator")
+        for name in ours
+    ), ours
 
 
 # A package knows itself and those before.
@@ -116,9 +120,14 @@ def test_progress_shows_past_a_second(monkeypatch, capsys):
 
 REFUSALS = {
     "policy='hasty': one of eager, lazy, random": {"policy": "hasty"},
-    "block=(1025, 1, 1): 1 to 1024 threads": {"threads": 1025},
-    "cluster=(2, 1, 1): must divide the grid (3, 1, 1)": {"grid": (3, 1, 1), "cluster": (2, 1, 1)},
-    "smem_bytes=232449: with 0 static bytes exceeds 232448": {"smem": 232449},
+    "block=(1025, 1, 1): must be from 1 to (1024, 1024, 64); nearest legal value: (1024, 1, 1)": {
+        "threads": 1025
+    },
+    "cluster=(2, 1, 1): must divide the grid (3, 1, 1); nearest legal value: (1, 1, 1)": {
+        "grid": (3, 1, 1),
+        "cluster": (2, 1, 1),
+    },
+    "smem_bytes=232449: must be from 0 to 232448; nearest legal value: 232448": {"smem": 232449},
 }
 
 
@@ -130,7 +139,40 @@ def test_launches_the_hardware_refuses_are_refused(message):
     assert str(e.value) == message
 
 
+NO_PTX = {
+    "empty": " ",
+    "words": "no kernel at all",
+    "cut": kernel_text(" mov.u32 %r0, 1;")[:-3],
+    "half a statement": kernel_text(" mov.u32 %r0, 1;").rpartition(";")[0],
+    "unknown type": kernel_text("").replace(".u64 p0", ".u63 p0"),
+    "no operand": kernel_text(" wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16;"),
+    "no label": kernel_text(" bra nowhere;"),
+    "setmaxnreg without a number": kernel_text(" setmaxnreg.inc.sync.aligned.u32 [;"),
+    "nothing to do": kernel_text("").replace("ret;", ""),
+}
+
+
+@pytest.mark.parametrize("case", list(NO_PTX))
+def test_text_that_is_no_kernel_is_refused(case):
+    """Whatever the reader or the translator stumbles over is an error about the PTX."""
+    with pytest.raises(EmulatorError) as e:
+        run("", [aligned(1, np.uint64)], text=NO_PTX[case])
+    assert e.value.field == "ptx" and len(e.value.rule) > 5
+
+
+def test_a_sequence_is_checked_before_its_first_launch():
+    """What is wrong with the last launch is said while memory is as it was."""
+    x = aligned(1, np.uint32)
+    store = kernel_text(" ld.param.u64 %rd0, [p0]; st.global.u32 [%rd0], 7;")
+    good, bad = ({"ptx": store, "grid": 1, "block": 32, "args": [x], **more} for more in ({}, {"cluster": 2}))
+    with pytest.raises(EmulatorError, match="^cluster="):
+        run_sequence([Launch(**good), Launch(**bad)])
+    assert x[0] == 0
+    run_sequence([Launch(**good)])
+    assert x[0] == 7
+
+
 def test_missing_parameters_are_refused():
     """A launch brings exactly the parameters the kernel declares."""
-    with pytest.raises(EmulatorError, match="^params=<0 values>: k declares 1$"):
+    with pytest.raises(EmulatorError, match=r"^params=\[\]: k declares parameters of \[8\] bytes; .* \[8\]$"):
         run("", [], text=kernel_text(" mov.u32 %r0, 1;", params=1))

@@ -42,8 +42,10 @@ def blocks_of(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
     """Split a kernel into blocks; returns them and the block of each label.
 
     Raises:
-        EmulatorError: a branch to an unknown label.
+        EmulatorError: a branch to an unknown label; no instruction at all.
     """
+    if not kernel.code:
+        raise EmulatorError(f"{kernel.name[:80]} has no instruction", field="ptx")
     code, labels = _guarded_to_branches(kernel)
     starts = {0, *labels.values()}
     for i, ins in enumerate(code):
@@ -85,7 +87,7 @@ def _successors(n: int, block: Block, blocks: list[Block], targets: dict[str, in
     head = last.parts[0]
     if head == "bra":
         if last.operands[0] not in targets:
-            raise EmulatorError(f"ptx line {last.line}: {last}: no such label")
+            raise EmulatorError(f"line {last.line}: {last}: no such label", field="ptx")
         block.successors = [targets[last.operands[0]]]
         if last.guard:
             block.successors.append(n + 1)

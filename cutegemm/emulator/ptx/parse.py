@@ -10,13 +10,15 @@ Source: PTX ISA 9.0, chapters 4 (syntax), 5 (state spaces, types, variables) and
 
 from __future__ import annotations
 
+import difflib
+import functools
 import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from cutegemm.emulator.ptx.calls import Function, formals, inline
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Instruction, Kernel, Param, Variable
-from cutegemm.errors import EmulatorError
+from cutegemm.errors import EmulatorError, field_error
 
 
 @dataclass
@@ -35,8 +37,13 @@ class Module:
             EmulatorError: text that is not PTX as described in PTX ISA 9.0 chapter 4.
         """
         if not isinstance(text, str):
-            raise EmulatorError("must be PTX text", field="text", value=text)
-        return _Reader(text).module()
+            raise field_error(EmulatorError, "text", text, "must be PTX text")
+        try:
+            return _Reader(text).module()
+        except (ValueError, LookupError) as e:
+            if isinstance(e, EmulatorError):
+                raise
+            raise EmulatorError(f"cannot be read ({type(e).__name__}: {e}; PTX ISA 4)", field="ptx") from e
 
     def kernel(self, name: str | None = None) -> Kernel:
         """The kernel called `name`, or the only one.
@@ -46,9 +53,21 @@ class Module:
         """
         if name is None and len(self.kernels) == 1:
             return next(iter(self.kernels.values()))
-        if name not in self.kernels:
-            raise EmulatorError(f"kernel={name!r}: the module holds {', '.join(self.kernels) or 'none'}")
+        if not isinstance(name, str) or name not in self.kernels:
+            near = (
+                difflib.get_close_matches(name, self.kernels, 1, 0.0)
+                if isinstance(name, str)
+                else [*self.kernels]
+            )
+            rule = f"the module holds {', '.join(self.kernels) or 'no kernel'}"
+            raise field_error(EmulatorError, "entry", name, rule, near[0] if near else None)
         return self.kernels[name]
+
+
+@functools.lru_cache(256)
+def module_of(text: str) -> Module:
+    """`Module.parse`, once for each of the last texts; their kernels keep their translations."""
+    return Module.parse(text)
 
 
 _NAME = r"[A-Za-z_$%][\w$]*"
@@ -90,7 +109,7 @@ class _Reader:
         version = re.search(r"\.version\s+([\d.]+)", self.text)
         target = re.search(r"\.target\s+([\w, ]+)", self.text)
         if version is None or target is None:
-            raise EmulatorError("ptx=<text>: a PTX module starts with .version and .target (PTX ISA 11.1)")
+            raise EmulatorError("a PTX module starts with .version and .target (PTX ISA 11.1)", field="ptx")
         pos = target.end()
         entry = re.compile(rf"\.(entry|func)\s+(?:\(([^)]*)\)\s*)?({_NAME})")
         while True:
@@ -128,7 +147,7 @@ class _Reader:
             _params(kernel, listed)
         stop = re.compile(r"[{;]").search(self.text, pos)
         if stop is None:
-            raise EmulatorError(f"ptx line {self._line(pos)}: {m[3]} has no body")
+            raise EmulatorError(f"line {self._line(pos)}: {m[3]} has no body", field="ptx")
         for d in re.finditer(r"\.(\w+)((?:\s+\d+(?:\s*,\s*\d+)*)?)", self.text[pos : stop.start()]):
             kernel.directives[d[1]] = tuple(int(x) for x in re.findall(r"\d+", d[2]))
         if stop[0] == ";":  # a declaration
@@ -150,7 +169,9 @@ class _Reader:
             while text[pos : pos + 1].isspace():
                 pos += 1
             if pos >= len(text):
-                raise EmulatorError(f"ptx line {self._line(pos)}: {kernel.name} is not closed by a brace")
+                raise EmulatorError(
+                    f"line {self._line(pos)}: {kernel.name} is not closed by a brace", field="ptx"
+                )
             char = text[pos]
             if char in "{}":
                 pos += 1
@@ -274,7 +295,7 @@ def _split(text: str) -> list[str]:
 def _variable(text: str) -> Variable:
     m = _VARIABLE.match(text)
     if m is None or m["type"] not in TYPE_BYTES:
-        raise EmulatorError(f"ptx declaration {text!r}: not understood (PTX ISA 5.4)")
+        raise EmulatorError(f"declaration {text!r}: not understood (PTX ISA 5.4)", field="ptx")
     unit = TYPE_BYTES[m["type"]]
     dims = re.findall(r"\[\s*(\d*)\s*\]", m["dims"])
     size: int | None = unit

@@ -7,6 +7,7 @@ Source: PTX ISA 9.0, 10 (special registers).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,10 +58,10 @@ class Geometry:
         """Shared memory of a CTA."""
         return self.static_bytes + self.dynamic_bytes
 
-    def clusters(self) -> list[Triple]:
-        """The first CTA of each cluster."""
+    def clusters(self) -> Iterator[Triple]:
+        """The first CTA of each cluster, one by one: a grid may have 2^63 of them."""
         (gx, gy, gz), (cx, cy, cz) = self.grid, self.cluster
-        return [(x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx)]
+        return ((x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx))
 
     def special(self, index: Triple, rank: int) -> dict[str, int]:
         """Special registers that are the same for a whole CTA."""

@@ -20,10 +20,11 @@ from cutegemm.emulator.state.memory import Fault, Region
 
 if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask, Value, Vector
+    from cutegemm.emulator.units.accumulators import Accumulators
     from cutegemm.emulator.units.bulk import BulkStore
     from cutegemm.emulator.units.copies import Copy
     from cutegemm.emulator.units.cta import CTA
-    from cutegemm.emulator.units.products import Accumulators, Product
+    from cutegemm.emulator.units.products import Product
     from cutegemm.emulator.units.warpgroup import Batch, Warpgroup
     from cutegemm.emulator.watch.tracker import WarpTracker
 
@@ -146,9 +147,20 @@ class Group:
         if m is None:
             return True
         rows = m.reshape(-1, WARP)
-        base = self.stack[0].lanes if self.stack else self.mask
+        base = self.live()
         live = np.ones_like(rows) if base is None else base.reshape(-1, WARP)
         return bool((rows == live)[rows.any(1)].all())
+
+    def live(self) -> Mask:
+        """The lanes that have not exited: those that run, and those of paths and meetings short of the end."""
+        live, end = self.mask, self.program.exit
+        for meeting in reversed(self.stack):
+            if meeting.block != end:
+                # nobody has left below here
+                live = meeting.lanes
+            elif meeting.path is not None and meeting.path != end and live is not None:
+                live = live | meeting.path_lanes
+        return live
 
     # ---- divergence
 

@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from cutegemm.checks import integer
 from cutegemm.emulator.numbers.values import ND, wrap
 from cutegemm.emulator.state.addresses import LOCAL_WINDOW, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW
+from cutegemm.errors import EmulatorError, check
 
 if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask, Value, Vector
     from cutegemm.emulator.state.group import Group
     from cutegemm.emulator.watch.shadow import Shadow
 
+ADDRESS_MOST = (1 << 56) - 1  # of host memory; what lies beyond are the windows of other spaces
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 POLL_COST = 300  # blocks of a group's turn that one polling load uses up, so that spinning gives way
 _WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -40,6 +43,12 @@ class Buffer:
     address: int
     size: int
     name: str = "buffer"
+
+    def __post_init__(self) -> None:
+        for field in ("address", "size"):
+            value = integer(EmulatorError, field, getattr(self, field), 0, ADDRESS_MOST)
+            object.__setattr__(self, field, value)
+        check(isinstance(self.name, str), EmulatorError, "must be a str", field="name", value=self.name)
 
 
 class Region:
@@ -78,7 +87,7 @@ class Region:
 class GlobalMemory:
     """The registered buffers, found by address."""
 
-    def __init__(self, buffers: list[Buffer]) -> None:
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
         self.regions = [Region.of_host(b) for b in buffers if b.size]
         self.last: Region | None = self.regions[0] if self.regions else None
 
@@ -264,7 +273,7 @@ def load(group: Group, m: Mask, a: Value, size: int, count: int, space: str, ord
         x = np.full(group.lanes if m is None else int(m.sum()), x, np.uint64)
     region, offset = locate(group, m, x, size * count, space)
     if region is None:
-        return _each_lane(group, m, np.asarray(x), size, count, space)
+        return _each_lane(group, m, np.asarray(x), size, count, space, order)
     if order:
         polled(group, region, offset)
     if group.device.watch.listening:
@@ -288,13 +297,18 @@ def polled(group: Group, region: Region, offset: Value) -> None:
     group.waiting, group.waiting_at = ("memory", region.name, first - region.first), group.pc
 
 
-def _each_lane(group: Group, m: Mask, x: Vector, size: int, count: int, space: str) -> tuple[Vector, ...]:
+def _each_lane(
+    group: Group, m: Mask, x: Vector, size: int, count: int, space: str, order: str
+) -> tuple[Vector, ...]:
     """The rare access whose lanes reach several buffers or CTAs: lane by lane."""
     out = np.zeros((count, group.lanes), _WIDTHS[size])
     for lane, address in zip(
         np.flatnonzero(m).tolist() if m is not None else range(group.lanes), x.tolist(), strict=True
     ):
         region, offset = locate(group, m, address, size * count, space)
+        if group.device.watch.track is not None:
+            one = np.arange(group.lanes) == lane
+            group.device.watch.track.access(group, one, region, offset, size * count, False, space, order)
         out[:, lane] = region.view(size)[offset // size : offset // size + count]
     return tuple(out)
 
@@ -318,10 +332,13 @@ def store(
     if region is None:
         lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
         for lane, address in zip(lanes.tolist(), np.asarray(a).tolist(), strict=True):
-            store(group, None, address, tuple(lane_of(v, lane) for v in values), size, space, order)
+            one = np.arange(group.lanes) == lane
+            store(group, one, address, tuple(lane_of(v, lane) for v in values), size, space, order)
         return
     if group.device.watch.listening:
         group.device.watch.access(group, m, region, offset, size * count, True, space, order)
+        if group.tracker is not None and not order and space != "local":
+            group.tracker.stored(m, values)
     view = region.view(size)
     kind = _WIDTHS[size]
     if uniform:

@@ -16,7 +16,7 @@ MOST_LINES = 16  # groups of warps a deadlock report names
 
 
 def place_of(device: Device, group: Group, error: Exception) -> str:
-    """Kernel, PTX line, CTA and warps of an error raised while a group ran, with its text."""
+    """PTX line, CTA and warps of an error raised while a group ran, with its text."""
     ins, tb = None, error.__traceback__
     while tb is not None:
         ins = device.program.instruction_at(tb.tb_frame.f_code.co_filename, tb.tb_lineno) or ins
@@ -27,7 +27,7 @@ def place_of(device: Device, group: Group, error: Exception) -> str:
     elif isinstance(error, TypeError) and "Undefined" in text:
         text = "use of bits of a register that were not written before"
     who = f"CTA {group.cta.index}, warps {_ranges(group.warps)}"
-    return f"{device.program.kernel.name[:80]}, {describe(ins)}, {who}: {text}"
+    return f"{describe(ins)}, {who}: {text}"
 
 
 def deadlock(device: Device, groups: list[Group], unstarted: int) -> str:

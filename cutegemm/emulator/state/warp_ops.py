@@ -35,10 +35,19 @@ def settle(group: Group, x: Vector) -> Value:
     return first.item() if (x == first).all() else x
 
 
-def warp_sync(group: Group, m: Mask) -> None:
+def warp_sync(group: Group, m: Mask, members: Value = M32) -> None:
     """bar.warp.sync, and every .sync operation across lanes: the lanes meet; only the race detector follows it."""
-    if group.tracker is not None:
+    if group.tracker is None:
+        return
+    if m is None and members.__class__ is not ND and members == M32:
         group.tracker.lanes_met()
+        return
+    met = (vector(group, members) >> group.lane) & np.uint32(1) != 0
+    met = met if m is None else met & m
+    if group.whole_warps(met):
+        group.tracker.lanes_met()
+    else:
+        group.tracker.some_met(met)
 
 
 def shuffle(
@@ -47,7 +56,7 @@ def shuffle(
     """shfl.sync: value and in-range predicate per lane. Lanes outside the mask hold unspecified values."""
     if group.tracker is None:
         return _shuffle(group, m, a, b, c, mode)
-    group.tracker.lanes_met()
+    warp_sync(group, m)
     if m is not None or members.__class__ is ND or members != M32:
         member = (vector(group, members) >> group.lane) & np.uint32(1) != 0
         live = member if m is None else member & m

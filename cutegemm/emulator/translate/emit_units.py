@@ -23,7 +23,7 @@ def barrier(e: Emitter, ins: Instruction) -> None:
     """Named barriers of the CTA, the cluster barrier and bar.warp.sync."""
     p = [x for x in ins.parts if x not in ("cta", "aligned")]
     if p[1] == "warp":
-        e.line(f"warp_sync(G, {e.mask})")
+        e.line(f"warp_sync(G, {e.mask}, {e.src(ins.operands[0], 32)})")
         return
     if p[1] == "cluster":
         if p[2] == "arrive":
@@ -65,16 +65,16 @@ def mbarrier(e: Emitter, ins: Instruction) -> None:
         expect = "expect_tx" in p
         count = "1" if expect or not rest else e.src(rest[0], 32)
         tx = e.src(rest[0], 32) if expect else "0"
-        e.dst(state, f"mbarrier_arrive(G, {m}, {e.address(address)}, {count}, {tx}, {p[1] == 'arrive_drop'})")
+        how = f"{p[1] == 'arrive_drop'}, {'relaxed' in p}"
+        e.dst(state, f"mbarrier_arrive(G, {m}, {e.address(address)}, {count}, {tx}, {how})")
     elif p[1] in ("expect_tx", "complete_tx"):
         sign = "" if p[1] == "expect_tx" else "-"
         e.line(f"mbarrier_expect(G, {m}, {e.address(o[0])}, {sign}{e.src(o[1], 32)})")
     elif p[1] in ("test_wait", "try_wait"):
         parity = "parity" in p
         may_block = p[1] == "try_wait"
-        e.line(
-            f"q = mbarrier_wait(G, {m}, {e.address(o[1])}, {e.src(o[2], 32 if parity else 64)}, {parity}, {may_block})"
-        )
+        how = f"{parity}, {may_block}, {'relaxed' in p}"
+        e.line(f"q = mbarrier_wait(G, {m}, {e.address(o[1])}, {e.src(o[2], 32 if parity else 64)}, {how})")
         e.line(f"if q is None: return {BLOCKED}")
         e.dst(o[0], "q")
     else:

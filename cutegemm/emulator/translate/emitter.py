@@ -44,7 +44,8 @@ class Unknown(Exception):
 
 def _unknown(ins: Instruction, why: object) -> EmulatorError:
     text = str(ins)[:200]
-    return EmulatorError(f"ptx line {ins.line}: {text}: the emulator does not know this instruction ({why})")
+    rule = f"line {ins.line}: {text}: the emulator does not know this instruction ({why})"
+    return EmulatorError(rule, field="ptx")
 
 
 def check_known(block: Block) -> None:

@@ -6,32 +6,23 @@ Source: PTX ISA 9.0, 5.1.6 (parameter space), 5.1.3 (constant), 5.1.4 (global).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cutegemm.emulator.state.addresses import PARAM_WINDOW
 from cutegemm.emulator.state.memory import GlobalMemory, Region
 from cutegemm.emulator.translate.program import Program
-from cutegemm.errors import EmulatorError
 
 ALIGN = 256  # bytes; of a variable, more than any declares
 
 
-def parameter_space(program: Program, params: list[bytes]) -> Region:
-    """The launch's parameters laid out as the kernel declares them.
-
-    Raises:
-        EmulatorError: a parameter is missing or has another size.
-    """
+def parameter_space(program: Program, params: Sequence[bytes]) -> Region:
+    """The launch's parameters laid out as the kernel declares them, each of its size."""
     declared = program.kernel.params
-    if len(params) != len(declared):
-        raise EmulatorError(
-            f"params=<{len(params)} values>: {program.kernel.name[:60]} declares {len(declared)}"
-        )
     total = max((p.offset + p.size for p in declared), default=0)
     data = np.zeros(-(-max(total, 16) // 16) * 16 + 16, np.uint8)
     for p, value in zip(declared, params, strict=True):
-        if len(value) != p.size:
-            raise EmulatorError(f"params: {p.name[-12:]} takes {p.size} bytes, got {len(value)}")
         data[p.offset : p.offset + p.size] = np.frombuffer(value, np.uint8)
     return Region(data, PARAM_WINDOW, "parameters")
 

@@ -254,14 +254,19 @@ def mbarrier_invalidate(group: Group, m: Mask, address: Value) -> None:
         group.cta.mbarriers.pop((where if where < SHARED_WINDOW else resolve(where)[1]) & OFFSET_MASK, None)
 
 
-def mbarrier_arrive(group: Group, m: Mask, address: Value, count: Value, tx: Value, drop: bool) -> int:
-    """mbarrier.arrive[.expect_tx] by every active lane; returns the state (the phase arrived in)."""
+def mbarrier_arrive(
+    group: Group, m: Mask, address: Value, count: Value, tx: Value, drop: bool, relaxed: bool
+) -> int:
+    """mbarrier.arrive[.expect_tx] by every active lane; returns the state (the phase arrived in).
+
+    A relaxed arrival orders nothing but what a fence before it released, which the race detector follows.
+    """
     group.device.events += 1
     state = 0
     targets = _targets(group, m, address, count, tx)
     bars = [find(group, where, arrives=True) for where, _, _ in targets]
     if group.tracker is not None:
-        group.tracker.arrive([bar for bar in bars if bar.cta.live_warps], m)
+        group.tracker.arrive([bar for bar in bars if bar.cta.live_warps], m, relaxed)
     for bar, ((_, n, bytes_), lanes) in zip(bars, targets.items(), strict=True):
         state = bar.phase
         if not bar.cta.live_warps:  # nobody can wait for it any more, and hardware goes on
@@ -286,10 +291,11 @@ def mbarrier_expect(group: Group, m: Mask, address: Value, tx: Value) -> None:
 
 
 def mbarrier_wait(
-    group: Group, m: Mask, address: Value, state: Value, parity: bool, may_block: bool
+    group: Group, m: Mask, address: Value, state: Value, parity: bool, may_block: bool, relaxed: bool
 ) -> bool | None:
     """try_wait and test_wait: True when the phase is complete, False when not, None to wait.
 
+    A relaxed one orders nothing until a fence.
     try_wait is allowed to give up; it does when nothing else can move, and at random under the random policy.
     """
     device = group.device
@@ -299,8 +305,8 @@ def mbarrier_wait(
         if may_block and device.completion.gives_up():
             return False
         if group.tracker is not None:
-            for bar, s in targets:
-                group.tracker.waited(bar, s, parity)
+            for bar, _ in targets:
+                group.tracker.waited(bar, relaxed)
         return True
     group.waiting, group.waiting_at = ("mbarrier", *incomplete[0]), group.pc
     device.watch.polled(group.pc)

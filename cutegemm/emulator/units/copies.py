@@ -48,7 +48,7 @@ def async_copy(
     device.watch.async_copy((lanes, region, offset), place and (lanes[reads], *place), size, around_l1)
     token = None if group.tracker is None else group.tracker.issue_copy(m)
     if token is not None:
-        where = token.tracker.detector.where
+        where = token.tracker.detector.cells.where
         token.check(region, where(offset, size), True)
         if place is not None:
             token.check(place[0], where(place[1], size), False)

@@ -18,7 +18,7 @@ import numpy as np
 from cutegemm.emulator.numbers.tensor_core import Unit, accumulate
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Fault, load, locate, resolve, store
-from cutegemm.emulator.units.products import ITEM_BYTES, decode_elements
+from cutegemm.emulator.units.operands import ITEM_BYTES, decode_elements
 
 if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask, Value, Vector

@@ -33,7 +33,8 @@ def launched_with(kernel: Any) -> int | None:
         return None
     warps = -(-math.prod(bound) // WARP)
     ctas = directives.get("minnctapersm", (1,))[0]
-    asked = [int(ins.operands[0]) for ins in kernel.code if ins.op.startswith("setmaxnreg")]
+    raised = [ins.operands for ins in kernel.code if ins.op.startswith("setmaxnreg")]
+    asked = [int(count[0]) for count in raised if count and count[0].isdecimal()]
     return min(max(asked, default=MOST), MOST, SM_REGISTERS // (warps * WARP * max(ctas, 1))) // STEP * STEP
 
 

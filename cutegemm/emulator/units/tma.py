@@ -47,6 +47,8 @@ SWIZZLE_BYTES = (0, 32, 64, 128)
 _SWIZZLE_MASK = (0, 1, 3, 7)  # 16-byte chunks within the span that take part
 # Bytes; base, strides and the box's first byte (the last measured on an H200: else an illegal instruction).
 GLOBAL_ALIGN = 16
+GLOBAL_STRIDE_MOST = 1 << 40  # bytes; strides are below, CUDA driver API, cuTensorMapEncodeTiled
+GLOBAL_EXTENT_MOST = 1 << 32  # elements, likewise
 STORE_CHUNK = 16  # bytes: what a tensor store clips its innermost extent to; measured on an H200
 SHARED_ALIGN = 128  # bytes; shared address of a tensor copy, PTX ISA 5.5.6
 

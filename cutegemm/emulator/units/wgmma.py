@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.memory import Fault
-from cutegemm.emulator.units.products import Product, matrix_of
+from cutegemm.emulator.units.accumulators import matrix_of
+from cutegemm.emulator.units.products import Product
 
 if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask, Value, Vector

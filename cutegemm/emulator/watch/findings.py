@@ -11,7 +11,7 @@ import fnmatch
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cutegemm.errors import EmulatorError
+from cutegemm.errors import EmulatorError, field_error
 
 OBSERVED = "observed"  # a wrong value, a fault or a hang can result on hardware
 BY_THE_LETTER = "by the letter"  # only the letter of PTX forbids it; reported by strict runs
@@ -120,16 +120,16 @@ def read_suppressions(path: str | Path) -> list[Suppression]:
     """
     try:
         lines = Path(path).read_text().splitlines()
-    except OSError as e:
-        raise EmulatorError(f"suppressions={str(path)!r}: cannot be read ({e.strerror})") from e
+    except (OSError, ValueError) as e:
+        # a ValueError: a path that can be none, or a file that is no text
+        raise field_error(EmulatorError, "suppressions", str(path), f"cannot be read as text ({e})") from e
     out = []
     for number, line in enumerate(lines, 1):
         line = line.split("#")[0].strip()
         kind, colon, text = (part.strip() for part in line.partition(":"))
         if line and not colon:
-            raise EmulatorError(
-                f"suppressions={str(path)!r}: line {number} is {line!r}; write `KIND-PATTERN : TEXT-PATTERN`"
-            )
+            rule = f"line {number} is {line!r}; write `KIND-PATTERN : TEXT-PATTERN`"
+            raise field_error(EmulatorError, "suppressions", str(path), rule)
         if line:
             out.append(Suppression(kind, text))
     return out

@@ -9,6 +9,7 @@ Source: PTX ISA 9.0, 9.7.13.3 (bar.warp.sync), 8.9 (causality order is one of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,19 @@ class Lanes:
     `matrix`: rows of ldmatrix or stmatrix, whose bytes belong to no single lane.
     """
 
-    __slots__ = ("tracker", "region", "m", "offset", "size", "write", "matrix", "low", "high")
+    __slots__ = (
+        "tracker",
+        "region",
+        "m",
+        "offset",
+        "size",
+        "write",
+        "matrix",
+        "low",
+        "high",
+        "shared",
+        "known_to",
+    )
 
     def __init__(
         self,
@@ -44,6 +57,42 @@ class Lanes:
         self.tracker, self.region, self.m, self.offset = tracker, region, m, offset
         self.size, self.write, self.matrix = size, write, matrix
         self.low = self.high = -1
+        self.shared = True  # whether several lanes may reach the same bytes
+        self.known_to: np.ndarray | None = None  # lanes that have met these since, where not all have
+
+    def parted(self, met: np.ndarray) -> list[Lanes]:
+        """The access after the lanes `met` have met: that of these lanes, known to them, and that of the others."""
+        if self.known_to is not None:
+            if (self.known_to & met).any():
+                self.known_to = self.known_to | met
+            return [self]
+        mine = self._lanes()
+        inside = met[mine]
+        if self.matrix or not inside.any():
+            return [self]
+        out = []
+        for some in (inside, ~inside):
+            if some.any():
+                m = np.zeros(len(met), bool)
+                m[mine[some]] = True
+                offset = self.offset[some] if self.offset.__class__ is ND else self.offset
+                out.append(Lanes(self.tracker, self.region, m, offset, self.size, self.write, False))
+        out[0].known_to = met.copy()
+        return out
+
+    def collides(self, m: Mask, values: Sequence[Value]) -> bool:
+        """Whether lanes that store to one address store different values; `values` are of all lanes."""
+        vectors = [v if m is None else v[m] for v in values if v.__class__ is ND] if self.shared else []
+        if not vectors:
+            return False
+        if self.offset.__class__ is not ND:
+            return any(bool((v != v[0]).any()) for v in vectors)
+        order = np.argsort(self.offset, kind="stable")
+        same = self.offset[order][1:] == self.offset[order][:-1]
+        return any(bool((same & (v[order][1:] != v[order][:-1])).any()) for v in vectors)
+
+    def _lanes(self) -> np.ndarray:
+        return np.flatnonzero(self.m) if self.m is not None else np.arange(self.tracker.group.lanes)
 
     def may_meet(self, segment: int) -> bool:
         """Whether a segment is the warp's own and not over since its lanes last met."""
@@ -80,6 +129,8 @@ class Lanes:
             return old.matrix != self.matrix or self.write != old.write
         same = mine[0][:, None] == theirs[0][None]
         other = mine[1][:, None] != theirs[1][None]
+        if old.known_to is not None:
+            other = other & ~old.known_to[mine[1]][:, None]
         if not old.write:
             return bool((same & other).any())
         own = (same & ~other).any(1)
@@ -89,8 +140,7 @@ class Lanes:
         """Units of bytes each lane reaches, and the lanes."""
         if self.matrix:
             return None
-        m = self.m
-        lanes = np.flatnonzero(m) if m is not None else np.arange(self.tracker.group.lanes)
+        lanes = self._lanes()
         offset = np.broadcast_to(np.asarray(self.offset).astype(np.int64), len(lanes))
         first = offset[:, None] // unit + np.arange(max(self.size // unit, 1))
         return first.ravel(), np.repeat(lanes, first.shape[1])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.units.products import ITEM_BYTES
+from cutegemm.emulator.units.operands import ITEM_BYTES
 from cutegemm.emulator.watch import banks
 from cutegemm.emulator.watch.fused import WORD, fused_loads
 from cutegemm.emulator.watch.l2 import SECTOR_BYTES, sectors_of

@@ -14,16 +14,14 @@ Needs one warp per group. Source: PTX ISA 9.0, 8 (memory consistency model), 8.6
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.state.memory import Region
-from cutegemm.emulator.units.products import ITEM_BYTES, operand_chunks
 from cutegemm.emulator.watch import scan
+from cutegemm.emulator.watch.cells import Cells, Where, cell_bytes
 from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Findings
 from cutegemm.emulator.watch.lanes import Lanes
 from cutegemm.emulator.watch.shadow import (
@@ -31,13 +29,10 @@ from cutegemm.emulator.watch.shadow import (
     Access,
     Known,
     Lines,
-    Operand,
     Row,
     Segment,
     Shadow,
     SyncPlace,
-    Where,
-    cell_bytes,
 )
 from cutegemm.emulator.watch.tracker import WarpTracker
 
@@ -63,11 +58,7 @@ class Detector:
         self.sync: dict[SyncPlace, Known] = {}
         self.strict = device.options.strict
         self.cell = cell_bytes(device.program) if cell is None else cell
-        # Of wgmma, which reads the same stages over and over, and of vector accesses.
-        self.operands: dict[Operand, Where] = {}
-        self.read_together: dict[tuple[int | None, int, Form, int], tuple[Where, list[Where]]] = {}
-        self.wheres: dict[tuple[object, ...], Where] = {}
-        self.boxes: dict[int, tuple[npt.NDArray[Any], Where]] = {}  # of arrays of chunks, by identity
+        self.cells = Cells(self.cell)
         self.spare: dict[int, list[Row]] = {}  # empty rows by their cells
 
     def enter(self, device: Device) -> None:
@@ -103,57 +94,6 @@ class Detector:
             region.shadow = Shadow(region, self.cell, self.spare)
         return region.shadow
 
-    def where(self, offset: Value, size: int) -> Where:
-        """Cells of one access per lane: byte offsets, each `size` bytes."""
-        if offset.__class__ is not ND:
-            return Where.run(int(offset) // self.cell, (int(offset) + size - 1) // self.cell + 1)
-        key = (offset.tobytes(), offset.dtype, size)
-        made = self.wheres.get(key)
-        if made is None:
-            wide = offset.astype(np.int64)
-            first = (wide if (wide[1:] > wide[:-1]).all() else np.unique(wide)) // self.cell
-            count = max(size // self.cell, 1)
-            made = remember(self.wheres, key, Where(first, count, int(first[0]), int(first[-1]) + count))
-        return made
-
-    def chunks(self, chunks: np.ndarray) -> Where:
-        """Cells of 16-byte chunks, remembered with their array: boxes come again and again."""
-        made = self.boxes.get(id(chunks))
-        if made is None or made[0] is not chunks:
-            made = remember(self.boxes, id(chunks), (chunks, self._chunks(chunks)))
-        return made[1]
-
-    def _chunks(self, chunks: np.ndarray) -> Where:
-        per = 16 // self.cell
-        low, high = int(chunks.min()), int(chunks.max()) + 1
-        if high - low == chunks.size:
-            return Where.run(low * per, high * per)
-        return Where(chunks.ravel().astype(np.int64) * per, per, low * per, high * per)
-
-    def operand(
-        self, descriptor: int, extent: int, k: int, mn_major: bool, item: int, rows: int | None
-    ) -> Where:
-        """Cells of an operand of wgmma, or of the 16 rows of it that warp `rows` of its warpgroup reads."""
-        key = (descriptor, extent, k, mn_major, item, rows)
-        made = self.operands.get(key)
-        if made is None:
-            chunks = operand_chunks(descriptor, extent, k * item, mn_major, item)
-            made = self.chunks(chunks if rows is None else chunks[16 * rows : 16 * rows + 16])
-            self.operands[key] = made
-        return made
-
-    def box(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Where:
-        """Cells of rows of bytes from `offset` on: `shape` ends with a row's bytes, `strides` are of the others."""
-        key = (offset, shape, strides)
-        made = self.wheres.get(key)
-        if made is None:
-            row = -(-(offset % self.cell + shape[-1]) // self.cell)
-            starts = np.array([offset // self.cell], np.int64)
-            for n, stride in zip(shape, strides):
-                starts = (starts[:, None] + np.arange(n) * (stride // self.cell)).ravel()
-            made = remember(self.wheres, key, Where(starts, row, int(starts[0]), int(starts[-1]) + row))
-        return made
-
     # ---- accesses
 
     def access(
@@ -178,7 +118,9 @@ class Detector:
         assert t is not None  # as long as there is a detector
         known = t.known if t.waited_lanes is None else t.knowledge_of(m)
         lanes = Lanes(t, region, m, offset, size, write, space == "matrix")
-        self.check(region, self.where(offset, size), write, t.current, known, None, lanes)
+        where = self.cells.where(offset, size)
+        lanes.shared = where.shared
+        self.check(region, where, write, t.current, known, None, lanes)
         t.lane_accesses.append(lanes)
 
     def atomic(self, group: Group, lane: int, region: Region, offset: Value, size: int, order: str) -> None:
@@ -270,10 +212,7 @@ class Detector:
 
         All at once where nothing is amiss.
         """
-        wheres = self.read_together.get((a, b, form, warp))
-        if wheres is None:
-            wheres = self.read_together[a, b, form, warp] = self._operands(a, b, form, warp)
-        together, apart = wheres
+        together, apart = self.cells.operands(a, b, form, warp)
         shadow = self.shadow(region)
         if shadow.written and not shadow.reductions and together.last <= shadow.cells:
             found = scan.found(shadow.written_by.at, together.runs)
@@ -287,15 +226,6 @@ class Detector:
                 return
         for where in apart:
             self.check(region, where, False, segment, known, reader)
-
-    def _operands(self, a: int | None, b: int, form: Form, warp: int) -> tuple[Where, list[Where]]:
-        """The cells of all operands together, and of each."""
-        n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
-        apart = [self.operand(b, n, k, trans_b, ITEM_BYTES[b_type], None)]
-        if a is not None:  # a warp reads its 16 rows, or all when they do not lie apart
-            rows = None if trans_a else warp
-            apart.insert(0, self.operand(a, 64, k, trans_a, ITEM_BYTES[a_type], rows))
-        return Where.joined(apart, 16 // self.cell), apart
 
     def _write(self, shadow: Shadow, access: Access) -> None:
         """The part of `check` that is of writes: they end what was known of readers."""

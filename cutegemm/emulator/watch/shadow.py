@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.ptx.kernel import TYPE_BYTES
 from cutegemm.emulator.state.memory import Region
 from cutegemm.emulator.watch import scan
+from cutegemm.emulator.watch.cells import Where
 
 if TYPE_CHECKING:
     from cutegemm.emulator.translate.program import Program
@@ -116,58 +116,6 @@ class Shadow:
                     yield np.where(w.mark(self.cells)[where.index], segment, -1)
 
 
-class Where:
-    """A set of cells: runs of `length` cells each from `starts` on, all within [first, last)."""
-
-    __slots__ = ("starts", "length", "first", "last", "_index", "_words", "_runs")
-
-    def __init__(self, starts: np.ndarray, length: int, first: int, last: int) -> None:
-        self.starts, self.length, self.first, self.last = starts, length, first, last
-        self._index: npt.NDArray[np.int64] | None = None
-        self._words: npt.NDArray[np.int64] | None = None
-        self._runs = 0
-
-    @classmethod
-    def run(cls, first: int, last: int) -> Where:
-        """The cells from `first` to before `last`."""
-        return cls(np.array([first], np.int64), last - first, first, last)
-
-    @classmethod
-    def joined(cls, parts: list[Where], length: int) -> Where:
-        """Several sets as one; each is made of runs of `length` cells."""
-        starts = np.concatenate([part.index[::length] for part in parts])
-        return cls(starts, length, min(part.first for part in parts), max(part.last for part in parts))
-
-    @property
-    def runs(self) -> int:
-        """Address of the runs as the compiled loops take them."""
-        if not self._runs:
-            head = np.array([len(self.starts), self.length], np.int64)
-            words = self._words = np.concatenate([head, self.starts])
-            self._runs = words.ctypes.data
-        return self._runs
-
-    @property
-    def index(self) -> np.ndarray:
-        """All cells, one after another."""
-        if self._index is None:
-            self._index = (self.starts[:, None] + np.arange(self.length)).ravel()
-        return self._index
-
-    def mark(self, cells: int) -> np.ndarray:
-        """All cells of a region, true at these."""
-        out = np.zeros(cells, bool)
-        out[self.index] = True
-        return out
-
-    def within(self, cells: int) -> Where:
-        """What of it lies in a region of so many cells."""
-        if self.first >= 0 and self.last <= cells and self.length and len(self.starts):
-            return self
-        inside = self.index[(self.index >= 0) & (self.index < cells)]
-        return Where(inside, 1, max(self.first, 0), min(self.last, cells))
-
-
 @dataclass(slots=True)
 class Segment:
     """What a finding says about an access: who and where."""
@@ -189,20 +137,6 @@ class Lines:
         self.sources = {ins.line: ins.source for block in program.blocks for ins in block.code}
 
 
-def cell_bytes(program: Program) -> int:
-    """4-byte cells, or smaller ones when the kernel accesses shared or global memory in smaller units."""
-    sizes = [4]
-    for block in program.blocks:
-        for ins in block.code:
-            if ins.parts[0] in ("ld", "st") and not {"param", "local"} & set(ins.parts):
-                sizes.append(TYPE_BYTES.get(ins.parts[-1], 4))
-            elif ins.parts[0] == "wmma":
-                sizes.append(2)
-    return min(sizes)
-
-
-# As `Detector.operand` takes it: descriptor, extent, k, MN-major, bytes of an element, rows or None.
-Operand: TypeAlias = tuple[int, int, int, bool, int, int | None]
 SyncPlace: TypeAlias = tuple[int, int, tuple[int, int, int] | None]  # region, offset, CTA or None
 
 

@@ -7,6 +7,7 @@ Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fenc
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from cutegemm.emulator.units.barriers import MBarrier
     from cutegemm.emulator.units.cta import CTA
     from cutegemm.emulator.units.products import Form, Place
+    from cutegemm.emulator.watch.cells import Where
     from cutegemm.emulator.watch.races import Detector
-    from cutegemm.emulator.watch.shadow import Where
 
 
 class Gate(Protocol):
@@ -106,6 +107,20 @@ class WarpTracker:
         self.unmet = {self.current}
         self.lane_accesses.clear()
 
+    def some_met(self, met: np.ndarray) -> None:
+        """Some lanes have waited for each other: what one of them knows or did, all of them know."""
+        if self.waited_lanes is not None and (self.waited_lanes & met).any():
+            self.waited_lanes = self.waited_lanes | met
+        parts = [part for old in self.lane_accesses for part in old.parted(met)]
+        self.lane_accesses.clear()
+        self.lane_accesses.extend(parts)
+
+    def stored(self, m: Mask, values: Sequence[Value]) -> None:
+        """The store that was the warp's last access writes these values: lanes that collide have to agree."""
+        last = self.lane_accesses[-1] if self.lane_accesses else None
+        if last is not None and last.write and last.collides(m, values):
+            self.defect("race between lanes of a warp", "lanes store different values at one address")
+
     # ---- barriers: objects with `knowledge` (being collected) and `released` (what waiters get)
 
     def release_to(self, barrier: Gate) -> None:
@@ -139,17 +154,23 @@ class WarpTracker:
                 "mbarrier initialised without a fence before a bulk copy uses it", str(bar).split(" (")[0]
             )
 
-    def arrive(self, bars: list[MBarrier], m: Mask = None) -> None:
-        """mbarrier.arrive by the lanes `m`."""
+    def arrive(self, bars: list[MBarrier], m: Mask = None, relaxed: bool = False) -> None:
+        """mbarrier.arrive by the lanes `m`; a relaxed one passes on what a fence before it released."""
         for bar in bars:
             self.uses(bar, False)
-            bar.knowledge = (bar.knowledge or NOTHING) | self.everything(m)
+            # A fence of the CTA's scope is enough for those who wait in this CTA.
+            fenced = self.released_near if bar.cta is self.group.cta else self.released
+            bar.knowledge = (bar.knowledge or NOTHING) | (fenced if relaxed else self.everything(m))
         self.renew()
 
-    def waited(self, bar: MBarrier, state: int, parity: bool) -> None:
-        """A wait on an mbarrier succeeded."""
+    def waited(self, bar: MBarrier, relaxed: bool = False) -> None:
+        """A wait on an mbarrier succeeded; what a relaxed one learns counts once a fence follows."""
         self.uses(bar, False)
-        self.acquire_from(bar)
+        if relaxed:
+            learnt = bar.released or NOTHING
+            self.seen, self.seen_near = self.seen | learnt, self.seen_near | learnt
+        else:
+            self.acquire_from(bar)
 
     def fence(self, op: str) -> None:
         """Fences: of the async proxy in one or both memories, of mbarrier initialisations, of relaxed accesses."""
@@ -288,15 +309,15 @@ class AsyncOp:
 
     def read_shared(self, cta: CTA, chunks: np.ndarray) -> None:
         """The operation reads these 16-byte chunks."""
-        self.check(cta.shared, self.tracker.detector.chunks(chunks), False)
+        self.check(cta.shared, self.tracker.detector.cells.chunks(chunks), False)
 
     def write_shared(self, cta: CTA, chunks: np.ndarray) -> None:
         """The operation writes these 16-byte chunks."""
-        self.check(cta.shared, self.tracker.detector.chunks(chunks), True)
+        self.check(cta.shared, self.tracker.detector.cells.chunks(chunks), True)
 
     def write_cells(self, cta: CTA, offset: int, size: int, bar: MBarrier) -> None:
         """An asynchronous store writes these bytes and completes on an mbarrier."""
-        self.check(cta.shared, self.tracker.detector.where(offset, size), True)
+        self.check(cta.shared, self.tracker.detector.cells.where(offset, size), True)
         self.tracker.uses(bar, False)
 
     def read_global(self, region: Region, offset: int, *box: Any) -> None:
@@ -314,7 +335,7 @@ class AsyncOp:
 
     def _box(self, offset: int, box: tuple[Any, ...]) -> Where:
         shape, strides = box if len(box) == 2 else ((box[0],), ())
-        return self.tracker.detector.box(offset, shape, strides)
+        return self.tracker.detector.cells.box(offset, shape, strides)
 
     def check(self, region: Region, where: Where, write: bool) -> None:
         """The operation touches these cells of a region."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cutegemm.emulator.numbers import operands, tensor_core, tensor_core_jit
-from cutegemm.emulator.units.products import decode_elements
+from cutegemm.emulator.units.operands import decode_elements
 
 KINDS = sorted(operands.ITEM_BYTES)
 BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8}

@@ -257,7 +257,7 @@ def test_faults_name_instruction_thread_and_address(case):
 def test_an_unknown_instruction_stops_with_its_text_and_line():
     """An instruction the emulator does not know is an error, never a wrong result."""
     with pytest.raises(
-        EmulatorError, match=r"ptx line 9: frobnicate\.u32 %r1, %r2: the emulator does not know"
+        EmulatorError, match=r"ptx: line 9: frobnicate\.u32 %r1, %r2: the emulator does not know"
     ):
         run(" frobnicate.u32 %r1, %r2;", [aligned(1, np.uint32)])
 

@@ -307,7 +307,7 @@ def test_calls_that_cannot_be_followed_are_refused(call):
     with pytest.raises(EmulatorError, match=r"does not know this instruction") as e:
         run("", [], text=text)
     assert call.split()[1].split(",")[0].rstrip(";") in str(e.value)
-    assert f"ptx line {line}:" in str(e.value) or "forever" in call
+    assert f"ptx: line {line}:" in str(e.value) or "forever" in call
     assert "k" in Module.parse(text).kernels
 
 
@@ -330,7 +330,7 @@ mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r1, %r2, %r3, %r4}, {%r5, %r6,
 @pytest.mark.parametrize("text", [f"{x.strip()};" for x in REFUSED.split(";") if x.strip()])
 def test_forms_that_are_not_emulated_are_refused(text):
     """A modifier or form the emulator does not carry out is an error with text and line, never a near miss."""
-    with pytest.raises(EmulatorError, match=r"^ptx line 9: .* does not know this instruction") as e:
+    with pytest.raises(EmulatorError, match=r"^ptx: line 9: .* does not know this instruction") as e:
         run(f" {text}", [aligned(1, np.uint32)])
     assert text.split()[0] in str(e.value)
 

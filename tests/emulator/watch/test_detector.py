@@ -174,6 +174,22 @@ def test_the_scope_of_the_cta_is_enough_within_it(release, acquire, after):
     ) == {"write-read race"}
 
 
+@pytest.mark.parametrize("before, arrive, wait, after, found", [
+    ("", "", "", "", set()),
+    ("", ".relaxed.cta", "", "", {"write-read race"}), ("", "", ".relaxed.cta", "", {"write-read race"}),
+    ("fence.acq_rel.cta;", ".relaxed.cta", ".relaxed.cta", "fence.acq_rel.cta;", set()),
+])  # fmt: skip
+def test_relaxed_arrivals_and_waits_order_with_fences_alone(before, arrive, wait, after, found):
+    """An mbarrier passes data on between warps if both sides are release and acquire, or fenced (9.7.13.15)."""
+    body = f""" .shared .align 8 .b8 mb[8]; mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0];
+ setp.ne.u32 %p0, %r0, 0; @%p0 bra READY; mbarrier.init.shared.b64 [mb], 32;
+READY: bar.sync 0; setp.gt.u32 %p1, %r0, 31; @%p1 bra WAIT; mad.wide.u32 %rd1, %r0, 4, %rd0;
+ st.global.u32 [%rd1], 1; {before} mbarrier.arrive{arrive}.shared.b64 _, [mb]; bra END;
+WAIT: mbarrier.try_wait.parity{wait}.shared.b64 %p2, [mb], 0; @!%p2 bra WAIT; {after} ld.global.u32 %r2, [%rd0+4];
+END: mov.u32 %r3, 0;"""
+    assert kinds(body, threads=64) == found
+
+
 @pytest.mark.parametrize(
     "writer, found",
     [

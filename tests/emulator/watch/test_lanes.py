@@ -46,6 +46,43 @@ READ: {} ld.shared.u32 %r3, [%r9];"""
     assert kinds(body.format("bar.warp.sync 0xffffffff;")) == []
 
 
+@pytest.mark.parametrize("early, found", [("", [RACE]), ("ld.shared.u32 %r3, [%r9];", [])])
+def test_a_warp_barrier_is_for_the_lanes_it_names(early, found):
+    """Lanes 0 to 7 meet: they may read what lane 0 wrote, the others may not."""
+    late = "" if early else "ld.shared.u32 %r3, [%r9];"
+    body = f""" mov.u32 %r0, %tid.x; mov.u32 %r9, buf; setp.ne.u32 %p0, %r0, 0; @%p0 bra MEET; st.shared.u32 [%r9], 7;
+MEET: setp.gt.u32 %p1, %r0, 7; @%p1 bra END; bar.warp.sync 0xff; {early}
+END: {late}"""
+    assert kinds(body) == found
+
+
+@pytest.mark.parametrize("value, at, found", [
+    ("%r0", "%r9", [RACE]), ("7", "%r9", []), ("%r0", "%r1", []), ("%r0", "%r2", [RACE]), ("%r3", "%r2", []),
+])  # fmt: skip
+def test_lanes_that_store_to_one_address_have_to_agree(value, at, found):
+    """Which of several lanes' values stays is undefined; two lanes share a word at %r2, and its value in %r3."""
+    body = f""" mov.u32 %r0, %tid.x; mov.u32 %r9, buf; shl.b32 %r1, %r0, 2; add.u32 %r1, %r1, %r9;
+ shr.u32 %r3, %r0, 1; shl.b32 %r2, %r3, 2; add.u32 %r2, %r2, %r9; st.shared.u32 [{at}], {value};"""
+    assert kinds(body) == found
+
+
+def test_lanes_that_have_exited_are_not_waited_for():
+    """The lanes that are left of a warp are all of it: bar.sync among them is not divergent."""
+    body = " mov.u32 %r0, %tid.x; setp.gt.u32 %p0, %r0, 7; @%p0 exit; bar.sync 0; mov.u32 %r1, 0;"
+    assert kinds(body) == []
+
+
+def test_lanes_that_reach_several_buffers_are_watched():
+    """Half of a warp reads one array, half another: a warp that writes there meanwhile is a race."""
+    body = """ mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1];
+ setp.gt.u32 %p0, %r0, 31; @%p0 bra READ; st.global.u32 [%rd1], 3; bra END;
+READ: setp.gt.u32 %p1, %r0, 47; selp.u64 %rd2, %rd1, %rd0, %p1; ld.global.u32 %r3, [%rd2];
+END: mov.u32 %r4, 0;"""
+    both = [aligned(32, np.uint32), aligned(32, np.uint32)]
+    found = run(body, both, threads=64, races=True).findings
+    assert [f.kind for f in found] == ["write-read race"]
+
+
 @pytest.mark.parametrize("barrier, found", [("bar.sync 1, 32;", True), ("barrier.sync 1, 32;", False)])
 def test_a_barrier_in_divergent_code(barrier, found):
     """bar.sync is for all lanes of a warp at once; only barrier.sync without .aligned may stand alone (9.7.13.1)."""
