@@ -17,6 +17,9 @@ from cutegemm.ops.serve import hopper
 # the op, served by that backend of `Gemm.run`.
 FALLBACKS = ("torch", "error", "reference", "emulator")
 
+# what an autocast region's type must be for its products to be ours
+HALF = (torch.float16, torch.bfloat16)
+
 _noted: set[str] = set()
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,4 +80,4 @@ def torch_matmul(a: Tensor, b: Tensor, c: Tensor | None, alpha: Any, beta: Any, 
     return found if out is None else out.copy_(found)
 
 
-__all__ = ["FALLBACKS", "constant", "server", "torch_linear", "torch_matmul"]
+__all__ = ["FALLBACKS", "HALF", "constant", "server", "torch_linear", "torch_matmul"]

@@ -12,24 +12,22 @@ import torch
 from torch import Tensor
 
 from cutegemm.epilogue.graph import Graph
-from cutegemm.epilogue.library import bias as biased
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
 from cutegemm.ops.autograd import direct, record, way
 from cutegemm.ops.fallback import constant, server, torch_linear, torch_matmul
-from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, check_number, kept
+from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, check_number, kept
 from cutegemm.ops.serve import serve
 from cutegemm.running.call import Memo
 from cutegemm.running.named import Signature, outputs_given
 from cutegemm.running.results import Outputs
 from cutegemm.spec import AUTO, GemmSpec
 
-_BIASED = biased()
 _DEFAULT = GemmSpec()
 
 # Of the shortest ways: matrices, and no epilogue but a bias.
-_PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, _BIASED))
-_BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
+_PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, BIASED))
+BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
 _remembered = lru_cache(maxsize=64)(server)
 
 
@@ -38,8 +36,8 @@ class _Short(dict[tuple[str, str, str], Program]):
 
     def __missing__(self, key: tuple[str, str, str]) -> Program:
         who, form, name = key
-        graph = PLAIN if name == "plain" else _BIASED
-        made = self[key] = kept(Program(_DEFAULT, graph, form, (), _BACKENDS[who]))
+        graph = PLAIN if name == "plain" else BIASED
+        made = self[key] = kept(Program(_DEFAULT, graph, form, (), BACKENDS[who]))
         return made
 
 
@@ -109,7 +107,7 @@ def matmul(
     if not compiling and spec is None and epilogue is None and who != "torch" and not inputs:
         how = way(a, b) if c is None else way(a, b, c)
         if how == "run":
-            return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=_BACKENDS[who])
+            return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
         if how == "record" and c is None and out is None and type(alpha) is float and not beta:
             return record(_SHORT[who, "matrix", "plain"], (alpha,), (), a, b)
     if _fuses(epilogue, spec):
@@ -167,9 +165,9 @@ def linear(
         if how == "record":
             return record(_SHORT[who, "linear", "bias"], (), (), x, weight, bias)
         if how == "run" and x.dim() == 2 and bias is None:
-            return _PLAIN.gemm.run(x, weight.t(), backend=_BACKENDS[who])
+            return _PLAIN.gemm.run(x, weight.t(), backend=BACKENDS[who])
         if how == "run" and x.dim() == 2:
-            return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=_BACKENDS[who])
+            return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=BACKENDS[who])
     if bias is not None:
         inputs["bias"] = bias
     if _fuses(epilogue, spec):
@@ -181,7 +179,7 @@ def linear(
         return torch_linear(x, weight, bias)
     if bias is None:
         return _product(x, weight, PLAIN, spec, "linear", {"alpha": 1.0}, out, who)
-    return _product(x, weight, _BIASED, spec, "linear", inputs, out, who)
+    return _product(x, weight, BIASED, spec, "linear", inputs, out, who)
 
 
 def bmm(
@@ -243,7 +241,7 @@ def _product(
     who: str,
 ) -> Any:
     """A product through kernels, or through the op where torch needs to know of it."""
-    backend = _BACKENDS.get(who)
+    backend = BACKENDS.get(who)
     if torch.compiler.is_compiling():
         scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
         text, names, numbers, integers, outputs = _described(
