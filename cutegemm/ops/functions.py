@@ -15,7 +15,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
 from cutegemm.ops.autograd import direct, record, way
-from cutegemm.ops.fallback import constant, server, torch_linear, torch_matmul
+from cutegemm.ops.fallback import address, constant, found_at, server, torch_linear, torch_matmul
 from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, check_number, kept
 from cutegemm.ops.serve import serve
 from cutegemm.running.call import Memo
@@ -42,6 +42,7 @@ class _Short(dict[tuple[str, str, str], Program]):
 
 
 _SHORT = _Short()
+_ONE = (1.0,)
 
 # The programs of recent calls, by the identities of spec and epilogue, which they keep alive.
 _recent: Memo[tuple[Any, Any, Program]] = Memo()
@@ -109,7 +110,7 @@ def matmul(
         if how == "run":
             return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
         if how == "record" and c is None and out is None and type(alpha) is float and not beta:
-            return record(_SHORT[who, "matrix", "plain"], (alpha,), (), a, b)
+            return record((_SHORT[who, "matrix", "plain"], (alpha,), ()), a, b)
     if _fuses(epilogue, spec):
         inputs = _blas(inputs, c, alpha, beta)
         return _product(a, b, epilogue, spec, "matrix", inputs, out, who)
@@ -161,9 +162,9 @@ def linear(
     if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and out is None:
         how = way(x, weight) if bias is None else way(x, weight, bias)
         if how == "record" and bias is None:
-            return record(_SHORT[who, "linear", "plain"], (1.0,), (), x, weight)
+            return record((_SHORT[who, "linear", "plain"], _ONE, ()), x, weight)
         if how == "record":
-            return record(_SHORT[who, "linear", "bias"], (), (), x, weight, bias)
+            return record((_SHORT[who, "linear", "bias"], (), ()), x, weight, bias)
         if how == "run" and x.dim() == 2 and bias is None:
             return _PLAIN.gemm.run(x, weight.t(), backend=BACKENDS[who])
         if how == "run" and x.dim() == 2:
@@ -245,7 +246,7 @@ def _product(
     if torch.compiler.is_compiling():
         scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
         text, names, numbers, integers, outputs = _described(
-            epilogue, spec, form, scalars, backend, tuple(named)
+            address(epilogue), address(spec), form, scalars, backend, tuple(named)
         )
         tensors = [named[x] for x in names]
         floats = [named[x] if type(named[x]) is float else float(named[x]) for x in numbers]
@@ -267,7 +268,7 @@ def _product(
                 found = tuple([outs.get(name, x) for name, x in zip(program.outputs, found)])
             return found[0] if program.alone else Outputs(**dict(zip(program.outputs, found)))
         if out is None:
-            found = record(program, floats, whole, a, b, *tensors)
+            found = record((program, floats, whole), a, b, *tensors)
             return found if program.alone else Outputs(**dict(zip(program.outputs, found)))
     return _through_the_op(a, b, tensors, floats, whole, program.text, program.outputs, out)
 
@@ -292,11 +293,11 @@ def _through_the_op(
 
 @constant
 def _described(
-    epilogue: Any, spec: Any, form: str, scalars: Any, backend: Any, names: Any
+    epilogue: int, spec: int, form: str, scalars: Any, backend: Any, names: Any
 ) -> tuple[Any, ...]:
     """What a compiler needs to know of a program: its text, and the names of what it takes and gives."""
     sharding.ensure()
-    program = _made(epilogue, spec, form, scalars, backend)
+    program = _made(found_at(epilogue), found_at(spec), form, scalars, backend)
     _check_names(program, dict.fromkeys(names, 0))
     return program.text, program.inputs, program.numbers, program.integers, program.outputs
 

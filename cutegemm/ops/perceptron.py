@@ -17,7 +17,7 @@ from torch import Tensor
 from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
 from cutegemm.ops.autograd import direct, once, plain
-from cutegemm.ops.fallback import HALF, constant
+from cutegemm.ops.fallback import HALF, address, constant, found_at
 from cutegemm.ops.functions import BACKENDS, linear, server_of
 from cutegemm.ops.gradient import gradient_name, plan_gradient
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
@@ -47,15 +47,16 @@ class Texts(NamedTuple):
 
 
 @constant
-def described(graph: Graph, wanted: tuple[str, ...], bias: bool, who: str) -> Texts | None:
-    """The programs of a perceptron whose epilogue is `graph`; None where its gradient is no epilogue to fuse.
+def described(epilogue: int, wanted: tuple[str, ...], bias: bool, who: str) -> Texts | None:
+    """The programs of a perceptron; None where the gradient of its epilogue is none to fuse.
 
     Args:
-        graph: of tensors alone, with one output.
+        epilogue: address of the graph; it must be of tensors alone, with one output.
         wanted: the inputs that have gradients.
         bias: whether the second layer adds one.
         who: serves it, as `server` says.
     """
+    graph = found_at(epilogue)
     if graph.numbers or [x.name for x in graph.outputs] != ["d"] or graph.gated not in (None, "halves"):
         return None
     first = kept(Program(GemmSpec(), graph, "linear", (), BACKENDS[who]))
@@ -123,7 +124,7 @@ def perceptron(
         fuses = not untouched() if compiling else direct(x, weight, last_weight, *rows.values())
         if fuses and who != "torch":
             wanted = tuple([name for name, t in rows.items() if t.requires_grad])
-            texts = described(epilogue, wanted, last_bias is not None, who)
+            texts = described(address(epilogue), wanted, last_bias is not None, who)
     if texts is None:
         hidden = linear(x, weight, epilogue=epilogue, fallback=fallback, **rows)
         found: Tensor = linear(hidden, last_weight, last_bias, fallback=fallback)

@@ -104,6 +104,11 @@ class Program:
         return (*self.graph.tensors, *self.scalars)
 
     @cached_property
+    def along_columns(self) -> bool:
+        """Whether the tensors that the epilogue reads are rows, which have no dimension of x."""
+        return set(self.graph.tensors.values()) <= {"row"}
+
+    @cached_property
     def numbers(self) -> tuple[str, ...]:
         """The names of the scalars passed by value."""
         return tuple(

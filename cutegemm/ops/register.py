@@ -120,7 +120,7 @@ def _autograd_of(op: Any) -> Any:
         if _recorded(a, b, inputs):
             known = decode(program)
             function: Any = Final if known.final else Product
-            args = (known, numbers, integers, a, b, *inputs)
+            args = ((known, numbers, integers), a, b, *inputs)
             if torch._C._are_functorch_transforms_active():
                 with enable_single_level_autograd_function():
                     found = function.apply(*args)

@@ -45,12 +45,19 @@ def serve(
     Raises:
         GemmError: see `Gemm.run`.
     """
-    call = matrices(program, a, b, inputs)
     backend: Any = program.backend
     if backend is None and a.is_cuda and not hopper(a.device):
         backend = "reference"
-    if outs is None and program.plain:
-        # short, as most calls are of this kind
+    short = outs is None and program.plain
+    if short and not inputs and (program.form == "matrix" or a.dim() == 2):
+        # most calls are of this kind
+        if program.form == "linear":
+            b = b.t()
+        elif program.form == "weight":
+            a = a.t()
+        return (program.gemm.run(a, b, alpha=numbers[0], backend=backend),)
+    call = matrices(program, a, b, inputs)
+    if short:
         c, beta = (call.inputs["c"], numbers[1]) if inputs else (None, None)
         found = program.gemm.run(call.a, call.b, c, alpha=numbers[0], beta=beta, backend=backend)
         return (unfolded(program, found, "d", call.lead),)
