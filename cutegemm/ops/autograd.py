@@ -135,7 +135,29 @@ class Direct(Product):
         return _kept(ctx, plan, serve(plan.forward, a, b, inputs, *what[1:]), what, a, b, inputs)
 
 
+class Plain(Product):
+    """`Direct` of alpha * A B, whose gradient reads A and B alone. On the path of most calls, so written out."""
+
+    @staticmethod
+    def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """The product."""
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs[2] else None, b if needs[1] else None)
+        program = what[0]
+        batched = program.form == "matrix" and (a.dim() != 2 or b.dim() != 2)
+        shapes = (a.shape, b.shape) if batched else None
+        ctx.call = program.plans.get(needs) or plan_of(program, needs), what, a.dtype, shapes, ()
+        if program.form == "linear":
+            if a.dim() != 2:
+                return serve(program, a, b, (), what[1], ())[0]
+            b = b.t()
+        backend: Any = program.backend
+        found: torch.Tensor = program.gemm.run(a, b, alpha=what[1][0], backend=backend)
+        return found
+
+
 record: Any = Direct.apply  # type: ignore[attr-defined]
+record_plain: Any = Plain.apply  # type: ignore[attr-defined]
 
 
 def plan_of(program: Program, needs: tuple[bool, ...]) -> Plan:
@@ -320,12 +342,19 @@ def _operands(
         if need_b:
             (db,) = call(plain(program, "weight"), acc, saved["a"], (), (factor,))
         return [da, db]
-    a_shape, b_shape = ctx.call[3]
+    # none where nothing is batched
+    a_shape, b_shape = ctx.call[3] or (None, None)
     if need_a:
         da = _batched(program, acc, saved["b"].mT, factor, a_shape)
     if need_b:
         a = saved["a"]
-        if len(b_shape) == 2 and acc.dim() == 3 and a.dim() == 3 and a.shape[0] == acc.shape[0]:
+        if (
+            b_shape is not None
+            and len(b_shape) == 2
+            and acc.dim() == 3
+            and a.dim() == 3
+            and a.shape[0] == acc.shape[0]
+        ):
             # every batch adds to one B: one product over all rows
             (db,) = call(plain(program, "weight"), a, acc, (), (factor,))
         else:
@@ -334,9 +363,11 @@ def _operands(
 
 
 def _batched(
-    program: Program, a: torch.Tensor, b: torch.Tensor, factor: float, shape: torch.Size
+    program: Program, a: torch.Tensor, b: torch.Tensor, factor: float, shape: torch.Size | None
 ) -> torch.Tensor:
     """A product, summed over batches that shared the operand whose gradient it is."""
+    if shape is None:
+        return call(plain(program, "matrix"), a, b, (), (factor,))[0]
     batch = next((x.shape[0] for x in (a, b) if x.dim() == 3 and x.shape[0] != 1), 1)
     shared = batch != 1 and (len(shape) == 2 or shape[0] == 1)
     # the sum is of fp32 products, rounded once
@@ -352,4 +383,16 @@ def summed_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return x.sum(axes, keepdim=True) if axes else x
 
 
-__all__ = ["Direct", "Final", "Product", "call", "direct", "plain", "record", "way", "summed_to"]
+__all__ = [
+    "Direct",
+    "Final",
+    "Plain",
+    "Product",
+    "call",
+    "direct",
+    "plain",
+    "record",
+    "record_plain",
+    "way",
+    "summed_to",
+]

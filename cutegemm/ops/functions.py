@@ -14,7 +14,7 @@ from torch import Tensor
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
-from cutegemm.ops.autograd import direct, record, way
+from cutegemm.ops.autograd import direct, record, record_plain, way
 from cutegemm.ops.fallback import address, constant, found_at, server, torch_linear, torch_matmul
 from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, check_number, kept
 from cutegemm.ops.serve import serve
@@ -28,6 +28,7 @@ _DEFAULT = GemmSpec()
 # Of the shortest ways: matrices, and no epilogue but a bias.
 _PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, BIASED))
 BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
+is_compiling = torch.compiler.is_compiling
 _remembered = lru_cache(maxsize=64)(server)
 
 
@@ -55,9 +56,9 @@ def _check_tensor(name: str, x: Any) -> None:
         raise field_error(InputError, name, x, "must be a tensor of one shape, not a nested one")
 
 
-def server_of(compiling: bool, device: torch.device, fallback: str, door: str) -> str:
+def server_of(device: torch.device, fallback: str, door: str) -> str:
     """`fallback.server`, asked once for equal names; under torch.compile it is a constant."""
-    if compiling or type(fallback) is not str:
+    if is_compiling() or type(fallback) is not str:
         return server(device, fallback, door)
     return _remembered(device, fallback, door)
 
@@ -100,17 +101,18 @@ def matmul(
         SpecError, PlanError: the spec has no legal meaning, or cannot serve the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
+    compiling = is_compiling()
+    if not compiling and spec is None and epilogue is None and not inputs:
+        how = way(a, b, c)
+        if how == "run" and (who := server_of(a.device, fallback, "cutegemm.matmul")) != "torch":
+            return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
+        if how == "record" and c is None and out is None and type(alpha) is float and not beta:
+            if (who := server_of(a.device, fallback, "cutegemm.matmul")) != "torch":
+                return record_plain((_SHORT[who, "matrix", "plain"], (alpha,), ()), a, b)
     for name, x in (("a", a), ("b", b), ("c", c)):
         if x is not None or name != "c":
             _check_tensor(name, x)
-    compiling = torch.compiler.is_compiling()
-    who = server_of(compiling, a.device, fallback, "cutegemm.matmul")
-    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs:
-        how = way(a, b) if c is None else way(a, b, c)
-        if how == "run":
-            return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
-        if how == "record" and c is None and out is None and type(alpha) is float and not beta:
-            return record((_SHORT[who, "matrix", "plain"], (alpha,), ()), a, b)
+    who = server_of(a.device, fallback, "cutegemm.matmul")
     if _fuses(epilogue, spec):
         inputs = _blas(inputs, c, alpha, beta)
         return _product(a, b, epilogue, spec, "matrix", inputs, out, who)
@@ -154,21 +156,24 @@ def linear(
     Raises:
         GemmError: as of `matmul`.
     """
+    if spec is None and epilogue is None and out is None and not inputs and not is_compiling():
+        how = way(x, weight, bias)
+        if how != "op" and (x.is_nested or weight.is_nested):
+            # refused below, under the caller's names
+            how = "op"
+        if how != "op" and (who := server_of(x.device, fallback, "cutegemm.linear")) != "torch":
+            if how == "record" and bias is None:
+                return record_plain((_SHORT[who, "linear", "plain"], _ONE, ()), x, weight)
+            if how == "record":
+                return record((_SHORT[who, "linear", "bias"], (), ()), x, weight, bias)
+            if x.dim() == 2 and bias is None:
+                return _PLAIN.gemm.run(x, weight.t(), backend=BACKENDS[who])
+            if x.dim() == 2:
+                return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=BACKENDS[who])
     for name, t in (("x", x), ("weight", weight), ("bias", bias)):
         if t is not None or name != "bias":
             _check_tensor(name, t)
-    compiling = torch.compiler.is_compiling()
-    who = server_of(compiling, x.device, fallback, "cutegemm.linear")
-    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and out is None:
-        how = way(x, weight) if bias is None else way(x, weight, bias)
-        if how == "record" and bias is None:
-            return record((_SHORT[who, "linear", "plain"], _ONE, ()), x, weight)
-        if how == "record":
-            return record((_SHORT[who, "linear", "bias"], (), ()), x, weight, bias)
-        if how == "run" and x.dim() == 2 and bias is None:
-            return _PLAIN.gemm.run(x, weight.t(), backend=BACKENDS[who])
-        if how == "run" and x.dim() == 2:
-            return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=BACKENDS[who])
+    who = server_of(x.device, fallback, "cutegemm.linear")
     if bias is not None:
         inputs["bias"] = bias
     if _fuses(epilogue, spec):
@@ -243,7 +248,7 @@ def _product(
 ) -> Any:
     """A product through kernels, or through the op where torch needs to know of it."""
     backend = BACKENDS.get(who)
-    if torch.compiler.is_compiling():
+    if is_compiling():
         scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
         text, names, numbers, integers, outputs = _described(
             address(epilogue), address(spec), form, scalars, backend, tuple(named)
@@ -276,7 +281,7 @@ def _product(
 def _through_the_op(
     a: Tensor, b: Tensor, tensors: Any, numbers: Any, integers: Any, text: str, outputs: Any, out: Any
 ) -> Any:
-    if not torch.compiler.is_compiling():
+    if not is_compiling():
         sharding.ensure()
     op = torch.ops.cutegemm.gemm
     if out is not None:

@@ -120,7 +120,7 @@ def perceptron(
     texts = None
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         compiling = torch.compiler.is_compiling()
-        who = server_of(compiling, x.device, fallback, "cutegemm.linear")
+        who = server_of(x.device, fallback, "cutegemm.linear")
         fuses = not untouched() if compiling else direct(x, weight, last_weight, *rows.values())
         if fuses and who != "torch":
             wanted = tuple([name for name, t in rows.items() if t.requires_grad])
