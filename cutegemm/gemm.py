@@ -287,6 +287,9 @@ class Gemm:
             # On the path of every call, so nothing is looked up twice. What distinguishes one kind of call from
             # another: layouts, types, devices; of addresses only the alignment. `identity` of each, written out: a
             # call more for each tensor is seen in the time of the whole.
+            if type(a).__name__ == _FAKE:
+                # it has no memory, and warns when it is asked for it
+                raise TypeError
             pa, pb = a.data_ptr(), b.data_ptr()
             pc, pd = NOWHERE if c is None else c.data_ptr(), NOWHERE if out is None else out.data_ptr()
             key: Any = (
@@ -342,6 +345,8 @@ class Gemm:
         places: tuple[int, ...]
         key: Any
         try:
+            if type(a).__name__ == _FAKE:
+                raise TypeError
             places = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
             aligned = tuple([p & 15 for p in places])
             key = (*[None if t is None else identity(t) for t in given], aligned, scalars, backend)
@@ -392,6 +397,8 @@ class Gemm:
         return Gemm, (self.spec, self._representative)
 
 
+# the name of torch's class of tensors that are traced without memory
+_FAKE = "FakeTensor"
 _PLAIN, _PLAIN_WITH_C = Signature(linear_combination(False)), Signature(linear_combination(True))
 
 
