@@ -30,7 +30,7 @@ class MLP(torch.nn.Sequential):
     """Linear, activation, Linear, with the state dict of that torch.nn.Sequential: "0.weight", "2.weight", ...
 
     The first product's epilogue adds the bias and applies the activation, and where a gradient is needed stores the
-    product as well, which is all that the gradient reads.
+    product as well. In the backward the second layer's product applies the activation's gradient (`ops.perceptron`).
 
     Args:
         in_features, hidden_features, out_features: widths; out_features None is in_features.

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from torch._dynamo.testing import AotEagerAndRecordGraphs
 from torch.nn import functional as F
 
 from cutegemm import nn
@@ -142,6 +143,27 @@ def test_a_step_launches_six_products_and_keeps_what_torch_keeps(name, monkeypat
     assert len(launched) == 5
     ours(x.requires_grad_()).sum().backward()
     assert len(launched) == 11
+
+
+@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+def test_a_compiled_step_launches_as_many(name):
+    """Two products in the forward's graph and four in the backward's, with the bits of the eager call."""
+    ours, x = pair(name)[0], torch.randn(2, 5, 12).requires_grad_()
+    torch._dynamo.reset()
+    graphs = AotEagerAndRecordGraphs()
+    found = {}
+    for how, run in (("eager", ours), ("compiled", torch.compile(ours, fullgraph=True, backend=graphs))):
+        ours.zero_grad()
+        y = run(x)
+        (dx,) = torch.autograd.grad(y, x, torch.ones_like(y), retain_graph=True)
+        y.backward(torch.ones_like(y))
+        found[how] = y, dx, flat_gradients(ours)
+    assert all(torch.equal(a, b) for a, b in zip(*found.values()))
+    counts = [
+        sum("cutegemm.gemm" in str(n.target) for n in g.graph.nodes)
+        for g in (graphs.fw_graphs[0], graphs.bw_graphs[0])
+    ]
+    assert counts == [2, 4]
 
 
 @pytest.mark.parametrize("name", ["gelu", "swiglu"])
