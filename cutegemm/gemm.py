@@ -272,10 +272,16 @@ class Gemm:
             CheckError: under CUTEGEMM_CHECK=1, a result is outside the bounds of its epilogue.
         """
         if self._fused is not None:
-            names = blas_names(self._fused.graph, c, alpha, beta)
-            return self._run_fused(
-                self._fused, a, b, named | names if names else named, out, backend, workspace
-            )
+            fused = self._fused
+            if (
+                c is not None
+                or beta is not None
+                or fused.reads_alpha
+                or type(alpha) is not float
+                or alpha != 1.0
+            ):
+                named |= blas_names(fused.graph, c, alpha, beta)
+            return self._run_fused(fused, a, b, named, out, backend, workspace)
         # a type test is cheaper than the check of everything that may be a number
         if type(alpha) is not float:
             alpha = blas_number("alpha", alpha)

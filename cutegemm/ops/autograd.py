@@ -20,7 +20,6 @@ from cutegemm.spec import GemmSpec
 _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _autocast, _recording = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
 _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
-_ORDINARY_OR_NONE = _ORDINARY | {type(None)}
 # a program, and the numbers and integers of a call
 What = tuple[Program, Sequence[float], Sequence[int]]
 TWICE = (
@@ -46,10 +45,10 @@ def way(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> str:
     """
     if _modes() or _transforms() or _autocast() or forward_ad._current_level >= 0:
         return "op"
-    if type(a) not in _ORDINARY or type(b) not in _ORDINARY or type(c) not in _ORDINARY_OR_NONE:
+    if type(a) not in _ORDINARY or type(b) not in _ORDINARY or (c is not None and type(c) not in _ORDINARY):
         return "op"
-    if (a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)) and _recording():
-        return "record"
+    if a.requires_grad or b.requires_grad or (c is not None and c.requires_grad):
+        return "record" if _recording() else "run"
     return "run"
 
 

@@ -101,13 +101,12 @@ def matmul(
         SpecError, PlanError: the spec has no legal meaning, or cannot serve the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
-    compiling = is_compiling()
-    if not compiling and spec is None and epilogue is None and not inputs:
+    if spec is None and epilogue is None and not inputs and type(fallback) is str and not is_compiling():
         how = way(a, b, c)
-        if how == "run" and (who := server_of(a.device, fallback, "cutegemm.matmul")) != "torch":
+        if how == "run" and (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
             return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
         if how == "record" and c is None and out is None and type(alpha) is float and not beta:
-            if (who := server_of(a.device, fallback, "cutegemm.matmul")) != "torch":
+            if (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
                 return record_plain((_SHORT[who, "matrix", "plain"], (alpha,), ()), a, b)
     for name, x in (("a", a), ("b", b), ("c", c)):
         if x is not None or name != "c":
@@ -156,12 +155,13 @@ def linear(
     Raises:
         GemmError: as of `matmul`.
     """
-    if spec is None and epilogue is None and out is None and not inputs and not is_compiling():
+    short = spec is None and epilogue is None and out is None and not inputs and type(fallback) is str
+    if short and not is_compiling():
         how = way(x, weight, bias)
         if how != "op" and (x.is_nested or weight.is_nested):
             # refused below, under the caller's names
             how = "op"
-        if how != "op" and (who := server_of(x.device, fallback, "cutegemm.linear")) != "torch":
+        if how != "op" and (who := _remembered(x.device, fallback, "cutegemm.linear")) != "torch":
             if how == "record" and bias is None:
                 return record_plain((_SHORT[who, "linear", "plain"], _ONE, ()), x, weight)
             if how == "record":

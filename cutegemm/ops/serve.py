@@ -61,7 +61,12 @@ def serve(
         c, beta = (call.inputs["c"], numbers[1]) if inputs else (None, None)
         found = program.gemm.run(call.a, call.b, c, alpha=numbers[0], beta=beta, backend=backend)
         return (unfolded(program, found, "d", call.lead),)
-    named: dict[str, Any] = call.inputs | program.named(numbers, integers)
+    named: dict[str, Any] = call.inputs
+    if numbers or integers:
+        named = named | program.named(numbers, integers)
+    if outs is None and program.alone:
+        found = program.gemm.run(call.a, call.b, backend=backend, **named)
+        return (found if call.lead is None else unfolded(program, found, "d", call.lead),)
     given = None if outs is None else {name: _folded_out(program, name, x) for name, x in outs.items()}
     out: Any = given.get("d") if given and program.alone else given
     found = program.gemm.run(call.a, call.b, out=out, backend=backend, **named)
