@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from cutegemm.running.kind import Prepared
 
 Backend = Literal["gpu", "reference", "emulator"]
+# the name of torch's class of tensors that are traced without memory
+_FAKE = "FakeTensor"
 
 
 class Gemm(Kernels):
@@ -106,10 +108,16 @@ class Gemm(Kernels):
             CheckError: under CUTEGEMM_CHECK=1, a result is outside the bounds of its epilogue.
         """
         if self._fused is not None:
-            names = blas_names(self._fused.graph, c, alpha, beta)
-            return self._run_fused(
-                self._fused, a, b, named | names if names else named, out, backend, workspace
-            )
+            fused = self._fused
+            if (
+                c is not None
+                or beta is not None
+                or fused.reads_alpha
+                or type(alpha) is not float
+                or alpha != 1.0
+            ):
+                named |= blas_names(fused.graph, c, alpha, beta)
+            return self._run_fused(fused, a, b, named, out, backend, workspace)
         # a type test is cheaper than the check of everything that may be a number
         if type(alpha) is not float:
             alpha = blas_number("alpha", alpha)
@@ -121,6 +129,9 @@ class Gemm(Kernels):
             # On the path of every call, so nothing is looked up twice. What distinguishes one kind of call from
             # another: layouts, types, devices; of addresses only the alignment. `identity` of each, written out: a
             # call more for each tensor is seen in the time of the whole.
+            if type(a).__name__ == _FAKE:
+                # it has no memory, and warns when it is asked for it
+                raise TypeError
             pa, pb = a.data_ptr(), b.data_ptr()
             pc, pd = NOWHERE if c is None else c.data_ptr(), NOWHERE if out is None else out.data_ptr()
             key: Any = (
@@ -184,6 +195,8 @@ class Gemm(Kernels):
         addresses: tuple[int, ...]
         key: Any
         try:
+            if type(a).__name__ == _FAKE:
+                raise TypeError
             addresses = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
             aligned = tuple([p & 15 for p in addresses])
             key = (*[None if t is None else identity(t) for t in given], aligned, scalars, backend)

@@ -13,6 +13,7 @@ from cutegemm.epilogue.library import bias_act, swiglu
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn.linear import Linear, promised
 from cutegemm.ops.functions import linear
+from cutegemm.ops.perceptron import perceptron
 
 # name -> torch's module
 ACTIVATIONS: dict[str, Any] = {
@@ -29,7 +30,7 @@ class MLP(torch.nn.Sequential):
     """Linear, activation, Linear, with the state dict of that torch.nn.Sequential: "0.weight", "2.weight", ...
 
     The first product's epilogue adds the bias and applies the activation, and where a gradient is needed stores the
-    product as well, which is all that the gradient reads.
+    product as well. In the backward the second layer's product applies the activation's gradient (`ops.perceptron`).
 
     Args:
         in_features, hidden_features, out_features: widths; out_features None is in_features.
@@ -68,6 +69,16 @@ class MLP(torch.nn.Sequential):
         if first.bias is None or _hooked(first):
             plain: Tensor = last(activation(first(input)))
             return plain
+        if _fusable(first, last):
+            return perceptron(
+                input,
+                first.weight,
+                first.bias,
+                self.epilogue,
+                last.weight,
+                last.bias,
+                fallback=first.fallback,
+            )
         spec = promised(first, first.weight) if first.constant_weights else None
         hidden = linear(
             input, first.weight, first.bias, epilogue=self.epilogue, spec=spec, fallback=first.fallback
@@ -79,6 +90,12 @@ class MLP(torch.nn.Sequential):
 def _hooked(layer: torch.nn.Module) -> bool:
     """Whether something is done around a layer's own call, as parallel training does: then it must be called."""
     return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
+
+
+def _fusable(first: Any, last: Any) -> bool:
+    """Whether the two layers may run as one: both plain, served alike, and nothing happens around the last one."""
+    plain = type(last) is Linear and "forward" not in vars(last) and not last.constant_weights
+    return plain and not first.constant_weights and first.fallback == last.fallback and not _hooked(last)
 
 
 class SwiGLU(torch.nn.Module):
@@ -124,9 +141,13 @@ class SwiGLU(torch.nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The gated perceptron."""
+        down: Any = self.down_proj
+        if _fusable(self, down):
+            weight = self.gate_up_weight
+            return perceptron(input, weight, None, _SWIGLU, down.weight, down.bias, fallback=self.fallback)
         spec = promised(self, self.gate_up_weight) if self.constant_weights else None
         hidden = linear(input, self.gate_up_weight, epilogue=_SWIGLU, spec=spec, fallback=self.fallback)
-        found: Tensor = self.down_proj(hidden)
+        found: Tensor = down(hidden)
         return found
 
     def extra_repr(self) -> str:

@@ -6,6 +6,7 @@ layouts     leading dimensions, and outputs from extents alone
 serve       a call on real tensors
 gradient    what a program's gradient computes; autograd: the function that computes it
 batching    vmap; register: the dispatcher's kernels
+perceptron  two linear layers whose gradients meet in one launch
 functions   matmul, linear, bmm; fallback: who serves a device
 sharding    rules for DTensor
 """

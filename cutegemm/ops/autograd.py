@@ -18,7 +18,10 @@ from cutegemm.ops.serve import serve
 from cutegemm.spec import GemmSpec
 
 _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
-_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+_autocast, _recording = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
+_ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
+# a program, and the numbers and integers of a call
+What = tuple[Program, Sequence[float], Sequence[int]]
 TWICE = (
     "cutegemm's gradient has no gradient of its own: double backward (create_graph=True, gradient penalties) is not "
     "supported; use torch's matmul there"
@@ -35,14 +38,17 @@ def direct(*tensors: torch.Tensor) -> bool:
     return True
 
 
-def way(*tensors: torch.Tensor) -> str:
-    """How a call on these tensors goes: "run" straight to the kernels, "record" by `Product`, "op" by the op."""
-    if torch._C._is_any_autocast_enabled() or not direct(*tensors):
+def way(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> str:
+    """How a call on these tensors goes: "run" straight to the kernels, "record" by `Direct`, "op" by the op.
+
+    On the path of every call, so written out.
+    """
+    if _modes() or _transforms() or _autocast() or forward_ad._current_level >= 0:
         return "op"
-    if torch.is_grad_enabled():
-        for x in tensors:
-            if x.requires_grad:
-                return "record"
+    if type(a) not in _ORDINARY or type(b) not in _ORDINARY or (c is not None and type(c) not in _ORDINARY):
+        return "op"
+    if a.requires_grad or b.requires_grad or (c is not None and c.requires_grad):
+        return "record" if _recording() else "run"
     return "run"
 
 
@@ -77,92 +83,116 @@ def below(
         return call(program, a, b, inputs, numbers, integers)
 
 
-class _Recorded(_SingleLevelFunction):
-    """A call that autograd records, whatever its gradient.
+class Product(_SingleLevelFunction):
+    """A product whose gradients are products.
 
     Without the functorch handling of `torch.autograd.Function`: the dispatcher calls it level by level, as it does
     torch's own gradients.
     """
 
-    @classmethod
+    @staticmethod
     def forward(
-        cls,
         ctx: Any,
-        program: Program,
-        numbers: Sequence[float],
-        integers: Sequence[int],
+        what: What,
         a: torch.Tensor,
         b: torch.Tensor,
         *inputs: torch.Tensor,
     ) -> Any:
-        """The program's outputs, one of them as it is; what the gradient needs stays in `ctx`."""
-        ctx.numbers, ctx.integers = numbers, integers
-        found = below(cls.launched(ctx, program), a, b, inputs, numbers, integers)
-        cls.keep(ctx, program, (a, b, *inputs), found)
-        return found[0] if program.alone else found[: len(program.outputs)]
-
-    @classmethod
-    def launched(cls, ctx: Any, program: Program) -> Program:
-        """What runs: the program, or one that stores more for its gradient."""
-        return program
-
-    @classmethod
-    def keep(
-        cls, ctx: Any, program: Program, given: tuple[torch.Tensor, ...], found: tuple[torch.Tensor, ...]
-    ) -> None:
-        """Keep what the gradient needs of the tensors given (a, b, inputs) and found (outputs of `launched`)."""
-
-
-class Product(_Recorded):
-    """A product whose gradients are products."""
-
-    @classmethod
-    def launched(cls, ctx: Any, program: Program) -> Program:
-        """The program, with what its gradient reads stored beside."""
-        needs = ctx.needs_input_grad
-        plan = program.plans.get(needs)
-        if plan is None:
-            wanted = tuple(name for name, x in zip(program.inputs, needs[5:]) if x)
-            plan = program.plans[needs] = plan_gradient(program, needs[3] or needs[4], wanted)
-        ctx.plan = plan
-        return plan.forward
-
-    @classmethod
-    def keep(
-        cls, ctx: Any, program: Program, given: tuple[torch.Tensor, ...], found: tuple[torch.Tensor, ...]
-    ) -> None:
-        """The operands, tensors and outputs that the plan reads; shapes and types of all."""
-        plan, needs = ctx.plan, ctx.needs_input_grad
-        a, b, *inputs = given
-        saved = [a if needs[4] else None, b if needs[3] else None]
-        if plan.read or plan.saved:
-            known = dict(zip(program.inputs, inputs)) | dict(zip(plan.forward.outputs, found))
-            saved += [known[name] for name in (*plan.read, *plan.saved)]
-        ctx.shapes = a.shape, b.shape, [x.shape for x in inputs]
-        ctx.dtypes = a.dtype, [x.dtype for x in inputs]
-        ctx.save_for_backward(*saved)
-        ctx.set_materialize_grads(False)
-        if not program.alone:
-            outputs = zip(found, program.graph.outputs)
-            ctx.mark_non_differentiable(*(x for x, r in outputs if r.kind != STORE))
+        """The product, and what its gradient needs of it."""
+        plan = plan_of(what[0], ctx.needs_input_grad)
+        return _kept(ctx, plan, below(plan.forward, a, b, inputs, *what[1:]), what, a, b, inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """The gradients of a, b and inputs."""
-        names = ("a", "b", *ctx.plan.read, *ctx.plan.saved)
+        names = ("a", "b", *ctx.call[0].keeps)
         saved = dict(zip(names, ctx.saved_tensors, strict=True))
         if torch._C._are_functorch_transforms_active():
             # every level records for itself, and refuses for itself
-            return (None, None, None, *_gradients(ctx, saved, grads))
+            return (None, *_gradients(ctx, saved, grads))
         recorded = torch.is_grad_enabled()
         with torch.no_grad():
             found = _gradients(ctx, saved, grads)
         if recorded:
             found = [None if x is None else once(x.detach().requires_grad_()) for x in found]
-        return (None, None, None, *found)
+        return (None, *found)
 
 
-record: Any = Product.apply  # type: ignore[attr-defined]
+class Direct(Product):
+    """`Product` of a call that `direct` says needs no dispatcher."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        what: What,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *inputs: torch.Tensor,
+    ) -> Any:
+        """The product, and what its gradient needs of it."""
+        plan = plan_of(what[0], ctx.needs_input_grad)
+        return _kept(ctx, plan, serve(plan.forward, a, b, inputs, *what[1:]), what, a, b, inputs)
+
+
+class Plain(Product):
+    """`Direct` of alpha * A B, whose gradient reads A and B alone. On the path of most calls, so written out."""
+
+    @staticmethod
+    def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """The product."""
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs[2] else None, b if needs[1] else None)
+        program = what[0]
+        batched = program.form == "matrix" and (a.dim() != 2 or b.dim() != 2)
+        shapes = (a.shape, b.shape) if batched else None
+        ctx.call = program.plans.get(needs) or plan_of(program, needs), what, a.dtype, shapes, ()
+        if program.form == "linear":
+            if a.dim() != 2:
+                return serve(program, a, b, (), what[1], ())[0]
+            b = b.t()
+        backend: Any = program.backend
+        found: torch.Tensor = program.gemm.run(a, b, alpha=what[1][0], backend=backend)
+        return found
+
+
+record: Any = Direct.apply  # type: ignore[attr-defined]
+record_plain: Any = Plain.apply  # type: ignore[attr-defined]
+
+
+def plan_of(program: Program, needs: tuple[bool, ...]) -> Plan:
+    """The gradient of a program by what needs one, as autograd says of `Product`'s arguments."""
+    plan: Plan | None = program.plans.get(needs)
+    if plan is None:
+        wanted = tuple(name for name, x in zip(program.inputs, needs[3:]) if x)
+        plan = program.plans[needs] = plan_gradient(program, needs[1] or needs[2], wanted)
+    return plan
+
+
+def _kept(
+    ctx: Any,
+    plan: Plan,
+    found: Sequence[torch.Tensor],
+    what: What,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Sequence[torch.Tensor],
+) -> Any:
+    """Keep what the gradient reads; what the caller gets."""
+    needs, program = ctx.needs_input_grad, plan.program
+    keep_a, keep_b = a if needs[2] else None, b if needs[1] else None
+    if plan.keeps:
+        known = dict(zip(program.inputs, inputs)) | dict(zip(plan.forward.outputs, found))
+        ctx.save_for_backward(keep_a, keep_b, *[known[name] for name in plan.keeps])
+    else:
+        ctx.save_for_backward(keep_a, keep_b)
+    shapes = (a.shape, b.shape) if program.form == "matrix" else None
+    ctx.call = plan, what, a.dtype, shapes, [(x.shape, x.dtype) for x in inputs] if inputs else ()
+    if program.alone:
+        return found[0]
+    ctx.set_materialize_grads(False)
+    results = tuple(found[: len(program.outputs)])
+    ctx.mark_non_differentiable(*(x for x, r in zip(results, program.graph.outputs) if r.kind != STORE))
+    return results
 
 
 class _Once(torch.autograd.Function):
@@ -180,8 +210,21 @@ class _Once(torch.autograd.Function):
 once: Any = _Once.apply
 
 
-class Final(_Recorded):
+class Final(_SingleLevelFunction):
     """A part of a gradient: it refuses to be differentiated."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        what: What,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *inputs: torch.Tensor,
+    ) -> Any:
+        """The product."""
+        program = what[0]
+        found: Any = below(program, a, b, inputs, *what[1:])
+        return found[0] if program.alone else found
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -197,10 +240,10 @@ def _gradients(
     ctx: Any, saved: dict[str, torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
     """The gradients of a, b and every input; None where none is needed or nothing came in."""
-    plan: Plan = ctx.plan
+    plan, (_, values, integers), dtype, _, kinds = ctx.call
     program = plan.forward
-    need_a, need_b, *need = ctx.needs_input_grad[3:]
-    numbers = program.named(ctx.numbers, ctx.integers)
+    need_a, need_b, *need = ctx.needs_input_grad[1:]
+    numbers = program.named(values, integers) if values or integers else {}
     totals: dict[str, torch.Tensor] = {}
     factor = 1.0
     single = sum(x is not None for x in grads) == 1
@@ -220,11 +263,11 @@ def _gradients(
             totals[name] = totals[name] + x if name in totals else x
     found: list[torch.Tensor | None] = [None, None]
     if plan.accumulators and all(x in totals for x in plan.accumulators):
-        acc = _joined(program, [totals[x] for x in plan.accumulators]).to(ctx.dtypes[0])
+        acc = _joined(program, [totals[x] for x in plan.accumulators]).to(dtype)
         found = _operands(ctx, program, saved, acc, factor, (need_a, need_b))
-    for name, needed, shape, dtype in zip(program.inputs, need, ctx.shapes[2], ctx.dtypes[1]):
+    for name, needed, (shape, kind) in zip(program.inputs, need, kinds):
         if needed and name in totals:
-            found.append(summed_to(totals[name], shape).to(dtype))
+            found.append(summed_to(totals[name], shape).to(kind))
         else:
             found.append(None)
     return found
@@ -240,7 +283,7 @@ def _launched(
     """All gradients of one output from one launch without a mainloop."""
     program = own.program
     tensors = saved | {own.upstream: g}
-    dtype = ctx.dtypes[0]
+    dtype = ctx.call[2]
     a = g.new_empty((*g.shape[:-1], 0), dtype=dtype)
     width = g.shape[-1]
     b = g.new_empty((width, 0) if program.form == "linear" else (0, width), dtype=dtype)
@@ -249,7 +292,8 @@ def _launched(
         [numbers[x] for x in program.numbers], [numbers[x] for x in program.integers],
     )  # fmt: skip
     found = dict(zip(program.outputs, outs, strict=True))
-    wanted = (*ctx.plan.accumulators, *ctx.plan.inputs)
+    plan = ctx.call[0]
+    wanted = (*plan.accumulators, *plan.inputs)
     return {name: found[gradient_name(name)] for name in wanted}
 
 
@@ -297,12 +341,19 @@ def _operands(
         if need_b:
             (db,) = call(plain(program, "weight"), acc, saved["a"], (), (factor,))
         return [da, db]
-    a_shape, b_shape = ctx.shapes[:2]
+    # none where nothing is batched
+    a_shape, b_shape = ctx.call[3] or (None, None)
     if need_a:
         da = _batched(program, acc, saved["b"].mT, factor, a_shape)
     if need_b:
         a = saved["a"]
-        if len(b_shape) == 2 and acc.dim() == 3 and a.dim() == 3 and a.shape[0] == acc.shape[0]:
+        if (
+            b_shape is not None
+            and len(b_shape) == 2
+            and acc.dim() == 3
+            and a.dim() == 3
+            and a.shape[0] == acc.shape[0]
+        ):
             # every batch adds to one B: one product over all rows
             (db,) = call(plain(program, "weight"), a, acc, (), (factor,))
         else:
@@ -311,9 +362,11 @@ def _operands(
 
 
 def _batched(
-    program: Program, a: torch.Tensor, b: torch.Tensor, factor: float, shape: torch.Size
+    program: Program, a: torch.Tensor, b: torch.Tensor, factor: float, shape: torch.Size | None
 ) -> torch.Tensor:
     """A product, summed over batches that shared the operand whose gradient it is."""
+    if shape is None:
+        return call(plain(program, "matrix"), a, b, (), (factor,))[0]
     batch = next((x.shape[0] for x in (a, b) if x.dim() == 3 and x.shape[0] != 1), 1)
     shared = batch != 1 and (len(shape) == 2 or shape[0] == 1)
     # the sum is of fp32 products, rounded once
@@ -329,4 +382,16 @@ def summed_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return x.sum(axes, keepdim=True) if axes else x
 
 
-__all__ = ["Final", "Product", "call", "direct", "plain", "record", "way", "summed_to"]
+__all__ = [
+    "Direct",
+    "Final",
+    "Plain",
+    "Product",
+    "call",
+    "direct",
+    "plain",
+    "record",
+    "record_plain",
+    "way",
+    "summed_to",
+]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -17,6 +18,9 @@ from cutegemm.ops.serve import hopper
 # the op, served by that backend of `Gemm.run`.
 FALLBACKS = ("torch", "error", "reference", "emulator")
 
+# what an autocast region's type must be for its products to be ours
+HALF = (torch.float16, torch.bfloat16)
+
 _noted: set[str] = set()
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,6 +33,19 @@ def constant(function: F) -> F:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def address(x: object) -> int:
+    """How an object travels to a function that is a `constant`: torch 2.11 hands over numbers and text alone.
+
+    torch.compile guards the code by the object's identity, and holds it while it traces.
+    """
+    return 0 if x is None else id(x)
+
+
+def found_at(address: int) -> Any:
+    """The object that lives at an `address`."""
+    return ctypes.cast(address, ctypes.py_object).value if address else None
 
 
 @constant
@@ -77,4 +94,4 @@ def torch_matmul(a: Tensor, b: Tensor, c: Tensor | None, alpha: Any, beta: Any, 
     return found if out is None else out.copy_(found)
 
 
-__all__ = ["FALLBACKS", "constant", "server", "torch_linear", "torch_matmul"]
+__all__ = ["FALLBACKS", "HALF", "address", "constant", "found_at", "server", "torch_linear", "torch_matmul"]

@@ -12,24 +12,23 @@ import torch
 from torch import Tensor
 
 from cutegemm.epilogue.graph import Graph
-from cutegemm.epilogue.library import bias as biased
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
-from cutegemm.ops.autograd import direct, record, way
-from cutegemm.ops.fallback import constant, server, torch_linear, torch_matmul
-from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, check_number, kept
+from cutegemm.ops.autograd import direct, record, record_plain, way
+from cutegemm.ops.fallback import address, constant, found_at, server, torch_linear, torch_matmul
+from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, check_number, kept
 from cutegemm.ops.serve import serve
 from cutegemm.running.call import Memo
 from cutegemm.running.named import Signature, outputs_given
 from cutegemm.running.results import Outputs
 from cutegemm.spec import AUTO, GemmSpec
 
-_BIASED = biased()
 _DEFAULT = GemmSpec()
 
 # Of the shortest ways: matrices, and no epilogue but a bias.
-_PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, _BIASED))
-_BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
+_PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, BIASED))
+BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
+is_compiling = torch.compiler.is_compiling
 _remembered = lru_cache(maxsize=64)(server)
 
 
@@ -38,12 +37,13 @@ class _Short(dict[tuple[str, str, str], Program]):
 
     def __missing__(self, key: tuple[str, str, str]) -> Program:
         who, form, name = key
-        graph = PLAIN if name == "plain" else _BIASED
-        made = self[key] = kept(Program(_DEFAULT, graph, form, (), _BACKENDS[who]))
+        graph = PLAIN if name == "plain" else BIASED
+        made = self[key] = kept(Program(_DEFAULT, graph, form, (), BACKENDS[who]))
         return made
 
 
 _SHORT = _Short()
+_ONE = (1.0,)
 
 # The programs of recent calls, by the identities of spec and epilogue, which they keep alive.
 _recent: Memo[tuple[Any, Any, Program]] = Memo()
@@ -56,9 +56,9 @@ def _check_tensor(name: str, x: Any) -> None:
         raise field_error(InputError, name, x, "must be a tensor of one shape, not a nested one")
 
 
-def server_of(compiling: bool, device: torch.device, fallback: str, door: str) -> str:
+def server_of(device: torch.device, fallback: str, door: str) -> str:
     """`fallback.server`, asked once for equal names; under torch.compile it is a constant."""
-    if compiling or type(fallback) is not str:
+    if is_compiling() or type(fallback) is not str:
         return server(device, fallback, door)
     return _remembered(device, fallback, door)
 
@@ -101,17 +101,17 @@ def matmul(
         SpecError, PlanError: the spec has no legal meaning, or cannot serve the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
+    if spec is None and epilogue is None and not inputs and type(fallback) is str and not is_compiling():
+        how = way(a, b, c)
+        if how == "run" and (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
+            return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
+        if how == "record" and c is None and out is None and type(alpha) is float and not beta:
+            if (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
+                return record_plain((_SHORT[who, "matrix", "plain"], (alpha,), ()), a, b)
     for name, x in (("a", a), ("b", b), ("c", c)):
         if x is not None or name != "c":
             _check_tensor(name, x)
-    compiling = torch.compiler.is_compiling()
-    who = server_of(compiling, a.device, fallback, "cutegemm.matmul")
-    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs:
-        how = way(a, b) if c is None else way(a, b, c)
-        if how == "run":
-            return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=_BACKENDS[who])
-        if how == "record" and c is None and out is None and type(alpha) is float and not beta:
-            return record(_SHORT[who, "matrix", "plain"], (alpha,), (), a, b)
+    who = server_of(a.device, fallback, "cutegemm.matmul")
     if _fuses(epilogue, spec):
         inputs = _blas(inputs, c, alpha, beta)
         return _product(a, b, epilogue, spec, "matrix", inputs, out, who)
@@ -155,21 +155,25 @@ def linear(
     Raises:
         GemmError: as of `matmul`.
     """
+    short = spec is None and epilogue is None and out is None and not inputs and type(fallback) is str
+    if short and not is_compiling():
+        how = way(x, weight, bias)
+        if how != "op" and (x.is_nested or weight.is_nested):
+            # refused below, under the caller's names
+            how = "op"
+        if how != "op" and (who := _remembered(x.device, fallback, "cutegemm.linear")) != "torch":
+            if how == "record" and bias is None:
+                return record_plain((_SHORT[who, "linear", "plain"], _ONE, ()), x, weight)
+            if how == "record":
+                return record((_SHORT[who, "linear", "bias"], (), ()), x, weight, bias)
+            if x.dim() == 2 and bias is None:
+                return _PLAIN.gemm.run(x, weight.t(), backend=BACKENDS[who])
+            if x.dim() == 2:
+                return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=BACKENDS[who])
     for name, t in (("x", x), ("weight", weight), ("bias", bias)):
         if t is not None or name != "bias":
             _check_tensor(name, t)
-    compiling = torch.compiler.is_compiling()
-    who = server_of(compiling, x.device, fallback, "cutegemm.linear")
-    if not compiling and spec is None and epilogue is None and who != "torch" and not inputs and out is None:
-        how = way(x, weight) if bias is None else way(x, weight, bias)
-        if how == "record" and bias is None:
-            return record(_SHORT[who, "linear", "plain"], (1.0,), (), x, weight)
-        if how == "record":
-            return record(_SHORT[who, "linear", "bias"], (), (), x, weight, bias)
-        if how == "run" and x.dim() == 2 and bias is None:
-            return _PLAIN.gemm.run(x, weight.t(), backend=_BACKENDS[who])
-        if how == "run" and x.dim() == 2:
-            return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=_BACKENDS[who])
+    who = server_of(x.device, fallback, "cutegemm.linear")
     if bias is not None:
         inputs["bias"] = bias
     if _fuses(epilogue, spec):
@@ -181,7 +185,7 @@ def linear(
         return torch_linear(x, weight, bias)
     if bias is None:
         return _product(x, weight, PLAIN, spec, "linear", {"alpha": 1.0}, out, who)
-    return _product(x, weight, _BIASED, spec, "linear", inputs, out, who)
+    return _product(x, weight, BIASED, spec, "linear", inputs, out, who)
 
 
 def bmm(
@@ -243,11 +247,11 @@ def _product(
     who: str,
 ) -> Any:
     """A product through kernels, or through the op where torch needs to know of it."""
-    backend = _BACKENDS.get(who)
-    if torch.compiler.is_compiling():
+    backend = BACKENDS.get(who)
+    if is_compiling():
         scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
         text, names, numbers, integers, outputs = _described(
-            epilogue, spec, form, scalars, backend, tuple(named)
+            address(epilogue), address(spec), form, scalars, backend, tuple(named)
         )
         tensors = [named[x] for x in names]
         floats = [named[x] if type(named[x]) is float else float(named[x]) for x in numbers]
@@ -269,7 +273,7 @@ def _product(
                 found = tuple([outs.get(name, x) for name, x in zip(program.outputs, found)])
             return found[0] if program.alone else Outputs(**dict(zip(program.outputs, found)))
         if out is None:
-            found = record(program, floats, whole, a, b, *tensors)
+            found = record((program, floats, whole), a, b, *tensors)
             return found if program.alone else Outputs(**dict(zip(program.outputs, found)))
     return _through_the_op(a, b, tensors, floats, whole, program.text, program.outputs, out)
 
@@ -277,7 +281,7 @@ def _product(
 def _through_the_op(
     a: Tensor, b: Tensor, tensors: Any, numbers: Any, integers: Any, text: str, outputs: Any, out: Any
 ) -> Any:
-    if not torch.compiler.is_compiling():
+    if not is_compiling():
         sharding.ensure()
     op = torch.ops.cutegemm.gemm
     if out is not None:
@@ -294,11 +298,11 @@ def _through_the_op(
 
 @constant
 def _described(
-    epilogue: Any, spec: Any, form: str, scalars: Any, backend: Any, names: Any
+    epilogue: int, spec: int, form: str, scalars: Any, backend: Any, names: Any
 ) -> tuple[Any, ...]:
     """What a compiler needs to know of a program: its text, and the names of what it takes and gives."""
     sharding.ensure()
-    program = _made(epilogue, spec, form, scalars, backend)
+    program = _made(found_at(epilogue), found_at(spec), form, scalars, backend)
     _check_names(program, dict.fromkeys(names, 0))
     return program.text, program.inputs, program.numbers, program.integers, program.outputs
 

@@ -62,12 +62,14 @@ class Plan:
     """The gradient of a program with respect to some of what it reads.
 
     Attributes:
+        program: itself.
         forward: the program that also saves what the gradient reads.
         outputs: a gradient for every stored output, by name.
         accumulators: their names; empty where neither A nor B needs a gradient.
         inputs: names of the epilogue's inputs that need one.
     """
 
+    program: Program
     forward: Program
     outputs: dict[str, OutputGradient]
     accumulators: tuple[str, ...]
@@ -84,6 +86,11 @@ class Plan:
         """The accumulators that the forward saves for it."""
         used = {name for x in self.outputs.values() if x.factors is None for name in x.saved}
         return tuple(name for name in self.forward.outputs if name in used)
+
+    @cached_property
+    def keeps(self) -> tuple[str, ...]:
+        """Both."""
+        return (*self.read, *self.saved)
 
 
 @lru_cache(maxsize=512)
@@ -112,7 +119,7 @@ def plan_gradient(program: Program, operands: bool, inputs: tuple[str, ...]) -> 
     made = program
     if forward != graph:
         made = kept(dataclasses.replace(program, graph=forward))
-    return Plan(made, outputs, accumulators, inputs)
+    return Plan(program, made, outputs, accumulators, inputs)
 
 
 def _output_gradient(program: Program, output: str, wanted: tuple[str, ...]) -> OutputGradient:

@@ -7,8 +7,7 @@ Extents may be symbolic: nothing here asks for their values.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,8 +23,7 @@ from cutegemm.spec import AUTO
 _no_view: Callable[..., torch.Tensor] = torch.ops.aten._unsafe_view.default
 
 
-@dataclass(frozen=True)
-class Matrices:
+class Matrices(NamedTuple):
     """A call's tensors as `Gemm.run` takes them.
 
     Attributes:
@@ -57,6 +55,9 @@ def matrices(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: Sequenc
         return Matrices(folded("a", a).t(), folded("b", b), named, None)
     if b.dim() != 2:
         raise field_error(InputError, "weight.shape", tuple(b.shape), "must have 2 dimensions (N, K)")
+    if a.dim() == 2 and program.along_columns:
+        # nothing to fold
+        return Matrices(a, b.t() if program.form == "linear" else b, named, None)
     lead = tuple(a.shape[:-1])
     for name, kind in program.graph.tensors.items():
         x = named[name]

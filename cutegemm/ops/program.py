@@ -16,6 +16,7 @@ from typing import Any
 
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.epilogue.library import bias
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.gemm import Gemm, representative
 from cutegemm.running.call import Memo
@@ -24,7 +25,7 @@ from cutegemm.spec import GemmSpec, Tile
 
 # How a call's operands are meant, see `Program.form`.
 FORMS = ("matrix", "linear", "input", "weight")
-PLAIN, PLAIN_WITH_C = linear_combination(False), linear_combination(True)
+PLAIN, PLAIN_WITH_C, BIASED = linear_combination(False), linear_combination(True), bias()
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +102,11 @@ class Program:
     def inputs(self) -> tuple[str, ...]:
         """The names of the tensors that the epilogue reads, in their order."""
         return (*self.graph.tensors, *self.scalars)
+
+    @cached_property
+    def along_columns(self) -> bool:
+        """Whether the tensors that the epilogue reads are rows, which have no dimension of x."""
+        return set(self.graph.tensors.values()) <= {"row"}
 
     @cached_property
     def numbers(self) -> tuple[str, ...]:
@@ -180,4 +186,4 @@ def _fields(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(x) if isinstance(x, list) else x for name, x in data.items()}
 
 
-__all__ = ["FORMS", "PLAIN", "PLAIN_WITH_C", "Program", "check_number", "decode", "kept"]
+__all__ = ["BIASED", "FORMS", "PLAIN", "PLAIN_WITH_C", "Program", "check_number", "decode", "kept"]

@@ -19,13 +19,13 @@ from torch.autograd import forward_ad
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.autograd import Final, Product
 from cutegemm.ops.batching import batched
+from cutegemm.ops.fallback import HALF
 from cutegemm.ops.layouts import described_outputs, matrices
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.serve import serve
 
 NAMESPACE = "cutegemm"
 _ARGUMENTS = "Tensor a, Tensor b, Tensor[] inputs, float[] numbers, SymInt[] integers, str program"
-_HALF = (torch.float16, torch.bfloat16)
 
 library = torch.library.Library(NAMESPACE, "DEF")
 # Operands of any strides are served, so that a compiler may choose them.
@@ -120,13 +120,15 @@ def _autograd_of(op: Any) -> Any:
         if _recorded(a, b, inputs):
             known = decode(program)
             function: Any = Final if known.final else Product
-            args = (known, numbers, integers, a, b, *inputs)
+            args = ((known, numbers, integers), a, b, *inputs)
             if torch._C._are_functorch_transforms_active():
                 with enable_single_level_autograd_function():
                     found = function.apply(*args)
             else:
                 found = function.apply(*args)
-            return list(found) if isinstance(found, tuple) else found
+            if op is torch.ops.cutegemm.gemm.default:
+                return found
+            return list(found) if isinstance(found, tuple) else [found]
         _refuse_tangents(a, b, inputs)
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(
@@ -170,7 +172,7 @@ def _autocast_of(op: Any, device: str) -> Any:
     def kernel(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, **out: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
         with torch._C._ExcludeDispatchKeyGuard(exclude):
-            if dtype in _HALF and not out:
+            if dtype in HALF and not out:
                 a, b = (x.to(dtype) if x.is_floating_point() else x for x in (a, b))
             return op(a, b, inputs, numbers, integers, program, **out)
 

@@ -45,16 +45,28 @@ def serve(
     Raises:
         GemmError: see `Gemm.run`.
     """
-    call = matrices(program, a, b, inputs)
     backend: Any = program.backend
     if backend is None and a.is_cuda and not hopper(a.device):
         backend = "reference"
-    if outs is None and program.plain:
-        # short, as most calls are of this kind
+    short = outs is None and program.plain
+    if short and not inputs and (program.form == "matrix" or a.dim() == 2):
+        # most calls are of this kind
+        if program.form == "linear":
+            b = b.t()
+        elif program.form == "weight":
+            a = a.t()
+        return (program.gemm.run(a, b, alpha=numbers[0], backend=backend),)
+    call = matrices(program, a, b, inputs)
+    if short:
         c, beta = (call.inputs["c"], numbers[1]) if inputs else (None, None)
         found = program.gemm.run(call.a, call.b, c, alpha=numbers[0], beta=beta, backend=backend)
         return (unfolded(program, found, "d", call.lead),)
-    named: dict[str, Any] = call.inputs | program.named(numbers, integers)
+    named: dict[str, Any] = call.inputs
+    if numbers or integers:
+        named = named | program.named(numbers, integers)
+    if outs is None and program.alone:
+        found = program.gemm.run(call.a, call.b, backend=backend, **named)
+        return (found if call.lead is None else unfolded(program, found, "d", call.lead),)
     given = None if outs is None else {name: _folded_out(program, name, x) for name, x in outs.items()}
     out: Any = given.get("d") if given and program.alone else given
     found = program.gemm.run(call.a, call.b, out=out, backend=backend, **named)

@@ -54,6 +54,7 @@ class Launcher:
         self.first_out = kind.order.first_out
         self.single = kind.shapes.alone
         self.dtype = TORCH_DTYPE[kind.shapes.wanted[0].dtype]
+        self.like = torch.empty(0, dtype=self.dtype, device=self.device)
         self.pairs = _pairs(kind)
         self.functions = [function_for(step.config, self.index) for step in plan.steps]
         # the kernel of calls that are one launch
@@ -110,7 +111,8 @@ class Launcher:
         if self.single:
             wanted = shapes.wanted[0]
             if wanted.order is None:
-                out = torch.empty(wanted.shape, dtype=self.dtype, device=self.device)
+                # a quarter sooner than naming type and device
+                out = self.like.new_empty(wanted.shape)
             else:
                 out = shapes.allocate(wanted)
             rest = first + 1

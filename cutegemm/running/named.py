@@ -70,11 +70,13 @@ class Signature:
 
     Attributes:
         graph: the epilogue.
+        reads_alpha: whether it reads something called alpha.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._kinds = {**graph.tensors, **graph.numbers}
+        self.reads_alpha = "alpha" in self._kinds
         self._tensors = tuple(graph.tensors)
         self._numbers = tuple(graph.numbers.items())
         self._outs = tuple(x.name for x in (*graph.stores, *graph.reductions))

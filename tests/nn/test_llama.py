@@ -70,10 +70,14 @@ def test_a_converted_llama_learns_as_the_original(fused, compiled, perceptron):
     again.load_state_dict(model.state_dict())
 
 
-def test_it_generates_the_same_tokens(perceptron):
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_it_generates_the_same_tokens(compiled, perceptron):
     """Sixteen tokens, one by one after a prompt of four, with weights that are promised to be constant."""
     theirs, ours = llama(torch.float32).eval(), llama(torch.float32).eval()
     nn.convert(ours, fallback="reference", swiglu=[perceptron], constant_weights=True)
+    if compiled:
+        torch._dynamo.reset()
+        ours.forward = torch.compile(ours.forward, fullgraph=True, dynamic=True, backend="aot_eager")
     prompt = TOKENS[:, :4]
     options = {
         "attention_mask": torch.ones_like(prompt),

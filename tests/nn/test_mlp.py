@@ -3,10 +3,13 @@
 
 import pytest
 import torch
+from torch._dynamo.testing import AotEagerAndRecordGraphs
 from torch.nn import functional as F
 
 from cutegemm import nn
 from cutegemm.errors import InputError
+from cutegemm.ops import perceptron
+from cutegemm.ops.serve import serve
 from tests.support.torch_ops import BOUNDS, error
 
 
@@ -88,3 +91,129 @@ def test_without_biases_and_with_constant_weights():
         with pytest.raises(InputError, match="training"):
             made(x)
         made.eval()(x)
+
+
+@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+def test_the_compiled_kernels_learn(name):
+    """A training step in the emulator: six products, in one of which the gradients of both layers meet."""
+    torch.manual_seed(0)
+    options = {"dtype": torch.bfloat16, "fallback": "emulator"}
+    ours = nn.SwiGLU(16, 24, **options) if name == "swiglu" else nn.MLP(16, 24, 8, name, **options)
+    theirs = Gated(16, 24)
+    if name == "gelu":
+        theirs = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.GELU(), torch.nn.Linear(24, 8))
+    theirs.load_state_dict(ours.state_dict())
+    theirs.double()
+    x = torch.randn(3, 8, 16).bfloat16()
+    a, b = x.clone().requires_grad_(), x.double().requires_grad_()
+    y, z = ours(a), theirs(b)
+    upstream = torch.randn(z.shape).bfloat16()
+    y.backward(upstream)
+    z.backward(upstream.double())
+    assert error(y.detach(), z.detach()) <= BOUNDS[torch.bfloat16]
+    assert error(a.grad, b.grad) <= BOUNDS[torch.bfloat16]
+    assert error(flat_gradients(ours), flat_gradients(theirs)) <= BOUNDS[torch.bfloat16]
+
+
+def bytes_kept(model, x):
+    """Bytes that a forward keeps for its backward, without parameters."""
+    known, sizes = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
+
+    def keep(t):
+        if t.untyped_storage().data_ptr() not in known:
+            sizes[t.untyped_storage().data_ptr()] = t, t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        model(x).sum().backward()
+    return sum(n for _, n in sizes.values())
+
+
+@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+def test_a_step_launches_six_products_and_keeps_what_torch_keeps(name, monkeypatch):
+    """No launch beside the products of the two layers and their gradients; not a byte more is saved than torch's."""
+    ours, theirs = pair(name)
+    launched = []
+    monkeypatch.setattr(
+        perceptron, "serve", lambda program, *rest: launched.append(program) or serve(program, *rest)
+    )
+    x = torch.randn(5, 12)
+    assert bytes_kept(ours, x) <= bytes_kept(theirs, x)
+    # x needs no gradient here
+    assert len(launched) == 5
+    ours(x.requires_grad_()).sum().backward()
+    assert len(launched) == 11
+
+
+@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+def test_a_compiled_step_launches_as_many(name):
+    """Two products in the forward's graph and four in the backward's, with the bits of the eager call."""
+    ours, x = pair(name)[0], torch.randn(2, 5, 12).requires_grad_()
+    torch._dynamo.reset()
+    graphs = AotEagerAndRecordGraphs()
+    found = {}
+    for how, run in (("eager", ours), ("compiled", torch.compile(ours, fullgraph=True, backend=graphs))):
+        ours.zero_grad()
+        y = run(x)
+        (dx,) = torch.autograd.grad(y, x, torch.ones_like(y), retain_graph=True)
+        y.backward(torch.ones_like(y))
+        found[how] = y, dx, flat_gradients(ours)
+    assert all(torch.equal(a, b) for a, b in zip(*found.values()))
+    counts = [
+        sum("cutegemm.gemm" in str(n.target) for n in g.graph.nodes)
+        for g in (graphs.fw_graphs[0], graphs.bw_graphs[0])
+    ]
+    assert counts == [2, 4]
+
+
+@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+def test_a_perceptron_follows_autocast_and_freezing(name):
+    """Under autocast gradients come in the parameters' type; frozen parameters have none, the others theirs."""
+    torch.manual_seed(0)
+    ours, theirs = pair(name)
+    theirs.double()
+    x = torch.randn(5, 12)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ours(x)
+    assert y.dtype == torch.bfloat16
+    y.float().square().sum().backward()
+    theirs(x.double()).square().sum().backward()
+    assert {p.grad.dtype for p in ours.parameters()} == {torch.float32}
+    assert error(flat_gradients(ours), flat_gradients(theirs)) <= BOUNDS[torch.bfloat16]
+    first, *rest = ours.parameters()
+    whole = [p.grad.clone() for p in rest]
+    ours.zero_grad()
+    first.requires_grad_(False)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours(x).float().square().sum().backward()
+    assert first.grad is None and all(error(p.grad, g) <= 1e-2 for p, g in zip(rest, whole))
+
+
+def test_a_perceptrons_gradient_is_not_differentiated():
+    """Double backward is refused, as of every product."""
+    ours, x = pair("gelu")[0], torch.randn(5, 12).requires_grad_()
+    (g,) = torch.autograd.grad(ours(x).sum(), x, create_graph=True)
+    with pytest.raises(InputError, match="double backward"):
+        g.sum().backward()
+
+
+def test_a_perceptron_maps():
+    """vmap of it and of its gradient, compiled and not: the layers' own ops."""
+    ours, theirs = pair("gelu")
+    x = torch.randn(4, 3, 12)
+
+    def per_sample(model):
+        state = {name: p.detach() for name, p in model.named_parameters()}
+
+        def loss(state, x):
+            return torch.func.functional_call(model, state, (x,)).square().sum()
+
+        return lambda x: torch.vmap(torch.func.grad(loss), (None, 0))(state, x)
+
+    expected = per_sample(theirs)(x)
+    torch._dynamo.reset()
+    for run in (lambda f: f, lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")):
+        for found, wanted in zip(run(per_sample(ours))(x).values(), expected.values()):
+            assert error(found, wanted) < BOUNDS[torch.float32]
+        y = run(lambda x: torch.vmap(lambda x: ours(x))(x))(x)
+        assert error(y.detach(), theirs(x).detach()) < BOUNDS[torch.float32]

@@ -76,12 +76,18 @@ def test_partial_sums_add_up_where_the_formula_is_linear(graph, linear):
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_sharded_layers_in_two_processes(tmp_path):
-    """Tensor, sequence and fully sharded parallelism over gloo: outputs and gradients of the whole layers."""
+@pytest.mark.parametrize("backend", ["gloo", pytest.param("nccl", marks=pytest.mark.gpu)])
+def test_sharded_layers_in_two_processes(backend, tmp_path):
+    """Tensor, sequence and fully sharded parallelism: outputs and gradients of the whole layers."""
+    if backend == "nccl" and torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
     command = [sys.executable, "-m", "tests.support.two_processes"]
     started = [
         subprocess.Popen(
-            [*command, str(rank), "2", str(tmp_path / "store")], cwd=ROOT, stderr=subprocess.PIPE, text=True
+            [*command, str(rank), "2", str(tmp_path / "store"), backend],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
     ]

@@ -39,11 +39,12 @@ def calls():
         "batch, c": (OPS.default, (r(3, 9, 12), r(12, 7), [r(3, 9, 7)], [2.0, 0.5], [], with_c), {}),
         "layer": (OPS.default, (r(2, 3, 12), r(7, 12), [r(7)], [], [], layer), {}),
         "many": (OPS.many, (r(2, 3, 12), r(7, 12), [r(7), r()], [], [5, 6], more), {}),
+        "many of one": (OPS.many, (r(9, 12), r(12, 7), [], [2.0], [], plain), {}),
         "out": (OPS.out, (a, b, [], [2.0], [], plain), {"out": [torch.empty(9, 7)]}),
     }
 
 
-@pytest.mark.parametrize("name", ["plain", "batch, c", "layer", "many", "out"])
+@pytest.mark.parametrize("name", ["plain", "batch, c", "layer", "many", "many of one", "out"])
 def test_the_op_keeps_torchs_contract(name):
     """opcheck: schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes."""
     op, args, kwargs = calls()[name]

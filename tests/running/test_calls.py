@@ -145,6 +145,23 @@ def test_fake_tensors_are_described():
     assert gemm.run(torch.ones(4, 4), torch.ones(4, 4)).d.sum() == 64
 
 
+@pytest.mark.filterwarnings("error")
+def test_fake_tensors_are_not_asked_for_memory():
+    """They have none, and warn when they are asked: neither a plain nor a fused call does."""
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with FakeTensorMode():
+            a, row = torch.empty(8, 8), torch.empty(8)
+            for call in (
+                lambda: gemm_of().run(a, a, a),
+                lambda: gemm_of(epilogue=epi.bias()).run(a, a, bias=row),
+            ):
+                assert call().shape == (8, 8)
+    finally:
+        torch.set_warn_always(always)
+
+
 @pytest.mark.parametrize("backend", [None, "emulator"])
 def test_negated_views_are_read_with_their_sign(backend):
     """`z.conj().imag` is a view whose memory holds the other sign; an out that is one is refused."""

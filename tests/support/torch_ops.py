@@ -28,7 +28,7 @@ def assert_same(
     exact = [x.detach().double().requires_grad_() for x in tensors]
     found, expected = ours(*mine), theirs(*exact)
     assert error(found.detach(), expected.detach()) <= bound
-    upstream = torch.randn(expected.shape, dtype=torch.float64).to(found.dtype)
+    upstream = torch.randn(expected.shape, dtype=torch.float64, device=expected.device).to(found.dtype)
     found.backward(upstream)
     expected.backward(upstream.double())
     for i, (x, y) in enumerate(zip(mine, exact)):

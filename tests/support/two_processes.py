@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of several processes that compare sharded layers with whole ones: python -m ... RANK WORLD FILE."""
+"""One of several processes that compare sharded layers with whole ones: python -m ... RANK WORLD FILE BACKEND.
+
+BACKEND is "gloo" on the CPU, or "nccl" with a GPU for each process.
+"""
 
 from __future__ import annotations
 
@@ -133,9 +136,13 @@ def placements(mesh):
 
 def main():
     """Everything, in one of the processes."""
-    rank, world, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
-    mesh = init_device_mesh("cpu", (world,))
+    rank, world, path, backend = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    device = "cuda" if backend == "nccl" else "cpu"
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+        torch.set_default_device(f"cuda:{rank}")
+    dist.init_process_group(backend, init_method=f"file://{path}", rank=rank, world_size=world)
+    mesh = init_device_mesh(device, (world,))
     compiled(mesh)
     layers(mesh, rank)
     placements(mesh)

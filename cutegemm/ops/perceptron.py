@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two linear layers with an epilogue between them, whose gradients meet in one launch.
+
+With Z = x W1ᵀ, H = f(Z, inputs) and Y = H W2ᵀ + b, the gradient of Z is f'(Z, inputs) * (dY W2): an epilogue of that
+product, so that the gradient of H is never written. The forward stores H and Z, which the gradients of W2 and Z read.
+Two autograd functions share the work: H and Z are free again when the gradients of x and W1 are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cutegemm.epilogue.derivative import SAVED
+from cutegemm.epilogue.graph import ACCUMULATORS, Graph
+from cutegemm.ops.autograd import direct, once, plain
+from cutegemm.ops.fallback import HALF, address, constant, found_at
+from cutegemm.ops.functions import BACKENDS, linear, server_of
+from cutegemm.ops.gradient import gradient_name, plan_gradient
+from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
+from cutegemm.ops.serve import serve
+from cutegemm.spec import GemmSpec
+
+
+class Texts(NamedTuple):
+    """The programs of a perceptron's products, as text, and the names of what they take and give.
+
+    Attributes:
+        hidden: x by W1: H, and what the gradients read of Z, named `saved`.
+        output: H by W2, with a bias or without.
+        gradient: dY by W2, which reads `read` and gives `given`: the gradients of Z's parts first, then of the inputs.
+        input, weight: the gradients of a layer's x and of its weight.
+    """
+
+    hidden: str
+    output: str
+    gradient: str
+    input: str
+    weight: str
+    saved: tuple[str, ...]
+    inputs: tuple[str, ...]
+    read: tuple[str, ...]
+    given: tuple[str, ...]
+
+
+@constant
+def described(epilogue: int, wanted: tuple[str, ...], bias: bool, who: str) -> Texts | None:
+    """The programs of a perceptron; None where the gradient of its epilogue is none to fuse.
+
+    Args:
+        epilogue: address of the graph; it must be of tensors alone, with one output.
+        wanted: the inputs that have gradients.
+        bias: whether the second layer adds one.
+        who: serves it, as `server` says.
+    """
+    graph = found_at(epilogue)
+    if graph.numbers or [x.name for x in graph.outputs] != ["d"] or graph.gated not in (None, "halves"):
+        return None
+    first = kept(Program(GemmSpec(), graph, "linear", (), BACKENDS[who]))
+    plan = plan_gradient(first, True, wanted)
+    if plan.outputs["d"].factors is not None:
+        return None
+    parts = ACCUMULATORS if graph.gated else (None,)
+    saved = tuple([SAVED[x] for x in parts])
+    if set(plan.saved) != set(saved):
+        return None
+    gradient = first.derived(plan.outputs["d"].graph, "input")
+    second = kept(Program(GemmSpec(), BIASED if bias else PLAIN, "linear", (), BACKENDS[who]))
+    given = (*(gradient_name(x or "acc") for x in parts), *(gradient_name(x) for x in wanted))
+    by_weight, by_x = plain(first, "input").text, plain(first, "weight").text
+    return Texts(
+        plan.forward.text,
+        second.text,
+        gradient.text,
+        by_weight,
+        by_x,
+        saved,
+        tuple(graph.tensors),
+        gradient.inputs,
+        given,
+    )
+
+
+@constant
+def untouched() -> bool:
+    """Whether a compiler is to see the two layers' own ops: of a program that is exported, or mapped by vmap."""
+    return torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active()
+
+
+def perceptron(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    epilogue: Graph,
+    last_weight: Tensor,
+    last_bias: Tensor | None = None,
+    *,
+    fallback: str = "torch",
+) -> Tensor:
+    """linear(linear(x, weight, bias, epilogue=epilogue), last_weight, last_bias), with fused gradients.
+
+    Where no gradient is needed, or one of torch's transforms is active, it is those two calls.
+
+    Args:
+        x: (..., K); weight: (N, K), of a gated epilogue (2 N, K) in halves; bias: the epilogue's, if it has one.
+        epilogue: between the layers.
+        last_weight: (P, N); last_bias: None or (P,).
+        fallback: as of `linear`.
+
+    Returns:
+        (..., P).
+
+    Raises:
+        GemmError: as of `linear`.
+    """
+    rows: dict[str, Any] = {} if bias is None else {"bias": bias}
+    texts = None
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        compiling = torch.compiler.is_compiling()
+        who = server_of(x.device, fallback, "cutegemm.linear")
+        fuses = not untouched() if compiling else direct(x, weight, last_weight, *rows.values())
+        if fuses and who != "torch":
+            wanted = tuple([name for name, t in rows.items() if t.requires_grad])
+            texts = described(address(epilogue), wanted, last_bias is not None, who)
+    if texts is None:
+        hidden = linear(x, weight, epilogue=epilogue, fallback=fallback, **rows)
+        found: Tensor = linear(hidden, last_weight, last_bias, fallback=fallback)
+        return found
+    device = x.device.type
+    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) in HALF:
+        dtype = torch.get_autocast_dtype(device)
+        x, weight, last_weight = x.to(dtype), weight.to(dtype), last_weight.to(dtype)
+    h, *z = Hidden.apply(texts, x, weight, *rows.values())  # type: ignore[no-untyped-call]
+    y: Tensor = Output.apply(texts, h, last_weight, last_bias, *z, *rows.values())  # type: ignore[no-untyped-call]
+    return y
+
+
+def _launch(
+    text: str, a: Tensor, b: Tensor, inputs: Sequence[Tensor] = (), numbers: Sequence[float] = ()
+) -> Sequence[Tensor]:
+    """All outputs of a product."""
+    if not torch.compiler.is_compiling() and direct(a, b, *inputs):
+        with torch.no_grad():
+            return serve(decode(text), a, b, inputs, numbers, ())
+    found: list[Tensor] = torch.ops.cutegemm.gemm.many(a, b, list(inputs), list(numbers), [], text)
+    return found
+
+
+def _launch_into(
+    text: str, a: Tensor, b: Tensor, inputs: Sequence[Tensor], names: Sequence[str], outs: Sequence[Tensor]
+) -> None:
+    """All outputs of a product, into given tensors."""
+    if direct(a, b, *inputs):
+        with torch.no_grad():
+            serve(decode(text), a, b, inputs, (), (), dict(zip(names, outs)))
+    else:
+        torch.ops.cutegemm.gemm.out(a, b, list(inputs), [], [], text, out=list(outs))
+
+
+class Hidden(torch.autograd.Function):
+    """x by W1: H, without a gradient, and Z, which has H's too (`Output`)."""
+
+    @staticmethod
+    def forward(ctx: Any, texts: Texts, x: Tensor, weight: Tensor, *inputs: Tensor) -> Any:
+        """H, and Z: of a gated pair gate and up side by side, or to a compiler, which fuses, each for itself."""
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(x if needs[2] else None, weight if needs[1] else None)
+        ctx.texts, ctx.inputs = texts, len(inputs)
+        if len(texts.saved) == 1 or torch.compiler.is_compiling():
+            h, *z = _launch(texts.hidden, x, weight, inputs)
+        else:
+            whole = x.new_empty((*x.shape[:-1], weight.shape[0]))
+            gate, up = whole.chunk(2, -1)
+            h, z = torch.empty(gate.shape, dtype=x.dtype, device=x.device), [whole]
+            _launch_into(texts.hidden, x, weight, inputs, ("d", *texts.saved), (h, gate, up))
+        ctx.mark_non_differentiable(h)
+        ctx.set_materialize_grads(False)
+        return (h, *z)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        """The gradients of x and W1."""
+        parts = [x for x in grads[1:] if x is not None]
+        x, weight = ctx.saved_tensors
+        dx = dw = None
+        if parts:
+            dz = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+            if weight is not None:
+                (dx,) = _launch(ctx.texts.input, dz, weight, (), (1.0,))
+            if x is not None:
+                (dw,) = _launch(ctx.texts.weight, dz, x, (), (1.0,))
+        return (None, *_final(dx, dw), *[None] * ctx.inputs)
+
+
+class Output(torch.autograd.Function):
+    """H by W2; its gradient is that of Z."""
+
+    @staticmethod
+    def forward(ctx: Any, texts: Texts, h: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Any:
+        """Y; `rest` is Z, as `Hidden` gives it, and the epilogue's inputs."""
+        ctx.save_for_backward(h if ctx.needs_input_grad[2] else None, weight, *rest)
+        ctx.texts, ctx.dtype = texts, None if bias is None else bias.dtype
+        if bias is None:
+            (y,) = _launch(texts.output, h, weight, (), (1.0,))
+        else:
+            (y,) = _launch(texts.output, h, weight, (bias,))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """The gradients of W2, its bias, Z and what the epilogue reads."""
+        (dy,) = grads
+        texts: Texts = ctx.texts
+        h, weight, *rest = ctx.saved_tensors
+        needs = ctx.needs_input_grad[2:]
+        split = len(rest) - len(texts.inputs)
+        z, inputs = rest[:split], rest[split:]
+        dw = db = None
+        if h is not None:
+            (dw,) = _launch(texts.weight, dy, h, (), (1.0,))
+        if needs[1]:
+            db = dy.sum(tuple(range(dy.dim() - 1)), dtype=torch.float32).to(ctx.dtype)
+        parts = z if len(z) == len(texts.saved) else z[0].chunk(2, -1)
+        known = dict(zip((*texts.saved, *texts.inputs), (*parts, *inputs)))
+        read = [known[name] for name in texts.read]
+        if len(parts) == split:
+            found = list(_launch(texts.gradient, dy, weight, read))
+            dz, sums = found[:split], found[split:]
+        else:
+            wanted = [x for name, x in zip(texts.inputs, inputs) if gradient_name(name) in texts.given]
+            dz, sums = [torch.empty_like(z[0])], [torch.empty_like(x, dtype=torch.float32) for x in wanted]
+            _launch_into(texts.gradient, dy, weight, read, texts.given, (*dz[0].chunk(2, -1), *sums))
+        by_name = dict(zip(texts.given[len(parts) :], sums))
+        others = [by_name.get(gradient_name(name)) for name in texts.inputs]
+        others = [None if g is None else g.to(x.dtype) for g, x in zip(others, inputs)]
+        return (None, None, *_final(dw, db, *dz, *others))
+
+
+def _final(*grads: Tensor | None) -> list[Tensor | None]:
+    """Gradients that refuse to be differentiated, where autograd records them."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return list(grads)
+    return [None if x is None else once(x.detach().requires_grad_()) for x in grads]
+
+
+__all__ = ["Hidden", "Output", "Texts", "described", "perceptron"]
