@@ -116,7 +116,7 @@ class SimtGemm:
         owned = self._owned(owner, lane)
         shared = self._shared_memory()
         part = self._part(shape[2], rank)
-        at_b = shared + self.shapes[0].elements * self._stages
+        at_b = shared + self.shapes[0].elements * (1 if config.staged else self._stages)
         kind = StagedLoad if config.staged else TileLoad
         loads = (
             kind.create(self.shapes[0], mA, (tile_m, batch), part[0], (thread, shared)),
@@ -125,7 +125,7 @@ class SimtGemm:
         acc = cute.make_rmem_tensor(config.thread_tile[0] * config.thread_tile[1], cutlass.Float32)
         acc.fill(0.0)
         if cutlass.const_expr(config.staged):
-            StagedLoop(config, loads, owned).multiply(acc, part[1:])
+            StagedLoop(config, loads, owned, slice_).multiply(acc, part[1:])
         else:
             RingLoop(config, loads, owned, slice_).multiply(acc, part[1:])
         extent = (shape[0], shape[1])

@@ -18,7 +18,7 @@ from cutegemm.config import (
 )
 from cutegemm.errors import CompileError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.planning import simt_tiles
+from cutegemm.planning import planner, simt_tiles
 from cutegemm.running.results import Partial
 from tests.support.epilogues import assert_outputs_close, random_inputs
 from tests.support.simt_configs import simt
@@ -50,6 +50,7 @@ def test_config_survives_serialisation():
 TILES = {
     "large": {"tile": (128, 128, 8), "residents": 2, "staged": True},
     "cut": {"tile": (64, 64, 8), "residents": 4, "staged": True, "split": 4},
+    "staged slices": {"tile": (64, 64, 16), "residents": 2, "staged": True, "slices": 4},
     "shared out": {"tile": (64, 64, 16), "residents": 3, "slices": 2, "split": 4, "staged": False},
     "few rows": {
         "tile": (16, 64, 32),
@@ -139,6 +140,7 @@ FP32 = torch.float32
 def emulated(monkeypatch, tile, operands, *, graph=None, races=True, **call):
     """A run of one tile on the emulator: (what `emulator.run` gives, the Gemm)."""
     monkeypatch.setattr(simt_tiles, "choose", lambda *_, **__: SimtTile(**tile))
+    planner._planned.cache_clear()
     spec = GemmSpec(a_dtype="fp32") if graph is None else GemmSpec(a_dtype="fp32", epilogue=graph)
     gemm = Gemm(spec, representative(spec))
     made = cutegemm.emulator.run(gemm, *operands, options=cutegemm.emulator.Options(races=races), **call)
@@ -171,6 +173,8 @@ def assert_close(d, a, b, c=None, alpha=1.0, beta=0.0):
         ("large", "m", "k", (68, 132, 20)),
         ("cut", "k", "n", (65, 67, 61)),
         ("cut", "k", "k", (68, 68, 20)),
+        ("staged slices", "k", "k", (68, 68, 60)),
+        ("staged slices", "k", "n", (65, 67, 33)),
     ],
 )
 def test_tiles_and_shares_match_fp64(monkeypatch, tile, a, b, shape):
