@@ -32,10 +32,11 @@ from cutegemm.kernels.simt_staged import STAGES, StagedLoad, StagedLoop, StagedS
 from cutegemm.kernels.simt_sums import SharedSums
 from cutegemm.kernels.simt_tile import GROUP, Owned, TileLoad, TileShape
 
-# percent of L1 to shared memory: two CTAs of at most 34 KiB each, and a cache for strided loads
+# percent of L1 to shared memory at least: two CTAs of at most 34 KiB each, and a cache for strided loads
 STAGED_CARVEOUT = 50
 # bytes: shared loads and stores move four elements
 SMEM_ALIGN = 16
+FP32_BYTES = 4
 
 
 class SimtGemm:
@@ -95,7 +96,7 @@ class SimtGemm:
             block=(config.threads, 1, 1),
             cluster=(config.split, 1, 1) if config.split > 1 else None,
             min_blocks_per_mp=config.residents,
-            preferred_smem_carveout=STAGED_CARVEOUT if config.staged else 100,
+            preferred_smem_carveout=self._carveout,
             stream=stream,
         )
 
@@ -161,12 +162,23 @@ class SimtGemm:
     def _stages(self) -> int:
         return STAGES if self.config.staged else self.config.stages
 
-    def _shared_memory(self) -> Any:
-        """The ring of A's stages and that of B's; the sums of a shared tile lie over them."""
+    @property
+    def _shared_elements(self) -> int:
+        """fp32 elements: of A's stages and B's, and of the sums of a shared tile, which lie over them."""
         config = self.config
         ring = sum(x.elements for x in self.shapes) * self._stages
-        sums = config.tile[0] * config.tile[1] * config.slices if config.shares else 0
-        layout = cute.make_layout(max(ring, sums))
+        return max(ring, config.tile[0] * config.tile[1] * config.slices if config.shares else 0)
+
+    @property
+    def _carveout(self) -> int:
+        """Percent of L1 that becomes shared memory; the next larger capacity is taken (CUDA runtime API)."""
+        if not self.config.staged:
+            return 100
+        used = self.config.residents * (self._shared_elements * FP32_BYTES + hw.SMEM_CTA_RESERVED)
+        return min(100, max(STAGED_CARVEOUT, -(-100 * used // hw.SMEM_SM_BYTES)))
+
+    def _shared_memory(self) -> Any:
+        layout = cute.make_layout(self._shared_elements)
         return cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float32, layout, SMEM_ALIGN).iterator
 
     @cute.jit
