@@ -67,6 +67,8 @@ def mirrored(x: SimtTile) -> SimtTile:
 
 
 BIG = staged(128, 128, 8, residents=2)
+# a thread's 8 x 16, which leaves room for eight warps an SM
+WIDE: dict[str, Any] = {"thread_tile": (8, 16)}
 # a thread's 4 x 8 of few rows
 FEW: dict[str, Any] = {"thread_tile": (4, 8), "lanes_m": 4}
 SIXTEEN_ROWS = [
@@ -80,10 +82,11 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
     (1024, 1024, 1024): [
         staged(64, 64, 16, slices=4, residents=2),
         staged(64, 64, 32, slices=4, residents=2),
+        staged(64, 64, 16, slices=4, residents=2, **WIDE),
         staged(64, 64, 16, slices=2, residents=2),
         staged(64, 128, 32, slices=4),
         staged(64, 128, 16, slices=2, split=2, residents=2),
-        staged(64, 128, 8, split=2, residents=3),
+        staged(64, 128, 16, slices=2, split=2, residents=2, **WIDE),
         staged(128, 128, 16, slices=2, split=2),
         staged(128, 128, 8, split=2, residents=2),
         staged(128, 128, 8, split=4, residents=2),
@@ -91,8 +94,9 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
     ],
     (64, 4096, 4096): [
         staged(64, 64, 16, slices=4, split=4, residents=2),
-        staged(64, 64, 16, slices=4, split=2, residents=2),
+        staged(64, 64, 16, slices=4, split=4, residents=2, **WIDE),
         staged(64, 64, 32, slices=8, split=2),
+        staged(64, 64, 32, slices=8, split=2, **WIDE),
         staged(64, 64, 16, slices=2, split=8, residents=4),
         staged(64, 128, 16, slices=2, split=8, residents=2),
         staged(64, 128, 32, slices=4, split=4),
@@ -107,6 +111,7 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
         ring(64, 64, 16, slices=2, split=4, residents=3),
         staged(64, 64, 16, slices=4, split=2, residents=2),
         staged(64, 64, 16, slices=4, split=4, residents=2),
+        staged(64, 64, 16, slices=4, split=4, residents=2, **WIDE),
         staged(64, 64, 32, slices=8, split=2),
         staged(64, 32, 32, slices=8),
         staged(64, 32, 64, slices=16),
@@ -118,7 +123,8 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
         staged(64, 128, 16, slices=2, residents=2),
         staged(64, 64, 16, slices=4, residents=2),
         staged(128, 128, 16, slices=2),
-        staged(128, 128, 8, residents=2, thread_tile=(8, 16)),
+        staged(128, 128, 8, residents=2, **WIDE),
+        staged(64, 128, 16, slices=2, residents=2, **WIDE),
     ],
     (333, 5025, 1023): [
         BIG,
@@ -135,8 +141,9 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
     (4096, 4096, 4096): [
         BIG,
         staged(64, 128, 16, slices=2, residents=2),
-        staged(128, 128, 8, residents=2, thread_tile=(8, 16)),
-        staged(256, 128, 8, thread_tile=(16, 8), lanes_m=4),
+        staged(128, 128, 8, residents=2, **WIDE),
+        staged(128, 128, 8, residents=2, thread_tile=(16, 8), lanes_m=4),
+        staged(128, 256, 8, **WIDE),
     ],
 }
 

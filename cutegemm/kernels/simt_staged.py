@@ -155,8 +155,13 @@ class StagedLoad:
         cute.autovec_copy(cute.make_tensor(source, cute.make_layout(shape.vector)), self.rX[None, i])
 
     def _advance(self, distance: Any) -> None:
+        # written out, lest the compiler keep a base and work every address out anew in the loop
         for i in range(self.shape.loads):
-            self.rP[i] = self.rP[i] + distance
+            self.rP[i] = cute.arch.inline_ptx(
+                "add.s64 {$w0}, {$r0}, {$r1};",
+                write_only_types=[cutlass.Int64],
+                read_only_args=[self.rP[i], cutlass.Int64(distance)],
+            )
 
     def commit(self, stage: Any) -> None:
         """Write what was fetched to the stage that starts `stage` bytes after the first, as fp32."""
