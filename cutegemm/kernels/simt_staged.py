@@ -15,7 +15,8 @@ is the least, and leaves a two-way conflict for single elements).
 Synchronisation, with two shared-memory stages, for k tile t:
     before the last k step: every thread writes tile t + 1 to the other stage, whose last readers passed
     the barrier of tile t - 1; then the CTA's barrier; then the fragments of tile t + 1 are read.
-Global loads of tile t + 1 are issued at the start of tile t.
+Global loads of tile t + 1 are issued at the start of tile t, which lasts about as long as DRAM takes to answer where
+few warps share an SM; so tile t + AHEAD is brought into L2 at the same time.
 """
 
 from __future__ import annotations
@@ -144,6 +145,17 @@ class StagedLoad:
                 self._read(i)
         self._advance(self.shape.depth * self.step)
 
+    def prefetch(self, tiles: int, wanted: Any) -> None:
+        """Bring the tile `tiles` after the next one into L2, if `wanted` (PTX ISA, prefetch)."""
+        for i in range(self.shape.loads):
+            cute.arch.inline_ptx(
+                "@{$r1} prefetch.global.L2 [{$r0}];",
+                read_only_args=[
+                    self.rP[i] + cutlass.Int64(tiles * self.shape.depth * self.step),
+                    cutlass.Boolean(wanted),
+                ],
+            )
+
     def _read(self, i: int) -> None:
         shape = self.shape
         source = cute.make_ptr(
@@ -214,9 +226,14 @@ class StagedLoop:
     def multiply(self, acc: cute.Tensor, part: cutlass.Constexpr) -> None:
         """acc += A tile @ B tile over the slice of `part`, (columns of the first tile, tiles), of K."""
         first, k_tiles = part
+        ahead = self.config.ahead
         if k_tiles > 0:
             for load in self.loads:
                 load.fetch_first(first)
+            for t in cutlass.range_constexpr(1, ahead):
+                for load in self.loads:
+                    load.prefetch(t - 1, t < k_tiles)
+            for load in self.loads:
                 load.commit(cutlass.Int32(0))
             cute.arch.sync_threads()  # the first tile is written
             # bytes of shared memory: where the thread reads A and B, and how far on the stage written next is
@@ -228,20 +245,22 @@ class StagedLoop:
                 places[i] = load.slice_at(self.slice_, self._steps, owned.first)
                 _copy(load.fragment(places[i], 0, owned.offsets), fragments[i])
             for t in cutlass.range(k_tiles, unroll=1):
-                self._tile(acc, fragments, places, t + 1 < k_tiles)
+                self._tile(acc, fragments, places, (t + 1 < k_tiles, t + ahead < k_tiles))
 
-    def _tile(self, acc: cute.Tensor, fragments: tuple, places: cute.Tensor, more: Any) -> None:
+    def _tile(self, acc: cute.Tensor, fragments: tuple, places: cute.Tensor, more: tuple) -> None:
         """One k tile. On entry and exit `fragments` hold the next k step's numbers.
 
         Args:
             acc: (THREAD_M * THREAD_N,), row by row.
             places: (3,) Int32, as above.
-            more: whether there is a next tile.
+            more: whether there is a next tile, and one `ahead` tiles on.
         """
         sums = [acc[x] for x in range(cute.size(acc))]
         a, b = ([r[x] for x in range(cute.size(r))] for r in fragments)
         for load in self.loads:
-            load.fetch(more)
+            load.fetch(more[0])
+            if self.config.ahead:
+                load.prefetch(self.config.ahead - 2, more[1])
         for step in range(self._steps):
             line = step + 1
             if line == self._steps:

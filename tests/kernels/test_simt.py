@@ -50,7 +50,7 @@ def test_config_survives_serialisation():
 TILES = {
     "large": {"tile": (128, 128, 8), "residents": 2, "staged": True},
     "cut": {"tile": (64, 64, 8), "residents": 4, "staged": True, "split": 4},
-    "staged slices": {"tile": (64, 64, 16), "residents": 2, "staged": True, "slices": 4},
+    "staged slices": {"tile": (64, 64, 16), "residents": 2, "staged": True, "slices": 4, "ahead": 2},
     "shared out": {"tile": (64, 64, 16), "residents": 3, "slices": 2, "split": 4, "staged": False},
     "few rows": {
         "tile": (16, 64, 32),
