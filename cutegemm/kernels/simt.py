@@ -7,7 +7,7 @@ THREAD_M + THREAD_N numbers from shared memory and does THREAD_M * THREAD_N fuse
 are few, K is shared out: between the CTAs of a cluster (SPLIT) and between warps of a CTA (SLICE), whose sums
 meet in shared memory in a fixed order (`simt_sums`).
 
-Two mainloops: `simt_staged` for large outputs, `simt_ring` for few tiles. In both the first tile takes the
+Two mainloops: `simt_staged` for most outputs, `simt_ring` for few rows or columns. In both the first tile takes the
 remainder of K, so that no later copy needs a guard.
 """
 

@@ -23,6 +23,17 @@ def test_few_tiles_are_cut_until_most_multiprocessors_work(shape):
     assert tiles_of(posed, tile) * tile.split >= H200.sms * 2 / 3 or tile.split == max(simt_tiles.SPLITS)
 
 
+@pytest.mark.parametrize("shape", [(1024, 1024, 1024), (64, 4096, 4096), (512, 512, 512)])
+def test_middling_products_give_every_multiprocessor_sixteen_warps(shape):
+    """All clusters run at once, on nearly all SMs, with four warps for each of an SM's quarters."""
+    posed = problem(*shape, dtype="fp32")
+    tile = choose(posed, H200)
+    places = H200.resident_clusters(tile.split)
+    busiest = -(-tiles_of(posed, tile) // places)
+    assert busiest <= tile.residents and busiest * tile.warps >= 16
+    assert tiles_of(posed, tile) * tile.split >= 0.95 * busiest * H200.sms
+
+
 @pytest.mark.parametrize("extent", [2048, 4096, 8192])
 def test_many_tiles_are_not_cut(extent):
     """Large squares take the largest tile, whole."""
