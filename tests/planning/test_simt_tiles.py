@@ -5,8 +5,10 @@ import dataclasses
 
 import pytest
 
+from cutegemm import GemmSpec
 from cutegemm.arch.records import H200
 from cutegemm.planning import simt_tiles
+from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import TILES, choose, tiles_of
 from cutegemm.problems import problem
 
@@ -32,6 +34,13 @@ def test_middling_products_give_every_multiprocessor_sixteen_warps(shape):
     busiest = -(-tiles_of(posed, tile) // places)
     assert busiest <= tile.residents and busiest * tile.warps >= 16
     assert tiles_of(posed, tile) * tile.split >= 0.95 * busiest * H200.sms
+
+
+def test_element_loads_leave_tiles_of_slices_their_residents():
+    """An SM keeps its sixteen warps where leading dimensions are odd; the large tile gives one CTA of two up."""
+    for shape, residents in (((1023, 1023, 1023), 2), ((4095, 4095, 4095), 1)):
+        config = plan(GemmSpec(a_dtype="fp32"), problem(*shape, dtype="fp32")).config
+        assert (config.slices > 1, config.residents) == (residents == 2, residents)
 
 
 @pytest.mark.parametrize("extent", [2048, 4096, 8192])
