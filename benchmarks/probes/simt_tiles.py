@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Candidate tiles of the CUDA-core kernel against cuBLAS without tf32: right, equal from run to run, and how fast.
 
-    python -m benchmarks.probes.simt_tiles [SHAPE GROUP ...]
+    python -m benchmarks.probes.simt_tiles --out FILE [--shapes 1024x1024x1024,64x4096x4096] [--majors kk,kn]
 
-Groups: small, large, few, odd; all without arguments. A row is one problem; a column one tile, as cuBLAS time over
-its time. Needs a Hopper GPU.
+All shapes without `--shapes`. Kernels compile in parallel first; then each problem's tiles, what the planner takes by
+itself ("plan") and cuBLAS are timed beside one another. The file is written anew after every problem. Needs a
+Hopper GPU; `--compile` only compiles, anywhere.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import contextlib
+import dataclasses
+import json
+import statistics
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,204 +27,230 @@ from benchmarks.results import Case
 from benchmarks.timing import Contender, Device, Regime, measure
 from cutegemm import GemmSpec, problem
 from cutegemm.compiling import cache
-from cutegemm.config import SimtTile
+from cutegemm.config import SimtConfig, SimtTile
 from cutegemm.errors import GemmError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.planning import planner
-from cutegemm.planning import simt as planning
+from cutegemm.planning import planner, simt_tiles
 
-REGIME = Regime(name="probe", preheat=0.05, rest=0.0, sample=0.01, rounds=5)
-
-
-def square(m: int, n: int, split: int = 1, **fields: object) -> tuple[str, SimtTile]:
-    """A named tile of 8 x 8 accumulators a thread."""
-    made = SimtTile(**({"tile": (m, n, 16), "split": split} | fields))
-    own = made.thread_tile
-    extra = "".join(
-        f" {name[:2]}{getattr(made, name)}"
-        for name in ("slices", "split", "stages", "unroll", "residents")
-        if getattr(made, name) != SimtTile.__dataclass_fields__[name].default
-    )
-    return f"{m}x{n}x{made.tile[2]}/{own[0]}x{own[1]}{extra}", made
+REGIME = Regime(name="probe", preheat=0.05, rest=0.0, sample=0.008, rounds=6)
+SPEC = GemmSpec(a_dtype="fp32")
+# the planner's own choice, and what all are compared with
+PLAN, BASE = "plan", "cublas"
+# of an element's error, as a share of K
+ROUNDINGS = 16 * 2.0**-23
 
 
-def wide(m: int, n: int, **fields: object) -> tuple[str, SimtTile]:
-    """A named tile of 16 x 8 accumulators a thread."""
-    return square(m, n, **({"thread_tile": (16, 8), "lanes_m": 4} | fields))
+def ring(m: int, n: int, k: int, **fields: Any) -> SimtTile:
+    """A tile that comes by cp.async."""
+    return SimtTile(tile=(m, n, k), **fields)
 
 
-def staged(m: int, n: int, split: int = 1, **fields: object) -> tuple[str, SimtTile]:
-    """A named tile that comes through registers."""
-    name, made = square(m, n, split, **({"tile": (m, n, 8), "staged": True} | fields))
-    return f"S {name}", made
+def staged(m: int, n: int, k: int, **fields: Any) -> SimtTile:
+    """A tile that comes through registers."""
+    return SimtTile(tile=(m, n, k), staged=True, **fields)
 
 
-LARGE = [
-    staged(128, 128, residents=2),
-    staged(64, 128, residents=3),
-    staged(128, 64, residents=3),
-    staged(64, 128, residents=4),
-    staged(128, 128, residents=2, thread_tile=(16, 8), lanes_m=4),
-    staged(128, 128, residents=2, thread_tile=(8, 16)),
-    staged(256, 128, residents=1, thread_tile=(16, 8), lanes_m=4),
-    wide(128, 128, residents=2),
-    staged(128, 128, residents=2, tile=(128, 128, 16)),
+def name_of(x: SimtTile) -> str:
+    """A tile in short: its extents, what a thread owns, and every field that is not the default."""
+    words = [f"{'S' if x.staged else 'R'}{'x'.join(map(str, x.tile))}"]
+    for field in dataclasses.fields(x):
+        value = getattr(x, field.name)
+        if field.name not in ("tile", "staged") and value != field.default:
+            words.append(f"{field.name}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
+    return " ".join(words)
+
+
+def mirrored(x: SimtTile) -> SimtTile:
+    """The same with M and N exchanged."""
+    m, n, k = x.tile
+    return dataclasses.replace(x, tile=(n, m, k), thread_tile=x.thread_tile[::-1], lanes_m=32 // x.lanes_m)
+
+
+# a thread's 8 x 16, which leaves room for eight warps an SM
+WIDE: dict[str, Any] = {"thread_tile": (8, 16)}
+# a thread's 4 x 8 of few rows
+FEW: dict[str, Any] = {"thread_tile": (4, 8), "lanes_m": 4}
+BIG = [
+    *(staged(128, 128, 8, residents=2, ahead=x) for x in (0, 4)),
+    *(staged(128, 128, 8, residents=2, ahead=x, **WIDE) for x in (0, 4)),
+    staged(128, 128, 8, residents=2, thread_tile=(16, 8), lanes_m=4),
+    staged(64, 128, 16, slices=2, residents=2, **WIDE),
+    staged(64, 128, 16, slices=2, residents=2, ahead=4),
 ]
-SMALL = [
-    square(64, 64, 2, slices=2, residents=3),
-    square(64, 64, 2, slices=4, residents=2),
-    *(staged(64, 64, x, residents=6) for x in (2, 4, 8)),
-    *(staged(64, 128, x, residents=3) for x in (2, 4, 8)),
-    *(staged(64, 64, x, residents=6, tile=(64, 64, 16)) for x in (4, 8)),
+SIXTEEN_ROWS = [
+    ring(16, 64, 32, slices=4, split=8, stages=4, residents=4, **FEW),
+    *(ring(16, 64, 32, slices=8, split=2, stages=x, residents=2, **FEW) for x in (4, 6, 8, 10)),
+    ring(16, 64, 64, slices=16, split=2, stages=6, **FEW),
+    ring(16, 64, 32, slices=8, split=4, stages=6, residents=2, **FEW),
 ]
-MIDDLE = [
-    square(64, 128, 2, residents=3),
-    square(64, 64, 1, slices=2, residents=3),
-    staged(128, 128, residents=2),
-    staged(128, 128, 2, residents=2),
-    *(staged(64, 128, x, residents=3) for x in (1, 2, 4)),
-    *(staged(64, 64, x, residents=6) for x in (1, 2, 4)),
-    staged(64, 128, 1, residents=4),
-]
-
-
-def few_rows(m: int) -> list[tuple[str, SimtTile]]:
-    """Tiles for up to `m` rows, 16 or 64."""
-    if m == 64:
-        return [
-            *(staged(64, 64, x, residents=6) for x in (2, 4, 8)),
-            *(staged(64, 128, x, residents=3) for x in (4, 8)),
-            staged(64, 64, 8, residents=6, tile=(64, 64, 16)),
-            staged(64, 64, 8, residents=4),
-            square(64, 64, 8, residents=6),
-            square(32, 128, 8, tile=(32, 128, 16), lanes_m=4, slices=2, residents=3),
-        ]
-    few = {"thread_tile": (4, 8), "lanes_m": 4, "stages": 4}
-    return [
-        square(16, 64, 8, tile=(16, 64, 32), slices=4, residents=4, **few),
-        square(16, 64, 8, tile=(16, 64, 32), slices=2, residents=6, **few),
-        square(
-            16, 128, 8, tile=(16, 128, 32), slices=4, residents=3, thread_tile=(8, 8), lanes_m=2, stages=4
-        ),
-    ]
-
-
-def mirrored(tiles: list[tuple[str, SimtTile]]) -> list[tuple[str, SimtTile]]:
-    """The same for few columns."""
-    found = []
-    for _, x in tiles:
-        m, n, k = x.tile
-        fields = {
-            "tile": (n, m, k),
-            "thread_tile": x.thread_tile[::-1],
-            "lanes_m": 32 // x.lanes_m,
-            "slices": x.slices,
-            "stages": x.stages,
-            "residents": x.residents,
-        }
-        found.append(square(n, m, x.split, **fields))
-    return found
-
-
-GROUPS = {
-    "small": [(512, 512, 512, SMALL), (1024, 1024, 1024, MIDDLE)],
-    "large": [
-        (2048, 2048, 2048, [*MIDDLE[2:5], *MIDDLE[7:8], *LARGE[3:6]]),
-        (4096, 4096, 4096, LARGE),
-        (8192, 8192, 8192, LARGE[:6]),
+SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
+    (1024, 1024, 1024): [
+        *(staged(64, 64, 16, slices=4, residents=2, ahead=x) for x in (0, 2, 4, 8)),
+        *(staged(64, 64, 32, slices=4, residents=2, ahead=x) for x in (0, 3)),
+        staged(64, 64, 16, slices=4, residents=2, ahead=4, **WIDE),
+        staged(64, 128, 32, slices=4, ahead=4),
+        staged(64, 128, 16, slices=2, split=2, residents=2, ahead=4),
+        staged(128, 128, 16, slices=2, split=2, ahead=4),
+        ring(64, 64, 16, slices=4, residents=2, stages=6),
+        ring(64, 64, 32, slices=4, residents=2, stages=4),
     ],
-    "few": [
-        (16, 4096, 4096, few_rows(16)),
-        (64, 4096, 4096, few_rows(64)),
-        (4096, 16, 4096, mirrored(few_rows(16))),
+    (64, 4096, 4096): [
+        *(staged(64, 64, 32, slices=8, split=2, ahead=x) for x in (0, 2, 4, 8)),
+        staged(64, 64, 32, slices=8, split=2, ahead=4, **WIDE),
+        *(staged(64, 32, 32, slices=8, split=2, residents=2, ahead=x) for x in (0, 4)),
+        staged(64, 32, 64, slices=16, ahead=4),
+        staged(64, 64, 16, slices=4, split=2, residents=2, ahead=4),
+        ring(64, 64, 32, slices=8, split=2, stages=6),
     ],
-    "odd": [(333, 5025, 1023, MIDDLE)],
+    (512, 512, 512): [
+        *(staged(64, 64, 32, slices=8, split=2, ahead=x) for x in (0, 2, 4)),
+        staged(64, 32, 64, slices=16, ahead=4),
+        staged(64, 32, 32, slices=8, split=2, residents=2, ahead=4),
+        staged(64, 64, 16, slices=4, split=2, residents=2, ahead=4),
+        ring(64, 64, 32, slices=8, split=2, stages=4),
+    ],
+    (333, 5025, 1023): [
+        staged(128, 128, 8),
+        # registers for twice as many CTAs: the planner halves them for copies of single elements
+        staged(128, 128, 8, residents=4),
+        staged(128, 128, 8, split=2, residents=4),
+        staged(128, 128, 8, split=2, residents=4, ahead=4),
+        staged(64, 128, 16, slices=2, residents=4, ahead=4),
+        staged(64, 64, 16, slices=4, residents=4),
+        staged(64, 64, 16, slices=4, residents=4, ahead=4),
+        staged(64, 64, 16, slices=4, residents=4, ahead=4, **WIDE),
+        staged(128, 128, 8, residents=4, ahead=4, **WIDE),
+        ring(64, 64, 16, slices=4, residents=2, stages=6),
+    ],
+    (16, 4096, 4096): SIXTEEN_ROWS,
+    (4096, 16, 4096): [mirrored(x) for x in SIXTEEN_ROWS],
+    (2048, 2048, 2048): BIG,
+    (4096, 4096, 4096): BIG,
 }
 
 
-def gemm_of(tile: SimtTile, solved, element_copies: bool) -> tuple[Gemm, object]:
-    """A Gemm that takes `tile`, and its kernel's config; the choice is patched, since no field of the spec makes it."""
-    planning.simt_tiles.choose = lambda *_, **__: tile
-    original = planning.vector_elements
-    if element_copies:
-        planning.vector_elements = lambda x, widths, gate=None: (
-            1 if 2 in widths else original(x, widths, gate)
-        )
+@contextlib.contextmanager
+def chosen(tile: SimtTile | None) -> Iterator[None]:
+    """Meanwhile the planner takes `tile` for every problem of CUDA cores; None leaves the choice to it."""
+    original = simt_tiles.choose
+    # plans are remembered by what was asked, of which the tile is no part
+    planner._planned.cache_clear()
+    if tile is not None:
+        simt_tiles.choose = lambda *_, **__: tile
     try:
-        gemm = Gemm(GemmSpec(a_dtype="fp32"), representative(GemmSpec(a_dtype="fp32")))
-        return gemm, planner.plan(gemm.spec, solved).config
+        yield
     finally:
-        planning.vector_elements = original
+        simt_tiles.choose = original
+        planner._planned.cache_clear()
 
 
-def prepare(case: Case, tiles: list[tuple[str, SimtTile]]) -> list[tuple[str, SimtTile, bool]]:
-    """Compile every candidate; adds the first ones with copies of single elements where both operands are K-major."""
-    todo = [(name, tile, False) for name, tile in tiles]
-    if case.majors == "kk" and case.k % 4 == 0:
-        todo += [(f"{name} el", tile, True) for name, tile in tiles[:2] if not tile.staged]
-    solved = problem(case.m, case.n, case.k, dtype="fp32", majors=case.majors)
-    return [(*x, gemm_of(x[1], solved, x[2])[1]) for x in todo]
-
-
-def contenders(case: Case, prepared, sets: list[InputSet]) -> list[Contender]:
-    """cuBLAS and every candidate that is right and repeats itself."""
-    first = sets[0]
-    exact = first.a.double() @ first.b.double()
-    scale = case.k**0.5 * 2.0**-23 * 16
-    solved = problem(case.m, case.n, case.k, dtype="fp32", majors=case.majors)
-    found = [Contender("cublas", lambda x: torch.mm(x.a, x.b, out=x.out))]
-    for name, tile, single, _ in prepared:
-        try:
-            gemm, _ = gemm_of(tile, solved, single)
-            original = planning.vector_elements
-            if single:
-                planning.vector_elements = lambda x, w, gate=None, o=original: 1 if 2 in w else o(x, w, gate)
-            try:
-                one = gemm.run(first.a, first.b, out=torch.empty_like(first.out)).clone()
-            finally:
-                planning.vector_elements = original
-            two = gemm.run(first.a, first.b, out=torch.empty_like(first.out))
-        except GemmError as error:
-            print(f"   {case} {name}: {str(error)[:160]}")
-            continue
-        worst = (one.double() - exact).abs().max().item() / (case.k**0.5)
-        if worst > scale or not torch.equal(one, two):
-            print(f"   {case} {name}: WRONG, error {worst:.2e} of sqrt(k), repeats {torch.equal(one, two)}")
-            continue
-        found.append(Contender(name, lambda x, g=gemm: g.run(x.a, x.b, out=x.out)))
+def configs_of(case: Case, tiles: list[SimtTile]) -> dict[str, SimtConfig]:
+    """What is compiled for a problem, by name."""
+    found = {}
+    posed = problem(case.m, case.n, case.k, dtype="fp32", majors=case.majors)
+    for name, tile in named(tiles).items():
+        with chosen(tile):
+            found[name] = planner.plan(SPEC, posed).config
     return found
 
 
-def main(groups: list[str]) -> None:
+def named(tiles: list[SimtTile]) -> dict[str, SimtTile | None]:
+    """The contenders beside cuBLAS."""
+    return {PLAN: None, **{name_of(x): x for x in tiles}}
+
+
+def contender(name: str, tile: SimtTile | None, first: InputSet, exact: torch.Tensor) -> Contender:
+    """A tile that is right and repeats itself on the first inputs.
+
+    Raises:
+        GemmError: it is not, or does not compile.
+    """
+    with chosen(tile):
+        # remembers its plan with its first call
+        gemm = Gemm(SPEC, representative(SPEC))
+        one = gemm.run(first.a, first.b, out=torch.empty_like(first.out))
+    two = gemm.run(first.a, first.b, out=torch.empty_like(first.out))
+    # a sum of k random products is about sqrt(k), and so are its k roundings' parts
+    worst = (one.double() - exact).abs().max().item() / first.a.shape[1]
+    if not worst <= ROUNDINGS:
+        raise GemmError(f"wrong by {worst:.2e} of k")
+    if not torch.equal(one, two):
+        raise GemmError("not equal from run to run")
+    return Contender(name, lambda x: gemm.run(x.a, x.b, out=x.out))
+
+
+def timed(case: Case, tiles: list[SimtTile]) -> dict[str, Any]:
+    """One problem: microseconds, and cuBLAS' time over it, of every contender; what failed."""
+    sets = make_sets(case, "cuda", set_count(case))
+    exact = sets[0].a.double() @ sets[0].b.double()
+    found, failed = [Contender(BASE, lambda x: torch.mm(x.a, x.b, out=x.out))], {}
+    for name, tile in named(tiles).items():
+        try:
+            found.append(contender(name, tile, sets[0], exact))
+        except GemmError as error:
+            failed[name] = str(error)[:300]
+    times = measure(found, sets, REGIME, device=Device())
+    base = times[BASE]
+    rows = {}
+    for name, x in times.items():
+        ratio = statistics.median(b / own for b, own in zip(base.samples, x.samples, strict=True))
+        rows[name] = {"us": round(x.us, 2), "ratio": round(ratio, 4)}
+    tflops = {"cublas_tflops": round(case.flops / base.us / 1e6, 2)}
+    ranked = dict(sorted(rows.items(), key=lambda row: row[1]["us"]))
+    return {
+        "shape": f"{case.m}x{case.n}x{case.k}",
+        "majors": case.majors,
+        **tflops,
+        "rows": ranked,
+        "failed": failed,
+    }
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, help="JSON file")
+    parser.add_argument("--shapes", help="MxNxK of the table, commas between")
+    parser.add_argument("--majors", default="kk", help="of A and B, commas between")
+    parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
+    return parser.parse_args()
+
+
+def main() -> None:
     """Compile all, then measure row by row."""
-    torch.backends.cuda.matmul.allow_tf32 = False
+    args = arguments()
     began = time.time()
-    cases = [
-        (Case(suite=group, dtype="fp32", majors=majors, m=m, n=n, k=k), tiles)
-        for group in groups or GROUPS
-        for m, n, k, tiles in GROUPS[group]
-        for majors in ("kk", "kn")
+    wanted = {"x".join(map(str, shape)): shape for shape in SHAPES}
+    shapes = [wanted[x] for x in (args.shapes.split(",") if args.shapes else wanted)]
+    todo = [
+        (Case(suite="fp32", dtype="fp32", majors=majors, m=m, n=n, k=k), SHAPES[m, n, k])
+        for majors in args.majors.split(",")
+        for m, n, k in shapes
     ]
-    prepared = [prepare(*x) for x in cases]
+    configs = {id(case): configs_of(case, tiles) for case, tiles in todo}
     try:
-        cache.ensure(list(dict.fromkeys(x[3] for row in prepared for x in row)))
+        cache.ensure(list(dict.fromkeys(x for of in configs.values() for x in of.values())))
     except GemmError as error:
         print("compile:", str(error)[:300])
-    print(f"compiled after {time.time() - began:.0f} s")
-    for (case, _), row in zip(cases, prepared, strict=True):
-        sets = make_sets(case, "cuda", set_count(case))
-        times = measure(contenders(case, row, sets), sets, REGIME, device=Device())
-        base = times["cublas"].us
-        tflops = 2 * case.m * case.n * case.k / base / 1e6
-        print(f"{case.m}x{case.n}x{case.k} {case.majors}: cublas {base:.1f} us, {tflops:.1f} TFLOP/s")
-        ranked = sorted(
-            ((base / x.us, name, x.us) for name, x in times.items() if name != "cublas"), reverse=True
-        )
-        print("   " + " | ".join(f"{ratio:.3f} {name} ({us:.1f})" for ratio, name, us in ranked), flush=True)
-        del sets
+    print(f"compiled after {time.time() - began:.0f} s", flush=True)
+    if args.compile:
+        for case, tiles in todo:
+            for name in named(tiles):
+                print(case, name, cache.artifact(configs[id(case)][name]).resources)
+        return
+    torch.backends.cuda.matmul.allow_tf32 = False
+    results = []
+    for case, tiles in todo:
+        results.append(timed(case, tiles))
+        print(json.dumps(results[-1]), flush=True)
+        made = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "problems": results}
+        if args.out:
+            args.out.write_text(json.dumps(made, indent=1) + "\n")
         torch.cuda.empty_cache()
     print(f"done after {time.time() - began:.0f} s")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

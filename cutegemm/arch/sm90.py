@@ -16,6 +16,9 @@ ARCH = "sm_90a"
 
 # bytes a CTA may use: 227 KiB, CG
 SMEM_BYTES = 232_448
+# bytes of an SM: 228 KiB, of which every resident CTA costs 1 KiB beside its own, CG
+SMEM_SM_BYTES = 233_472
+SMEM_CTA_RESERVED = 1_024
 # bytes: a 128-byte-swizzled tile repeats every 8 rows x 128 bytes, PTX wgmma smem layout
 SMEM_ALIGN = 1_024
 # 32-bit registers, CG

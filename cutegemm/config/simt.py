@@ -28,6 +28,8 @@ class SimtTile:
     split: int = 1
     # steps of four k that the mainloop unrolls
     unroll: int = 1
+    # tiles of K that staged loads are preceded by prefetches into L2; 0 is none, else 2 or more
+    ahead: int = 0
     # CTAs per SM that registers are left for
     residents: int = 1
 

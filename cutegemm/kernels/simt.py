@@ -7,8 +7,8 @@ THREAD_M + THREAD_N numbers from shared memory and does THREAD_M * THREAD_N fuse
 are few, K is shared out: between the CTAs of a cluster (SPLIT) and between warps of a CTA (SLICE), whose sums
 meet in shared memory in a fixed order (`simt_sums`).
 
-What a CTA does is its work (`simt_walk`). Two mainloops: `simt_staged` for large outputs, `simt_ring` for few tiles.
-In both the first tile takes the remainder of K, so that no later copy needs a guard.
+What a CTA does is its work (`simt_walk`). Two mainloops: `simt_staged` for most outputs, `simt_ring` for few rows or
+columns. In both the first tile takes the remainder of K, so that no later copy needs a guard.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from cutegemm.kernels.simt_sums import SharedSums
 from cutegemm.kernels.simt_tile import GROUP, Owned, TileLoad, TileShape
 from cutegemm.kernels.simt_walk import SimtWalk
 
-# percent of L1 to shared memory: two CTAs of at most 34 KiB each, and a cache for strided loads
+# percent of L1 to shared memory at least: two CTAs of at most 34 KiB each, and a cache for strided loads
 STAGED_CARVEOUT = 50
 # bytes: shared loads and stores move four elements
 SMEM_ALIGN = 16
+FP32_BYTES = 4
 
 
 class SimtGemm:
@@ -93,7 +94,7 @@ class SimtGemm:
             block=(config.threads, 1, 1),
             cluster=(config.split, 1, 1) if config.split > 1 else None,
             min_blocks_per_mp=config.residents,
-            preferred_smem_carveout=STAGED_CARVEOUT if config.staged else 100,
+            preferred_smem_carveout=self._carveout,
             stream=stream,
         )
 
@@ -119,7 +120,7 @@ class SimtGemm:
         shared = self._shared_memory()
         work = walks.work(state)
         column, first_depth = walks.columns(work)
-        at_b = shared + self.shapes[0].elements * self._stages
+        at_b = shared + self.shapes[0].elements * (1 if config.staged else self._stages)
         kind = StagedLoad if config.staged else TileLoad
         loads = (
             kind.create(self.shapes[0], mA, (work.m, work.l), column, (thread, shared)),
@@ -128,7 +129,7 @@ class SimtGemm:
         acc = cute.make_rmem_tensor(config.thread_tile[0] * config.thread_tile[1], cutlass.Float32)
         acc.fill(0.0)
         if cutlass.const_expr(config.staged):
-            StagedLoop(config, loads, owned).multiply(acc, (first_depth, work.k_tiles))
+            StagedLoop(config, loads, owned, slice_).multiply(acc, (first_depth, work.k_tiles))
         else:
             RingLoop(config, loads, owned, slice_).multiply(acc, (first_depth, work.k_tiles))
         bound = bind(config, inputs, numbers, scalars, (output.m, output.n))
@@ -148,12 +149,23 @@ class SimtGemm:
     def _stages(self) -> int:
         return STAGES if self.config.staged else self.config.stages
 
-    def _shared_memory(self) -> Any:
-        """The ring of A's stages and that of B's; the sums of a shared tile lie over them."""
+    @property
+    def _shared_elements(self) -> int:
+        """fp32 elements: of A's stages and B's, and of the sums of a shared tile, which lie over them."""
         config = self.config
         ring = sum(x.elements for x in self.shapes) * self._stages
-        sums = config.tile[0] * config.tile[1] * config.slices if config.shares else 0
-        layout = cute.make_layout(max(ring, sums))
+        return max(ring, config.tile[0] * config.tile[1] * config.slices if config.shares else 0)
+
+    @property
+    def _carveout(self) -> int:
+        """Percent of L1 that becomes shared memory; the next larger capacity is taken (CUDA runtime API)."""
+        if not self.config.staged:
+            return 100
+        used = self.config.residents * (self._shared_elements * FP32_BYTES + hw.SMEM_CTA_RESERVED)
+        return min(100, max(STAGED_CARVEOUT, -(-100 * used // hw.SMEM_SM_BYTES)))
+
+    def _shared_memory(self) -> Any:
+        layout = cute.make_layout(self._shared_elements)
         return cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float32, layout, SMEM_ALIGN).iterator
 
     @cute.jit

@@ -15,7 +15,8 @@ is the least, and leaves a two-way conflict for single elements).
 Synchronisation, with two shared-memory stages, for k tile t:
     before the last k step: every thread writes tile t + 1 to the other stage, whose last readers passed
     the barrier of tile t - 1; then the CTA's barrier; then the fragments of tile t + 1 are read.
-Global loads of tile t + 1 are issued at the start of tile t.
+Global loads of tile t + 1 are issued at the start of tile t, which lasts about as long as DRAM takes to answer where
+few warps share an SM; so tile t + AHEAD is brought into L2 at the same time.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from cutegemm.kernels.simt_tile import GROUP, Owned
 
 # shared-memory tiles per operand: one is computed on while the next is written
 STAGES = 2
+# bytes of an element in shared memory
+BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,7 @@ class StagedShape(OperandTile):
         return self.line(self.depth)
 
     def line(self, k: Any) -> Any:
-        """Where line k starts in a stage."""
+        """Where line k starts in a stage. Whole vectors of lines are as far apart everywhere."""
         return k * self.rows + k // self.vector * self.pad
 
     def place(self, thread: Any) -> tuple[Any, Any]:
@@ -87,17 +90,15 @@ class StagedShape(OperandTile):
 
 @dataclass(frozen=True)
 class StagedLoad:
-    """One operand's loads."""
+    """One operand's loads of a CTA's tiles, one tile after the other, and its fragments."""
 
     shape: StagedShape
-    # global memory: the batch's matrix at the CTA's first column of k, aligned to a vector
-    pX: Any
-    # of this thread's vectors, Int64 elements
-    offsets: tuple
-    # stride along k, elements
+    # (LOADS,) Int64: where this thread's vectors of the tile underway come from, bytes
+    rP: cute.Tensor
+    # bytes from one k to the next; known at compile time where k has unit stride
     step: Any
-    # (elements * STAGES,) fp32 in shared memory
-    sX: Any
+    # Int32: where this operand's first stage starts in shared memory, bytes
+    start: Any
     # (VECTOR, LOADS), this thread's part of the tile underway
     rX: Any
     # (row, k) of this thread's first vector in the tile
@@ -113,19 +114,19 @@ class StagedLoad:
 
         Args:
             tile: (number of the tile, batch).
-            at: (thread, the stages in shared memory).
+            at: (thread, the operand's first stage in shared memory).
         """
         thread, sX = at
+        size = shape.matrix.dtype.bytes
         rX = cute.make_rmem_tensor((shape.vector, shape.loads), NUMERIC[shape.matrix.dtype])
+        rP = cute.make_rmem_tensor(shape.loads, cutlass.Int64)
         row, k = shape.place(thread)
         last = mX.shape[0] - (1 if shape.along_k else shape.vector)
-        offsets = []
-        for rows, columns in (shape.move(i) for i in range(shape.loads)):
+        for i, (rows, columns) in enumerate(shape.move(i) for i in range(shape.loads)):
             line, gate = shape.source(tile[0], row + rows)
-            inside = cutlass.min(line, last)
-            offsets.append(cute.crd2idx((inside, k + columns, batch_at(mX, tile[1], gate)), mX.layout))
-        base = mX.iterator + cute.assume(cutlass.Int64(column) * mX.stride[1], divby=shape.vector)
-        return StagedLoad(shape, base, tuple(offsets), mX.stride[1], sX, rX, (row, k))
+            where = (cutlass.min(line, last), column + (k + columns), batch_at(mX, tile[1], gate))
+            rP[i] = mX.iterator.toint() + cutlass.Int64(cute.crd2idx(where, mX.layout)) * size
+        return StagedLoad(shape, rP, mX.stride[1] * size, sX.toint(), rX, (row, k))
 
     @cute.jit
     def fetch_first(self, depth: Any) -> None:
@@ -133,53 +134,70 @@ class StagedLoad:
         self.rX.fill(0)
         for i in cutlass.range_constexpr(self.shape.loads):
             if self.place[1] + self.shape.move(i)[1] < depth:
-                self._read(i, self.pX)
+                self._read(i)
+        self._advance(cutlass.Int64(depth) * self.step)
 
     @cute.jit
-    def fetch(self, start: Any, needed: Any) -> None:
-        """Read the tile of BLK_K columns of k from `start` on, if `needed`."""
+    def fetch(self, needed: Any) -> None:
+        """Read the next tile, of BLK_K columns of k, if `needed`."""
         if needed:
-            base = self.pX + cute.assume(cutlass.Int64(start) * self.step, divby=self.shape.vector)
             for i in cutlass.range_constexpr(self.shape.loads):
-                self._read(i, base)
+                self._read(i)
+        self._advance(self.shape.depth * self.step)
 
-    def _read(self, i: int, base: Any) -> None:
-        source = base + cute.assume(self.offsets[i], divby=self.shape.vector)
-        cute.autovec_copy(cute.make_tensor(source, cute.make_layout(self.shape.vector)), self.rX[None, i])
+    def prefetch(self, tiles: int, wanted: Any) -> None:
+        """Bring the tile `tiles` after the next one into L2, if `wanted` (PTX ISA, prefetch)."""
+        for i in range(self.shape.loads):
+            cute.arch.inline_ptx(
+                "@{$r1} prefetch.global.L2 [{$r0}];",
+                read_only_args=[
+                    self.rP[i] + cutlass.Int64(tiles * self.shape.depth * self.step),
+                    cutlass.Boolean(wanted),
+                ],
+            )
+
+    def _read(self, i: int) -> None:
+        shape = self.shape
+        source = cute.make_ptr(
+            NUMERIC[shape.matrix.dtype],
+            self.rP[i],
+            cute.AddressSpace.gmem,
+            assumed_align=shape.vector * shape.matrix.dtype.bytes,
+        )
+        cute.autovec_copy(cute.make_tensor(source, cute.make_layout(shape.vector)), self.rX[None, i])
+
+    def _advance(self, distance: Any) -> None:
+        # written out, lest the compiler keep a base and work every address out anew in the loop
+        for i in range(self.shape.loads):
+            self.rP[i] = cute.arch.inline_ptx(
+                "add.s64 {$w0}, {$r0}, {$r1};",
+                write_only_types=[cutlass.Int64],
+                read_only_args=[self.rP[i], cutlass.Int64(distance)],
+            )
 
     def commit(self, stage: Any) -> None:
-        """Write what was fetched to shared memory, as fp32."""
+        """Write what was fetched to the stage that starts `stage` bytes after the first, as fp32."""
         shape = self.shape
-        start = stage * shape.elements + shape.line(self.place[1]) + self.place[0]
+        first = self.start + (shape.line(self.place[1]) + self.place[0]) * BYTES + stage
         for i in range(shape.loads):
             rows, k = shape.move(i)
-            at = start + (shape.line(k) + rows)
+            at = shape.line(k) + rows
             values = self.rX[None, i].load().to(cutlass.Float32)
             if shape.along_k:
                 for j in range(shape.vector):
-                    self._write(at + j * shape.rows, (values[j],))
+                    _write(first, at + j * shape.rows, (values[j],))
             else:
                 for j in range(0, shape.vector, GROUP):
                     part = range(j, min(j + GROUP, shape.vector))
-                    self._write(at + j, tuple(values[x] for x in part))
+                    _write(first, at + j, tuple(values[x] for x in part))
 
-    def _write(self, at: Any, values: tuple) -> None:
-        size = len(values)
-        rX = cute.make_rmem_tensor(size, cutlass.Float32)
-        for x in range(size):
-            rX[x] = values[x]
-        cute.autovec_copy(rX, cute.make_tensor(self.sX + cute.assume(at, divby=size), cute.make_layout(size)))
+    def slice_at(self, slice_: Any, lines: int, row: Any) -> Any:
+        """Where row `row` lies in the first of a slice's `lines` lines of the first stage: bytes of shared memory."""
+        return self.start + (slice_ * self.shape.line(lines) + row) * BYTES
 
-    def fragment(self, stage: Any, k: int, owned: Owned) -> list[Any]:
-        """The fp32 elements of line k at the owned rows."""
-        values = []
-        for row in owned.groups:
-            at = stage * self.shape.elements + (self.shape.line(k) + row)
-            source = cute.make_tensor(self.sX + cute.assume(at, divby=GROUP), cute.make_layout(GROUP))
-            rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
-            cute.autovec_copy(source, rX)
-            values += [rX[x] for x in range(GROUP)]
-        return values
+    def fragment(self, first: Any, k: int, offsets: tuple[int, ...]) -> list[Any]:
+        """The fp32 elements of a slice's k-th line at fours of rows `offsets` after row `first` (`slice_at`)."""
+        return [x for offset in offsets for x in _read(first, self.shape.line(k) + offset)]
 
 
 @dataclass(frozen=True)
@@ -191,55 +209,108 @@ class StagedLoop:
     loads: tuple[StagedLoad, StagedLoad]
     # the thread's rows and columns
     owned: tuple[Owned, Owned]
+    # which of the CTA's slices of every tile's K is this warp's
+    slice_: Any
+
+    @property
+    def _steps(self) -> int:
+        """Columns of k of a slice."""
+        return self.config.tile[2] // self.config.slices
+
+    @property
+    def _stage(self) -> int:
+        """Bytes from one stage to the next: A's part, then B's."""
+        return sum(load.shape.elements for load in self.loads) * BYTES
 
     @cute.jit
     def multiply(self, acc: cute.Tensor, part: cutlass.Constexpr) -> None:
-        """acc += A tile @ B tile over `part`, (columns of the first tile, tiles), of K (none without tiles)."""
+        """acc += A tile @ B tile over the slice of `part`, (columns of the first tile, tiles), of K."""
         first, k_tiles = part
-        depth = self.config.tile[2]
+        ahead = self.config.ahead
         if k_tiles > 0:
             for load in self.loads:
                 load.fetch_first(first)
+            for t in cutlass.range_constexpr(1, ahead):
+                for load in self.loads:
+                    load.prefetch(t - 1, t < k_tiles)
+            for load in self.loads:
                 load.commit(cutlass.Int32(0))
             cute.arch.sync_threads()  # the first tile is written
+            # bytes of shared memory: where the thread reads A and B, and how far on the stage written next is
+            places = cute.make_rmem_tensor(3, cutlass.Int32)
+            places[2] = cutlass.Int32(self._stage)
             fragments = tuple(cute.make_rmem_tensor(own, cutlass.Float32) for own in self.config.thread_tile)
-            for load, owned, fragment in zip(self.loads, self.owned, fragments):
-                _copy(load.fragment(cutlass.Int32(0), 0, owned), fragment)
+            for i in cutlass.range_constexpr(2):
+                load, owned = self.loads[i], self.owned[i]
+                places[i] = load.slice_at(self.slice_, self._steps, owned.first)
+                _copy(load.fragment(places[i], 0, owned.offsets), fragments[i])
             for t in cutlass.range(k_tiles, unroll=1):
-                self._tile(acc, fragments, (t % 2, first + t * depth, t + 1 < k_tiles))
+                self._tile(acc, fragments, places, (t + 1 < k_tiles, t + ahead < k_tiles))
 
-    def _tile(self, acc: cute.Tensor, fragments: tuple, position: tuple) -> None:
+    def _tile(self, acc: cute.Tensor, fragments: tuple, places: cute.Tensor, more: tuple) -> None:
         """One k tile. On entry and exit `fragments` hold the next k step's numbers.
 
         Args:
             acc: (THREAD_M * THREAD_N,), row by row.
-            position: (stage, first k of the next tile, whether there is a next tile).
+            places: (3,) Int32, as above.
+            more: whether there is a next tile, and one `ahead` tiles on.
         """
-        stage, next_k, more = position
-        depth = self.config.tile[2]
         sums = [acc[x] for x in range(cute.size(acc))]
         a, b = ([r[x] for x in range(cute.size(r))] for r in fragments)
         for load in self.loads:
-            load.fetch(next_k, more)
-        for step in range(depth):
-            reading, line = stage, step + 1
-            if step == depth - 1:
-                reading, line = 1 - stage, 0
+            load.fetch(more[0])
+            if self.config.ahead:
+                load.prefetch(self.config.ahead - 2, more[1])
+        for step in range(self._steps):
+            line = step + 1
+            if line == self._steps:
+                line, written = 0, places[2]
                 for load in self.loads:
-                    load.commit(reading)
+                    load.commit(written)
                 cute.arch.sync_threads()  # tile t + 1 is written, and every thread has read all of tile t
+                for i in range(2):
+                    places[i] = places[i] + (2 * written - self._stage)
+                places[2] = self._stage - written
             next_a, next_b = (
-                load.fragment(reading, line, owned)
-                for load, owned in zip(self.loads, self.owned, strict=True)
+                load.fragment(places[i], line, self.owned[i].offsets) for i, load in enumerate(self.loads)
             )
-            for i, x in enumerate(a):
-                for j, y in enumerate(b):
-                    at = i * len(b) + j
-                    sums[at] = cute.math.fma(x, y, sums[at])
+            for at, x, y in _in_turns(len(a), len(b)):
+                sums[at] = cute.math.fma(a[x], b[y], sums[at])
             a, b = next_a, next_b
         _copy(sums, acc)
         _copy(a, fragments[0])
         _copy(b, fragments[1])
+
+
+def _in_turns(rows: int, columns: int) -> list[tuple[int, int, int]]:
+    """(accumulator, row, column) of an outer product, every second row backwards.
+
+    Neighbours share a row or a column, which the operand collector keeps: no multiply-add then reads three registers
+    of one bank.
+    """
+    order = []
+    for x in range(rows):
+        for y in range(columns) if x % 2 == 0 else reversed(range(columns)):
+            order.append((x * columns + y, x, y))
+    return order
+
+
+def _shared(start: Any, at: int, size: int) -> cute.Tensor:
+    """The `size` fp32 of shared memory `at` elements after byte `start`, aligned to their size."""
+    ptr = cute.make_ptr(cutlass.Float32, start, cute.AddressSpace.smem, assumed_align=size * BYTES)
+    return cute.make_tensor(ptr + cute.assume(at, divby=size), cute.make_layout(size))
+
+
+def _write(start: Any, at: int, values: tuple) -> None:
+    rX = cute.make_rmem_tensor(len(values), cutlass.Float32)
+    _copy(list(values), rX)
+    cute.autovec_copy(rX, _shared(start, at, len(values)))
+
+
+def _read(start: Any, at: int) -> list[Any]:
+    rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
+    cute.autovec_copy(_shared(start, at, GROUP), rX)
+    return [rX[x] for x in range(GROUP)]
 
 
 def _copy(values: list[Any], target: cute.Tensor) -> None:

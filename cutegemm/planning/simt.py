@@ -75,8 +75,8 @@ def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, in
         vector_elements(half, widths, gate),
         min((vector_elements(x, OUTPUT_WIDTHS) for x in outputs.values()), default=1),
     )
-    if tile.staged and min(vector[:2]) == 1:
-        # loads of single elements hold many more addresses
+    if tile.staged and tile.slices == 1 and min(vector[:2]) == 1:
+        # loads of single elements hold many more addresses; where warps share K a few of them are spilled instead
         tile = dataclasses.replace(tile, residents=max(1, tile.residents // 2))
     config = SimtConfig(
         operands=(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tile a CUDA-core kernel gets, and how its K is shared out: a model over a short list of tiles.
 
-The time of a CTA's multiply-adds on an SM, times the CTAs of the busiest SM, plus what a launch costs outside its
+The time of a tile's k tiles on an SM, times the CTAs of the busiest SM, plus what a launch costs outside its
 mainloop; never less than DRAM takes. K is cut where tiles are too few to occupy every SM. Cuts depend on the
 problem and the device alone, so equal calls give equal bits.
 """
@@ -17,8 +17,8 @@ from cutegemm.problems import Problem
 
 # multiply-adds an SM does per clock: 32 lanes in each of four quarters
 FMA_PER_CLOCK = 128
-# GHz under load
-CLOCK = 1.75
+# GHz
+CLOCK = 1.98
 # ns of a launch outside its mainloop, and of the meeting of shared sums
 LAUNCH_NS = 2_500.0
 SHARE_NS = 1_500.0
@@ -26,6 +26,11 @@ SHARE_NS = 1_500.0
 DOUBLING_NS = 400.0
 # ns of a CTA's first tile and its store, which the SM's other CTAs hide in part
 CTA_NS = 1_500.0
+# ns that a k tile of a staged CTA, which is one tile ahead, takes at least: DRAM's answer, or L2's after a prefetch
+DRAM_NS = 850.0
+L2_NS = 450.0
+# ns of a k tile between its last multiply-add and the next tile's first, where no other CTA fills them
+ALONE_NS = 300.0
 # bytes of the elements that a ring can take: cp.async does not convert
 RING_BYTES = 4
 # CTAs that share an output tile
@@ -34,13 +39,16 @@ SPLITS = (1, 2, 4, 8)
 BUSY = ((4, 0.65), (8, 0.9), (12, 1.0))
 
 
-# Tile -> share of the SM's multiply-adds that it reaches where it fills the GPU, measured on an H200 (the mean of both
-# majors of B; `benchmarks/probes/simt_tiles.py`). Larger tiles first among equals.
+# Tile -> share of the SM's multiply-adds that it reaches where nothing else holds it up. Of staged tiles the share that
+# multiply-adds have of their loop's issue slots, which is what 128 x 128 reaches on an H200; of the others what they
+# reach there (`benchmarks/probes/simt_tiles.py`). Larger tiles first among equals.
 TILES = {
-    SimtTile(tile=(128, 128, 8), staged=True, residents=2): 0.84,
-    SimtTile(tile=(64, 64, 16), slices=2, residents=3): 0.60,
-    SimtTile(tile=(64, 16, 32), thread_tile=(8, 4), slices=4, stages=4, residents=4): 0.30,
-    SimtTile(tile=(16, 64, 32), thread_tile=(4, 8), lanes_m=4, slices=4, stages=4, residents=4): 0.30,
+    SimtTile(tile=(128, 128, 8), staged=True, residents=2): 0.87,
+    SimtTile(tile=(64, 128, 16), staged=True, slices=2, residents=2): 0.85,
+    SimtTile(tile=(64, 64, 16), staged=True, slices=4, residents=2): 0.83,
+    SimtTile(tile=(64, 64, 32), staged=True, slices=8): 0.83,
+    SimtTile(tile=(64, 16, 32), thread_tile=(8, 4), slices=8, stages=6, residents=2): 0.30,
+    SimtTile(tile=(16, 64, 32), thread_tile=(4, 8), lanes_m=4, slices=8, stages=6, residents=2): 0.30,
 }
 
 
@@ -55,14 +63,14 @@ def weigh(
     """(nanoseconds, tile) of every tile and cut of K that may serve, larger tiles and fewer cuts first.
 
     Args:
-        pairs: whether the epilogue takes gated pairs. Of 16-bit operands those are not cut along K: a thread's
-            accumulators, single elements in flight and the sum's addresses do not fit its registers.
+        pairs: whether the epilogue takes gated pairs. Of 16-bit operands those are not cut along K, nor shared out: a
+            thread's accumulators, single elements in flight and the sum's addresses do not fit its registers.
         invariant: whether the order of additions must not depend on M: every product is added by one thread.
     """
     found = []
     whole = invariant or (pairs and problem.a.dtype.bytes != RING_BYTES)
     for tile, rate in TILES.items():
-        if invariant and tile.slices > 1:
+        if whole and tile.slices > 1:
             continue
         for split in (1,) if whole else SPLITS:
             x = dataclasses.replace(tile, split=split)
@@ -85,12 +93,21 @@ def tiles_of(problem: Problem, x: SimtTile) -> int:
 
 def estimate(problem: Problem, x: SimtTile, rate: float, device: Device) -> float:
     """Nanoseconds for the whole problem; `rate` is the tile's in `TILES`."""
-    tiles = tiles_of(problem, x)
-    busiest = math.ceil(tiles / device.resident_clusters(x.split))
-    depth = math.ceil(problem.k / x.split / x.tile[2]) * x.tile[2]
-    clocks = x.tile[0] * x.tile[1] * depth / (FMA_PER_CLOCK * rate)
-    warps = min(busiest, x.residents) * x.warps
-    busy = next((share for most, share in BUSY if warps <= most), 1.0)
-    mainloop = busiest * (clocks / CLOCK / busy + CTA_NS / x.residents)
+    # CTAs of a cluster stand on different SMs, and an SM takes as many of other clusters as it has room for
+    busiest = math.ceil(tiles_of(problem, x) / device.resident_clusters(x.split))
+    turns, rest = divmod(busiest, x.residents)
+    steps = math.ceil(problem.k / x.split / x.tile[2])
+    mainloop = steps * (turns * _step(x, x.residents, rate) + (_step(x, rest, rate) if rest else 0.0))
+    mainloop += busiest * CTA_NS / x.residents
     shared = (SHARE_NS if x.split * x.slices > 1 else 0.0) + DOUBLING_NS * math.log2(x.split)
     return max(mainloop, problem.min_bytes / device.dram_gbs) + shared + LAUNCH_NS
+
+
+def _step(x: SimtTile, together: int, rate: float) -> float:
+    """Nanoseconds of one k tile of each of an SM's CTAs, `together` of them."""
+    clocks = together * x.tile[0] * x.tile[1] * x.tile[2] / (FMA_PER_CLOCK * rate)
+    busy = next((share for most, share in BUSY if together * x.warps <= most), 1.0)
+    time = clocks / CLOCK / busy
+    if x.staged:
+        time = max(time + (ALONE_NS if together == 1 else 0.0), L2_NS if x.ahead else DRAM_NS)
+    return time

@@ -18,7 +18,7 @@ from cutegemm.config import (
 )
 from cutegemm.errors import CompileError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.planning import simt_tiles
+from cutegemm.planning import planner, simt_tiles
 from cutegemm.running.results import Partial
 from tests.support.epilogues import assert_outputs_close, random_inputs
 from tests.support.simt_configs import simt
@@ -50,6 +50,15 @@ def test_config_survives_serialisation():
 TILES = {
     "large": {"tile": (128, 128, 8), "residents": 2, "staged": True},
     "cut": {"tile": (64, 64, 8), "residents": 4, "staged": True, "split": 4},
+    "two slices": {
+        "tile": (64, 128, 16),
+        "residents": 2,
+        "staged": True,
+        "slices": 2,
+        "ahead": 4,
+        "split": 2,
+    },
+    "eight slices": {"tile": (64, 64, 32), "staged": True, "slices": 8, "ahead": 4},
     "shared out": {"tile": (64, 64, 16), "residents": 3, "slices": 2, "split": 4, "staged": False},
     "few rows": {
         "tile": (16, 64, 32),
@@ -89,12 +98,23 @@ def test_aligned_kernel_does_not_spill(tile, a, b, d):
     own = config.thread_tile
     assert kernel.resources.frame_bytes == 0
     assert kernel.resources.registers * config.threads * config.residents <= 65536
-    assert kernel.resources.instructions["fma.f32"] == (8 if config.staged else 4) * own[0] * own[1]
+    steps = config.tile[2] // config.slices if config.staged else 4
+    assert kernel.resources.instructions["fma.f32"] == steps * own[0] * own[1]
     if config.staged:
         assert len(re.findall(r"ld\.global\.v4", kernel.ptx)) == kernel.resources.instructions["ld.global"]
     else:
         assert copy_bytes(kernel.ptx) == {"16"}
     assert len(re.findall(r"ld\.shared\S*\.v4", kernel.ptx)) == len(re.findall(r"ld\.shared", kernel.ptx))
+
+
+@pytest.mark.parametrize("tile", ["two slices", "eight slices"])
+def test_slices_spill_coordinates_at_most(tile):
+    """Sixteen warps an SM leave 128 registers a thread: sums, fragments and addresses fit, a few words may not."""
+    config = dataclasses.replace(simt("k", "k", "n"), **TILES[tile])
+    kernel = compiled(config)
+    assert kernel.resources.frame_bytes <= 16
+    assert kernel.resources.registers * config.threads * config.residents <= 65536
+    assert kernel.resources.instructions["fma.f32"] == config.tile[2] // config.slices * 64
 
 
 @pytest.mark.parametrize("tile", ["large", "shared out"])
@@ -139,6 +159,7 @@ FP32 = torch.float32
 def emulated(monkeypatch, tile, operands, *, graph=None, races=True, **call):
     """A run of one tile on the emulator: (what `emulator.run` gives, the Gemm)."""
     monkeypatch.setattr(simt_tiles, "choose", lambda *_, **__: SimtTile(**tile))
+    planner._planned.cache_clear()
     spec = GemmSpec(a_dtype="fp32") if graph is None else GemmSpec(a_dtype="fp32", epilogue=graph)
     gemm = Gemm(spec, representative(spec))
     made = cutegemm.emulator.run(gemm, *operands, options=cutegemm.emulator.Options(races=races), **call)
@@ -171,6 +192,8 @@ def assert_close(d, a, b, c=None, alpha=1.0, beta=0.0):
         ("large", "m", "k", (68, 132, 20)),
         ("cut", "k", "n", (65, 67, 61)),
         ("cut", "k", "k", (68, 68, 20)),
+        ("two slices", "k", "k", (68, 132, 92)),
+        ("eight slices", "k", "n", (65, 67, 67)),
     ],
 )
 def test_tiles_and_shares_match_fp64(monkeypatch, tile, a, b, shape):
@@ -193,7 +216,7 @@ def test_shared_sums_in_place_and_batched(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["softmax_partials", "swiglu"])
-@pytest.mark.parametrize("tile", ["shared out", "few rows"])
+@pytest.mark.parametrize("tile", ["two slices", "shared out", "few rows"])
 def test_epilogues_over_shared_sums(monkeypatch, name, tile):
     """Reductions and gated pairs see each sum once, whole, whoever holds its parts."""
     graph = {"softmax_partials": epi.softmax_partials(), "swiglu": epi.swiglu("halves")}[name]

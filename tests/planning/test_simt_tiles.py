@@ -5,8 +5,10 @@ import dataclasses
 
 import pytest
 
+from cutegemm import GemmSpec
 from cutegemm.arch.records import H200
 from cutegemm.planning import simt_tiles
+from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import TILES, choose, tiles_of
 from cutegemm.problems import problem
 
@@ -21,6 +23,24 @@ def test_few_tiles_are_cut_until_most_multiprocessors_work(shape):
     tile = choose(posed, H200)
     assert tile.split > 1
     assert tiles_of(posed, tile) * tile.split >= H200.sms * 2 / 3 or tile.split == max(simt_tiles.SPLITS)
+
+
+@pytest.mark.parametrize("shape", [(1024, 1024, 1024), (64, 4096, 4096), (512, 512, 512)])
+def test_middling_products_give_every_multiprocessor_sixteen_warps(shape):
+    """All clusters run at once, on nearly all SMs, with four warps for each of an SM's quarters."""
+    posed = problem(*shape, dtype="fp32")
+    tile = choose(posed, H200)
+    places = H200.resident_clusters(tile.split)
+    busiest = -(-tiles_of(posed, tile) // places)
+    assert busiest <= tile.residents and busiest * tile.warps >= 16
+    assert tiles_of(posed, tile) * tile.split >= 0.95 * busiest * H200.sms
+
+
+def test_element_loads_leave_tiles_of_slices_their_residents():
+    """An SM keeps its sixteen warps where leading dimensions are odd; the large tile gives one CTA of two up."""
+    for shape, residents in (((1023, 1023, 1023), 2), ((4095, 4095, 4095), 1)):
+        config = plan(GemmSpec(a_dtype="fp32"), problem(*shape, dtype="fp32")).config
+        assert (config.slices > 1, config.residents) == (residents == 2, residents)
 
 
 @pytest.mark.parametrize("extent", [2048, 4096, 8192])
