@@ -16,6 +16,7 @@ PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D f
 ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
 WIDEST_OF_FOUR = 192  # columns of a wgmma that ptxas accepts in a kernel of four warpgroups
 WORK_SLOTS = 4  # numbers of works that a dynamic kernel's producer may be ahead of the slowest consumer
+ADDS_PARTS = "add_parts"  # the family of kernels that add up what others left
 SMEM_RESERVED = 1024  # bytes of an SM's shared memory that a CTA takes beside its own
 
 
@@ -45,7 +46,10 @@ class KernelConfig(EpilogueConfig):
     splits: int = 1  # parts that K is cut into
     streamed: bool = False  # clusters cut tiles along K so that each does the same number of k tiles
     dynamic: bool = False  # clusters take works from a counter
-    split_reduction: str = "none"  # how they are added: "cluster" (by its CTAs), "workspace" (by the last)
+    # how they are added: "cluster" (by its CTAs), "workspace" (by the last of a tile), "launch" (by the one after this)
+    split_reduction: str = "none"
+    cluster_parts: int = 1  # CTAs of a cluster along K, which add their parts up first
+    slices: int = 1  # CTAs that store a tile, each its share of the columns
 
     @property
     def instruction(self) -> Instruction:
@@ -77,16 +81,24 @@ class KernelConfig(EpilogueConfig):
         return self.splits > 1 or self.streamed
 
     @property
-    def cluster_parts(self) -> int:
-        """CTAs of a cluster along K."""
-        return self.splits if self.split_reduction == "cluster" else 1
+    def outer_parts(self) -> int:
+        """Parts of a tile's sum that no cluster adds up."""
+        return self.splits // self.cluster_parts
 
     @property
-    def slices(self) -> int:
-        """CTAs of a cluster that store a tile, each its share of the columns: as many as whole pieces of 8 allow."""
-        if self.cluster_parts == 1 or "".join(str(x.halves) for x in self.operands) != "11":
-            return 1
-        return max(x for x in range(1, self.cluster_parts + 1) if self.columns % (8 * x) == 0)
+    def counts(self) -> bool:
+        """Whether CTAs count themselves to find out who is last."""
+        return self.split_reduction == "workspace"
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it makes sums; a kernel that does not adds up those that another left in workspace."""
+        return self.family != ADDS_PARTS
+
+    @property
+    def stores(self) -> bool:
+        """Whether the epilogue is this kernel's; else it leaves sums for the next launch."""
+        return self.split_reduction != "launch" or not self.multiplies
 
     @property
     def stored_columns(self) -> int:
@@ -98,10 +110,21 @@ class KernelConfig(EpilogueConfig):
         """fp32 accumulators of a thread that belong to one slice."""
         return self.tile[0] * self.tile[1] // (self.slices * self.team * hw.WARPGROUP)
 
-    def slice_index(self, part: int, value: int) -> int:
-        """Where the accumulator of a slice's value-th number lies among a thread's accumulators."""
-        of_pass, whole = self.tile[1] // self.slices // 2, self.tile[1] // 2
-        return value // of_pass * whole + part * of_pass + value % of_pass
+    @property
+    def tile_values(self) -> int:
+        """fp32 accumulators of a thread."""
+        return self.slice_values * self.slices
+
+    def slice_index(self, value: int) -> tuple[int, int]:
+        """Where the accumulator of a slice's value-th number lies among a thread's accumulators.
+
+        Returns:
+            That of the first slice, and the step from a slice to the next. A gated pair along N has its columns in
+            each half of a pass.
+        """
+        step, whole = self.stored_columns // 2, self.columns // 2
+        block, within = divmod(value, step)
+        return block * whole + within, step
 
     @property
     def roles(self) -> Roles:

@@ -47,6 +47,8 @@ class Epilogue:
     ) -> Epilogue:
         """Allocate shared memory in the plan's order (`budget.epilogue_regions`) and partition everything."""
         shape = (extent.m, extent.n)
+        if not config.stores:
+            return Epilogue(config, Inputs({}, {}, shape), None, Vectors(config, None, None), (), (), extent)
         outputs = tuple(
             Output.create(config, matrix, atom, tensor, shape, smem)
             for matrix, atom, tensor in zip(config.outputs, atoms.outputs, tensors.outputs, strict=True)

@@ -9,6 +9,7 @@ An `Order` (a model, a tuner, a database of measurements) puts candidates in the
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
 from cutegemm.problems import Problem
-from cutegemm.spec import PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
+from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
 # elements: 128 bytes, one row of the 128-byte swizzle
 BLOCK_K = 64
@@ -50,6 +51,9 @@ class Candidate(NamedTuple):
     schedule: str
     consumers: int
     splits: int = 1
+    # of those parts, how many a cluster adds up; and how all are added (`KernelConfig.split_reduction`)
+    depth: int = 1
+    reduction: str = "none"
 
     @property
     def pingpong(self) -> bool:
@@ -64,6 +68,9 @@ class Candidate(NamedTuple):
     def __str__(self) -> str:
         how = "" if self.schedule == "cooperative" else f", {self.schedule}"
         parts = "" if self.splits == 1 else f", K in {self.splits} parts"
+        if self.reduction in ("workspace", "launch"):
+            parts += f", {self.depth} a cluster" if self.depth > 1 else ""
+            parts += ", added " + ("in workspace" if self.reduction == "workspace" else "by a launch")
         return f"tile {self.tile}, cluster {self.cluster}{how}{parts}"
 
 
@@ -82,19 +89,38 @@ Order = Callable[[Problem, Device, int, Sequence[Candidate]], list[Ranked]]
 def given_tile(spec: GemmSpec, tile: Tile, limits: Limits, halves: int = 1) -> Candidate:
     """What a spec that gives its tile means by the fields that it leaves open; `halves` as for `every`."""
     schedule = "cooperative" if spec.schedule not in TENSOR_CORE_SCHEDULES else spec.schedule
-    cluster = spec.cluster if isinstance(spec.cluster, tuple) else (1, 1)
     team = _team(spec, schedule, tile.m // halves, limits)
-    return Candidate((tile.m, tile.n, tile.k), cluster, schedule, team, _given_splits(spec))
+    found = Candidate((tile.m, tile.n, tile.k), spec.plane or (1, 1), schedule, team)
+    return cut(spec, found, _given_splits(spec), limits)
 
 
 def _given_splits(spec: GemmSpec) -> int:
-    return spec.split_k if isinstance(spec.split_k, int) else 1
+    return spec.split_k if isinstance(spec.split_k, int) else spec.depth or 1
+
+
+def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candidate:
+    """A candidate with K in so many parts, added as the spec says.
+
+    Where it leaves that open, in a cluster if one holds all of them; else a launch adds up the sums of clusters of as
+    many as there can be.
+    """
+    if parts == 1:
+        return whole._replace(depth=spec.depth or 1)
+    room = limits.max_cluster // math.prod(whole.cluster)
+    reduction = spec.split_reduction
+    if reduction == AUTO:
+        reduction = "cluster" if parts <= (spec.depth or room) else "launch"
+        fits = max(x for x in range(1, room + 1) if parts % x == 0)
+    else:
+        fits = 1
+    depth = spec.depth or (parts if reduction == "cluster" else fits)
+    return whole._replace(splits=parts, depth=depth, reduction=reduction)
 
 
 def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, ...]:
     """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs."""
-    if isinstance(spec.split_k, int):
-        return (spec.split_k,)
+    if isinstance(spec.split_k, int) or spec.depth is not None:
+        return (_given_splits(spec),)
     if spec.batch_invariant is True:
         # how many parts pay depends on M
         return (1,)
@@ -137,7 +163,7 @@ def preferred(
     seen = set()
     listed = []
     for m, n, own, schedule in shapes:
-        cluster = spec.cluster if isinstance(spec.cluster, tuple) else own
+        cluster = spec.plane or own
         found = Candidate((m, n, BLOCK_K), cluster, schedule, _team(spec, schedule, m, limits))
         narrow = schedule != "pingpong" and cluster != (1, 1) and n % 32
         split = m % (limits.mma_m * found.team) or not _whole(n, gates, n_major)
@@ -145,8 +171,10 @@ def preferred(
             continue
         seen.add(found)
         for parts in splits if schedule == "cooperative" else (1,):
-            if cluster[0] * cluster[1] * parts <= limits.max_cluster:
-                listed.append(found._replace(splits=parts))
+            chosen = cut(spec, found, parts, limits)
+            fits = math.prod(cluster) * chosen.depth <= limits.max_cluster
+            if fits and (chosen.reduction != "launch" or "launch" == spec.split_reduction):
+                listed.append(chosen)
     return tuple(listed)
 
 
@@ -159,13 +187,14 @@ def every(spec: GemmSpec, gates: int, limits: Limits, halves: int = 1) -> Iterat
         halves: 2 where a tile holds equally many rows of two halves of A.
     """
     buffers = isinstance(spec.epilogue_stages, int) or isinstance(spec.input_stages, int)
-    cluster = spec.cluster if isinstance(spec.cluster, tuple) else (1, 1)
+    cluster = spec.plane or (1, 1)
     schedules = TENSOR_CORE_SCHEDULES if spec.schedule not in TENSOR_CORE_SCHEDULES else (spec.schedule,)
     for schedule in schedules:
         for consumers in _teams(spec, schedule):
             rows = limits.mma_m * halves * (1 if schedule == "pingpong" else consumers)
             for tile in _tiles(spec, rows, MAX_PASSES if buffers else 1, gates, limits):
-                found = Candidate(tile, cluster, schedule, consumers, _given_splits(spec))
+                whole = Candidate(tile, cluster, schedule, consumers)
+                found = cut(spec, whole, _given_splits(spec), limits)
                 if _allowed(spec, found):
                     yield found
 
@@ -208,7 +237,7 @@ def _allowed(spec: GemmSpec, candidate: Candidate) -> bool:
     ):
         return False
     size = candidate.cluster[0] * candidate.cluster[1]
-    if isinstance(spec.sms, int) and size > spec.sms and not isinstance(spec.cluster, tuple):
+    if isinstance(spec.sms, int) and size > spec.sms and spec.plane is None:
         return False
     return size == 1 or candidate.schedule != "multistage"
 

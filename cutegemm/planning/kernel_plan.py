@@ -68,6 +68,11 @@ class KernelPlan:
         return None if self.multiply is None else self.multiply.config
 
     @property
+    def storing(self) -> Multiply | None:
+        """The step that applies the epilogue: the one that multiplies, or that adds up what it left."""
+        return next((x for x in reversed(self.steps) if isinstance(x, Multiply)), None)
+
+    @property
     def why(self) -> Why:
         """The candidates with their predicted times and the reason each lost; worked out when it is asked for."""
         config = self.config
@@ -99,13 +104,13 @@ class KernelPlan:
     @property
     def partial_width(self) -> tuple[int, int]:
         """D's rows and columns that one partial result of a reduction covers."""
-        rows, columns = (0, 0) if self.config is None else self.config.partial_width
+        rows, columns = (0, 0) if self.storing is None else self.storing.config.partial_width
         return (columns, rows) if self.swapped else (rows, columns)
 
     @property
     def partials(self) -> tuple[int | None, ...]:
         """Each reduction's place in the workspace, bytes; None where the result itself is partial."""
-        step = self.multiply
+        step = self.storing
         return (
             ()
             if step is None

@@ -15,7 +15,7 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
-from cutegemm.planning.candidates import Candidate, Order, Ranked, splits_for
+from cutegemm.planning.candidates import Candidate, Order, Ranked, cut, splits_for
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.parts import Box, Region
 from cutegemm.planning.request import Request
@@ -132,7 +132,8 @@ def order_swapped(asked: Request, order: Order) -> Order:
         found = []
         for rows, depth in sorted(shapes, key=longest):
             parts = _parts(asked, -(-problem.m // rows) * problem.batch, depth)
-            candidate = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves), parts)
+            whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
+            candidate = cut(asked.spec, whole, parts, device.limits)
             why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
             found.append(Ranked(candidate, why))
         return [*found, *others]
