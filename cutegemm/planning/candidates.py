@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
 from cutegemm.problems import Problem
-from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
+from cutegemm.spec import AUTO, MAX_SPLITS, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
 # elements: 128 bytes, one row of the 128-byte swizzle
 BLOCK_K = 64
@@ -40,6 +40,11 @@ MAX_PASSES = 24
 # parts of K that the planner chooses among, for products at least so deep, where none of these fields is given
 PARTS = (1, 2, 4, 8)
 LEAST_SPLIT_K = 2048
+# of those, parts that a cluster adds up before others join them, and mainloop stages that must fit beside its buffer
+DEPTHS = (1, 2, 4, 8)
+# K is deep from so many times D's longer side on: parts then meet outside clusters too. Layers at decode lie below
+DEEP = 4
+RING_STAGES = 4
 FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
 
@@ -173,9 +178,41 @@ def preferred(
         for parts in splits if schedule == "cooperative" else (1,):
             chosen = cut(spec, found, parts, limits)
             fits = math.prod(cluster) * chosen.depth <= limits.max_cluster
-            if fits and (chosen.reduction != "launch" or "launch" == spec.split_reduction):
+            # parts that no cluster holds are as many as fill the SMs (`spread`), where their number is open
+            if fits and (parts == 1 or isinstance(spec.split_k, int) or chosen.reduction == "cluster"):
                 listed.append(chosen)
     return tuple(listed)
+
+
+def deep(problem: Problem) -> bool:
+    """Whether K is deep beside both sides of D."""
+    return problem.k >= DEEP * max(problem.m, problem.n)
+
+
+def spread(
+    spec: GemmSpec, problem: Problem, device: Device, whole: Sequence[Candidate]
+) -> Iterator[Candidate]:
+    """Candidates of whole K with K in as many parts as bring their tiles to all SMs at once, or half as many.
+
+    Those meet in a launch of their own, or in workspace where the spec says so; of each several sizes of clusters that
+    add up parts first: fewer bytes then meet, on fewer SMs, as not every SM is in a large cluster.
+    """
+    reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
+    if reduction == "cluster" or (spec.split_reduction == AUTO and not deep(problem)):
+        return
+    for found in whole:
+        m, n, k = found.tile
+        plane = math.prod(found.cluster)
+        tiles = -(-problem.m // (m * found.cluster[0])) * -(-problem.n // (n * found.cluster[1]))
+        for depth in DEPTHS if spec.depth is None else (spec.depth,):
+            # what a cluster receives lies beside the ring
+            room = 4 * m * n * (depth > 1) + RING_STAGES * 2 * (m + n) * k <= device.limits.smem_bytes
+            if found.schedule != "cooperative" or plane * depth > device.limits.max_cluster or not room:
+                continue
+            most = device.resident_clusters(plane * depth) // (tiles * problem.batch)
+            for outer in dict.fromkeys((most, most // 2)):
+                if 1 < outer and outer * depth <= min(MAX_SPLITS, -(-problem.k // k)):
+                    yield found._replace(splits=outer * depth, depth=depth, reduction=reduction)
 
 
 def every(spec: GemmSpec, gates: int, limits: Limits, halves: int = 1) -> Iterator[Candidate]:
