@@ -12,14 +12,7 @@ from typing import Any
 from cutegemm.config.helpers import ClearConfig, FinishConfig, RelayoutConfig
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.config.simt import SimtConfig, SimtTile
-from cutegemm.config.tensor_core import (
-    ADDS_PARTS,
-    PARTIAL_ROWS,
-    ROW_ALIGN,
-    WIDEST_OF_FOUR,
-    WORK_SLOTS,
-    KernelConfig,
-)
+from cutegemm.config.tensor_core import PARTIAL_ROWS, ROW_ALIGN, WIDEST_OF_FOUR, WORK_SLOTS, KernelConfig
 from cutegemm.families import FAMILIES, load
 
 GemmConfig = KernelConfig | SimtConfig
@@ -34,7 +27,6 @@ def config_from_data(data: dict[str, Any]) -> Config:
 
 
 __all__ = [
-    "ADDS_PARTS",
     "PARTIAL_ROWS",
     "ROW_ALIGN",
     "WIDEST_OF_FOUR",

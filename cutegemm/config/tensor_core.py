@@ -16,7 +16,6 @@ PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D f
 ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
 WIDEST_OF_FOUR = 192  # columns of a wgmma that ptxas accepts in a kernel of four warpgroups
 WORK_SLOTS = 4  # numbers of works that a dynamic kernel's producer may be ahead of the slowest consumer
-ADDS_PARTS = "add_parts"  # the family of kernels that add up what others left
 SMEM_RESERVED = 1024  # bytes of an SM's shared memory that a CTA takes beside its own
 
 
@@ -93,7 +92,7 @@ class KernelConfig(EpilogueConfig):
     @property
     def multiplies(self) -> bool:
         """Whether it makes sums; a kernel that does not adds up those that another left in workspace."""
-        return self.family != ADDS_PARTS
+        return self.roles.multiplies
 
     @property
     def stores(self) -> bool:

@@ -7,5 +7,5 @@ FAMILY = Family(
     name="add_parts",
     config="cutegemm.config:KernelConfig",
     driver="cutegemm.kernels.add_parts:AddParts",
-    limits=Roles(producers=0, accumulators={1: 32, 2: 32, 3: 32}),
+    limits=Roles(producers=0, accumulators={1: 32, 2: 32, 3: 32}, multiplies=False),
 )

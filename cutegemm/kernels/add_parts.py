@@ -62,7 +62,10 @@ class AddParts:
         dependence.start()
         dependence.wait()
         (address,) = tensors.splits
-        self._finish(SumParts(config, walks, address), epilogue, dependence, thread, block)
+        work, share = self._work(walks, block)
+        # a sample launch, which loads the kernel, has no batch
+        if work.l < epilogue.extent.l:
+            self._finish(SumParts(config, walks, address), epilogue, dependence, thread, (work, share))
 
     @cute.jit
     def _initialise(self, epilogue: cutlass.Constexpr, thread: Any):
@@ -85,13 +88,13 @@ class AddParts:
         epilogue: cutlass.Constexpr,
         dependence: cutlass.Constexpr,
         thread: Any,
-        block: Any,
+        mine: cutlass.Constexpr,
     ):
-        """Add up a slice and store it."""
+        """Add up a slice and store it; `mine` is (work, slice)."""
         config = self.config
         warpgroup = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         role = Role(warpgroup, warpgroup, thread % hw.WARPGROUP)
-        work, share = self._work(parts.walk, block)
+        work, share = mine
         tile = work.slice(share, config.slices)
         ahead = epilogue.ahead(role, tile)
         total = cute.make_rmem_tensor(config.slice_values, cutlass.Float32)

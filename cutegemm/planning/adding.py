@@ -6,7 +6,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from cutegemm.config import ADDS_PARTS, KernelConfig
+from cutegemm.config import KernelConfig
+from cutegemm.families.add_parts import FAMILY
 from cutegemm.planning.epilogue import sliced
 from cutegemm.planning.steps import AddParts, Multiply
 
@@ -24,7 +25,7 @@ def adding(config: KernelConfig, tiles: tuple[int, int, int], sms: int) -> Kerne
     """
     whole = dataclasses.replace(
         config,
-        family=ADDS_PARTS,
+        family=FAMILY.name,
         stages=1,
         splits=config.outer_parts,
         cluster_parts=1,
