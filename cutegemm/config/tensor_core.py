@@ -195,9 +195,14 @@ class KernelConfig(EpilogueConfig):
         return PARTIAL_ROWS, self.stored_columns
 
     @property
-    def partials_per_tile(self) -> int:
-        """Partial results that a tile gives to a reduction over everything: one per warp that shares it."""
+    def partials_per_slice(self) -> int:
+        """Partial results that a slice of a tile gives to a reduction over everything: one per warp that shares it."""
         return self.team * hw.WARPGROUP // hw.WARP
+
+    @property
+    def partials_per_tile(self) -> int:
+        """The same of a tile's slices together."""
+        return self.partials_per_slice * self.slices
 
     @property
     def smem_limit(self) -> int:

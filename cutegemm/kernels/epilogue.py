@@ -214,5 +214,5 @@ class _Sums:
                 warp = self.role.band * (hw.WARPGROUP // hw.WARP) + thread // hw.WARP
                 part = (
                     tile[0] * self.epilogue.extent.tiles_n + tile[1]
-                ) * self.config.partials_per_tile + warp
+                ) * self.config.partials_per_slice + warp
                 partials.put(state, part, tile[2], 0, cutlass.Boolean(lane == 0))
