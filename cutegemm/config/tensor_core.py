@@ -49,6 +49,7 @@ class KernelConfig(EpilogueConfig):
     split_reduction: str = "none"
     cluster_parts: int = 1  # CTAs of a cluster along K, which add their parts up first
     slices: int = 1  # CTAs that store a tile, each its share of the columns
+    adders: int = 1  # warpgroups of a CTA that adds up what another kernel left, each its share of the parts
 
     @property
     def instruction(self) -> Instruction:
@@ -137,7 +138,9 @@ class KernelConfig(EpilogueConfig):
 
     @property
     def threads(self) -> int:
-        """Threads per CTA."""
+        """Threads per CTA; one that adds up what another kernel left has one of that one's warpgroups' rows."""
+        if not self.multiplies:
+            return self.adders * hw.WARPGROUP
         return (self.producers + self.consumers) * hw.WARPGROUP
 
     @property

@@ -56,6 +56,35 @@ class SumParts:
                 self._read(rX, role, work, (self.config.outer_parts - rest, rest, share))
                 self._take(total, rX, rest)
 
+    @cute.jit
+    def add_some(
+        self, total: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, which: cutlass.Constexpr
+    ) -> None:
+        """total = the sum of a share of the parts, neighbours; `which` is (slice, which share, of how many).
+
+        Shares are equally many parts; what the last ones lack counts as nothing.
+        """
+        share, group, groups = which
+        count = self.config.outer_parts
+        each = -(-count // groups)
+        at_once = max(1, min(each, IN_FLIGHT // self._vectors))
+        rX = cute.make_rmem_tensor((VECTOR, self._vectors, at_once), cutlass.Float32)
+        total.fill(0.0)
+        for first in cutlass.range_constexpr(0, each, at_once):
+            some = min(at_once, each - first)
+            for i in cutlass.range_constexpr(some):
+                part = group * each + (first + i)
+                mPart = self._part(work, cutlass.min(part, count - 1))
+                for vector in cutlass.range_constexpr(self._vectors):
+                    cute.autovec_copy(self._vector(mPart, role, vector, share), rX[None, vector, i])
+            for i in cutlass.range_constexpr(some):
+                there = group * each + (first + i) < count
+                for value in cutlass.range_constexpr(self._vectors * VECTOR):
+                    number = rX[value % VECTOR, value // VECTOR, i]
+                    if cutlass.const_expr(groups * each > count):
+                        number = cutlass.select_(there, number, cutlass.Float32(0.0))
+                    total[value] = total[value] + number
+
     def number(self, work: Work) -> Any:
         """Which of its tile's parts a work's is, of those that meet here."""
         return work.part // self.config.cluster_parts if self.config.cluster_parts > 1 else work.part
@@ -98,5 +127,5 @@ class SumParts:
         """A slice's vector-th access."""
         first, step = self.config.slice_index(vector * VECTOR)
         at = first // VECTOR if self.config.slices == 1 else first // VECTOR + share * (step // VECTOR)
-        place = mPart[None, role.thread, at, role.slot]
+        place = mPart[None, role.thread, at, role.band]
         return cute.make_tensor(place.iterator.align(4 * VECTOR), cute.make_layout(VECTOR))

@@ -115,7 +115,9 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     reduction = spec.split_reduction
     if reduction == AUTO:
         reduction = "cluster" if parts <= (spec.depth or room) else "launch"
-        fits = max(x for x in range(1, room + 1) if parts % x == 0)
+        # how many CTAs share operands follows M, and the order of additions must not
+        free = spec.batch_invariant is not True
+        fits = max(x for x in range(1, room + 1) if parts % x == 0) if free else 1
     else:
         fits = 1
     depth = spec.depth or (parts if reduction == "cluster" else fits)

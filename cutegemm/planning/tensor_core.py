@@ -38,7 +38,10 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
     """The plan of a product as its kernel sees it."""
     setting, candidate, config, grid, why = choose(asked, order)
     loads = setting.loads
-    storing = config if config.stores else adding.adding(config, grid.tiles, asked.device.sms)
+    invariant = asked.spec.batch_invariant is True
+    storing = config
+    if not config.stores:
+        storing = adding.adding(config, grid.tiles, asked.device.sms, in_turn=invariant)
     reductions = plan_reductions(storing, asked.problem, grid.tiles, loads.workspace_bytes)
     parts = splits.plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
     multiply = Multiply.of(

@@ -105,11 +105,11 @@ def test_without_its_waits_a_launch_meets_the_other_ones_parts(name):
 
 
 def test_the_adding_launch_covers_the_sms_and_begins_early():
-    """Slices of eight columns at least, a CTA each; the product lets it start after its loads, as it does the next."""
+    """A CTA has 64 rows of a slice; the product lets it start after its loads, as it does the next launch."""
     p = plan(GemmSpec(tile=Tile(128, 128, 64), split_k=8, split_reduction="launch"), problem(512, 512, 8192))
     product, adding = p.steps
     assert p.storing is adding and not product.config.stores and not adding.config.multiplies
-    assert adding.clusters == 16 * adding.config.slices >= 120
+    assert adding.clusters == 2 * 16 * adding.config.slices >= 120
     assert adding.config.stored_columns >= 8
     assert product.config.trigger == adding.config.trigger == "loads"
     assert p.workspace_bytes == 8 * 512 * 512 * 4
