@@ -9,6 +9,7 @@ An `Order` (a model, a tuner, a database of measurements) puts candidates in the
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,9 +43,11 @@ PARTS = (1, 2, 4, 8)
 LEAST_SPLIT_K = 2048
 # of those, parts that a cluster adds up before others join them, and mainloop stages that must fit beside its buffer
 DEPTHS = (1, 2, 4, 8)
-# K is deep from so many times D's longer side on: parts then meet outside clusters too. Layers at decode lie below
-DEEP = 4
-RING_STAGES = 4
+# K is deep from so many times D's shorter and longer side on: parts then meet outside clusters too
+DEEP = (8, 2)
+# CTAs of a cluster along M and N that share operands of parts of K
+PLANES = ((1, 1), (2, 1), (1, 2), (2, 2))
+RING_STAGES = 5
 FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
 
@@ -131,9 +134,8 @@ def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, .
     if spec.batch_invariant is True:
         # how many parts pay depends on M
         return (1,)
-    tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
     fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
-    return (1,) if fixed or 2 * tiles > device.sms or problem.k < LEAST_SPLIT_K else PARTS
+    return PARTS if _few(problem, device) and not fixed else (1,)
 
 
 @functools.lru_cache(256)
@@ -181,14 +183,22 @@ def preferred(
             chosen = cut(spec, found, parts, limits)
             fits = math.prod(cluster) * chosen.depth <= limits.max_cluster
             # parts that no cluster holds are as many as fill the SMs (`spread`), where their number is open
-            if fits and (parts == 1 or isinstance(spec.split_k, int) or chosen.reduction == "cluster"):
+            held = chosen.reduction == "cluster" and _holds(found.tile, limits)
+            if fits and (parts == 1 or isinstance(spec.split_k, int) or held):
                 listed.append(chosen)
     return tuple(listed)
 
 
-def deep(problem: Problem) -> bool:
-    """Whether K is deep beside both sides of D."""
-    return problem.k >= DEEP * max(problem.m, problem.n)
+def deep(problem: Problem, device: Device) -> bool:
+    """Whether K is deep beside both sides of a D of few tiles."""
+    short, long = sorted((problem.m, problem.n))
+    return _few(problem, device) and problem.k >= max(DEEP[0] * short, DEEP[1] * long)
+
+
+def _few(problem: Problem, device: Device) -> bool:
+    """Whether tiles are too few for the SMs and K is worth parts."""
+    tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
+    return 2 * tiles <= device.sms and problem.k >= LEAST_SPLIT_K
 
 
 def spread(
@@ -200,21 +210,33 @@ def spread(
     add up parts first: fewer bytes then meet, on fewer SMs, as not every SM is in a large cluster.
     """
     reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
-    if reduction == "cluster" or (spec.split_reduction == AUTO and not deep(problem)):
+    if reduction == "cluster" or (spec.split_reduction == AUTO and not deep(problem, device)):
         return
-    for found in whole:
-        m, n, k = found.tile
-        plane = math.prod(found.cluster)
-        tiles = -(-problem.m // (m * found.cluster[0])) * -(-problem.n // (n * found.cluster[1]))
-        for depth in DEPTHS if spec.depth is None else (spec.depth,):
-            # what a cluster receives lies beside the ring
-            room = 4 * m * n * (depth > 1) + RING_STAGES * 2 * (m + n) * k <= device.limits.smem_bytes
-            if found.schedule != "cooperative" or plane * depth > device.limits.max_cluster or not room:
+    planes = PLANES if spec.plane is None else (spec.plane,)
+    depths = DEPTHS if spec.depth is None else (spec.depth,)
+    for found in (x for x in whole if x.schedule == "cooperative" and x.cluster == planes[0]):
+        for plane, depth in itertools.product(planes, depths):
+            if math.prod(plane) * depth > device.limits.max_cluster or (
+                plane != (1, 1) and found.tile[1] % 32
+            ):
                 continue
-            most = device.resident_clusters(plane * depth) // (tiles * problem.batch)
+            if depth > 1 and not _holds(found.tile, device.limits):
+                continue
+            tiles = problem.batch
+            for extent, size, across in zip((problem.m, problem.n), found.tile, plane, strict=False):
+                tiles *= -(-extent // (size * across))
+            most = device.resident_clusters(math.prod(plane) * depth) // tiles
             for outer in dict.fromkeys((most, most // 2)):
-                if 1 < outer and outer * depth <= min(MAX_SPLITS, -(-problem.k // k)):
-                    yield found._replace(splits=outer * depth, depth=depth, reduction=reduction)
+                if 1 < outer and outer * depth <= min(MAX_SPLITS, -(-problem.k // found.tile[2])):
+                    yield found._replace(
+                        cluster=plane, splits=outer * depth, depth=depth, reduction=reduction
+                    )
+
+
+def _holds(tile: tuple[int, int, int], limits: Limits) -> bool:
+    """Whether what a cluster's CTA receives of a tile's parts leaves room for a ring worth its name."""
+    m, n, k = tile
+    return 4 * m * n + RING_STAGES * 2 * (m + n) * k <= limits.smem_bytes
 
 
 def every(spec: GemmSpec, gates: int, limits: Limits, halves: int = 1) -> Iterator[Candidate]:

@@ -30,6 +30,8 @@ MOST_ROWS = 64
 # 64 x 10240 x 8192 80 tiles on 132 SMs lose to tiles that are not swapped
 FEW_ROWS = 32
 LEAST_FILL = 0.65
+# times D's columns from which on K is that deep: at 64 x 4096 x 65536 parts of 64 x 128 take 133 us, swapped ones 145
+DEEPEST = 8
 # given fields that say how the planner should cut D; with one of them it does not swap by itself
 SHAPING = ("tile", "cluster", "consumers", "raster", "schedule")
 # rows of the weights of a swapped tile, and its depth: every stage moves 16 KiB of them
@@ -54,8 +56,8 @@ def wanted(asked: Request) -> bool:
         return False
     if problem.m <= FEW_ROWS:
         return True
-    # of deep K the parts of wide tiles fill the SMs, and read D's few rows of A less often
-    return not deep(problem) and _fill(problem, asked.device) >= LEAST_FILL
+    # of very deep K the parts of wide tiles fill the SMs, and read A less often
+    return problem.k < DEEPEST * problem.n and _fill(problem, asked.device) >= LEAST_FILL
 
 
 def _fill(problem: Problem, device: Device) -> float:
@@ -155,7 +157,7 @@ def _cut(asked: Request, whole: Candidate, tiles: int) -> Candidate:
     parts = max(fits, default=wished[0])
     found = cut(spec, whole, parts, device.limits)
     spread = min(most, device.sms // tiles, MAX_SPLITS)
-    if len(wished) > 1 and spec.split_reduction == AUTO and deep(asked.problem) and spread > parts:
+    if len(wished) > 1 and spec.split_reduction == AUTO and deep(asked.problem, device) and spread > parts:
         found = whole._replace(splits=spread, reduction="launch")
     return found
 

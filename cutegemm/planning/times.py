@@ -29,16 +29,17 @@ NARROW_BYTES = 32
 # of a cluster's sum over parts of K, per work; bytes that a CTA sends into distributed shared memory meanwhile
 SUM_NS = 700.0
 SUM_BYTES_PER_NS = 25.0
-# what L2 was seen to deliver to an SM whose cluster holds parts of K (128 x 128 x 16384 to 640 x 384 x 24576, H200)
-SPLIT_L2_BYTES_PER_NS = 50.0
-# the same where no cluster adds up parts: 64 x 3584 x 18944 as a batch of two halves of K took 35 us, 112 CTAs (H200)
-APART_L2_BYTES_PER_NS = 65.0
-# of parts that meet outside clusters: a launch that begins under the one before, without its bytes; a launch that
-# zeroes counters, and the fences and the atomic of a CTA that counts itself; what an SM writes to or reads from L2
+# shares of what L2 and memory deliver to other kernels that clusters with parts of K get (suite deep_k, H200)
+HELD_L2 = 0.85
+HELD_DRAM = 0.95
+# `TimeModel.traffic` of deep K: 1024 x 1024 x 65536 takes 208 to 218 us in tiles of 128 x 256, 225 of 128 x 128 (H200)
+DEEP_TRAFFIC = 0.06
+# of parts that meet outside clusters (the same): a launch that begins under the one before, without its bytes; one that
+# zeroes counters, and the fences and the atomic of a CTA that counts itself; what an SM writes or reads
 ADD_NS = 1700.0
-CLEAR_NS = 2000.0
-COUNT_NS = 1500.0
-PARTS_BYTES_PER_NS = 50.0
+CLEAR_NS = 1500.0
+COUNT_NS = 1000.0
+PARTS_BYTES_PER_NS = 33.0
 # bandwidth falls by this power of the share of SMs that stream: 0.94 of it with 107 CTAs at 128 x 10240 x 8192, 0.82
 # with 64 at 128 x 8192 x 28672, where 128 CTAs have all (H200)
 STREAM_FILL = 0.28
@@ -127,9 +128,10 @@ class Table:
 def estimates(problem: Problem, device: Device, of: Table) -> Column:
     """Nanoseconds of each candidate for the whole problem, its launch included."""
     fill = np.minimum(1.0, of.ctas / device.sms)
-    least = problem.min_bytes / (device.dram_gbs * fill**STREAM_FILL)
-    found: Column = np.maximum(_kernel_ns(problem, device, of), least) + device.time.launch
-    return found
+    held = np.where(of.held > 1, HELD_DRAM, 1.0)
+    least = problem.min_bytes / (device.dram_gbs * fill**STREAM_FILL * held)
+    found: Column = np.maximum(_kernel_ns(problem, device, of), least) + _meet_ns(device, of)
+    return found + device.time.launch
 
 
 def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:
@@ -137,7 +139,8 @@ def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:
     time, lone = device.time, of.waves == 1
     # bytes per element of the tile: 1 for 128 x 256 in pairs
     traffic = of.delivered / (of.m * of.n * of.depth / BLOCK_K)
-    compute = time.mma * of.m * of.n * (of.depth / BLOCK_K) * (1 + time.traffic * (traffic - 1))
+    costs = DEEP_TRAFFIC if deep(problem, device) else time.traffic
+    compute = time.mma * of.m * of.n * (of.depth / BLOCK_K) * (1 + costs * (traffic - 1))
     slower = 1 + time.turn_deep * max(0.0, math.log2(max(problem.k, 1) / DEEP_K))
     narrow = np.where(of.m == device.limits.mma_m, time.narrow, 1.0)
     compute = compute * np.where(of.pingpong, slower, narrow)
@@ -146,10 +149,9 @@ def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:
         time.turn_lone,
         np.where(lone & of.multistage, time.multistage_lone, 1.0),
     )
-    # of deep K, 512 x 512 x 8192 in tiles of 64 x 32, L2 delivers no more to CTAs of one tile than to others
-    whole = np.where(lone & (not deep(problem)), time.l2_lone, time.l2)
-    parts = np.where(of.held > 1, SPLIT_L2_BYTES_PER_NS, APART_L2_BYTES_PER_NS)
-    rate = np.where(of.splits > 1, parts, whole)
+    # of deep K L2 delivers no more to CTAs of one tile than to others (512 x 512 x 8192, 128 x 7168 x 16384, H200)
+    whole = np.where(lone & (not deep(problem, device)), time.l2_lone, time.l2)
+    rate = np.where(of.held > 1, HELD_L2 * time.l2, np.where(of.splits > 1, time.l2, whole))
     found: Column = factor * np.maximum(compute, of.delivered / rate)
     return found
 
@@ -171,7 +173,7 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     turns = of.waves * (beside + visible + pieces * time.narrow_piece * narrow) + store
     alone = mainloop + (time.tile + _sum_ns(of))
     leaves = np.where(of.left, 0.0, pieces * time.piece + store + time.shared * visible)
-    shares = of.waves * (alone + leaves) + _meet_ns(device, of)
+    shares = of.waves * (alone + leaves)
     return np.where(of.pingpong, turns, shares)
 
 
@@ -184,8 +186,8 @@ def _meet_ns(device: Device, of: Table) -> Column:
     """Parts of K that no cluster adds up: written, then read by all SMs in a launch or by one CTA a slice."""
     share = 4 * of.m * of.n / of.held / PARTS_BYTES_PER_NS
     outer = of.splits / of.held
-    # CTAs of a launch have eight columns at least
-    readers = np.minimum(device.sms, of.tiles * of.n / 8)
+    # CTAs of a launch have 64 rows of eight columns at least
+    readers = np.minimum(device.sms, of.tiles * (of.m / 64) * (of.n / 8))
     left = of.waves * share + ADD_NS + share * of.held * outer * of.tiles / readers
     counted = of.waves * (share + COUNT_NS) + share * outer + CLEAR_NS
     return np.where(of.left, left, np.where(of.counted, counted, 0.0))
