@@ -179,7 +179,7 @@ def preferred(
         if found in seen or narrow or split or (single and own != (1, 1)) or not _allowed(spec, found):
             continue
         seen.add(found)
-        for parts in splits if schedule == "cooperative" else (1,):
+        for parts in (x for x in splits if x == 1 or schedule == "cooperative"):
             chosen = cut(spec, found, parts, limits)
             fits = math.prod(cluster) * chosen.depth <= limits.max_cluster
             # parts that no cluster holds are as many as fill the SMs (`spread`), where their number is open

@@ -201,7 +201,10 @@ def _check_splits(setting: Setting, candidate: Candidate) -> None:
     k_tiles = -(-setting.problem.k // candidate.tile[2])
     if parts > k_tiles:
         rule = f"K is {k_tiles} tiles of {candidate.tile[2]}; each part needs one"
-        raise field_error(PlanError, "split_k", parts, rule, k_tiles)
+        depth = setting.spec.depth or 1
+        if depth > k_tiles:
+            raise field_error(PlanError, "cluster", setting.spec.cluster, rule, candidate.cluster)
+        raise field_error(PlanError, "split_k", parts, rule, k_tiles // depth * depth)
 
 
 def _check_left(setting: Setting, candidate: Candidate) -> None:

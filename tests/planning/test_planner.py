@@ -143,7 +143,7 @@ def check_fits(p):
     if config.persistent:
         assert p.clusters * config.cluster_size <= H200.sms * config.ctas_per_sm
     else:
-        assert p.clusters * config.cluster_size == math.prod(p.tiles)
+        assert p.clusters * config.cluster_size == math.prod(p.tiles) * config.splits
 
 
 def check_adding(p):
