@@ -42,7 +42,7 @@ MAX_PASSES = 24
 PARTS = (1, 2, 4, 8)
 LEAST_SPLIT_K = 2048
 # of those, parts that a cluster adds up before others join them, and mainloop stages that must fit beside its buffer
-DEPTHS = (1, 2, 4, 8)
+DEPTHS = (1, 4)
 # K is deep from so many times D's shorter and longer side on: parts then meet outside clusters too
 DEEP = (8, 2)
 # CTAs of a cluster along M and N that share operands of parts of K
@@ -204,7 +204,7 @@ def _few(problem: Problem, device: Device) -> bool:
 def spread(
     spec: GemmSpec, problem: Problem, device: Device, whole: Sequence[Candidate]
 ) -> Iterator[Candidate]:
-    """Candidates of whole K with K in as many parts as bring their tiles to all SMs at once, or half as many.
+    """Candidates of whole K with K in as many parts as bring their tiles to all SMs at once.
 
     Those meet in a launch of their own, or in workspace where the spec says so; of each several sizes of clusters that
     add up parts first: fewer bytes then meet, on fewer SMs, as not every SM is in a large cluster.
@@ -214,7 +214,10 @@ def spread(
         return
     planes = PLANES if spec.plane is None else (spec.plane,)
     depths = DEPTHS if spec.depth is None else (spec.depth,)
+    sizes = problem.m, problem.n
     for found in (x for x in whole if x.schedule == "cooperative" and x.cluster == planes[0]):
+        if any(tile >= 2 * max(size, 32) for tile, size in zip(found.tile, sizes, strict=False)):
+            continue
         for plane, depth in itertools.product(planes, depths):
             if math.prod(plane) * depth > device.limits.max_cluster or (
                 plane != (1, 1) and found.tile[1] % 32
@@ -223,14 +226,11 @@ def spread(
             if depth > 1 and not _holds(found.tile, device.limits):
                 continue
             tiles = problem.batch
-            for extent, size, across in zip((problem.m, problem.n), found.tile, plane, strict=False):
-                tiles *= -(-extent // (size * across))
-            most = device.resident_clusters(math.prod(plane) * depth) // tiles
-            for outer in dict.fromkeys((most, most // 2)):
-                if 1 < outer and outer * depth <= min(MAX_SPLITS, -(-problem.k // found.tile[2])):
-                    yield found._replace(
-                        cluster=plane, splits=outer * depth, depth=depth, reduction=reduction
-                    )
+            for size, tile, across in zip(sizes, found.tile, plane, strict=False):
+                tiles *= -(-size // (tile * across))
+            parts = device.resident_clusters(math.prod(plane) * depth) // tiles * depth
+            if depth < parts <= min(MAX_SPLITS, -(-problem.k // found.tile[2])):
+                yield found._replace(cluster=plane, splits=parts, depth=depth, reduction=reduction)
 
 
 def _holds(tile: tuple[int, int, int], limits: Limits) -> bool:

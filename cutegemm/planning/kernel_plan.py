@@ -26,7 +26,8 @@ class KernelPlan:
 
     Attributes:
         spec, problem, device: what was asked, and the GPU that the choice is for.
-        steps: the launches of a run, in order: re-layouts, the GEMM, finishes. Empty when D is empty.
+        steps: the launches of a run, in order: re-layouts, counters, the GEMM, the sum of parts that it left,
+            finishes. Empty when D is empty.
         tiles: CTA tiles along (m, n, l), rounded up to whole clusters.
         waves: tiles over tiles in flight.
         smem, smem_bytes: regions of the GEMM kernel's shared memory and their total.
