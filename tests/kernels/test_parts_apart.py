@@ -6,6 +6,8 @@ On the emulator, with the race detector.
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -56,7 +58,7 @@ FUZZED = {
 }
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(
     name=st.sampled_from(sorted(FUZZED)),
     tall=st.integers(1, 140),
@@ -79,6 +81,21 @@ def test_odd_shapes_with_c_in_place(name, tall, wide, deep, alpha, beta):
         results.append(out)
     assert_close(results[0], a, b, before, alpha, beta)
     assert torch.equal(*results)
+
+
+def test_a_row_has_the_same_bits_whatever_adds_its_parts():
+    """Under batch_invariant a launch adds parts one after the other, as a cluster does, whatever M is."""
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(s, generator=generator).bfloat16() for s in ((130, 500), (500, 72)))
+    found = []
+    for where, rows in (("launch", 130), ("launch", 5), ("cluster", 130)):
+        spec = GemmSpec(split_k=8, split_reduction=where, swap=False, batch_invariant=True, d_dtype="fp32")
+        found.append(Gemm(spec).run(a[:rows], b, backend="emulator")[:5])
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    freely = GemmSpec(split_k=8, split_reduction="launch", swap=False)
+    of = problem(130, 72, 500)
+    assert plan(freely, of).storing.config.adders == 2
+    assert plan(dataclasses.replace(freely, batch_invariant=True), of).storing.config.adders == 1
 
 
 @pytest.mark.parametrize("fields", [LAUNCH, CLUSTERS_LAUNCH], ids=["whole", "clusters"])
