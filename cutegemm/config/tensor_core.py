@@ -140,8 +140,8 @@ class KernelConfig(EpilogueConfig):
     def threads(self) -> int:
         """Threads per CTA; one that adds up what another kernel left has one of that one's warpgroups' rows."""
         if not self.multiplies:
-            return self.adders * hw.WARPGROUP
-        return (self.producers + self.consumers) * hw.WARPGROUP
+            return self.adders * self.limits.warpgroup
+        return (self.producers + self.consumers) * self.limits.warpgroup
 
     @property
     def team(self) -> int:
@@ -200,7 +200,7 @@ class KernelConfig(EpilogueConfig):
     @property
     def partials_per_slice(self) -> int:
         """Partial results that a slice of a tile gives to a reduction over everything: one per warp that shares it."""
-        return self.team * hw.WARPGROUP // hw.WARP
+        return self.team * self.limits.warpgroup // self.limits.warp
 
     @property
     def partials_per_tile(self) -> int:
