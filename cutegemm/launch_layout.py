@@ -162,7 +162,8 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
 def _in_workspace(config: GemmConfig) -> tuple[str, ...]:
     if not isinstance(config, KernelConfig):
         return ()
-    splits = SPLIT_PLACES if config.split_reduction == "workspace" else ()
+    meets = {"workspace": SPLIT_PLACES, "launch": SPLIT_PLACES[:1]}
+    splits = meets.get(config.split_reduction, ())
     return (*splits, WORK_COUNTER) if config.dynamic else splits
 
 

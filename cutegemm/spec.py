@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -40,7 +41,7 @@ MAX_CONSUMERS = 3
 PINGPONG_CONSUMERS = 2
 MAX_GROUP = 4096
 MAX_SMS = 1024
-SPLIT_REDUCTIONS = ("cluster", "workspace")
+SPLIT_REDUCTIONS = ("cluster", "workspace", "launch")
 MAX_SPLITS = 256
 TRIGGERS = ("never", "start", "loads")
 MAX_CTAS_PER_SM = 2
@@ -78,7 +79,8 @@ class GemmSpec:
         b_major: "n" (B[k, n] with unit stride along n) or "k".
         c_major, d_major: "n" (row-major) or "m" (column-major).
         tile: `Tile(m, n, k)`, elements.
-        cluster: (m, n) CTAs that share operands by TMA multicast.
+        cluster: (m, n) CTAs that share operands by TMA multicast; or (m, n, k) with k CTAs beside each other that take
+            parts of K and add them up over distributed shared memory.
         stages: shared-memory buffers of the mainloop ring.
         swizzle: "128B", "64B", "32B" or "none": the shared-memory layout of A and B.
         schedule: "cooperative" (a producer warpgroup feeds consumers that share a tile), "pingpong" (it
@@ -102,10 +104,12 @@ class GemmSpec:
         swap: compute D^T = B^T A^T, so that D's columns lie along the instruction's 64 rows and D's rows, in steps
             of 8, along its columns: for D of few rows. Every field stays in D's coordinates; a tile's m is then a
             multiple of 8 up to 256 and its n one of 64.
-        split_k: parts of K that CTAs add up apart, for few tiles and deep K; 1 is not to split. A result has the same
-            bits on every run; the epilogue is applied once, after the sum.
-        split_reduction: how the parts are added: "cluster" (in order, over the shared memory of a cluster that gets
-            a third extent along K: no workspace, one launch) or "workspace" (in order, by the last CTA to arrive).
+        split_k: parts of K that CTAs add up apart, for few tiles and deep K; 1 is not to split. A multiple of a
+            cluster's extent along K. A result has the same bits on every run; the epilogue is applied once, after the
+            sum.
+        split_reduction: how the parts are added, always in order: "cluster" (over the shared memory of a cluster whose
+            third extent is `split_k`: no workspace, one launch), "workspace" (by the last CTA to arrive) or "launch"
+            (by a launch of its own on all SMs). Of the latter two a cluster's CTAs along K add up theirs first.
         ctas_per_sm: CTAs that share an SM, 1 or 2: one's start and end then lie under the other's mainloop.
         trigger: when the next launch on the stream may begin its set-up (programmatic dependent launch): "never" before
             this one has ended, at its "start", or after the last of its "loads". Whatever it is, a kernel waits for
@@ -137,7 +141,7 @@ class GemmSpec:
     c_major: str = AUTO
     d_major: str = AUTO
     tile: Tile | Auto = AUTO
-    cluster: tuple[int, int] | Auto = AUTO
+    cluster: tuple[int, ...] | Auto = AUTO
     stages: int | Auto = AUTO
     swizzle: str = AUTO
     schedule: str = AUTO
@@ -190,6 +194,16 @@ class GemmSpec:
                 object.__setattr__(self, name, _evicted(self, name))
         _check_tile(self)
         _check_together(self)
+
+    @property
+    def plane(self) -> tuple[int, int] | None:
+        """The given CTAs of a cluster along (m, n); None where they are left open."""
+        return None if isinstance(self.cluster, str) else (self.cluster[0], self.cluster[1])
+
+    @property
+    def depth(self) -> int | None:
+        """The given CTAs of a cluster along K; None where they are left open."""
+        return self.cluster[2] if isinstance(self.cluster, tuple) and len(self.cluster) == 3 else None
 
     def given(self) -> dict[str, Any]:
         """The fields that are not "auto", in declaration order."""
@@ -259,10 +273,11 @@ def _tuples(spec: GemmSpec) -> Iterator[tuple[str, object]]:
             raise field_error(SpecError, "tile", spec.tile, "must be Tile(m, n, k)")
         yield "tile", Tile(*spec.tile)
     if not _is_auto(spec.cluster):
-        rule = f"must be (m, n), each a power of two, m * n <= {LIMITS.max_cluster}"
+        most = LIMITS.max_cluster
+        rule = f"must be (m, n) or (m, n, k), m and n powers of two, of at most {most} CTAs"
         ctas = checks.integers(spec.cluster) or ()
-        legal = len(ctas) == 2 and all(x in (1, 2, 4, 8) for x in ctas)
-        if not legal or ctas[0] * ctas[1] > LIMITS.max_cluster:
+        legal = len(ctas) in (2, 3) and all(x in (1, 2, 4, 8) for x in ctas[:2])
+        if not legal or not 1 <= math.prod(ctas) <= most:
             raise field_error(SpecError, "cluster", spec.cluster, rule, (2, 1))
         yield "cluster", ctas
     if not _is_auto(spec.raster):
@@ -322,7 +337,7 @@ def _check_together(spec: GemmSpec) -> None:
         raise field_error(SpecError, "schedule", spec.schedule, rule, "simt")
     if not _is_auto(spec.a_dtype) and not _is_auto(spec.b_dtype) and spec.a_dtype != spec.b_dtype:
         raise field_error(SpecError, "b_dtype", spec.b_dtype, "A and B have one dtype", spec.a_dtype)
-    if spec.schedule == "multistage" and spec.cluster not in (AUTO, (1, 1)):
+    if spec.schedule == "multistage" and spec.plane not in (None, (1, 1)):
         rule = 'multicast needs the producer warp of schedule="cooperative"'
         raise field_error(SpecError, "cluster", spec.cluster, rule, (1, 1))
     if spec.schedule == "multistage":
@@ -333,9 +348,7 @@ def _check_together(spec: GemmSpec) -> None:
     if spec.schedule == "pingpong" and spec.consumers not in (AUTO, PINGPONG_CONSUMERS):
         rule = "two warpgroups take turns"
         raise field_error(SpecError, "consumers", spec.consumers, rule, PINGPONG_CONSUMERS)
-    if spec.scheduler == "stream_k" and spec.split_k not in (AUTO, 1):
-        rule = 'scheduler="stream_k" makes its own cuts along K'
-        raise field_error(SpecError, "split_k", spec.split_k, rule, 1)
+    _check_parts(spec)
     if spec.schedule == "pingpong" and spec.scheduler == "per_tile":
         rule = "warpgroups that take turns need more than one tile each"
         raise field_error(SpecError, "scheduler", spec.scheduler, rule, "persistent")
@@ -343,6 +356,30 @@ def _check_together(spec: GemmSpec) -> None:
         _check_invariant(spec)
     if spec.schedule == "simt":
         _check_simt(spec)
+
+
+def _check_parts(spec: GemmSpec) -> None:
+    """Parts of K, a cluster's CTAs along it, and where they meet."""
+    depth, parts = spec.depth or 1, spec.split_k
+    if spec.scheduler == "stream_k":
+        if parts not in (AUTO, 1):
+            rule = 'scheduler="stream_k" makes its own cuts along K'
+            raise field_error(SpecError, "split_k", parts, rule, 1)
+        if spec.split_reduction not in (AUTO, "workspace"):
+            rule = 'parts of a scheduler="stream_k" meet in workspace'
+            raise field_error(SpecError, "split_reduction", spec.split_reduction, rule, "workspace")
+    if depth > 1 and spec.schedule not in (AUTO, "cooperative"):
+        rule = 'parts of K are added by the consumers of schedule="cooperative"'
+        raise field_error(SpecError, "schedule", spec.schedule, rule, "cooperative")
+    if depth > 1 and spec.scheduler == "stream_k":
+        rule = 'scheduler="stream_k" makes its own cuts along K'
+        raise field_error(SpecError, "cluster", spec.cluster, rule, spec.plane)
+    if isinstance(parts, int) and parts % depth:
+        rule = f"must be a multiple of the {depth} parts that a cluster adds up"
+        raise field_error(SpecError, "split_k", parts, rule, max(1, parts // depth) * depth)
+    if spec.split_reduction == "cluster" and spec.depth is not None and parts not in (AUTO, depth):
+        rule = f'split_reduction="cluster" adds up {depth} parts in a cluster of {spec.cluster}'
+        raise field_error(SpecError, "split_k", parts, rule, depth)
 
 
 def _check_invariant(spec: GemmSpec) -> None:

@@ -15,7 +15,9 @@ from cutegemm.epilogue import linear_combination
 from cutegemm.errors import SpecError
 from tests.support.strategies import specs
 
-CLUSTER_RULE = "must be (m, n), each a power of two, m * n <= 8; nearest legal value: (2, 1)"
+CLUSTER_RULE = (
+    "must be (m, n) or (m, n, k), m and n powers of two, of at most 8 CTAs; nearest legal value: (2, 1)"
+)
 RASTER_RULE = 'must be ("m" or "n", group) with a group from 1 to 4096; nearest legal value: (\'m\', 8)'
 SIMT_RULE = "has no meaning for schedule=\"simt\"; nearest legal value: 'auto'"
 
@@ -90,7 +92,27 @@ REFUSALS = [
     ({"cluster": (3, 1)}, f"cluster=(3, 1): {CLUSTER_RULE}"),
     ({"cluster": (2, 8)}, f"cluster=(2, 8): {CLUSTER_RULE}"),
     ({"cluster": 2}, f"cluster=2: {CLUSTER_RULE}"),
-    ({"cluster": (2, 1, 1)}, f"cluster=(2, 1, 1): {CLUSTER_RULE}"),
+    ({"cluster": (2, 1, 0)}, f"cluster=(2, 1, 0): {CLUSTER_RULE}"),
+    ({"cluster": (2, 2, 3)}, f"cluster=(2, 2, 3): {CLUSTER_RULE}"),
+    ({"cluster": (1, 1, 1, 1)}, f"cluster=(1, 1, 1, 1): {CLUSTER_RULE}"),
+    (
+        {"cluster": (1, 1, 4), "split_k": 10},
+        "split_k=10: must be a multiple of the 4 parts that a cluster adds up; nearest legal value: 8",
+    ),
+    (
+        {"cluster": (1, 1, 4), "split_k": 8, "split_reduction": "cluster"},
+        'split_k=8: split_reduction="cluster" adds up 4 parts in a cluster of (1, 1, 4); nearest legal value: 4',
+    ),
+    (
+        {"scheduler": "stream_k", "split_reduction": "launch"},
+        'split_reduction=\'launch\': parts of a scheduler="stream_k" meet in workspace; '
+        "nearest legal value: 'workspace'",
+    ),
+    (
+        {"schedule": "pingpong", "cluster": (1, 1, 2)},
+        'schedule=\'pingpong\': parts of K are added by the consumers of schedule="cooperative"; '
+        "nearest legal value: 'cooperative'",
+    ),
     ({"cluster": (2.0, 1)}, f"cluster=(2.0, 1): {CLUSTER_RULE}"),
     ({"cluster": (True, 1)}, f"cluster=(True, 1): {CLUSTER_RULE}"),
     ({"raster": ("k", 8)}, f"raster=('k', 8): {RASTER_RULE}"),

@@ -44,7 +44,11 @@ class KernelConfig(EpilogueConfig):
     splits: int = 1  # parts that K is cut into
     streamed: bool = False  # clusters cut tiles along K so that each does the same number of k tiles
     dynamic: bool = False  # clusters take works from a counter
-    split_reduction: str = "none"  # how they are added: "cluster" (by its CTAs), "workspace" (by the last)
+    # how they are added: "cluster" (by its CTAs), "workspace" (by the last of a tile), "launch" (by the one after this)
+    split_reduction: str = "none"
+    cluster_parts: int = 1  # CTAs of a cluster along K, which add their parts up first
+    slices: int = 1  # CTAs that store a tile, each its share of the columns
+    adders: int = 1  # warpgroups of a CTA that adds up what another kernel left, each its share of the parts
 
     @property
     def instruction(self) -> Instruction:
@@ -76,16 +80,24 @@ class KernelConfig(EpilogueConfig):
         return self.splits > 1 or self.streamed
 
     @property
-    def cluster_parts(self) -> int:
-        """CTAs of a cluster along K."""
-        return self.splits if self.split_reduction == "cluster" else 1
+    def outer_parts(self) -> int:
+        """Parts of a tile's sum that no cluster adds up."""
+        return self.splits // self.cluster_parts
 
     @property
-    def slices(self) -> int:
-        """CTAs of a cluster that store a tile, each its share of the columns: as many as whole pieces of 8 allow."""
-        if self.cluster_parts == 1 or "".join(str(x.halves) for x in self.operands) != "11":
-            return 1
-        return max(x for x in range(1, self.cluster_parts + 1) if self.columns % (8 * x) == 0)
+    def counts(self) -> bool:
+        """Whether CTAs count themselves to find out who is last."""
+        return self.split_reduction == "workspace"
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it makes sums; a kernel that does not adds up those that another left in workspace."""
+        return self.roles.multiplies
+
+    @property
+    def stores(self) -> bool:
+        """Whether the epilogue is this kernel's; else it leaves sums for the next launch."""
+        return self.split_reduction != "launch" or not self.multiplies
 
     @property
     def stored_columns(self) -> int:
@@ -97,10 +109,21 @@ class KernelConfig(EpilogueConfig):
         """fp32 accumulators of a thread that belong to one slice."""
         return self.tile[0] * self.tile[1] // (self.slices * self.team * self.limits.warpgroup)
 
-    def slice_index(self, part: int, value: int) -> int:
-        """Where the accumulator of a slice's value-th number lies among a thread's accumulators."""
-        of_pass, whole = self.tile[1] // self.slices // 2, self.tile[1] // 2
-        return value // of_pass * whole + part * of_pass + value % of_pass
+    @property
+    def tile_values(self) -> int:
+        """fp32 accumulators of a thread."""
+        return self.slice_values * self.slices
+
+    def slice_index(self, value: int) -> tuple[int, int]:
+        """Where the accumulator of a slice's value-th number lies among a thread's accumulators.
+
+        Returns:
+            That of the first slice, and the step from a slice to the next. A gated pair along N has its columns in
+            each half of a pass.
+        """
+        step, whole = self.stored_columns // 2, self.columns // 2
+        block, within = divmod(value, step)
+        return block * whole + within, step
 
     @property
     def roles(self) -> Roles:
@@ -114,7 +137,9 @@ class KernelConfig(EpilogueConfig):
 
     @property
     def threads(self) -> int:
-        """Threads per CTA."""
+        """Threads per CTA; one that adds up what another kernel left has one of that one's warpgroups' rows."""
+        if not self.multiplies:
+            return self.adders * self.limits.warpgroup
         return (self.producers + self.consumers) * self.limits.warpgroup
 
     @property
@@ -172,9 +197,14 @@ class KernelConfig(EpilogueConfig):
         return PARTIAL_ROWS, self.stored_columns
 
     @property
-    def partials_per_tile(self) -> int:
-        """Partial results that a tile gives to a reduction over everything: one per warp that shares it."""
+    def partials_per_slice(self) -> int:
+        """Partial results that a slice of a tile gives to a reduction over everything: one per warp that shares it."""
         return self.team * self.limits.warpgroup // self.limits.warp
+
+    @property
+    def partials_per_tile(self) -> int:
+        """The same of a tile's slices together."""
+        return self.partials_per_slice * self.slices
 
     @property
     def smem_limit(self) -> int:

@@ -24,6 +24,7 @@ class Roles:
             fewer registers. Empty where they cannot.
         shared_accumulators, shared_registers: the same of a CTA that leaves half of the SM to another, by consumer
             warpgroups: accumulators per thread, and (producer, consumer) registers, which sum to at most 256.
+        multiplies: whether it makes sums; else it adds up those that another kernel left.
         registers: whether a producer gathers -> consumer warpgroups -> (producer, consumer) registers per
             thread. Over the warpgroups they sum to at most 512. Empty where the launch's allocation stays.
     """
@@ -35,6 +36,7 @@ class Roles:
     registers: Mapping[bool, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
     shared_accumulators: Mapping[int, int] = field(default_factory=dict)
     shared_registers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    multiplies: bool = True
 
     def most(self, consumers: int, laden: bool) -> int:
         """Accumulators per thread of consumers that share a tile; `laden` as for the table of that name."""

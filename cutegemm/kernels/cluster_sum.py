@@ -44,7 +44,7 @@ class ClusterSum:
     def create(config: KernelConfig, place: Place, smem: Any) -> ClusterSum:
         """Allocate."""
         vectors = config.slice_values // VECTOR
-        layout = cute.make_layout((VECTOR, hw.WARPGROUP, vectors, config.consumers, config.splits))
+        layout = cute.make_layout((VECTOR, hw.WARPGROUP, vectors, config.consumers, config.cluster_parts))
         sParts = smem.allocate_tensor(cutlass.Float32, layout, hw.SMEM_ALIGN)
         barriers = smem.allocate_array(cutlass.Int64, 2)
         return ClusterSum(config, place, sParts, barriers, barriers + 1)
@@ -57,7 +57,7 @@ class ClusterSum:
 
     def tile(self, work: Work) -> tuple[Any, Any, Any]:
         """(m, n, l) of the slice that this CTA stores of a work, if it stores one."""
-        return work.m, work.n * self.config.slices + work.part, work.l
+        return work.slice(self.place.part, self.config.slices)
 
     @cute.jit
     def send(self, acc: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, phase: Any) -> Any:
@@ -68,13 +68,14 @@ class ClusterSum:
         if role.slot == 0 and mine:
             if role.thread // hw.WARP == 0:
                 with cute.arch.elect_one():
-                    size = config.splits * config.consumers * hw.WARPGROUP * config.slice_values * 4
+                    size = config.cluster_parts * config.consumers * hw.WARPGROUP * config.slice_values * 4
                     cute.arch.mbarrier_arrive_and_expect_tx(self.full, size)
         rI = cute.recast_tensor(acc, cutlass.Int32)
         for part in cutlass.range_constexpr(config.slices):
             rank = place.rank_of_part(part)
             for vector in cutlass.range_constexpr(config.slice_values // VECTOR):
-                first = config.slice_index(part, vector * VECTOR)
+                first, step = config.slice_index(vector * VECTOR)
+                first += part * step
                 target = self.sParts[None, role.thread, vector, role.slot, place.part]
                 values = tuple(rI[first + i] for i in range(VECTOR))
                 cute.arch.store_async_dsmem(target.iterator.align(4 * VECTOR), values, self.full, rank)
@@ -89,13 +90,13 @@ class ClusterSum:
         cute.arch.mbarrier_wait(self.full, phase)  # until every part is here
         for vector in cutlass.range_constexpr(config.slice_values // VECTOR):
             value = self._part(role, vector, 0)
-            for part in cutlass.range_constexpr(1, config.splits):
+            for part in cutlass.range_constexpr(1, config.cluster_parts):
                 value = value + self._part(role, vector, part)
             for i in cutlass.range_constexpr(VECTOR):
                 total[vector * VECTOR + i] = value[i]
         cute.arch.sync_warp()
         lane = cute.arch.lane_idx()
-        if lane < config.splits:
+        if lane < config.cluster_parts:
             cute.arch.mbarrier_arrive(self.free, self.place.rank_of_part(lane))
 
     def _part(self, role: Role, vector: int, part: int) -> Any:

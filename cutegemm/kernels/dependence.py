@@ -31,7 +31,7 @@ class Dependence:
 
     def before_scalars(self) -> None:
         """Before set-up: scalars on the device are read there, and an earlier launch may write them."""
-        if self._takes_part and self.config.device_scalars:
+        if self._takes_part and self.config.device_scalars and self.config.stores:
             cute.arch.griddepcontrol_wait()
 
     def start(self) -> None:

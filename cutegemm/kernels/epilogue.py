@@ -47,6 +47,8 @@ class Epilogue:
     ) -> Epilogue:
         """Allocate shared memory in the plan's order (`budget.epilogue_regions`) and partition everything."""
         shape = (extent.m, extent.n)
+        if not config.stores:
+            return Epilogue(config, Inputs({}, {}, shape), None, Vectors(config, None, None), (), (), extent)
         outputs = tuple(
             Output.create(config, matrix, atom, tensor, shape, smem)
             for matrix, atom, tensor in zip(config.outputs, atoms.outputs, tensors.outputs, strict=True)
@@ -212,5 +214,5 @@ class _Sums:
                 warp = self.role.band * (hw.WARPGROUP // hw.WARP) + thread // hw.WARP
                 part = (
                     tile[0] * self.epilogue.extent.tiles_n + tile[1]
-                ) * self.config.partials_per_tile + warp
+                ) * self.config.partials_per_slice + warp
                 partials.put(state, part, tile[2], 0, cutlass.Boolean(lane == 0))

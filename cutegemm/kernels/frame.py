@@ -17,12 +17,15 @@ from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.dynamic import DynamicWalk
 from cutegemm.kernels.epilogue import Epilogue
+from cutegemm.kernels.left_sum import LeftSum
 from cutegemm.kernels.loads import OperandLoads
 from cutegemm.kernels.mainloop import Fragments
+from cutegemm.kernels.nested_sum import NestedSum
 from cutegemm.kernels.operands import NUMERIC
 from cutegemm.kernels.ring import Ring
 from cutegemm.kernels.scheduler import Walk
 from cutegemm.kernels.stream import StreamWalk
+from cutegemm.kernels.sum_parts import SumParts
 from cutegemm.kernels.tensors import Atoms, Tensors
 from cutegemm.kernels.tma_load import TmaLoad
 from cutegemm.kernels.workspace_sum import WorkspaceSum
@@ -30,6 +33,20 @@ from cutegemm.launch_layout import SPLIT_PLACES
 
 # what a CTA does next, by the config's name for it
 WALKS: dict[str, type[Walk]] = {"static": Walk, "stream_k": StreamWalk, "dynamic": DynamicWalk}
+# how CTAs that each added up a part of K make a tile's sum
+Sum = ClusterSum | WorkspaceSum | LeftSum | NestedSum
+
+
+def _sum(config: KernelConfig, place: Place, walk: Walk, addresses: dict[str, Any], smem: Any) -> Sum | None:
+    """What a kernel's config says of it, in the order of shared memory."""
+    inner = ClusterSum.create(config, place, smem) if config.cluster_parts > 1 else None
+    if not config.streamed and config.outer_parts == 1:
+        return inner
+    if config.split_reduction == "launch":
+        outer: Any = LeftSum(SumParts(config, walk, addresses["split.parts"]), place.part)
+    else:
+        outer = WorkspaceSum.create(config, walk, addresses, smem)
+    return outer if inner is None else NestedSum(config, inner, outer)
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,7 @@ class Frame:
     loads: tuple[OperandLoads, ...]  # of A and of B
     ring: Ring
     epilogue: Epilogue
-    total: ClusterSum | WorkspaceSum | None
+    total: Sum | None
 
     @staticmethod
     def create(config: KernelConfig, tensors: Any, atoms: Any, shape: Any, numbers: Any, walk: Any) -> Frame:
@@ -58,11 +75,7 @@ class Frame:
         )
         epilogue = Epilogue.create(config, tensors, atoms, numbers, walks.output(extents, walking), smem)
         ring = Ring.create(config.stages, place, smem)
-        total = None
-        if config.cluster_parts > 1:
-            total = ClusterSum.create(config, place, smem)
-        elif config.adds_up:
-            total = WorkspaceSum.create(config, walks, dict(zip(SPLIT_PLACES, tensors.splits)), smem)
+        total = _sum(config, place, walks, dict(zip(SPLIT_PLACES, tensors.splits)), smem)
         walks = walks.placed(tensors.counter, smem)
         return Frame(config, place, walks, loads, ring, epilogue, total)
 

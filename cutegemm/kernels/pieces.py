@@ -87,7 +87,7 @@ class Piece:
         config = self.config
         # accumulators of one pass: WGMMA_M x BLK_N over 128 threads
         a_pass = config.tile[1] // config.slices // 2
-        up = config.passes * a_pass if config.a.halves == 2 else config.columns // 2
+        up = config.passes * a_pass if config.a.halves == 2 else config.stored_columns // 2
         return self.index[0] * a_pass + gate * up + self.index[1] * self.size + value
 
 

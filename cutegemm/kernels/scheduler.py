@@ -78,6 +78,10 @@ class Work:
         """(m, n, l)."""
         return self.m, self.n, self.l
 
+    def slice(self, share: Any, count: int) -> tuple[Any, Any, Any]:
+        """(m, n, l) of one of the tile's slices, of so many side by side along its columns."""
+        return (self.m, self.n, self.l) if count == 1 else (self.m, self.n * count + share, self.l)
+
     def along(self, role: str) -> Any:
         """The tile's coordinate along the rows of operand "a" or "b"."""
         return self.m if role == "a" else self.n
@@ -159,7 +163,7 @@ class Walk:
     @property
     def _parts(self) -> int:
         """Works of one cluster tile: its parts of K that other clusters add up."""
-        return self.config.splits // self.config.cluster_parts
+        return self.config.outer_parts
 
     def number(self, work: Work) -> Any:
         """The number of a work's CTA tile among all of the launch."""
@@ -169,7 +173,7 @@ class Walk:
 
     def slot(self, work: Work, part: Any) -> Any:
         """Where a part of a work's tile lies in workspace."""
-        return self.number(work) * self.config.splits + part
+        return self.number(work) * self.config.outer_parts + part
 
     def next(self, state: State, count: int = 1) -> State:
         """The state `count` works later."""
@@ -188,8 +192,8 @@ class Walk:
         tile_m, tile_n = m * cluster_m + self.place.m, n * cluster_n + self.place.n
         if config.splits == 1:
             return Work(tile_m, tile_n, batch, cutlass.Int32(0), self.k_tiles, cutlass.Int32(0), 1)
-        # parts of a tile lie side by side: in a cluster, or in works that follow one another
-        part = self.place.part if config.cluster_parts > 1 else state[0] - index * config.splits
+        # parts of a tile lie side by side: in a cluster, and in works that follow one another
+        part = (state[0] - index * self._parts) * config.cluster_parts + self.place.part
         first = part * self.k_tiles // config.splits
         k_tiles = (part + 1) * self.k_tiles // config.splits - first
         return Work(tile_m, tile_n, batch, first, k_tiles, part, config.splits)

@@ -37,12 +37,21 @@ class Atoms(NamedTuple):
 def launch_tensors(config: KernelConfig, addresses: Any, shape: Any, strides: Any) -> tuple[Tensors, Atoms]:
     """From the arguments of `launch`."""
     places, steps = launch.Addresses.of(config, addresses), launch.Strides.of(config, strides)
-    pairs = [
-        _operand(config, operand, tensor)
-        for operand, tensor in zip(
-            config.operands, launch.operand_tensors(config, places, steps, shape), strict=True
-        )
-    ]
+    pairs: list = []
+    if config.multiplies:
+        factors = launch.operand_tensors(config, places, steps, shape)
+        pairs = [_operand(config, x, tensor) for x, tensor in zip(config.operands, factors, strict=True)]
+    groups = (pairs, *(_epilogue(config, places, steps, shape) if config.stores else ([], [])))
+    atoms = Atoms(*(tuple(atom for atom, _ in group) for group in groups))
+    tensors = (tuple(tensor for _, tensor in group) for group in groups)
+    by_name = launch.named(config, "addresses", addresses)
+    splits = tuple(by_name[name] for name in SPLIT_PLACES if name in by_name)
+    counter = by_name.get(WORK_COUNTER)
+    return Tensors(*tensors, places.partials, launch.scalar_tensors(places), splits, counter), atoms
+
+
+def _epilogue(config: KernelConfig, places: launch.Addresses, steps: launch.Strides, shape: Any) -> tuple:
+    """(atom, coordinates) of the inputs and of the outputs that TMA moves, (None, tensor) of others."""
     box = (hw.WGMMA_M, config.epi_n)
     inputs = []
     for matrix, tensor in zip(config.inputs, launch.input_tensors(config, places, steps, shape), strict=True):
@@ -54,13 +63,7 @@ def launch_tensors(config: KernelConfig, addresses: Any, shape: Any, strides: An
     ):
         by_tma = matrix.store == "tma"
         outputs.append(ops.store_atom(tensor, _piece(config, matrix), box) if by_tma else (None, tensor))
-    groups = (pairs, inputs, outputs)
-    atoms = Atoms(*(tuple(atom for atom, _ in group) for group in groups))
-    tensors = (tuple(tensor for _, tensor in group) for group in groups)
-    by_name = launch.named(config, "addresses", addresses)
-    splits = tuple(by_name[name] for name in SPLIT_PLACES if name in by_name)
-    counter = by_name.get(WORK_COUNTER)
-    return Tensors(*tensors, places.partials, launch.scalar_tensors(places), splits, counter), atoms
+    return inputs, outputs
 
 
 def _operand(config: KernelConfig, operand: OperandConfig, tensor: cute.Tensor) -> tuple[Any, cute.Tensor]:

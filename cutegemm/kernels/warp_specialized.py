@@ -185,8 +185,10 @@ class WarpSpecializedGemm:
         parity: Any,
     ):
         """The tile's sum over the parts of K, then the epilogue where this CTA stores it; the states after both."""
-        if frame.total.send(acc, role, work, parity):
-            inputs = self._store_sum(frame, acc, role, work, inputs, parity)
+        stores = frame.total.send(acc, role, work, parity)
+        if cutlass.const_expr(self.config.stores):
+            if stores:
+                inputs = self._store_sum(frame, acc, role, work, inputs, parity)
         return inputs, parity ^ 1
 
     @cute.jit

@@ -43,6 +43,8 @@ def piece_bytes(config: KernelConfig, bytes_per_element: int) -> int:
 
 def epilogue_regions(config: KernelConfig) -> tuple[Region, ...]:
     """What the epilogue needs in shared memory, in allocation order; offsets from the first's."""
+    if not config.stores:
+        return ()
     graph = config.epilogue
     sizes = [
         (f"{result.name} staging", config.epilogue_stages * piece_bytes(config, x.dtype.bytes), hw.SMEM_ALIGN)
@@ -161,11 +163,15 @@ def _sum_regions(config: KernelConfig, start: int) -> tuple[Region, ...]:
     """What adding up parts of K needs, from an offset on (`kernels/cluster_sum.py`, `workspace_sum.py`)."""
     if not config.adds_up:
         return ()
-    if config.cluster_parts == 1:
-        return (Region("count", round_up(start, COUNT_ALIGN), 4),)
-    size = config.splits * config.consumers * config.limits.warpgroup * config.slice_values * 4
-    parts = Region("parts of K", round_up(start, hw.SMEM_ALIGN), size)
-    return parts, Region("sum barriers", parts.offset + size, STAGE_BARRIERS)
+    found, end = [], start
+    if config.cluster_parts > 1:
+        size = config.cluster_parts * config.consumers * config.limits.warpgroup * config.slice_values * 4
+        found.append(Region("parts of K", round_up(start, hw.SMEM_ALIGN), size))
+        found.append(Region("sum barriers", found[0].offset + size, STAGE_BARRIERS))
+        end = found[1].offset + STAGE_BARRIERS
+    if config.counts:
+        found.append(Region("count", round_up(end, COUNT_ALIGN), 4))
+    return tuple(found)
 
 
 def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
@@ -196,13 +202,15 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
         found.append(
             Barrier("parts read", 1, f"consumer warps of {config.slices} CTA(s)", warps, "consumers")
         )
-    elif config.adds_up:
+    if config.counts:
         threads = config.consumers * hw.WARPGROUP
         found.append(Barrier("count", 1, "every consumer thread", threads, "the same"))
     if config.dynamic:
         found.append(Barrier("work", WORK_SLOTS, "TMA's elected thread", 1, "producer and consumers"))
         who = f"producer and consumer warps of {config.cluster_size} CTA(s)"
         found.append(Barrier("work read", WORK_SLOTS, who, config.work_readers, "the first CTA's producer"))
+    if not config.stores:
+        return tuple(found)
     inputs = [x for x in config.inputs if x.load == "tma"]
     if inputs:
         found.append(
@@ -233,6 +241,8 @@ def boxes(config: KernelConfig) -> tuple[Box, ...]:
                 _box(operand.role.upper(), extents, operand.swizzle, operand.dtype.bits, operand.halves)
             )
     matrices: list[tuple[str, MatrixConfig | OutputConfig, str]] = []
+    if not config.stores:
+        return tuple(found)
     matrices += [(x.name, y, y.store) for x, y in zip(config.epilogue.stores, config.outputs)]
     matrices += [(name, x, x.load) for name, x in config.input_of.items()]
     for name, matrix, how in matrices:
@@ -255,7 +265,7 @@ def store_conflicts(config: KernelConfig) -> int | None:
     By the bank model of `layouts.banks`, over the first block that one stmatrix writes; swizzled pieces have none.
     """
     staged = [x for x in config.outputs if x.store != "direct" and x.dtype.bits == 16]
-    if not staged:
+    if not staged or not config.stores:
         return None
     return _store_conflicts(staged[0].major == "m", config.epi_n, config.piece_swizzle(staged[0]))
 

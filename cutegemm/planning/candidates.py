@@ -9,6 +9,8 @@ An `Order` (a model, a tuner, a database of measurements) puts candidates in the
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,7 +18,7 @@ from typing import NamedTuple
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
 from cutegemm.problems import Problem
-from cutegemm.spec import PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
+from cutegemm.spec import AUTO, MAX_SPLITS, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
 # elements: 128 bytes, one row of the 128-byte swizzle
 BLOCK_K = 64
@@ -39,6 +41,13 @@ MAX_PASSES = 24
 # parts of K that the planner chooses among, for products at least so deep, where none of these fields is given
 PARTS = (1, 2, 4, 8)
 LEAST_SPLIT_K = 2048
+# of those, parts that a cluster adds up before others join them, and mainloop stages that must fit beside its buffer
+DEPTHS = (1, 4)
+# K is deep from so many times D's shorter and longer side on: parts then meet outside clusters too
+DEEP = (8, 2)
+# CTAs of a cluster along M and N that share operands of parts of K
+PLANES = ((1, 1), (2, 1), (1, 2), (2, 2))
+RING_STAGES = 5
 FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
 
@@ -50,6 +59,9 @@ class Candidate(NamedTuple):
     schedule: str
     consumers: int
     splits: int = 1
+    # of those parts, how many a cluster adds up; and how all are added (`KernelConfig.split_reduction`)
+    depth: int = 1
+    reduction: str = "none"
 
     @property
     def pingpong(self) -> bool:
@@ -64,6 +76,9 @@ class Candidate(NamedTuple):
     def __str__(self) -> str:
         how = "" if self.schedule == "cooperative" else f", {self.schedule}"
         parts = "" if self.splits == 1 else f", K in {self.splits} parts"
+        if self.reduction in ("workspace", "launch"):
+            parts += f", {self.depth} a cluster" if self.depth > 1 else ""
+            parts += ", added " + ("in workspace" if self.reduction == "workspace" else "by a launch")
         return f"tile {self.tile}, cluster {self.cluster}{how}{parts}"
 
 
@@ -82,25 +97,45 @@ Order = Callable[[Problem, Device, int, Sequence[Candidate]], list[Ranked]]
 def given_tile(spec: GemmSpec, tile: Tile, limits: Limits, halves: int = 1) -> Candidate:
     """What a spec that gives its tile means by the fields that it leaves open; `halves` as for `every`."""
     schedule = "cooperative" if spec.schedule not in TENSOR_CORE_SCHEDULES else spec.schedule
-    cluster = spec.cluster if isinstance(spec.cluster, tuple) else (1, 1)
     team = _team(spec, schedule, tile.m // halves, limits)
-    return Candidate((tile.m, tile.n, tile.k), cluster, schedule, team, _given_splits(spec))
+    found = Candidate((tile.m, tile.n, tile.k), spec.plane or (1, 1), schedule, team)
+    return cut(spec, found, _given_splits(spec), limits)
 
 
 def _given_splits(spec: GemmSpec) -> int:
-    return spec.split_k if isinstance(spec.split_k, int) else 1
+    return spec.split_k if isinstance(spec.split_k, int) else spec.depth or 1
+
+
+def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candidate:
+    """A candidate with K in so many parts, added as the spec says.
+
+    Where it leaves that open, in a cluster if one holds all of them; else a launch adds up the sums of clusters of as
+    many as there can be.
+    """
+    if parts == 1:
+        return whole._replace(depth=spec.depth or 1)
+    room = limits.max_cluster // math.prod(whole.cluster)
+    reduction = spec.split_reduction
+    if reduction == AUTO:
+        reduction = "cluster" if parts <= (spec.depth or room) else "launch"
+        # how many CTAs share operands follows M, and the order of additions must not
+        free = spec.batch_invariant is not True
+        fits = max(x for x in range(1, room + 1) if parts % x == 0) if free else 1
+    else:
+        fits = 1
+    depth = spec.depth or (parts if reduction == "cluster" else fits)
+    return whole._replace(splits=parts, depth=depth, reduction=reduction)
 
 
 def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, ...]:
     """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs."""
-    if isinstance(spec.split_k, int):
-        return (spec.split_k,)
+    if isinstance(spec.split_k, int) or spec.depth is not None:
+        return (_given_splits(spec),)
     if spec.batch_invariant is True:
         # how many parts pay depends on M
         return (1,)
-    tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
     fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
-    return (1,) if fixed or 2 * tiles > device.sms or problem.k < LEAST_SPLIT_K else PARTS
+    return PARTS if _few(problem, device) and not fixed else (1,)
 
 
 @functools.lru_cache(256)
@@ -137,17 +172,71 @@ def preferred(
     seen = set()
     listed = []
     for m, n, own, schedule in shapes:
-        cluster = spec.cluster if isinstance(spec.cluster, tuple) else own
+        cluster = spec.plane or own
         found = Candidate((m, n, BLOCK_K), cluster, schedule, _team(spec, schedule, m, limits))
         narrow = schedule != "pingpong" and cluster != (1, 1) and n % 32
         split = m % (limits.mma_m * found.team) or not _whole(n, gates, n_major)
         if found in seen or narrow or split or (single and own != (1, 1)) or not _allowed(spec, found):
             continue
         seen.add(found)
-        for parts in splits if schedule == "cooperative" else (1,):
-            if cluster[0] * cluster[1] * parts <= limits.max_cluster:
-                listed.append(found._replace(splits=parts))
+        for parts in (x for x in splits if x == 1 or schedule == "cooperative"):
+            chosen = cut(spec, found, parts, limits)
+            fits = math.prod(cluster) * chosen.depth <= limits.max_cluster
+            # parts that no cluster holds are as many as fill the SMs (`spread`), where their number is open
+            held = chosen.reduction == "cluster" and _holds(found.tile, limits)
+            if fits and (parts == 1 or isinstance(spec.split_k, int) or held):
+                listed.append(chosen)
     return tuple(listed)
+
+
+def deep(problem: Problem, device: Device) -> bool:
+    """Whether K is deep beside both sides of a D of few tiles."""
+    short, long = sorted((problem.m, problem.n))
+    return _few(problem, device) and problem.k >= max(DEEP[0] * short, DEEP[1] * long)
+
+
+def _few(problem: Problem, device: Device) -> bool:
+    """Whether tiles are too few for the SMs and K is worth parts."""
+    tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
+    return 2 * tiles <= device.sms and problem.k >= LEAST_SPLIT_K
+
+
+def spread(
+    spec: GemmSpec, problem: Problem, device: Device, whole: Sequence[Candidate]
+) -> Iterator[Candidate]:
+    """Candidates of whole K with K in as many parts as bring their tiles to all SMs at once.
+
+    Those meet in a launch of their own, or in workspace where the spec says so; of each several sizes of clusters that
+    add up parts first: fewer bytes then meet, on fewer SMs, as not every SM is in a large cluster.
+    """
+    reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
+    if reduction == "cluster" or (spec.split_reduction == AUTO and not deep(problem, device)):
+        return
+    planes = PLANES if spec.plane is None else (spec.plane,)
+    depths = DEPTHS if spec.depth is None else (spec.depth,)
+    sizes = problem.m, problem.n
+    for found in (x for x in whole if x.schedule == "cooperative" and x.cluster == planes[0]):
+        if any(tile >= 2 * max(size, 32) for tile, size in zip(found.tile, sizes, strict=False)):
+            continue
+        for plane, depth in itertools.product(planes, depths):
+            if math.prod(plane) * depth > device.limits.max_cluster or (
+                plane != (1, 1) and found.tile[1] % 32
+            ):
+                continue
+            if depth > 1 and not _holds(found.tile, device.limits):
+                continue
+            tiles = problem.batch
+            for size, tile, across in zip(sizes, found.tile, plane, strict=False):
+                tiles *= -(-size // (tile * across))
+            parts = device.resident_clusters(math.prod(plane) * depth) // tiles * depth
+            if depth < parts <= min(MAX_SPLITS, -(-problem.k // found.tile[2])):
+                yield found._replace(cluster=plane, splits=parts, depth=depth, reduction=reduction)
+
+
+def _holds(tile: tuple[int, int, int], limits: Limits) -> bool:
+    """Whether what a cluster's CTA receives of a tile's parts leaves room for a ring worth its name."""
+    m, n, k = tile
+    return 4 * m * n + RING_STAGES * 2 * (m + n) * k <= limits.smem_bytes
 
 
 def every(spec: GemmSpec, gates: int, limits: Limits, halves: int = 1) -> Iterator[Candidate]:
@@ -159,13 +248,14 @@ def every(spec: GemmSpec, gates: int, limits: Limits, halves: int = 1) -> Iterat
         halves: 2 where a tile holds equally many rows of two halves of A.
     """
     buffers = isinstance(spec.epilogue_stages, int) or isinstance(spec.input_stages, int)
-    cluster = spec.cluster if isinstance(spec.cluster, tuple) else (1, 1)
+    cluster = spec.plane or (1, 1)
     schedules = TENSOR_CORE_SCHEDULES if spec.schedule not in TENSOR_CORE_SCHEDULES else (spec.schedule,)
     for schedule in schedules:
         for consumers in _teams(spec, schedule):
             rows = limits.mma_m * halves * (1 if schedule == "pingpong" else consumers)
             for tile in _tiles(spec, rows, MAX_PASSES if buffers else 1, gates, limits):
-                found = Candidate(tile, cluster, schedule, consumers, _given_splits(spec))
+                whole = Candidate(tile, cluster, schedule, consumers)
+                found = cut(spec, whole, _given_splits(spec), limits)
                 if _allowed(spec, found):
                     yield found
 
@@ -208,7 +298,7 @@ def _allowed(spec: GemmSpec, candidate: Candidate) -> bool:
     ):
         return False
     size = candidate.cluster[0] * candidate.cluster[1]
-    if isinstance(spec.sms, int) and size > spec.sms and not isinstance(spec.cluster, tuple):
+    if isinstance(spec.sms, int) and size > spec.sms and spec.plane is None:
         return False
     return size == 1 or candidate.schedule != "multistage"
 

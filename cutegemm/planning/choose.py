@@ -69,14 +69,18 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Se
     else:
         n_major = first.problem.b.unit_col
         gathers = first.loads.gathers
+        splits = candidates.splits_for(spec, first.problem, asked.device)
         found = candidates.preferred(
             spec,
             limits,
             gates=first.gates,
             n_major=n_major,
             gathers=gathers,
-            splits=candidates.splits_for(spec, first.problem, asked.device),
+            splits=splits,
         )
+        if len(splits) > 1:
+            whole = [x for x in found if x.splits == 1]
+            found += tuple(candidates.spread(spec, first.problem, asked.device, whole))
         for ranked in order(first.problem, asked.device, first.gates, found):
             yield first, ranked.candidate, f"{ranked.candidate}: {ranked.why}"
 

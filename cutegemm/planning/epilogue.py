@@ -15,6 +15,8 @@ from cutegemm.planning.pieces import epilogue_columns
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec
 
+# of a matrix row in shared memory: a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
+CHUNK_BYTES = 16
 # of shared memory per consumer warpgroup for the stored pieces
 STAGING_BYTES = 16 * 1024
 # mainloop stages beyond which inputs may take the room
@@ -68,6 +70,20 @@ def piece_columns(columns: int, outputs: tuple[OutputConfig, ...], inputs: tuple
     """EPI_N: columns of a piece, by the widest element that goes through shared memory."""
     widths = [x.dtype.bytes for x in outputs] + [x.dtype.bytes for x in inputs if x.load == "tma"]
     return epilogue_columns(columns, max(widths, default=2))
+
+
+def sliced(config: KernelConfig, most: int) -> KernelConfig:
+    """The config with its tile's columns in as many slices, at most so many, as whole pieces allow."""
+    staged: list[MatrixConfig | OutputConfig] = [x for x in config.outputs if x.store != "direct"]
+    staged += [x for x in config.inputs if x.load == "tma"]
+    step = max([8, *(CHUNK_BYTES // x.dtype.bytes for x in staged if x.major != "m")])
+    slices = max(
+        (x for x in range(1, most + 1) if config.columns % (step * x) == 0),
+        default=1,
+    )
+    config = dataclasses.replace(config, slices=slices)
+    columns = piece_columns(config.stored_columns, config.outputs, config.inputs)
+    return dataclasses.replace(config, epi_n=columns)
 
 
 def with_buffers(spec: GemmSpec, config: KernelConfig) -> KernelConfig:

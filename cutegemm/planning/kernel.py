@@ -18,8 +18,6 @@ from cutegemm.planning.setting import Setting
 from cutegemm.problems import round_up
 from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
 
-# of a matrix row in shared memory: a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
-CHUNK_BYTES = 16
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
 # share of the SMs that one wave fills, from which on a launch with a constant operand lets the next start at once
@@ -32,7 +30,7 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
     Raises:
         PlanError: the candidate, or a given field beside it, cannot be.
     """
-    spec, (tile, cluster, schedule, consumers, _) = setting.spec, candidate
+    spec, (tile, cluster, schedule, consumers, *_) = setting.spec, candidate
     _check_gated_tile(setting, candidate)
     _check_gathered_cluster(setting, cluster)
     _check_accumulators(setting, candidate)
@@ -69,12 +67,10 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         streamed=_streamed(setting, candidate),
         dynamic=_dynamic(setting, candidate),
         split_reduction=_split_reduction(setting, candidate),
+        cluster_parts=candidate.depth,
         epilogue=setting.epilogue,
     )
-    config = dataclasses.replace(
-        config,
-        epi_n=plan_epilogue.piece_columns(config.stored_columns, setting.outputs, setting.inputs),
-    )
+    config = plan_epilogue.sliced(config, config.cluster_parts)
     _check_halves(config)
     _check_pieces(config)
     return plan_epilogue.with_buffers(spec, config)
@@ -107,14 +103,8 @@ def _check_gated_tile(setting: Setting, candidate: Candidate) -> None:
 
 
 def _split_reduction(setting: Setting, candidate: Candidate) -> str:
-    """Where parts of K meet: as given, else in a cluster if one holds them all."""
-    if candidate.splits == 1:
-        return "workspace" if setting.spec.scheduler == "stream_k" else "none"
-    if setting.spec.split_reduction != AUTO:
-        return setting.spec.split_reduction
-    ctas = candidate.cluster[0] * candidate.cluster[1] * candidate.splits
-    fits = ctas <= setting.limits.max_cluster
-    return "cluster" if fits else "workspace"
+    """Where parts of K meet: as the candidate says; in workspace where the walk cuts them."""
+    return "workspace" if setting.spec.scheduler == "stream_k" else candidate.reduction
 
 
 def _ctas_per_sm(spec: GemmSpec) -> int:
@@ -131,6 +121,9 @@ def _trigger(setting: Setting, candidate: Candidate) -> str:
     spec, problem, tile = setting.spec, setting.problem, candidate.tile
     if spec.trigger != AUTO:
         return spec.trigger
+    if candidate.reduction == "launch":
+        # the next launch is short and has its set-up done when this one ends
+        return "loads"
     if isinstance(spec.constant, tuple):
         tiles = math.ceil(problem.m / tile[0]) * math.ceil(problem.n / tile[1]) * problem.batch
         fill = tiles * candidate.splits / setting.sms
@@ -201,22 +194,37 @@ def _check_splits(setting: Setting, candidate: Candidate) -> None:
         rule = 'parts of K are added by the consumers of schedule="cooperative"'
         raise field_error(PlanError, "split_k", parts, rule, 1)
     plane = candidate.cluster[0] * candidate.cluster[1]
-    if _split_reduction(setting, candidate) == "cluster" and plane * parts > limits.max_cluster:
+    if plane * candidate.depth > limits.max_cluster:
         rule = f"a cluster has at most {limits.max_cluster} CTAs, {plane} of them along M and N"
         raise field_error(PlanError, "split_k", parts, rule, limits.max_cluster // plane)
+    _check_left(setting, candidate)
     k_tiles = -(-setting.problem.k // candidate.tile[2])
     if parts > k_tiles:
         rule = f"K is {k_tiles} tiles of {candidate.tile[2]}; each part needs one"
-        raise field_error(PlanError, "split_k", parts, rule, k_tiles)
+        depth = setting.spec.depth or 1
+        if depth > k_tiles:
+            raise field_error(PlanError, "cluster", setting.spec.cluster, rule, candidate.cluster)
+        raise field_error(PlanError, "split_k", parts, rule, k_tiles // depth * depth)
+
+
+def _check_left(setting: Setting, candidate: Candidate) -> None:
+    """What a kernel that leaves its sums to the next launch has no use for."""
+    if candidate.reduction != "launch":
+        return
+    for field in ("epilogue_stages", "input_stages"):
+        if getattr(setting.spec, field) != AUTO:
+            rule = 'the launch that adds up the parts of split_reduction="launch" sizes its own buffers'
+            raise field_error(PlanError, field, getattr(setting.spec, field), rule, AUTO)
 
 
 def _check_pieces(config: KernelConfig) -> None:
     """A row of a piece in shared memory is whole 16-byte chunks, as stmatrix, TMA and the swizzles want it."""
     staged: list[MatrixConfig | OutputConfig] = [x for x in config.outputs if x.store != "direct"]
     for matrix in (*staged, *(x for x in config.inputs if x.load == "tma")):
-        if matrix.major != "m" and config.epi_n * matrix.dtype.bytes % CHUNK_BYTES:
-            step = config.b.halves * CHUNK_BYTES // matrix.dtype.bytes
-            rule = f"a row of a staged {matrix.dtype.value} tile must be a multiple of {CHUNK_BYTES} bytes"
+        if matrix.major != "m" and config.epi_n * matrix.dtype.bytes % plan_epilogue.CHUNK_BYTES:
+            step = config.b.halves * plan_epilogue.CHUNK_BYTES // matrix.dtype.bytes
+            whole = f"must be a multiple of {plan_epilogue.CHUNK_BYTES} bytes"
+            rule = f"a row of a staged {matrix.dtype.value} tile {whole}"
             raise field_error(PlanError, "tile.n", config.tile[1], rule, round_up(config.tile[1], step))
 
 
@@ -254,7 +262,11 @@ def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
         most = roles.turns[setting.loads.gathers]
         who = "a warpgroup of a pingpong kernel holds"
     else:
-        laden = setting.loads.gathers or _split_reduction(setting, candidate) != "none"
+        # beside its own accumulators a thread holds what it reads of other parts
+        adds = _split_reduction(setting, candidate) != "none" and not (
+            candidate.reduction == "launch" and candidate.depth == 1
+        )
+        laden = setting.loads.gathers or adds
         most, who = roles.most(consumers, laden), f"{consumers} consumer warpgroups hold"
     held = accumulators(tile, team, setting.limits)
     if held <= most:

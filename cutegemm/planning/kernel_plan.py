@@ -26,7 +26,8 @@ class KernelPlan:
 
     Attributes:
         spec, problem, device: what was asked, and the GPU that the choice is for.
-        steps: the launches of a run, in order: re-layouts, the GEMM, finishes. Empty when D is empty.
+        steps: the launches of a run, in order: re-layouts, counters, the GEMM, the sum of parts that it left,
+            finishes. Empty when D is empty.
         tiles: CTA tiles along (m, n, l), rounded up to whole clusters.
         waves: tiles over tiles in flight.
         smem, smem_bytes: regions of the GEMM kernel's shared memory and their total.
@@ -68,6 +69,11 @@ class KernelPlan:
         return None if self.multiply is None else self.multiply.config
 
     @property
+    def storing(self) -> Multiply | None:
+        """The step that applies the epilogue: the one that multiplies, or that adds up what it left."""
+        return next((x for x in reversed(self.steps) if isinstance(x, Multiply)), None)
+
+    @property
     def why(self) -> Why:
         """The candidates with their predicted times and the reason each lost; worked out when it is asked for."""
         config = self.config
@@ -99,13 +105,13 @@ class KernelPlan:
     @property
     def partial_width(self) -> tuple[int, int]:
         """D's rows and columns that one partial result of a reduction covers."""
-        rows, columns = (0, 0) if self.config is None else self.config.partial_width
+        rows, columns = (0, 0) if self.storing is None else self.storing.config.partial_width
         return (columns, rows) if self.swapped else (rows, columns)
 
     @property
     def partials(self) -> tuple[int | None, ...]:
         """Each reduction's place in the workspace, bytes; None where the result itself is partial."""
-        step = self.multiply
+        step = self.storing
         return (
             ()
             if step is None

@@ -112,9 +112,7 @@ def _chosen(
     given = {name: _given(asked, getattr(problem, name), name, gates[name]) for name in AXES}
     left = tuple(name for name, load in given.items() if load == AUTO)
     # none of these leaves room for a producer whose threads load
-    copied = (
-        spec.schedule == "multistage" or spec.scheduler == "dynamic" or spec.cluster not in (AUTO, (1, 1))
-    )
+    copied = spec.schedule == "multistage" or spec.scheduler == "dynamic" or spec.plane not in (None, (1, 1))
     widths = {name: copy_width(getattr(problem, name), gates[name]) for name in left}
     found = cheapest_loads(problem, dict.fromkeys(left, 0) if copied else widths, asked.device, copied)
     for name, load in found.items():

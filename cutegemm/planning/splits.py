@@ -23,25 +23,28 @@ class Parts:
 
 
 def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int, start: int) -> Parts:
-    """Plan a launch's parts of K and its counters, which lie side by side: one of works, one of every tile's parts.
+    """Plan a launch's parts of K and its counters: one of every slice of a tile, and beside them one of works.
 
     Args:
         clusters: launched.
         tiles: CTA tiles along (m, n, l).
         start: bytes of workspace already taken.
     """
-    meets = config.split_reduction == "workspace"
-    count = math.prod(tiles) if meets else 0
-    counters = round_up(start, WORKSPACE_ALIGN)
-    size = count + config.dynamic
-    if not size:
-        return Parts((), {}, start)
-    places = {WORK_COUNTER: counters + 4 * count} if config.dynamic else {}
-    end = counters + 4 * size
-    if meets:
-        parts = round_up(end, WORKSPACE_ALIGN)
+    parts_at, counters_at = SPLIT_PLACES
+    steps: tuple[Clear, ...] = ()
+    places: dict[str, int] = {}
+    end = start
+    count = math.prod(tiles) * config.slices if config.counts else 0
+    if count + config.dynamic:
+        counters = round_up(start, WORKSPACE_ALIGN)
+        steps = (Clear(config=ClearConfig(), offset=counters, counters=count + config.dynamic),)
+        places |= {WORK_COUNTER: counters + 4 * count} if config.dynamic else {}
+        places |= {counters_at: counters} if count else {}
+        end = counters + 4 * (count + config.dynamic)
+    if config.split_reduction in ("workspace", "launch"):
+        places[parts_at] = round_up(end, WORKSPACE_ALIGN)
         # on a stream every CTA leaves at most one tile's first part and one tile's other part
-        slots = 2 * clusters * config.cluster_size if config.streamed else config.splits * count
-        end = parts + 4 * config.tile[0] * config.tile[1] * slots
-        places |= dict(zip(SPLIT_PLACES, (parts, counters), strict=True))
-    return Parts((Clear(config=ClearConfig(), offset=counters, counters=size),), places, end)
+        whole = config.outer_parts * math.prod(tiles)
+        slots = 2 * clusters * config.cluster_size if config.streamed else whole
+        end = places[parts_at] + 4 * config.tile[0] * config.tile[1] * slots
+    return Parts(steps, places, end)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launches of a plan, `Relayout | Multiply | Finish`, each with its arguments by name (`launch_layout`)."""
+"""The launches of a plan, a `Step` each, with their arguments by name (`launch_layout`)."""
 
 from __future__ import annotations
 
@@ -147,6 +147,16 @@ class Multiply:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AddParts(Multiply):
+    """Adding up the parts of K that the product before left, and the epilogue: it takes what a product takes."""
+
+    @property
+    def name(self) -> str:
+        """What the step is called in texts."""
+        return "add parts"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finish:
     """The finish of a reduction: partial results in workspace into results.
 
@@ -207,7 +217,7 @@ class Clear:
         return self.fixed() | {"addresses": {"counters": workspace + self.offset}}
 
 
-Step = Relayout | Multiply | Finish | Clear
+Step = Relayout | Multiply | AddParts | Finish | Clear
 
 
-__all__ = ["Clear", "Copy", "Finish", "Multiply", "Relayout", "Step"]
+__all__ = ["AddParts", "Clear", "Copy", "Finish", "Multiply", "Relayout", "Step"]

@@ -15,13 +15,13 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
-from cutegemm.planning.candidates import Candidate, Order, Ranked, splits_for
+from cutegemm.planning.candidates import Candidate, Order, Ranked, cut, deep, splits_for
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.parts import Box, Region
 from cutegemm.planning.request import Request
 from cutegemm.planning.steps import Multiply, Relayout, Step
 from cutegemm.problems import Problem, round_up
-from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
+from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec, Tile, tile_fault
 
 OTHER = {"a": "b", "b": "a", "A": "B", "B": "A", "m": "n", "n": "m"}
 # rows of D up to which the planner swaps by itself: beyond it both ways fill the instruction
@@ -30,6 +30,8 @@ MOST_ROWS = 64
 # 64 x 10240 x 8192 80 tiles on 132 SMs lose to tiles that are not swapped
 FEW_ROWS = 32
 LEAST_FILL = 0.65
+# times D's columns from which on K is that deep: at 64 x 4096 x 65536 parts of 64 x 128 take 133 us, swapped ones 145
+DEEPEST = 8
 # given fields that say how the planner should cut D; with one of them it does not swap by itself
 SHAPING = ("tile", "cluster", "consumers", "raster", "schedule")
 # rows of the weights of a swapped tile, and its depth: every stage moves 16 KiB of them
@@ -52,7 +54,10 @@ def wanted(asked: Request) -> bool:
     shaped = any(getattr(spec, name) != AUTO for name in SHAPING)
     if shaped or problem.m > MOST_ROWS or problem.m >= problem.n:
         return False
-    return problem.m <= FEW_ROWS or _fill(problem, asked.device) >= LEAST_FILL
+    if problem.m <= FEW_ROWS:
+        return True
+    # of very deep K the parts of wide tiles fill the SMs, and read A less often
+    return problem.k < DEEPEST * problem.n and _fill(problem, asked.device) >= LEAST_FILL
 
 
 def _fill(problem: Problem, device: Device) -> float:
@@ -131,8 +136,8 @@ def order_swapped(asked: Request, order: Order) -> Order:
 
         found = []
         for rows, depth in sorted(shapes, key=longest):
-            parts = _parts(asked, -(-problem.m // rows) * problem.batch, depth)
-            candidate = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves), parts)
+            whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
+            candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch)
             why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
             found.append(Ranked(candidate, why))
         return [*found, *others]
@@ -140,12 +145,21 @@ def order_swapped(asked: Request, order: Order) -> Order:
     return ordered
 
 
-def _parts(asked: Request, tiles: int, depth: int) -> int:
-    """Parts of K that bring few tiles to all SMs, as long as each part is a mainloop worth the sum."""
-    k_tiles = -(-asked.problem.k // depth)
-    wished = splits_for(asked.spec, asked.problem, asked.device)
-    fits = (x for x in wished if x * tiles <= asked.device.sms and x * PART_STAGES <= k_tiles)
-    return max(fits, default=wished[0])
+def _cut(asked: Request, whole: Candidate, tiles: int) -> Candidate:
+    """A candidate with K in parts that bring few tiles to all SMs, as long as each part is a mainloop worth the sum.
+
+    Clusters add them up where the GPU holds as many at once; of deep K a launch does where that fills more SMs.
+    """
+    spec, device = asked.spec, asked.device
+    most = -(-asked.problem.k // whole.tile[2]) // PART_STAGES
+    wished = splits_for(spec, asked.problem, device)
+    fits = (x for x in wished if x <= most and tiles <= device.resident_clusters(x))
+    parts = max(fits, default=wished[0])
+    found = cut(spec, whole, parts, device.limits)
+    spread = min(most, device.sms // tiles, MAX_SPLITS)
+    if len(wished) > 1 and spec.split_reduction == AUTO and deep(asked.problem, device) and spread > parts:
+        found = whole._replace(splits=spread, reduction="launch")
+    return found
 
 
 def _transposed_spec(spec: GemmSpec) -> GemmSpec:

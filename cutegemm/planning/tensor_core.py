@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cutegemm.errors import PlanError
-from cutegemm.planning import budget, invariance, splits, swap
+from cutegemm.planning import adding, budget, invariance, splits, swap
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.choose import choose
 from cutegemm.planning.kernel import accumulators, raster
@@ -38,7 +38,11 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
     """The plan of a product as its kernel sees it."""
     setting, candidate, config, grid, why = choose(asked, order)
     loads = setting.loads
-    reductions = plan_reductions(config, asked.problem, grid.tiles, loads.workspace_bytes)
+    invariant = asked.spec.batch_invariant is True
+    storing = config
+    if not config.stores:
+        storing = adding.adding(config, grid.tiles, asked.device.sms, in_turn=invariant)
+    reductions = plan_reductions(storing, asked.problem, grid.tiles, loads.workspace_bytes)
     parts = splits.plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
     multiply = Multiply.of(
         asked.problem,
@@ -50,11 +54,12 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
         parts=reductions.parts,
         in_workspace=loads.places | reductions.partials | parts.places,
     )
+    adds = () if config.stores else (adding.step(multiply, storing, grid.tiles),)
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
         device=asked.device,
-        steps=(*loads.steps, *parts.steps, multiply, *reductions.steps),
+        steps=(*loads.steps, *parts.steps, multiply, *adds, *reductions.steps),
         tiles=grid.tiles,
         waves=grid.waves,
         smem=budget.shared_memory(config),

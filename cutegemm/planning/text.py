@@ -61,6 +61,10 @@ class Plan(Protocol):
     def chosen_by(self) -> str: ...
 
 
+# where parts of K meet, by `KernelConfig.split_reduction`
+_MEET = {"cluster": "a cluster", "workspace": "the workspace", "launch": "the next launch"}
+
+
 def describe(plan: Plan) -> str:
     """The plan, one fact a line."""
     p = plan.problem
@@ -99,8 +103,9 @@ def _tensor_lines(plan: Plan, config: KernelConfig) -> list[str]:
     if config.dynamic:
         walk = "persistent, tiles from a counter"
     if config.splits > 1:
-        walk += f", K in {config.splits} parts that meet in {'a' if config.cluster_parts > 1 else 'the'} "
-        walk += config.split_reduction
+        walk += f", K in {config.splits} parts that meet in {_MEET[config.split_reduction]}"
+        if config.cluster_parts not in (1, config.splits):
+            walk += f", {config.cluster_parts} of them in a cluster first"
     along = f"panels of {plan.raster[1]} clusters along {plan.raster[0].upper()}"
     loads = f"A by {config.a.load} ({config.a.major}-major), B by {config.b.load} ({config.b.major}-major)"
     return [

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
-from cutegemm.planning.candidates import BLOCK_K, Candidate
+from cutegemm.planning.candidates import BLOCK_K, Candidate, deep
 from cutegemm.planning.operands import L2_LINE
 from cutegemm.planning.pieces import epilogue_columns
 from cutegemm.problems import Operand, Problem
@@ -29,8 +29,17 @@ NARROW_BYTES = 32
 # of a cluster's sum over parts of K, per work; bytes that a CTA sends into distributed shared memory meanwhile
 SUM_NS = 700.0
 SUM_BYTES_PER_NS = 25.0
-# what L2 was seen to deliver to an SM whose cluster holds parts of K (128 x 128 x 16384 to 640 x 384 x 24576, H200)
-SPLIT_L2_BYTES_PER_NS = 50.0
+# shares of what L2 and memory deliver to other kernels that clusters with parts of K get (suite deep_k, H200)
+HELD_L2 = 0.85
+HELD_DRAM = 0.95
+# `TimeModel.traffic` of deep K: 1024 x 1024 x 65536 takes 208 to 218 us in tiles of 128 x 256, 225 of 128 x 128 (H200)
+DEEP_TRAFFIC = 0.06
+# of parts that meet outside clusters (the same): a launch that begins under the one before, without its bytes; one that
+# zeroes counters, and the fences and the atomic of a CTA that counts itself; what an SM writes or reads
+ADD_NS = 1700.0
+CLEAR_NS = 1500.0
+COUNT_NS = 1000.0
+PARTS_BYTES_PER_NS = 33.0
 # bandwidth falls by this power of the share of SMs that stream: 0.94 of it with 107 CTAs at 128 x 10240 x 8192, 0.82
 # with 64 at 128 x 8192 x 28672, where 128 CTAs have all (H200)
 STREAM_FILL = 0.28
@@ -60,10 +69,11 @@ class Table:
     """Candidates as columns, and what the model works out of each for one problem.
 
     Attributes:
-        m, n, depth: of the tile; splits: parts of K.
+        m, n, depth: of the tile; splits: parts of K, held: those that a cluster adds up.
+        left, counted: whether the others meet in a launch of their own, or in workspace.
         pingpong, multistage: whether the schedule is that.
         ctas: that the launch has, clusters filled up.
-        works: cluster tiles of the problem; waves: of them on the device.
+        tiles: CTA tiles of the problem, clusters filled up; waves: of their parts on the device.
         stages: of a tile's mainloop.
         delivered: bytes that a stage of 16-bit operands takes from L2 for one CTA; a multicast slice crosses L2's
             port once for the cluster.
@@ -74,8 +84,12 @@ class Table:
     n: Column
     depth: Column
     splits: Column
+    held: Column
+    left: Column
+    counted: Column
     pingpong: Column
     multistage: Column
+    tiles: Column
     ctas: Column
     waves: Column
     stages: Column
@@ -86,19 +100,23 @@ class Table:
     def of(problem: Problem, device: Device, candidates: Sequence[Candidate]) -> Table:
         """The columns of some candidates."""
         rows = [
-            (*x.tile, *x.cluster, x.splits, x.schedule == "pingpong", x.schedule == "multistage")
+            (*x.tile, *x.cluster, x.splits, x.depth, *(x.reduction == y for y in ("launch", "workspace")),
+             *(x.schedule == y for y in ("pingpong", "multistage")))
             for x in candidates
-        ]
-        m, n, depth, across, along, splits, pingpong, multistage = np.array(rows, dtype=np.float64).T
-        works = np.ceil(problem.m / (m * across)) * np.ceil(problem.n / (n * along)) * problem.batch
-        cluster = across * along * splits
+        ]  # fmt: skip
+        columns = np.array(rows, dtype=np.float64).T
+        m, n, depth, across, along, splits, held, left, counted, pingpong, multistage = columns
+        whole = np.ceil(problem.m / (m * across)) * np.ceil(problem.n / (n * along)) * problem.batch
+        works = whole * (splits / held)
+        cluster = across * along * held
         sizes = np.arange(int(cluster.max()) + 1)
         resident = np.array([device.resident_clusters(max(int(x), 1)) for x in sizes], dtype=np.float64)
         stages = np.ceil(problem.k / (depth * splits))
         delivered = (m / along * _lines(problem.a) + n / across * _lines(problem.b)) * depth * 2
         ctas = works * cluster
         return Table(
-            m, n, depth, splits, pingpong > 0, multistage > 0,
+            m, n, depth, splits, held, left > 0, counted > 0, pingpong > 0, multistage > 0,
+            tiles=whole * across * along,
             ctas=ctas,
             waves=np.ceil(works / resident[cluster.astype(np.intp)]),
             stages=stages,
@@ -110,9 +128,10 @@ class Table:
 def estimates(problem: Problem, device: Device, of: Table) -> Column:
     """Nanoseconds of each candidate for the whole problem, its launch included."""
     fill = np.minimum(1.0, of.ctas / device.sms)
-    least = problem.min_bytes / (device.dram_gbs * fill**STREAM_FILL)
-    found: Column = np.maximum(_kernel_ns(problem, device, of), least) + device.time.launch
-    return found
+    held = np.where(of.held > 1, HELD_DRAM, 1.0)
+    least = problem.min_bytes / (device.dram_gbs * fill**STREAM_FILL * held)
+    found: Column = np.maximum(_kernel_ns(problem, device, of), least) + _meet_ns(device, of)
+    return found + device.time.launch
 
 
 def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:
@@ -120,16 +139,19 @@ def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:
     time, lone = device.time, of.waves == 1
     # bytes per element of the tile: 1 for 128 x 256 in pairs
     traffic = of.delivered / (of.m * of.n * of.depth / BLOCK_K)
-    compute = time.mma * of.m * of.n * (of.depth / BLOCK_K) * (1 + time.traffic * (traffic - 1))
-    deep = 1 + time.turn_deep * max(0.0, math.log2(max(problem.k, 1) / DEEP_K))
+    costs = DEEP_TRAFFIC if deep(problem, device) else time.traffic
+    compute = time.mma * of.m * of.n * (of.depth / BLOCK_K) * (1 + costs * (traffic - 1))
+    slower = 1 + time.turn_deep * max(0.0, math.log2(max(problem.k, 1) / DEEP_K))
     narrow = np.where(of.m == device.limits.mma_m, time.narrow, 1.0)
-    compute = compute * np.where(of.pingpong, deep, narrow)
+    compute = compute * np.where(of.pingpong, slower, narrow)
     factor = np.where(
         lone & of.pingpong,
         time.turn_lone,
         np.where(lone & of.multistage, time.multistage_lone, 1.0),
     )
-    rate = np.where(of.splits > 1, SPLIT_L2_BYTES_PER_NS, np.where(lone, time.l2_lone, time.l2))
+    # of deep K L2 delivers no more to CTAs of one tile than to others (512 x 512 x 8192, 128 x 7168 x 16384, H200)
+    whole = np.where(lone & (not deep(problem, device)), time.l2_lone, time.l2)
+    rate = np.where(of.held > 1, HELD_L2 * time.l2, np.where(of.splits > 1, time.l2, whole))
     found: Column = factor * np.maximum(compute, of.delivered / rate)
     return found
 
@@ -150,13 +172,25 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     beside = np.maximum(mainloop + time.turn, pieces * time.piece + store)
     turns = of.waves * (beside + visible + pieces * time.narrow_piece * narrow) + store
     alone = mainloop + (time.tile + _sum_ns(of))
-    shares = of.waves * (alone + pieces * time.piece + store + time.shared * visible)
+    leaves = np.where(of.left, 0.0, pieces * time.piece + store + time.shared * visible)
+    shares = of.waves * (alone + leaves)
     return np.where(of.pingpong, turns, shares)
 
 
 def _sum_ns(of: Table) -> Column:
     """Adding up the parts of K that the CTAs of a cluster hold: each sends and receives about a tile of fp32."""
-    return np.where(of.splits == 1, 0.0, SUM_NS + 4 * of.m * of.n / SUM_BYTES_PER_NS)
+    return np.where(of.held == 1, 0.0, SUM_NS + 4 * of.m * of.n / SUM_BYTES_PER_NS)
+
+
+def _meet_ns(device: Device, of: Table) -> Column:
+    """Parts of K that no cluster adds up: written, then read by all SMs in a launch or by one CTA a slice."""
+    share = 4 * of.m * of.n / of.held / PARTS_BYTES_PER_NS
+    outer = of.splits / of.held
+    # CTAs of a launch have 64 rows of eight columns at least
+    readers = np.minimum(device.sms, of.tiles * (of.m / 64) * (of.n / 8))
+    left = of.waves * share + ADD_NS + share * of.held * outer * of.tiles / readers
+    counted = of.waves * (share + COUNT_NS) + share * outer + CLEAR_NS
+    return np.where(of.left, left, np.where(of.counted, counted, 0.0))
 
 
 def _lines(operand: Operand) -> float:

@@ -87,7 +87,8 @@ def _candidate(config: KernelConfig) -> Candidate:
     """The candidate that a kernel comes from."""
     multistage = not config.producers
     schedule = "pingpong" if config.pingpong else "multistage" if multistage else "cooperative"
-    return Candidate(config.tile, config.cluster, schedule, config.consumers, config.splits)
+    parts = config.splits, config.cluster_parts, "none" if config.streamed else config.split_reduction
+    return Candidate(config.tile, config.cluster, schedule, config.consumers, *parts)
 
 
 def _lost(ns: float, least: float) -> str:
@@ -117,4 +118,6 @@ def _fields(x: Candidate, swapped: bool) -> tuple[tuple[str, object], ...]:
         fields["cluster"] = x.cluster
     if x.schedule == "cooperative":
         fields |= {"consumers": x.consumers, "split_k": x.splits}
+        if x.splits > 1:
+            fields |= {"cluster": (*x.cluster, x.depth), "split_reduction": x.reduction}
     return tuple(fields.items())

@@ -41,6 +41,9 @@ NEWER = {  # the same, of kernels that share a tile's sum, a counter or its laun
     "split through a workspace": (
         GemmSpec(**SMALL | {"sms": 4}, split_k=2, split_reduction="workspace", swap=False),
         (130, 136, 300), torch.bfloat16),
+    "split, added by a launch": (
+        GemmSpec(**SMALL | {"sms": 4}, cluster=(1, 1, 2), split_k=4, split_reduction="launch", swap=False),
+        (66, 72, 264), torch.bfloat16),
     "stream_k": (GemmSpec(**SMALL | {"sms": 5}, scheduler="stream_k", swap=False), (130, 136, 300), torch.bfloat16),
     # two k tiles each, so that the producer takes works as fast as it may
     "dynamic": (
@@ -81,6 +84,12 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
         "bar.warp.sync": (1, "missed: a lane arrives for its warp, whose reads the detector takes together"),
     },
     "split through a workspace": {"fence.acq_rel.gpu": COUNTED},
+    "split, added by a launch": {
+        "mbarrier.try_wait.parity.shared.b64": (1, "as for split in a cluster"),
+        "bar.warp.sync": (1, "as for split in a cluster"),
+        "cp.async.bulk.wait_group.read": (1, "before the adding CTA's only piece, which no store precedes"),
+        "bar.sync": (1, "before that piece's staging buffer is written, which nobody has read"),
+    },
     "stream_k": {"fence.acq_rel.gpu": COUNTED},
     "dependent": {
         "griddepcontrol.launch_dependents": PERMISSION,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.suites import SUITES
 from benchmarks.sweep_rows import read
 from cutegemm import GemmSpec, plan, problem
 from cutegemm.arch.device import Device
@@ -65,6 +66,16 @@ BEST = [
     (H100, (6000, 9728, 2560), "kk", {"turns 128x192 2x1"}),
     (H100, (8192, 8192, 8192), "kk", {"turns 128x192 2x1"}),
 ]
+
+
+@pytest.mark.parametrize("shape", SUITES["deep_k"])
+def test_deep_k_brings_parts_to_all_sms_at_once(shape):
+    """Parts are as many as fill one wave, a launch adds them up, and what they leave is a fraction of what is read."""
+    p = plan(GemmSpec(), problem(*shape, majors="kk"))
+    assert p.clusters * p.config.cluster_size >= 0.8 * H200.sms and p.waves <= 1
+    assert [x.name for x in p.steps] == ["gemm", "add parts"]
+    assert p.workspace_bytes < 0.6 * p.problem.min_bytes
+    assert "added by a launch" in p.why.taken.what
 
 
 @pytest.mark.parametrize(("device", "shape", "majors", "best"), BEST)

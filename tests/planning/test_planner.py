@@ -30,6 +30,22 @@ MESSAGE = re.compile(
 )
 
 
+def epilogue_regions(config, piece):
+    """Shared memory of the epilogue by the region's name; `piece` elements of a matrix."""
+    sizes = {}
+    for result, x in zip(config.epilogue.stores, config.outputs, strict=True):
+        if x.store != "direct":
+            sizes[f"{result.name} staging"] = config.epilogue_stages * piece * x.dtype.bytes
+    fetched = {name: x for name, x in config.input_of.items() if x.load == "tma"}
+    sizes |= {f"{name} pieces": config.input_stages * piece * x.dtype.bytes for name, x in fetched.items()}
+    if fetched:
+        sizes["piece barriers"] = 8 * config.consumers * config.input_stages
+    rows = list(config.epilogue.tensors.values()).count("row")
+    if rows:
+        sizes["rows"] = 4 * rows * config.stored_columns * config.consumers
+    return sizes
+
+
 def expected_regions(config):
     """Region -> bytes of a tensor-core kernel's shared memory, from its config alone."""
     piece = 64 * config.consumers * config.epi_n
@@ -42,21 +58,13 @@ def expected_regions(config):
             # a line of a K-major operand is a row, of another a k of each half; it has one word more than chunks
             lines = rows if x.k_major else config.tile[2] * x.halves
             sizes[f"{name} words"] = (rows * config.tile[2] // lines // 8 + 1) * 16 * lines * config.stages
-    for result, x in zip(config.epilogue.stores, config.outputs, strict=True):
-        if x.store != "direct":
-            sizes[f"{result.name} staging"] = config.epilogue_stages * piece * x.dtype.bytes
-    fetched = {name: x for name, x in config.input_of.items() if x.load == "tma"}
-    sizes |= {f"{name} pieces": config.input_stages * piece * x.dtype.bytes for name, x in fetched.items()}
-    if fetched:
-        sizes["piece barriers"] = 8 * config.consumers * config.input_stages
-    rows = list(config.epilogue.tensors.values()).count("row")
-    if rows:
-        sizes["rows"] = 4 * rows * config.stored_columns * config.consumers
+    if config.stores:
+        sizes |= epilogue_regions(config, piece)
     sizes |= {"barriers": 2 * 8 * config.stages}
     if config.cluster_parts > 1:
-        sizes["parts of K"] = 4 * config.splits * config.tile[0] * config.tile[1] // config.slices
+        sizes["parts of K"] = 4 * config.cluster_parts * config.tile[0] * config.tile[1] // config.slices
         sizes["sum barriers"] = 16
-    elif config.adds_up:
+    if config.split_reduction == "workspace":
         sizes["count"] = 4
     if config.dynamic:
         sizes["works"] = 4 * (2 * 8 + 4)
@@ -135,7 +143,19 @@ def check_fits(p):
     if config.persistent:
         assert p.clusters * config.cluster_size <= H200.sms * config.ctas_per_sm
     else:
-        assert p.clusters * config.cluster_size == math.prod(p.tiles)
+        assert p.clusters * config.cluster_size == math.prod(p.tiles) * config.splits
+
+
+def check_adding(p):
+    """The launch after a product takes what that left, in slices of whole pieces, and covers every tile."""
+    made, adding = p.config, p.storing.config
+    assert made.split_reduction == "launch" and made.trigger == adding.trigger
+    assert (adding.tile, adding.epilogue, adding.outputs) == (made.tile, made.epilogue, made.outputs)
+    assert adding.splits * made.cluster_parts == made.splits
+    assert adding.stored_columns * adding.slices == adding.columns and adding.stored_columns % 8 == 0
+    assert adding.stored_columns % adding.epi_n == 0 and adding.pieces % adding.input_stages == 0
+    assert p.storing.clusters == math.prod(p.tiles) * adding.slices * adding.team
+    assert adding.threads <= 512
 
 
 def check_workspace(p):
@@ -145,7 +165,7 @@ def check_workspace(p):
     gemm = names.index("gemm")
     for step in p.steps[:gemm]:
         if isinstance(step.config, ClearConfig):
-            assert (p.config.adds_up and p.config.cluster_parts == 1) or p.config.dynamic
+            assert p.config.split_reduction == "workspace" or p.config.dynamic
             continue
         assert isinstance(step.config, RelayoutConfig) and step is p.steps[0]
         for copy in step.copies:
@@ -157,9 +177,12 @@ def check_workspace(p):
             end = copy.offset + (last + 1) * target.dtype.bytes
     graph = p.config.epilogue
     finished = [x for x in graph.reductions if not x.partial]
+    if p.storing is not p.multiply:
+        assert names.pop(gemm + 1) == p.storing.name == "add parts"
+        check_adding(p)
     assert names[gemm + 1 :] == [f"finish {x.name}" for x in finished]
     assert [offset is None for offset in p.partials] == [x.partial for x in graph.reductions]
-    for step, result in zip(p.steps[gemm + 1 :], finished, strict=True):
+    for step, result in zip(p.steps[-len(finished) :] if finished else (), finished, strict=True):
         assert step.config == FinishConfig(kind=result.kind, across=result.axis is not None)
         assert step.offset >= end and step.offset % 256 == 0
         assert step.offset == p.partials[graph.reductions.index(result)]

@@ -17,6 +17,12 @@ SPECS = {
     "parts in a cluster": GemmSpec(tile=SMALL, split_k=4, swap=False),
     "swapped parts": GemmSpec(tile=Tile(16, 64, 64), split_k=2, swap=True),
     "parts in workspace": GemmSpec(tile=SMALL, split_k=4, split_reduction="workspace", swap=False),
+    "parts in clusters and workspace": GemmSpec(
+        tile=SMALL, cluster=(1, 1, 2), split_k=4, split_reduction="workspace", swap=False
+    ),
+    "parts by a launch": GemmSpec(
+        tile=SMALL, cluster=(1, 1, 2), split_k=4, split_reduction="launch", swap=False
+    ),
     "stream-K": GemmSpec(tile=SMALL, scheduler="stream_k", swap=False),
     "dynamic": GemmSpec(tile=SMALL, scheduler="dynamic", cluster=(2, 1), swap=False),
     "a tile a CTA": GemmSpec(tile=SMALL, scheduler="per_tile", swap=False),

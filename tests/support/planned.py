@@ -62,8 +62,9 @@ def check_honoured(spec, p):
                        "d_major", "schedule", "epilogue"}  # fmt: skip
         assert p.problem.k == 0 or set(given_fields) <= open_fields
         return
+    cluster = config.cluster if spec.depth is None else (*config.cluster, config.cluster_parts)
     direct = {
-        "tile": lambda: Tile(*config.tile), "cluster": lambda: config.cluster, "stages": lambda: config.stages,
+        "tile": lambda: Tile(*config.tile), "cluster": lambda: cluster, "stages": lambda: config.stages,
         "consumers": lambda: config.consumers, "raster": lambda: p.raster,
         "epilogue_stages": lambda: config.epilogue_stages, "input_stages": lambda: config.input_stages,
         "scheduler": lambda: (

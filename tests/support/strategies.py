@@ -8,7 +8,7 @@ from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import Graph
 from cutegemm.errors import SpecError
 from cutegemm.problems import columns
-from cutegemm.spec import AUTO, LOADS, SCHEDULERS, SCHEDULES, STORES, SWIZZLES
+from cutegemm.spec import AUTO, LOADS, SCHEDULERS, SCHEDULES, SPLIT_REDUCTIONS, STORES, SWIZZLES
 from tests.support.epilogues import graphs
 
 TILE_EDGES = (16, 64, 128, 192, 256)
@@ -125,7 +125,10 @@ _FIELDS = {
     "c_major": st.sampled_from(("n", "m")),
     "d_major": st.sampled_from(("n", "m")),
     "tile": tiles(),
-    "cluster": st.sampled_from(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (8, 1), (4, 2))),
+    "cluster": st.sampled_from(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (8, 1), (4, 2),
+                                (1, 1, 2), (2, 1, 4), (1, 1, 1))),
+    "split_k": st.sampled_from((1, 2, 3, 4, 8, 12)),
+    "split_reduction": st.sampled_from(SPLIT_REDUCTIONS),
     "stages": st.integers(1, 16),
     "swizzle": st.sampled_from(SWIZZLES),
     "schedule": st.sampled_from(SCHEDULES),

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel family 7: adds up the parts of K that the launch before left in workspace, and applies the epilogue once.
+
+A CTA takes the rows of one of the product's consumer warpgroups and one slice of a tile's columns, few enough that all
+SMs have some. Sums lie in a warpgroup's registers as they lay in the product's, so the epilogue is that of every
+tensor-core kernel. Of many parts each of several warpgroups adds up some neighbours; the first one adds up their sums,
+in order, and has the epilogue. The launch may begin while the product still runs: it sets up, and every thread waits
+for the product to end before its first access to memory.
+
+Barrier, per CTA: the sums are in shared memory. Arrivals: every thread -> the first warpgroup waits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.nvgpu import cpasync
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import KernelConfig
+from cutegemm.kernels.cluster import Place
+from cutegemm.kernels.dependence import Dependence
+from cutegemm.kernels.epilogue import Epilogue
+from cutegemm.kernels.launch import named
+from cutegemm.kernels.pieces import FIRST_BARRIER, Role
+from cutegemm.kernels.scheduler import Walk, Work
+from cutegemm.kernels.sum_parts import VECTOR, SumParts
+from cutegemm.kernels.tensors import Atoms, Tensors, launch_tensors
+
+
+class AddParts:
+    """The driver of one `KernelConfig` of family "add_parts"."""
+
+    def __init__(self, config: KernelConfig) -> None:
+        self.config = config
+
+    @cute.jit
+    def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
+        """Launch; the arguments are those of `kernels.launch`, "clusters" the slices of all tiles."""
+        tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
+        self.kernel(tensors, atoms, shape, numbers, walk).launch(
+            grid=(named(self.config, "walk", walk)["clusters"], 1, 1),
+            block=(self.config.threads, 1, 1),
+            use_pdl=self.config.trigger != "never",
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(self, tensors, atoms, shape, numbers, walk):
+        """One CTA's slice."""
+        config = self.config
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        dependence = Dependence(config)
+        dependence.before_scalars()
+        tensors, atoms = Tensors(*tensors), Atoms(*atoms)
+        extents, walking = named(config, "shape", shape), named(config, "walk", walk)
+        smem = cutlass.memory.SmemAllocator()
+        walks = Walk.create(config, Place.create((1, 1), 1), extents, walking)
+        epilogue = Epilogue.create(config, tensors, atoms, numbers, walks.output(extents, walking), smem)
+        # (VECTOR, WARPGROUP, vectors, ADDERS - 1)
+        shape = (VECTOR, hw.WARPGROUP, config.slice_values // VECTOR, max(1, config.adders - 1))
+        sSums = smem.allocate_tensor(cutlass.Float32, cute.make_layout(shape), 4 * VECTOR)
+        self._initialise(epilogue, thread)
+        dependence.start()
+        dependence.wait()
+        (address,) = tensors.splits
+        work, share, band = self._work(walks, block)
+        role = Role(cutlass.Int32(0), band, thread % hw.WARPGROUP)
+        group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
+        parts = SumParts(config, walks, address)
+        # a sample launch, which loads the kernel, has no batch
+        if work.l < epilogue.extent.l:
+            if group == 0:
+                self._finish(parts, epilogue, dependence, sSums, role, (work, share))
+            elif cutlass.const_expr(config.adders > 1):
+                self._help(parts, sSums, role, (work, share), group)
+
+    @cute.jit
+    def _initialise(self, epilogue: cutlass.Constexpr, thread: Any):
+        """The epilogue's barriers and tensor maps."""
+        if cutlass.const_expr(epilogue.loads is not None):
+            if thread == 0:
+                epilogue.loads.init()
+                cute.arch.mbarrier_init_fence()
+        if thread // hw.WARP == 1:
+            for atom in epilogue.atoms:
+                if cutlass.const_expr(atom is not None):
+                    cpasync.prefetch_descriptor(atom)
+        if cutlass.const_expr(epilogue.loads is not None):
+            cute.arch.sync_threads()
+
+    @cute.jit
+    def _finish(
+        self,
+        parts: cutlass.Constexpr,
+        epilogue: cutlass.Constexpr,
+        dependence: cutlass.Constexpr,
+        sSums: Any,
+        role: cutlass.Constexpr,
+        mine: cutlass.Constexpr,
+    ):
+        """The first warpgroup: add up its share of the parts and the others' sums, store; `mine` is (work, slice)."""
+        config, (work, share) = self.config, mine
+        tile = work.slice(share, config.slices)
+        ahead = epilogue.ahead(role, tile)
+        total = cute.make_rmem_tensor(config.slice_values, cutlass.Float32)
+        parts.add_some(total, role, work, (share, 0, config.adders))
+        dependence.loads_done()
+        if cutlass.const_expr(config.adders > 1):
+            self._barrier()  # the other warpgroups' sums are there
+            for group in cutlass.range_constexpr(config.adders - 1):
+                for vector in cutlass.range_constexpr(config.slice_values // VECTOR):
+                    value = self._place(sSums, role, vector, group).load()
+                    for i in cutlass.range_constexpr(VECTOR):
+                        total[vector * VECTOR + i] = total[vector * VECTOR + i] + value[i]
+        epilogue.finish(total, role, tile, ahead, epilogue.start())
+        epilogue.end(role)
+
+    @cute.jit
+    def _help(
+        self,
+        parts: cutlass.Constexpr,
+        sSums: Any,
+        role: cutlass.Constexpr,
+        mine: cutlass.Constexpr,
+        group: Any,
+    ):
+        """Another warpgroup: add up its share of the parts and hand the sum over."""
+        work, share = mine
+        total = cute.make_rmem_tensor(self.config.slice_values, cutlass.Float32)
+        parts.add_some(total, role, work, (share, group, self.config.adders))
+        for vector in cutlass.range_constexpr(self.config.slice_values // VECTOR):
+            source = cute.make_tensor(total.iterator + vector * VECTOR, cute.make_layout(VECTOR))
+            cute.autovec_copy(source, self._place(sSums, role, vector, group - 1))
+        self._barrier()
+
+    def _place(self, sSums: Any, role: Role, vector: int, group: Any) -> cute.Tensor:
+        place = sSums[None, role.thread, vector, group]
+        return cute.make_tensor(place.iterator.align(4 * VECTOR), cute.make_layout(VECTOR))
+
+    def _barrier(self) -> None:
+        cute.arch.barrier(barrier_id=FIRST_BARRIER + 1, number_of_threads=self.config.threads)
+
+    def _work(self, walk: Walk, block: Any) -> tuple[Work, Any, Any]:
+        """(tile with all its parts, slice of it, band of its rows) of a CTA; those of a tile are neighbours."""
+        config = self.config
+        cluster_m, cluster_n = config.cluster
+        rows, columns = walk.tiles[0] * cluster_m, walk.tiles[1] * cluster_n
+        slot, band = block // config.team, block % config.team
+        tile = slot // config.slices
+        row = tile // columns
+        batch = row // rows
+        none = cutlass.Int32(0)
+        work = Work(row - batch * rows, tile - row * columns, batch, none, none, none, config.outer_parts)
+        return work, slot - tile * config.slices, band

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of tiles' sums in workspace: fp32, in fragment order, so that both ways are whole lines of memory.
+
+A tile's parts lie one after the other; which CTAs write and read one, and how many columns of it each, does not matter
+to where a number lies. Parts are added in their order, so that a result has the same bits on every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import KernelConfig
+from cutegemm.kernels.pieces import Role
+from cutegemm.kernels.scheduler import Walk, Work
+
+VECTOR = 4  # fp32 numbers of one access
+IN_FLIGHT = 16  # accesses of a thread at once, where their number is known
+
+
+@dataclass(frozen=True)
+class SumParts:
+    """The parts of every tile of a launch."""
+
+    config: KernelConfig
+    walk: Walk
+    address: Any  # of (VECTOR, WARPGROUP, vectors of a tile, CONSUMERS, PARTS, tiles) fp32
+
+    @cute.jit
+    def put(self, acc: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, share: Any) -> None:
+        """Write this thread's numbers of a slice to the place of the work's part."""
+        mPart = self._part(work, self.number(work))
+        for vector in cutlass.range_constexpr(self._vectors):
+            source = cute.make_tensor(acc.iterator + vector * VECTOR, cute.make_layout(VECTOR))
+            cute.autovec_copy(source, self._vector(mPart, role, vector, share))
+
+    @cute.jit
+    def add(self, total: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, share: Any) -> None:
+        """total = the sum of all parts of this thread's numbers of a slice."""
+        total.fill(0.0)
+        at_once = 1
+        if cutlass.const_expr(not self.config.streamed):
+            at_once = max(1, min(self.config.outer_parts, IN_FLIGHT // self._vectors))
+        parts = self.count(work)
+        rX = cute.make_rmem_tensor((VECTOR, self._vectors, at_once), cutlass.Float32)
+        for block in cutlass.range(parts // at_once, unroll=1):
+            self._read(rX, role, work, (block * at_once, at_once, share))
+            self._take(total, rX, at_once)
+        if cutlass.const_expr(not self.config.streamed):
+            rest = self.config.outer_parts % at_once
+            if cutlass.const_expr(rest > 0):
+                self._read(rX, role, work, (self.config.outer_parts - rest, rest, share))
+                self._take(total, rX, rest)
+
+    @cute.jit
+    def add_some(
+        self, total: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, which: cutlass.Constexpr
+    ) -> None:
+        """total = the sum of a share of the parts, neighbours; `which` is (slice, which share, of how many).
+
+        Shares are equally many parts; what the last ones lack counts as nothing.
+        """
+        share, group, groups = which
+        count = self.config.outer_parts
+        each = -(-count // groups)
+        at_once = max(1, min(each, IN_FLIGHT // self._vectors))
+        rX = cute.make_rmem_tensor((VECTOR, self._vectors, at_once), cutlass.Float32)
+        total.fill(0.0)
+        for first in cutlass.range_constexpr(0, each, at_once):
+            some = min(at_once, each - first)
+            for i in cutlass.range_constexpr(some):
+                part = group * each + (first + i)
+                mPart = self._part(work, cutlass.min(part, count - 1))
+                for vector in cutlass.range_constexpr(self._vectors):
+                    cute.autovec_copy(self._vector(mPart, role, vector, share), rX[None, vector, i])
+            for i in cutlass.range_constexpr(some):
+                there = group * each + (first + i) < count
+                for value in cutlass.range_constexpr(self._vectors * VECTOR):
+                    number = rX[value % VECTOR, value // VECTOR, i]
+                    if cutlass.const_expr(groups * each > count):
+                        number = cutlass.select_(there, number, cutlass.Float32(0.0))
+                    total[value] = total[value] + number
+
+    def number(self, work: Work) -> Any:
+        """Which of its tile's parts a work's is, of those that meet here."""
+        return work.part // self.config.cluster_parts if self.config.cluster_parts > 1 else work.part
+
+    def count(self, work: Work) -> Any:
+        """How many parts of a work's tile meet here."""
+        return work.parts if self.config.streamed else self.config.outer_parts
+
+    @property
+    def _vectors(self) -> int:
+        return self.config.slice_values // VECTOR
+
+    @cute.jit
+    def _read(
+        self, rX: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, which: cutlass.Constexpr
+    ) -> None:
+        """Some parts' numbers at once; `which` is (first part, how many, slice)."""
+        first, count, share = which
+        for i in cutlass.range_constexpr(count):
+            mPart = self._part(work, first + i)
+            for vector in cutlass.range_constexpr(self._vectors):
+                cute.autovec_copy(self._vector(mPart, role, vector, share), rX[None, vector, i])
+
+    @cute.jit
+    def _take(self, total: cute.Tensor, rX: cute.Tensor, count: cutlass.Constexpr) -> None:
+        for i in cutlass.range_constexpr(count):
+            for value in cutlass.range_constexpr(self._vectors * VECTOR):
+                total[value] = total[value] + rX[value % VECTOR, value // VECTOR, i]
+
+    def _part(self, work: Work, part: Any) -> Any:
+        """One part of a work's tile, (VECTOR, WARPGROUP, vectors, CONSUMERS)."""
+        config = self.config
+        layout = cute.make_layout((VECTOR, hw.WARPGROUP, config.tile_values // VECTOR, config.consumers))
+        index = cutlass.Int64(self.walk.slot(work, part))
+        address = self.address + index * (4 * cute.size(layout))
+        ptr = cute.make_ptr(cutlass.Float32, address, cute.AddressSpace.gmem, assumed_align=4 * VECTOR)
+        return cute.make_tensor(ptr, layout)
+
+    def _vector(self, mPart: Any, role: Role, vector: int, share: Any) -> Any:
+        """A slice's vector-th access."""
+        first, step = self.config.slice_index(vector * VECTOR)
+        at = first // VECTOR if self.config.slices == 1 else first // VECTOR + share * (step // VECTOR)
+        place = mPart[None, role.thread, at, role.band]
+        return cute.make_tensor(place.iterator.align(4 * VECTOR), cute.make_layout(VECTOR))
