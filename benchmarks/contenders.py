@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
+
 import torch
 
 import cutegemm
@@ -15,9 +19,11 @@ OURS = "cutegemm"
 BASELINE = "cublas"
 # our kernels where a row's bits must not depend on M
 INVARIANT = "cutegemm_invariant"
+# our kernels as the model alone chooses them, whatever a tuning database holds
+MODEL = "cutegemm_model"
 # who is measured by default, and who may be asked for
 NAMES = (OURS, BASELINE)
-CHOICES = (*NAMES, INVARIANT)
+CHOICES = (*NAMES, MODEL, INVARIANT)
 
 # Fields of a kernel's config that name it in a results row, where the family has them.
 _PLAN_FIELDS = ("family", "tile", "cluster", "stages", "consumers", "pingpong", "persistent")
@@ -31,6 +37,8 @@ def make(name: str, case: Case) -> Contender:
     """
     if name == INVARIANT:
         return cutegemm_contender(case, GemmSpec(batch_invariant=True), INVARIANT)
+    if name == MODEL:
+        return _model(case)
     return _cublas(case) if name == BASELINE else cutegemm_contender(case)
 
 
@@ -43,6 +51,31 @@ def _cublas(case: Case) -> Contender:
         multiply(inputs.a, inputs.b, out=inputs.out)
 
     return Contender(BASELINE, call)
+
+
+def _model(case: Case) -> Contender:
+    """Our kernel for a case, no database read: neither where it is built nor where it first runs."""
+    with _no_database():
+        ours = cutegemm_contender(case, name=MODEL)
+
+    def call(inputs: InputSet) -> None:
+        with _no_database():
+            ours.call(inputs)
+
+    return Contender(MODEL, call, ours.plan)
+
+
+@contextlib.contextmanager
+def _no_database() -> Iterator[None]:
+    before = os.environ.get("CUTEGEMM_DATABASE")
+    os.environ["CUTEGEMM_DATABASE"] = "off"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CUTEGEMM_DATABASE"]
+        else:
+            os.environ["CUTEGEMM_DATABASE"] = before
 
 
 def problem(case: Case) -> cutegemm.Problem:
