@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -14,6 +15,13 @@ from benchmarks.inputs import InputSet
 from benchmarks.results import Case
 from benchmarks.timing import Contender
 from cutegemm import GemmSpec, KernelPlan
+from cutegemm.arch.device import Device
+from cutegemm.compiling import cache
+from cutegemm.config import Config
+from cutegemm.database import choose
+from cutegemm.errors import GemmError
+
+Compile = Callable[[Iterable[Config]], None]
 
 OURS = "cutegemm"
 BASELINE = "cublas"
@@ -96,6 +104,31 @@ def cutegemm_contender(case: Case, spec: GemmSpec | None = None, name: str = OUR
         gemm.run(inputs.a, inputs.b, out=inputs.out)
 
     return Contender(name, call, plan_label(gemm.kernel(solved).plan))
+
+
+def ready(
+    names: Sequence[str], cases: Sequence[Case], device: Device, compile: Compile = cache.ensure
+) -> int:
+    """Have our contenders' kernels for all cases compiled side by side, instead of one by one as each is built.
+
+    Args:
+        names: of the contenders.
+        cases: that are measured.
+        device: that is planned for.
+        compile: has kernels compiled, side by side.
+    """
+    configs = []
+    for name, case in itertools.product(names, cases):
+        if name in (OURS, MODEL, INVARIANT):
+            spec = GemmSpec(batch_invariant=True) if name == INVARIANT else GemmSpec()
+            planner = cutegemm.plan if name == MODEL else lambda *x: choose(*x).plan
+            with contextlib.suppress(GemmError):
+                # whoever is refused says so when it is made
+                configs += [step.config for step in planner(spec, problem(case), device).steps]
+    wanted = list(dict.fromkeys(configs))
+    with contextlib.suppress(GemmError):
+        compile(wanted)
+    return len(wanted)
 
 
 def plan_label(plan: KernelPlan) -> str:

@@ -9,6 +9,7 @@ import torch
 import cutegemm
 from benchmarks import contenders, correctness, inputs
 from benchmarks.results import Case
+from cutegemm.arch.records import H100
 from cutegemm.database import choice
 from tests.support.tuned import filled
 
@@ -73,6 +74,19 @@ def test_the_models_contender_reads_no_database(tmp_path, monkeypatch):
     assert not read and "CUTEGEMM_DATABASE" not in os.environ
     ours.call(x)
     assert read
+
+
+def test_kernels_of_all_cases_are_compiled_at_once():
+    """Each once, of every launch; cuBLAS has none, and what is refused is left out."""
+    cases = [Case(suite="custom", dtype="bf16", majors="kk", m=m, n=m, k=m) for m in (4096, 8192, 4095)]
+    compiled = []
+    count = contenders.ready(["cutegemm_model", "cublas"], cases, H100, compiled.append)
+    wanted = [
+        step.config
+        for case in cases
+        for step in cutegemm.plan(cutegemm.GemmSpec(), contenders.problem(case), H100).steps
+    ]
+    assert compiled == [list(dict.fromkeys(wanted))] and count == len(set(wanted)) >= 3
 
 
 @pytest.mark.parametrize("size", [(4096, 4096, 4096), (4095, 4097, 1023)])
