@@ -203,6 +203,16 @@ class Uncaptured(timing.Device):
         return launch
 
 
+def peak_mib(call: Callable[[], Any]) -> float:
+    """MiB that a call adds at most to what lies in the GPU's memory before it."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
 def max_autotune(model: Any) -> Any:
     """torch.compile at its fastest; CUDA graphs are left to the timing."""
     return torch.compile(model, mode="max-autotune-no-cudagraphs", dynamic=False)
@@ -240,7 +250,7 @@ class Bench:
         """Rows of the contenders that are right, and (contender, why) of the others."""
         right: list[Contender] = []
         failures: runs.Failures = []
-        peaks: dict[str, int | None] = {}
+        peaks: dict[str, float | None] = {}
         expected: dict[str, torch.Tensor] = {}
         for name in self._names:
             try:
@@ -260,16 +270,12 @@ class Bench:
         times = timing.measure(right, [None], self._regime, device=device, sensors=self._sensors)
         return rows(scenario, times, peaks, self._regime.name), failures
 
-    def _peak(self, step: Step) -> int | None:
-        """Bytes that a call adds at most to what lay in memory before it, weights and inputs; None on a CPU."""
+    def _peak(self, step: Step) -> float | None:
+        """MiB that a call adds at most to what lay in memory before it, weights and inputs; None on a CPU."""
         if self._memory != "cuda":
             return None
         step.result = {}
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
+        return peak_mib(step)
 
 
 def _tokens(scenario: Scenario) -> int:
@@ -277,19 +283,14 @@ def _tokens(scenario: Scenario) -> int:
 
 
 def rows(
-    scenario: Scenario, times: dict[str, Measurement], peaks: dict[str, int | None], regime: str
+    scenario: Scenario, times: dict[str, Measurement], peaks: dict[str, float | None], regime: str
 ) -> list[Row]:
     """Rows of one scenario, measured together."""
     found = []
     for row in results.compare(times, BASELINE):
-        m = times[row["contender"]]
         peak = peaks[row["contender"]]
         row |= {"suite": "llama", "what": str(scenario), "dtype": "bf16", "m": _tokens(scenario)}
-        row |= {
-            "tokens_s": _tokens(scenario) / m.us * 1e6,
-            "peak_mib": None if peak is None else peak / 2**20,
-        }
-        row |= {"regime": regime, "sm_mhz": m.sm_mhz, "watts": m.watts, "samples": list(m.samples)}
+        row |= {"regime": regime, "tokens_s": _tokens(scenario) / row["us"] * 1e6, "peak_mib": peak}
         found.append({field: row[field] for field in results.LLAMA_FIELDS})
     return found
 

@@ -19,90 +19,33 @@ from typing import Any
 SCHEMA = 1
 Row = dict[str, Any]
 
+# What a row is made of: the problem, the times of a contender, the clock and power they were taken at, the baseline.
 CASE_FIELDS = ("suite", "dtype", "majors", "m", "n", "k", "batch", "epilogue", "beta")
+TIMES = ("us", "us_min", "us_max", "rounds")
+REGIME = ("regime", "sm_mhz", "watts")
+BASELINE = ("baseline", "baseline_us", "ratio")
+
 ROW_FIELDS = (
-    *CASE_FIELDS,
-    "contender",
-    "plan",
-    "us",
-    "us_min",
-    "us_max",
-    "rounds",
-    "regime",
-    "sm_mhz",
-    "watts",
-    "tflops",
-    "tflop_per_j",
-    "baseline",
-    "baseline_us",
-    "ratio",
-    "samples",
-)
+    *CASE_FIELDS, "contender", "plan", *TIMES, *REGIME, "tflops", "tflop_per_j", *BASELINE, "samples",
+)  # fmt: skip
 # Of a sweep: a spec's fields beside the rest, and why a spec that has no times has none.
 SWEEP_FIELDS = (*ROW_FIELDS, "spec", "refused")
 # Of a chain of layers: times are those of a layer, `what` is the layers' N x K, bytes those of a layer's weights.
 CHAIN_FIELDS = (
-    "suite",
-    "what",
-    "dtype",
-    "m",
-    "layers",
-    "bytes",
-    "contender",
-    "plan",
-    "us",
-    "us_min",
-    "us_max",
-    "rounds",
-    "regime",
-    "sm_mhz",
-    "watts",
-    "gb_s",
-    "roof_gb_s",
-    "of_roof",
-    "baseline",
-    "baseline_us",
-    "ratio",
-    "samples",
-)
-HOST_FIELDS = (
-    "suite",
-    "what",
-    "contender",
-    "us",
-    "us_min",
-    "us_max",
-    "rounds",
-    "baseline",
-    "baseline_us",
-    "ratio",
-)
+    "suite", "what", "dtype", "m", "layers", "bytes", "contender", "plan", *TIMES, *REGIME,
+    "gb_s", "roof_gb_s", "of_roof", *BASELINE, "samples",
+)  # fmt: skip
+HOST_FIELDS = ("suite", "what", "contender", *TIMES, *BASELINE)
 # Of a model at work: `what` names both, m is tokens a call, peak memory is what a call adds in MiB.
 LLAMA_FIELDS = (
-    "suite",
-    "what",
-    "dtype",
-    "m",
-    "contender",
-    "us",
-    "us_min",
-    "us_max",
-    "rounds",
-    "regime",
-    "sm_mhz",
-    "watts",
-    "tokens_s",
-    "peak_mib",
-    "baseline",
-    "baseline_us",
-    "ratio",
-    "samples",
-)
-FIELDS = {
-    "host": HOST_FIELDS,
-    "chain": CHAIN_FIELDS,
-    "llama": LLAMA_FIELDS,
-}  # of suites whose rows are no single products
+    "suite", "what", "dtype", "m", "contender", *TIMES, *REGIME, "tokens_s", "peak_mib", *BASELINE, "samples",
+)  # fmt: skip
+# Of our functions and modules beside torch's: `what` names the work; a contender that died has its error for times.
+PYTORCH_FIELDS = (
+    "suite", "what", "contender", *TIMES, *REGIME, "peak_mib", *BASELINE, "samples", "error",
+)  # fmt: skip
+# of suites whose rows are no single products
+FIELDS = {"host": HOST_FIELDS, "chain": CHAIN_FIELDS, "llama": LLAMA_FIELDS, "pytorch": PYTORCH_FIELDS}
 KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")
 
 # What must agree for rows to stand in one file. Date, temperature and clocks at the start may differ.
@@ -163,11 +106,13 @@ class Measurement:
 
 
 def compare(measured: dict[str, Measurement], baseline: str) -> list[Row]:
-    """The part of a row that stands a contender beside the baseline, one per contender in the given order."""
+    """What was measured of a contender and of the baseline beside it, one part of a row per contender in the given
+    order: `TIMES`, clock and power, samples, `BASELINE`.
+    """
     base = measured[baseline].us if baseline in measured else None
     rows = []
     for name, m in measured.items():
-        numbers = {"contender": name, "us": m.us, "us_min": m.us_min, "us_max": m.us_max, "rounds": m.rounds}
+        numbers = {"contender": name} | asdict(m) | {"samples": list(m.samples)}
         beside = {"baseline": None if base is None else baseline, "baseline_us": base}
         rows.append(numbers | beside | {"ratio": None if base is None else base / m.us})
     return rows
@@ -181,9 +126,8 @@ def case_rows(
     for row in compare(measured, baseline):
         m = measured[row["contender"]]
         tflops = case.flops / m.us / 1e6
-        energy = {"sm_mhz": m.sm_mhz, "watts": m.watts, "tflop_per_j": tflops / m.watts if m.watts else None}
-        row |= asdict(case) | energy | {"samples": list(m.samples)}
-        row |= {"plan": plans.get(row["contender"]), "regime": regime, "tflops": tflops}
+        row |= asdict(case) | {"plan": plans.get(row["contender"]), "regime": regime}
+        row |= {"tflops": tflops, "tflop_per_j": tflops / m.watts if m.watts else None}
         rows.append({field: row[field] for field in ROW_FIELDS})
     return rows
 

@@ -18,52 +18,66 @@ __device__ u32 shared_address(const void* p) {
     asm("cvta.to.shared.u64 %0, %1;" : "=l"(out) : "l"((u64)p));
     return (u32)out;
 }
-constexpr u64 LATE = 2000000;  // cycles, about a millisecond
+constexpr u64 LATE = 2000000;         // cycles, about a millisecond
+constexpr u64 LIMIT = 1000000000;  // cycles, about half a second
+
+// Wait for words first, first + step, ... of `out`; a trap after LIMIT turns a kernel that hangs into an error. What was
+// written before stays readable, for `out` is memory of the host.
+__device__ void watch(volatile u64* out, int first, int count, int step) {
+    const u64 start = now();
+    for (int i = 0; i < count; ++i)
+        while (out[first + i * step] == 0)
+            if (now() - start > LIMIT) asm volatile("trap;");
+}
 
 // Two consumers each raise to 240 registers where the pool of 384 x 168 has room for one. Does the second get them when
-// the first has ended? out[warpgroup] = cycles until it went on.
+// the first has ended? out[warpgroup] = cycles until it went on: about 2 LATE if so. The producer stays until both have.
 extern "C" __global__ void __launch_bounds__(384, 1) registers_of_an_ended_warpgroup(u64* out) {
     const u64 start = now();
     const int group = threadIdx.x / 128;
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        delay(4 * LATE);
+        watch(out, 1, 2, 1);
     } else {
         if (group == 2) delay(LATE);
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        if (group == 1) delay(2 * LATE);
     }
-    if (threadIdx.x % 128 == 0) out[group] = now() - start;
+    const u64 end = now();
+    if (group == 1) delay(2 * LATE);
+    if (threadIdx.x % 128 == 0) out[group] = end - start;
 }
 
-// The same, but the producer ends instead of giving back: does a warpgroup that ends return what it was launched with?
-extern "C" __global__ void __launch_bounds__(256, 1) registers_of_an_ended_producer(u64* out) {
+// A warpgroup raises from 128 to 232 registers while nobody gives any back and the SM has 16,384 free: does it get the
+// SM's (at once), those of the warpgroup that ends (about LATE), or none (a trap)? out[1] = cycles until it went on.
+extern "C" __global__ void __launch_bounds__(512, 1) registers_of_an_ended_producer(u64* out) {
     const u64 start = now();
     const int group = threadIdx.x / 128;
     if (group == 0) {
         delay(LATE);
-        if (threadIdx.x == 0) out[0] = now() - start;
-        return;
+    } else if (group == 1) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    } else {
+        watch(out, 1, 1, 1);
     }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 256;");
-    if (threadIdx.x % 128 == 0) out[1] = now() - start;
+    if (threadIdx.x % 128 == 0) out[group] = now() - start;
 }
 
-// Who is elected: of all lanes, of lanes 5 to 31 in a branch, of a membership that leaves out lanes 0 to 7.
+// Who is elected of all lanes, of lanes 5 to 31 in a branch, of lanes 8 to 31 likewise: out[i] = 10000 + 100 * the lane
+// that was elected + the leader it was told.
 extern "C" __global__ void elected(u64* out) {
     u32 leader, chosen;
     const u32 lane = threadIdx.x;
 #define ELECT(members)                                                                                          \
     asm volatile("{ .reg .pred p; elect.sync %0|p, %2; selp.u32 %1, 1, 0, p; }" : "=r"(leader), "=r"(chosen) : "r"(members))
     ELECT(0xffffffffu);
-    if (chosen) out[0] = lane * 100 + leader;
+    if (chosen) out[0] = 10000 + lane * 100 + leader;
     if (lane >= 5) {
         ELECT(0xffffffe0u);
-        if (chosen) out[1] = lane * 100 + leader;
+        if (chosen) out[1] = 10000 + lane * 100 + leader;
     }
     if (lane >= 8) {
         ELECT(0xffffff00u);
-        if (chosen) out[2] = lane * 100 + leader;
+        if (chosen) out[2] = 10000 + lane * 100 + leader;
     }
 }
 
@@ -85,52 +99,73 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) arrival_at_an_ended_cta(u64
     }
 }
 
-// Each CTA stores 16 KiB by a bulk copy and ends without waiting; the next CTA on its SM fills the same shared memory
-// with its own number. out[2 + 2048 * cta + i]: what arrived (out[0], out[1] are not used).
-extern "C" __global__ void bulk_store_without_a_wait(u64* out) {
+// Each CTA stores 192 KiB by bulk copies and ends without waiting; the next CTA on its SM fills the same shared memory
+// with its own number, from the end, which is stored last. out[24576 * cta + i] = what arrived, 1 + cta if nothing was
+// lost. With `overwrite` the CTA itself writes zeros at once: words that are lost show that the copies were under way.
+extern "C" __global__ void bulk_store_without_a_wait(u64* out, int overwrite) {
     extern __shared__ __align__(128) u64 data[];
-    for (int i = threadIdx.x; i < 2048; i += blockDim.x) data[i] = blockIdx.x;
+    for (int i = 24575 - (int)threadIdx.x; i >= 0; i -= blockDim.x) data[i] = 1 + blockIdx.x;
     asm volatile("fence.proxy.async;" ::: "memory");
     __syncthreads();
-    if (threadIdx.x == 0)
-        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 16384; cp.async.bulk.commit_group;" ::"l"(
-                         out + 2 + 2048 * (u64)blockIdx.x),
-                     "r"(shared_address(data))
-                     : "memory");
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 24576; i += 2048)
+            asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 16384;" ::"l"(
+                             out + 24576 * (u64)blockIdx.x + i),
+                         "r"(shared_address(data + i))
+                         : "memory");
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    }
+    if (!overwrite) return;
+    __syncthreads();
+    for (int i = 24575 - (int)threadIdx.x; i >= 0; i -= blockDim.x) data[i] = 0;
+    asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-// The four warps of a warpgroup each write a quarter of the operands and multiply at once, with a proxy fence of their
-// own and no barrier; warp `late` comes late. All ones: D is 16 everywhere. out[thread] = D of the thread, times 64.
+// The four warps of a warpgroup each write a part of the operands that the others' products need, fence and multiply at
+// once, with no barrier; warp `late` comes late. A and B become ones, D is 16. out[thread] = sum of the thread's four
+// elements of D, 64 if every product saw what every warp wrote.
 extern "C" __global__ void products_of_what_other_warps_wrote(u64* out, int late) {
     extern __shared__ __align__(1024) unsigned short operand[];
-    for (int i = threadIdx.x; i < 16384; i += blockDim.x) operand[i] = 0;
+    for (int i = threadIdx.x; i < 1152; i += blockDim.x) operand[i] = 0;
     asm volatile("fence.proxy.async;" ::: "memory");
     __syncthreads();
     const int warp = threadIdx.x / 32;
     if (warp == late) delay(LATE);
-    for (int i = threadIdx.x % 32; i < 4096; i += 32) operand[warp * 4096 + i] = 0x3f80;
+    // Without swizzle, K-major: matrices of 8 rows of 8 elements. Of A (64 x 16) the rows of the next warp, of B (16 x 8)
+    // four of the 16 k.
+    const int rows = (warp + 1) % 4 * 16;
+    for (int i = threadIdx.x % 32; i < 256; i += 32)
+        operand[i % 16 / 8 * 512 + (rows + i / 16) * 8 + i % 8] = 0x3f80;
+    const int k = warp * 4 + threadIdx.x % 4;
+    operand[1024 + k / 8 * 64 + threadIdx.x % 32 / 4 * 8 + k % 8] = 0x3f80;
     asm volatile("fence.proxy.async;" ::: "memory");
     const u32 base = shared_address(operand);
-    const u64 a = (base >> 4 & 0x3fff) | 1ull << 16 | 8ull << 32;
-    const u64 b = ((base + 16384) >> 4 & 0x3fff) | 1ull << 16 | 8ull << 32;
+    const u64 a = (base >> 4 & 0x3fff) | 64ull << 16 | 8ull << 32;
+    const u64 b = ((base + 2048) >> 4 & 0x3fff) | 8ull << 16 | 16ull << 32;
     float d[4] = {0, 0, 0, 0};
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "l"(a), "l"(b));
-    asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    out[threadIdx.x] = (u64)((d[0] + d[1] + d[2] + d[3]) * 16);
+    asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])::"memory");
+    out[threadIdx.x] = (u64)(d[0] + d[1] + d[2] + d[3]);
 }
 
-// bar.sync by the two halves of a warp, one after the other: out[lane] = cycles until the lane went on.
+// bar.sync by the two halves of each of two warps, one after the other: out[thread] = cycles until the thread went on
+// (the first halves early: the barrier counted each half; all late: it waited for the whole warps). Warp 2 watches.
 extern "C" __global__ void barrier_in_divergent_code(u64* out) {
     const u64 start = now();
+    if (threadIdx.x >= 64) {
+        watch(out, threadIdx.x % 32, 2, 32);
+        return;
+    }
     if (threadIdx.x % 32 < 16)
-        asm volatile("bar.sync 0;" ::: "memory");
+        asm volatile("bar.sync 1, 64;" ::: "memory");
     else {
         delay(LATE);
-        asm volatile("bar.sync 0;" ::: "memory");
+        asm volatile("bar.sync 1, 64;" ::: "memory");
     }
     out[threadIdx.x] = now() - start;
 }
@@ -138,7 +173,9 @@ extern "C" __global__ void barrier_in_divergent_code(u64* out) {
 // shfl of a lane that is in another branch: out[lane] for lanes 0 to 7 = what they read of lane 20 (which holds 120).
 extern "C" __global__ void shuffle_from_an_inactive_lane(u64* out) {
     const u32 lane = threadIdx.x;
-    u32 mine = lane + 100, got = 0;
+    u32 mine, got = 0;
+    // Volatile: every lane, not only those of the branch, has its number in the register.
+    asm volatile("add.u32 %0, %1, 100;" : "=r"(mine) : "r"(lane));
     if (lane < 8) asm volatile("shfl.sync.idx.b32 %0, %1, 20, 31, 0xff;" : "=r"(got) : "r"(mine));
     out[lane] = got;
 }

@@ -3,38 +3,44 @@
 
     python -m benchmarks.probes.emulator_questions --out tests/emulator/fixtures --commit HASH
 
-Needs torch and NVRTC. Each question runs in a process of its own, so that a fault or a hang (a timeout of 20 s) is an
-answer too. Writes questions.json: of each question its outcome ("ran", "hang", or the driver's error) and the first
-words of `out`, with the environment of the recording.
+Needs torch and NVRTC. Each question runs in a process of its own, so that a fault or a hang is an answer too; kernels
+that may hang trap after half a second (`watch`), and those that may disturb their successors come last. Writes
+questions.json: of each question its outcome ("ran", "hang", the driver's error, or what else the process said), the
+registers per thread, and `out`, with the environment of the recording.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 SOURCE = Path(__file__).with_suffix(".cu")
-SECONDS = 20  # after which a kernel counts as hanging
-CTAS = 1320  # of the bulk stores: ten for each SM, one after the other
+SECONDS = 10  # after which a kernel counts as hanging
+START = 120  # seconds a process may take to start
+CTAS = 528  # of the bulk stores: four for each SM, one after the other
+STORED = 24576  # words that each of them stores
 
 # Question -> (kernel, grid, threads, dynamic shared bytes, words of `out`, further integer argument).
 QUESTIONS: dict[str, tuple[str, int, int, int, int, int | None]] = {
-    "registers of an ended warpgroup": ("registers_of_an_ended_warpgroup", 1, 384, 0, 3, None),
-    "registers of an ended producer": ("registers_of_an_ended_producer", 1, 256, 0, 2, None),
     "elected lanes": ("elected", 1, 32, 0, 3, None),
-    "arrival at an ended CTA": ("arrival_at_an_ended_cta", 2, 32, 0, 1, None),
-    "bulk store without a wait": ("bulk_store_without_a_wait", CTAS, 128, 200 * 1024, 2 + 2048 * CTAS, None),
     **{
         f"products of what other warps wrote, warp {late} late": (
-            "products_of_what_other_warps_wrote", 1, 128, 32768, 128, late)
+            "products_of_what_other_warps_wrote", 1, 128, 2304, 128, late)
         for late in range(4)
     },
-    "barrier in divergent code": ("barrier_in_divergent_code", 1, 64, 0, 64, None),
     "shuffle from an inactive lane": ("shuffle_from_an_inactive_lane", 1, 32, 0, 32, None),
+    "bulk store without a wait": ("bulk_store_without_a_wait", CTAS, 128, 8 * STORED, STORED * CTAS, 0),
+    "bulk store overwritten at once": ("bulk_store_without_a_wait", CTAS, 128, 8 * STORED, STORED * CTAS, 1),
     "arrivals beyond the count": ("arrivals_beyond_the_count", 1, 32, 0, 3, None),
+    "arrival at an ended CTA": ("arrival_at_an_ended_cta", 2, 32, 0, 1, None),
+    "registers of an ended warpgroup": ("registers_of_an_ended_warpgroup", 1, 384, 0, 3, None),
+    "registers of an ended producer": ("registers_of_an_ended_producer", 1, 384, 0, 3, None),
+    "barrier in divergent code": ("barrier_in_divergent_code", 1, 96, 0, 64, None),
 }  # fmt: skip
 
 
@@ -61,35 +67,49 @@ def ask(name: str) -> dict[str, object]:
     from cuda.bindings import driver
 
     kernel, grid, threads, shared, words, extra = QUESTIONS[name]
-    out = torch.zeros(words, dtype=torch.int64, device="cuda")
+    stores = kernel == "bulk_store_without_a_wait"
+    torch.zeros(1, device="cuda")
+    # Memory of the host can be read after a fault, too.
+    out = torch.zeros(words, dtype=torch.int64, **({"device": "cuda"} if stores else {"pin_memory": True}))
+    torch.cuda.synchronize()
     check = lambda r: (r[1] if len(r) > 1 else None) if not r[0].value else sys.exit(r[0].name)  # noqa: E731
     module = check(driver.cuModuleLoadData(cubin()))
     function = check(driver.cuModuleGetFunction(module, kernel.encode()))
-    if shared > 48 * 1024:
-        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        check(driver.cuFuncSetAttribute(function, limit, shared))
+    attribute = driver.CUfunction_attribute
+    check(
+        driver.cuFuncSetAttribute(function, attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+    )
+    registers = check(driver.cuFuncGetAttribute(attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, function))
     values = [ctypes.c_void_p(out.data_ptr()), *([] if extra is None else [ctypes.c_int(extra)])]
     table = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     check(driver.cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, shared, 0, ctypes.addressof(table), 0))
-    check(driver.cuCtxSynchronize())
-    answer = out.cpu()
-    if kernel == "bulk_store_without_a_wait":
-        stored = answer[2:].reshape(CTAS, 2048)
-        wrong = (stored != torch.arange(CTAS)[:, None]).sum(1)
-        return {"outcome": "ran", "wrong CTAs": int((wrong > 0).sum()), "wrong words": int(wrong.sum())}
-    return {"outcome": "ran", "out": answer.tolist()}
+    limit = time.monotonic() + SECONDS
+    running = driver.CUresult.CUDA_ERROR_NOT_READY
+    while (status := driver.cuStreamQuery(0)[0]) == running and time.monotonic() < limit:
+        time.sleep(0.01)
+    outcome = "hang" if status == running else "ran" if not status.value else status.name
+    answer: dict[str, object] = {"outcome": outcome, "registers": registers}
+    if not stores:
+        return answer | {"out": out.tolist()}
+    if outcome == "ran":
+        wrong = (out.reshape(CTAS, STORED) != 1 + torch.arange(CTAS, device="cuda")[:, None]).sum(1).cpu()
+        answer |= {"wrong CTAs": int((wrong > 0).sum()), "wrong words": int(wrong.sum())}
+    return answer
 
 
 def ask_apart(name: str) -> dict[str, object]:
     """Run one question in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.probes.emulator_questions", "--ask", name]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        made = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS + 40)
+        stdout, stderr = process.communicate(timeout=START + SECONDS)
     except subprocess.TimeoutExpired:
-        return {"outcome": "hang"}
-    if made.returncode:
-        return {"outcome": (made.stderr.strip().splitlines() or ["failed"])[-1]}
-    return dict(json.loads(made.stdout.strip().splitlines()[-1]))
+        process.kill()
+        return {"outcome": f"no answer within {START + SECONDS} s"}
+    lines = stdout.strip().splitlines()
+    if not lines:
+        return {"outcome": (stderr.strip().splitlines() or ["failed"])[-1]}
+    return dict(json.loads(lines[-1]))
 
 
 def main() -> None:
@@ -100,11 +120,13 @@ def main() -> None:
     parser.add_argument("--ask", choices=QUESTIONS, help="ask one question in this process")
     given = parser.parse_args()
     if given.ask:
-        print(json.dumps(ask(given.ask)))
-        return
-    answers = {name: ask_apart(name) for name in QUESTIONS}
-    for name, answer in answers.items():
-        print(name, answer)
+        print(json.dumps(ask(given.ask)), flush=True)
+        # No teardown: a context that has faulted would only complain, and one that hangs would not end.
+        os._exit(0)
+    answers: dict[str, dict[str, object]] = {}
+    for name in QUESTIONS:
+        answers[name] = ask_apart(name)
+        print(name, answers[name], flush=True)
     if given.out:
         from benchmarks import environment
 

@@ -8,8 +8,8 @@ depends on, so a result has the same bits on every run. A launch before this one
 the run's own stream and in its own workspace.
 
 Barriers, per slot:
-    full    a work's number is here.    Arrivals: one per CTA, its producer's elected thread, with the byte count that
-            st.async delivers -> every warp of its producer and consumers waits.
+    full    a work's number is here.    Arrivals: one, the producer's; in a cluster with the byte count that st.async
+            delivers -> every warp of the CTA's producer and consumers waits.
     empty   of the cluster's first CTA: the slot may be written again. Arrivals: one per such warp of every CTA -> the
             first CTA's producer waits.
 Source: PTX ISA 9.0, st.async.
@@ -60,9 +60,10 @@ class Slots:
 
     @cute.jit
     def take(self, slot: Any, phase: Any, first: cutlass.Constexpr = False) -> None:
-        """Have the next work's number sent to every CTA's slot; from the first producer warp of each."""
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive_and_expect_tx(self.full + slot, NUMBER_BYTES)
+        """Have the next work's number put into every CTA's slot; from the first producer warp of each."""
+        if cutlass.const_expr(self.config.cluster_size > 1):
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(self.full + slot, NUMBER_BYTES)
         if self.place.rank == 0:
             if cutlass.const_expr(not first):
                 # until every warp of the cluster has read it
@@ -71,9 +72,13 @@ class Slots:
             if lane == 0:
                 one = cutlass.Int32(1)
                 number = cute.arch.atomic_add(self.counter.llvm_ptr, one, sem="relaxed", scope="gpu")
-            number = cute.arch.shuffle_sync(number, 0)
-            if lane < self.config.cluster_size:
-                cute.arch.store_async_dsmem(self.sNumber + slot, number, self.full + slot, lane)
+            if cutlass.const_expr(self.config.cluster_size > 1):
+                number = cute.arch.shuffle_sync(number, 0)
+                if lane < self.config.cluster_size:
+                    cute.arch.store_async_dsmem(self.sNumber + slot, number, self.full + slot, lane)
+            elif lane == 0:
+                (self.sNumber + slot).store(number)
+                cute.arch.mbarrier_arrive(self.full + slot)
 
     def read(self, slot: Any, phase: Any) -> Any:
         """Wait for a number and read it; the whole warp."""

@@ -77,15 +77,16 @@ def below(
         return call(program, a, b, inputs, numbers, integers)
 
 
-class Product(_SingleLevelFunction):
-    """A product whose gradients are products.
+class _Recorded(_SingleLevelFunction):
+    """A call that autograd records, whatever its gradient.
 
     Without the functorch handling of `torch.autograd.Function`: the dispatcher calls it level by level, as it does
     torch's own gradients.
     """
 
-    @staticmethod
+    @classmethod
     def forward(
+        cls,
         ctx: Any,
         program: Program,
         numbers: Sequence[float],
@@ -94,27 +95,56 @@ class Product(_SingleLevelFunction):
         b: torch.Tensor,
         *inputs: torch.Tensor,
     ) -> Any:
-        """The product, and what its gradient needs of it."""
+        """The program's outputs, one of them as it is; what the gradient needs stays in `ctx`."""
+        ctx.numbers, ctx.integers = numbers, integers
+        found = below(cls.launched(ctx, program), a, b, inputs, numbers, integers)
+        cls.keep(ctx, program, (a, b, *inputs), found)
+        return found[0] if program.alone else found[: len(program.outputs)]
+
+    @classmethod
+    def launched(cls, ctx: Any, program: Program) -> Program:
+        """What runs: the program, or one that stores more for its gradient."""
+        return program
+
+    @classmethod
+    def keep(
+        cls, ctx: Any, program: Program, given: tuple[torch.Tensor, ...], found: tuple[torch.Tensor, ...]
+    ) -> None:
+        """Keep what the gradient needs of the tensors given (a, b, inputs) and found (outputs of `launched`)."""
+
+
+class Product(_Recorded):
+    """A product whose gradients are products."""
+
+    @classmethod
+    def launched(cls, ctx: Any, program: Program) -> Program:
+        """The program, with what its gradient reads stored beside."""
         needs = ctx.needs_input_grad
         plan = program.plans.get(needs)
         if plan is None:
             wanted = tuple(name for name, x in zip(program.inputs, needs[5:]) if x)
             plan = program.plans[needs] = plan_gradient(program, needs[3] or needs[4], wanted)
-        found = below(plan.forward, a, b, inputs, numbers, integers)
+        ctx.plan = plan
+        return plan.forward
+
+    @classmethod
+    def keep(
+        cls, ctx: Any, program: Program, given: tuple[torch.Tensor, ...], found: tuple[torch.Tensor, ...]
+    ) -> None:
+        """The operands, tensors and outputs that the plan reads; shapes and types of all."""
+        plan, needs = ctx.plan, ctx.needs_input_grad
+        a, b, *inputs = given
         saved = [a if needs[4] else None, b if needs[3] else None]
         if plan.read or plan.saved:
             known = dict(zip(program.inputs, inputs)) | dict(zip(plan.forward.outputs, found))
             saved += [known[name] for name in (*plan.read, *plan.saved)]
-        ctx.plan, ctx.numbers, ctx.integers = plan, numbers, integers
         ctx.shapes = a.shape, b.shape, [x.shape for x in inputs]
         ctx.dtypes = a.dtype, [x.dtype for x in inputs]
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
-        if program.alone:
-            return found[0]
-        results = found[: len(program.outputs)]
-        ctx.mark_non_differentiable(*(x for x, r in zip(results, program.graph.outputs) if r.kind != STORE))
-        return results
+        if not program.alone:
+            outputs = zip(found, program.graph.outputs)
+            ctx.mark_non_differentiable(*(x for x, r in outputs if r.kind != STORE))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
@@ -150,22 +180,8 @@ class _Once(torch.autograd.Function):
 once: Any = _Once.apply
 
 
-class Final(_SingleLevelFunction):
+class Final(_Recorded):
     """A part of a gradient: it refuses to be differentiated."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        program: Program,
-        numbers: Sequence[float],
-        integers: Sequence[int],
-        a: torch.Tensor,
-        b: torch.Tensor,
-        *inputs: torch.Tensor,
-    ) -> Any:
-        """The product."""
-        found: Any = below(program, a, b, inputs, numbers, integers)
-        return found[0] if program.alone else found
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our functions and modules beside torch's own: host time of a call, training steps of layers, a decode step.
+
+    python -m benchmarks.pytorch --out benchmarks/results/pytorch.json --commit HASH [--seconds 170] [--what host,mlp]
+
+Host times are of calls in a row without waiting for the GPU; the rest is device time. Every contender is held to the
+first one's results before it is timed; one that fails gives a row with its error. Without a GPU it runs small on the
+CPU, to show that it works: figures of such a run say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import cutegemm
+from benchmarks import host_time, llama, results, runs, timing
+from benchmarks.results import Measurement, Row
+from cutegemm import nn
+
+DTYPE = torch.bfloat16
+QUICK = timing.Regime(name="sustained", preheat=0.05, rest=0.0, sample=0.03, rounds=8)
+HOST_ROUNDS = 20
+# calls in one compiled graph
+CHAIN = 20
+# divides extents where there is no GPU
+SHRINK = 64
+
+Results = dict[str, torch.Tensor]
+Call = Callable[[], Results]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Extents; a machine without a GPU divides the large ones."""
+
+    rows: int = 8192
+    width: int = 4096
+    hidden: int = 14336
+    small: int = 256
+
+    def shrunk(self) -> Sizes:
+        """Small enough for a CPU."""
+        return Sizes(*(max(8, x // SHRINK) for x in dataclasses.astuple(self)))
+
+
+def normal(*shape: int, device: str, scale: float = 1.0) -> torch.Tensor:
+    """Random elements, the same at every run."""
+    generator = torch.Generator(device).manual_seed(sum(shape))
+    made = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
+    return made.mul_(scale).to(DTYPE)
+
+
+def training(module: Any, x: torch.Tensor, upstream: torch.Tensor) -> Call:
+    """Forward and backward of a module: its result and the gradients of its input and parameters."""
+    x = x.clone().requires_grad_()
+    parameters = dict(getattr(module, "_orig_mod", module).named_parameters())
+
+    def call() -> Results:
+        x.grad = None
+        for p in parameters.values():
+            p.grad = None
+        y = module(x)
+        y.backward(upstream)
+        grads: Any = {name: p.grad for name, p in parameters.items()}
+        return {"y": y.detach(), "dx": x.grad} | grads  # type: ignore[dict-item]
+
+    return call
+
+
+def of_linear(sizes: Sizes, device: str, bias: bool) -> dict[str, Callable[[], Call]]:
+    """Contenders of a linear layer's training step."""
+    shape = sizes.width, sizes.width
+    x = normal(sizes.rows, sizes.width, device=device)
+    upstream = normal(sizes.rows, sizes.width, device=device, scale=0.5)
+
+    def make(kind: Any) -> Callable[[], Call]:
+        def made() -> Call:
+            torch.manual_seed(0)
+            return training(kind(*shape, bias, device=device, dtype=DTYPE), x, upstream)
+
+        return made
+
+    return {"torch": make(torch.nn.Linear), "cutegemm": make(nn.Linear)}
+
+
+def of_mlp(sizes: Sizes, device: str, compiler: Callable[[Any], Any]) -> dict[str, Callable[[], Call]]:
+    """Contenders of a perceptron's training step."""
+    x = normal(sizes.rows, sizes.width, device=device)
+    upstream = normal(sizes.rows, sizes.width, device=device, scale=0.5)
+
+    def make(ours: bool, compiled: bool) -> Callable[[], Call]:
+        def made() -> Call:
+            torch.manual_seed(0)
+            module: Any = nn.MLP(sizes.width, sizes.hidden, activation="gelu", device=device, dtype=DTYPE)
+            if not ours:
+                first, last = (
+                    torch.nn.Linear(n.in_features, n.out_features, device=device, dtype=DTYPE)
+                    for n in (module[0], module[2])
+                )
+                other = torch.nn.Sequential(first, torch.nn.GELU(), last)
+                other.load_state_dict(module.state_dict())
+                module = other
+            return training(compiler(module) if compiled else module, x, upstream)
+
+        return made
+
+    return {
+        "torch": make(False, False),
+        "torch_compile": make(False, True),
+        "cutegemm": make(True, False),
+        "cutegemm_compile": make(True, True),
+    }
+
+
+def of_replay(sizes: Sizes, device: str, compiler: Callable[[Any], Any]) -> dict[str, Callable[[], Call]]:
+    """A chain of equal products: our kernels bare, and ours and torch's in a compiled graph."""
+    n = sizes.small
+    x = normal(n, n, device=device)
+    weights = [normal(n, n, device=device, scale=n**-0.5) for _ in range(CHAIN)]
+
+    def bare() -> Call:
+        gemm = cutegemm.build(cutegemm.GemmSpec())
+        where = [torch.empty_like(x) for _ in weights]
+        # where no Hopper GPU is, what stands for it
+        backend: Any = None if device == "cuda" else "reference"
+
+        def call() -> Results:
+            y = x
+            for w, out in zip(weights, where):
+                y = gemm.run(y, w.t(), out=out, backend=backend)
+            return {"y": y}
+
+        return call
+
+    def compiled(product: Callable[..., Any]) -> Callable[[], Call]:
+        def chain(y: torch.Tensor) -> torch.Tensor:
+            for w in weights:
+                y = product(y, w)
+            return y
+
+        def made() -> Call:
+            fast = compiler(chain)
+
+            def call() -> Results:
+                with torch.no_grad():
+                    return {"y": fast(x)}
+
+            return call
+
+        return made
+
+    return {
+        "bare": bare,
+        "cutegemm_compile": compiled(cutegemm.linear),
+        "torch_compile": compiled(torch.nn.functional.linear),
+    }
+
+
+def of_decode(
+    batch: int, device: str, compiler: Callable[[Any], Any], scale: int
+) -> dict[str, Callable[[], Call]]:
+    """Contenders of a decode step of transformers' Llama (two blocks of the 8B), constant weights."""
+    scenario = llama.Scenario("8b" if device == "cuda" else "tiny", f"decode{batch}", scale)
+
+    def make(name: str) -> Callable[[], Call]:
+        def made() -> Call:
+            step = llama.Step(scenario, llama.make_model(scenario, name, device, compiler), device)
+
+            def call() -> Results:
+                step()
+                return step.result
+
+            return call
+
+        return made
+
+    return {name: make(name) for name in ("torch_compile", "cutegemm", "cutegemm_compile")}
+
+
+def host_calls(what: str, sizes: Sizes, device: str) -> dict[str, Callable[[], Call]]:
+    """Contenders of a call's host time; `what` is "matmul", "linear" or "linear bias", perhaps with " grad"."""
+    n = sizes.small
+    a, b, bias = normal(n, n, device=device), normal(n, n, device=device), normal(n, device=device)
+    records = what.endswith("grad")
+    b.requires_grad_(records)
+    bias.requires_grad_(records)
+    product, *rest = what.removesuffix(" grad").split()
+    pair: dict[str, Any] = {
+        "matmul": {"torch": torch.matmul, "cutegemm": cutegemm.matmul},
+        "linear": {"torch": torch.nn.functional.linear, "cutegemm": cutegemm.linear},
+    }[product]
+    args = (a, b, bias) if rest else (a, b)
+
+    def make(f: Any) -> Callable[[], Call]:
+        return lambda: lambda: {"y": f(*args)}
+
+    made = {name: make(f) for name, f in pair.items()}
+    if what == "matmul":
+        gemm, out = cutegemm.build(cutegemm.GemmSpec()), torch.empty_like(a)
+        backend: Any = None if device == "cuda" else "reference"
+        made["run"] = lambda: lambda: {"y": gemm.run(a, b, out=out, backend=backend)}
+    return made
+
+
+HOST = ("matmul", "linear", "linear bias", "matmul grad", "linear grad", "linear bias grad")
+CASES = {
+    "host": tuple(f"host {x}" for x in HOST),
+    "linear": ("linear step", "linear bias step"),
+    "replay": ("replay",),
+    "mlp": ("mlp gelu step",),
+    "decode": ("decode 1", "decode 32"),
+}
+CONTENDERS = {
+    "host matmul": ("torch", "cutegemm", "run"),
+    "replay": ("bare", "cutegemm_compile", "torch_compile"),
+    "mlp gelu step": ("torch", "torch_compile", "cutegemm", "cutegemm_compile"),
+    "decode 1": ("torch_compile", "cutegemm", "cutegemm_compile"),
+    "decode 32": ("torch_compile", "cutegemm", "cutegemm_compile"),
+}
+# on the relative Frobenius error against the first contender; of a decode step both round at every layer
+BOUND = 3e-2
+
+
+class Bench:
+    """Checks and times one case after another.
+
+    Args:
+        device: torch's name of it; "cpu" shrinks every case.
+        regime: of device times.
+        sensors: of the GPU.
+        compiler: of models and functions.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        regime: timing.Regime = QUICK,
+        sensors: timing.Readable | None = None,
+        compiler: Callable[[Any], Any] = llama.max_autotune,
+    ) -> None:
+        self._device, self._regime, self._sensors, self._compiler = device, regime, sensors, compiler
+        self._sizes = Sizes() if device == "cuda" else Sizes().shrunk()
+
+    def keys(self, case: str) -> list[Row]:
+        """The key fields of the rows that measuring a case gives."""
+        names = CONTENDERS.get(case, ("torch", "cutegemm"))
+        return [{"suite": "pytorch", "what": case, "contender": x, "regime": self._name(case)} for x in names]
+
+    def _name(self, case: str) -> str:
+        return "host" if case.startswith("host") else self._regime.name
+
+    def _makers(self, case: str) -> dict[str, Callable[[], Call]]:
+        if case.startswith("host "):
+            return host_calls(case.removeprefix("host "), self._sizes, self._device)
+        if case.startswith("linear"):
+            return of_linear(self._sizes, self._device, "bias" in case)
+        if case == "replay":
+            return of_replay(self._sizes, self._device, self._compiler)
+        if case.startswith("mlp"):
+            return of_mlp(self._sizes, self._device, self._compiler)
+        scale = 1 if self._device == "cuda" else SHRINK
+        return of_decode(int(case.split()[1]), self._device, self._compiler, scale)
+
+    def measure(self, case: str) -> tuple[list[Row], runs.Failures]:
+        """Rows of every contender, with times or with the error it died of; and those errors."""
+        ready: dict[str, Call] = {}
+        errors: dict[str, str] = {}
+        peaks: dict[str, float | None] = {}
+        expected: Results = {}
+        makers: dict[str, Any] = {}
+        try:
+            makers = self._makers(case)
+        except Exception as error:
+            errors = {row["contender"]: _text(error) for row in self.keys(case)}
+        for name, make in makers.items():
+            try:
+                call = make()
+                found = call()
+                expected = expected or {key: x.detach().clone() for key, x in found.items()}
+                _check(found, expected)
+                del found
+                peaks[name] = llama.peak_mib(call) if self._device == "cuda" else None
+                ready[name] = call
+            except Exception as error:  # the others are measured whatever one dies of
+                errors[name] = _text(error)
+        del expected
+        times: dict[str, Measurement] = {}
+        try:
+            times = self._times(case, ready)
+        except Exception as error:
+            errors |= dict.fromkeys(ready, _text(error))
+        rows = []
+        baseline = "bare" if case == "replay" else "torch_compile" if "decode" in case else "torch"
+        beside = {row["contender"]: row for row in results.compare(times, baseline)}
+        for key in self.keys(case):
+            name = key["contender"]
+            row = dict.fromkeys(results.PYTORCH_FIELDS) | beside.get(name, {}) | key
+            row |= {"peak_mib": peaks.get(name), "error": errors.get(name)}
+            if name in times:
+                m = times[name]
+                row |= {"sm_mhz": m.sm_mhz, "watts": m.watts, "samples": list(m.samples)}
+            rows.append(row)
+        return rows, list(errors.items())
+
+    def _times(self, case: str, ready: dict[str, Call]) -> dict[str, Measurement]:
+        on_gpu = self._device == "cuda"
+        if case.startswith("host"):
+            wait = torch.cuda.synchronize if on_gpu else lambda: None
+            return host_time.time_calls(ready, rounds=HOST_ROUNDS if on_gpu else 1, wait=wait)
+        contenders = [timing.Contender(name, _ignoring(call)) for name, call in ready.items()]
+        device: timing.Replayer = llama.Host()
+        if on_gpu:
+            device = llama.Uncaptured() if case.endswith("step") else timing.Device()
+        found = timing.measure(contenders, [None], self._regime, device=device, sensors=self._sensors)
+        return {name: _per_call(m) for name, m in found.items()} if case == "replay" else found
+
+
+def _per_call(m: Measurement) -> Measurement:
+    """Of a chain's time one product's."""
+    return dataclasses.replace(
+        m, us=m.us / CHAIN, us_min=m.us_min / CHAIN, us_max=m.us_max / CHAIN,
+        samples=tuple(x / CHAIN for x in m.samples),
+    )  # fmt: skip
+
+
+def _ignoring(call: Call) -> Callable[[Any], Any]:
+    return lambda _: call()
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip()[:400]
+
+
+def _check(found: Results, expected: Results) -> None:
+    """Hold results to the first contender's.
+
+    Raises:
+        ValueError: one differs by more than the bound.
+    """
+    for name, want in expected.items():
+        difference = (found[name].detach().double() - want.double()).norm()
+        error = float(difference / want.double().norm())
+        if not error <= BOUND:
+            raise ValueError(f"{name}: relative Frobenius error {error:.2e} must be at most {BOUND:.2e}")
+
+
+def describe(row: Row) -> str:
+    """A row on one line."""
+    head = f"{row['what']:22} {row['contender']:17}"
+    if row["us"] is None:
+        return f"{head} {row['error'] or 'not timed'}"
+    peak = "" if row["peak_mib"] is None else f" | {row['peak_mib']:9.1f} MiB"
+    ratio = "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
+    return f"{head} {row['us']:10.2f} us ({row['us_min']:.2f} to {row['us_max']:.2f}){peak}{ratio}"
+
+
+def cases_of(what: Sequence[str]) -> list[str]:
+    """The cases of some kinds, in the order in which they are measured."""
+    return [case for kind, cases in CASES.items() if kind in what for case in cases]
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pytorch",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--what", type=runs.names_among(list(CASES)), default=list(CASES))
+    runs.add_options(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 1 when a contender failed or was wrong."""
+    args = parse(arguments)
+    cases = cases_of(args.what)
+    if not torch.cuda.is_available():
+        console, failed = runs.console(), 0
+        quick = dataclasses.replace(QUICK, preheat=0.0, sample=1e-3, rounds=2)
+        bench = Bench("cpu", quick, compiler=lambda x: torch.compile(x, backend="aot_eager"))
+        for case in cases:
+            rows, errors = bench.measure(case)
+            failed += len(errors)
+            for row in rows:
+                console.print(describe(row), markup=False)
+        return 1 if failed else 0
+    console, sensors, out = runs.open_run(args)
+    bench = Bench("cuda", sensors=sensors)
+    seconds = args.seconds if math.isfinite(args.seconds) else 170.0
+    return runs.report(
+        runs.run(cases, bench, out, seconds=seconds, console=console, describe=describe), console
+    )
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("once")
+    sys.exit(main(sys.argv[1:]))
