@@ -27,13 +27,14 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from benchmarks import fit_loads, runs
+from benchmarks import fit_loads, fit_power, runs
 from benchmarks.sweep_rows import Measured, read
 from cutegemm.arch.device import Device, TimeModel
 from cutegemm.arch.records import RECORDS, TIMES_FILE
 from cutegemm.planning.times import estimates, ranked
 
-SWEEPS = Path(__file__).parent / "results" / "sweeps"
+RESULTS = Path(__file__).parent / "results"
+SWEEPS = RESULTS / "sweeps"
 # the error of predicted ratios counts so much beside regret, and so much the mean squared logarithm of what moved
 RATIO_WEIGHT, MOVED_WEIGHT = 0.1, 0.003
 # relative error of predictions that is reckoned with
@@ -185,7 +186,10 @@ def write(device: Device, source: str, path: Path = TIMES_FILE, names: Sequence[
         time = known["time"] | time
         # what an earlier fit of the same constants said of itself goes
         source = "; ".join([*(x for x in known["source"].split("; ") if not x.startswith(LOADS)), source])
-    data[device.name] = {"source": source, "time": time}
+    power = data[device.name].get("power") if names is not None else None
+    if names is None and device.power is not None:
+        power = {name: float(f"{value:.4g}") for name, value in dataclasses.asdict(device.power).items()}
+    data[device.name] = {"source": source, "time": time} | ({} if power is None else {"power": power})
     path.write_text(json.dumps(data, indent=1) + "\n")
 
 
@@ -255,16 +259,31 @@ def main(arguments: list[str]) -> int:
         console.print(f"{args.gpu}: {len(found)} problems measured, nothing to fit")
         return 1
     names = felt(found, start)
-    halves = found[::2], found[1::2]
-    fitted = fit(found, start, names)
     console.print(f"{args.gpu}: {len(found)} problems, {len(names)} constants: {', '.join(names)}")
+    burnt = fit_power.read([*sorted(RESULTS.glob("*.json")), *paths], start.name)
+    power = fit_power.fitted(burnt, start)
+    if power is not None:
+        pj = f"{power.flop:.3f} pJ a FLOP, {power.l2:.1f} a byte of L2, {power.dram:.1f} of device memory"
+        console.print(f"{len(burnt)} kernels at the cap of {power.watts:.0f} W: {pj}")
+    halves = found[::2], found[1::2]
+    old = [cost(x, start) for x in halves]
+    best: tuple[list[float], Device] | None = None
+    for what, begin in (
+        ("without", dataclasses.replace(start, power=None)),
+        ("with", dataclasses.replace(start, power=power)),
+    ):
+        if best is not None and power is None:
+            break
+        new = [cost(x, fit(y, begin, names)) for x, y in (halves, halves[::-1])]
+        said = ", ".join(f"{x:.4f} before, {y:.4f} after" for x, y in zip(old, new, strict=True))
+        console.print(f"held back, {what} the power cap: {said}")
+        if best is None or sum(new) < sum(best[0]):
+            best = new, begin
+    assert best is not None
+    fitted = fit(found, best[1], names)
     console.print(table(found, start, fitted))
-    better = []
-    for own, other in (halves, halves[::-1]):
-        old, new = (cost(other, x) for x in (start, fit(own, start, names)))
-        better.append(new < old)
-        console.print(f"held back: {len(other)} problems, cost {old:.4f} before, {new:.4f} after")
-    reason = enough(found, names) or (None if all(better) else "it ranks what was held back no better")
+    better = all(x < y for x, y in zip(best[0], old, strict=True))
+    reason = enough(found, names) or (None if better else "it ranks what was held back no better")
     if reason is not None:
         console.print(f"not written: {reason}")
         return 1

@@ -136,7 +136,7 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
             made = plan(specs.spec(row["spec"]), of, device)
         except GemmError:
             continue
-        candidate = _labelled(row.get("plan")) if row["spec"] == {} else candidate_of(made)
+        candidate = labelled(row.get("plan")) if row["spec"] == {} else candidate_of(made)
         if candidate is None or not set(row["spec"]) <= CHOSEN:
             continue
         suite = row["suite"] + (" swapped" if made.swapped else "")
@@ -149,7 +149,7 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
         yield dataclasses.replace(group, best=best[tuple(place)])
 
 
-def _labelled(label: str | None) -> Candidate | None:
+def labelled(label: str | None) -> Candidate | None:
     """The candidate that a plan's label tells: what the planner of its day chose."""
     words = re.search(r"(\w+), tile (\d+)x(\d+)x(\d+), cluster (\d)x(\d), .*consumers (\d)", label or "")
     if words is None or label is None:

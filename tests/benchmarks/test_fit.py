@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fit
-from benchmarks.sweep_rows import Measured, _labelled, read
+from benchmarks.sweep_rows import Measured, labelled, read
 from cutegemm import GemmSpec, plan, problem
 from cutegemm.arch.records import H200, TIMES, TIMES_FILE
 from cutegemm.planning.candidates import preferred
@@ -102,13 +102,13 @@ def test_files_that_measured_one_problem_are_joined():
 def test_the_planners_choice_is_what_it_was():
     """A row of the planner's own choice is the candidate that its label tells, whatever would be chosen today."""
     label = "gemm, warp_specialized, tile 64x16x128, cluster 2x1, stages 8, consumers 1, pingpong False, "
-    assert str(_labelled(label + "K in 4 parts, store tma, raster n 8")) == (
+    assert str(labelled(label + "K in 4 parts, store tma, raster n 8")) == (
         "tile (64, 16, 128), cluster (2, 1), K in 4 parts"
     )
-    turns = _labelled(label.replace("pingpong False", "pingpong True") + "store tma, raster m 8")
+    turns = labelled(label.replace("pingpong False", "pingpong True") + "store tma, raster m 8")
     assert turns.schedule == "pingpong" and turns.splits == 1
-    assert _labelled(label.replace("warp_specialized", "multistage")).schedule == "multistage"
-    assert _labelled("gemm, simt, tile 64x64") is None and _labelled(None) is None
+    assert labelled(label.replace("warp_specialized", "multistage")).schedule == "multistage"
+    assert labelled("gemm, simt, tile 64x64") is None and labelled(None) is None
 
 
 def test_a_sweep_becomes_a_record(tmp_path, capsys):
