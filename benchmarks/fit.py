@@ -7,10 +7,10 @@
 
 The record is `cutegemm/arch/times.json`. What is minimised is the regret to be expected: how much longer than the best
 measured a candidate takes that is drawn by predicted time, as if predictions were off by 2 %, so that it changes with
-every constant and a lucky first place counts for little. A little of the error of predicted ratios comes to it, and of
-how far the constants are from where they began. Constants are searched one by one in their logarithm, with steps that
-halve: there is no gradient. Each half of the problems is fitted and judged by the other; what does not rank both better
-is not written.
+every constant and a lucky first place counts for little. A little of the error of predicted ratios and times comes to
+it, and of how far the constants are from where they began. Constants are searched one by one in their logarithm, with
+steps that halve: there is no gradient. Each half of the problems is fitted and judged by the other, with the power cap
+as a bound of its own (`fit_power`) and without; what does not rank both better, or ranks a suite worse, is not written.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ FIRST_STEP, LAST_STEP = 0.3, 0.01
 # of a fit that may be written: problems, and problems for each constant that moves
 LEAST_PROBLEMS = 40
 PROBLEMS_PER_CONSTANT = 5
+# factor by which a suite's mean regret may grow: what a measured time is uncertain by, over the root of some problems
+SUITE_MARGIN = 1.003
 # problems of a fit of loads, and how its source begins
 LEAST_LOADED = 3
 LOADS = "loads:"
@@ -57,16 +59,18 @@ class Score:
         regret: of what it puts first.
         expected: the same of what is drawn by predicted time.
         ratios: the spread of measured over predicted.
+        level: how far predicted microseconds are off altogether; 0 where nobody knows.
     """
 
     regret: float
     expected: float
     ratios: float
+    level: float
 
     @property
     def cost(self) -> float:
         """What is minimised."""
-        return self.expected + RATIO_WEIGHT * self.ratios
+        return self.expected + RATIO_WEIGHT * (self.ratios + self.level)
 
 
 def score(of: Measured, device: Device) -> Score:
@@ -77,10 +81,14 @@ def score(of: Measured, device: Device) -> Score:
     logs = np.log(times)
     drawn = np.exp((logs.min() - logs) / BLUR)
     expected = float(drawn @ measured / drawn.sum())
+    errors = np.log(measured) - logs
+    # both in nanoseconds: measured are thousandths of the baseline's microseconds
+    level = 0.0 if of.baseline is None else abs(float(errors.mean()) + math.log(of.baseline))
     return Score(
         math.log(measured[first] / measured.min()),
         math.log(expected / measured.min()),
-        float((np.log(measured) - logs).std()),
+        float(errors.std()),
+        level,
     )
 
 
@@ -174,6 +182,14 @@ def enough(found: Sequence[Measured], names: Sequence[str]) -> str | None:
     if 2 * len(beside) < len(found):
         return f"schedules were measured beside each other on {len(beside)} of {len(found)} problems"
     return None if len(suites) > 1 else "one suite only"
+
+
+def worse(found: Sequence[Measured], before: Device, after: Device) -> str | None:
+    """The suites that a fit ranks worse, in words; None where there are none."""
+    first, second = regrets(found, before), regrets(found, after)
+    means = {x: (statistics.geometric_mean(first[x]), statistics.geometric_mean(second[x])) for x in first}
+    lost = [f"{x} {old:.3f} -> {new:.3f}" for x, (old, new) in means.items() if new > old * SUITE_MARGIN]
+    return f"it ranks suites worse: {', '.join(lost)}" if lost else None
 
 
 def write(device: Device, source: str, path: Path = TIMES_FILE, names: Sequence[str] | None = None) -> None:
@@ -284,6 +300,7 @@ def main(arguments: list[str]) -> int:
     console.print(table(found, start, fitted))
     better = all(x < y for x, y in zip(best[0], old, strict=True))
     reason = enough(found, names) or (None if better else "it ranks what was held back no better")
+    reason = reason or worse(found, start, fitted)
     if reason is not None:
         console.print(f"not written: {reason}")
         return 1

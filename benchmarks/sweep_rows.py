@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import re
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ class Measured:
         problem: as its kernels see it.
         us: time of each candidate, by the best of the walks that were measured, in thousandths of the baseline's.
         best: the same of the best spec that was measured, whatever it gives.
+        baseline: microseconds of the baseline; None where times are not measured beside one.
     """
 
     gpu: str
@@ -43,6 +45,7 @@ class Measured:
     problem: Problem
     us: dict[Candidate, float]
     best: float | None = None
+    baseline: float | None = None
 
     @functools.cached_property
     def table(self) -> Table:
@@ -82,14 +85,17 @@ def _joined(found: list[Measured]) -> Iterator[Measured]:
         groups.setdefault((x.gpu, x.problem), []).append(x)
     for (gpu, of), group in groups.items():
         us = {y: min(x.us[y] for x in group if y in x.us) for y in {y: 0 for x in group for y in x.us}}
-        yield Measured(gpu, group[0].suite, of, us, min(x.least for x in group if x.us))
+        baselines = [x.baseline for x in group if x.baseline is not None]
+        baseline = statistics.median(baselines) if baselines else None
+        yield Measured(gpu, group[0].suite, of, us, min(x.least for x in group if x.us), baseline)
 
 
 def _tiles(data: dict[str, Any]) -> Iterator[Measured]:
     """`tiles.json`: cooperative tiles by problem."""
     for shape, times in data["problems"].items():
         us = {x: 1e3 * y / times["cublas"] for x, y in _columns(times, "c", "cooperative")}
-        yield Measured(data["gpu"], "tiles", problem(*ast.literal_eval(shape), majors="kk"), us)
+        of = problem(*ast.literal_eval(shape), majors="kk")
+        yield Measured(data["gpu"], "tiles", of, us, baseline=times["cublas"])
 
 
 def _turns(data: dict[str, Any]) -> Iterator[Measured]:
@@ -97,7 +103,7 @@ def _turns(data: dict[str, Any]) -> Iterator[Measured]:
     for row in data["rows"]:
         us = {x: 1e3 * y / row["us"]["cublas"] for x, y in _columns(row["us"], "_", "pingpong")}
         of = problem(row["m"], row["n"], row["k"], majors="kk")
-        yield Measured(data["environment"]["gpu"], row["suite"], of, us)
+        yield Measured(data["environment"]["gpu"], row["suite"], of, us, baseline=row["us"]["cublas"])
 
 
 def _columns(times: dict[str, float], mark: str, schedule: str) -> Iterator[tuple[Candidate, float]]:
@@ -142,7 +148,8 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
         suite = row["suite"] + (" swapped" if made.swapped else "")
         seen = transposed_problem(of) if made.swapped else of
         group = groups.setdefault(
-            (*place, made.swapped), Measured(data["environment"]["gpu"], suite, seen, {})
+            (*place, made.swapped),
+            Measured(data["environment"]["gpu"], suite, seen, {}, baseline=row["us"] / us * 1e3),
         )
         group.us[candidate] = min(us, group.us.get(candidate, us))
     for (*place, _), group in groups.items():

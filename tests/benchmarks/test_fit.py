@@ -81,6 +81,23 @@ def test_too_little_is_not_written(tmp_path, capsys):
     assert fit.main(["--gpu", "NVIDIA H100 80GB HBM3"]) == 1 and "nothing to fit" in capsys.readouterr().out
 
 
+def test_a_suite_that_is_ranked_worse_forbids_a_fit():
+    """A fit that gains in one suite and loses in another is not written, and says where."""
+    found = synthetic(H200, suite="kept") + synthetic(other(l2=0.5), suite="gained")
+    assert fit.worse(found, H200, H200) is None
+    assert fit.worse(found, H200, other(l2=0.5)).startswith("it ranks suites worse: kept 1.000 -> ")
+
+
+def test_predicted_microseconds_count(tmp_path):
+    """Of models that rank alike the one whose times are right costs less, where the baseline's time is known."""
+    (found,) = synthetic(H200, SHAPES[:1])
+    known = dataclasses.replace(found, us={x: us * 10 for x, us in found.us.items()}, baseline=100.0)
+    assert fit.score(found, H200).level == 0.0
+    assert fit.score(known, H200).level == pytest.approx(0.0, abs=1e-9)
+    twice = dataclasses.replace(known, baseline=200.0)
+    assert fit.score(twice, H200).level == pytest.approx(math.log(2))
+
+
 def test_files_that_measured_one_problem_are_joined():
     """What two sweeps timed beside the same baseline is one problem: tiles of either schedule, the planner's choice."""
     found = read(sorted(SWEEPS.glob("*.json")))
