@@ -75,6 +75,8 @@ def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | 
         clusters=DEFAULT.clusters if sms == DEFAULT.sms else (),
         l2_bytes=DEFAULT.l2_bytes if l2_bytes is None else l2_bytes,
         dram_gbs=DEFAULT.dram_gbs if dram_gbs is None else dram_gbs,
+        # its cap is its own
+        power=None,
         note=f"no record of {name}: planned with the times of {DEFAULT.name} and this GPU's {sms} SMs",
     )
 
