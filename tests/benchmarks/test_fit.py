@@ -116,8 +116,20 @@ def test_files_that_measured_one_problem_are_joined():
     assert few.suite == "decode swapped" and few.least < min(few.us.values())
 
 
-def test_the_planners_choice_is_what_it_was():
+def test_the_planners_choice_is_what_it_was(tmp_path):
     """A row of the planner's own choice is the candidate that its label tells, whatever would be chosen today."""
+    shape = {"suite": "square", "dtype": "bf16", "majors": "kk", "batch": 1, "m": 4096, "n": 4096, "k": 4096}
+    plans = [
+        "gemm, warp_specialized, tile 64x16x64, cluster 1x1, stages 8, consumers 1, pingpong False",
+        None,
+    ]
+    specs = [{}, {"tile": [128, 256, 64], "swap": False}]
+    rows = [
+        shape | {"spec": x, "plan": y, "us": 9.0, "ratio": 1.0} for x, y in zip(specs, plans, strict=True)
+    ]
+    (tmp_path / "s.json").write_text(json.dumps({"environment": {"gpu": "NVIDIA H200"}, "rows": rows}))
+    (found,) = read([tmp_path / "s.json"])
+    assert [x.tile for x in found.us] == [(64, 16, 64), (128, 256, 64)]
     label = "gemm, warp_specialized, tile 64x16x128, cluster 2x1, stages 8, consumers 1, pingpong False, "
     assert str(labelled(label + "K in 4 parts, store tma, raster n 8")) == (
         "tile (64, 16, 128), cluster (2, 1), K in 4 parts"

@@ -65,9 +65,9 @@ def test_every_problem_gets_its_first_candidates_before_any_gets_more(make):
 
 
 def test_calls_go_on_where_the_last_stopped_on_another_machine_too(make, tmp_path):
-    """A call that has time for two steps makes two; the file alone, and its export alone, carry what is known."""
+    """A call with time for two steps and a half makes two; the file alone, and its export, carry what is known."""
     now, ticks = time.monotonic(), iter(range(1000))
-    short = make(until=now + 3500, clock=lambda: now + 1000 * next(ticks))
+    short = make(until=now + 4500, clock=lambda: now + 1000 * next(ticks))
     first = go(short)
     assert [x for x, _ in first] == [(1088, 256), (1088, 320)]
     (tmp_path / "t.sqlite").rename(tmp_path / "carried.sqlite")

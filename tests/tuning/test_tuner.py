@@ -15,6 +15,7 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm.compiling import cache
 from cutegemm.database import Database, choose, key_of
 from cutegemm.database.entry import config_digest
+from cutegemm.database.store import Trial
 from cutegemm.errors import CompileError, HardwareError, InputError, SpecError
 from cutegemm.tuning import proposals as proposing
 from cutegemm.tuning import tuner as tuning
@@ -196,6 +197,22 @@ def test_what_ended_a_process_is_not_tried_again(tuner, monkeypatch):
     assert len(stop) == 2 and tuner.database.claim(key, "another")
     broke = [x.why for x in tuner.database.trials(key).values() if x.outcome == "broke off"]
     assert broke == ["CUDA error: an illegal memory access"]
+
+
+def test_the_models_choice_may_break_off_too(tuner, monkeypatch):
+    """Where it is the model's own choice that ended a process, the others are raced without it."""
+    key, real, seen = key_of(SPEC, OF, tuner.bench.record), tuning.prepare, []
+    own = cutegemm.plan(SPEC, OF, tuner.bench.record)
+    tuner.database.tried(key, "{}", Trial("running", ptx=config_digest(own.config)))
+
+    def prepare(spec, *args, **kwargs):
+        seen.append(spec)
+        return real(spec, *args, **kwargs)
+
+    monkeypatch.setattr(tuning, "prepare", prepare)
+    (outcome,) = go(tuner, OF)
+    assert outcome.entry.fields["raster"] == ["m", 16] and outcome.entry.model_us == outcome.entry.us
+    assert SPEC not in seen and tuner.database.trials(key)["{}"].outcome == "broke off"
 
 
 def test_an_error_that_the_device_survives_refuses_its_candidate(tuner, monkeypatch):
