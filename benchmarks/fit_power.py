@@ -21,7 +21,8 @@ from benchmarks.sweep_rows import labelled
 from cutegemm import Problem, problem
 from cutegemm.arch.device import Device, PowerModel
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.times import Table, work
+from cutegemm.planning.power import work
+from cutegemm.planning.times import Table
 
 # rows that a regression of three constants wants
 LEAST_ROWS = 30

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cutegemm.arch.device import Device, PowerModel
+from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import BLOCK_K, Candidate
 from cutegemm.planning.operands import L2_LINE
 from cutegemm.planning.pieces import epilogue_columns
+from cutegemm.planning.power import capped
 from cutegemm.problems import Operand, Problem
 
 # a value of every candidate
@@ -34,8 +35,6 @@ SPLIT_L2_BYTES_PER_NS = 50.0
 # bandwidth falls by this power of the share of SMs that stream: 0.94 of it with 107 CTAs at 128 x 10240 x 8192, 0.82
 # with 64 at 128 x 8192 x 28672, where 128 CTAs have all (H200)
 STREAM_FILL = 0.28
-# how sharply the power cap takes over from clock and waves: the larger of both, rounded off within a tenth
-CAP_BITES = 8.0
 # extent along K up to which a pingpong kernel's mainloop keeps its speed
 DEEP_K = 4096
 
@@ -114,22 +113,8 @@ def estimates(problem: Problem, device: Device, of: Table) -> Column:
     """Nanoseconds of each candidate for the whole problem, its launch included."""
     fill = np.minimum(1.0, of.ctas / device.sms)
     least = problem.min_bytes / (device.dram_gbs * fill**STREAM_FILL)
-    found: Column = np.maximum(_kernel_ns(problem, device, of), least)
-    if device.power is not None:
-        capped = energies(problem, device.power, of) / device.power.watts
-        found = (found**CAP_BITES + capped**CAP_BITES) ** (1 / CAP_BITES)
-    return found + device.time.launch
-
-
-def energies(problem: Problem, power: PowerModel, of: Table) -> Column:
-    """Nanojoules of each candidate: its tiles' products, padding included, and the bytes of L2 and of device memory."""
-    flops, l2, dram = work(problem, of)
-    return (power.flop * flops + power.l2 * l2 + power.dram * dram) / 1e3
-
-
-def work(problem: Problem, of: Table) -> tuple[Column, Column, float]:
-    """What takes energy: FLOP and bytes from L2 of each candidate, and bytes of device memory."""
-    return 2 * of.m * of.n * of.depth * of.stages * of.ctas, of.traffic, float(problem.min_bytes)
+    found: Column = np.maximum(_kernel_ns(problem, device, of), least) + device.time.launch
+    return capped(found, problem, device.power, of)
 
 
 def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:

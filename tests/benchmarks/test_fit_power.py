@@ -15,7 +15,8 @@ from cutegemm import GemmSpec, Tile, plan
 from cutegemm.arch.device import PowerModel
 from cutegemm.arch.records import H200
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.times import Table, energies, fastest_first
+from cutegemm.planning.power import energies
+from cutegemm.planning.times import Table, fastest_first
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 TRUTH = PowerModel(watts=700.0, flop=0.6, l2=20.0, dram=90.0)
