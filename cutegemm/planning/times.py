@@ -113,8 +113,8 @@ def estimates(problem: Problem, device: Device, of: Table) -> Column:
     """Nanoseconds of each candidate for the whole problem, its launch included."""
     fill = np.minimum(1.0, of.ctas / device.sms)
     least = problem.min_bytes / (device.dram_gbs * fill**STREAM_FILL)
-    found: Column = np.maximum(_kernel_ns(problem, device, of), least) + device.time.launch
-    return capped(found, problem, device.power, of)
+    found: Column = np.maximum(_kernel_ns(problem, device, of), least)
+    return capped(found, problem, device.power, of) + device.time.launch
 
 
 def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:
