@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
 import torch
 
 import cutegemm
@@ -10,14 +15,23 @@ from benchmarks.inputs import InputSet
 from benchmarks.results import Case
 from benchmarks.timing import Contender
 from cutegemm import GemmSpec, KernelPlan
+from cutegemm.arch.device import Device
+from cutegemm.compiling import cache
+from cutegemm.config import Config
+from cutegemm.database import choose
+from cutegemm.errors import GemmError
+
+Compile = Callable[[Iterable[Config]], None]
 
 OURS = "cutegemm"
 BASELINE = "cublas"
 # our kernels where a row's bits must not depend on M
 INVARIANT = "cutegemm_invariant"
+# our kernels as the model alone chooses them, whatever a tuning database holds
+MODEL = "cutegemm_model"
 # who is measured by default, and who may be asked for
 NAMES = (OURS, BASELINE)
-CHOICES = (*NAMES, INVARIANT)
+CHOICES = (*NAMES, MODEL, INVARIANT)
 
 # Fields of a kernel's config that name it in a results row, where the family has them.
 _PLAN_FIELDS = ("family", "tile", "cluster", "stages", "consumers", "pingpong", "persistent")
@@ -31,6 +45,8 @@ def make(name: str, case: Case) -> Contender:
     """
     if name == INVARIANT:
         return cutegemm_contender(case, GemmSpec(batch_invariant=True), INVARIANT)
+    if name == MODEL:
+        return _model(case)
     return _cublas(case) if name == BASELINE else cutegemm_contender(case)
 
 
@@ -43,6 +59,31 @@ def _cublas(case: Case) -> Contender:
         multiply(inputs.a, inputs.b, out=inputs.out)
 
     return Contender(BASELINE, call)
+
+
+def _model(case: Case) -> Contender:
+    """Our kernel for a case, no database read: neither where it is built nor where it first runs."""
+    with _no_database():
+        ours = cutegemm_contender(case, name=MODEL)
+
+    def call(inputs: InputSet) -> None:
+        with _no_database():
+            ours.call(inputs)
+
+    return Contender(MODEL, call, ours.plan)
+
+
+@contextlib.contextmanager
+def _no_database() -> Iterator[None]:
+    before = os.environ.get("CUTEGEMM_DATABASE")
+    os.environ["CUTEGEMM_DATABASE"] = "off"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CUTEGEMM_DATABASE"]
+        else:
+            os.environ["CUTEGEMM_DATABASE"] = before
 
 
 def problem(case: Case) -> cutegemm.Problem:
@@ -63,6 +104,31 @@ def cutegemm_contender(case: Case, spec: GemmSpec | None = None, name: str = OUR
         gemm.run(inputs.a, inputs.b, out=inputs.out)
 
     return Contender(name, call, plan_label(gemm.kernel(solved).plan))
+
+
+def ready(
+    names: Sequence[str], cases: Sequence[Case], device: Device, compile: Compile = cache.ensure
+) -> int:
+    """Have our contenders' kernels for all cases compiled side by side, instead of one by one as each is built.
+
+    Args:
+        names: of the contenders.
+        cases: that are measured.
+        device: that is planned for.
+        compile: has kernels compiled, side by side.
+    """
+    configs = []
+    for name, case in itertools.product(names, cases):
+        if name in (OURS, MODEL, INVARIANT):
+            spec = GemmSpec(batch_invariant=True) if name == INVARIANT else GemmSpec()
+            planner = cutegemm.plan if name == MODEL else lambda *x: choose(*x).plan
+            with contextlib.suppress(GemmError):
+                # whoever is refused says so when it is made
+                configs += [step.config for step in planner(spec, problem(case), device).steps]
+    wanted = list(dict.fromkeys(configs))
+    with contextlib.suppress(GemmError):
+        compile(wanted)
+    return len(wanted)
 
 
 def plan_label(plan: KernelPlan) -> str:

@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks import contenders, correctness, inputs, results, runs, suites, timing
 from benchmarks.results import Case, Row
 from cutegemm.errors import GemmError
+from cutegemm.running.launcher import current_device
 
 DEFAULT_DTYPE = "bf16"
 
@@ -177,6 +178,8 @@ def main(arguments: list[str]) -> int:
     console, sensors, out = runs.open_run(args)
     todo = select(args.suites, args.shapes, args.dtype, args.majors)
     bench = Bench(args.contenders, timing.REGIMES[args.regime], sensors)
+    left = [case for case in todo if not out.has(bench.keys(case))]
+    console.print(f"{contenders.ready(args.contenders, left, current_device()[1])} kernels ready")
     outcome = runs.run(todo, bench, out, seconds=args.seconds, console=console, describe=describe)
     summarize(out.rows, console)
     return runs.report(outcome, console)

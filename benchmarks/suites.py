@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The problems that every speed figure of this project is measured on; figures of different dates compare by them.
 
-`SUITES` are single products D[M, N] = A[M, K] @ B[K, N], `BATCHED` many of one shape, `CHAINS` the layers of a model at
-decode, each of which reads what the one before it wrote, and `EPILOGUES` products with something fused.
+`SUITES` are single products D[M, N] = A[M, K] @ B[K, N], of which `DRAWN` are drawn (`drawn.py`), `BATCHED` many of one
+shape, `CHAINS` the layers of a model at decode, each of which reads what the one before it wrote, and `EPILOGUES`
+products with something fused.
 """
 
-Shape = tuple[int, int, int]  # M, N, K
+from benchmarks import drawn
+
+Shape = drawn.Shape  # M, N, K
 
 # (N, K) of the linear layers of public models: qkv, o, gate and up, down of Llama 3 8B, the same of Llama 3 70B, then
 # layers of DeepSeek V3.
@@ -51,7 +54,11 @@ SUITES: dict[str, list[Shape]] = {
         (333, 5025, 1023),
         (4096, 16, 4096),
     ],
+    # In no database and never tuned on: how well the model chooses alone (contender cutegemm_model).
+    "drawn": drawn.shapes(drawn.EVEN_SEED, odd=False),
+    "drawn_odd": drawn.shapes(drawn.ODD_SEED, odd=True),
 }
+DRAWN = ("drawn", "drawn_odd")  # which must not be tuned
 DTYPES = {"fp32": "fp32"}  # operand type of suites that have one of their own
 
 # (batch, M, N, K), against torch.bmm.

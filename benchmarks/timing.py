@@ -51,6 +51,8 @@ class Regime:
 REGIMES = {
     "burst": Regime(name="burst", preheat=0.0, rest=0.1, sample=0.005, rounds=10),
     "sustained": Regime(name="sustained", preheat=0.3, rest=0.0, sample=0.1, rounds=8),
+    # as hot as sustained, since nothing rests between samples, but noisier: for sweeps over many specs
+    "short": Regime(name="short", preheat=0.3, rest=0.0, sample=0.025, rounds=4),
 }
 
 

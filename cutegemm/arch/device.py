@@ -59,6 +59,22 @@ class TimeModel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PowerModel:
+    """What a kernel's work costs at the power cap: energies in pJ, as measured there, all that idles included.
+
+    Attributes:
+        watts: of the cap.
+        flop: of a multiplication or an addition of 16-bit operands.
+        l2, dram: of a byte that L2 delivers, that device memory moves.
+    """
+
+    watts: float
+    flop: float
+    l2: float
+    dram: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """One GPU.
 
@@ -70,6 +86,7 @@ class Device:
         dram_gbs: GB/s of a device-to-device copy, read plus write.
         l2_bytes: of the L2 cache.
         time: the model's constants.
+        power: what the cap leaves; None where that is in `time`.
         note: what in this record is not measured on this GPU; empty when nothing is.
     """
 
@@ -80,6 +97,7 @@ class Device:
     dram_gbs: float
     l2_bytes: int
     time: TimeModel
+    power: PowerModel | None = None
     note: str = ""
 
     def __hash__(self) -> int:

@@ -8,11 +8,14 @@ import json
 from pathlib import Path
 
 from cutegemm.arch import sm90
-from cutegemm.arch.device import Device, TimeModel
+from cutegemm.arch.device import Device, PowerModel, TimeModel
 
 # The constants of each GPU's model of time, by name, with where they come from; `python -m benchmarks.fit` writes it.
 TIMES_FILE = Path(__file__).with_name("times.json")
-TIMES = {name: TimeModel(**x["time"]) for name, x in json.loads(TIMES_FILE.read_text()).items()}
+_FITTED = json.loads(TIMES_FILE.read_text())
+TIMES = {name: TimeModel(**x["time"]) for name, x in _FITTED.items()}
+# energies at the power cap, of GPUs whose candidates they order better
+POWER = {name: PowerModel(**x["power"]) for name, x in _FITTED.items() if "power" in x}
 
 H200 = Device(
     name="NVIDIA H200",
@@ -25,6 +28,7 @@ H200 = Device(
     # as the driver gives it
     l2_bytes=60 * 2**20,
     time=TIMES["NVIDIA H200"],
+    power=POWER.get("NVIDIA H200"),
 )
 
 H100 = dataclasses.replace(
@@ -36,6 +40,7 @@ H100 = dataclasses.replace(
     # H100 whitepaper
     l2_bytes=50 * 2**20,
     time=TIMES["NVIDIA H100 80GB HBM3"],
+    power=POWER.get("NVIDIA H100 80GB HBM3"),
     note="of its times only the rate of L2 is measured on this GPU; the others are the H200's, as are its clusters",
 )
 
@@ -70,6 +75,8 @@ def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | 
         clusters=DEFAULT.clusters if sms == DEFAULT.sms else (),
         l2_bytes=DEFAULT.l2_bytes if l2_bytes is None else l2_bytes,
         dram_gbs=DEFAULT.dram_gbs if dram_gbs is None else dram_gbs,
+        # its cap is its own
+        power=None,
         note=f"no record of {name}: planned with the times of {DEFAULT.name} and this GPU's {sms} SMs",
     )
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import sqlite3
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,6 +42,10 @@ CREATE TABLE IF NOT EXISTS claims ({_KEY}, holder TEXT, until REAL, PRIMARY KEY 
 PRAGMA user_version = {FORMAT};
 """
 T = TypeVar("T")
+# outcomes of trials that are under way, and during which the process ended
+RUNNING, BROKE_OFF = "running", "broke off"
+# where Linux says which start of the machine this is
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class DamagedError(Exception):
@@ -52,12 +58,41 @@ def default_path() -> Path:
     return Path(folder) / FILE
 
 
+def holder() -> str:
+    """A name for this process's claims, from which others on this machine see whether it still lives."""
+    return f"{_machine()} {os.getpid()} {uuid.uuid4().hex[:8]}"
+
+
+def _machine() -> str:
+    """This start of this machine."""
+    try:
+        boot = _BOOT.read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()} {boot or uuid.uuid4().hex}"
+
+
+def _gone(holder: str) -> bool:
+    """Whether a claim's holder was a process of this machine that has ended."""
+    words = holder.split(" ")
+    if len(words) != 4 or " ".join(words[:2]) != _machine() or not words[2].isdecimal():
+        return False
+    try:
+        os.kill(int(words[2]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 @dataclass(frozen=True)
 class Trial:
     """How one candidate of a problem fared.
 
     Attributes:
-        outcome: "timed", "wrong", "refused" or "does not compile".
+        outcome: "timed", "wrong", "refused" or "does not compile"; "running" for the first time now, and "broke off"
+            where it was that when the process ended.
         us: microseconds a call where it was timed; why: in words where it was not.
         ptx: digest of the kernel's PTX; empty where there is none.
     """
@@ -126,19 +161,23 @@ class Database:
         row = (*_flat(key), fields, json.dumps(vars(trial)))
         self._change("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
-    def forget_trials(self, key: Key) -> None:
-        """Forget what has been tried for a key."""
-        self._change(f"DELETE FROM trials WHERE {_EXACT}", _flat(key))
+    def forget_trials(self, key: Key, fields: str | None = None) -> None:
+        """Forget what has been tried for a key, or one candidate of it."""
+        if fields is None:
+            self._change(f"DELETE FROM trials WHERE {_EXACT}", _flat(key))
+        else:
+            self._change(f"DELETE FROM trials WHERE {_EXACT} AND fields = ?", (*_flat(key), fields))
 
     def claim(self, key: Key, holder: str, now: float | None = None) -> bool:
         """Say that `holder` works on a key, or goes on with it; False where another holds it.
 
-        A claim that is not renewed within `LEASE` seconds holds no longer.
+        A claim that is not renewed within `LEASE` seconds holds no longer, nor does that of a process of this machine
+        that has ended (`holder`).
         """
         now = time.time() if now is None else now
         with self._writing() as file:
             found = file.execute(f"SELECT holder, until FROM claims WHERE {_EXACT}", _flat(key)).fetchone()
-            if found is not None and found[0] != holder and found[1] > now:
+            if found is not None and found[0] != holder and found[1] > now and not _gone(found[0]):
                 return False
             row = (*_flat(key), holder, now + LEASE)
             file.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)

@@ -38,7 +38,7 @@ def cheapest_loads(
     }
 
     def cost(chosen: Iterable[str]) -> float:
-        return _load_ns(problem, dict(zip(kinds, chosen, strict=True)), widths, device)
+        return loads_ns(problem, dict(zip(kinds, chosen, strict=True)), widths, device)
 
     return dict(zip(kinds, min(itertools.product(*kinds.values()), key=cost), strict=True))
 
@@ -51,7 +51,7 @@ def _loads(problem: Problem, name: str, width: int) -> tuple[str, ...]:
     return ("relayout", *(("cp_async",) if width else ()), "shift", "gather")
 
 
-def _load_ns(problem: Problem, chosen: Mapping[str, str], widths: Mapping[str, int], device: Device) -> float:
+def loads_ns(problem: Problem, chosen: Mapping[str, str], widths: Mapping[str, int], device: Device) -> float:
     """What loads cost beside what TMA would."""
     time, edges = device.time, _edges(problem, device)
     tiles = math.ceil(problem.m / edges["a"]) * math.ceil(problem.n / edges["b"]) * problem.batch

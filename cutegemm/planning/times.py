@@ -19,6 +19,7 @@ from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import BLOCK_K, Candidate, deep
 from cutegemm.planning.operands import L2_LINE
 from cutegemm.planning.pieces import epilogue_columns
+from cutegemm.planning.power import capped
 from cutegemm.problems import Operand, Problem
 
 # a value of every candidate
@@ -50,18 +51,19 @@ DEEP_K = 4096
 def fastest_first(
     problem: Problem, device: Device, candidates: Sequence[Candidate]
 ) -> tuple[list[int], list[float]]:
-    """(places of the candidates, fastest first; nanoseconds of each in its own place).
-
-    Among those that memory bounds alike the one that takes fewest bytes from L2 is first; then they keep their own
-    order.
-    """
+    """(places of the candidates, fastest first (`ranked`); nanoseconds of each in its own place)."""
     if not candidates:
         return [], []
     of = Table.of(problem, device, candidates)
     times = estimates(problem, device, of)
+    return ranked(of, times), times.tolist()
+
+
+def ranked(of: Table, times: Column) -> list[int]:
+    """Places of candidates, fastest first; of those as fast whoever takes fewest bytes from L2, then their order."""
     # stable, by the last key first
     order: list[int] = np.lexsort((of.traffic, times)).tolist()
-    return order, times.tolist()
+    return order
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def estimates(problem: Problem, device: Device, of: Table) -> Column:
     held = np.where(of.held > 1, HELD_DRAM, 1.0)
     least = problem.min_bytes / (device.dram_gbs * fill**STREAM_FILL * held)
     found: Column = np.maximum(_kernel_ns(problem, device, of), least) + _meet_ns(device, of)
-    return found + device.time.launch
+    return capped(found, problem, device.power, of) + device.time.launch
 
 
 def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:

@@ -136,6 +136,9 @@ class Gpu:
     """A CUDA device that is asked by way of the driver."""
 
     def __init__(self, device: torch.device) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            # asking waits for the device, which would end the capture
+            raise RuntimeError("a CUDA graph is being captured")
         self._device = device
 
     def clusters(self, size: int) -> int:

@@ -13,6 +13,8 @@ Torch is imported when something is tuned.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,7 @@ def tune(
     *,
     candidates: int = CANDIDATES,
     again: bool = False,
+    seconds: float | None = None,
     database: Database | None = None,
     bench: Bench | None = None,
     regime: Regime | None = None,
@@ -55,6 +58,7 @@ def tune(
         problems: to tune, in this order.
         candidates: measured of each problem, at most.
         again: whether to measure problems that are known.
+        seconds: after which no further eight candidates begin; None is until all are done.
         database: None is the user's.
         bench: what candidates run on; None is the current CUDA device.
         regime: how long to time; None is sustained, some 5 s a problem.
@@ -71,6 +75,8 @@ def tune(
     wanted = listed("problems", problems)
     if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
         raise field_error(InputError, "candidates", candidates, "must be an integer from 1", CANDIDATES)
+    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
+        raise field_error(InputError, "seconds", seconds, "must be a positive number of seconds", 60)
     if database is not None and not isinstance(database, Database):
         raise field_error(InputError, "database", database, "must be a cutegemm.database.Database")
     # imports torch
@@ -79,7 +85,8 @@ def tune(
     from cutegemm.tuning.report import Report, Screen
     from cutegemm.tuning.tuner import Tuner, each
 
-    tuner = Tuner(spec, bench or Gpu(), database or Database(), candidates, regime or Regime())
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    tuner = Tuner(spec, bench or Gpu(), database or Database(), candidates, regime or Regime(), until=until)
     with Screen(console, len(wanted)) as screen:
         return Report(tuple(each(tuner, wanted, screen, again)))
 

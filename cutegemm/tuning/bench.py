@@ -38,6 +38,10 @@ class Bench(timing.Replayer, Protocol):
         """What enqueues a call on every set of operands."""
         ...
 
+    def sound(self) -> bool:
+        """Whether it still runs anything, after an error."""
+        ...
+
 
 class Gpu(timing.Device):
     """The current CUDA device.
@@ -68,3 +72,14 @@ class Gpu(timing.Device):
                 prepared(given, places, numbers, None)
 
         return work
+
+    def sound(self) -> bool:
+        """Whether the CUDA context is not lost; after an illegal access every later call fails."""
+        try:
+            torch.cuda.synchronize()
+            torch.zeros(1, device=self.memory).item()
+        except torch.OutOfMemoryError:
+            return True
+        except RuntimeError:
+            return False
+        return True

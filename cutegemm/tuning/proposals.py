@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +22,14 @@ from cutegemm.spec import AUTO, GemmSpec
 Fields = Mapping[str, Any]
 # rows of D up to which operands are tried both ways
 BOTH_WAYS = 256
-# walks over the tiles that are tried for the candidates predicted best, and for how many of them
+# ways in for an operand that TMA cannot address, tried for the candidates predicted best
+ODD_LOADS = ("relayout", "shift", "cp_async", "gather")
+# walks over the tiles that are tried for the candidates predicted best
 RASTERS = (("m", 4), ("m", 16), ("n", 8))
-WALKED = 2
+# tiles up to which no walk differs from another
+FEW_TILES = 8
+# how many of those have their variants tried, and after how many candidates
+VARIED, PLAIN_FIRST = 2, 6
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,10 @@ def name_of(fields: Fields) -> str:
 def proposals(
     spec: GemmSpec, problem: Problem, device: Device, most: int, first: Iterable[Fields] = ()
 ) -> list[Proposal]:
-    """The model's own choice, then `first`, then the others by predicted time; `most` of them, no kernel twice.
+    """The model's own choice, then `first` and its variants, then the others; `most` of them, no kernel twice.
+
+    The others come by predicted time; after the first few of them, variants of the best two: other ways to load, other
+    walks, a stream.
 
     Args:
         spec: what is given; only what it leaves open is tried.
@@ -67,7 +77,8 @@ def proposals(
     own = plan(spec, problem, device)
     found = [Proposal({}, own, predicted_us(own))]
     seen = {_what(own)}
-    for fields in (*({**x} for x in first), *_by_time(spec, problem, device, own)):
+    known = (y for x in first for y in ({**x}, *_variants(spec, {**x}, problem, device)))
+    for fields in itertools.chain(known, _by_time(spec, problem, device, own)):
         if len(found) >= most:
             break
         made = _planned(spec, fields, problem, device)
@@ -79,21 +90,52 @@ def proposals(
 
 
 def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) -> Iterator[dict[str, Any]]:
-    """Fields of every candidate that serves, best predicted first, and the other walks of the best."""
+    """Fields of every candidate that serves, best predicted first, and after a few the variants of the best."""
     weighed = list(own.why.weighed)
     if spec.swap == AUTO and min(problem.m, problem.n) <= BOTH_WAYS:
         other = _planned(spec, {"swap": not own.swapped}, problem, device)
         weighed += [] if other is None else other.why.weighed
-    for place, x in enumerate(sorted((x for x in weighed if x.serves), key=lambda x: x.us)):
-        fields = {name: list(v) if isinstance(v, tuple) else v for name, v in x.fields}
-        if fields:
-            yield fields
-        if fields and place < WALKED:
-            for axis, group in RASTERS:
-                yield fields | {"raster": [axis, group]}
-            if fields["schedule"] == "cooperative" and fields["split_k"] == 1:
-                streamed = {name: v for name, v in fields.items() if name != "split_k"}
-                yield streamed | {"scheduler": "stream_k"}
+    ranked = sorted((x for x in weighed if x.serves and x.fields), key=lambda x: x.us)
+    plain = [{name: list(v) if isinstance(v, tuple) else v for name, v in x.fields} for x in ranked]
+    for place, fields in enumerate(plain):
+        if place == PLAIN_FIRST:
+            for best in plain[:VARIED]:
+                yield from _variants(spec, best, problem, device)
+        yield fields
+        if fields["schedule"] == "multistage":
+            yield fields | {"ctas_per_sm": 2}
+    if len(plain) <= PLAIN_FIRST:
+        for best in plain[:VARIED]:
+            yield from _variants(spec, best, problem, device)
+
+
+def _variants(
+    spec: GemmSpec, fields: dict[str, Any], problem: Problem, device: Device
+) -> Iterator[dict[str, Any]]:
+    """A candidate's fields with other loads of what TMA cannot address, other walks and triggers, and as a stream."""
+    made = _planned(spec, fields, problem, device)
+    if made is None or not fields:
+        return
+    if fields.get("schedule") == "cooperative":
+        for loads in _odd_loads(spec, problem):
+            yield fields | loads
+    if math.prod(made.tiles) > FEW_TILES:
+        # of one wave, too: which SMs share lines of L2 is worth 9 % at 1023 x 1023 x 1023 (H200)
+        for axis, group in RASTERS:
+            yield fields | {"raster": [axis, group]}
+    yield fields | {"trigger": "loads"}
+    if fields.get("schedule") == "cooperative" and fields.get("split_k", 1) == 1:
+        streamed = {name: v for name, v in fields.items() if name != "split_k"}
+        yield streamed | {"scheduler": "stream_k"}
+
+
+def _odd_loads(spec: GemmSpec, problem: Problem) -> Iterator[dict[str, str]]:
+    """Ways to load operands that TMA cannot address and whose load is open."""
+    odd = {"a_load": problem.a, "b_load": problem.b}
+    names = [name for name, x in odd.items() if getattr(spec, name) == AUTO and x.tma_reason() is not None]
+    for loads in itertools.product(ODD_LOADS, repeat=len(names)):
+        if names:
+            yield dict(zip(names, loads, strict=True))
 
 
 def _planned(spec: GemmSpec, fields: Fields, problem: Problem, device: Device) -> KernelPlan | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rich import progress
@@ -12,6 +13,7 @@ from cutegemm.database.entry import Entry
 from cutegemm.problems import Problem
 
 TUNED, KNOWN, ELSEWHERE, INTERRUPTED, REFUSED = "tuned", "known", "elsewhere", "interrupted", "refused"
+BEGUN = "begun"
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Outcome:
     Attributes:
         problem: it.
         status: "tuned" now; "known" already; at work "elsewhere"; "interrupted", with what was known by then;
-            "refused", which `why` explains.
+            "begun", where time was over before its last candidate; "refused", which `why` explains.
         entry: what the database holds; None where there is nothing.
         why: of a problem that was refused.
     """
@@ -50,7 +52,7 @@ class Report:
     @property
     def interrupted(self) -> bool:
         """Whether it was stopped before its end."""
-        return any(x.status == INTERRUPTED for x in self.outcomes)
+        return any(x.status in (INTERRUPTED, BEGUN) for x in self.outcomes)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.outcomes))
@@ -84,8 +86,8 @@ class Screen:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
-    def says(self, problem: Problem, text: str) -> None:
-        """What goes on."""
+    def says(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
+        """What goes on; `within` so many seconds more is said, if all goes well."""
         self._bar.update(self._task, description=f"{words(problem)}: {text}")
 
     def done(self, outcome: Outcome) -> None:

@@ -15,9 +15,15 @@ from cutegemm.running.checked import finished
 from cutegemm.running.kind import Prepared
 from cutegemm.tuning.operands import Operands
 
+# elements of D that are worked out in fp64 at a time: half a GiB a tensor, of which the bound needs about twenty
+SLAB = 1 << 26
+
 
 class Oracle:
     """What the outputs of some operands may be: the graph in fp64 with a running error bound, worked out once.
+
+    Rows of D are worked out some at a time and kept in the outputs' own types, so that a problem that fits a GPU's
+    memory can be proved there too. An epilogue that reduces, or that counts D's elements, is worked out whole.
 
     Args:
         graph: the epilogue.
@@ -26,7 +32,7 @@ class Oracle:
 
     def __init__(self, graph: Graph, operands: Operands) -> None:
         self.graph, self.operands = graph, operands
-        self._bounds: dict[bool, dict[str, Bound]] = {}
+        self._bounds: dict[bool, list[tuple[slice, dict[str, Bound]]]] = {}
 
     def complaint(self, prepared: Prepared) -> str | None:
         """What is wrong with a candidate, or None.
@@ -34,11 +40,12 @@ class Oracle:
         Outputs are poison before each of two runs; the first must be within the bound, the second the same bits.
         """
         first = self._run(prepared)
-        expected = self._expected(prepared, first)
-        for name, value in first.items():
-            said = expected[name].complaint(value)
-            if said is not None:
-                return f"{name}: {said}"
+        config: GemmConfig | None = prepared.kind.plan.config
+        for rows, bounds in self._expected(config is None or config.approximate, first):
+            for name, value in first.items():
+                said = bounds[name].complaint(value if rows == _ALL else value[..., rows, :])
+                if said is not None:
+                    return f"{name}{'' if not rows.start else f' from row {rows.start}'}: {said}"
         second = self._run(prepared)
         for name, value in first.items():
             differ = int((value.view(torch.uint8) != second[name].view(torch.uint8)).sum())
@@ -52,13 +59,48 @@ class Oracle:
         found = finished(prepared(x.given, x.places, x.numbers, None))
         return {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}
 
-    def _expected(self, prepared: Prepared, got: Mapping[str, torch.Tensor]) -> dict[str, Bound]:
-        config: GemmConfig | None = prepared.kind.plan.config
-        approximate = config is None or config.approximate
+    def _expected(
+        self, approximate: bool, got: Mapping[str, torch.Tensor]
+    ) -> list[tuple[slice, dict[str, Bound]]]:
+        """Rows of D and the bounds of the outputs there."""
         if approximate not in self._bounds:
             order, named = self.operands.order, self.operands.order.named(self.operands.given)
             inputs: dict[str, Any] = {name: named[name] for name in order.inputs}
             inputs |= dict(zip(order.numbers, self.operands.numbers, strict=True))
             types = {name: x.dtype for name, x in got.items()}
-            self._bounds[approximate] = bound(self.graph, named["a"], named["b"], inputs, types, approximate)
+            found = []
+            for rows in self._slabs(named["a"], got):
+                a, part = named["a"], inputs
+                if rows != _ALL:
+                    a = a[..., rows, :]
+                    part = {name: self._rows(name, x, rows) for name, x in inputs.items()}
+                bounds = bound(self.graph, a, named["b"], part, types, approximate)
+                found.append((rows, {name: _kept(x, types[name]) for name, x in bounds.items()}))
+            self._bounds[approximate] = found
         return self._bounds[approximate]
+
+    def _slabs(self, a: torch.Tensor, got: Mapping[str, torch.Tensor]) -> list[slice]:
+        """Rows of D that are worked out together."""
+        rows, graph = a.shape[-2], self.graph
+        whole = bool(graph.reductions) or any(x.op == "random" for x in graph.nodes)
+        row = max(x.numel() for x in got.values()) // max(rows, 1)
+        step = max(1, SLAB // max(row, 1))
+        if whole or step >= rows:
+            return [_ALL]
+        return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+    def _rows(self, name: str, value: Any, rows: slice) -> Any:
+        """An input's part beside some rows of D."""
+        kind = self.graph.tensors.get(name)
+        if kind == "matrix":
+            return value[..., rows, :]
+        return value[..., rows] if kind == "col" else value
+
+
+_ALL = slice(None)
+
+
+def _kept(x: Bound, dtype: torch.dtype) -> Bound:
+    """A bound in its output's own type, which holds least and greatest value exactly (of fp8, bf16 does)."""
+    held = dtype if dtype.itemsize > 1 else torch.bfloat16
+    return Bound(x.expected.to(held), x.low.to(held), x.high.to(held), x.free)

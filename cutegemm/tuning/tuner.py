@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
+import itertools
 import math
-import os
-import socket
-import uuid
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from cutegemm.compiling import cache
 from cutegemm.config import Config
 from cutegemm.database.choice import find
 from cutegemm.database.entry import Entry, Key, config_digest, digest, key_of
-from cutegemm.database.store import Database, Trial
+from cutegemm.database.store import BROKE_OFF, RUNNING, Database, Trial, holder
 from cutegemm.errors import CompileError, GemmError
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.planning.request import requested
@@ -29,17 +29,15 @@ from cutegemm.tuning.bench import Bench
 from cutegemm.tuning.operands import Operands, operands
 from cutegemm.tuning.proposals import Fields, Proposal, proposals, under
 from cutegemm.tuning.race import Regime, Times, race, wins
-from cutegemm.tuning.report import ELSEWHERE, INTERRUPTED, KNOWN, REFUSED, TUNED, Outcome, Screen
+from cutegemm.tuning.report import BEGUN, ELSEWHERE, INTERRUPTED, KNOWN, REFUSED, TUNED, Outcome, Screen
 from cutegemm.tuning.timing import Sampler
 from cutegemm.tuning.trial import Oracle
 
 # candidates compiled and timed together: each holds a graph, and a batch is what an interruption loses
 BATCH = 8
+# seconds in which a batch of kernels compiles, and in which anything else that is said is followed by more
+COMPILE_SECONDS, STEP_SECONDS = 300.0, 60.0
 Compile = Callable[[Iterable[Config]], None]
-
-
-def _holder() -> str:
-    return f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,8 @@ class Tuner:
         regime: of timing.
         compile: has kernels compiled, side by side.
         holder: by which this tuner's claims are told from others'.
+        batches: of candidates that are measured of a problem in one call; None is all.
+        until: when no further batch begins, seconds of `time.monotonic`.
     """
 
     spec: GemmSpec
@@ -62,14 +62,23 @@ class Tuner:
     most: int
     regime: Regime
     compile: Compile = cache.ensure
-    holder: str = field(default_factory=_holder)
+    holder: str = field(default_factory=holder)
+    batches: int | None = None
+    until: float = math.inf
+
+    @property
+    def late(self) -> bool:
+        """Whether time is over."""
+        return time.monotonic() >= self.until
 
     def tune(self, problem: Problem, screen: Screen, *, again: bool = False) -> Outcome:
         """One problem: what was known, what is known now, or who else is at it."""
         key = key_of(self.spec, problem, self.bench.record)
         known = self.database.get(key)
-        if not again and known is not None and known.complete and self._holds(known, problem):
+        if not again and known is not None and self.done(known, problem):
             return Outcome(problem, KNOWN, known)
+        if self.late:
+            return Outcome(problem, BEGUN, known, "no time was left")
         if not self.database.claim(key, self.holder):
             return Outcome(problem, ELSEWHERE, known)
         try:
@@ -80,8 +89,14 @@ class Tuner:
             return Outcome(problem, INTERRUPTED, self.database.get(key))
         except GemmError as error:
             return Outcome(problem, REFUSED, why=str(error))
+        except torch.OutOfMemoryError as error:
+            return Outcome(problem, REFUSED, why=f"it does not fit in the GPU's memory: {_first_line(error)}")
         finally:
             self.database.release(key, self.holder)
+
+    def done(self, entry: Entry, problem: Problem) -> bool:
+        """Whether a problem's entry leaves nothing to try: all candidates were, and its kernel is the same still."""
+        return entry.complete and self._holds(entry, problem)
 
     def _holds(self, entry: Entry, problem: Problem) -> bool:
         """Whether an entry's kernel is the one that its fields give now."""
@@ -93,33 +108,42 @@ class Tuner:
 
     def _tuned(self, key: Key, problem: Problem, known: Entry | None, screen: Screen) -> Outcome:
         """Try what is left to try, batch by batch."""
-        own, *others = proposals(self.spec, problem, self.bench.record, self.most, self._first(key))
-        done = self._done(key, others)
-        left = [x for x in others if x.name not in done]
+        first = self._first(key)
+        own, *others = proposals(self.spec, problem, self.bench.record, self.most, first)
         leader = self._leader(known, problem, own, others)
+        screen.says(problem, "drawing operands", within=STEP_SECONDS)
         ground = _Ground(self, problem)
-        tried = set(done)
-        for number in range(max(1, math.ceil(len(left) / BATCH))):
-            batch = left[number * BATCH : (number + 1) * BATCH]
-            screen.says(problem, f"{len(tried)} of {len(others) + 1} tried, best so far {_named(leader)}")
-            group = list({x.name: x for x in (own, leader, *batch)}.values())
-            ready = ground.ready(key, group)
+        tried: set[str] = set()
+        for number in itertools.count():
+            # variants of who leads come before what the model finds next
+            own, *others = proposals(
+                self.spec, problem, self.bench.record, self.most, [leader.fields, *first]
+            )
+            broken = self._broken(key, (own, *others))
+            tried |= self._done(key, others) | broken
+            left = [x for x in others if x.name not in tried][: max(0, self.most - len(tried))]
+            if number and (not left or self.late or number == self.batches):
+                break
+            group = list({x.name: x for x in (own, leader, *left[:BATCH]) if x.name not in broken}.values())
             tried |= {x.name for x in group}
+            ready = ground.ready(key, group, screen)
             if not ready:
                 continue
             if leader.name not in ready:
                 leader = next(x for x in group if x.name in ready)
             times = self._timed(problem, ready, leader, screen)
-            self._keep(key, group, leader, times)
+            self._keep(key, group, times)
             leader = _faster(group, leader, times)
-            complete = (number + 1) * BATCH >= len(left)
             model = times.get(own.name, times[leader.name])
-            entry = self._entry(leader, times[leader.name], model, len(tried), complete)
-            self.database.put(key, entry)
+            self.database.put(key, self._entry(leader, times[leader.name], model, len(tried)))
             self.database.claim(key, self.holder)
         found = self.database.get(key)
         if found is None:
             return Outcome(problem, REFUSED, why="no candidate was right")
+        if left:
+            return Outcome(problem, BEGUN, found)
+        found = dataclasses.replace(found, complete=True)
+        self.database.put(key, found)
         return Outcome(problem, TUNED, found)
 
     def _first(self, key: Key) -> list[Fields]:
@@ -137,6 +161,17 @@ class Tuner:
                 done.add(x.name)
         return done
 
+    def _broken(self, key: Key, all_of_them: Sequence[Proposal]) -> set[str]:
+        """Candidates that ended a process when they first ran: with the same kernels they are not tried again."""
+        trials, found = self.database.trials(key), set()
+        for x in all_of_them:
+            trial = trials.get(x.name)
+            if trial is not None and trial.outcome in (RUNNING, BROKE_OFF) and trial.ptx == _ptx(x.plan):
+                found.add(x.name)
+                why = trial.why or "the process ended while it ran for the first time"
+                self.database.tried(key, x.name, Trial(BROKE_OFF, why=why, ptx=trial.ptx))
+        return found
+
     def _leader(
         self, known: Entry | None, problem: Problem, own: Proposal, others: Sequence[Proposal]
     ) -> Proposal:
@@ -150,23 +185,24 @@ class Tuner:
     ) -> dict[str, Times]:
         def told() -> None:
             best = min((x for x in ready.values() if x.us), key=lambda x: min(x.us))
-            screen.says(problem, f"best so far {min(best.us):,.1f} us, {best.name}")
+            screen.says(problem, f"best so far {min(best.us):,.1f} us, {best.name}", within=STEP_SECONDS)
 
+        screen.says(problem, f"timing {len(ready)} candidates", within=STEP_SECONDS)
         return race(list(ready.values()), self.bench, self.regime, stays=leader.name, on_round=told)
 
-    def _keep(self, key: Key, group: Sequence[Proposal], leader: Proposal, times: dict[str, Times]) -> None:
-        """How each of a group fared, but for the leader, which goes on."""
+    def _keep(self, key: Key, group: Sequence[Proposal], times: dict[str, Times]) -> None:
+        """How each of a group fared."""
         for x in group:
-            if x.name in times and x is not leader:
+            if x.name in times:
                 self.database.tried(key, x.name, Trial("timed", times[x.name].median, ptx=_ptx(x.plan)))
 
-    def _entry(self, leader: Proposal, times: Times, model: Times, tried: int, complete: bool) -> Entry:
+    def _entry(self, leader: Proposal, times: Times, model: Times, tried: int) -> Entry:
         config = leader.plan.config
         assert config is not None
         now = datetime.datetime.now(datetime.timezone.utc)
         return Entry(
             fields=dict(leader.fields), config=config_digest(config), ptx=_ptx(leader.plan), us=times.median,
-            spread=times.spread, model_us=model.median, tried=tried, complete=complete,
+            spread=times.spread, model_us=model.median, tried=tried, complete=False,
             date=now.isoformat(timespec="seconds"), made_with=self.bench.versions(),
         )  # fmt: skip
 
@@ -175,7 +211,7 @@ class _Ground:
     """One problem's operands and oracle, and candidates made ready to be timed on them."""
 
     def __init__(self, tuner: Tuner, problem: Problem) -> None:
-        self._tuner, bench = tuner, tuner.bench
+        self._tuner, self._problem, bench = tuner, problem, tuner.bench
         asked, _ = requested(tuner.spec, problem, bench.record)
         self._graph = asked.epilogue
         first = operands(problem, self._graph, bench.memory)
@@ -185,19 +221,41 @@ class _Ground:
         self._sets += [operands(problem, self._graph, bench.memory, seed) for seed in range(1, count)]
         self._oracle = Oracle(self._graph, first)
 
-    def ready(self, key: Key, group: Sequence[Proposal]) -> dict[str, Sampler]:
-        """Those of a group that compile and are right, ready to be timed; why the others are not is kept."""
+    def ready(self, key: Key, group: Sequence[Proposal], screen: Screen) -> dict[str, Sampler]:
+        """Those of a group that compile and are right, ready to be timed; why the others are not is kept.
+
+        What runs for the first time stands in the database meanwhile: should it end the process, nobody tries it again.
+
+        Raises:
+            RuntimeError: a candidate left the device in a state in which it runs nothing more.
+        """
         tuner = self._tuner
+        screen.says(self._problem, f"compiling {len(group)} candidates", within=COMPILE_SECONDS)
         with contextlib.suppress(CompileError):
             # whose kernel it is shows below
             tuner.compile([step.config for x in group for step in x.plan.steps])
-        found = {}
+        found, before = {}, tuner.database.trials(key)
         for x in group:
-            trial = self._trial(x)
+            screen.says(self._problem, f"proving {_named(x)}", within=STEP_SECONDS)
+            ptx, trial = _ptx_or_none(x.plan), None
+            if ptx is not None:
+                tuner.database.tried(key, x.name, Trial(RUNNING, ptx=ptx))
+            try:
+                trial = self._trial(x)
+            except RuntimeError as error:
+                broke = not tuner.bench.sound()
+                trial = Trial(BROKE_OFF if broke else "refused", why=_first_line(error), ptx=ptx or "")
+                if broke:
+                    raise
+            finally:
+                # also where a person stops it
+                kept = trial if isinstance(trial, Trial) else before.get(x.name)
+                if kept is None:
+                    tuner.database.forget_trials(key, x.name)
+                else:
+                    tuner.database.tried(key, x.name, kept)
             if isinstance(trial, Sampler):
                 found[x.name] = trial
-            else:
-                tuner.database.tried(key, x.name, trial)
         return found
 
     def _trial(self, x: Proposal) -> Sampler | Trial:
@@ -232,6 +290,18 @@ def _ptx(made: KernelPlan) -> str:
     return digest(cache.artifact(made.config).ptx)
 
 
+def _ptx_or_none(made: KernelPlan) -> str | None:
+    """The digest of a plan's PTX; None where it does not compile, which its trial says."""
+    try:
+        return _ptx(made)
+    except CompileError:
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
 def _named(x: Proposal) -> str:
     return "the model's choice" if not x.fields else x.name
 
@@ -246,7 +316,7 @@ def each(tuner: Tuner, problems: Sequence[Problem], screen: Screen, again: bool)
             continue
         screen.done(outcome)
         yield outcome
-        if outcome.status == INTERRUPTED:
+        if outcome.status == INTERRUPTED or (outcome.status == BEGUN and tuner.late):
             return
     for problem in waiting:
         outcome = tuner.tune(problem, screen)

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contenders: what they compute and how a plan is named."""
 
+import os
+
 import pytest
 import torch
 
 import cutegemm
 from benchmarks import contenders, correctness, inputs
 from benchmarks.results import Case
+from cutegemm.arch.records import H100
+from cutegemm.database import choice
+from tests.support.tuned import filled
 
 CASE = Case(suite="small", dtype="bf16", majors="kk", m=64, n=128, k=64)
 
@@ -48,6 +53,40 @@ def test_the_invariant_contender_says_what_invariance_costs():
     spec = cutegemm.GemmSpec(batch_invariant=True)
     assert fixed.plan == contenders.plan_label(cutegemm.plan(spec, contenders.problem(case)))
     assert "K in 4 parts" in free.plan and "parts" not in fixed.plan
+
+
+def test_the_models_contender_reads_no_database(tmp_path, monkeypatch):
+    """Beside a database that holds the problem it is the model's choice, at its first run too; ours is the entry's."""
+    case = Case(suite="custom", dtype="bf16", majors="kk", m=512, n=512, k=64)
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    filled(tmp_path / "tuned.sqlite", contenders.problem(case))
+    ours, model = (contenders.make(name, case) for name in (contenders.OURS, contenders.MODEL))
+    assert (
+        "tile 128x64x64" in ours.plan
+        and "tile 128x64x64" not in model.plan
+        and model.name == "cutegemm_model"
+    )
+    read = []
+    real = choice.find
+    monkeypatch.setattr(choice, "find", lambda *args: read.append(args) or real(*args))
+    (x,) = inputs.make_sets(case, "cpu", 1)
+    model.call(x)
+    assert not read and "CUTEGEMM_DATABASE" not in os.environ
+    ours.call(x)
+    assert read
+
+
+def test_kernels_of_all_cases_are_compiled_at_once():
+    """Each once, of every launch; cuBLAS has none, and what is refused is left out."""
+    cases = [Case(suite="custom", dtype="bf16", majors="kk", m=m, n=m, k=m) for m in (4096, 8192, 4095)]
+    compiled = []
+    count = contenders.ready(["cutegemm_model", "cublas"], cases, H100, compiled.append)
+    wanted = [
+        step.config
+        for case in cases
+        for step in cutegemm.plan(cutegemm.GemmSpec(), contenders.problem(case), H100).steps
+    ]
+    assert compiled == [list(dict.fromkeys(wanted))] and count == len(set(wanted)) >= 3
 
 
 @pytest.mark.parametrize("size", [(4096, 4096, 4096), (4095, 4097, 1023)])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fit
-from benchmarks.sweep_rows import Measured, read
+from benchmarks.sweep_rows import Measured, labelled, read
 from cutegemm import GemmSpec, plan, problem
 from cutegemm.arch.records import H200, TIMES, TIMES_FILE
 from cutegemm.planning.candidates import preferred
@@ -68,12 +68,76 @@ def test_regret_is_chosen_over_best():
 
 
 def test_too_little_is_not_written(tmp_path, capsys):
-    """The committed sweeps measured no multistage kernel: they are ranked, and the typed constants stay."""
-    found = read(sorted(SWEEPS.glob("*.json")))
-    assert len(found) == 90 and {x.gpu for x in found} == {"NVIDIA H200"}
-    assert "constants of the others would be guessed" in fit.enough(found, ["mma"])
+    """Few problems, one schedule, schedules that were never timed beside each other: the constants stay as they are."""
     assert "want 60" in fit.enough(synthetic(H200), [str(x) for x in range(12)])
+    alone = [dataclasses.replace(x, us=dict(list(x.us.items())[:4])) for x in synthetic(H200)] * 4
+    assert "constants of the others would be guessed" in fit.enough(alone, ["mma"])
+    apart = [
+        dataclasses.replace(x, us={y: v for y, v in x.us.items() if y.schedule == schedule})
+        for schedule in ("cooperative", "pingpong", "multistage")
+        for x in synthetic(H200) * 2
+    ]
+    assert "beside each other on 0 of 72 problems" in fit.enough(apart, ["mma"])
     assert fit.main(["--gpu", "NVIDIA H100 80GB HBM3"]) == 1 and "nothing to fit" in capsys.readouterr().out
+
+
+def test_a_suite_that_is_ranked_worse_forbids_a_fit():
+    """A fit that gains in one suite and loses in another is not written, and says where."""
+    found = synthetic(H200, suite="kept") + synthetic(other(l2=0.5), suite="gained")
+    assert fit.worse(found, H200, H200) is None
+    assert fit.worse(found, H200, other(l2=0.5)).startswith("it ranks suites worse: kept 1.000 -> ")
+
+
+def test_predicted_microseconds_count(tmp_path):
+    """Of models that rank alike the one whose times are right costs less, where the baseline's time is known."""
+    (found,) = synthetic(H200, SHAPES[:1])
+    known = dataclasses.replace(found, us={x: us * 10 for x, us in found.us.items()}, baseline=100.0)
+    assert fit.score(found, H200).level == 0.0
+    assert fit.score(known, H200).level == pytest.approx(0.0, abs=1e-9)
+    twice = dataclasses.replace(known, baseline=200.0)
+    assert fit.score(twice, H200).level == pytest.approx(math.log(2))
+
+
+def test_files_that_measured_one_problem_are_joined():
+    """What two sweeps timed beside the same baseline is one problem: tiles of either schedule, the planner's choice."""
+    found = read(sorted(SWEEPS.glob("*.json")))
+    assert len(found) == len({x.problem for x in found}) and {x.gpu for x in found} == {"NVIDIA H200"}
+    (square,) = [x for x in found if x.problem == problem(1024, 1024, 1024, majors="kk")]
+    assert {x.schedule for x in square.us} == {"cooperative", "pingpong", "multistage"}
+    best = min(square.us, key=lambda x: square.us[x])
+    # 5.45 us, cuBLAS 5.93
+    assert (
+        best.schedule == "multistage"
+        and square.us[best] == pytest.approx(919, abs=1)
+        and square.suite == "square"
+    )
+    # of few rows the swapped ones are another product's, and what gives more than a candidate counts for the best only
+    (few,) = [x for x in found if x.problem.n == 16 and x.problem.m == 6144]
+    assert few.suite == "decode swapped" and few.least < min(few.us.values())
+
+
+def test_the_planners_choice_is_what_it_was(tmp_path):
+    """A row of the planner's own choice is the candidate that its label tells, whatever would be chosen today."""
+    shape = {"suite": "square", "dtype": "bf16", "majors": "kk", "batch": 1, "m": 4096, "n": 4096, "k": 4096}
+    plans = [
+        "gemm, warp_specialized, tile 64x16x64, cluster 1x1, stages 8, consumers 1, pingpong False",
+        None,
+    ]
+    specs = [{}, {"tile": [128, 256, 64], "swap": False}]
+    rows = [
+        shape | {"spec": x, "plan": y, "us": 9.0, "ratio": 1.0} for x, y in zip(specs, plans, strict=True)
+    ]
+    (tmp_path / "s.json").write_text(json.dumps({"environment": {"gpu": "NVIDIA H200"}, "rows": rows}))
+    (found,) = read([tmp_path / "s.json"])
+    assert [x.tile for x in found.us] == [(64, 16, 64), (128, 256, 64)]
+    label = "gemm, warp_specialized, tile 64x16x128, cluster 2x1, stages 8, consumers 1, pingpong False, "
+    assert str(labelled(label + "K in 4 parts, store tma, raster n 8")) == (
+        "tile (64, 16, 128), cluster (2, 1), K in 4 parts"
+    )
+    turns = labelled(label.replace("pingpong False", "pingpong True") + "store tma, raster m 8")
+    assert turns.schedule == "pingpong" and turns.splits == 1
+    assert labelled(label.replace("warp_specialized", "multistage")).schedule == "multistage"
+    assert labelled("gemm, simt, tile 64x64") is None and labelled(None) is None
 
 
 def test_a_sweep_becomes_a_record(tmp_path, capsys):
@@ -90,7 +154,8 @@ def test_a_sweep_becomes_a_record(tmp_path, capsys):
             rows.append(
                 {
                     "suite": ("square", "prefill")[i % 2], "batch": 1, "m": x.problem.m, "n": x.problem.n,
-                    "k": x.problem.k, "dtype": "bf16", "majors": "kk", "spec": fields, "us": us, "ratio": 100 / us,
+                    "k": x.problem.k, "dtype": "bf16", "majors": "kk", "spec": fields, "us": us,
+                    "ratio": 100 / us,
                 }
             )  # fmt: skip
     sweep, record = tmp_path / "sweep.json", tmp_path / "times.json"

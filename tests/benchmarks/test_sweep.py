@@ -122,6 +122,32 @@ def test_new_specs_join_a_finished_sweep(bench, tmp_path):
     assert len(out.rows) == len(before)
 
 
+def test_all_kernels_are_compiled_at_once(bench, monkeypatch):
+    """Before anything is timed the kernels of every group are compiled in one go, each once, refused specs left out."""
+    step = type("Step", (), {"config": "kernel"})()
+
+    def planned(spec, problem):
+        if spec.stages == 5:
+            raise GemmError("too large")
+        return type("Plan", (), {"steps": (step,)})()
+
+    monkeypatch.setattr(sweep, "plan", planned)
+    assert bench.compile_all(sweep.groups(CASES, SPECS, lambda rows: False, size=4)) == 1
+    assert bench.compiled == [["kernel"]]
+
+
+def test_regimes_do_not_mix(bench, tmp_path):
+    """What was measured in short samples is measured again in sustained ones, and groups have the size asked for."""
+    out = Results(tmp_path / "s.json", ENVIRONMENT)
+    go(bench, tmp_path / "s.json")
+    found = Results(tmp_path / "s.json", ENVIRONMENT)
+    assert sweep.groups(CASES, SPECS, found.has) == []
+    todo = sweep.groups(CASES, SPECS, found.has, regime="short", size=20)
+    assert [len(group.specs) for group in todo] == [11, 11] and out.rows == []
+    bench._regime = timing.REGIMES["short"]
+    assert {row["regime"] for row in bench.keys(todo[0])} == {"short"}
+
+
 def test_summary_says_what_choosing_costs(bench, tmp_path):
     """By problem the best spec, and by how much the planner's own choice is behind."""
     _, rows = go(bench, tmp_path / "s.json")

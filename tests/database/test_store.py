@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import sqlite3
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -15,7 +17,7 @@ from cutegemm.arch.records import H100, H200
 from cutegemm.database import Database, export, import_, key_of
 from cutegemm.database.__main__ import main
 from cutegemm.database.exchange import SHIPPED, read, shipped
-from cutegemm.database.store import LEASE, Trial
+from cutegemm.database.store import LEASE, Trial, holder
 from cutegemm.errors import InputError
 from tests.support.tuned import entry, filled
 
@@ -111,6 +113,21 @@ def test_one_at_a_time_works_on_a_problem(tmp_path):
     assert not database.claim(KEY, "one", now=2 * LEASE)
     database.release(KEY, "two")
     assert database.claim(KEY, "one", now=2 * LEASE)
+
+
+def test_a_claim_ends_with_its_process(tmp_path):
+    """What a process of this machine held is free once it has ended; a living one's, or another machine's, is not."""
+    database, mine = Database(tmp_path / "t.sqlite"), holder()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        host, boot, _, end = mine.split(" ")
+        theirs = f"{host} {boot} {process.pid} {end}"
+        assert database.claim(KEY, theirs) and not database.claim(KEY, mine)
+        process.stdin.close()
+        process.wait()
+    elsewhere = f"{host} another-boot {process.pid} {end}"
+    assert database.claim(KEY, mine)
+    database.release(KEY, mine)
+    assert database.claim(KEY, elsewhere) and not database.claim(KEY, mine)
 
 
 def test_trials_are_kept_by_candidate(tmp_path):

@@ -25,7 +25,7 @@ Shape = tuple[int, int, int]
 def regrets() -> list[tuple[float, Shape]]:
     """Of every measured problem, how much longer the model's first takes than the best of the same sweep."""
     found = []
-    for x in read([SWEEPS / "pingpong.json", SWEEPS / "tiles.json"]):
+    for x in (x for name in ("pingpong", "tiles") for x in read([SWEEPS / f"{name}.json"])):
         first = by_model(x.problem, H200, 1, list(x.us))[0].candidate
         shape = (x.problem.m, x.problem.n, x.problem.k)
         found.append((math.log(x.us[first] / min(x.us.values())), shape))
@@ -35,7 +35,7 @@ def regrets() -> list[tuple[float, Shape]]:
 def test_the_model_orders_what_was_swept():
     """Over the committed sweeps the model's first costs 0.9 % more than the best, 7.5 % at worst."""
     found = regrets()
-    assert len(found) == 90
+    assert len(found) == 88
     mean, (worst, shape) = sum(x for x, _ in found) / len(found), max(found)
     assert mean <= MEAN_REGRET and worst <= WORST_REGRET, (mean, worst, shape)
 
@@ -110,9 +110,10 @@ def test_an_order_is_a_function():
 @pytest.mark.parametrize(
     "shape,loads",
     [
-        ((17, 8191, 4099), ("relayout", "shift")),
-        ((8191, 33, 2047), ("shift", "relayout")),
-        ((777, 111, 333), ("shift", "shift")),
+        ((449, 1387, 33), ("shift", "shift")),
+        ((17, 8191, 4099), ("relayout", "relayout")),
+        ((8191, 33, 2047), ("relayout", "relayout")),
+        ((777, 111, 333), ("relayout", "relayout")),
         ((17, 8190, 4098), ("relayout", "cp_async")),
         ((1023, 1023, 1023), ("relayout", "relayout")),
         ((333, 50257, 1023), ("relayout", "relayout")),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from cutegemm import GemmSpec, plan, problem
 from cutegemm.arch.records import H200, RECORD_MHZ
@@ -88,3 +89,13 @@ def test_a_gpu_that_does_not_answer_is_planned_for_all_the_same():
     with pytest.warns(RuntimeWarning, match="could not be asked for its properties: no driver"):
         found = properties.device_for(NAME, 120, 7, Broken)
     assert found.dram_gbs == H200.dram_gbs and found.note.endswith("120 SMs")
+
+
+def test_nothing_is_asked_within_a_capture(monkeypatch):
+    """Asking waits for the device, which would end a CUDA graph's capture: the record's figures serve until later."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.warns(RuntimeWarning, match="a CUDA graph is being captured"):
+        found = properties.device_for(NAME, 120, 7, lambda: properties.Gpu(torch.device("cuda")))
+    assert found.dram_gbs == H200.dram_gbs and found.power is None
+    # and asked once the capture is over
+    assert properties.device_for(NAME, 120, 7, FakeGpu).dram_gbs == pytest.approx(3500)

@@ -15,6 +15,7 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm.compiling import cache
 from cutegemm.database import Database, choose, key_of
 from cutegemm.database.entry import config_digest
+from cutegemm.database.store import Trial
 from cutegemm.errors import CompileError, HardwareError, InputError, SpecError
 from cutegemm.tuning import proposals as proposing
 from cutegemm.tuning import tuner as tuning
@@ -23,7 +24,8 @@ from cutegemm.tuning.report import Screen
 from cutegemm.tuning.tuner import Tuner, each
 from tests.support.fake_bench import FakeBench
 
-# one tile, so that candidates are walks over tiles: ("m", 8), ("m", 4), ("m", 16), ("n", 8), and a stream
+# one tile, so that candidates are walks over tiles: ("m", 8), ("m", 4), ("m", 16), ("n", 8), and two streams, the
+# second with the walk that leads
 SPEC = GemmSpec(tile=Tile(64, 32, 32), consumers=1, stages=2)
 OF, OTHER = problem(1088, 256, 64), problem(1088, 320, 64)
 QUICK = Regime(preheat=0.0, sample=1e-4, pairs=3)
@@ -55,7 +57,7 @@ def test_the_fastest_is_kept_and_build_takes_it(tuner):
     (outcome,) = go(tuner, OF)
     entry = outcome.entry
     assert outcome.status == "tuned" and entry.fields["raster"] == [*("m", 16)] and entry.complete
-    assert entry.us == pytest.approx(2.0) and entry.model_us == pytest.approx(4.0) and entry.tried == 5
+    assert entry.us == pytest.approx(2.0) and entry.model_us == pytest.approx(4.0) and entry.tried == 6
     assert "tuned, 2.0 us, 2.000 x the model's choice" in str(outcome)
     chosen = choose(SPEC, OF, tuner.bench.record, tuner.database).plan
     assert chosen.raster == ("m", 16) and chosen.chosen_by.startswith("database (")
@@ -145,9 +147,9 @@ def test_an_interrupted_problem_goes_on_where_it_stopped(tuner, monkeypatch):
     assert (
         resumed.status == "tuned" and resumed.entry.complete and resumed.entry.fields["raster"] == ["m", 16]
     )
-    assert resumed.entry.tried == 5 and len(races) == 4
+    assert resumed.entry.tried == 6 and len(races) == 5
     # each candidate came once, and beside it the model's choice and who led
-    assert ['"raster": ["m", 4]' in str(x) for x in races] == [True, True, False, False]
+    assert ['"raster": ["m", 4]' in str(x) for x in races] == [True, True, False, False, False]
     assert all(x[0] == "{}" for x in races) and all('"raster": ["m", 16]' in x[1] for x in races[2:])
 
 
@@ -156,12 +158,98 @@ def test_what_was_tried_with_another_kernel_is_tried_again(tuner, monkeypatch):
     go(tuner, OF)
     key = key_of(SPEC, OF, tuner.bench.record)
     tuner.database.put(key, dataclasses.replace(tuner.database.get(key), complete=False))
-    assert go(tuner, OF)[0].entry.tried == 5
+    assert go(tuner, OF)[0].entry.tried == 6
     before = tuner.bench.log.copy()
     tuner.database.put(key, dataclasses.replace(tuner.database.get(key), complete=False))
     monkeypatch.setattr(tuning, "_ptx", lambda plan: "changed")
     go(tuner, OF)
     assert "('n', 8)" in tuner.bench.log[len(before) :]
+
+
+def test_what_ended_a_process_is_not_tried_again(tuner, monkeypatch):
+    """What ran when a process died, or broke the device, is left out until its kernel is another."""
+    real, stop = tuning.prepare, []
+
+    def prepare(spec, *args, **kwargs):
+        if spec.raster == ("m", 16):
+            stop.append(1)
+            # the first time as if killed: nothing is tidied up; then as an illegal access
+            raise SystemExit if len(stop) == 1 else RuntimeError("CUDA error: an illegal memory access\nmore")
+        return real(spec, *args, **kwargs)
+
+    monkeypatch.setattr(tuning, "prepare", prepare)
+    key = key_of(SPEC, OF, tuner.bench.record)
+    forget = Database.forget_trials
+    with monkeypatch.context() as dying:
+        dying.setattr(Database, "forget_trials", lambda *x: None if '["m", 16]' in x[2] else forget(*x))
+        with pytest.raises(SystemExit):
+            go(tuner, OF)
+    assert [x.outcome for x in tuner.database.trials(key).values()].count("running") == 1
+    outcome = go(tuner, OF)[0]
+    assert outcome.status == "tuned" and outcome.entry.fields["raster"] == ["m", 4] and len(stop) == 1
+    (broke,) = [x for x in tuner.database.trials(key).values() if x.outcome == "broke off"]
+    assert broke.why == "the process ended while it ran for the first time"
+    # another kernel is another candidate; what breaks the device ends the call, and frees the problem
+    monkeypatch.setattr(tuning, "_ptx", lambda plan: "changed")
+    tuner.bench.sound = lambda: False
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        go(tuner, OF, again=True)
+    assert len(stop) == 2 and tuner.database.claim(key, "another")
+    broke = [x.why for x in tuner.database.trials(key).values() if x.outcome == "broke off"]
+    assert broke == ["CUDA error: an illegal memory access"]
+
+
+def test_the_models_choice_may_break_off_too(tuner, monkeypatch):
+    """Where it is the model's own choice that ended a process, the others are raced without it."""
+    key, real, seen = key_of(SPEC, OF, tuner.bench.record), tuning.prepare, []
+    own = cutegemm.plan(SPEC, OF, tuner.bench.record)
+    tuner.database.tried(key, "{}", Trial("running", ptx=config_digest(own.config)))
+
+    def prepare(spec, *args, **kwargs):
+        seen.append(spec)
+        return real(spec, *args, **kwargs)
+
+    monkeypatch.setattr(tuning, "prepare", prepare)
+    (outcome,) = go(tuner, OF)
+    assert outcome.entry.fields["raster"] == ["m", 16] and outcome.entry.model_us == outcome.entry.us
+    assert SPEC not in seen and tuner.database.trials(key)["{}"].outcome == "broke off"
+
+
+def test_an_error_that_the_device_survives_refuses_its_candidate(tuner, monkeypatch):
+    """A launch that fails, or what does not fit, costs one candidate; operands that do not fit cost the problem."""
+    real = tuning.prepare
+
+    def prepare(spec, *args, **kwargs):
+        if spec.raster == ("m", 16):
+            raise RuntimeError("invalid configuration")
+        if spec.raster == ("m", 4):
+            raise torch.OutOfMemoryError("no room")
+        return real(spec, *args, **kwargs)
+
+    monkeypatch.setattr(tuning, "prepare", prepare)
+    assert go(tuner, OF)[0].entry.fields == {}
+    trials = tuner.database.trials(key_of(SPEC, OF, tuner.bench.record)).values()
+    said = {x.why for x in trials if x.outcome == "refused"}
+    assert {"invalid configuration", "OutOfMemoryError: no room"} <= said
+
+    def none(*args):
+        raise torch.OutOfMemoryError("80 GB")
+
+    monkeypatch.setattr(tuning, "operands", none)
+    (outcome,) = go(tuner, OTHER)
+    assert outcome.status == "refused" and outcome.why == "it does not fit in the GPU's memory: 80 GB"
+
+
+def test_a_call_ends_in_time_and_the_next_goes_on(tuner, monkeypatch):
+    """Of one batch, or of no time, a problem is begun; further calls go on with what was not tried."""
+    monkeypatch.setattr(tuning, "BATCH", 1)
+    one = dataclasses.replace(tuner, batches=1)
+    assert [x.status for x in go(one, OF, OTHER)] == ["begun", "begun"]
+    tried = [go(one, OF)[0] for _ in range(4)]
+    assert [x.entry.tried for x in tried] == [3, 4, 5, 6] and tried[-1].status == "tuned"
+    late = dataclasses.replace(tuner, until=0.0)
+    assert [(x.problem, x.status) for x in go(late, OF, OTHER)] == [(OF, "known"), (OTHER, "begun")]
+    assert [x.status for x in go(tuner, OF, OTHER)] == ["known", "tuned"]
 
 
 def test_a_problem_is_tuned_by_one(tuner):
@@ -198,7 +286,7 @@ def test_what_is_refused_or_does_not_compile_is_kept(tuner, monkeypatch):
     first, second = go(tuner, OF, problem(64, 64, 64, dtype="fp32"))
     assert first.status == "tuned" and second.status == "refused" and "fp32 operands" in second.why
     trials = tuner.database.trials(key_of(SPEC, OF, tuner.bench.record))
-    assert [x.why for x in trials.values() if x.outcome == "does not compile"] == ["ptxas died"]
+    assert [x.why for x in trials.values() if x.outcome == "does not compile"] == ["ptxas died"] * 2
 
 
 def test_proposals_are_different_kernels_best_predicted_first(tuner):
@@ -207,7 +295,7 @@ def test_proposals_are_different_kernels_best_predicted_first(tuner):
         GemmSpec(stages=3), problem(4096, 4096, 4096), tuner.bench.record, 20, [{"swap": True}]
     )
     assert found[0].fields == {} and found[1].fields == {"swap": True} and len(found) == 20
-    plain = [x.us for x in found[2:] if "raster" not in x.fields and "scheduler" not in x.fields]
+    plain = [x.us for x in found[2:] if not {"raster", "scheduler", "trigger"} & set(x.fields)]
     assert plain == sorted(plain) and all(x.plan.config.stages == 3 for x in found)
     assert len({proposing._what(x.plan) for x in found}) == 20
     both = proposing.proposals(GemmSpec(), problem(64, 4096, 4096), tuner.bench.record, 40)
@@ -222,6 +310,8 @@ def test_arguments_are_checked():
         cutegemm.tune(SPEC, OF)
     with pytest.raises(InputError, match=r"^problems\[1\]=3: must be a Problem"):
         cutegemm.tune(SPEC, [OF, 3])
+    with pytest.raises(InputError, match="^seconds=-1: must be a positive number"):
+        cutegemm.tune(SPEC, [OF], seconds=-1)
     with pytest.raises(InputError, match="^candidates=0: must be an integer from 1"):
         cutegemm.tune(SPEC, [OF], candidates=0)
     if not torch.cuda.is_available():
@@ -236,12 +326,14 @@ def test_a_gemm_tunes_itself_with_real_kernels(tmp_path, monkeypatch):
     (tmp_path / "kernels").symlink_to(stored)
     of = problem(136, 64, 40)
     gemm = cutegemm.Gemm(SPEC, of)
-    bench = FakeBench(lambda plan: {4: 1e-6}.get(plan.raster[1], 2e-6), "emulator")
+    bench = FakeBench(lambda plan: 1e-6 if plan.config.streamed else 2e-6, "emulator")
     report = gemm.tune([of], bench=bench, candidates=2, regime=QUICK, console=Console(file=io.StringIO()))
     assert [x.status for x in report.outcomes] == ["tuned"] and not report.interrupted
     entry = report.outcomes[0].entry
     assert (
-        entry.fields["raster"] == ["m", 4] and gemm.plan.raster == ("m", 4) and "tuned, 1.0 us" in str(report)
+        entry.fields["scheduler"] == "stream_k"
+        and gemm.plan.config.streamed
+        and "tuned, 1.0 us" in str(report)
     )
     assert "chosen by: database (" in gemm.explain() and "expired" not in gemm.explain()
     assert [x.status for x in gemm.tune(bench=bench, regime=QUICK).outcomes] == ["known"]

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems that nobody chose: extents drawn log-uniformly from a fixed seed. No kernel may be tuned on them."""
+
+from __future__ import annotations
+
+import math
+import random
+
+Shape = tuple[int, int, int]  # M, N, K
+
+COUNT = 40
+ROWS = (8, 16_384)  # of M and of N, least and most
+DEPTH = (16, 32_768)  # of K
+STEP = 8  # extents are multiples of it, or odd
+LEAST_FLOPS = 10_000_000
+MOST_BYTES = 4 << 30  # of A, B and D together, 2 bytes an element
+EVEN_SEED, ODD_SEED = 20_261_122, 20_261_123
+
+
+def shapes(seed: int, odd: bool, count: int = COUNT) -> list[Shape]:
+    """Shapes drawn one after another, those that are too small or too large left out.
+
+    `random.Random.random` gives the same numbers in every version of Python.
+
+    Args:
+        seed: of the draw.
+        odd: whether every extent is odd; all are multiples of `STEP` otherwise.
+        count: how many.
+    """
+    draw = random.Random(seed)
+
+    def extent(low: int, high: int) -> int:
+        value = math.exp(math.log(low) + draw.random() * (math.log(high) - math.log(low)))
+        if odd:
+            return min(high - 1, int(value) | 1)
+        return max(low, min(high, STEP * round(value / STEP)))
+
+    found: list[Shape] = []
+    while len(found) < count:
+        m, n, k = extent(*ROWS), extent(*ROWS), extent(*DEPTH)
+        large = 2 * (m * k + k * n + m * n) > MOST_BYTES
+        if 2 * m * n * k >= LEAST_FLOPS and not large and (m, n, k) not in found:
+            found.append((m, n, k))
+    return found

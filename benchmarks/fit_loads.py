@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measured ways to load operands that TMA cannot address, and how well the model ranks them.
+
+What the model knows of a way is what it costs beside TMA; the kernel without it was measured as the copy's, so that
+predicted is the copy's time, without what the copy costs, with what the other way costs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cutegemm import Problem, problem
+from cutegemm.arch.device import Device
+from cutegemm.planning.model import loads_ns
+
+# constants of these ways; of `copy` there are no measurements
+NAMES = ("relayout", "gather", "shift")
+FIELDS = {"a_load", "b_load"}
+# a way (A's load, B's load) that copies both
+COPIED = ("relayout", "relayout")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One problem, both of whose operands can be loaded in several ways: microseconds by (A's load, B's load)."""
+
+    gpu: str
+    suite: str
+    problem: Problem
+    us: dict[tuple[str, str], float]
+
+
+def read(paths: Sequence[Path]) -> list[Loaded]:
+    """The problems of sweeps whose rows give both loads and nothing else, copies among them."""
+    found: dict[tuple[str, Problem], Loaded] = {}
+    for path in paths:
+        data = json.loads(path.read_text())
+        for row in data.get("rows") or []:
+            spec = row.get("spec")
+            if not isinstance(spec, dict) or set(spec) != FIELDS or not row.get("ratio"):
+                continue
+            of = problem(
+                row["m"], row["n"], row["k"], batch=row["batch"], dtype=row["dtype"], majors=row["majors"]
+            )
+            # what TMA could address is copied in every row, and costs each the same
+            if any(
+                spec[f"{name}_load"] != "relayout" and getattr(of, name).tma_reason() is None for name in "ab"
+            ):
+                continue
+            gpu = data["environment"]["gpu"]
+            group = found.setdefault((gpu, of), Loaded(gpu, row["suite"], of, {}))
+            group.us[spec["a_load"], spec["b_load"]] = row["baseline_us"] / row["ratio"]
+    return [x for x in found.values() if COPIED in x.us and len(x.us) > 1]
+
+
+def predicted(of: Loaded, device: Device) -> dict[tuple[str, str], float]:
+    """Microseconds of each way, if the kernel beside the loads takes what it took beside copies."""
+    odd = [name for name in "ab" if getattr(of.problem, name).tma_reason() is not None]
+
+    def beside(way: tuple[str, str]) -> float:
+        chosen = {name: load for name, load in zip("ab", way, strict=True) if name in odd}
+        return loads_ns(of.problem, chosen, dict.fromkeys(odd, 0), device) / 1e3
+
+    kernel = max(of.us[COPIED] - beside(COPIED), 0.0)
+    return {way: kernel + beside(way) for way in of.us}
+
+
+def score(of: Loaded, device: Device, blur: float) -> tuple[float, float, float]:
+    """Regret, regret to be expected, and mean error of predicted times, as logarithms (`fit.Score`)."""
+    times = predicted(of, device)
+    measured = np.array([of.us[x] for x in times])
+    logs = np.log(np.array(list(times.values())))
+    drawn = np.exp((logs.min() - logs) / blur)
+    expected = float(drawn @ measured / drawn.sum())
+    first = measured[int(logs.argmin())]
+    error = float(np.abs(np.log(measured) - logs).mean())
+    return math.log(first / measured.min()), math.log(expected / measured.min()), error
+
+
+def cost(found: Sequence[Loaded], device: Device, blur: float, weight: float) -> float:
+    """The mean over problems of expected regret, with a little of the error."""
+    scores = [score(x, device, blur) for x in found]
+    return statistics.fmean(expected + weight * error for _, expected, error in scores)

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tune suites into a database, a few minutes at a time, the problems with most to gain first.
+
+    python -m benchmarks.tune --suites square,prefill,decode --seconds 480 --database tuned.sqlite \\
+        --export cutegemm/database/shipped.json
+
+The database is the one file that travels: the same command goes on where the last one stopped, on another machine too.
+It begins with what the package brings. Every problem gets its first candidates before any gets more; of problems that
+have had as many, the one that `--known` results show furthest behind cuBLAS comes first. Kernels of the next problems
+compile while others are measured. Measuring is a process of its own, which is ended and started anew when a kernel
+hangs or breaks the device; the candidate that did is not tried again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import contenders, environment, gemm, results, runs, suites
+from benchmarks.results import Case
+from benchmarks.watchdog import NEVER, Beat, again, watch
+from cutegemm import GemmSpec, Problem, plan
+from cutegemm.compiling import cache
+from cutegemm.database import Database, Entry, export, import_, key_of
+from cutegemm.database.exchange import SHIPPED
+from cutegemm.errors import GemmError
+from cutegemm.tuning import CANDIDATES
+from cutegemm.tuning.bench import Bench, Gpu
+from cutegemm.tuning.proposals import proposals
+from cutegemm.tuning.report import ELSEWHERE, INTERRUPTED, REFUSED, Outcome, Screen
+from cutegemm.tuning.tuner import BATCH, COMPILE_SECONDS, Tuner
+
+SPEC = GemmSpec()
+# problems whose kernels are compiled together
+AHEAD = 12
+# seconds below which measuring is not started anew
+LEAST_SECONDS = 20.0
+Size = tuple[Any, ...]
+
+
+def size_of(row: dict[str, Any]) -> Size:
+    """What a problem's ratio is known by."""
+    return tuple(row[name] for name in ("batch", "m", "n", "k", "dtype", "majors"))
+
+
+def ratios(paths: Iterable[Path], gpu: str) -> dict[Size, float]:
+    """Ours over cuBLAS by problem, from results files of a GPU: rows of the planner's own choice."""
+    found = {}
+    for path in paths:
+        data = json.loads(path.read_text())
+        if data.get("environment", {}).get("gpu") != gpu:
+            continue
+        for row in data["rows"]:
+            ours = row.get("contender") in (contenders.OURS, contenders.MODEL) or row.get("spec") == {}
+            if ours and row.get("ratio") and row.get("epilogue", "none") == "none":
+                found[size_of(row)] = float(row["ratio"])
+    return found
+
+
+def by_gain(cases: Sequence[Case], known: dict[Size, float]) -> list[Case]:
+    """Problems furthest behind cuBLAS first; one that was not measured stands where its suite's mean does."""
+    means = {}
+    for suite in {case.suite for case in cases}:
+        of = [known[x] for case in cases if case.suite == suite and (x := size_of(vars(case))) in known]
+        means[suite] = results.geometric_mean(of) if of else 1.0
+    return sorted(cases, key=lambda case: known.get(size_of(vars(case)), means[case.suite]))
+
+
+class Ahead:
+    """Has kernels of the next problems compiled while others are measured.
+
+    Args:
+        problems: in the order in which they will be measured.
+        configs: the kernels of a problem's next candidates.
+        compile: has kernels compiled, side by side.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        configs: Callable[[Problem], list[Any]],
+        compile: Callable[[list[Any]], None],
+    ) -> None:
+        self._problems, self._configs, self._compile = problems, configs, compile
+        self._pool = concurrent.futures.ThreadPoolExecutor(1)
+        self._chunks: dict[int, concurrent.futures.Future[None]] = {}
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def ready(self, place: int) -> None:
+        """Wait until the kernels of the problem at a place are compiled; those of the next begin."""
+        for chunk in (place // AHEAD, place // AHEAD + 1):
+            if chunk not in self._chunks and chunk * AHEAD < len(self._problems):
+                self._chunks[chunk] = self._pool.submit(self._make, chunk)
+        self._chunks[place // AHEAD].result()
+
+    def _make(self, chunk: int) -> None:
+        problems = self._problems[chunk * AHEAD : (chunk + 1) * AHEAD]
+        with contextlib.suppress(GemmError):
+            # whose kernel does not compile, the tuner finds out
+            self._compile([x for problem in problems for x in self._configs(problem)])
+
+
+class Beating(Screen):
+    """A screen that also tells the watching process how things stand."""
+
+    def __init__(self, console: Console, problems: int, beat: Callable[[float], None]) -> None:
+        super().__init__(console, problems)
+        self._beat = beat
+
+    def says(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
+        """See `Screen`."""
+        self._beat(within)
+        super().says(problem, text, within=within)
+
+
+class Work:
+    """Tunes cases within a time, pass by pass; every pass measures a batch of candidates of some problems.
+
+    Args:
+        cases: in order of what they have to gain.
+        tuner: of one batch.
+        compile: has kernels compiled, side by side.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        tuner: Tuner,
+        *,
+        compile: Callable[[list[Any]], None] = cache.ensure,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._problems = list(dict.fromkeys(contenders.problem(case) for case in cases))
+        self._tuner, self._compile, self._clock = replace(tuner, batches=1), compile, clock
+        self._longest = 0.0
+        self._dropped: set[Problem] = set()
+
+    def run(self, screen: Screen) -> list[Outcome]:
+        """The outcome of every step, until nothing is left or the longest step so far would not fit."""
+        found: list[Outcome] = []
+        self._have(self._known_config, self._problems, screen)
+        while todo := self._next():
+            with Ahead(todo, self._configs, self._compile) as ahead:
+                for place, problem in enumerate(todo):
+                    began = self._clock()
+                    if began + self._longest > self._tuner.until:
+                        return found
+                    screen.says(problem, "compiling", within=COMPILE_SECONDS)
+                    ahead.ready(place)
+                    outcome = self._tuner.tune(problem, screen)
+                    found.append(outcome)
+                    screen.done(outcome)
+                    if outcome.status == INTERRUPTED:
+                        return found
+                    if outcome.status in (REFUSED, ELSEWHERE):
+                        self._dropped.add(problem)
+                    self._longest = max(self._longest, self._clock() - began)
+        return found
+
+    def _known(self, problem: Problem) -> Entry | None:
+        return self._tuner.database.get(key_of(SPEC, problem, self._tuner.bench.record))
+
+    def _next(self) -> list[Problem]:
+        """The unfinished problems that have had fewest candidates."""
+        levels: dict[int, list[Problem]] = {}
+        for problem in self._problems:
+            known = self._known(problem)
+            if problem in self._dropped or (known is not None and self._tuner.done(known, problem)):
+                continue
+            # a finished one whose kernel has changed begins anew
+            tried = 0 if known is None or known.complete else known.tried
+            levels.setdefault(tried // BATCH, []).append(problem)
+        return levels[min(levels)] if levels else []
+
+    def _have(
+        self, configs: Callable[[Problem], list[Any]], problems: Sequence[Problem], screen: Screen
+    ) -> None:
+        """Have some kernels of all problems compiled at once."""
+        for problem in problems[:1]:
+            screen.says(problem, "compiling", within=COMPILE_SECONDS)
+        with contextlib.suppress(GemmError):
+            # whose kernel does not compile, the tuner finds out
+            self._compile([x for problem in problems for x in configs(problem)])
+
+    def _known_config(self, problem: Problem) -> list[Any]:
+        """The kernels of what is known: whether they are the same still, their PTX says."""
+        known = self._known(problem)
+        with contextlib.suppress(GemmError, TypeError):
+            if known is not None:
+                made = plan(known.refined(SPEC), problem, self._tuner.bench.record)
+                return [step.config for step in made.steps]
+        return []
+
+    def _configs(self, problem: Problem) -> list[Any]:
+        """The kernels of a problem's next candidates, and of those that it has had, which may have changed."""
+        known = self._known(problem)
+        count = BATCH + (1 if known is None else known.tried)
+        first = [] if known is None else [known.fields]
+        with contextlib.suppress(GemmError):
+            found = proposals(SPEC, problem, self._tuner.bench.record, count, first)
+            return [step.config for x in found for step in x.plan.steps]
+        return []
+
+
+def summary(cases: Sequence[Case], database: Database, bench: Bench) -> Table:
+    """By suite: problems that are known, and finished; the best's time over that of the model's choice."""
+    table = Table("suite", "problems", "known", "complete", "model against tuned", "worst")
+    for suite in dict.fromkeys(case.suite for case in cases):
+        of = [case for case in cases if case.suite == suite]
+        entries = [database.get(key_of(SPEC, contenders.problem(case), bench.record)) for case in of]
+        known: list[Entry] = [x for x in entries if x is not None]
+        speeds = [x.us / x.model_us for x in known]
+        cells = [f"{results.geometric_mean(speeds):.3f}", f"{min(speeds):.3f}"] if speeds else ["", ""]
+        table.add_row(suite, str(len(of)), str(len(known)), str(sum(x.complete for x in known)), *cells)
+    return table
+
+
+def work(args: argparse.Namespace, bench: Bench, beat: Callable[[float], None]) -> int:
+    """What the measuring process does."""
+    console, database = runs.console(), Database(args.database)
+    import_(SHIPPED, database)
+    cases = by_gain(_cases(args), ratios(args.known, bench.record.name))
+    until = time.monotonic() + args.seconds
+    tuner = Tuner(SPEC, bench, database, args.candidates, args.regime, until=until)
+    with Beating(console, len(cases), beat) as screen, contextlib.suppress(KeyboardInterrupt):
+        Work(cases, tuner).run(screen)
+    console.print(summary(cases, database, bench))
+    return 0
+
+
+def _cases(args: argparse.Namespace) -> list[Case]:
+    return gemm.select(args.suites, args.shapes, args.dtype, args.majors)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    from cutegemm.tuning.race import Regime
+
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tune",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    gemm.add_problems(parser)
+    add = parser.add_argument
+    add("--seconds", type=runs.positive_seconds, default=math.inf, help="budget; the same command goes on")
+    add("--database", type=Path, required=True, help="file that holds what is known, and goes on with it")
+    add("--export", type=Path, help="write the entries there at the end, as they ship")
+    add(
+        "--known", type=Path, nargs="*", default=[], help="results files that show where we are behind cuBLAS"
+    )
+    add("--candidates", type=int, default=CANDIDATES, help=f"of a problem, at most; default {CANDIDATES}")
+    add("--sample", type=float, default=Regime.sample, help=f"seconds of a sample; default {Regime.sample}")
+    add("--device", type=int, default=0, help="number of the GPU")
+    add("--beat", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    if not (args.suites or args.shapes):
+        parser.error("nothing to tune: give --suites or --shapes")
+    if drawn := set(args.suites) & set(suites.DRAWN):
+        parser.error(f"{', '.join(sorted(drawn))}: must not be tuned; the model is judged by them")
+    args.regime = Regime(sample=args.sample)
+    return args
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 1 where measuring broke off again and again."""
+    args = parse(arguments)
+    if args.beat is not None:
+        try:
+            environment.select(args.device)
+            bench = Gpu()
+        except ValueError as error:
+            # GemmErrors are such, too
+            print(f"python -m benchmarks.tune: {error}", file=sys.stderr)
+            return NEVER
+        return work(args, bench, Beat(args.beat).beat)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ends, console = time.monotonic() + args.seconds, runs.console()
+    ended, tries = False, 0
+    with tempfile.TemporaryDirectory() as folder:
+        beat = Path(folder) / "beat"
+
+        def measure() -> int | None:
+            nonlocal tries
+            tries += 1
+            left = ends - time.monotonic()
+            if tries > 1 and left < LEAST_SECONDS:
+                return 0
+            words = [*arguments, "--beat", str(beat)] + ([] if math.isinf(left) else ["--seconds", f"{left}"])
+            return watch([sys.executable, "-m", "benchmarks.tune", *words], beat)
+
+        try:
+            ended = again(measure, console.print)
+        except KeyboardInterrupt:
+            console.print("stopped; the same command goes on")
+            ended = True
+    if args.export is not None:
+        count = export(args.export, Database(args.database))
+        console.print(f"{count} entries, {os.path.getsize(args.export):,} bytes, written to {args.export}")
+    return 0 if ended else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

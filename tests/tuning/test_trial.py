@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proving a candidate some rows at a time: the verdict is that of the whole, for every kind of input."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutegemm import GemmSpec, problem
+from cutegemm import epilogue as epi
+from cutegemm.arch.records import H200
+from cutegemm.planning.planner import plan
+from cutegemm.planning.request import requested
+from cutegemm.running.run import prepare
+from cutegemm.tuning import trial
+from cutegemm.tuning.operands import operands
+
+GRAPHS = {
+    "plain": None,
+    "row and matrix": epi.bias_act_residual(),
+    "column": epi.scaled("row"),
+    "gated": epi.swiglu(),
+}
+
+
+class Faulty:
+    """A prepared kind of call whose D is off in one element of its last row but one."""
+
+    def __init__(self, prepared):
+        self.prepared, self.kind = prepared, prepared.kind
+
+    def __call__(self, *args):
+        out = self.prepared(*args)
+        out[..., -2, 3] += 1
+        return out
+
+
+def proved(graph, of, faulty=False):
+    """The complaint about torch's product, and how many parts it was proved in."""
+    spec = GemmSpec() if graph is None else GemmSpec(epilogue=graph)
+    asked, _ = requested(spec, of, H200)
+    x = operands(of, asked.epilogue, "cpu")
+    prepared = prepare(spec, asked.epilogue, x.order, x.given, "reference", lambda s, p, d: plan(s, p, H200))
+    oracle = trial.Oracle(asked.epilogue, x)
+    said = oracle.complaint(Faulty(prepared) if faulty else prepared)
+    return said, [len(parts) for parts in oracle._bounds.values()]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_rows_are_proved_as_the_whole_is(name, batch, monkeypatch):
+    """In parts of seven rows what is right passes, and an element that is off is found, by its row."""
+    graph = GRAPHS[name]
+    of = problem(100, 48, 32, batch=batch, epilogue=graph)
+    assert proved(graph, of) == (None, [1])
+    width = 24 if name == "gated" else 48
+    monkeypatch.setattr(trial, "SLAB", 7 * width * batch)
+    assert proved(graph, of) == (None, [15])
+    said, _ = proved(graph, of, faulty=True)
+    assert said.startswith("d from row 98: ") and "elements are off" in said
+
+
+def test_what_reduces_is_proved_whole(monkeypatch):
+    """A reduction over rows, and random numbers by place, are worked out at once however large D is."""
+    monkeypatch.setattr(trial, "SLAB", 1)
+    for graph in (epi.dropout_residual(), epi.col_max()):
+        said, parts = proved(graph, problem(40, 48, 32, epilogue=graph))
+        assert (said, parts) == (None, [1])
