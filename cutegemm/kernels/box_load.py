@@ -27,7 +27,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import OperandConfig
 from cutegemm.config.parts import Words
 from cutegemm.kernels.lines import Lines
-from cutegemm.kernels.operands import NUMERIC
+from cutegemm.kernels.operands import NUMERIC, batch_at
 from cutegemm.kernels.shifting import WARPS, Shifting
 from cutegemm.kernels.words import WORD
 
@@ -56,6 +56,11 @@ class BoxLoad:
         # tiles, K and batches begin at multiples of a word's elements
         place = cutlass.Int32(lines.mX.iterator.toint() & (WORD - 1))
         offsets = shifting.offsets(place, cutlass.Int32(lines.pitch & (WORD - 1)))
+        first, (count, _) = shifting.warp * shifting.own, lines.extents()
+        # of a class without lines see `class_maps`
+        offsets = tuple(
+            cutlass.select_(first + i < count, x, cutlass.Int32(lines.size)) for i, x in enumerate(offsets)
+        )
         return BoxLoad(lines, shifting, *maps, full, offsets)
 
     def init(self) -> None:
@@ -69,23 +74,20 @@ class BoxLoad:
         shifting, words = self.shifting, self.shifting.words
         barrier = self._barrier(stage)
         first, start = self.lines.origin(tile, k_tile)
+        origin = (first // words.classes, start, batch_at(self.lines.mX, batch, None))
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, shifting.own * words.per_class * words.pitch)
         for mine in cutlass.range_constexpr(WARPS):
             if shifting.warp == mine:
                 for i in cutlass.range_constexpr(shifting.own):
-                    self._copy(mine * shifting.own + i, (first, start, batch), barrier, stage)
+                    self._copy(mine * shifting.own + i, origin, barrier, stage)
 
     @cute.jit
     def _copy(self, kind: cutlass.Constexpr, origin: Any, barrier: Any, stage: Any) -> None:
-        """Issue the copy of one class's words."""
+        """Issue the copy of one class's words; `origin` in its coordinates."""
         words, atom, coords = self.shifting.words, self.atoms[kind], self.coords[kind]
-        (first, start, batch), (count, _) = origin, self.lines.extents()
-        # a class without lines, whose map is another's, is zero
-        line = first // words.classes + cutlass.Int32(kind >= count)
-        at = cutlass.min(batch, cute.size(coords, mode=[2]) - 1)
         box = (words.per_class, words.pitch // words.size)
-        gX = cute.local_tile(cute.domain_offset((line, start, at), coords), (*box, 1), (0, 0, 0))
+        gX = cute.local_tile(cute.domain_offset(origin, coords), (*box, 1), (0, 0, 0))
         place = self.shifting.word(kind, 0, 0, stage)
         ptr = cute.make_ptr(
             NUMERIC[self.lines.operand.dtype], place, cute.AddressSpace.smem, assumed_align=hw.WARPGROUP
@@ -113,6 +115,8 @@ def class_maps(operand: OperandConfig, box: tuple[int, int], tensor: cute.Tensor
     Args:
         box: (ROWS, BLK_K).
         tensor: (rows, k, l) in global memory.
+
+    A class without lines is one line of one element, the one before those that a thread then shifts together.
     """
     words, numeric = operand.words(*box), NUMERIC[operand.dtype]
     along = 1 if operand.k_major else 0

@@ -19,6 +19,7 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config.parts import Words
+from cutegemm.kernels import words
 from cutegemm.kernels.lines import Lines, divided
 from cutegemm.kernels.words import REGISTER, WORD
 
@@ -86,36 +87,89 @@ class Shifting:
     @cute.jit
     def shift(self, offsets: Any, stage: Any):
         """Shift the words of a tile, whose lines have these `offsets`, into `stage`."""
-        for i in cutlass.range_constexpr(self.own):
-            kind = self.warp * self.own + i
-            for first in cutlass.range_constexpr(0, self.steps(self.words.chunks), TOGETHER):
-                count = min(TOGETHER, self.steps(self.words.chunks) - first)
-                self._shift(kind, offsets[i], stage, (first, count))
+        steps = self.steps(self.words.chunks)
+        # (class, step) of the thread's chunks
+        chunks = [(i, step) for i in range(self.own) for step in range(steps)]
+        for first in cutlass.range_constexpr(0, len(chunks), TOGETHER):
+            self._shift(chunks[first : first + TOGETHER], offsets, stage)
 
     @cute.jit
-    def _shift(self, kind: Any, offset: Any, stage: Any, steps: cutlass.Constexpr):
-        """Some chunks of a thread, all of one class."""
-        registers, chunks = WORD // REGISTER, self.words.chunks
-        # (8, steps), two words each
-        rW = cute.make_rmem_tensor((2 * registers, steps[1]), cutlass.Uint32)
-        for s in cutlass.range_constexpr(steps[1]):
-            at, chunk = self._at(steps[0] + s)
-            there = self.there(kind, at, chunks)
-            source = self.word(kind, at, chunk, stage)
-            if cutlass.const_expr(there is None):
-                self._read(source, rW[None, s])
-            elif there:
-                self._read(source, rW[None, s])
-        for x in cutlass.range_constexpr(registers):
-            if offset >> 2 == x:
-                for s in cutlass.range_constexpr(steps[1]):
-                    at, _ = self._at(steps[0] + s)
-                    there = self.there(kind, at, chunks)
-                    target = self._target(kind, steps[0] + s, stage)
-                    if cutlass.const_expr(there is None):
-                        self._write(rW[None, s], x, offset, target)
-                    elif there:
-                        self._write(rW[None, s], x, offset, target)
+    def _shift(self, chunks: cutlass.Constexpr, offsets: Any, stage: Any):
+        """Read some chunks of a thread, and then write them."""
+        read = [self._read(i, step, stage) for i, step in chunks]
+        for i in cutlass.range_constexpr(self.own):
+            mine = [(step, words) for (x, step), words in zip(chunks, read, strict=True) if x == i]
+            if cutlass.const_expr(len(mine) > 0):
+                self._write_from(i, mine, (0, 2 * REGISTER, REGISTER), offsets[i], stage)
+
+    @cute.jit
+    def _write_from(
+        self,
+        which: cutlass.Constexpr,
+        chunks: cutlass.Constexpr,
+        bits: cutlass.Constexpr,
+        offset: Any,
+        stage: Any,
+    ):
+        """Write chunks whose first register is `bits[0]`, plus those that the other bits of `offset` say.
+
+        A branch for each bit: from one on all four ptxas makes a jump through a table, which waits for constant memory.
+        """
+        first, *left = bits
+        if cutlass.const_expr(len(left) == 0):
+            for step, words in chunks:
+                self._write(which, step, words, first, offset, stage)
+        elif (offset & left[0]) != 0:
+            self._write_from(which, chunks, (first + left[0] // REGISTER, *left[1:]), offset, stage)
+        else:
+            self._write_from(which, chunks, (first, *left[1:]), offset, stage)
+
+    @cute.jit
+    def _read(self, which: cutlass.Constexpr, step: cutlass.Constexpr, stage: Any) -> cute.Tensor:
+        """The two words of a chunk."""
+        kind, (at, chunk) = self._kind(which), self._at(step)
+        there = self.there(kind, at, self.words.chunks)
+        rW = cute.make_rmem_tensor(2 * WORD // REGISTER, cutlass.Uint32)
+        if cutlass.const_expr(there is None):
+            self._words(self.word(kind, at, chunk, stage), rW)
+        elif there:
+            self._words(self.word(kind, at, chunk, stage), rW)
+        return rW
+
+    def _words(self, source: Any, rW: cute.Tensor) -> None:
+        ptr = cute.make_ptr(cutlass.Uint32, source, cute.AddressSpace.smem, assumed_align=WORD)
+        half = cute.make_layout(WORD // REGISTER)
+        for x in range(2):
+            words = cute.make_tensor(ptr + x * (WORD // REGISTER), half)
+            cute.autovec_copy(words, cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half))
+
+    @cute.jit
+    def _write(
+        self,
+        which: cutlass.Constexpr,
+        step: cutlass.Constexpr,
+        rW: cute.Tensor,
+        first: cutlass.Constexpr,
+        offset: Any,
+        stage: Any,
+    ):
+        """Write the chunk that begins in register `first` of two words."""
+        kind, (at, _) = self._kind(which), self._at(step)
+        there = self.there(kind, at, self.words.chunks)
+        if cutlass.const_expr(there is None):
+            self._chunk(rW, first, offset, self._target(kind, step, stage))
+        elif there:
+            self._chunk(rW, first, offset, self._target(kind, step, stage))
+
+    def _chunk(self, rW: cute.Tensor, first: int, offset: Any, target: Any) -> None:
+        rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
+        words.chunk(rW, first, offset, self.words.size, rD)
+        out = cute.make_ptr(cutlass.Uint32, target, cute.AddressSpace.smem, assumed_align=WORD)
+        cute.autovec_copy(rD, cute.make_tensor(out, cute.make_layout(WORD // REGISTER)))
+
+    def _kind(self, which: int) -> Any:
+        """The warp's `which`-th class."""
+        return self.warp * self.own + which
 
     def _at(self, step: int) -> tuple[Any, Any]:
         """`piece`, of chunks, as the first step's and a constant where that is the same."""
@@ -134,23 +188,3 @@ class Shifting:
         at, chunk = self.piece(words.chunks, 0 if constant else step)
         target = self.lines.target(at * words.classes + kind, chunk * each, 0)
         return target + (step * apart if constant else 0) + stage * self.lines.stage_bytes
-
-    def _read(self, source: Any, rW: cute.Tensor) -> None:
-        """Two neighbouring words."""
-        ptr = cute.make_ptr(cutlass.Uint32, source, cute.AddressSpace.smem, assumed_align=WORD)
-        half = cute.make_layout(WORD // REGISTER)
-        for x in range(2):
-            words = cute.make_tensor(ptr + x * (WORD // REGISTER), half)
-            cute.autovec_copy(words, cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half))
-
-    def _write(self, rW: cute.Tensor, first: int, offset: Any, target: Any) -> None:
-        """The chunk that begins in register `first` of two words."""
-        registers = WORD // REGISTER
-        rD = cute.make_rmem_tensor(registers, cutlass.Uint32)
-        for x in range(registers):
-            if self.words.size < REGISTER:
-                rD[x] = cute.arch.shf(rW[first + x], rW[first + x + 1], (offset & (REGISTER - 1)) * 8, "r")
-            else:
-                rD[x] = rW[first + x]
-        out = cute.make_ptr(cutlass.Uint32, target, cute.AddressSpace.smem, assumed_align=WORD)
-        cute.autovec_copy(rD, cute.make_tensor(out, cute.make_layout(registers)))
