@@ -37,7 +37,7 @@ def boxed(config: KernelConfig) -> tuple[bool, bool]:
 
 
 def words_bytes(config: KernelConfig) -> tuple[int, int]:
-    """What a stage keeps of A's and of B's words (`kernels/shift_load.py`)."""
+    """What a stage keeps of A's and of B's words (`kernels/shifting.py`)."""
     a, b = (
         x.word_bytes(rows, config.tile[2]) for x, rows in zip(config.operands, config.tile[:2], strict=True)
     )
@@ -244,6 +244,10 @@ def boxes(config: KernelConfig) -> tuple[Box, ...]:
             found.append(
                 _box(operand.role.upper(), extents, operand.swizzle, operand.dtype.bits, operand.halves)
             )
+        elif operand.boxed(rows, block_k):
+            words = operand.words(rows, block_k)
+            row = words.pitch // words.size
+            found.append(Box(f"{operand.role.upper()} words", (row, words.per_class), words.classes))
     matrices: list[tuple[str, MatrixConfig | OutputConfig, str]] = []
     matrices += [(x.name, y, y.store) for x, y in zip(config.epilogue.stores, config.outputs)]
     matrices += [(name, x, x.load) for name, x in config.input_of.items()]
