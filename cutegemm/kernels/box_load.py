@@ -8,7 +8,7 @@ lines have chunks; its start is a whole number of words, as TMA asks. What lies 
 zero, and nothing is read before the matrix but what lies in the same word as its first element.
 
 Each warp of the producer brings the words of its own classes and shifts them (`kernels/shifting.py`): no warp waits for
-another.
+another. The words of a stage are replaced once the stage is empty again, so after every thread has read them.
 
 Barriers, per stage and warp:
     words   the warp's words are there. Arrival: its elected thread, with the bytes of its boxes -> the same warp.
@@ -106,7 +106,6 @@ class BoxLoad:
         """Shift the words of tile (tile, k_tile, batch), once they are there, into `stage`."""
         cute.arch.mbarrier_wait(self._barrier(stage), phase)
         self.shifting.shift(self.offsets, stage)
-        cute.arch.sync_warp()  # every lane has read the words
 
 
 def class_maps(operand: OperandConfig, box: tuple[int, int], tensor: cute.Tensor) -> tuple[tuple, tuple]:

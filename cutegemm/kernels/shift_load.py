@@ -8,8 +8,9 @@ address; where TMA can bring the words, `BoxLoad` does.
 No byte outside the matrix's span is read: of a word only what lies before its line's end is copied, the rest is zero,
 and the word that reaches before the matrix's first element is put together from elements.
 
-Synchronisation: a warp's lanes read words that other lanes of it copied, after each has waited for its own copies; and
-they have all read before the words are replaced. A warp's lines are its own, so this is `bar.warp.sync`.
+Synchronisation: a warp's lanes read words that other lanes of it copied, after each has waited for its own copies. A
+warp's lines are its own, so this is `bar.warp.sync`. The words of a stage are replaced once the stage is empty again,
+so after every thread has read them.
 """
 
 from __future__ import annotations
@@ -130,4 +131,3 @@ class ShiftLoad:
         cute.arch.sync_warp()  # every lane's copies are there
         offsets = self.shifting.offsets(place, cutlass.Int32(lines.pitch & (WORD - 1)))
         self.shifting.shift(offsets, stage)
-        cute.arch.sync_warp()  # every lane has read the words
