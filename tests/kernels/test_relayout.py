@@ -139,6 +139,14 @@ def test_one_launch_makes_all_copies(kind, units):
         assert_moved(unit, source, target)
 
 
+@pytest.mark.parametrize("kind,unit", [("bf16", "col"), ("bf16", "row"), ("fp32", "col")])
+def test_every_misalignment_is_shifted_away(kind, unit):
+    """Lines that begin at any byte of a word, whole chunks of them and their ends, on the emulator."""
+    for offset in range(8):
+        flat = bits(kind, offset + 40 * 299, "cpu")[offset:]
+        check(kind, unit, flat.view(1, 299, 40).transpose(1, 2) if unit == "row" else flat.view(1, 40, 299))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])
 @pytest.mark.parametrize("unit", ["col", "row"])
