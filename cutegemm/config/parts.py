@@ -13,6 +13,8 @@ from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph
 
 WORD_BYTES = 16  # of the widest access
+BOX_ALIGN = 128  # bytes: where TMA may write a box (PTX ISA, cp.async.bulk.tensor)
+BOX_ELEMENTS = 256  # of a box along an axis (PTX ISA, tensor maps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,55 @@ class MatrixConfig:
     load: str = "direct"
 
 
+@dataclass(frozen=True)
+class Words:
+    """How the aligned 16-byte words that hold a tile's lines lie in shared memory.
+
+    Lines as many apart as a word has elements begin at the same byte of a word, whatever their pitch is: they are of
+    one class, and lie in one block. A line has one word more than it has chunks of 16 bytes, which also keeps
+    neighbouring lines off each other's banks.
+
+    Attributes:
+        count: lines of a tile.
+        length: elements of a line.
+        size: bytes of an element, 2 or 4.
+    """
+
+    count: int
+    length: int
+    size: int
+
+    @property
+    def classes(self) -> int:
+        """Classes of lines."""
+        return WORD_BYTES // self.size
+
+    @property
+    def per_class(self) -> int:
+        """Lines of a class, at most."""
+        return -(-self.count // self.classes)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of 16 bytes of a line."""
+        return self.length * self.size // WORD_BYTES
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one line of a class to the next."""
+        return (self.chunks + 1) * WORD_BYTES
+
+    @property
+    def block(self) -> int:
+        """Bytes from one class to the next."""
+        return -(-self.per_class * self.pitch // BOX_ALIGN) * BOX_ALIGN
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a stage."""
+        return self.classes * self.block
+
+
 @dataclass(frozen=True, kw_only=True)
 class OperandConfig(MatrixConfig):
     """A factor of the product: what a kernel knows of it, and how its tiles lie in shared memory.
@@ -35,7 +86,8 @@ class OperandConfig(MatrixConfig):
     Attributes:
         role: "a" (M x K) or "b" (N x K, as kernels see it).
         load: "tma", "gather", "shift" or "cp_async" of tensor-core kernels, "direct" of CUDA-core ones.
-        width: bytes of one copy of "cp_async", else 0.
+        width: bytes of one copy of "cp_async"; of "shift" 16 where every batch begins at the same byte of a word, so
+            that TMA can bring the words; else 0.
         swizzle: of its tiles in shared memory, "128B", "64B", "32B" or "none".
         halves: 2 where it holds a gated pair's two factors, whose tiles lie side by side in a stage; else 1.
     """
@@ -50,12 +102,20 @@ class OperandConfig(MatrixConfig):
         """Whether its tiles are contiguous along K in shared memory."""
         return self.major not in ("m", "n")
 
+    def words(self, rows: int, depth: int) -> Words:
+        """How the words lie that "shift" keeps of a stage of rows x depth, of one half of a gated pair."""
+        count, length = (rows, depth) if self.k_major else (depth, rows)
+        return Words(count, length, self.dtype.bytes)
+
     def word_bytes(self, rows: int, depth: int) -> int:
-        """Shared memory of the words that "shift" keeps of a stage of rows x depth: one a line beyond its chunks."""
-        if self.load != "shift":
-            return 0
-        lines, length = (rows, depth) if self.k_major else (depth * self.halves, rows // self.halves)
-        return lines * (length * self.dtype.bytes + WORD_BYTES)
+        """Shared memory of the words that "shift" keeps of a stage of rows x depth."""
+        return self.words(rows // self.halves, depth).bytes * self.halves if self.load == "shift" else 0
+
+    def boxed(self, rows: int, depth: int) -> bool:
+        """Whether TMA brings the words of a tile of rows x depth: its classes of lines are boxes."""
+        words = self.words(rows, depth)
+        whole = words.count % words.classes == 0 and words.pitch <= BOX_ELEMENTS * self.dtype.bytes
+        return self.load == "shift" and self.width == WORD_BYTES and self.halves == 1 and whole
 
 
 @dataclass(frozen=True, kw_only=True)

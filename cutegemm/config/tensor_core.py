@@ -219,12 +219,17 @@ class KernelConfig(EpilogueConfig):
     @property
     def copies_async(self) -> bool:
         """Whether the producer's threads load by cp.async."""
-        return any(x.load in ("shift", "cp_async") for x in self.operands)
+        shifted = any(
+            x.load == "shift" and not x.boxed(rows, self.tile[2])
+            for x, rows in zip(self.operands, self.tile[:2], strict=True)
+        )
+        return shifted or any(x.load == "cp_async" for x in self.operands)
 
     @property
     def ahead(self) -> int:
         """Tiles whose copies are on their way before threads end one: a stage is released when the next is full."""
-        return max(0, self.stages - 2) if self.copies_async else 0
+        asynchronous = any(x.load in ("shift", "cp_async") for x in self.operands)
+        return max(0, self.stages - 2) if asynchronous else 0
 
     @property
     def copies(self) -> bool:

@@ -54,5 +54,5 @@ class AsyncLoad:
         place = cute.make_ptr(numeric, target, cute.AddressSpace.smem, assumed_align=width)
         copy_async(source, place, width, used)
 
-    def end(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any) -> None:
+    def end(self, tile: Any, k_tile: Any, batch: Any, stage: Any, phase: Any, thread: Any) -> None:
         """Nothing is left to do once the copies are there."""

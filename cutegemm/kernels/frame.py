@@ -85,6 +85,8 @@ class Frame:
         thread, _, _ = cute.arch.thread_idx()
         if thread == 0:
             self.ring.init(full_arrivals, consumer_warps)
+            for loads in self.loads:
+                loads.init()
             if cutlass.const_expr(self.epilogue.loads is not None):
                 self.epilogue.loads.init()
             if cutlass.const_expr(self.total is not None):
@@ -92,7 +94,7 @@ class Frame:
             self.walk.init()
             cute.arch.mbarrier_init_fence()
         if thread // hw.WARP == 1:
-            for atom in (*(x.atom for x in self.loads), *self.epilogue.atoms):
+            for atom in (*(x for loads in self.loads for x in loads.atoms), *self.epilogue.atoms):
                 if cutlass.const_expr(atom is not None):
                     cpasync.prefetch_descriptor(atom)
         if cutlass.const_expr(self.config.cluster_size > 1):
@@ -149,14 +151,14 @@ class Frame:
                     loader.begin(work.along(loads.operand.role), k_tile, work.l, stage, thread)
 
     @cute.jit
-    def end(self, work: cutlass.Constexpr, k_tile: Any, stage: Any, thread: Any):
+    def end(self, work: cutlass.Constexpr, k_tile: Any, position: Any, thread: Any):
         """Finish what the threads began, once their copies are there, and arrive on the stage's full barrier."""
         for loads in self.loads:
             for loader in loads.loaders:
                 if cutlass.const_expr(not isinstance(loader, TmaLoad)):
-                    loader.end(work.along(loads.operand.role), k_tile, work.l, stage, thread)
+                    loader.end(work.along(loads.operand.role), k_tile, work.l, *position, thread)
         cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before WGMMA reads
-        cute.arch.mbarrier_arrive(self.ring.full + stage)
+        cute.arch.mbarrier_arrive(self.ring.full + position[0])
 
     @cute.jit
     def finish(self):

@@ -56,7 +56,7 @@ class GatherLoad:
                 row, k = (aside, along) if cutlass.const_expr(self.along_k) else (along, aside)
                 sX[row, k, stage] = values[i]
 
-    def end(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any) -> None:
+    def end(self, tile: Any, k_tile: Any, batch: Any, stage: Any, phase: Any, thread: Any) -> None:
         """Nothing is left to do."""
 
 

@@ -101,12 +101,22 @@ class Lines:
         (`operands.operand_layout`). The swizzle moves chunks of 16 bytes: bits 4 and up of the address by those from
         bit 7 on.
         """
-        width = SWIZZLE_SPANS[self.operand.swizzle] // self.size
+        width = self.width
         lines = self.count * (self.operand.halves if self.operand.k_major else 1)
         block, within = divided(element, width)
         index = (block * lines + line) * width + within + stage * self.stage_elements
         plain = self.sX.iterator.toint() + index * self.size
         return plain ^ ((plain >> 3) & (SWIZZLE_SPANS[self.operand.swizzle] - WORD))
+
+    @property
+    def width(self) -> int:
+        """Elements of a row of the swizzle."""
+        return SWIZZLE_SPANS[self.operand.swizzle] // self.size
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage of the operand, both halves of a gated pair."""
+        return self.stage_elements * self.size
 
     @property
     def stage_elements(self) -> int:

@@ -12,6 +12,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, OperandConfig
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.async_load import AsyncLoad
+from cutegemm.kernels.box_load import BoxLoad
 from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.gather import GatherLoad
 from cutegemm.kernels.lines import Lines
@@ -25,7 +26,7 @@ class OperandLoads:
 
     operand: OperandConfig
     sX: Any  # (ROWS, BLK_K, STAGE)
-    loaders: tuple[TmaLoad | GatherLoad | AsyncLoad | ShiftLoad, ...]
+    loaders: tuple[TmaLoad | GatherLoad | AsyncLoad | ShiftLoad | BoxLoad, ...]
 
     @staticmethod
     def create(
@@ -34,7 +35,8 @@ class OperandLoads:
         """Allocate the ring and partition the operand.
 
         Args:
-            atom, tensor: from `tensors.launch_tensors`; the atom is None where TMA is not used.
+            atom, tensor: from `tensors.launch_tensors`; the atom is None where TMA is not used, and what
+                `box_load.class_maps` gives where it brings words.
         """
         layout = ops.operand_layout(config, operand)
         numeric = ops.NUMERIC[operand.dtype]
@@ -52,11 +54,24 @@ class OperandLoads:
                 loaders.append(GatherLoad(tensor, part, (rows, depth), operand.k_major, which))
             else:
                 lines = Lines(operand, tensor, part, (rows, depth), which)
-                by_words = operand.load == "shift"
-                loaders.append(ShiftLoad.create(lines, config.stages, smem) if by_words else AsyncLoad(lines))
+                if operand.boxed(rows, depth):
+                    loaders.append(BoxLoad.create(lines, atom, config.stages, smem))
+                elif operand.load == "shift":
+                    loaders.append(ShiftLoad.create(lines, config.stages, smem))
+                else:
+                    loaders.append(AsyncLoad(lines))
         return OperandLoads(operand, sX, tuple(loaders))
 
     @property
-    def atom(self) -> Any:
-        """The TMA atom, or None."""
-        return self.loaders[0].atom if self.operand.load == "tma" else None
+    def atoms(self) -> tuple:
+        """The TMA atoms."""
+        first = self.loaders[0]
+        if isinstance(first, BoxLoad):
+            return first.atoms
+        return (first.atom,) if isinstance(first, TmaLoad) else ()
+
+    def init(self) -> None:
+        """Initialise barriers of its own; call from one thread."""
+        for loader in self.loaders:
+            if isinstance(loader, BoxLoad):
+                loader.init()

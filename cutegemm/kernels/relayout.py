@@ -8,8 +8,11 @@ known to be a multiple of the element size only, but its misalignment is the sam
 one 16-byte chunk of the destination: it reads the two aligned 16-byte words of the source that hold those
 bytes and shifts them together in registers. Neighbouring lanes share a word, which the L1 cache serves, so
 DRAM sees every sector once or, at a warp's edges, twice; writes are whole aligned sectors. A thread has
-`CHUNKS` chunks of different lines in flight. No byte outside the matrix's span (its first to its last
-element) is read: where a word reaches over the span's ends the chunk is put together from elements.
+`CHUNKS` chunks of different lines in flight, as far apart that all begin at the same byte of a word, whatever
+the pitch: how to shift is decided once, mostly by a whole warp. No byte outside the matrix's span (its first
+to its last element) is read: where a word reaches over the span's ends the chunk is put together from elements.
+
+The next launch may begin its set-up at once; it waits for the copies before it reads them.
 
 A source without unit stride goes through shared memory, a tile at a time: neighbouring threads read along
 the axis of smaller stride and write along columns.
@@ -119,6 +122,7 @@ class Relayout:
     def kernel(self, copies):
         """One CTA's part of its copy; `copies` in the grid's order, each with its first CTA at the end."""
         block, _, _ = cute.arch.block_idx()
+        cute.arch.griddepcontrol_launch_dependents()
         count = len(self.shifted)
         if cutlass.const_expr(count == len(self.units)):
             self._shift(*_own(copies, block))
@@ -148,43 +152,92 @@ class Relayout:
         lines, length, batches = shape
         spread, along, across = split
         thread, _, _ = cute.arch.thread_idx()
-        batch = block // (along * across)
-        block -= batch * (along * across)
+        batch = cutlass.Int32(0)
+        if batches > 1:
+            batch = _quotient(block, along * across)
+            block -= batch * (along * across)
+        # at least 8, so that lines so far apart are whole words apart
         threads_across = THREADS >> spread
-        first_line = block // along * (threads_across * CHUNKS) + (thread >> spread)
-        element = ((block % along << spread) + (thread & ((1 << spread) - 1))) * self.per_chunk
+        down = _quotient(block, along)
+        first_line = down * (threads_across * CHUNKS) + (thread >> spread)
+        element = ((block - down * along << spread) + (thread & ((1 << spread) - 1))) * self.per_chunk
         last = (
             cutlass.Int64(lines - 1) * pitches[0]
             + cutlass.Int64(batches - 1) * pitches[1]
             + cutlass.Int64(length)
         )
         span = (addresses[0], addresses[0] + last * self.bytes)
-        source = addresses[0] + (cutlass.Int64(batch) * pitches[1] + cutlass.Int64(element)) * self.bytes
-        target = addresses[1] + (cutlass.Int64(batch) * pitches[3] + cutlass.Int64(element)) * self.bytes
-        # (8, CHUNKS), two words each
-        rW = cute.make_rmem_tensor((2 * WORD // REGISTER, CHUNKS), cutlass.Uint32)
+        at = (
+            cutlass.Int64(batch) * pitches[1]
+            + cutlass.Int64(first_line) * pitches[0]
+            + cutlass.Int64(element)
+        )
+        to = (
+            cutlass.Int64(batch) * pitches[3]
+            + cutlass.Int64(first_line) * pitches[2]
+            + cutlass.Int64(element)
+        )
+        source, target = addresses[0] + at * self.bytes, addresses[1] + to * self.bytes
+        # bytes from chunk to chunk
+        steps = tuple(cutlass.Int64(threads_across) * (x * self.bytes) for x in (pitches[0], pitches[2]))
+        low = source & -WORD
+        within = cutlass.Boolean(low >= span[0])
+        within &= cutlass.Boolean(low + (CHUNKS - 1) * steps[0] + 2 * WORD <= span[1])
+        within &= cutlass.Boolean(first_line + (CHUNKS - 1) * threads_across < lines)
+        within &= cutlass.Boolean(element < length)
+        if within:
+            self._shift_all((source, target), steps, length - element)
+        elif element < length:
+            for i in cutlass.range(CHUNKS, unroll=1):
+                if first_line + i * threads_across < lines:
+                    self._shift_one((source, target), span, length - element)
+                source += steps[0]
+                target += steps[1]
+
+    @cute.jit
+    def _shift_all(self, places: Any, steps: Any, count: Any) -> None:
+        """Copy a thread's chunks, all of whose words lie in the source's span.
+
+        Args:
+            places: addresses of the first in the source and the destination; steps: from one to the next.
+            count: elements from each chunk's first to its line's end.
+        """
+        source, target = places
+        # two words each; all are requested before one is used
+        read = [_two_words((source & -WORD) + i * steps[0]) for i in range(CHUNKS)]
+        rD = [cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32) for _ in range(CHUNKS)]
+        self._shift_from((0, 2 * REGISTER, REGISTER), read, rD, cutlass.Int32(source & (WORD - 1)))
+        if count < self.per_chunk:
+            for i in cutlass.range_constexpr(CHUNKS):
+                words.clear(rD[i], count, self.bytes)
         for i in cutlass.range_constexpr(CHUNKS):
-            line = first_line + i * threads_across
-            low, high = _words(source + cutlass.Int64(line) * pitches[0] * self.bytes)
-            if line < lines and element < length and low >= span[0] and high + WORD <= span[1]:
-                cute.autovec_copy(_global(cutlass.Uint32, low), cute.make_tensor(rW[None, i].iterator, 4))
-                cute.autovec_copy(
-                    _global(cutlass.Uint32, high), cute.make_tensor(rW[None, i].iterator + 4, 4)
-                )
-        for i in cutlass.range_constexpr(CHUNKS):
-            line = first_line + i * threads_across
-            if line < lines and element < length:
-                address = source + cutlass.Int64(line) * pitches[0] * self.bytes
-                low, high = _words(address)
-                rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
-                if low >= span[0] and high + WORD <= span[1]:
-                    words.align([rW[x, i] for x in range(2 * WORD // REGISTER)], address, self.bytes, rD)
-                else:
-                    self._gather(address, length - element, rD)
-                if element + self.per_chunk > length:
-                    words.clear(rD, length - element, self.bytes)
-                out = target + cutlass.Int64(line) * pitches[2] * self.bytes
-                cute.autovec_copy(rD, _global(cutlass.Uint32, out))
+            cute.autovec_copy(rD[i], _global(cutlass.Uint32, target + i * steps[1]))
+
+    @cute.jit
+    def _shift_from(self, bits: cutlass.Constexpr, read: Any, found: Any, offset: Any):
+        """Shift chunks whose first register is `bits[0]`, plus those that the other bits of `offset` say."""
+        first, *left = bits
+        if cutlass.const_expr(len(left) == 0):
+            for rW, rD in zip(read, found, strict=True):
+                words.chunk(rW, first, offset, self.bytes, rD)
+        elif (offset & left[0]) != 0:
+            self._shift_from((first + left[0] // REGISTER, *left[1:]), read, found, offset)
+        else:
+            self._shift_from((first, *left[1:]), read, found, offset)
+
+    @cute.jit
+    def _shift_one(self, places: Any, span: Any, count: Any) -> None:
+        """Copy one chunk, of whose elements `count` are the line's, wherever it lies."""
+        source, target = places
+        low = source & -WORD
+        rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
+        if low >= span[0] and low + 2 * WORD <= span[1]:
+            rW = _two_words(low)
+            words.align([rW[x] for x in range(2 * WORD // REGISTER)], source, self.bytes, rD)
+        else:
+            self._gather(source, count, rD)
+        words.clear(rD, count, self.bytes)
+        cute.autovec_copy(rD, _global(cutlass.Uint32, target))
 
     @cute.jit
     def _gather(self, address: Any, count: Any, rD: cute.Tensor) -> None:
@@ -248,9 +301,19 @@ def _own(copies: Any, block: Any) -> tuple:
     return (*chosen[:-1], block - chosen[-1][0])
 
 
-def _words(address: Any) -> tuple[Any, Any]:
-    """The aligned words that hold the first and the last of the 16 bytes from `address` on."""
-    return address & -WORD, (address + (WORD - 1)) & -WORD
+def _two_words(low: Any) -> cute.Tensor:
+    """The aligned word at `low` and the one after it."""
+    rW = cute.make_rmem_tensor(2 * WORD // REGISTER, cutlass.Uint32)
+    half = cute.make_layout(WORD // REGISTER)
+    for x in range(2):
+        place = cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half)
+        cute.autovec_copy(_global(cutlass.Uint32, low + x * WORD), place)
+    return rW
+
+
+def _quotient(value: Any, by: Any) -> Any:
+    """value // by, of numbers that are not negative."""
+    return cutlass.Int32(cutlass.Uint32(value) // cutlass.Uint32(by))
 
 
 def _global(numeric: Any, address: Any) -> cute.Tensor:

@@ -11,6 +11,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, OperandConfig
 from cutegemm.kernels import launch
 from cutegemm.kernels import operands as ops
+from cutegemm.kernels.box_load import class_maps
 from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 
 
@@ -67,7 +68,12 @@ def _epilogue(config: KernelConfig, places: launch.Addresses, steps: launch.Stri
 
 
 def _operand(config: KernelConfig, operand: OperandConfig, tensor: cute.Tensor) -> tuple[Any, cute.Tensor]:
-    """(atom, coordinates) of an operand that TMA loads, (None, tensor) of another."""
+    """(atom, coordinates) of an operand that TMA loads, (None, tensor) of another.
+
+    Of one whose words TMA brings (`box_load.class_maps`, tensor).
+    """
+    if operand.boxed(*ops.operand_box(config, operand)):
+        return class_maps(operand, ops.operand_box(config, operand), tensor), tensor
     if operand.load != "tma":
         return None, tensor
     multicast = config.cluster[1] if operand.role == "a" else config.cluster[0]

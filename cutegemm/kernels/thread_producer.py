@@ -41,7 +41,7 @@ class ThreadProducer:
             if lead > ahead:
                 if cutlass.const_expr(frame.config.copies_async):
                     cute.arch.cp_async_wait_group(ahead)
-                frame.end(self._work(ended), ended[1][3], ended[3][0], self.thread)
+                frame.end(self._work(ended), ended[1][3], ended[3], self.thread)
                 ended = self._next(ended)
                 lead = cutlass.Int32(ahead)
         return ended[3]

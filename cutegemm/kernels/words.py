@@ -32,6 +32,19 @@ def align(words: list[Any], address: Any, size: int, rD: cute.Tensor) -> None:
             rD[x] = words[x]
 
 
+def chunk(rW: cute.Tensor, first: int, offset: Any, size: int, rD: cute.Tensor) -> None:
+    """rD = the 16 bytes that begin in register `first` of the eight of two words.
+
+    Args:
+        offset: bytes into the words, of which those within a register matter; size: bytes of an element, 2 or 4.
+    """
+    for x in range(WORD // REGISTER):
+        if size < REGISTER:
+            rD[x] = cute.arch.shf(rW[first + x], rW[first + x + 1], (offset & (REGISTER - 1)) * 8, "r")
+        else:
+            rD[x] = rW[first + x]
+
+
 def clear(rD: cute.Tensor, count: Any, size: int) -> None:
     """Zero the elements of rD, of `size` bytes, from `count` on."""
     each = REGISTER // size

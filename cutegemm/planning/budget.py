@@ -18,18 +18,26 @@ from cutegemm.problems import round_up
 from cutegemm.spec import AUTO, GemmSpec
 
 COUNT_ALIGN = 16
+WORDS_ALIGN = 128  # where TMA may write a box (PTX ISA, cp.async.bulk.tensor)
 NUMBER_BYTES = 4  # of a work's number
+WORD_BARRIERS = 32  # bytes of a stage's mbarriers of words, 8 for each warp that shifts
 STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers, 8 each (PTX ISA, mbarrier)
 
 
 def stage_bytes(config: KernelConfig) -> int:
     """Shared memory of one mainloop stage: A's and B's tiles, and the words of those that are shifted."""
     tiles = (config.tile[0] + config.tile[1]) * config.tile[2] * config.a.dtype.bytes
-    return tiles + sum(words_bytes(config))
+    return tiles + sum(words_bytes(config)) + WORD_BARRIERS * sum(boxed(config))
+
+
+def boxed(config: KernelConfig) -> tuple[bool, bool]:
+    """Whether TMA brings A's and B's words."""
+    a, b = (x.boxed(rows, config.tile[2]) for x, rows in zip(config.operands, config.tile[:2], strict=True))
+    return a, b
 
 
 def words_bytes(config: KernelConfig) -> tuple[int, int]:
-    """What a stage keeps of A's and of B's words (`kernels/shift_load.py`)."""
+    """What a stage keeps of A's and of B's words (`kernels/shifting.py`)."""
     a, b = (
         x.word_bytes(rows, config.tile[2]) for x, rows in zip(config.operands, config.tile[:2], strict=True)
     )
@@ -137,10 +145,11 @@ def shared_memory(config: KernelConfig) -> tuple[Region, ...]:
     """The kernel's shared memory in allocation order: A, B, the epilogue's, the ring's barriers."""
     element = config.a.dtype.bytes * config.tile[2] * config.stages
     sizes = []
-    for name, rows, words in zip("AB", config.tile, words_bytes(config)):
+    for name, rows, words, by_tma in zip("AB", config.tile, words_bytes(config), boxed(config)):
         sizes.append((name, rows * element, hw.SMEM_ALIGN))
         # a buffer for each half
-        sizes += [(f"{name} words", words * config.stages, COUNT_ALIGN)] if words else []
+        sizes += [(f"{name} words", words * config.stages, WORDS_ALIGN)] if words else []
+        sizes += [(f"{name} word barriers", WORD_BARRIERS * config.stages, 8)] if by_tma else []
     operands = _placed(sizes)
     start = round_up(operands[-1].offset + operands[-1].size, hw.SMEM_ALIGN)
     epilogue = tuple(Region(x.name, start + x.offset, x.size) for x in epilogue_regions(config))
@@ -192,6 +201,9 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
                 "producer",
             )
         )
+        count = sum(boxed(config)) * hw.WARPGROUP // hw.WARP * config.stages
+        if count:
+            found.append(Barrier("words", count, "TMA's elected thread", 1, "the same warp"))
     else:
         found.append(Barrier("full", config.stages, "TMA's elected thread", 1, "every thread"))
     if config.pingpong:
@@ -240,6 +252,10 @@ def boxes(config: KernelConfig) -> tuple[Box, ...]:
             found.append(
                 _box(operand.role.upper(), extents, operand.swizzle, operand.dtype.bits, operand.halves)
             )
+        elif operand.boxed(rows, block_k):
+            words = operand.words(rows, block_k)
+            row = words.pitch // words.size
+            found.append(Box(f"{operand.role.upper()} words", (row, words.per_class), words.classes))
     matrices: list[tuple[str, MatrixConfig | OutputConfig, str]] = []
     if not config.stores:
         return tuple(found)

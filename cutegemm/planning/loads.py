@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config import OperandConfig
+from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.model import cheapest_loads
 from cutegemm.planning.operands import WORKSPACE_ALIGN, aligned_copy, gated_half, major
@@ -61,7 +63,7 @@ class Loads:
                 major=major(view, *axes),
                 load=load if load in THREAD_LOADS else "tma",
                 halves=2 if role == self.pair else 1,
-                width=copy_width(view, self.gate if role == self.pair else None) if load == "cp_async" else 0,
+                width=_width(load, view, self.gate if role == self.pair else None),
             )
             for (role, axes), view, load in zip(AXES.items(), self.views, self.chosen, strict=True)
         )
@@ -154,6 +156,18 @@ def copy_width(operand: Operand, gate: int | None = None) -> int:
     steps = [leading, operand.strides[2] if operand.batch > 1 else 0, gate or 0]
     ends = [operand.align, *(x * operand.dtype.bytes for x in steps)]
     return next((width for width in COPY_WIDTHS if all(x % width == 0 for x in ends)), 0)
+
+
+def _width(load: str, operand: Operand, gate: int | None) -> int:
+    """`OperandConfig.width`."""
+    if load == "cp_async":
+        return copy_width(operand, gate)
+    if load != "shift" or gate is not None:
+        return 0
+    leading = operand.strides[0] if operand.unit_col else operand.strides[1]
+    batches = operand.strides[2] * operand.dtype.bytes if operand.batch > 1 else WORD_BYTES
+    fits = 0 < leading * WORD_BYTES < LIMITS.tma_max_stride and 0 < batches < LIMITS.tma_max_stride
+    return WORD_BYTES if fits and batches % WORD_BYTES == 0 else 0
 
 
 def _pair(asked: Request) -> str | None:

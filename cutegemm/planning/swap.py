@@ -101,7 +101,7 @@ def in_d(made: KernelPlan, asked: Request) -> KernelPlan:
         steps=tuple(_step(x) for x in made.steps),
         tiles=(n, m, batch),
         smem=tuple(Region(_region(x.name), x.offset, x.size) for x in made.smem),
-        boxes=tuple(Box(OTHER.get(x.operand, x.operand), x.extents, x.count) for x in made.boxes),
+        boxes=tuple(Box(_region(x.operand), x.extents, x.count) for x in made.boxes),
     )
 
 
@@ -196,7 +196,7 @@ def _step(step: Step) -> Step:
 
 
 def _region(name: str) -> str:
-    """A region of shared memory, "A" or "A words", by what it holds in D's coordinates."""
+    """What holds or brings an operand, "A" or "A words", by what it holds in D's coordinates."""
     first, *rest = name.split(" ")
     return " ".join([OTHER.get(first, first), *rest])
 

@@ -15,6 +15,7 @@ from cutegemm.compiling import cache
 from cutegemm.compiling.compiler import compile_config
 from cutegemm.config import KernelConfig
 from cutegemm.errors import CompileError
+from cutegemm.planning import budget
 from cutegemm.problems import Problem
 
 SMALL = Tile(128, 64, 64)
@@ -245,16 +246,18 @@ def expected(config) -> dict[str, bool]:
     if not isinstance(config, KernelConfig):
         return {"wgmma": False, "tma_load": False, "tma_store": False, "fma.f32": True}
     loads = (config.a.load, config.b.load)
+    boxed = budget.boxed(config)
     inputs, stores = [x.load for x in config.inputs], [x.store for x in config.outputs]
     return {
         "wgmma": True,
-        "tma_load": "tma" in loads or "tma" in inputs,
+        "tma_load": "tma" in loads or "tma" in inputs or any(boxed),
         "tma_multicast": config.cluster_size > 1,
         "tma_store": "tma" in stores,
         "setmaxnreg": config.registers is not None,
         "stmatrix": any(x.store != "direct" and x.dtype.bytes == 2 for x in config.outputs),
         "st.global": set(stores) != {"tma"} or bool(config.epilogue.reductions),
-        "ld.global": {"gather", "shift"} & {*loads} != set()
+        "ld.global": "gather" in loads
+        or any(x == "shift" and not y for x, y in zip(loads, boxed, strict=True))
         or "direct" in inputs
         or bool(config.device_scalars),
     }

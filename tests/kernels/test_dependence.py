@@ -8,9 +8,9 @@ import torch
 
 from cutegemm import GemmSpec, Tile, emulator, plan, problem
 from cutegemm.compiling import cache
-from cutegemm.emulator import Options
+from cutegemm.emulator import Launch, Options, run_sequence, tensor_buffer
 from cutegemm.errors import PlanError, SpecError
-from cutegemm.gemm import Gemm
+from cutegemm.gemm import Gemm, build
 from tests.support.numerics import assert_close
 
 BF16 = torch.bfloat16
@@ -66,6 +66,28 @@ def test_only_what_no_launch_of_the_run_writes_is_loaded_early():
     assert plan(copied, problem(128, 128, 256)).config.early == ("a",)
     swapped = GemmSpec(tile=Tile(64, 64, 64), swap=True, constant=("b",))
     assert plan(swapped, problem(128, 128, 256)).config.early == ("a",)
+
+
+@pytest.mark.parametrize("policy", ["eager", "lazy"])
+def test_a_product_waits_for_the_copy_under_which_it_begins(policy):
+    """The re-layout lets the GEMM's set-up begin at once; nothing reads the copy before it is there."""
+    spec = GemmSpec(tile=Tile(64, 64, 64), swap=False, b_load="relayout", trigger="loads")
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(x, generator=generator).to(BF16) for x in ((72, 72), (72, 75)))
+    d = torch.empty(72, 75, dtype=BF16)
+    of = problem(72, 75, 72, a=a, b=b)
+    workspace = torch.empty(plan(spec, of).workspace_bytes, dtype=torch.uint8)
+    places = {name: x.data_ptr() for name, x in (("a", a), ("b", b), ("d", d))}
+    launches = build(spec).launches(of, places, workspace.data_ptr())
+    kernels = [cache.artifact(step.config).ptx for step in plan(spec, of).steps]
+    assert "griddepcontrol.launch_dependents" in kernels[0]
+    buffers = [tensor_buffer(x, name) for x, name in ((a, "A"), (b, "B"), (d, "D"), (workspace, "workspace"))]
+    sequence = [
+        Launch(ptx, grid=x.grid, block=x.block, cluster=x.cluster, smem_bytes=x.smem, params=list(x.params),
+               buffers=buffers, pdl=i == 1) for i, (ptx, x) in enumerate(zip(kernels, launches, strict=True))
+    ]  # fmt: skip
+    assert not run_sequence(sequence, Options(races=True, policy=policy)).findings
+    assert_close(d, a, b)
 
 
 def test_two_ctas_share_what_an_sm_has():

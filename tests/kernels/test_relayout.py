@@ -24,10 +24,12 @@ def compiled(kind: str, *units: str):
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])
 @pytest.mark.parametrize("unit", ["col", "row"])
 def test_lines_move_in_16_byte_words(kind, unit):
-    """Four chunks per thread, each from two aligned words; no shared memory and no spills."""
+    """Four chunks per thread, each from two aligned words, or one at the edges; no shared memory and no spills."""
     kernel = compiled(kind, unit)
-    assert len(re.findall(r"ld\.global\.v4", kernel.ptx)) == 4 * 2
-    assert len(re.findall(r"st\.global\.v4", kernel.ptx)) == kernel.resources.instructions["st.global"] == 4
+    assert len(re.findall(r"ld\.global\.v4", kernel.ptx)) == (4 + 1) * 2
+    assert (
+        len(re.findall(r"st\.global\.v4", kernel.ptx)) == kernel.resources.instructions["st.global"] == 4 + 1
+    )
     assert kernel.resources.frame_bytes == kernel.resources.smem_bytes == 0
     assert kernel.resources.registers <= 80  # three CTAs of 256 threads per SM
 
@@ -35,8 +37,9 @@ def test_lines_move_in_16_byte_words(kind, unit):
 def test_all_words_are_requested_before_any_is_used():
     """The wide loads stand before the first store, so that a thread's chunks are in flight together."""
     ptx = compiled("bf16", "col").ptx
-    loads = [x.start() for x in re.finditer(r"ld\.global\.v4", ptx)]
-    assert max(loads) < ptx.index("st.global.v4")
+    # what follows are the edges' chunks, one at a time
+    loads = [x.start() for x in re.finditer(r"ld\.global\.v4", ptx)][: 4 * 2]
+    assert max(loads) < min(ptx.index("st.global.v4"), ptx.index("shf."))
 
 
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])
@@ -134,6 +137,14 @@ def test_one_launch_makes_all_copies(kind, units):
         sources.append(source)
     for unit, source, target in zip(units, sources, copy(kind, units, sources), strict=True):
         assert_moved(unit, source, target)
+
+
+@pytest.mark.parametrize("kind,unit", [("bf16", "col"), ("bf16", "row"), ("fp32", "col")])
+def test_every_misalignment_is_shifted_away(kind, unit):
+    """Lines that begin at any byte of a word, whole chunks of them and their ends, on the emulator."""
+    for offset in range(8):
+        flat = bits(kind, offset + 40 * 299, "cpu")[offset:]
+        check(kind, unit, flat.view(1, 299, 40).transpose(1, 2) if unit == "row" else flat.view(1, 40, 299))
 
 
 @pytest.mark.gpu

@@ -21,6 +21,7 @@ from tests.support.numerics import assert_close
 BF16 = torch.bfloat16
 RACES = Options(policy="random", seed=3, races=True)
 LAZY = Options(policy="lazy", races=True)
+METER = Options(meter=True)
 SMALL = Tile(64, 64, 64)
 BOTH = {"tile": SMALL, "swap": False, "stages": 4, "sms": 3}
 # leading dimensions by what they allow: nothing, cp.async of 4 bytes, of 8
@@ -120,6 +121,35 @@ def test_gated_pairs(load, swap):
     run = emulator.run(build(spec, problem(37, 84, 71, a=a, b=b, epilogue=graph)), a, b, options=RACES)
     assert not run.findings
     assert_outputs_close({"d": run.d}, graph, a, b, {})
+
+
+def test_tma_brings_the_words_where_batches_begin_alike():
+    """Of each operand a tensor map for every line of eight; cp.async where no tensor map reaches all batches."""
+    fields = GemmSpec(**BOTH, a_load="shift", b_load="shift")
+    a, b = operand((70, 203), ODD, True, 1, 3), operand((203, 75), ODD, False, 2, 3)
+    kernel = build(fields, problem(70, 75, 203, a=a, b=b))
+    assert kernel.resources.instructions["tma_load"] == 2 * 8 and "cp.async.cg" not in kernel.ptx
+    planned = {x.operand: (x.extents, x.count) for x in plan(fields, problem(70, 75, 203, a=a, b=b)).boxes}
+    assert planned["A words"] == planned["B words"] == ((64 + 8, 64 // 8), 8)
+    a, b = operand((3, 37, 71), ODD, True, 7), operand((3, 71, 41), ODD, False, 8)
+    kernel = build(fields, problem(37, 41, 71, batch=3, a=a, b=b))
+    assert kernel.resources.instructions["tma_load"] == 0 and "cp.async.cg" in kernel.ptx
+
+
+def test_what_a_stage_costs_the_producer():
+    """Of two tiles of 64 rows the four warps execute 850 instructions, and read and write without bank conflicts."""
+    counted = []
+    for k in (64 * 4 + 3, 64 * 8 + 3):
+        a, b = operand((64, k), ODD, True, 1), operand((k, 64), ODD, False, 2)
+        run = emulator.run(build(GemmSpec(**BOTH, a_load="shift", b_load="shift")), a, b, options=METER)
+        (report,) = run.reports
+        counted.append((sum(report.roles[0].instructions.values()), run.counters))
+    (few, before), (many, after) = counted
+    assert (many - few) / 4 <= 850
+    stage = 2 * 64 * 64 * 2
+    # a wavefront is 128 bytes; a chunk is read from two words
+    assert after["shared_load_wavefronts"] - before["shared_load_wavefronts"] == 4 * 2 * stage // 128
+    assert after["shared_store_wavefronts"] - before["shared_store_wavefronts"] == 4 * stage // 128
 
 
 @pytest.mark.parametrize(

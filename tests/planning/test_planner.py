@@ -55,9 +55,14 @@ def expected_regions(config):
     }
     for name, x, rows in zip("AB", config.operands, config.tile, strict=False):
         if x.load == "shift":
-            # a line of a K-major operand is a row, of another a k of each half; it has one word more than chunks
-            lines = rows if x.k_major else config.tile[2] * x.halves
-            sizes[f"{name} words"] = (rows * config.tile[2] // lines // 8 + 1) * 16 * lines * config.stages
+            # a line of a K-major operand is a row of a half, of another a k; it has one word more than chunks
+            lines, length = (rows // x.halves, config.tile[2])[:: 1 if x.k_major else -1]
+            # every eighth line is of one class, whose lines lie in whole lines of 128 bytes
+            of_class = -(-lines // 8) * (length // 8 + 1) * 16
+            sizes[f"{name} words"] = -(-of_class // 128) * 128 * 8 * x.halves * config.stages
+            # boxes are of whole classes, of at most 256 elements a line
+            if x.width and x.halves == 1 and lines % 8 == 0 and length + 8 <= 256:
+                sizes[f"{name} word barriers"] = 4 * 8 * config.stages
     if config.stores:
         sizes |= epilogue_regions(config, piece)
     sizes |= {"barriers": 2 * 8 * config.stages}

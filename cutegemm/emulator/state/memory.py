@@ -91,6 +91,11 @@ class GlobalMemory:
         self.regions = [Region.of_host(b) for b in buffers if b.size]
         self.last: Region | None = self.regions[0] if self.regions else None
 
+    def word_of(self, low: int, high: int) -> Region | None:
+        """`find`, where the bytes may begin before the region, in the 16-byte word of its first byte."""
+        inside = (x for x in self.regions if x.base <= low and high <= x.base + x.size)
+        return self.find(low, high) or next(inside, None)
+
     def find(self, low: int, high: int) -> Region | None:
         """The region holding the bytes [low, high), or None."""
         last = self.last

@@ -183,7 +183,8 @@ class Tensor:
     def __init__(self, tensor_map: TensorMap, device: Device) -> None:
         self.map = t = tensor_map
         extent = t.dims[0] * t.item + sum((d - 1) * s for d, s in zip(t.dims[1:], t.strides, strict=True))
-        region = device.memory.find(t.base, t.base + extent)
+        # a base must be a multiple of 16 bytes, where a matrix in it may begin anywhere
+        region = device.memory.word_of(t.base, t.base + extent)
         if region is None:
             raise Fault(
                 f"tensor map reaches {extent} bytes from {t.base:#x}, {device.memory.describe(t.base)}: {t}"
@@ -201,6 +202,8 @@ class Tensor:
     def _stored(self) -> Bytes:
         """The view that stores reach: rows rounded up to whole chunks."""
         t = self.map
+        if t.base < self.region.base + self.region.first:
+            raise Fault(f"tensor store to a map that begins before its buffer: {t}")
         row = -(-t.dims[0] * t.item // STORE_CHUNK) * STORE_CHUNK
         extent = row + sum((d - 1) * s for d, s in zip(t.dims[1:], t.strides, strict=True))
         if t.base + extent > self.region.base + self.region.size:

@@ -100,6 +100,26 @@ def test_a_tensor_map_outside_every_buffer_is_refused():
         )
 
 
+@pytest.mark.parametrize("first,fine", [(3, True), (11, False)])
+def test_a_tensor_map_may_begin_in_the_word_of_a_buffers_first_byte(first, fine):
+    """A matrix may begin anywhere, a map only at multiples of 16 bytes: the bytes between are no access outside."""
+    source = aligned(24 * 80, np.uint16)
+    source[...] = np.arange(1, 24 * 80 + 1)
+    fake = TensorMap(source.ctypes.data, "u16", 2, (80, 24), (160,), (64, 16), (1, 1), 3, 0, False)
+    params = [encode(fake), bytes(8), bytes(4), bytes(4), (2048).to_bytes(4, "little")]
+    part = source[first:]
+    out = aligned(2048, np.uint8)
+    params[1] = out.ctypes.data.to_bytes(8, "little")
+    buffers = [Buffer(part.ctypes.data, part.nbytes), Buffer(out.ctypes.data, out.nbytes)]
+    what = Launch(grid=(1, 1, 1), block=(64, 1, 1), smem_bytes=40960, params=params, buffers=buffers)
+    if fine:
+        launch(Module.parse(TMA_KERNEL), what)
+        assert out.view(np.uint16)[:8].tolist() == source[:8].tolist()
+    else:
+        with pytest.raises(EmulatorError, match="22 bytes before"):
+            launch(Module.parse(TMA_KERNEL), what)
+
+
 @pytest.mark.parametrize("options", POLICIES)
 def test_cp_async_fills_with_zeros_past_its_source_size(options):
     """cp.async.cg of 16 bytes copies src-size of them and zero-fills (PTX ISA 9.7.9.25.3)."""
