@@ -232,19 +232,10 @@ def _is_auto(value: object) -> bool:
 def _choices(spec: GemmSpec) -> Iterator[tuple[str, str]]:
     """The given fields that are one of a few names."""
     legal = {
-        "a_major": ("k", "m"),
-        "b_major": ("n", "k"),
-        "c_major": ("n", "m"),
-        "d_major": ("n", "m"),
-        "swizzle": SWIZZLES,
-        "schedule": SCHEDULES,
-        "a_load": LOADS,
-        "b_load": LOADS,
-        "store": STORES,
-        "scheduler": SCHEDULERS,
-        "split_reduction": SPLIT_REDUCTIONS,
-        "trigger": TRIGGERS,
-    }
+        "a_major": ("k", "m"), "b_major": ("n", "k"), "c_major": ("n", "m"), "d_major": ("n", "m"),
+        "swizzle": SWIZZLES, "schedule": SCHEDULES, "a_load": LOADS, "b_load": LOADS, "store": STORES,
+        "scheduler": SCHEDULERS, "split_reduction": SPLIT_REDUCTIONS, "trigger": TRIGGERS,
+    }  # fmt: skip
     for name, values in legal.items():
         if not _is_auto(getattr(spec, name)):
             yield name, checks.choice(SpecError, name, getattr(spec, name), values)
@@ -253,14 +244,9 @@ def _choices(spec: GemmSpec) -> Iterator[tuple[str, str]]:
 def _numbers(spec: GemmSpec) -> Iterator[tuple[str, int]]:
     """The given fields that are one number."""
     highest = {
-        "stages": MAX_STAGES,
-        "consumers": MAX_CONSUMERS,
-        "epilogue_stages": MAX_STAGES,
-        "input_stages": MAX_STAGES,
-        "sms": MAX_SMS,
-        "split_k": MAX_SPLITS,
-        "ctas_per_sm": MAX_CTAS_PER_SM,
-    }
+        "stages": MAX_STAGES, "consumers": MAX_CONSUMERS, "epilogue_stages": MAX_STAGES, "input_stages": MAX_STAGES,
+        "sms": MAX_SMS, "split_k": MAX_SPLITS, "ctas_per_sm": MAX_CTAS_PER_SM,
+    }  # fmt: skip
     for name, high in highest.items():
         if not _is_auto(getattr(spec, name)):
             yield name, checks.integer(SpecError, name, getattr(spec, name), 1, high)

@@ -47,8 +47,8 @@ SWIZZLE_BYTES = (0, 32, 64, 128)
 _SWIZZLE_MASK = (0, 1, 3, 7)  # 16-byte chunks within the span that take part
 # Bytes; base, strides and the box's first byte (the last measured on an H200: else an illegal instruction).
 GLOBAL_ALIGN = 16
-GLOBAL_STRIDE_MOST = 1 << 40  # bytes; strides are below, CUDA driver API, cuTensorMapEncodeTiled
-GLOBAL_EXTENT_MOST = 1 << 32  # elements, likewise
+# strides (bytes) are below, extents (elements) at most that: CUDA driver API, cuTensorMapEncodeTiled
+GLOBAL_STRIDE_MOST, GLOBAL_EXTENT_MOST = 1 << 40, 1 << 32
 STORE_CHUNK = 16  # bytes: what a tensor store clips its innermost extent to; measured on an H200
 SHARED_ALIGN = 128  # bytes; shared address of a tensor copy, PTX ISA 5.5.6
 
@@ -183,8 +183,7 @@ class Tensor:
     def __init__(self, tensor_map: TensorMap, device: Device) -> None:
         self.map = t = tensor_map
         extent = t.dims[0] * t.item + sum((d - 1) * s for d, s in zip(t.dims[1:], t.strides, strict=True))
-        # a base must be a multiple of 16 bytes, where a matrix in it may begin anywhere
-        region = device.memory.word_of(t.base, t.base + extent)
+        region = device.memory.word_of(t.base, t.base + extent)  # a matrix may begin anywhere in its first word
         if region is None:
             raise Fault(
                 f"tensor map reaches {extent} bytes from {t.base:#x}, {device.memory.describe(t.base)}: {t}"
