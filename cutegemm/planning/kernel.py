@@ -114,9 +114,9 @@ def _ctas_per_sm(spec: GemmSpec) -> int:
 def _trigger(setting: Setting, candidate: Candidate) -> str:
     """When the kernel lets the next launch start: as given, else where it was measured to pay.
 
-    A launch of few bytes gains what its end and the next one's beginning share. A long one loses: the next grid's
-    CTAs take the SMs that are free, two to a TPC, and stream at half its port's rate. With a constant operand the
-    next grid's first stages are worth that where both fill the SMs in one wave.
+    A launch of few bytes gains what its end and the next one's beginning share, and so does one that fills all SMs. A
+    long one that does not loses: the next grid's CTAs take the SMs that are free, two to a TPC, and stream at half its
+    port's rate. With a constant operand the next grid's first stages are worth that where both fill the SMs once.
     """
     spec, problem, tile = setting.spec, setting.problem, candidate.tile
     if spec.trigger != AUTO:
@@ -124,11 +124,11 @@ def _trigger(setting: Setting, candidate: Candidate) -> str:
     if candidate.reduction == "launch":
         # the next launch is short and has its set-up done when this one ends
         return "loads"
+    tiles = math.ceil(problem.m / tile[0]) * math.ceil(problem.n / tile[1]) * problem.batch
+    fill = tiles * candidate.splits / setting.sms
     if isinstance(spec.constant, tuple):
-        tiles = math.ceil(problem.m / tile[0]) * math.ceil(problem.n / tile[1]) * problem.batch
-        fill = tiles * candidate.splits / setting.sms
         return "start" if START_FILL <= fill <= 1 else "loads"
-    return "loads" if problem.min_bytes <= SHORT_BYTES else "never"
+    return "loads" if problem.min_bytes <= SHORT_BYTES or fill >= 1 else "never"
 
 
 def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:

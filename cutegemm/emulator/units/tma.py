@@ -183,11 +183,11 @@ class Tensor:
     def __init__(self, tensor_map: TensorMap, device: Device) -> None:
         self.map = t = tensor_map
         extent = t.dims[0] * t.item + sum((d - 1) * s for d, s in zip(t.dims[1:], t.strides, strict=True))
-        region = device.memory.word_of(t.base, t.base + extent)  # a matrix may begin anywhere in its first word
+        # a matrix may begin anywhere in its first word
+        region = device.memory.word_of(t.base, t.base + extent)
         if region is None:
-            raise Fault(
-                f"tensor map reaches {extent} bytes from {t.base:#x}, {device.memory.describe(t.base)}: {t}"
-            )
+            where = device.memory.describe(t.base)
+            raise Fault(f"tensor map reaches {extent} bytes from {t.base:#x}, {where}: {t}")
         if t.base % GLOBAL_ALIGN:
             raise Fault(f"tensor map base {t.base:#x} is not {GLOBAL_ALIGN}-byte aligned")
         self.region = region
