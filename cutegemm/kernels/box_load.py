@@ -133,10 +133,9 @@ def class_maps(operand: OperandConfig, box: tuple[int, int], tensor: cute.Tensor
         place = start + cutlass.Int64(cutlass.min(cutlass.Int32(kind), lines - 1)) * pitch * size
         before = cutlass.Int32(place & (WORD - 1)) // size
         held = cutlass.max((lines + (words.classes - 1 - kind)) // words.classes, 1)
+        long = cutlass.select_(cutlass.Int32(kind) < lines, length + before, cutlass.Int32(1))
         ptr = cute.make_ptr(numeric, place & -WORD, cute.AddressSpace.gmem, assumed_align=WORD)
-        view = cute.make_tensor(
-            ptr, cute.make_layout((held, length + before, batches), stride=(apart, 1, batch))
-        )
+        view = cute.make_tensor(ptr, cute.make_layout((held, long, batches), stride=(apart, 1, batch)))
         atom, place_of = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileG2SOp(), view, layout, (words.per_class, row)
         )

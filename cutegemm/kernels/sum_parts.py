@@ -82,7 +82,7 @@ class SumParts:
                 for value in cutlass.range_constexpr(self._vectors * VECTOR):
                     number = rX[value % VECTOR, value // VECTOR, i]
                     if cutlass.const_expr(groups * each > count):
-                        number = cutlass.select_(there, number, cutlass.Float32(0.0))
+                        number = cutlass.select_(cutlass.Boolean(there), number, cutlass.Float32(0.0))
                     total[value] = total[value] + number
 
     def number(self, work: Work) -> Any:

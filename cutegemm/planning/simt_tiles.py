@@ -39,11 +39,15 @@ SPLITS = (1, 2, 4, 8)
 BUSY = ((4, 0.65), (8, 0.9), (12, 1.0))
 
 
+# numbers of A and B that a thread takes at most: its accumulators leave no room for those of a gated pair
+LONG = (16, 8)
+
 # Tile -> share of the SM's multiply-adds that it reaches where nothing else holds it up. Of staged tiles the share that
 # multiply-adds have of their loop's issue slots, which is what 128 x 128 reaches on an H200; of the others what they
 # reach there (`benchmarks/probes/simt_tiles.py`). Larger tiles first among equals.
 TILES = {
-    SimtTile(tile=(128, 128, 8), staged=True, residents=2): 0.87,
+    SimtTile(tile=(128, 128, 8), thread_tile=(16, 8), lanes_m=4, staged=True, residents=2): 0.98,
+    SimtTile(tile=(128, 128, 8), staged=True, residents=2): 0.72,
     SimtTile(tile=(64, 128, 16), staged=True, slices=2, residents=2): 0.85,
     SimtTile(tile=(64, 64, 16), staged=True, slices=4, residents=2): 0.83,
     SimtTile(tile=(64, 64, 32), staged=True, slices=8): 0.83,
@@ -70,7 +74,7 @@ def weigh(
     found = []
     whole = invariant or (pairs and problem.a.dtype.bytes != RING_BYTES)
     for tile, rate in TILES.items():
-        if whole and tile.slices > 1:
+        if (whole and tile.slices > 1) or (pairs and tile.thread_tile == LONG):
             continue
         for split in (1,) if whole else SPLITS:
             x = dataclasses.replace(tile, split=split)

@@ -196,7 +196,15 @@ def grid() -> dict[str, tuple[GemmSpec, Problem]]:
 
 GRID = grid() | fused()
 # Epilogues that do not fit their registers beside the accumulators: most bytes that a thread spills.
-SPILLS = {"fused norms, pingpong": 176}
+SPILLS = {
+    "fused norms, pingpong": 176,
+    # addresses of single elements, beside which two CTAs an SM are worth more (`planning.simt`)
+    "simt fp32, strided": 24,
+    "simt bf16": 24,
+    "fused everything, simt": 48,
+    "fused norms, simt": 24,
+    "fused everything, fp32": 16,
+}
 
 
 PLANS = {name: plan(spec, of) for name, (spec, of) in GRID.items()}

@@ -156,3 +156,13 @@ def test_what_parts_exclude_is_refused(fields, field, nearest):
     assert (caught.value.field, caught.value.nearest) == (field, nearest)
     fields[field] = nearest
     plan(GemmSpec(tile=Tile(64, 128, 64), **fields), of)
+
+
+def test_one_warpgroup_adds_parts_that_do_not_fill_its_last_turn():
+    """Shares of the parts are padded where their number is no multiple; that of the first is known when compiling."""
+    spec = GemmSpec(
+        tile=Tile(128, 128, 64), cluster=(2, 1, 2), split_k=28, split_reduction="launch", swap=False
+    )
+    steps = plan(spec, problem(256, 256, 32768)).steps
+    cache.ensure([step.config for step in steps])
+    assert [step.name for step in steps] == ["gemm", "add parts"]

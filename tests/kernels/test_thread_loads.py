@@ -111,6 +111,15 @@ def test_vectors_and_tiny_products(shape):
     check(GemmSpec(tile=Tile(8, 64, 64), swap=True, stages=3, a_load="shift", b_load="shift"), a, b)
 
 
+@pytest.mark.parametrize("majors", ["kk", "mn"])
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_fewer_lines_than_classes(k, majors):
+    """A class without lines brings zeros, of K's lines too: neither another line nor what lies beside the operand."""
+    a = operand((19, k), ODD, majors[0] == "k", 14, 3)
+    b = operand((k, 27), ODD, majors[1] == "n", 15, 6)
+    check(GemmSpec(**BOTH, a_load="shift", b_load="shift"), a, b)
+
+
 @pytest.mark.parametrize("load,swap", [("shift", False), ("cp_async", True)])
 def test_gated_pairs(load, swap):
     """Each half of B has lines of its own, and both lie side by side in a stage."""

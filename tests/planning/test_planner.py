@@ -123,7 +123,7 @@ def check_fits(p):
     assert p.smem_bytes == p.smem[-1].offset + p.smem[-1].size
     for region in p.smem:
         align = {"barriers": 8, "piece barriers": 8, "rows": 16, "count": 16, "sum barriers": 8, "works": 8}
-        align |= {"A words": 16, "B words": 16}
+        align |= {"A words": 16, "B words": 16, "A word barriers": 8, "B word barriers": 8}
         assert region.offset % align.get(region.name, H200.limits.smem_align) == 0 and region.size > 0
     assert p.accumulators == accumulators(config.tile, config.team, H200.limits)
     if p.registers is None:
