@@ -83,6 +83,17 @@ def below(
         return call(program, a, b, inputs, numbers, integers)
 
 
+def _forward(solve: Any) -> Any:
+    """The forward of an autograd function whose product `solve` finds: `below` or `serve`."""
+
+    def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor, *inputs: torch.Tensor) -> Any:
+        """The product, and what its gradient needs of it."""
+        plan = plan_of(what[0], ctx.needs_input_grad)
+        return _kept(ctx, plan, solve(plan.forward, a, b, inputs, *what[1:]), what, a, b, inputs)
+
+    return staticmethod(forward)
+
+
 class Product(_SingleLevelFunction):
     """A product whose gradients are products.
 
@@ -90,17 +101,7 @@ class Product(_SingleLevelFunction):
     torch's own gradients.
     """
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        what: What,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        *inputs: torch.Tensor,
-    ) -> Any:
-        """The product, and what its gradient needs of it."""
-        plan = plan_of(what[0], ctx.needs_input_grad)
-        return _kept(ctx, plan, below(plan.forward, a, b, inputs, *what[1:]), what, a, b, inputs)
+    forward = _forward(below)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
@@ -121,24 +122,14 @@ class Product(_SingleLevelFunction):
 class Direct(Product):
     """`Product` of a call that `direct` says needs no dispatcher."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        what: What,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        *inputs: torch.Tensor,
-    ) -> Any:
-        """The product, and what its gradient needs of it."""
-        plan = plan_of(what[0], ctx.needs_input_grad)
-        return _kept(ctx, plan, serve(plan.forward, a, b, inputs, *what[1:]), what, a, b, inputs)
+    forward = _forward(serve)
 
 
 class Plain(Product):
     """`Direct` of alpha * A B, whose gradient reads A and B alone. On the path of most calls, so written out."""
 
     @staticmethod
-    def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The product."""
         needs = ctx.needs_input_grad
         ctx.save_for_backward(a if needs[2] else None, b if needs[1] else None)

@@ -37,14 +37,12 @@ RING_BYTES = 4
 SPLITS = (1, 2, 4, 8)
 # warps of an SM -> share of its clocks that they keep busy
 BUSY = ((4, 0.65), (8, 0.9), (12, 1.0))
-
-
-# numbers of A and B that a thread takes at most: its accumulators leave no room for those of a gated pair
-LONG = (16, 8)
+# accumulators of a thread that leave room for a gated pair's
+PAIRED_VALUES = 64
 
 # Tile -> share of the SM's multiply-adds that it reaches where nothing else holds it up. Of staged tiles the share that
-# multiply-adds have of their loop's issue slots, which is what 128 x 128 reaches on an H200; of the others what they
-# reach there (`benchmarks/probes/simt_tiles.py`). Larger tiles first among equals.
+# multiply-adds have of their loop's issue slots; of the two of 128 x 128, and of the others, what they reach on an H200
+# (`benchmarks/probes/simt_tiles.py`). Larger tiles first among equals.
 TILES = {
     SimtTile(tile=(128, 128, 8), thread_tile=(16, 8), lanes_m=4, staged=True, residents=2): 0.98,
     SimtTile(tile=(128, 128, 8), staged=True, residents=2): 0.72,
@@ -74,7 +72,7 @@ def weigh(
     found = []
     whole = invariant or (pairs and problem.a.dtype.bytes != RING_BYTES)
     for tile, rate in TILES.items():
-        if (whole and tile.slices > 1) or (pairs and tile.thread_tile == LONG):
+        if (whole and tile.slices > 1) or (pairs and math.prod(tile.thread_tile) > PAIRED_VALUES):
             continue
         for split in (1,) if whole else SPLITS:
             x = dataclasses.replace(tile, split=split)

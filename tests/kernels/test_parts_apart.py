@@ -158,11 +158,14 @@ def test_what_parts_exclude_is_refused(fields, field, nearest):
     plan(GemmSpec(tile=Tile(64, 128, 64), **fields), of)
 
 
-def test_one_warpgroup_adds_parts_that_do_not_fill_its_last_turn():
-    """Shares of the parts are padded where their number is no multiple; that of the first is known when compiling."""
-    spec = GemmSpec(
-        tile=Tile(128, 128, 64), cluster=(2, 1, 2), split_k=28, split_reduction="launch", swap=False
-    )
-    steps = plan(spec, problem(256, 256, 32768)).steps
-    cache.ensure([step.config for step in steps])
-    assert [step.name for step in steps] == ["gemm", "add parts"]
+def test_shares_of_unequal_parts_are_padded():
+    """Nine parts of two warpgroups: the second one's share lacks one, which counts as nothing."""
+    spec = GemmSpec(tile=SMALL, split_k=9, split_reduction="launch", swap=False, sms=4)
+    m, n, k = 66, 72, 9 * SMALL.k
+    adds = plan(spec, problem(m, n, k)).storing.config
+    assert (adds.outer_parts, adds.adders) == (9, 2)
+    generator = torch.Generator().manual_seed(2)
+    a, b = (torch.randn(shape, generator=generator).bfloat16() for shape in ((m, k), (k, n)))
+    run = emulator.run(Gemm(spec), a, b, options=Options(policy="random", seed=1, races=True))
+    assert not run.findings
+    assert_close(run.d, a, b)
