@@ -12,6 +12,7 @@ from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.model import by_model
 from cutegemm.planning.request import requested
 from cutegemm.planning.setting import first_setting
+from cutegemm.planning.steps import Relayout
 from cutegemm.planning.times import fastest_first
 from cutegemm.planning.weighed import Weighed, Why
 
@@ -81,6 +82,25 @@ def weigh_simt(made: KernelPlan) -> Why:
 def candidate_of(made: KernelPlan) -> Candidate | None:
     """The candidate that a plan's tensor-core kernel comes from, of the product that the kernel sees."""
     return _candidate(made.config) if isinstance(made.config, KernelConfig) else None
+
+
+def fields_of(made: KernelPlan) -> dict[str, object]:
+    """Fields of a `GemmSpec` that ask for a plan's candidate, walk and loads; none of a CUDA-core plan.
+
+    What else a kernel has (a stream of works, hints, a trigger) they do not say.
+    """
+    config = made.config
+    if not isinstance(config, KernelConfig):
+        return {}
+    found = _candidate(config)
+    shown = _in_d(found) if made.swapped else found
+    fields = {**dict(_fields(shown, made.swapped)), "raster": made.raster}
+    copied = {copy.operand for step in made.steps if isinstance(step, Relayout) for copy in step.copies}
+    loads = [x.load for x in config.operands]
+    for name, load in zip("ab", reversed(loads) if made.swapped else loads, strict=True):
+        if getattr(made.problem, name).tma_reason() is not None:
+            fields[f"{name}_load"] = "relayout" if name in copied else load
+    return fields
 
 
 def _candidate(config: KernelConfig) -> Candidate:
