@@ -37,6 +37,7 @@ class OperandConfig(MatrixConfig):
         role: "a" (M x K) or "b" (N x K, as kernels see it).
         load: "tma", "gather", "shift" or "cp_async" of tensor-core kernels, "direct" of CUDA-core ones.
         width: bytes of one copy of "cp_async", else 0.
+        box_rows: rows of its tile that TMA loads, where the matrix has no more; the others are zeroed once. 0 is all.
         swizzle: of its tiles in shared memory, "128B", "64B", "32B" or "none".
         halves: 2 where it holds a gated pair's two factors, whose tiles lie side by side in a stage; else 1.
     """
@@ -45,6 +46,7 @@ class OperandConfig(MatrixConfig):
     swizzle: str = "none"
     halves: int = 1
     width: int = 0
+    box_rows: int = 0
 
     @property
     def k_major(self) -> bool:

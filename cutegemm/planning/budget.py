@@ -18,6 +18,9 @@ from cutegemm.problems import round_up
 from cutegemm.spec import AUTO, GemmSpec
 
 COUNT_ALIGN = 16
+# of the ring where the spec leaves it open; more where TMA fills but part of each
+MOST_STAGES = 8
+MOST_NARROW_STAGES = 16
 NUMBER_BYTES = 4  # of a work's number
 STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers, 8 each (PTX ISA, mbarrier)
 
@@ -84,7 +87,7 @@ def stages(spec: GemmSpec, config: KernelConfig) -> int:
     if most < 1:
         raise _no_room(spec, config)
     if spec.stages == AUTO:
-        return min(most, 8)
+        return min(most, MOST_STAGES if config.a.box_rows == 0 else MOST_NARROW_STAGES)
     if spec.stages > most:
         rule = f"each stage takes {stage_bytes(config):,} bytes; {config.smem_limit:,} hold {most} beside the epilogue"
         raise field_error(PlanError, "stages", spec.stages, rule, most)
@@ -228,6 +231,7 @@ def boxes(config: KernelConfig) -> tuple[Box, ...]:
     found = []
     for operand, rows, peers in zip(config.operands, (config.rows, config.columns), reversed(config.cluster)):
         if operand.load == "tma":
+            rows = operand.box_rows or rows
             extents = (block_k, rows // peers) if operand.k_major else (rows, block_k // peers)
             found.append(
                 _box(operand.role.upper(), extents, operand.swizzle, operand.dtype.bits, operand.halves)

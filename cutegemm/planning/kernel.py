@@ -12,16 +12,19 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
 from cutegemm.planning import epilogue as plan_epilogue
-from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.candidates import NARROW_TILES, Candidate
 from cutegemm.planning.model import raster_for
 from cutegemm.planning.setting import Setting
 from cutegemm.problems import round_up
-from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
+from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec, Tile
 
 # of a matrix row in shared memory: a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
 CHUNK_BYTES = 16
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
+# rows of D up to which A's box has no more rows than A, and their step
+MOST_BOX_ROWS = 64
+ROW_GROUP = 8
 # share of the SMs that one wave fills, from which on a launch with a constant operand lets the next start at once
 START_FILL = 0.8
 
@@ -43,7 +46,9 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
     config = KernelConfig(
         family=of_schedule(schedule).name,
         operands=(
-            dataclasses.replace(a, swizzle=_swizzle(spec, a, rows[0], tile[2])),
+            dataclasses.replace(
+                a, swizzle=_swizzle(spec, a, rows[0], tile[2]), box_rows=_box_rows(setting, candidate, a)
+            ),
             dataclasses.replace(b, swizzle=_swizzle(spec, b, rows[1], tile[2])),
         ),
         inputs=setting.inputs,
@@ -119,6 +124,21 @@ def _split_reduction(setting: Setting, candidate: Candidate) -> str:
 
 def _ctas_per_sm(spec: GemmSpec) -> int:
     return spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1
+
+
+def _box_rows(setting: Setting, candidate: Candidate, a: OperandConfig) -> int:
+    """Rows that TMA loads of A's tile where the matrix has fewer; 0 is all.
+
+    Whole groups of eight rows, as swizzles permute them. Not of a tile that is contiguous along its rows, of a gated
+    pair's, whose halves lie side by side, or of one that CTAs share out. Many rows cost little beside what they are
+    for, and each number is a kernel of its own.
+    """
+    rows = round_up(setting.problem.m, ROW_GROUP)
+    whole = a.load != "tma" or not a.k_major or a.halves == 2 or candidate.cluster[1] > 1
+    if whole or rows > MOST_BOX_ROWS or rows >= candidate.tile[0]:
+        return 0
+    asked = isinstance(setting.spec.tile, Tile) or NARROW_TILES
+    return rows if asked else 0
 
 
 def _trigger(setting: Setting, candidate: Candidate) -> str:
