@@ -41,9 +41,6 @@ PARTS = (1, 2, 4, 8)
 LEAST_SPLIT_K = 2048
 FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
-# whether the planner tries tiles 64 x n for few rows of D beside swapped operands, by itself: not measured yet
-NARROW_TILES = False
-
 
 class Candidate(NamedTuple):
     """A kernel's tile, the CTAs that share operands, who computes, and into how many parts K is cut."""

@@ -11,8 +11,9 @@ from cutegemm.config import WIDEST_OF_FOUR, KernelConfig, MatrixConfig, OperandC
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
+from cutegemm.planning import boxes
 from cutegemm.planning import epilogue as plan_epilogue
-from cutegemm.planning.candidates import NARROW_TILES, Candidate
+from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.model import raster_for
 from cutegemm.planning.setting import Setting
 from cutegemm.problems import round_up
@@ -22,9 +23,6 @@ from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec, Tile
 CHUNK_BYTES = 16
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
-# rows of D up to which A's box has no more rows than A, and their step
-MOST_BOX_ROWS = 64
-ROW_GROUP = 8
 # share of the SMs that one wave fills, from which on a launch with a constant operand lets the next start at once
 START_FILL = 0.8
 
@@ -127,18 +125,14 @@ def _ctas_per_sm(spec: GemmSpec) -> int:
 
 
 def _box_rows(setting: Setting, candidate: Candidate, a: OperandConfig) -> int:
-    """Rows that TMA loads of A's tile where the matrix has fewer; 0 is all.
+    """Rows that TMA loads of A's tile where the matrix has fewer (`boxes`); 0 is all.
 
-    Whole groups of eight rows, as swizzles permute them. Not of a tile that is contiguous along its rows, of a gated
-    pair's, whose halves lie side by side, or of one that CTAs share out. Many rows cost little beside what they are
-    for, and each number is a kernel of its own.
+    All of a tile that is contiguous along its rows, and of a gated pair's, whose halves lie side by side.
     """
-    rows = round_up(setting.problem.m, ROW_GROUP)
-    whole = a.load != "tma" or not a.k_major or a.halves == 2 or candidate.cluster[1] > 1
-    if whole or rows > MOST_BOX_ROWS or rows >= candidate.tile[0]:
+    cut = isinstance(setting.spec.tile, Tile) or boxes.NARROW_TILES
+    if not cut or a.load != "tma" or not a.k_major or a.halves == 2:
         return 0
-    asked = isinstance(setting.spec.tile, Tile) or NARROW_TILES
-    return rows if asked else 0
+    return boxes.box_rows(setting.problem.m, candidate.tile[0], candidate.cluster[1])
 
 
 def _trigger(setting: Setting, candidate: Candidate) -> str:
