@@ -35,16 +35,21 @@ def zero_rest(
     is contiguous.
     """
     per_column, column, columns = _extents(config, operand)
+    start, total = sX.iterator.toint() + (column - per_column * WORD), columns * per_column
+    for i in cutlass.range(total // threads, unroll=8):
+        _zero(start, divided(thread + i * threads, per_column), column)
+    if cutlass.const_expr(total % threads > 0):
+        if thread < total % threads:
+            _zero(start, divided(thread + total // threads * threads, per_column), column)
+
+
+def _zero(start: Any, at: tuple[Any, Any], column: int) -> None:
+    """Zero one word of the rest of a column; `at`: (column, word)."""
     zeros = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
     zeros.fill(cutlass.Uint32(0))
-    start = sX.iterator.toint() + (column - per_column * WORD)
-    for i in cutlass.range(-(-columns * per_column // threads), unroll=4):
-        of, word = divided(thread + i * threads, per_column)
-        target = cute.make_ptr(
-            cutlass.Uint32, start + of * column + word * WORD, cute.AddressSpace.smem, assumed_align=WORD
-        )
-        if of < columns:
-            cute.autovec_copy(zeros, cute.make_tensor(target, cute.make_layout(WORD // REGISTER)))
+    place = start + at[0] * column + at[1] * WORD
+    target = cute.make_ptr(cutlass.Uint32, place, cute.AddressSpace.smem, assumed_align=WORD)
+    cute.autovec_copy(zeros, cute.make_tensor(target, cute.make_layout(WORD // REGISTER)))
 
 
 def _extents(config: KernelConfig, operand: OperandConfig) -> tuple[int, int, int]:

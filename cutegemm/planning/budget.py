@@ -172,7 +172,7 @@ def _sum_regions(config: KernelConfig, start: int) -> tuple[Region, ...]:
 
 
 def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
-    """Every barrier of the kernel (`kernels/ring.py`, `turns.py`, `piece_loads.py`, `pieces.py`)."""
+    """Every barrier of the kernel (`kernels/ring.py`, `frame.py`, `turns.py`, `piece_loads.py`, `pieces.py`)."""
     found = []
     if config.producers:
         gathers = config.gathers
@@ -193,6 +193,9 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
         found.append(Barrier("full", config.stages, "TMA's elected thread", 1, "every thread"))
     if config.pingpong:
         found.append(Barrier("turn", config.consumers, "both consumers", 2 * hw.WARPGROUP, "one of them"))
+    threads = config.consumers * hw.WARPGROUP
+    if config.a.box_rows:
+        found.append(Barrier("rest", 1, "every consumer thread", threads, "the same"))
     if config.cluster_parts > 1:
         found.append(Barrier("parts here", 1, "one consumer thread", 1, "consumers"))
         warps = config.slices * config.consumers * 4
@@ -200,7 +203,6 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
             Barrier("parts read", 1, f"consumer warps of {config.slices} CTA(s)", warps, "consumers")
         )
     elif config.adds_up:
-        threads = config.consumers * hw.WARPGROUP
         found.append(Barrier("count", 1, "every consumer thread", threads, "the same"))
     if config.dynamic:
         found.append(Barrier("work", WORK_SLOTS, "TMA's elected thread", 1, "producer and consumers"))

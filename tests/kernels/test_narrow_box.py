@@ -154,7 +154,9 @@ def test_a_plan_shows_its_box():
     """Whole groups of eight rows up to 64; of B's columns, in D's coordinates, where operands are swapped."""
     spec = GemmSpec(tile=TWO, swap=False)
     assert [box_rows(spec, m) for m in (1, 8, 9, 57, 64, 65, 200)] == [8, 8, 16, 64, 64, 128, 128]
-    assert "A 1 x 64 x 16," in str(plan(spec, problem(9, 256, 512)))
+    shown = str(plan(spec, problem(9, 256, 512)))
+    assert "A 1 x 64 x 16," in shown and "1 rest (256 arrivals)" in shown
+    assert "rest (" not in str(plan(spec, problem(200, 256, 512)))
     assert box_rows(GemmSpec(tile=ONE, swap=False), 57) == 64
     few = plan(GemmSpec(tile=Tile(16, 64, 64), swap=True), problem(16, 37, 64, majors="kk"))
     assert {x.operand: x.extents for x in few.boxes}["B"] == (64, 40)
