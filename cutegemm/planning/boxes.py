@@ -10,6 +10,8 @@ from cutegemm.problems import round_up
 NARROW_TILES = False
 # rows of D up to which a box has no more than there are: beyond, they cost little beside the tile's columns
 MOST_ROWS = 64
+# stages that K must fill more than once, where a spec does not say how many a ring has
+RING_STAGES = 8
 # rows that a swizzle permutes among themselves
 GROUP = 8
 

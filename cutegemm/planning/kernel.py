@@ -127,10 +127,13 @@ def _ctas_per_sm(spec: GemmSpec) -> int:
 def _box_rows(setting: Setting, candidate: Candidate, a: OperandConfig) -> int:
     """Rows that TMA loads of A's tile where the matrix has fewer (`boxes`); 0 is all.
 
-    All of a tile that is contiguous along its rows, and of a gated pair's, whose halves lie side by side.
+    All of a tile that is contiguous along its rows, and of a gated pair's, whose halves lie side by side. And where K
+    fills a ring but once: there zeroing the rest costs what it saves, and one kernel serves every M.
     """
-    cut = isinstance(setting.spec.tile, Tile) or boxes.NARROW_TILES
-    if not cut or a.load != "tma" or not a.k_major or a.halves == 2:
+    spec, depth = setting.spec, candidate.tile[2] * candidate.splits
+    cut = isinstance(spec.tile, Tile) or boxes.NARROW_TILES
+    ring = spec.stages if isinstance(spec.stages, int) else boxes.RING_STAGES
+    if not cut or setting.problem.k <= ring * depth or a.load != "tma" or not a.k_major or a.halves == 2:
         return 0
     return boxes.box_rows(setting.problem.m, candidate.tile[0], candidate.cluster[1])
 

@@ -65,9 +65,12 @@ def found(asked: Request) -> list[Candidate]:
     if not boxes.NARROW_TILES or shaped or problem.m > MOST_ROWS or asked.epilogue.gated:
         return []
     n_major = problem.b.unit_col and not problem.b.unit_row
+    parts = spec.split_k if isinstance(spec.split_k, int) else 1
+    if problem.k <= boxes.RING_STAGES * DEPTHS[0] * parts:
+        # boxes are whole
+        return []
     step, rows = N_MAJOR_STEP if n_major else TILE_N_STEP, device.limits.mma_m
     widths = {round_up(-(-problem.n * problem.batch // (device.sms * x)), step) for x in WAVES}
-    parts = spec.split_k if isinstance(spec.split_k, int) else 1
     tiles = [
         Candidate((rows, n, _depth(rows + n, problem, device)), (1, 1), "cooperative", 1, parts)
         for n in sorted(widths, reverse=True)

@@ -41,9 +41,9 @@ def draw(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(BF16)
 
 
-def box_rows(spec: GemmSpec, m: int, **kinds) -> int:
+def box_rows(spec: GemmSpec, m: int, k: int = 2048, **kinds) -> int:
     """Rows of A's box by a plan for m rows."""
-    boxes = {x.operand: x.extents for x in plan(spec, problem(m, 256, 512, **kinds)).boxes}
+    boxes = {x.operand: x.extents for x in plan(spec, problem(m, 256, k, **kinds)).boxes}
     return boxes["A"][1]
 
 
@@ -62,7 +62,7 @@ def check(fields: dict, a: torch.Tensor, b: torch.Tensor) -> None:
 @pytest.mark.parametrize("m", [1, 7, 8, 16, 17, 24, 32, 40])
 def test_any_few_rows_are_right_and_free_of_races(m):
     """Whatever number of rows a box has, and wherever M ends in it."""
-    check(SMALL, draw(m, 200), draw(200, 104))
+    check(SMALL, draw(m, 328), draw(328, 104))
 
 
 @pytest.mark.parametrize("m", [1, 64])
@@ -74,7 +74,8 @@ def test_a_tile_of_two_consumers_has_a_rest_too(m):
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_the_kernel_leaves_the_rest_as_it_is(way):
     """Schedules, parts of K, early loads and swizzles: the box and the rest of the tile fit together in each."""
-    check(WAYS[way], draw(7, 328), draw(328, 104))
+    k = 648 if "split_k" in WAYS[way] else 328
+    check(WAYS[way], draw(7, k), draw(k, 104))
 
 
 def test_swapped_operands_have_boxes_of_few_columns():
@@ -90,8 +91,8 @@ def test_swapped_operands_have_boxes_of_few_columns():
 @pytest.mark.parametrize("transposed", [False, True])
 def test_batches_have_their_own_rows(transposed):
     """A box ends with its batch's matrix, of which another follows in memory."""
-    b = draw(3, 104, 200).mT if transposed else draw(3, 200, 104)
-    check(SMALL, draw(3, 7, 200), b)
+    b = draw(3, 104, 328).mT if transposed else draw(3, 328, 104)
+    check(SMALL, draw(3, 7, 328), b)
 
 
 def test_reductions_over_rows_do_not_see_the_rest():
@@ -108,9 +109,9 @@ def test_reductions_over_rows_do_not_see_the_rest():
             all=epi.Sum(h),
         )
 
-    a, b = -draw(5, 72).abs(), draw(72, 104).abs()
-    bias = torch.full((104,), 100.0)
-    gemm = Gemm(GemmSpec(epilogue=reduced, tile=TWO, swap=False))
+    a, b = -draw(5, 200).abs(), draw(200, 104).abs()
+    bias = torch.full((104,), 500.0)
+    gemm = Gemm(GemmSpec(epilogue=reduced, tile=TWO, swap=False, stages=2))
     run = emulator.run(gemm, a, b, bias=bias, options=RACES)
     assert not run.findings
     assert_outputs_close(vars(run.d), gemm.spec.epilogue, a, b, {"bias": bias})
@@ -119,15 +120,11 @@ def test_reductions_over_rows_do_not_see_the_rest():
 def test_launches_that_begin_early_zero_the_rest_before_they_wait():
     """D = A W and E = D W, each launch begun before the one ahead of it has ended."""
     spec = GemmSpec(**WAYS["constant weights"])
-    gemm, of = build(spec), problem(5, 136, 136)
+    gemm, of = build(spec), problem(5, 264, 264)
     (step,) = plan(spec, of).steps
     kernel = front.kernel_of(cache.artifact(step.config).ptx)
-    a, b, d, e = (
-        draw(5, 136),
-        draw(136, 136),
-        torch.empty(5, 136, dtype=BF16),
-        torch.empty(5, 136, dtype=BF16),
-    )
+    a, b = draw(5, 264), draw(264, 264)
+    d, e = (torch.empty(5, 264, dtype=BF16) for _ in range(2))
     buffers = [tensor_buffer(x, name) for x, name in zip((a, b, d, e), "ABDE", strict=True)]
     made = [
         gemm.launches(of, {"a": x.data_ptr(), "b": b.data_ptr(), "d": y.data_ptr()})[0]
@@ -144,8 +141,8 @@ def test_launches_that_begin_early_zero_the_rest_before_they_wait():
 
 def test_a_row_has_the_same_bits_whatever_the_box():
     """One row of 9 and of 70, for which the box is whole."""
-    spec = GemmSpec(tile=ONE, swap=False, batch_invariant=True, d_dtype="fp32")
-    a, b = draw(70, 200), draw(200, 104)
+    spec = GemmSpec(tile=ONE, swap=False, stages=2, batch_invariant=True, d_dtype="fp32")
+    a, b = draw(70, 328), draw(328, 104)
     rows = [build(spec).run(a[-m:], b, backend="emulator")[-1] for m in (9, 70)]
     assert torch.equal(*rows)
 
@@ -154,16 +151,18 @@ def test_a_plan_shows_its_box():
     """Whole groups of eight rows up to 64; of B's columns, in D's coordinates, where operands are swapped."""
     spec = GemmSpec(tile=TWO, swap=False)
     assert [box_rows(spec, m) for m in (1, 8, 9, 57, 64, 65, 200)] == [8, 8, 16, 64, 64, 128, 128]
-    shown = str(plan(spec, problem(9, 256, 512)))
+    shown = str(plan(spec, problem(9, 256, 2048)))
     assert "A 1 x 64 x 16," in shown and "1 rest (256 arrivals)" in shown
     assert "rest (" not in str(plan(spec, problem(200, 256, 512)))
     assert box_rows(GemmSpec(tile=ONE, swap=False), 57) == 64
-    few = plan(GemmSpec(tile=Tile(16, 64, 64), swap=True), problem(16, 37, 64, majors="kk"))
+    few = plan(GemmSpec(tile=Tile(16, 64, 64), swap=True), problem(16, 37, 2048, majors="kk"))
     assert {x.operand: x.extents for x in few.boxes}["B"] == (64, 40)
 
 
 def test_boxes_that_cannot_be_cut_are_whole():
-    """A contiguous along M, a box that CTAs share out, one of a gated pair, and tiles that the planner chose."""
+    """A contiguous along M or shared out, tiles that the planner chose, K that fills a ring but once."""
     assert box_rows(GemmSpec(tile=ONE, swap=False), 8, majors="mn") == 128
     assert box_rows(GemmSpec(tile=ONE, swap=False, cluster=(1, 2)), 8) == 32
     assert box_rows(GemmSpec(swap=False), 8) >= 64
+    assert [box_rows(GemmSpec(tile=TWO, swap=False), 8, k) for k in (512, 520)] == [128, 8]
+    assert [box_rows(GemmSpec(**SMALL), 8, k) for k in (256, 264)] == [64, 8]
