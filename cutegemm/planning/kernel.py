@@ -11,12 +11,13 @@ from cutegemm.config import WIDEST_OF_FOUR, KernelConfig, MatrixConfig, OperandC
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
+from cutegemm.planning import boxes
 from cutegemm.planning import epilogue as plan_epilogue
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.model import raster_for
 from cutegemm.planning.setting import Setting
 from cutegemm.problems import round_up
-from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
+from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec, Tile
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
@@ -41,7 +42,9 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
     config = KernelConfig(
         family=of_schedule(schedule).name,
         operands=(
-            dataclasses.replace(a, swizzle=_swizzle(spec, a, rows[0], tile[2])),
+            dataclasses.replace(
+                a, swizzle=_swizzle(spec, a, rows[0], tile[2]), box_rows=_box_rows(setting, candidate, a)
+            ),
             dataclasses.replace(b, swizzle=_swizzle(spec, b, rows[1], tile[2])),
         ),
         inputs=setting.inputs,
@@ -109,6 +112,20 @@ def _split_reduction(setting: Setting, candidate: Candidate) -> str:
 
 def _ctas_per_sm(spec: GemmSpec) -> int:
     return spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1
+
+
+def _box_rows(setting: Setting, candidate: Candidate, a: OperandConfig) -> int:
+    """Rows that TMA loads of A's tile where the matrix has fewer (`boxes`); 0 is all.
+
+    All of a tile that is contiguous along its rows, and of a gated pair's, whose halves lie side by side. And where K
+    fills a ring but once: there zeroing the rest costs what it saves, and one kernel serves every M.
+    """
+    spec, depth = setting.spec, candidate.tile[2] * candidate.splits
+    cut = isinstance(spec.tile, Tile) or boxes.NARROW_TILES
+    ring = spec.stages if isinstance(spec.stages, int) else boxes.RING_STAGES
+    if not cut or setting.problem.k <= ring * depth or a.load != "tma" or not a.k_major or a.halves == 2:
+        return 0
+    return boxes.box_rows(setting.problem.m, candidate.tile[0], candidate.cluster[1])
 
 
 def _trigger(setting: Setting, candidate: Candidate) -> str:

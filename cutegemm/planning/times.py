@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
+from cutegemm.planning import boxes
 from cutegemm.planning.candidates import BLOCK_K, Candidate, deep
 from cutegemm.planning.operands import L2_LINE
 from cutegemm.planning.pieces import epilogue_columns
@@ -114,7 +115,11 @@ class Table:
         sizes = np.arange(int(cluster.max()) + 1)
         resident = np.array([device.resident_clusters(max(int(x), 1)) for x in sizes], dtype=np.float64)
         stages = np.ceil(problem.k / (depth * splits))
-        delivered = (m / along * _lines(problem.a) + n / across * _lines(problem.b)) * depth * 2
+        delivered = (
+            (_loaded_rows(problem.m, m, along) / along * _lines(problem.a) + n / across * _lines(problem.b))
+            * depth
+            * 2
+        )
         ctas = works * cluster
         return Table(
             m, n, depth, splits, held, left > 0, counted > 0, pingpong > 0, multistage > 0,
@@ -125,6 +130,16 @@ class Table:
             delivered=delivered,
             traffic=ctas * stages * delivered,
         )  # fmt: skip
+
+
+def _loaded_rows(rows: int, m: Column, along: Column) -> Column:
+    """Rows of A that a stage of each tile takes."""
+    if not boxes.NARROW_TILES:
+        return m
+    pairs = zip(m.astype(int).tolist(), along.astype(int).tolist(), strict=True)
+    return np.array(
+        [boxes.box_rows(rows, tile, sharers) or tile for tile, sharers in pairs], dtype=np.float64
+    )
 
 
 def estimates(problem: Problem, device: Device, of: Table) -> Column:
