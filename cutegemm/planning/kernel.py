@@ -21,8 +21,6 @@ from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
-# share of the SMs that one wave fills, from which on a launch with a constant operand lets the next start at once
-START_FILL = 0.8
 
 
 def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
@@ -131,7 +129,7 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
 
     A launch of few bytes gains what its end and the next one's beginning share, and so does one that fills all SMs. A
     long one that does not loses: the next grid's CTAs take the SMs that are free, two to a TPC, and stream at half its
-    port's rate. With a constant operand the next grid's first stages are worth that where both fill the SMs once.
+    port's rate. With a constant operand the next grid's first stages are worth that where both fit the SMs at once.
     """
     if spec.trigger != AUTO:
         return spec.trigger
@@ -142,7 +140,7 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
     tiles = math.ceil(problem.m / tile[0]) * math.ceil(problem.n / tile[1]) * problem.batch
     fill = tiles * candidate.splits / sms
     if isinstance(spec.constant, tuple):
-        return "start" if START_FILL <= fill <= 1 else "loads"
+        return "start" if fill <= 1 else "loads"
     return "loads" if problem.min_bytes <= SHORT_BYTES or fill >= 1 else "never"
 
 
