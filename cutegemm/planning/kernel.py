@@ -21,6 +21,10 @@ from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
+# share of the SMs from which on a wave leaves no pair of them free
+NEARLY_ALL = 0.95
+# shares of the SMs between which two grids neither fit side by side nor follow each other on the same SMs
+UNEVEN = (0.5, 0.8)
 
 
 def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
@@ -129,7 +133,8 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
 
     A launch of few bytes gains what its end and the next one's beginning share, and so does one that fills all SMs. A
     long one that does not loses: the next grid's CTAs take the SMs that are free, two to a TPC, and stream at half its
-    port's rate. With a constant operand the next grid's first stages are worth that where both fit the SMs at once.
+    port's rate. With a constant operand the next grid's first stages are worth that where both grids fit the SMs side
+    by side, or where the second takes the SMs of the first one by one.
     """
     if spec.trigger != AUTO:
         return spec.trigger
@@ -140,8 +145,10 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
     tiles = math.ceil(problem.m / tile[0]) * math.ceil(problem.n / tile[1]) * problem.batch
     fill = tiles * candidate.splits / sms
     if isinstance(spec.constant, tuple):
+        if UNEVEN[0] < fill < UNEVEN[1] and problem.min_bytes > SHORT_BYTES:
+            return "never"
         return "start" if fill <= 1 else "loads"
-    return "loads" if problem.min_bytes <= SHORT_BYTES or fill >= 1 else "never"
+    return "loads" if problem.min_bytes <= SHORT_BYTES or fill >= NEARLY_ALL else "never"
 
 
 def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:

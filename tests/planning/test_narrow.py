@@ -27,8 +27,8 @@ def taken(m: int, n: int, k: int, spec: GemmSpec) -> tuple[bool, tuple[int, int,
 
 @pytest.mark.parametrize("m", [1, 16, 32])
 def test_an_equal_share_for_every_sm_is_taken_where_it_was_measured_faster(m):
-    """H200: 64 x 32 beat a cluster's sum of two parts by 5 to 7 %, 64 x 80 beat 80 tiles of 128 rows by 2 to 3 %."""
-    for n, k, width in ((4096, 14336, 32), (10240, 8192, 80), (7168, 16384, 56)):
+    """H200: 64 x 32 beat a cluster's sum of two parts by 5 to 8 %, 64 x 80 beat 80 tiles of 128 rows by 4 %."""
+    for n, k, width in ((6144, 4096, 48), (4096, 14336, 32), (10240, 8192, 80), (7168, 16384, 56)):
         assert taken(m, n, k, GemmSpec()) == (False, (64, width, 128))
     for n, k, width in ((6144, 4096, 48), (7168, 7168, 56), (14336, 4096, 112)):
         assert taken(m, n, k, CONSTANT) == (False, (64, width, 128))
@@ -36,14 +36,13 @@ def test_an_equal_share_for_every_sm_is_taken_where_it_was_measured_faster(m):
 
 @pytest.mark.parametrize("m", [1, 16, 32])
 def test_swapped_operands_stay_where_they_were_measured_as_fast(m):
-    """8192 columns are 128 tiles either way; at 7168 x 7168 and nothing constant idle SMs cost less than the box."""
+    """8192 columns are 128 tiles either way; constant 4096 x 4096 are 64 CTAs, beside which the next 64 fit."""
     swapped = -(-m // 8) * 8
     for k in (10240, 28672):
         for spec in (GemmSpec(), CONSTANT):
             assert taken(m, 8192, k, spec) == (True, (64, swapped, 128))
-    assert taken(m, 7168, 7168, GemmSpec())[0]
     if m < 32:
-        assert taken(m, 6144, 4096, GemmSpec())[0] and taken(m, 4096, 4096, CONSTANT)[0]
+        assert taken(m, 4096, 4096, CONSTANT)[0]
 
 
 def test_a_plan_says_why_and_brings_only_the_rows_there_are():
