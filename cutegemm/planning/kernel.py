@@ -20,6 +20,10 @@ from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
+# the same for one that leaves hardly an SM free: 64 products of 1 x 128 x 2048, 34 MB, take 9.6 us for 10.5, and
+# 470 MB at 1 x 8192 x 28672 half a percent longer (H200)
+FULL_BYTES = 48 << 20
+FULL = 0.95
 # share of the SMs that one wave fills, from which on a launch with a constant operand lets the next start at once
 START_FILL = 0.8
 
@@ -81,7 +85,7 @@ def raster(setting: Setting, candidate: Candidate) -> tuple[str, int]:
     given = setting.spec.raster
     if isinstance(given, tuple):
         return given
-    return raster_for(setting.problem, candidate.tile, candidate.cluster)
+    return raster_for(setting.problem, candidate)
 
 
 def accumulators(tile: tuple[int, int, int], team: int, limits: Limits) -> int:
@@ -128,7 +132,8 @@ def _trigger(setting: Setting, candidate: Candidate) -> str:
     fill = tiles * candidate.splits / setting.sms
     if isinstance(spec.constant, tuple):
         return "start" if START_FILL <= fill <= 1 else "loads"
-    return "loads" if problem.min_bytes <= SHORT_BYTES or fill >= 1 else "never"
+    short = problem.min_bytes <= (FULL_BYTES if fill >= FULL else SHORT_BYTES)
+    return "loads" if short or fill >= 1 else "never"
 
 
 def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
