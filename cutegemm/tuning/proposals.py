@@ -26,6 +26,8 @@ BOTH_WAYS = 256
 # ways in for an operand that TMA cannot address, tried for the candidates predicted best
 ODD_LOADS = ("relayout", "shift", "cp_async", "gather")
 LIKELY_LOADS = ODD_LOADS[:2]
+# candidates beside them whose larger operand is shifted
+LOADED = 3
 # walks over the tiles that are tried for the candidates predicted best
 RASTERS = (("m", 4), ("m", 16), ("n", 8))
 # tiles up to which no walk differs from another
@@ -107,8 +109,10 @@ def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) 
         if place == PLAIN_FIRST:
             # whose threads load share no operand with other CTAs
             alone = [x for x in plain if x["schedule"] == "cooperative" and x["cluster"] == [1, 1]]
-            for loads in _odd_loads(spec, problem, LIKELY_LOADS):
-                yield from (_loaded(best, loads) for best in alone[:1])
+            likely = list(_odd_loads(spec, problem, LIKELY_LOADS))
+            for best in alone[:LOADED]:
+                yield from (_loaded(best, x) for x in likely if _shifts(x, problem))
+            yield from (_loaded(best, x) for x in likely for best in alone[:1])
             for best in plain[:VARIED]:
                 yield from _variants(spec, best, problem, device)
         yield fields
@@ -153,6 +157,12 @@ def _loaded(fields: dict[str, Any], loads: dict[str, str]) -> dict[str, Any]:
     if any(x in THREAD_LOADS for x in loads.values()) and m + n <= SHIFTED:
         k = max(k, 2 * BLOCK_K)
     return fields | loads | {"tile": [m, n, k]}
+
+
+def _shifts(loads: dict[str, str], problem: Problem) -> bool:
+    """Whether threads shift the operand of more bytes, and no other: a copy of it would cost most."""
+    wide = "a_load" if problem.a.bytes > problem.b.bytes else "b_load"
+    return [name for name, x in loads.items() if x == "shift"] == [wide]
 
 
 def _odd_loads(spec: GemmSpec, problem: Problem, ways: tuple[str, ...]) -> Iterator[dict[str, str]]:
