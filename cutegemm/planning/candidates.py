@@ -48,6 +48,8 @@ DEEP = (8, 2)
 # CTAs of a cluster along M and N that share operands of parts of K
 PLANES = ((1, 1), (2, 1), (1, 2), (2, 2))
 RING_STAGES = 5
+# where parts that no cluster adds up meet
+ADDED = {"workspace": "in workspace", "launch": "by a launch", "atomic": "as they come"}
 FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
 
@@ -76,9 +78,9 @@ class Candidate(NamedTuple):
     def __str__(self) -> str:
         how = "" if self.schedule == "cooperative" else f", {self.schedule}"
         parts = "" if self.splits == 1 else f", K in {self.splits} parts"
-        if self.reduction in ("workspace", "launch"):
+        if self.reduction in ADDED:
             parts += f", {self.depth} a cluster" if self.depth > 1 else ""
-            parts += ", added " + ("in workspace" if self.reduction == "workspace" else "by a launch")
+            parts += f", added {ADDED[self.reduction]}"
         return f"tile {self.tile}, cluster {self.cluster}{how}{parts}"
 
 

@@ -35,12 +35,12 @@ HELD_L2 = 0.85
 HELD_DRAM = 0.95
 # `TimeModel.traffic` of deep K: 1024 x 1024 x 65536 takes 208 to 218 us in tiles of 128 x 256, 225 of 128 x 128 (H200)
 DEEP_TRAFFIC = 0.06
-# of parts that meet outside clusters (the same): a launch that begins under the one before, without its bytes; one that
-# zeroes counters, and the fences and the atomic of a CTA that counts itself; what an SM writes or reads
+# of parts that meet outside clusters (the same): a launch that begins under the one before, without its bytes; the
+# fences and the atomic of a CTA that counts itself; what an SM writes or reads
 ADD_NS = 1700.0
-CLEAR_NS = 1500.0
 COUNT_NS = 1000.0
 PARTS_BYTES_PER_NS = 33.0
+MEETINGS = ("launch", "workspace", "atomic")  # where parts meet that no cluster adds up
 # bandwidth falls by this power of the share of SMs that stream: 0.94 of it with 107 CTAs at 128 x 10240 x 8192, 0.82
 # with 64 at 128 x 8192 x 28672, where 128 CTAs have all (H200)
 STREAM_FILL = 0.28
@@ -72,7 +72,8 @@ class Table:
 
     Attributes:
         m, n, depth: of the tile; splits: parts of K, held: those that a cluster adds up.
-        left, counted: whether the others meet in a launch of their own, or in workspace.
+        left, counted: whether the others meet in a launch of their own, or in workspace; merged: added there as they
+            come.
         pingpong, multistage: whether the schedule is that.
         ctas: that the launch has, clusters filled up.
         tiles: CTA tiles of the problem, clusters filled up; waves: of their parts on the device.
@@ -89,6 +90,7 @@ class Table:
     held: Column
     left: Column
     counted: Column
+    merged: Column
     pingpong: Column
     multistage: Column
     tiles: Column
@@ -102,12 +104,12 @@ class Table:
     def of(problem: Problem, device: Device, candidates: Sequence[Candidate]) -> Table:
         """The columns of some candidates."""
         rows = [
-            (*x.tile, *x.cluster, x.splits, x.depth, *(x.reduction == y for y in ("launch", "workspace")),
+            (*x.tile, *x.cluster, x.splits, x.depth, *(x.reduction == y for y in MEETINGS),
              *(x.schedule == y for y in ("pingpong", "multistage")))
             for x in candidates
         ]  # fmt: skip
         columns = np.array(rows, dtype=np.float64).T
-        m, n, depth, across, along, splits, held, left, counted, pingpong, multistage = columns
+        m, n, depth, across, along, splits, held, left, counted, merged, pingpong, multistage = columns
         whole = np.ceil(problem.m / (m * across)) * np.ceil(problem.n / (n * along)) * problem.batch
         works = whole * (splits / held)
         cluster = across * along * held
@@ -117,7 +119,7 @@ class Table:
         delivered = (m / along * _lines(problem.a) + n / across * _lines(problem.b)) * depth * 2
         ctas = works * cluster
         return Table(
-            m, n, depth, splits, held, left > 0, counted > 0, pingpong > 0, multistage > 0,
+            m, n, depth, splits, held, left > 0, counted > 0, merged > 0, pingpong > 0, multistage > 0,
             tiles=whole * across * along,
             ctas=ctas,
             waves=np.ceil(works / resident[cluster.astype(np.intp)]),
@@ -191,8 +193,10 @@ def _meet_ns(device: Device, of: Table) -> Column:
     # CTAs of a launch have 64 rows of eight columns at least
     readers = np.minimum(device.sms, of.tiles * (of.m / 64) * (of.n / 8))
     left = of.waves * share + ADD_NS + share * of.held * outer * of.tiles / readers
-    counted = of.waves * (share + COUNT_NS) + share * outer + CLEAR_NS
-    return np.where(of.left, left, np.where(of.counted, counted, 0.0))
+    # the last CTA reads every part, or one tile to which the others were added
+    waits = of.waves * (share + COUNT_NS)
+    counted, merged = waits + share * outer, waits + COUNT_NS + share
+    return np.where(of.left, left, np.where(of.counted, counted, np.where(of.merged, merged, 0.0)))
 
 
 def _lines(operand: Operand) -> float:
