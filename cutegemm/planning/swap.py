@@ -57,14 +57,16 @@ def wanted(asked: Request) -> bool:
     if problem.m <= FEW_ROWS:
         return True
     # of very deep K the parts of wide tiles fill the SMs, and read A less often
-    return problem.k < DEEPEST * problem.n and _fill(problem, asked.device) >= LEAST_FILL
+    return problem.k < DEEPEST * problem.n and _fill(asked) >= LEAST_FILL
 
 
-def _fill(problem: Problem, device: Device) -> float:
-    """Share of the SMs' time that the tiles of the better of the swapped tiles' widths fill."""
+def _fill(asked: Request) -> float:
+    """Share of the SMs' time that the better of the swapped tiles' widths fills, with K in two parts at most."""
+    problem, sms = asked.problem, asked.device.sms
+    parts = 1 if asked.spec.batch_invariant is True or asked.spec.split_k == 1 else 2
     counts = [-(-problem.n // rows) * problem.batch for rows, _ in SWAPPED_TILES]
-    shares = [x / (-(-x // device.sms) * device.sms) for x in counts]
-    return max(2 * x if 2 * x <= 1 else x for x in shares)
+    shares = [x / (-(-x // sms) * sms) for x in counts]
+    return max(parts * x if parts * x <= 1 else x for x in shares)
 
 
 def transposed(asked: Request) -> Request:
@@ -126,23 +128,29 @@ def order_swapped(asked: Request, order: Order) -> Order:
         others = order(problem, device, gates, rest)
         if problem.n > MOST_ROWS or not rest:
             return others
-        width = round_up(problem.n, 8)
-        halves = 2 if asked.epilogue.gated else 1
-        shapes = [(rows * halves, depth) for rows, depth in SWAPPED_TILES]
-
-        def longest(shape: tuple[int, int]) -> tuple[int, int]:
-            tiles = -(-problem.m // shape[0]) * problem.batch
-            return -(-tiles // device.sms) * shape[0], -shape[0]
-
-        found = []
-        for rows, depth in sorted(shapes, key=longest):
-            whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
-            candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch)
-            why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
-            found.append(Ranked(candidate, why))
-        return [*found, *others]
+        return [*found(dataclasses.replace(asked, problem=problem, device=device)), *others]
 
     return ordered
+
+
+def found(asked: Request) -> list[Ranked]:
+    """The candidates of a transposed request that come first (`order_swapped`)."""
+    problem, device = asked.problem, asked.device
+    width = round_up(problem.n, 8)
+    halves = 2 if asked.epilogue.gated else 1
+    shapes = [(rows * halves, depth) for rows, depth in SWAPPED_TILES]
+
+    def longest(shape: tuple[int, int]) -> tuple[int, int]:
+        tiles = -(-problem.m // shape[0]) * problem.batch
+        return -(-tiles // device.sms) * shape[0], -shape[0]
+
+    ranked = []
+    for rows, depth in sorted(shapes, key=longest):
+        whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
+        candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch)
+        why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
+        ranked.append(Ranked(candidate, why))
+    return ranked
 
 
 def _cut(asked: Request, whole: Candidate, tiles: int) -> Candidate:

@@ -90,7 +90,8 @@ def test_a_run_is_handed_counters_of_its_stream_or_its_own(spec, capturing, made
     given, numbers, scalars = signature.bind(a, b, {"alpha": 1.0}, out)
     order = signature.order(scalars)
     small = GemmSpec(tile=Tile(64, 64, 64), swap=False, **fields)
-    made_for = launcher.Launcher(run.prepare(small, graph, order, given, "reference").kind)
+    kind = run.prepare(small, graph, order, given, "reference").kind
+    made_for = launcher.Launcher(kind, order.request(order.named(given)))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     for _ in range(2):
         made_for(given, tuple(x.data_ptr() for x in given), numbers, None)
