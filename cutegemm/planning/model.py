@@ -11,6 +11,9 @@ from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import BLOCK_K, Candidate, Ranked
 from cutegemm.problems import Problem, round_up
 
+# rows of a panel of tiles, all of whose columns come before the next panel
+PANEL_ROWS = 1024
+
 
 def by_model(problem: Problem, device: Device, gates: int, candidates: Sequence[Candidate]) -> list[Ranked]:
     """The candidates, fastest first by the model (`candidates.Order`, `times.fastest_first`)."""
@@ -78,6 +81,10 @@ def _edges(problem: Problem, device: Device) -> dict[str, int]:
 
 
 def raster_for(problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int]) -> tuple[str, int]:
-    """Panels of eight clusters along M (or all there are): measured best or within 1 % on large squares."""
-    rows = math.ceil(problem.m / (tile[0] * cluster[0]))
-    return "m", max(1, min(8, rows))
+    """Panels along M of so many rows, of four to eight clusters, or of all there are.
+
+    Of 24 large products on an H100 in tiles of 128 x 256 in pairs, panels of four pairs take 2.6 % less than those of
+    eight, which take 0.7 % less than those of sixteen (`benchmarks/results/sweeps/large_h100.json`).
+    """
+    rows = tile[0] * cluster[0]
+    return "m", max(1, min(max(4, min(8, PANEL_ROWS // rows)), math.ceil(problem.m / rows)))

@@ -25,7 +25,7 @@ BOTH_WAYS = 256
 # ways in for an operand that TMA cannot address, tried for the candidates predicted best
 ODD_LOADS = ("relayout", "shift", "cp_async", "gather")
 # walks over the tiles that are tried for the candidates predicted best
-RASTERS = (("m", 4), ("m", 16), ("n", 8))
+RASTERS = (("m", 4), ("m", 16), ("n", 8), ("m", 8))
 # tiles up to which no walk differs from another
 FEW_TILES = 8
 # how many of those have their variants tried, and after how many candidates
