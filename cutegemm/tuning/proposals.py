@@ -29,7 +29,7 @@ LIKELY_LOADS = ODD_LOADS[:2]
 # candidates beside them whose larger operand is shifted
 LOADED = 3
 # walks over the tiles that are tried for the candidates predicted best
-RASTERS = (("m", 4), ("m", 16), ("n", 8))
+RASTERS = (("m", 4), ("m", 16), ("n", 8), ("m", 8))
 # tiles up to which no walk differs from another
 FEW_TILES = 8
 # tiles an SM up to which kernels without a producer warp are tried
