@@ -135,34 +135,40 @@ def order_swapped(asked: Request, order: Order) -> Order:
         others = order(problem, device, gates, rest)
         if problem.n > MOST_ROWS or not rest:
             return others
-        width = round_up(problem.n, 8)
-        halves = 2 if asked.epilogue.gated else 1
-        shapes = [(rows * halves, depth) for rows, depth in SWAPPED_TILES]
-
-        def longest(shape: tuple[int, int]) -> tuple[int, int]:
-            tiles = -(-problem.m // shape[0]) * problem.batch
-            return -(-tiles // device.sms) * shape[0], -shape[0]
-
-        found = []
-        for rows, depth in sorted(shapes, key=longest):
-            whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
-            candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch)
-            why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
-            found.append(Ranked(candidate, why))
-        return [*found, *others]
+        return [*found(dataclasses.replace(asked, problem=problem, device=device)), *others]
 
     return ordered
 
 
-def _cut(asked: Request, whole: Candidate, tiles: int) -> Candidate:
+def found(asked: Request) -> list[Ranked]:
+    """The candidates of a transposed request that come first (`order_swapped`)."""
+    problem, device = asked.problem, asked.device
+    width = round_up(problem.n, 8)
+    halves = 2 if asked.epilogue.gated else 1
+    shapes = [(rows * halves, depth) for rows, depth in SWAPPED_TILES]
+
+    def longest(shape: tuple[int, int]) -> tuple[int, int]:
+        tiles = -(-problem.m // shape[0]) * problem.batch
+        return -(-tiles // device.sms) * shape[0], -shape[0]
+
+    loaded = problem.a.tma_reason() is not None and first_setting(asked).loads.gathers
+    stages = LOADED_STAGES if loaded else PART_STAGES
+    ranked = []
+    for rows, depth in sorted(shapes, key=longest):
+        whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
+        candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch, stages)
+        why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
+        ranked.append(Ranked(candidate, why))
+    return ranked
+
+
+def _cut(asked: Request, whole: Candidate, tiles: int, stages: int) -> Candidate:
     """A candidate with K in parts that bring few tiles to all SMs, as long as each part is a mainloop worth the sum.
 
     Clusters add them up where the GPU holds as many at once; of deep K a launch does where that fills more SMs.
     """
     spec, device = asked.spec, asked.device
-    weights = asked.problem.a.tma_reason() is not None
-    loaded = weights and first_setting(asked).loads.gathers
-    most = -(-asked.problem.k // whole.tile[2]) // (LOADED_STAGES if loaded else PART_STAGES)
+    most = -(-asked.problem.k // whole.tile[2]) // stages
     spreads = launched(spec, asked.problem, device) and spec.split_reduction == AUTO
     wished = PARTS if spreads else splits_for(spec, asked.problem, device)
     fits = (x for x in wished if x <= most and tiles <= device.resident_clusters(x))
