@@ -57,6 +57,8 @@ STREAMED = (((1, 1), BLOCK_K), ((1, 1), 2 * BLOCK_K), ((2, 1), BLOCK_K), ((1, 2)
 DEEP_STAGES = 4
 # mainloop stages that must fit beside the buffer of parts that a cluster adds up
 RING_STAGES = 5
+# where parts that no cluster adds up meet
+ADDED = {"workspace": "in workspace", "launch": "by a launch", "atomic": "as they come"}
 FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
 
@@ -85,9 +87,9 @@ class Candidate(NamedTuple):
     def __str__(self) -> str:
         how = "" if self.schedule == "cooperative" else f", {self.schedule}"
         parts = "" if self.splits == 1 else f", K in {self.splits} parts"
-        if self.reduction in ("workspace", "launch"):
+        if self.reduction in ADDED:
             parts += f", {self.depth} a cluster" if self.depth > 1 else ""
-            parts += ", added " + ("in workspace" if self.reduction == "workspace" else "by a launch")
+            parts += f", added {ADDED[self.reduction]}"
         return f"tile {self.tile}, cluster {self.cluster}{how}{parts}"
 
 
@@ -140,9 +142,6 @@ def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, .
     """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs."""
     if isinstance(spec.split_k, int) or spec.depth is not None:
         return (_given_splits(spec),)
-    if spec.batch_invariant is True:
-        # how many parts pay depends on M
-        return (1,)
     if not _open(spec, problem, device):
         return (1,)
     # of deep K no sum in clusters came near that of a launch: 11.0 us and 6.3 at 128 x 128 x 16384 (H200)
@@ -158,7 +157,7 @@ def launched(spec: GemmSpec, problem: Problem, device: Device) -> bool:
 
 
 def _open(spec: GemmSpec, problem: Problem, device: Device) -> bool:
-    """Whether parts of K are the planner's choice, and worth one."""
+    """Whether parts of K are the planner's choice, and worth one; how many pay depends on M (`batch_invariant`)."""
     given = isinstance(spec.split_k, int) or spec.depth is not None or spec.batch_invariant is True
     fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
     return not given and not fixed and _few(problem, device)

@@ -21,8 +21,10 @@ from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
-# share of the SMs from which on a wave leaves no pair of them free
-NEARLY_ALL = 0.95
+# the same for one that leaves no pair of SMs free: 168 MB take 40.3 us for 40.6 at 1 x 10240 x 8192, 470 MB half a
+# percent longer at 1 x 8192 x 28672 (H200)
+FULL_BYTES = 256 << 20
+FULL = 0.95
 # shares of the SMs between which two grids neither fit side by side nor follow each other on the same SMs
 UNEVEN = (0.5, 0.8)
 
@@ -148,14 +150,15 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
         if UNEVEN[0] < fill < UNEVEN[1] and problem.min_bytes > SHORT_BYTES:
             return "never"
         return "start" if fill <= 1 else "loads"
-    return "loads" if problem.min_bytes <= SHORT_BYTES or fill >= NEARLY_ALL else "never"
+    short = problem.min_bytes <= (FULL_BYTES if fill >= FULL else SHORT_BYTES)
+    return "loads" if short or fill >= 1 else "never"
 
 
 def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
     """The constant operands that a producer warp loads before earlier launches have ended.
 
     Not a copy of one, which the launch before has written, and nothing beside an operand that threads gather. What a
-    dynamic kernel's first work is, its counter says, which the launch before has zeroed.
+    dynamic kernel's first work is, its counter says, with which the launch before may still count.
     """
     spec, loads = setting.spec, setting.loads
     takes_part = (
