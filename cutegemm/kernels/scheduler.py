@@ -40,7 +40,7 @@ def tile_of(
     tiles_n: Any,
     group: Any,
     raster: cutlass.Constexpr,
-    serpentine: cutlass.Constexpr,
+    serpentine: cutlass.Constexpr = False,
 ) -> Any:
     """(m, n, l) of the index-th cluster tile.
 
