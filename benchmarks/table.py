@@ -133,12 +133,29 @@ def chain_table(rows: list[Row]) -> list[str]:
     )
 
 
+def llama_table(rows: list[Row]) -> list[str]:
+    """Every model at work: tokens a second of every contender, ours over torch.compile, and peak memory of both."""
+    names = ("torch", "torch_compile", "cutegemm", "cutegemm_compile")
+    groups: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault(row["what"], {})[row["contender"]] = row
+    ratios, lines = results.compiled_ratios(rows), []
+    for what, group in groups.items():
+        speeds = [f"{group[x]['tokens_s']:,.0f}" if x in group else "" for x in names]
+        peaks = [group[x]["peak_mib"] if x in group else None for x in names[1::2]]
+        ratio = f"**{ratios[what]:.2f}**" if what in ratios else ""
+        lines.append([what, *speeds, ratio, *("" if x is None else f"{x:,.0f}" for x in peaks)])
+    head = ["tokens/s", "torch", "torch.compile", "cutegemm", "cutegemm, compiled", "× torch.compile"]
+    return markdown([*head, "MiB, torch.compile", "MiB, cutegemm, compiled"], lines)
+
+
 TABLES = {  # of suites with a table of their own
     "host": host_table,
     "epilogue": epilogue_table,
     "chain": chain_table,
+    "llama": llama_table,
 }
-TO_MEASURE = ("epilogue",)  # tables that may stand empty until a results file has rows for them
+TO_MEASURE = ("epilogue", "llama")  # tables that may stand empty until a results file has rows for them
 
 
 class NoRows(ValueError):
@@ -157,7 +174,7 @@ def render(name: str, documents: dict[str, Document]) -> str:
         ValueError: no such table.
     """
     if name not in ("summary", *TABLES, *PRODUCTS):
-        suites = ", ".join([*PRODUCTS, "epilogue", "chain"])
+        suites = ", ".join([*PRODUCTS, "epilogue", "chain", "llama"])
         raise ValueError(f"table {name!r}: must be summary, host or a suite of {suites}")
     wanted: Callable[[Row], bool]
     wanted = (

@@ -6,7 +6,8 @@ shows set-up, role dispatch and the tile loop; everything else is a module of it
     a launch's arguments            `launch`, `tensors`, `operands`
     a CTA's set-up                  `frame`, `cluster`, `dependence`
     what to do next                 `scheduler` (works and their plain walk), `stream` (stream-K), `dynamic`
-    loads and the mainloop          `ring`, `loads`, `tma_load`, `hints`, `mainloop`, `turns`
+    loads and the mainloop          `ring`, `loads`, `tma_load`, `hints`, `mainloop`, `turns`; rows that no load
+                                    writes `rest`
     loads by threads                `thread_producer`, `lines`, `words`, `gather`, `async_load`, `shift_load`, whose
                                     words TMA brings `box_load`, the shift itself `shifting`
     adding up parts of K            `cluster_sum`, `workspace_sum`, `left_sum`, two levels of them `nested_sum`; where

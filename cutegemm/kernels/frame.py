@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,9 @@ from cutegemm.kernels.left_sum import LeftSum
 from cutegemm.kernels.loads import OperandLoads
 from cutegemm.kernels.mainloop import Fragments
 from cutegemm.kernels.nested_sum import NestedSum
-from cutegemm.kernels.operands import NUMERIC
+from cutegemm.kernels.operands import NUMERIC, operand_box
+from cutegemm.kernels.pieces import FIRST_BARRIER
+from cutegemm.kernels.rest import zero_rest
 from cutegemm.kernels.ring import Ring
 from cutegemm.kernels.scheduler import Walk
 from cutegemm.kernels.stream import StreamWalk
@@ -107,10 +110,27 @@ class Frame:
     def stage_bytes(self) -> int:
         """Bytes that TMA delivers to one stage."""
         return sum(
-            rows * self.config.tile[2] * x.operand.dtype.bytes
-            for x, rows in zip(self.loads, self.config.tile)
+            x.operand.halves * math.prod(operand_box(self.config, x.operand)) * x.operand.dtype.bytes
+            for x in self.loads
             if x.operand.load == "tma"
         )
+
+    @cute.jit
+    def zero_rest(self, thread: Any):
+        """Zero the rows of the ring that no load writes, once, by the consumers' threads, which meet after it.
+
+        They belong to rows beyond the matrix, which WGMMA multiplies and nobody stores. WGMMA reads by the async
+        proxy, hence the fence (PTX ISA, fence.proxy.async).
+        """
+        if cutlass.const_expr(any(x.operand.box_rows for x in self.loads)):
+            threads = self.config.consumers * hw.WARPGROUP
+            for loads in self.loads:
+                if cutlass.const_expr(loads.operand.box_rows):
+                    zero_rest(self.config, loads.operand, loads.sX, thread, threads)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            # of its own: those from FIRST_BARRIER on are a warpgroup's, a turn's or a sum's
+            barrier = FIRST_BARRIER + 2 * self.config.consumers
+            cute.arch.barrier(barrier_id=barrier, number_of_threads=threads)
 
     @cute.jit
     def load(

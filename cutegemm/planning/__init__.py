@@ -3,7 +3,7 @@
 
 the way in and out              `planner` (`plan`), `checks`, `request`, `representative`, `kernel_plan`
 what is tried, in which order   `setting`, `candidates`, `model`, `times`, `power`, `choose`, `swap`,
-                                `invariance`
+                                `narrow` with `boxes`, `invariance`
 what follows from a candidate   `tensor_core`, `kernel`, `operands`, `loads`, `epilogue`, `pieces`, `budget`,
                                 `parts`, `grid`
 kernels on the CUDA cores       `simt`, `simt_tiles`

@@ -126,23 +126,29 @@ def order_swapped(asked: Request, order: Order) -> Order:
         others = order(problem, device, gates, rest)
         if problem.n > MOST_ROWS or not rest:
             return others
-        width = round_up(problem.n, 8)
-        halves = 2 if asked.epilogue.gated else 1
-        shapes = [(rows * halves, depth) for rows, depth in SWAPPED_TILES]
-
-        def longest(shape: tuple[int, int]) -> tuple[int, int]:
-            tiles = -(-problem.m // shape[0]) * problem.batch
-            return -(-tiles // device.sms) * shape[0], -shape[0]
-
-        found = []
-        for rows, depth in sorted(shapes, key=longest):
-            whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
-            candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch)
-            why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
-            found.append(Ranked(candidate, why))
-        return [*found, *others]
+        return [*found(dataclasses.replace(asked, problem=problem, device=device)), *others]
 
     return ordered
+
+
+def found(asked: Request) -> list[Ranked]:
+    """The candidates of a transposed request that come first (`order_swapped`)."""
+    problem, device = asked.problem, asked.device
+    width = round_up(problem.n, 8)
+    halves = 2 if asked.epilogue.gated else 1
+    shapes = [(rows * halves, depth) for rows, depth in SWAPPED_TILES]
+
+    def longest(shape: tuple[int, int]) -> tuple[int, int]:
+        tiles = -(-problem.m // shape[0]) * problem.batch
+        return -(-tiles // device.sms) * shape[0], -shape[0]
+
+    ranked = []
+    for rows, depth in sorted(shapes, key=longest):
+        whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
+        candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch)
+        why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
+        ranked.append(Ranked(candidate, why))
+    return ranked
 
 
 def _cut(asked: Request, whole: Candidate, tiles: int) -> Candidate:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cutegemm.errors import PlanError
-from cutegemm.planning import adding, budget, invariance, splits, swap
+from cutegemm.planning import adding, budget, invariance, narrow, splits, swap
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.choose import choose
 from cutegemm.planning.kernel import accumulators, raster
@@ -21,8 +21,8 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     Raises:
         PlanError: a given field contradicts another or the problem.
     """
-    if not swap.wanted(asked):
-        return _plan_product(invariance.pinned(asked), order)
+    if not swap.wanted(asked) or narrow.preferred(asked):
+        return _plan_product(invariance.pinned(asked), narrow.order_narrow(asked, order))
     try:
         turned = swap.transposed(invariance.pinned(asked, swapped=True))
         made = _plan_product(turned, swap.order_swapped(turned, order))

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
+from cutegemm.planning import boxes
 from cutegemm.planning.candidates import BLOCK_K, Candidate, deep
 from cutegemm.planning.operands import L2_LINE
 from cutegemm.planning.pieces import epilogue_columns
 from cutegemm.planning.power import capped
-from cutegemm.problems import Operand, Problem
+from cutegemm.problems import Operand, Problem, round_up
 
 # a value of every candidate
 Column = NDArray[np.float64]
@@ -60,9 +61,9 @@ def fastest_first(
 
 
 def ranked(of: Table, times: Column) -> list[int]:
-    """Places of candidates, fastest first; of those as fast whoever takes fewest bytes from L2, then their order."""
+    """Places of candidates, fastest first; of those as fast by bytes from L2, then by idle rows, then their order."""
     # stable, by the last key first
-    order: list[int] = np.lexsort((of.traffic, times)).tolist()
+    order: list[int] = np.lexsort((of.idle, of.traffic, times)).tolist()
     return order
 
 
@@ -80,6 +81,7 @@ class Table:
         delivered: bytes that a stage of 16-bit operands takes from L2 for one CTA; a multicast slice crosses L2's
             port once for the cluster.
         traffic: bytes that all CTAs take from L2.
+        idle: rows of a tile whose warpgroups have no row of D.
     """
 
     m: Column
@@ -97,6 +99,7 @@ class Table:
     stages: Column
     delivered: Column
     traffic: Column
+    idle: Column
 
     @staticmethod
     def of(problem: Problem, device: Device, candidates: Sequence[Candidate]) -> Table:
@@ -114,7 +117,8 @@ class Table:
         sizes = np.arange(int(cluster.max()) + 1)
         resident = np.array([device.resident_clusters(max(int(x), 1)) for x in sizes], dtype=np.float64)
         stages = np.ceil(problem.k / (depth * splits))
-        delivered = (m / along * _lines(problem.a) + n / across * _lines(problem.b)) * depth * 2
+        loaded = _loaded_rows(problem, m, along, depth * splits)
+        delivered = (loaded / along * _lines(problem.a) + n / across * _lines(problem.b)) * depth * 2
         ctas = works * cluster
         return Table(
             m, n, depth, splits, held, left > 0, counted > 0, pingpong > 0, multistage > 0,
@@ -124,7 +128,16 @@ class Table:
             stages=stages,
             delivered=delivered,
             traffic=ctas * stages * delivered,
+            idle=np.maximum(0, m - round_up(problem.m, device.limits.mma_m)),
         )  # fmt: skip
+
+
+def _loaded_rows(problem: Problem, m: Column, along: Column, depth: Column) -> Column:
+    """Rows of A that a stage of each tile takes; `depth` of a stage times the parts of K."""
+    if problem.m > boxes.MOST_ROWS:
+        return m
+    rows = np.array([m, along, depth]).T.astype(int).tolist()
+    return np.array([boxes.box_rows(problem, *x) or x[0] for x in rows], dtype=np.float64)
 
 
 def estimates(problem: Problem, device: Device, of: Table) -> Column:

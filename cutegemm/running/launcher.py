@@ -18,6 +18,7 @@ from cutegemm.errors import CompileError, HardwareError
 from cutegemm.launch_layout import layout_of
 from cutegemm.planning.arguments import launch_arguments
 from cutegemm.running import check, properties
+from cutegemm.running.call import Request
 from cutegemm.running.kind import Kind
 from cutegemm.running.reference import TORCH_DTYPE
 
@@ -43,9 +44,17 @@ class Pair(NamedTuple):
 
 
 class Launcher:
-    """A kind of call on a Hopper GPU."""
+    """A kind of call on a Hopper GPU.
 
-    def __init__(self, kind: Kind) -> None:
+    What a call allocates is the caller's, or goes back to torch's allocator when the call returns: nothing may stay in
+    the memory pool of a CUDA graph.
+
+    Args:
+        kind: the kind.
+        request: the first call's tensors; their layouts and types are those of all. None of them is kept.
+    """
+
+    def __init__(self, kind: Kind, request: Request) -> None:
         self.kind = kind
         self.device = kind.device
         self.index: Any = self.device.index
@@ -55,7 +64,7 @@ class Launcher:
         self.single = kind.shapes.alone
         self.dtype = TORCH_DTYPE[kind.shapes.wanted[0].dtype]
         self.like = torch.empty(0, dtype=self.dtype, device=self.device)
-        self.pairs = _pairs(kind)
+        self.pairs = _pairs(kind, request)
         self.functions = [function_for(step.config, self.index) for step in plan.steps]
         # the kernel of calls that are one launch
         self.alone: Function | None = None
@@ -154,9 +163,9 @@ def _taking(factors: tuple[str, str], function: Function) -> Function:
 _NO_NUMBERS = (0.0,)
 
 
-def _pairs(kind: Kind) -> tuple[Pair, ...]:
+def _pairs(kind: Kind, request: Request) -> tuple[Pair, ...]:
     """What every call compares: each output given with everything read and the outputs before it."""
-    order, given = kind.order, kind.request.tensors
+    order, given = kind.order, request.tensors
     sizes = {name: check.extent_bytes(x) for name, x in given.items()}
     found = []
     for i in range(order.first_out, order.end_out):

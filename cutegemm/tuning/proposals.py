@@ -15,7 +15,7 @@ from cutegemm.arch.device import Device
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import KernelPlan, plan
-from cutegemm.planning.why import predicted_us
+from cutegemm.planning.why import fields_of, predicted_us
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -58,9 +58,14 @@ def name_of(fields: Fields) -> str:
 
 
 def proposals(
-    spec: GemmSpec, problem: Problem, device: Device, most: int, first: Iterable[Fields] = ()
+    spec: GemmSpec,
+    problem: Problem,
+    device: Device,
+    most: int,
+    first: Iterable[Fields] = (),
+    seeds: Iterable[Fields] = (),
 ) -> list[Proposal]:
-    """The model's own choice, then `first` and its variants, then the others; `most` of them, no kernel twice.
+    """The model's own choice, `first`, `seeds`, variants of `first`, then the others; `most` of them, no kernel twice.
 
     The others come by predicted time; after the first few of them, variants of the best two: other ways to load, other
     walks, a stream.
@@ -70,6 +75,7 @@ def proposals(
         problem, device: of the plans.
         most: how many at most.
         first: fields to try before the model's order, such as those of an expired entry.
+        seeds: fields that were measured well elsewhere; those that do not serve are passed over.
 
     Raises:
         PlanError: the spec cannot serve the problem.
@@ -77,8 +83,9 @@ def proposals(
     own = plan(spec, problem, device)
     found = [Proposal({}, own, predicted_us(own))]
     seen = {_what(own)}
-    known = (y for x in first for y in ({**x}, *_variants(spec, {**x}, problem, device)))
-    for fields in itertools.chain(known, _by_time(spec, problem, device, own)):
+    known = [{**x} for x in first]
+    varied = (y for x in known for y in _variants(spec, x, problem, device))
+    for fields in itertools.chain(known, seeds, varied, _by_time(spec, problem, device, own)):
         if len(found) >= most:
             break
         made = _planned(spec, fields, problem, device)
@@ -87,6 +94,24 @@ def proposals(
         seen.add(_what(made))
         found.append(Proposal(fields, made, predicted_us(made)))
     return found
+
+
+def explicit(spec: GemmSpec, proposal: Proposal) -> dict[str, Any]:
+    """A proposal's fields, so that they name the same kernel under any model: the model's own choice in full.
+
+    Where its fields do not say all of a kernel (CUDA cores), they stay {}: whatever the model chooses.
+    """
+    made = proposal.plan
+    if proposal.fields:
+        return {**proposal.fields}
+    given = spec.given()
+    fields: dict[str, Any] = {
+        name: list(v) if isinstance(v, tuple) else v
+        for name, v in fields_of(made).items()
+        if name not in given
+    }
+    again = _planned(spec, fields, made.problem, made.device)
+    return fields if again is not None and _what(again) == _what(made) else {}
 
 
 def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) -> Iterator[dict[str, Any]]:

@@ -61,6 +61,28 @@ def test_host_table_in_units_for_readers():
     assert "| first kernel of a spec | cutegemm | 2.50 s | 1.25 to 5.00 |" in text
 
 
+def test_llama_table_has_tokens_ratio_and_memory():
+    """A line a model at work; the ratio is that of the compiled ones; what is missing stays empty."""
+    rows = []
+    for what, speeds in (
+        ("8b decode1", {"torch": 1.5, "torch_compile": 2.0, "cutegemm_compile": 3.0}),
+        ("8b train", {"torch": 7.0}),
+    ):
+        for name, speed in speeds.items():
+            row = dict.fromkeys(results.LLAMA_FIELDS)
+            row |= {
+                "suite": "llama",
+                "what": what,
+                "contender": name,
+                "us": 6.0 / speed,
+                "tokens_s": speed * 1e3,
+            }
+            rows.append(row | {"peak_mib": 1234.5})
+    text = table.render("llama", {"l.json": document() | {"rows": rows}})
+    assert "| 8b decode1 | 1,500 | 2,000 |  | 3,000 | **1.50** | 1,234 | 1,234 |" in text
+    assert "| 8b train | 7,000 |  |  |  |  |  |  |" in text
+
+
 def test_newest_row_wins_whatever_the_file_is_called():
     """Of two measurements of one thing the later stands, and only its file is named."""
     documents = {"a.json": document(us=5.0, date="2026-01-09"), "b.json": document(us=10.0)}

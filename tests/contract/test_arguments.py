@@ -240,6 +240,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
     "epi.backward": (epi.backward, {"graph": MLP}, {"graph": (None, *NO_GRAPH), "output": ("x", 3), "wrt": ("x", 3)}),
     "epi.define": (epi.define, {"function": lambda acc: acc}, {"function": (3, "gelu"), "gated": ("x", 3)}),
     "epi.swiglu": (epi.swiglu, {}, {"layout": ("x", 3, None, [])}),
+    "epi.act": (epi.act, {}, {"activation": ("gelo", 3, None, [])}),
     "epi.bias_act": (epi.bias_act, {}, {"activation": ("gelo", 3, None, [])}),
     "epi.scaled": (epi.scaled, {}, {"per": ("x", 3, None, [])}),
     "epi.quantize_fp8": (epi.quantize_fp8, {}, {"dtype": ("bf16", *NO_DTYPE)}),

@@ -43,6 +43,8 @@ CASES = {  # family -> (spec, shape, type)
 }
 NEWER = {  # the same, of kernels that share a tile's sum, a counter or its launch's time
     "swap": (GemmSpec(**SMALL | {"tile": Tile(16, 64, 64)}, swap=True), (30, 136, 200), torch.bfloat16),
+    # a rest of A's tile that two consumers zero together
+    "narrow box": (GemmSpec(**SMALL | {"tile": Tile(128, 32, 64)}, swap=False), (30, 72, 200), torch.bfloat16),
     "split in a cluster": (GemmSpec(**SMALL, split_k=2), (130, 72, 304), torch.bfloat16),
     "split through a workspace": (
         GemmSpec(**SMALL | {"sms": 4}, split_k=2, split_reduction="workspace", swap=False),
@@ -85,6 +87,7 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
     "simt": {},
     "fused": {},
     "swap": {},
+    "narrow box": {},
     "split in a cluster": {
         "mbarrier.try_wait.parity.shared.b64": (1, "the producer's last waits before it ends, for CTAs that arrive "
                                                 "from outside (in a cluster's kernels); here no other CTA does"),
