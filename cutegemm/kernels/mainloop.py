@@ -62,15 +62,13 @@ class Mainloop:
         warpgroup.fence()
         multiply_stage(mma, acc, self.fragments, stage)
         previous = stage
-        self.turns.started(1, k_tiles)
         stage, phase = advance(stage, phase, ring.stages)
-        for k in cutlass.range(1, k_tiles, unroll=1):
+        for _ in cutlass.range(1, k_tiles, unroll=1):
             if cutlass.const_expr(ring.stages == 1):
                 warpgroup.wait_group(0)
                 ring.release(previous)
             ring.wait_full(stage, phase)
             multiply_stage(mma, acc, self.fragments, stage)
-            self.turns.started(k + 1, k_tiles)
             if cutlass.const_expr(ring.stages > 1):
                 warpgroup.wait_group(1)  # the previous stage's WGMMAs have read it
                 ring.release(previous)

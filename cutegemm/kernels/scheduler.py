@@ -45,7 +45,7 @@ def tile_of(
     """(m, n, l) of the index-th cluster tile.
 
     The walk takes `group` tiles along the raster axis, then steps once along the other, to that axis' end;
-    then the next panel, of `serpentine` from that end back. The last panel may be narrower.
+    then the next panel, of a serpentine from that end back. The last panel may be narrower.
     """
     per_batch = tiles_m * tiles_n
     batch = index // per_batch
@@ -207,12 +207,11 @@ class Walk:
         )
         cluster_m, cluster_n = config.cluster
         tile_m, tile_n = m * cluster_m + self.place.m, n * cluster_n + self.place.n
-        if config.alternate:
+        if config.serpentine:
+            # all works of a wave the same way, so that what the wave before it loaded last is loaded first
             back = state[0] // self.clusters % 2
-            first = back * (self.k_tiles - 1)
-            return Work(
-                tile_m, tile_n, batch, first, self.k_tiles, cutlass.Int32(0), 1, cutlass.Int32(1) - 2 * back
-            )
+            last = back * (self.k_tiles - 1)
+            return Work(tile_m, tile_n, batch, last, self.k_tiles, cutlass.Int32(0), 1, 1 - 2 * back)
         if config.splits == 1:
             return Work(tile_m, tile_n, batch, cutlass.Int32(0), self.k_tiles, cutlass.Int32(0), 1)
         # parts of a tile lie side by side: in a cluster, and in works that follow one another

@@ -81,9 +81,7 @@ class StreamWalk(Walk):
         high = self._owner(streamed * self.k_tiles + (self.k_tiles - 1))
         part = cutlass.select_(cut, self.cluster - low, cutlass.Int32(0))
         parts = cutlass.select_(cut, high - low + 1, cutlass.Int32(1))
-        m, n, batch = tile_of(
-            index, self.tiles[0], self.tiles[1], self.group, self.config.raster, self.config.serpentine
-        )
+        m, n, batch = tile_of(index, self.tiles[0], self.tiles[1], self.group, self.config.raster)
         cluster_m, cluster_n = self.config.cluster
         tile_m, tile_n = m * cluster_m + self.place.m, n * cluster_n + self.place.n
         return Work(tile_m, tile_n, batch, first, k_tiles, part, parts)

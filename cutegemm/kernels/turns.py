@@ -36,27 +36,10 @@ class Turns:
                 self._arrive(0)
 
     @cute.jit
-    def take(self, k_tiles: Any) -> None:
+    def take(self) -> None:
         """Before a mainloop: wait until the other warpgroup has issued its own."""
         if cutlass.const_expr(self.config.pingpong):
             cute.arch.barrier(barrier_id=self._barrier(self.warpgroup), number_of_threads=2 * hw.WARPGROUP)
-
-        if cutlass.const_expr(self.config.stagger > 0):
-            if self.warpgroup > 0 and k_tiles >= self.config.stages:
-                cute.arch.barrier(
-                    barrier_id=self._barrier(self.warpgroup), number_of_threads=2 * hw.WARPGROUP
-                )
-
-    @cute.jit
-    def started(self, count: Any, k_tiles: Any) -> None:
-        """The WGMMAs of so many stages are issued: the next consumer of the tile may start."""
-        if cutlass.const_expr(self.config.stagger > 0):
-            if (
-                self.warpgroup < self.config.consumers - 1
-                and k_tiles >= self.config.stages
-                and count == self.config.stagger
-            ):
-                self._arrive(self.warpgroup + 1)
 
     @cute.jit
     def hand_over(self, more: Any) -> None:

@@ -127,12 +127,12 @@ class WarpSpecializedGemm:
             work = walk.work(state)
             count = cutlass.min(work.k_tiles, cutlass.Int32(config.stages))
             for k in cutlass.range(count, unroll=1):
-                frame.load(work, work.k_tile(k), k, thread, config.early, True)
+                frame.load(work, work.first + k, k, thread, config.early, True)
         dependence.wait()
         if walk.more(state):
             work = walk.work(state)
             for k in cutlass.range(count, unroll=1):
-                frame.load(work, work.k_tile(k), k, thread, others, False)
+                frame.load(work, work.first + k, k, thread, others, False)
         return count
 
     @cute.jit
@@ -155,7 +155,7 @@ class WarpSpecializedGemm:
         while walk.more(state):
             work = walk.work(state)
             ahead = epilogue.ahead(role, work.tile) if cutlass.const_expr(not config.adds_up) else None
-            order.take(work.k_tiles)
+            order.take()
             # only consumers that take turns ask, and a walk may have to wait for the answer
             follows = walk.follows(state) if cutlass.const_expr(config.pingpong) else False
             position = mainloop.multiply(mma, acc, position, work.k_tiles, follows)
