@@ -21,8 +21,10 @@ from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
-# share of the SMs from which on a wave leaves no pair of them free
-NEARLY_ALL = 0.95
+# the same for one that leaves no pair of SMs free: 168 MB take 40.3 us for 40.6 at 1 x 10240 x 8192, 470 MB half a
+# percent longer at 1 x 8192 x 28672 (H200)
+FULL_BYTES = 256 << 20
+FULL = 0.95
 # shares of the SMs between which two grids neither fit side by side nor follow each other on the same SMs
 UNEVEN = (0.5, 0.8)
 
@@ -86,7 +88,7 @@ def raster(setting: Setting, candidate: Candidate) -> tuple[str, int]:
     given = setting.spec.raster
     if isinstance(given, tuple):
         return given
-    return raster_for(setting.problem, candidate.tile, candidate.cluster)
+    return raster_for(setting.problem, candidate)
 
 
 def accumulators(tile: tuple[int, int, int], team: int, limits: Limits) -> int:
@@ -148,7 +150,8 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
         if UNEVEN[0] < fill < UNEVEN[1] and problem.min_bytes > SHORT_BYTES:
             return "never"
         return "start" if fill <= 1 else "loads"
-    return "loads" if problem.min_bytes <= SHORT_BYTES or fill >= NEARLY_ALL else "never"
+    short = problem.min_bytes <= (FULL_BYTES if fill >= FULL else SHORT_BYTES)
+    return "loads" if short or fill >= 1 else "never"
 
 
 def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:

@@ -79,13 +79,13 @@ def test_only_what_was_measured_is_narrow_by_itself():
     assert plan(GemmSpec(cluster=(2, 1)), few).config.cluster == (2, 1)
     assert plan(GemmSpec(ctas_per_sm=2), few).swapped and plan(GemmSpec(sms=64), few).swapped
     assert plan(GemmSpec(), of(33, 4096, 14336)).swapped
-    assert plan(GemmSpec(), of(1, 4096, 14336, "kn")).swapped
+    assert all(plan(GemmSpec(), of(16, 4096, 14336, x)).swapped for x in ("kn", "mk"))
     assert plan(GemmSpec(), of(1, 28672, 4096)).swapped
     assert plan(GemmSpec(), of(1, 4097, 14335)).swapped
     short = of(1, 256, 8192)
     assert plan(GemmSpec(), short).swapped and plan(GemmSpec(swap=False), short).config.splits > 1
     gated = epi.swiglu("halves")
-    assert plan(GemmSpec(epilogue=gated), of(1, 4096, 14336, epilogue=gated)).swapped
+    assert plan(GemmSpec(epilogue=gated), of(1, 10240, 8192, epilogue=gated)).swapped
     assert plan(GemmSpec(tile=Tile(64, 64, 64), swap=False), few).config.tile == (64, 64, 64)
 
 
@@ -93,8 +93,8 @@ def test_parts_that_a_spec_gives_are_honoured():
     """Each part of K must still fill the ring more than once."""
     made = plan(GemmSpec(split_k=2, swap=False), of(1, 2048, 8192))
     assert (made.config.splits, made.config.split_reduction) == (2, "cluster")
-    assert made.config.tile == (64, 16, 128) and made.config.a.box_rows == 8
-    assert plan(GemmSpec(split_k=2), of(1, 4096, 14336)).swapped
+    assert made.config.tile == (64, 32, 128) and made.config.a.box_rows == 8
+    assert plan(GemmSpec(split_k=2, constant=("b",)), of(1, 6144, 4096)).swapped
 
 
 def test_the_model_counts_the_rows_that_boxes_bring():
