@@ -10,8 +10,8 @@ A driver's loop has one form, whatever the walk:
         state = walk.next(state)
 
 Here cluster c of the grid takes works c, c + clusters, c + 2 clusters, ... of a linear order, rastered in panels
-for reuse in L2. With as many clusters as works that is one each; with as many as the GPU holds it is a
-persistent kernel.
+for reuse in L2; a serpentine walk turns back from panel to panel, and along K from wave to wave. With as many clusters
+as works that is one each; with as many as the GPU holds it is a persistent kernel.
 """
 
 from __future__ import annotations
