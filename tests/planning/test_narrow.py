@@ -83,7 +83,7 @@ def test_only_what_was_measured_is_narrow_by_itself():
     assert plan(GemmSpec(), of(1, 28672, 4096)).swapped
     assert plan(GemmSpec(), of(1, 4097, 14335)).swapped
     short = of(1, 256, 8192)
-    assert plan(GemmSpec(), short).swapped and plan(GemmSpec(swap=False), short).config.splits > 1
+    assert plan(GemmSpec(), short).swapped
     gated = epi.swiglu("halves")
     assert plan(GemmSpec(epilogue=gated), of(1, 10240, 8192, epilogue=gated)).swapped
     assert plan(GemmSpec(tile=Tile(64, 64, 64), swap=False), few).config.tile == (64, 64, 64)
