@@ -14,9 +14,12 @@ from cutegemm.families import of_schedule
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.setting import Setting
 
+# of L2: an operand that takes less stays there while the other streams by
+SHARE = 0.25
+
 
 def turns_back(setting: Setting, candidate: Candidate) -> bool:
-    """Whether a candidate's walk does, where L2 does not hold the operands and there is more than one wave.
+    """Whether a candidate's walk does, where L2 does not hold both operands and there is more than one wave.
 
     Not under `batch_invariant`: the order in which k tiles are added would depend on a row's place.
     """
@@ -24,5 +27,6 @@ def turns_back(setting: Setting, candidate: Candidate) -> bool:
     steady = spec.scheduler not in ("stream_k", "dynamic") and candidate.splits == 1
     loads = not setting.loads.gathers and of_schedule(candidate.schedule).roles.producers > 0
     tiles = math.ceil(problem.m / m) * math.ceil(problem.n / n) * problem.batch
-    large = problem.a.bytes + problem.b.bytes > setting.l2_bytes and tiles > setting.sms
+    sizes = (problem.a.bytes, problem.b.bytes)
+    large = sum(sizes) > setting.l2_bytes and min(sizes) > SHARE * setting.l2_bytes and tiles > setting.sms
     return steady and loads and large and spec.batch_invariant is not True

@@ -15,6 +15,8 @@ LARGE = (8192, 8192, 8192)
         ({"schedule": "cooperative", "raster": ("n", 8)}, LARGE, True),
         # both operands stay in L2
         ({}, (2048, 2048, 2048), False),
+        # rows that stay there while weights stream by, each once
+        ({}, (64, 57344, 8192), False),
         # one wave
         ({"tile": (128, 128, 64)}, (1024, 1024, 65536), False),
         ({"batch_invariant": True}, LARGE, False),
