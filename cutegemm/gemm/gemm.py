@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from cutegemm.epilogue.graph import Graph
@@ -66,18 +65,9 @@ class Gemm(Kernels):
 
     @eager.ends_graph
     def run(
-        self,
-        a: Any,
-        b: Any,
-        c: Any = None,
-        *,
-        out: Any = None,
-        alpha: Any = 1.0,
-        beta: Any = None,
-        backend: Any = None,
-        workspace: Any = None,
-        **named: Any,
-    ) -> Any:
+        self, a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: Any = 1.0, beta: Any = None,
+        backend: Any = None, workspace: Any = None, **named: Any,
+    ) -> Any:  # fmt: skip
         """D = alpha * a @ b + beta * c, or the spec's epilogue, on the current stream, without synchronising.
 
         Args:
@@ -108,16 +98,7 @@ class Gemm(Kernels):
             CheckError: under CUTEGEMM_CHECK=1, a result is outside the bounds of its epilogue.
         """
         if self._fused is not None:
-            fused = self._fused
-            if (
-                c is not None
-                or beta is not None
-                or fused.reads_alpha
-                or type(alpha) is not float
-                or alpha != 1.0
-            ):
-                named |= blas_names(fused.graph, c, alpha, beta)
-            return self._run_fused(fused, a, b, named, out, backend, workspace)
+            return self._run_fused(self._fused, a, b, (c, alpha, beta), named, out, backend, workspace)
         # a type test is cheaper than the check of everything that may be a number
         if type(alpha) is not float:
             alpha = blas_number("alpha", alpha)
@@ -185,12 +166,17 @@ class Gemm(Kernels):
         signature: Signature,
         a: Any,
         b: Any,
-        named: Mapping[str, Any],
+        blas: tuple[Any, Any, Any],
+        named: dict[str, Any],
         out: Any,
         backend: Any,
         workspace: Any,
     ) -> Any:
-        """A run of the spec's epilogue."""
+        """A run of the spec's epilogue; `blas` are c, alpha and beta, which it may read by these names."""
+        c, alpha, beta = blas
+        plain = c is None and beta is None and type(alpha) is float and alpha == 1.0
+        if signature.reads_alpha or not plain:
+            named |= blas_names(signature.graph, c, alpha, beta)
         given, numbers, scalars = signature.bind(a, b, named, out)
         addresses: tuple[int, ...]
         key: Any
