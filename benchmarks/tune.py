@@ -6,14 +6,16 @@
 
 The database is the one file that travels: the same command goes on where the last one stopped, on another machine too.
 It begins with what the package brings. Every problem gets its first candidates before any gets more; of problems that
-have had as many, the one that `--known` results show furthest behind cuBLAS comes first. Kernels of the next problems
-compile while others are measured. Measuring is a process of its own, which is ended and started anew when a kernel
-hangs or breaks the device; the candidate that did is not tried again.
+have had as many, the one that `--known` results show furthest behind cuBLAS comes first, and what those results found
+fastest is tried first. Kernels of the next problems compile while others are measured. Measuring is a process of its
+own, which is ended and started anew when a kernel hangs or breaks the device; the candidate that did is not tried
+again.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import concurrent.futures
 import contextlib
 import json
@@ -41,16 +43,20 @@ from cutegemm.database.exchange import SHIPPED
 from cutegemm.errors import GemmError
 from cutegemm.tuning import CANDIDATES
 from cutegemm.tuning.bench import Bench, Gpu
-from cutegemm.tuning.proposals import proposals
 from cutegemm.tuning.report import ELSEWHERE, INTERRUPTED, REFUSED, Outcome, Screen
 from cutegemm.tuning.tuner import BATCH, COMPILE_SECONDS, Tuner
 
 SPEC = GemmSpec()
-# problems whose kernels are compiled together
+# problems whose kernels are compiled together, at first; then twice as many each time
 AHEAD = 12
+# specs of a problem that each file of known results gives, fastest first
+SEEDS = 3
+# a promise about operands, which no choice may make
+PROMISES = {"constant"}
 # seconds below which measuring is not started anew
 LEAST_SECONDS = 20.0
 Size = tuple[Any, ...]
+Fields = dict[str, Any]
 
 
 def size_of(row: dict[str, Any]) -> Size:
@@ -65,10 +71,28 @@ def ratios(paths: Iterable[Path], gpu: str) -> dict[Size, float]:
         data = json.loads(path.read_text())
         if data.get("environment", {}).get("gpu") != gpu:
             continue
-        for row in data["rows"]:
+        for row in data.get("rows") or []:
             ours = row.get("contender") in (contenders.OURS, contenders.MODEL) or row.get("spec") == {}
             if ours and row.get("ratio") and row.get("epilogue", "none") == "none":
                 found[size_of(row)] = float(row["ratio"])
+    return found
+
+
+def seeds(paths: Iterable[Path]) -> dict[Size, list[Fields]]:
+    """The fastest specs of every problem beside cuBLAS, from sweeps of any GPU: some of each file."""
+    found: dict[Size, list[Fields]] = {}
+    for path in paths:
+        swept: dict[Size, list[tuple[float, Fields]]] = {}
+        for row in json.loads(path.read_text()).get("rows") or []:
+            fields = {name: v for name, v in (row.get("spec") or {}).items() if name not in PROMISES}
+            if fields and row.get("ratio"):
+                swept.setdefault(size_of(row), []).append((float(row["ratio"]), fields))
+        for size, rows in swept.items():
+            best: list[Fields] = []
+            for _, fields in sorted(rows, key=lambda x: -x[0]):
+                if fields not in best:
+                    best.append(fields)
+            found.setdefault(size, []).extend(best[:SEEDS])
     return found
 
 
@@ -98,6 +122,10 @@ class Ahead:
     ) -> None:
         self._problems, self._configs, self._compile = problems, configs, compile
         self._pool = concurrent.futures.ThreadPoolExecutor(1)
+        # first place of each chunk, and the end of the last
+        self._ends = [0]
+        while self._ends[-1] < len(problems):
+            self._ends.append(min(len(problems), 2 * self._ends[-1] + AHEAD))
         self._chunks: dict[int, concurrent.futures.Future[None]] = {}
 
     def __enter__(self) -> Ahead:
@@ -108,13 +136,14 @@ class Ahead:
 
     def ready(self, place: int) -> None:
         """Wait until the kernels of the problem at a place are compiled; those of the next begin."""
-        for chunk in (place // AHEAD, place // AHEAD + 1):
-            if chunk not in self._chunks and chunk * AHEAD < len(self._problems):
+        mine = bisect.bisect_right(self._ends, place) - 1
+        for chunk in (mine, mine + 1):
+            if chunk not in self._chunks and chunk + 1 < len(self._ends):
                 self._chunks[chunk] = self._pool.submit(self._make, chunk)
-        self._chunks[place // AHEAD].result()
+        self._chunks[mine].result()
 
     def _make(self, chunk: int) -> None:
-        problems = self._problems[chunk * AHEAD : (chunk + 1) * AHEAD]
+        problems = self._problems[self._ends[chunk] : self._ends[chunk + 1]]
         with contextlib.suppress(GemmError):
             # whose kernel does not compile, the tuner finds out
             self._compile([x for problem in problems for x in self._configs(problem)])
@@ -215,10 +244,11 @@ class Work:
     def _configs(self, problem: Problem) -> list[Any]:
         """The kernels of a problem's next candidates, and of those that it has had, which may have changed."""
         known = self._known(problem)
-        count = BATCH + (1 if known is None else known.tried)
+        # the model's choice, a batch of others, and what was tried before
+        count = 1 + BATCH + (0 if known is None else known.tried)
         first = [] if known is None else [known.fields]
         with contextlib.suppress(GemmError):
-            found = proposals(SPEC, problem, self._tuner.bench.record, count, first)
+            found = self._tuner.proposals(problem, first, count)
             return [step.config for x in found for step in x.plan.steps]
         return []
 
@@ -242,7 +272,11 @@ def work(args: argparse.Namespace, bench: Bench, beat: Callable[[float], None]) 
     import_(SHIPPED, database)
     cases = by_gain(_cases(args), ratios(args.known, bench.record.name))
     until = time.monotonic() + args.seconds
-    tuner = Tuner(SPEC, bench, database, args.candidates, args.regime, until=until)
+    best = seeds(args.known)
+    known = {contenders.problem(case): best.get(size_of(vars(case)), ()) for case in cases}
+    tuner = Tuner(
+        SPEC, bench, database, args.candidates, args.regime, until=until, seeds=lambda of: known.get(of, ())
+    )
     with Beating(console, len(cases), beat) as screen, contextlib.suppress(KeyboardInterrupt):
         Work(cases, tuner).run(screen)
     console.print(summary(cases, database, bench))
@@ -268,10 +302,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--database", type=Path, required=True, help="file that holds what is known, and goes on with it")
     add("--export", type=Path, help="write the entries there at the end, as they ship")
     add(
-        "--known", type=Path, nargs="*", default=[], help="results files that show where we are behind cuBLAS"
+        "--known",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="results files that show where we are behind cuBLAS, and sweeps whose fastest specs are tried first",
     )
     add("--candidates", type=int, default=CANDIDATES, help=f"of a problem, at most; default {CANDIDATES}")
     add("--sample", type=float, default=Regime.sample, help=f"seconds of a sample; default {Regime.sample}")
+    add("--pairs", type=int, default=Regime.pairs, help=f"pairs of samples; default {Regime.pairs}")
     add("--device", type=int, default=0, help="number of the GPU")
     add("--beat", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
@@ -279,7 +318,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error("nothing to tune: give --suites or --shapes")
     if drawn := set(args.suites) & set(suites.DRAWN):
         parser.error(f"{', '.join(sorted(drawn))}: must not be tuned; the model is judged by them")
-    args.regime = Regime(sample=args.sample)
+    args.regime = Regime(sample=args.sample, pairs=max(1, args.pairs))
     return args
 
 

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 
 from cutegemm.arch.device import Device
-from cutegemm.database.entry import Entry, Extents, Key, key_of, nearest
+from cutegemm.database.entry import Entry, Extents, Key, key_of, nearest, refined
 from cutegemm.database.exchange import shipped
 from cutegemm.database.store import Database
 from cutegemm.errors import GemmError
@@ -54,11 +54,13 @@ def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database 
     if found is None:
         return Choice(_said(own, spec, MODEL))
     extents, entry, source = found
+    near = extents != key.extents
+    # a neighbour's walk fits the neighbour's tiles along M and N
+    fields = {name: v for name, v in entry.fields.items() if not (near and name == "raster")}
     try:
-        made = plan(entry.refined(spec), problem, device)
+        made = plan(refined(spec, fields), problem, device)
     except (GemmError, TypeError):
         return Choice(_said(own, spec, f"{MODEL}: an entry of the database does not serve"))
-    near = extents != key.extents
     if near and _slower(made, own):
         return Choice(_said(own, spec, f"{MODEL}, which finds the choice of {_words(extents)} slower"))
     stale = made.config is not None and not near and entry.expired(made.config)

@@ -16,7 +16,7 @@ import sqlite3
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,12 +95,14 @@ class Trial:
             where it was that when the process ended.
         us: microseconds a call where it was timed; why: in words where it was not.
         ptx: digest of the kernel's PTX; empty where there is none.
+        made: fields that name the candidate in full (`planning.why.fields_of`), where it was timed.
     """
 
     outcome: str
     us: float | None = None
     why: str = ""
     ptx: str = ""
+    made: Mapping[str, Any] | None = None
 
 
 class Database:
@@ -114,6 +116,8 @@ class Database:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = default_path() if path is None else Path(path)
+        # which file this object has found sound
+        self._sound: int | None = None
 
     def entries(self, gpu: str | None = None) -> dict[Key, Entry]:
         """All entries, or those of one GPU."""
@@ -155,6 +159,18 @@ class Database:
             return found
 
         return self._with(read, {})
+
+    def all_trials(self) -> dict[Key, dict[str, Trial]]:
+        """What has been tried, by key and the candidate's fields as JSON."""
+
+        def read(file: sqlite3.Connection) -> list[Key]:
+            return [
+                _key(row)
+                for row in file.execute(f"SELECT DISTINCT {_PRIMARY} FROM trials ORDER BY {_PRIMARY}")
+            ]
+
+        nothing: list[Key] = []
+        return {key: self.trials(key) for key in self._with(read, nothing)}
 
     def tried(self, key: Key, fields: str, trial: Trial) -> None:
         """Keep how a candidate fared."""
@@ -245,8 +261,12 @@ class Database:
                 file.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
             elif version != FORMAT:
                 raise DamagedError(f"its format is {version}, not {FORMAT}")
-            elif (said := file.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                raise DamagedError(" ".join(said.split()))
+            elif self._sound != (this := self.path.stat().st_ino):
+                if (said := file.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                    raise DamagedError(" ".join(said.split()))
+                self._sound = this
+            # of a power failure it loses the last changes, never its soundness (WAL)
+            file.execute("PRAGMA synchronous = NORMAL")
         except BaseException:
             file.close()
             raise

@@ -60,6 +60,7 @@ class MultistageGemm:
         frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
         frame.initialise(1, config.consumers * 4)
         dependence.start()
+        frame.zero_rest(thread)
         dependence.wait()
         walk, epilogue = frame.walk, frame.epilogue
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)

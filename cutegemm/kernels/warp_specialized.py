@@ -74,6 +74,7 @@ class WarpSpecializedGemm:
         else:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_increase(config.registers[1])
+            frame.zero_rest(thread - hw.WARPGROUP)
             dependence.wait()
             self._consume(frame, thread - hw.WARPGROUP)
         frame.finish()

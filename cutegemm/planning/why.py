@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from cutegemm.config import KernelConfig, SimtConfig, SimtTile
 from cutegemm.errors import PlanError
-from cutegemm.planning import invariance, simt_tiles, swap
+from cutegemm.planning import invariance, narrow, simt_tiles, swap
 from cutegemm.planning.candidates import Candidate, Order
 from cutegemm.planning.choose import preferred, served
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.model import by_model
 from cutegemm.planning.request import requested
 from cutegemm.planning.setting import first_setting
+from cutegemm.planning.steps import Relayout
 from cutegemm.planning.times import fastest_first
 from cutegemm.planning.weighed import Weighed, Why
 
@@ -26,6 +27,8 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
     if made.swapped:
         asked = swap.transposed(asked)
         order = swap.order_swapped(asked, by_model)
+    else:
+        order = narrow.order_narrow(asked, by_model)
     first = first_setting(asked)
     tried = [candidate for _, candidate, _ in preferred(asked, first, order)]
     own = _candidate(config)
@@ -81,6 +84,25 @@ def weigh_simt(made: KernelPlan) -> Why:
 def candidate_of(made: KernelPlan) -> Candidate | None:
     """The candidate that a plan's tensor-core kernel comes from, of the product that the kernel sees."""
     return _candidate(made.config) if isinstance(made.config, KernelConfig) else None
+
+
+def fields_of(made: KernelPlan) -> dict[str, object]:
+    """Fields of a `GemmSpec` that ask for a plan's candidate, walk and loads; none of a CUDA-core plan.
+
+    What else a kernel has (a stream of works, hints, a trigger) they do not say.
+    """
+    config = made.config
+    if not isinstance(config, KernelConfig):
+        return {}
+    found = _candidate(config)
+    shown = _in_d(found) if made.swapped else found
+    fields = {**dict(_fields(shown, made.swapped)), "raster": made.raster}
+    copied = {copy.operand for step in made.steps if isinstance(step, Relayout) for copy in step.copies}
+    loads = [x.load for x in config.operands]
+    for name, load in zip("ab", reversed(loads) if made.swapped else loads, strict=True):
+        if getattr(made.problem, name).tma_reason() is not None:
+            fields[f"{name}_load"] = "relayout" if name in copied else load
+    return fields
 
 
 def _candidate(config: KernelConfig) -> Candidate:

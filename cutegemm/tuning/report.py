@@ -39,7 +39,8 @@ class Outcome:
             return f"{what}: {self.status}" + (f": {self.why}" if self.why else "")
         gain = self.entry.model_us / self.entry.us
         fields = ", ".join(f"{name} {value}" for name, value in self.entry.fields.items())
-        chosen = fields or "the model's choice"
+        own = not fields or self.entry.us == self.entry.model_us
+        chosen = "the model's choice" if own else fields
         return f"{what}: {self.status}, {self.entry.us:,.1f} us, {gain:.3f} x the model's choice: {chosen}"
 
 

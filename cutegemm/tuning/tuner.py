@@ -22,22 +22,24 @@ from cutegemm.database.store import BROKE_OFF, RUNNING, Database, Trial, holder
 from cutegemm.errors import CompileError, GemmError
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.planning.request import requested
+from cutegemm.planning.why import fields_of
 from cutegemm.problems import Problem
 from cutegemm.running.run import prepare
 from cutegemm.spec import GemmSpec
 from cutegemm.tuning.bench import Bench
 from cutegemm.tuning.operands import Operands, operands
-from cutegemm.tuning.proposals import Fields, Proposal, proposals, under
+from cutegemm.tuning.proposals import Fields, Proposal, explicit, proposals, under
 from cutegemm.tuning.race import Regime, Times, race, wins
 from cutegemm.tuning.report import BEGUN, ELSEWHERE, INTERRUPTED, KNOWN, REFUSED, TUNED, Outcome, Screen
 from cutegemm.tuning.timing import Sampler
 from cutegemm.tuning.trial import Oracle
 
 # candidates compiled and timed together: each holds a graph, and a batch is what an interruption loses
-BATCH = 8
+BATCH = 12
 # seconds in which a batch of kernels compiles, and in which anything else that is said is followed by more
 COMPILE_SECONDS, STEP_SECONDS = 300.0, 60.0
 Compile = Callable[[Iterable[Config]], None]
+Seeds = Callable[[Problem], Sequence[Fields]]
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Tuner:
         holder: by which this tuner's claims are told from others'.
         batches: of candidates that are measured of a problem in one call; None is all.
         until: when no further batch begins, seconds of `time.monotonic`.
+        seeds: fields to try of a problem before the model's order, best first.
     """
 
     spec: GemmSpec
@@ -65,6 +68,7 @@ class Tuner:
     holder: str = field(default_factory=holder)
     batches: int | None = None
     until: float = math.inf
+    seeds: Seeds = lambda problem: ()
 
     @property
     def late(self) -> bool:
@@ -109,16 +113,14 @@ class Tuner:
     def _tuned(self, key: Key, problem: Problem, known: Entry | None, screen: Screen) -> Outcome:
         """Try what is left to try, batch by batch."""
         first = self._first(key)
-        own, *others = proposals(self.spec, problem, self.bench.record, self.most, first)
+        own, *others = self.proposals(problem, first)
         leader = self._leader(known, problem, own, others)
         screen.says(problem, "drawing operands", within=STEP_SECONDS)
         ground = _Ground(self, problem)
         tried: set[str] = set()
         for number in itertools.count():
             # variants of who leads come before what the model finds next
-            own, *others = proposals(
-                self.spec, problem, self.bench.record, self.most, [leader.fields, *first]
-            )
+            own, *others = self.proposals(problem, [leader.fields, *first])
             broken = self._broken(key, (own, *others))
             tried |= self._done(key, others) | broken
             left = [x for x in others if x.name not in tried][: max(0, self.most - len(tried))]
@@ -145,6 +147,10 @@ class Tuner:
         found = dataclasses.replace(found, complete=True)
         self.database.put(key, found)
         return Outcome(problem, TUNED, found)
+
+    def proposals(self, problem: Problem, first: Sequence[Fields], more: int = 0) -> list[Proposal]:
+        """What is worth measuring of a problem: `first`, seeds, and what the model finds (`proposals.proposals`)."""
+        return proposals(self.spec, problem, self.bench.record, more or self.most, first, self.seeds(problem))
 
     def _first(self, key: Key) -> list[Fields]:
         """What the database would take, even if it has expired."""
@@ -194,14 +200,15 @@ class Tuner:
         """How each of a group fared."""
         for x in group:
             if x.name in times:
-                self.database.tried(key, x.name, Trial("timed", times[x.name].median, ptx=_ptx(x.plan)))
+                trial = Trial("timed", times[x.name].median, ptx=_ptx(x.plan), made=fields_of(x.plan))
+                self.database.tried(key, x.name, trial)
 
     def _entry(self, leader: Proposal, times: Times, model: Times, tried: int) -> Entry:
         config = leader.plan.config
         assert config is not None
         now = datetime.datetime.now(datetime.timezone.utc)
         return Entry(
-            fields=dict(leader.fields), config=config_digest(config), ptx=_ptx(leader.plan), us=times.median,
+            fields=explicit(self.spec, leader), config=config_digest(config), ptx=_ptx(leader.plan), us=times.median,
             spread=times.spread, model_us=model.median, tried=tried, complete=False,
             date=now.isoformat(timespec="seconds"), made_with=self.bench.versions(),
         )  # fmt: skip

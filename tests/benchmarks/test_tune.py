@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -86,6 +87,28 @@ def test_calls_go_on_where_the_last_stopped_on_another_machine_too(make, tmp_pat
     assert (tmp_path / "shipped.json").stat().st_size / 3 * 1000 < 1_000_000
 
 
+def test_what_sweeps_found_fastest_is_tried_first(make, tmp_path):
+    """Of each file the fastest specs of a problem, without promises about operands, after the model's choice."""
+    size = vars(CASES[0])
+    specs = [
+        ({"raster": ["n", 8]}, 1.2),
+        ({"raster": ["m", 2]}, 1.3),
+        ({"constant": ["b"], "raster": ["n", 8]}, 1.25),
+        ({}, 1.4),
+    ]
+    rows = [size | {"spec": spec, "ratio": ratio} for spec, ratio in specs]
+    (tmp_path / "r.json").write_text(json.dumps({"rows": rows}))
+    found = tune.seeds([tmp_path / "r.json"])
+    assert found == {tune.size_of(size): [{"raster": ["m", 2]}, {"raster": ["n", 8]}]}
+    work = make()
+    work._tuner = replace(work._tuner, seeds=lambda of: found.get((1, of.m, of.n, of.k, "bf16", "kk"), ()))
+    steps = go(work)
+    trials = Database(tmp_path / "t.sqlite").trials(
+        tune.key_of(SPEC, tune.contenders.problem(CASES[0]), FakeBench.record)
+    )
+    assert steps[0][0] == (1088, 256) and '{"raster": ["m", 2]}' in trials
+
+
 def test_what_is_refused_is_left(make, monkeypatch):
     """A problem that the spec cannot serve is told once, and the others are tuned."""
     cases = [*gemm.select([], [(64, 64, 64)], ["fp32"], ["kk"]), *CASES[:1]]
@@ -97,7 +120,7 @@ def test_what_is_refused_is_left(make, monkeypatch):
 
 
 def test_kernels_of_the_next_problems_compile_meanwhile(monkeypatch):
-    """The first chunk before the first problem, the next while that is measured; an error is left to the tuner."""
+    """The first chunk before the first problem, the next, twice as large, meanwhile; an error is left to the tuner."""
     monkeypatch.setattr(tune, "AHEAD", 2)
     compiled = []
 
@@ -106,13 +129,13 @@ def test_kernels_of_the_next_problems_compile_meanwhile(monkeypatch):
         if configs == [1, 2]:
             raise GemmError("ptxas")
 
-    with Ahead([1, 2, 3, 4, 5], lambda x: [x], compile) as ahead:
+    with Ahead([1, 2, 3, 4, 5, 6, 7, 8], lambda x: [x], compile) as ahead:
         ahead.ready(0)
         ahead.ready(1)
         ahead.ready(2)
-        assert compiled[:2] == [[1, 2], [3, 4]]
-        ahead.ready(4)
-    assert compiled == [[1, 2], [3, 4], [5]]
+        assert compiled[:2] == [[1, 2], [3, 4, 5, 6]]
+        ahead.ready(6)
+    assert compiled == [[1, 2], [3, 4, 5, 6], [7, 8]]
 
 
 def test_most_to_gain_comes_first(tmp_path):

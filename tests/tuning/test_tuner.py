@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import cutegemm
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm.compiling import cache
 from cutegemm.database import Database, choose, key_of
-from cutegemm.database.entry import config_digest
+from cutegemm.database.entry import config_digest, refined
 from cutegemm.database.store import Trial
 from cutegemm.errors import CompileError, HardwareError, InputError, SpecError
 from cutegemm.tuning import proposals as proposing
@@ -28,6 +29,8 @@ from tests.support.fake_bench import FakeBench
 # second with the walk that leads
 SPEC = GemmSpec(tile=Tile(64, 32, 32), consumers=1, stages=2)
 OF, OTHER = problem(1088, 256, 64), problem(1088, 320, 64)
+# the model's choice, in full
+OWN = {"schedule": "cooperative", "swap": False, "cluster": [1, 1], "split_k": 1, "raster": ["m", 8]}
 QUICK = Regime(preheat=0.0, sample=1e-4, pairs=3)
 COSTS = {("m", 8): 4e-6, ("m", 4): 3e-6, ("m", 16): 2e-6, ("n", 8): 5e-6}
 
@@ -99,7 +102,7 @@ def test_what_is_wrong_never_wins(tuner, monkeypatch):
 
     monkeypatch.setattr(tuning, "prepare", prepare)
     (outcome,) = go(tuner, OF)
-    assert outcome.entry.fields == {} and outcome.entry.us == pytest.approx(4.0)
+    assert outcome.entry.fields == OWN and outcome.entry.us == pytest.approx(4.0)
     said = [
         x
         for x in tuner.database.trials(key_of(SPEC, OF, tuner.bench.record)).values()
@@ -119,7 +122,7 @@ def test_a_win_is_by_more_than_the_spread(tuner, monkeypatch):
         return real(work, on_wait) * (1 + 0.04 * (next(drift) % 3))
 
     tuner.bench.time = noisy
-    assert go(tuner, OF)[0].entry.fields == {}
+    assert go(tuner, OF)[0].entry.fields == OWN
 
 
 def test_an_interrupted_problem_goes_on_where_it_stopped(tuner, monkeypatch):
@@ -227,7 +230,7 @@ def test_an_error_that_the_device_survives_refuses_its_candidate(tuner, monkeypa
         return real(spec, *args, **kwargs)
 
     monkeypatch.setattr(tuning, "prepare", prepare)
-    assert go(tuner, OF)[0].entry.fields == {}
+    assert go(tuner, OF)[0].entry.fields == OWN
     trials = tuner.database.trials(key_of(SPEC, OF, tuner.bench.record)).values()
     said = {x.why for x in trials if x.outcome == "refused"}
     assert {"invalid configuration", "OutOfMemoryError: no room"} <= said
@@ -337,3 +340,28 @@ def test_a_gemm_tunes_itself_with_real_kernels(tmp_path, monkeypatch):
     )
     assert "chosen by: database (" in gemm.explain() and "expired" not in gemm.explain()
     assert [x.status for x in gemm.tune(bench=bench, regime=QUICK).outcomes] == ["known"]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        problem(4096, 4096, 4096),
+        problem(16, 4096, 14336),
+        problem(256, 256, 32768),
+        problem(1023, 1023, 1023),
+        problem(1, 4097, 4095),
+        problem(1024, 1024, 1024),
+    ],
+    ids=lambda of: f"{of.m}x{of.n}x{of.k}",
+)
+def test_an_entry_names_its_kernel_whatever_the_model_says(of):
+    """The model's choice is kept by its fields: under a model that chooses otherwise they give the same kernel."""
+    device = FakeBench.record
+    own = proposing.proposals(GemmSpec(), of, device, 1)[0]
+    fields = json.loads(json.dumps(proposing.explicit(GemmSpec(), own)))
+    other = dataclasses.replace(device.time, l2=device.time.l2 / 4, l2_lone=device.time.l2_lone / 4, tile=9e3)
+    other = dataclasses.replace(
+        device, name="another", time=dataclasses.replace(other, turn=9e4, gather=1e-6)
+    )
+    made = cutegemm.plan(refined(GemmSpec(), fields), of, other)
+    assert fields and proposing._what(made) == proposing._what(own.plan)
