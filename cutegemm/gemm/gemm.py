@@ -32,6 +32,7 @@ class Gemm(Kernels):
     Attributes:
         spec: the declaration.
         plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
+        shortcuts: of calls, by what their callers remember them by (`running.shortcut`).
     """
 
     def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
@@ -42,6 +43,7 @@ class Gemm(Kernels):
     def _choose_again(self) -> None:
         super()._choose_again()
         self._kinds: Memo[Prepared] = Memo()
+        self.shortcuts: Memo[Any] = Memo()
 
     @overload
     def run(
@@ -184,8 +186,7 @@ class Gemm(Kernels):
             if type(a).__name__ == _FAKE:
                 raise TypeError
             addresses = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
-            aligned = tuple([p & 15 for p in addresses])
-            key = (*[None if t is None else identity(t) for t in given], aligned, scalars, backend)
+            key = _fused_key(given, addresses, scalars, backend)
             if 0 in addresses:
                 key += substance(given)
             prepared = self._kinds.recent.get(key)
@@ -208,6 +209,22 @@ class Gemm(Kernels):
 
         eager.leave(Gemm.run)
         return path.first(self.spec, self._kinds, call, backend, workspace)
+
+
+def recalled(gemm: Gemm, a: Any, b: Any, named: Mapping[str, Any], backend: Any) -> Prepared | None:
+    """What serves a run of these tensors that gives a new D, without C; None if there was none lately."""
+    if gemm._fused is not None:
+        given, _, scalars = gemm._fused.bind(a, b, named, None)
+        addresses = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
+        return gemm._kinds.get(_fused_key(given, addresses, scalars, backend))
+    aligned = a.data_ptr() & 15 | (b.data_ptr() & 15) << 4 | (NOWHERE & 15) << 8 | (NOWHERE & 15) << 12
+    return gemm._kinds.get((*identity(a), *identity(b), None, None, aligned, backend, False))
+
+
+def _fused_key(given: Any, addresses: tuple[int, ...], scalars: Any, backend: Any) -> tuple[Any, ...]:
+    """What a call of the spec's epilogue is remembered by."""
+    aligned = tuple([p & 15 for p in addresses])
+    return (*[None if t is None else identity(t) for t in given], aligned, scalars, backend)
 
 
 def _foreign(given: tuple[Any, ...]) -> Any:
@@ -236,4 +253,4 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
     return gemm
 
 
-__all__ = ["Gemm", "build"]
+__all__ = ["Gemm", "build", "recalled"]
