@@ -14,6 +14,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels import launch
+from cutegemm.kernels.atomic_sum import AtomicSum
 from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.dynamic import DynamicWalk
@@ -28,7 +29,6 @@ from cutegemm.kernels.rest import zero_rest
 from cutegemm.kernels.ring import Ring
 from cutegemm.kernels.scheduler import Walk
 from cutegemm.kernels.stream import StreamWalk
-from cutegemm.kernels.sum_parts import SumParts
 from cutegemm.kernels.tensors import Atoms, Tensors
 from cutegemm.kernels.tma_load import TmaLoad
 from cutegemm.kernels.workspace_sum import WorkspaceSum
@@ -36,6 +36,8 @@ from cutegemm.launch_layout import SPLIT_PLACES
 
 # what a CTA does next, by the config's name for it
 WALKS: dict[str, type[Walk]] = {"static": Walk, "stream_k": StreamWalk, "dynamic": DynamicWalk}
+# where parts of K meet that no cluster adds up, by the config's name for it
+MEETINGS = {"workspace": WorkspaceSum, "atomic": AtomicSum, "launch": LeftSum}
 # how CTAs that each added up a part of K make a tile's sum
 Sum = ClusterSum | WorkspaceSum | LeftSum | NestedSum
 
@@ -45,10 +47,7 @@ def _sum(config: KernelConfig, place: Place, walk: Walk, addresses: dict[str, An
     inner = ClusterSum.create(config, place, smem) if config.cluster_parts > 1 else None
     if not config.streamed and config.outer_parts == 1:
         return inner
-    if config.split_reduction == "launch":
-        outer: Any = LeftSum(SumParts(config, walk, addresses["split.parts"]), place.part)
-    else:
-        outer = WorkspaceSum.create(config, walk, addresses, smem)
+    outer = MEETINGS[config.split_reduction].create(config, walk, addresses, smem)
     return outer if inner is None else NestedSum(config, inner, outer)
 
 

@@ -158,7 +158,12 @@ class Walk:
 
     def more(self, state: State) -> Any:
         """Whether there is a work to do."""
-        return state[0] < self.tiles[0] * self.tiles[1] * (self.tiles[2] * self._parts)
+        return state[0] < self.works
+
+    @property
+    def works(self) -> Any:
+        """Works of the launch."""
+        return self.tiles[0] * self.tiles[1] * (self.tiles[2] * self._parts)
 
     @property
     def _parts(self) -> int:
@@ -173,7 +178,7 @@ class Walk:
 
     def slot(self, work: Work, part: Any) -> Any:
         """Where a part of a work's tile lies in workspace."""
-        return self.number(work) * self.config.outer_parts + part
+        return self.number(work) * self.config.kept_parts + part
 
     def next(self, state: State, count: int = 1) -> State:
         """The state `count` works later."""

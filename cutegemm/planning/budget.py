@@ -182,7 +182,7 @@ def _sum_regions(config: KernelConfig, start: int) -> tuple[Region, ...]:
         found.append(Region("sum barriers", found[0].offset + size, STAGE_BARRIERS))
         end = found[1].offset + STAGE_BARRIERS
     if config.counts:
-        found.append(Region("count", round_up(end, COUNT_ALIGN), 4))
+        found.append(Region("count", round_up(end, COUNT_ALIGN), 4 * config.counts_kept))
     return tuple(found)
 
 

@@ -57,6 +57,8 @@ DEEP_STAGES = 4
 RING_STAGES = 5
 # what a CTA of such a cluster sends into distributed shared memory
 SUM_BYTES_PER_NS = 25.0
+# where parts that no cluster adds up meet
+ADDED = {"workspace": "in workspace", "launch": "by a launch", "atomic": "as they come"}
 FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
 
@@ -85,9 +87,9 @@ class Candidate(NamedTuple):
     def __str__(self) -> str:
         how = "" if self.schedule == "cooperative" else f", {self.schedule}"
         parts = "" if self.splits == 1 else f", K in {self.splits} parts"
-        if self.reduction in ("workspace", "launch"):
+        if self.reduction in ADDED:
             parts += f", {self.depth} a cluster" if self.depth > 1 else ""
-            parts += ", added " + ("in workspace" if self.reduction == "workspace" else "by a launch")
+            parts += f", added {ADDED[self.reduction]}"
         return f"tile {self.tile}, cluster {self.cluster}{how}{parts}"
 
 

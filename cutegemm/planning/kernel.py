@@ -158,7 +158,7 @@ def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
     """The constant operands that a producer warp loads before earlier launches have ended.
 
     Not a copy of one, which the launch before has written, and nothing beside an operand that threads gather. What a
-    dynamic kernel's first work is, its counter says, which the launch before has zeroed.
+    dynamic kernel's first work is, its counter says, with which the launch before may still count.
     """
     spec, loads = setting.spec, setting.loads
     takes_part = (

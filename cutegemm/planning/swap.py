@@ -66,14 +66,16 @@ def wanted(asked: Request) -> bool:
         # nothing streams
         return False
     # of very deep K the parts of wide tiles fill the SMs, and read A less often
-    return problem.k < DEEPEST * problem.n and _fill(problem, asked.device) >= LEAST_FILL
+    return problem.k < DEEPEST * problem.n and _fill(asked) >= LEAST_FILL
 
 
-def _fill(problem: Problem, device: Device) -> float:
-    """Share of the SMs' time that the tiles of the better of the swapped tiles' widths fill."""
+def _fill(asked: Request) -> float:
+    """Share of the SMs' time that the better of the swapped tiles' widths fills, with K in two parts at most."""
+    problem, sms = asked.problem, asked.device.sms
+    parts = 1 if asked.spec.batch_invariant is True or asked.spec.split_k == 1 else 2
     counts = [-(-problem.n // rows) * problem.batch for rows, _ in SWAPPED_TILES]
-    shares = [x / (-(-x // device.sms) * device.sms) for x in counts]
-    return max(2 * x if 2 * x <= 1 else x for x in shares)
+    shares = [x / (-(-x // sms) * sms) for x in counts]
+    return max(parts * x if parts * x <= 1 else x for x in shares)
 
 
 def transposed(asked: Request) -> Request:

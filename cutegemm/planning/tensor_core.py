@@ -53,13 +53,14 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
         clusters=grid.clusters,
         parts=reductions.parts,
         in_workspace=loads.places | reductions.partials | parts.places,
+        counted=parts.counted,
     )
     adds = () if config.stores else (adding.step(multiply, storing, grid.tiles),)
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
         device=asked.device,
-        steps=(*loads.steps, *parts.steps, multiply, *adds, *reductions.steps),
+        steps=(*loads.steps, multiply, *adds, *reductions.steps),
         tiles=grid.tiles,
         waves=grid.waves,
         smem=budget.shared_memory(config),
@@ -70,5 +71,6 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
         boxes=budget.boxes(config),
         store_conflicts=budget.store_conflicts(config),
         workspace_bytes=parts.workspace_bytes,
+        counter_bytes=parts.counter_bytes,
         reasons=(*setting.reasons, why) if why else setting.reasons,
     )

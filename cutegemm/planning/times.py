@@ -41,11 +41,11 @@ HELD_L2 = 0.85
 HELD_DRAM = 0.95
 # `TimeModel.traffic` of deep K: 1024 x 1024 x 65536 takes 208 to 218 us in tiles of 128 x 256, 225 of 128 x 128 (H200)
 DEEP_TRAFFIC = 0.06
-# of parts that meet in workspace (the same): a launch that zeroes counters, and the fences and the atomic of a CTA that
-# counts itself; what an SM writes or reads
-CLEAR_NS = 1500.0
+# of parts that meet in workspace (the same): the fences and the atomic of a CTA that counts itself; what an SM writes
+# or reads
 COUNT_NS = 1000.0
 PARTS_BYTES_PER_NS = 33.0
+MEETINGS = ("launch", "workspace", "atomic")  # where parts meet that no cluster adds up
 # of a launch of clusters, whose CTAs wait for one another before they begin: 384^3 and 512^3 in tiles of 64 x 32,
 # 333 x 777 x 555 in 64 x 64 (H200)
 CLUSTER_NS = 180.0
@@ -90,7 +90,8 @@ class Table:
 
     Attributes:
         m, n, depth: of the tile; splits: parts of K, held: those that a cluster adds up.
-        left, counted: whether the others meet in a launch of their own, or in workspace.
+        left, counted: whether the others meet in a launch of their own, or in workspace; merged: added there as they
+            come.
         pingpong, multistage: whether the schedule is that; clustered: whether CTAs are launched in clusters.
         repeats: clusters along D's shorter side, which read the same of the longer one's operand.
         ctas: that the launch has, clusters filled up.
@@ -109,6 +110,7 @@ class Table:
     held: Column
     left: Column
     counted: Column
+    merged: Column
     pingpong: Column
     multistage: Column
     clustered: Column
@@ -125,12 +127,12 @@ class Table:
     def of(problem: Problem, device: Device, candidates: Sequence[Candidate]) -> Table:
         """The columns of some candidates."""
         rows = [
-            (*x.tile, *x.cluster, x.splits, x.depth, *(x.reduction == y for y in ("launch", "workspace")),
+            (*x.tile, *x.cluster, x.splits, x.depth, *(x.reduction == y for y in MEETINGS),
              *(x.schedule == y for y in ("pingpong", "multistage")))
             for x in candidates
         ]  # fmt: skip
         columns = np.array(rows, dtype=np.float64).T
-        m, n, depth, across, along, splits, held, left, counted, pingpong, multistage = columns
+        m, n, depth, across, along, splits, held, left, counted, merged, pingpong, multistage = columns
         rows, cols = np.ceil(problem.m / (m * across)), np.ceil(problem.n / (n * along))
         whole = rows * cols * problem.batch
         works = whole * (splits / held)
@@ -142,7 +144,7 @@ class Table:
         delivered = (loaded / along * _lines(problem.a) + n / across * _lines(problem.b)) * depth * 2
         ctas = works * cluster
         return Table(
-            m, n, depth, splits, held, left > 0, counted > 0, pingpong > 0, multistage > 0,
+            m, n, depth, splits, held, left > 0, counted > 0, merged > 0, pingpong > 0, multistage > 0,
             clustered=cluster > 1,
             repeats=rows if problem.m <= problem.n else cols,
             tiles=whole * across * along,
@@ -235,8 +237,10 @@ def _sum_ns(of: Table) -> Column:
 def _meet_ns(of: Table) -> Column:
     """Parts of K that meet in workspace: written by all SMs, read by one CTA a slice."""
     share = 4 * of.m * of.n / of.held / PARTS_BYTES_PER_NS
-    counted = of.waves * (share + COUNT_NS) + share * (of.splits / of.held) + CLEAR_NS
-    return np.where(of.counted, counted, 0.0)
+    # the last CTA reads every part, or one tile to which the others were added
+    waits = of.waves * (share + COUNT_NS)
+    counted, merged = waits + share * (of.splits / of.held), waits + COUNT_NS + share
+    return np.where(of.counted, counted, np.where(of.merged, merged, 0.0))
 
 
 def _lines(operand: Operand) -> float:

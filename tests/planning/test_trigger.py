@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a launch lets the next one start, as the planner decides: by the share of the SMs that its grid fills."""
+"""When a launch lets the next one start, as the planner decides by itself: by the share of the SMs it fills."""
 
 from __future__ import annotations
 
