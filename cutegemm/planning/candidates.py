@@ -45,6 +45,8 @@ PARTS = (1, 2, 4, 8)
 LEAST_SPLIT_K = 2048
 # K is deep from so many times D's shorter and longer side on: parts then meet outside clusters too
 DEEP = (8, 2)
+# rows or columns of D up to which sums of deep K are small enough for clusters
+FEW = 32
 # D's shorter and longer side where a product's time is that of streaming one operand
 STREAMS = (128, 2048)
 # (CTAs of a cluster along M and N that share operands of parts of K, depth of a stage). Where one operand streams from
@@ -142,11 +144,11 @@ def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, .
     """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs."""
     if isinstance(spec.split_k, int) or spec.depth is not None:
         return (_given_splits(spec),)
-    if spec.batch_invariant is True:
-        # how many parts pay depends on M
+    if not _open(spec, problem, device):
         return (1,)
     # of deep K no sum in clusters came near that of a launch: 11.0 us and 6.3 at 128 x 128 x 16384 (H200)
-    return PARTS if _open(spec, problem, device) and not launched(spec, problem, device) else (1,)
+    tried = min(problem.m, problem.n) <= FEW or not launched(spec, problem, device)
+    return PARTS if tried else (1,)
 
 
 def launched(spec: GemmSpec, problem: Problem, device: Device) -> bool:
@@ -157,7 +159,7 @@ def launched(spec: GemmSpec, problem: Problem, device: Device) -> bool:
 
 
 def _open(spec: GemmSpec, problem: Problem, device: Device) -> bool:
-    """Whether parts of K are the planner's choice, and worth one."""
+    """Whether parts of K are the planner's choice, and worth one; how many pay depends on M (`batch_invariant`)."""
     given = isinstance(spec.split_k, int) or spec.depth is not None or spec.batch_invariant is True
     fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
     return not given and not fixed and _few(problem, device)

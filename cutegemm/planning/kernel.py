@@ -15,6 +15,7 @@ from cutegemm.planning import boxes
 from cutegemm.planning import epilogue as plan_epilogue
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.model import raster_for
+from cutegemm.planning.serpentine import turns_back
 from cutegemm.planning.setting import Setting
 from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
@@ -65,6 +66,7 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         input_stages=1,
         persistent=spec.scheduler != "per_tile",
         raster=raster(setting, candidate)[0],
+        serpentine=turns_back(setting, candidate),
         ctas_per_sm=_ctas_per_sm(spec),
         trigger=trigger(spec, setting.problem, candidate, setting.sms),
         early=_early(setting, candidate),

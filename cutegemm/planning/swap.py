@@ -153,24 +153,24 @@ def found(asked: Request) -> list[Ranked]:
         tiles = -(-problem.m // shape[0]) * problem.batch
         return -(-tiles // device.sms) * shape[0], -shape[0]
 
+    loaded = problem.a.tma_reason() is not None and first_setting(asked).loads.gathers
+    stages = LOADED_STAGES if loaded else PART_STAGES
     ranked = []
     for rows, depth in sorted(shapes, key=longest):
         whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
-        candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch)
+        candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch, stages)
         why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
         ranked.append(Ranked(candidate, why))
     return ranked
 
 
-def _cut(asked: Request, whole: Candidate, tiles: int) -> Candidate:
+def _cut(asked: Request, whole: Candidate, tiles: int, stages: int) -> Candidate:
     """A candidate with K in parts that bring few tiles to all SMs, as long as each part is a mainloop worth the sum.
 
     Clusters add them up where the GPU holds as many at once; of deep K a launch does where that fills more SMs.
     """
     spec, device = asked.spec, asked.device
-    weights = asked.problem.a.tma_reason() is not None
-    loaded = weights and first_setting(asked).loads.gathers
-    most = -(-asked.problem.k // whole.tile[2]) // (LOADED_STAGES if loaded else PART_STAGES)
+    most = -(-asked.problem.k // whole.tile[2]) // stages
     spreads = launched(spec, asked.problem, device) and spec.split_reduction == AUTO
     wished = PARTS if spreads else splits_for(spec, asked.problem, device)
     fits = (x for x in wished if x <= most and tiles <= device.resident_clusters(x))

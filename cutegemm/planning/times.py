@@ -34,6 +34,8 @@ NARROW_BYTES = 32
 WIDE_COLUMNS = 32
 NARROW_STORE_NS = 0.65
 WIDE_STORE_NS = 0.83
+# the same where no mainloop runs beside it: 333 x 50257 x 1023 in 128 x 192 takes 90 us beside its copies
+SHARED_STORE_NS = 0.42
 # of a cluster's sum over parts of K, per work, beside its bytes
 SUM_NS = 700.0
 # shares of what L2 and memory deliver to other kernels that clusters with parts of K get (suite deep_k, H200)
@@ -98,7 +100,7 @@ class Table:
         tiles: CTA tiles of the problem, clusters filled up; waves: of their parts on the device.
         stages: of a tile's mainloop.
         delivered: bytes that a stage of 16-bit operands takes from L2 for one CTA; a multicast slice crosses L2's
-            port once for the cluster.
+            port once for the cluster. astride: those of them in rows that straddle lines of L2.
         traffic: bytes that all CTAs take from L2.
         idle: rows of a tile whose warpgroups have no row of D.
     """
@@ -120,6 +122,7 @@ class Table:
     waves: Column
     stages: Column
     delivered: Column
+    astride: Column
     traffic: Column
     idle: Column
 
@@ -140,8 +143,9 @@ class Table:
         sizes = np.arange(int(cluster.max()) + 1)
         resident = np.array([device.resident_clusters(max(int(x), 1)) for x in sizes], dtype=np.float64)
         stages = np.ceil(problem.k / (depth * splits))
-        loaded = _loaded_rows(problem, m, along, depth * splits)
-        delivered = (loaded / along * _lines(problem.a) + n / across * _lines(problem.b)) * depth * 2
+        edges = _loaded_rows(problem, m, along, depth * splits) / along, n / across
+        delivered = (edges[0] + edges[1]) * depth * 2
+        straddling = sum(x * _straddles(y) for x, y in zip(edges, (problem.a, problem.b), strict=True))
         ctas = works * cluster
         return Table(
             m, n, depth, splits, held, left > 0, counted > 0, merged > 0, pingpong > 0, multistage > 0,
@@ -152,6 +156,7 @@ class Table:
             waves=np.ceil(works / resident[cluster.astype(np.intp)]),
             stages=stages,
             delivered=delivered,
+            astride=straddling * depth * 2,
             traffic=ctas * stages * delivered,
             idle=np.maximum(0, m - round_up(problem.m, device.limits.mma_m)),
         )  # fmt: skip
@@ -183,7 +188,8 @@ def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:
     """One mainloop stage: bound by the tensor cores or by what L2 delivers to an SM."""
     time, lone = device.time, of.waves == 1
     # bytes per element of the tile: 1 for 128 x 256 in pairs
-    traffic = of.delivered / (of.m * of.n * of.depth / BLOCK_K)
+    delivered = of.delivered + (time.straddle - 1) * of.astride
+    traffic = delivered / (of.m * of.n * of.depth / BLOCK_K)
     costs = DEEP_TRAFFIC if deep(problem, device) else time.traffic
     compute = time.mma * of.m * of.n * (of.depth / BLOCK_K) * (1 + costs * (traffic - 1))
     slower = 1 + time.turn_deep * max(0.0, math.log2(max(problem.k, 1) / DEEP_K))
@@ -197,7 +203,7 @@ def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:
     # of deep K L2 delivers no more to CTAs of one tile than to others (512 x 512 x 8192, 128 x 7168 x 16384, H200)
     whole = np.where(lone & (not deep(problem, device)), time.l2_lone, time.l2)
     rate = np.where(of.held > 1, HELD_L2 * time.l2, np.where(of.splits > 1, time.l2, whole))
-    found: Column = factor * np.maximum(compute, of.delivered / rate)
+    found: Column = factor * np.maximum(compute, delivered / rate)
     return found
 
 
@@ -215,16 +221,16 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     visible = (time.inputs + pieces * time.input_piece) * reads
     narrow = (columns * d_bytes < NARROW_BYTES) & (not reads)
     beside = np.maximum(mainloop + time.turn, pieces * time.piece + store)
-    single = np.zeros_like(store)
+    shared = np.zeros_like(store)
     if any(x.tma_reason() is not None for _, x in problem.outputs):
         rate = np.where(columns < WIDE_COLUMNS, NARROW_STORE_NS, WIDE_STORE_NS)
-        single = np.where(of.waves > 1, of.m * of.n * rate, 0.0)
+        many = np.where(of.waves > 1, of.m * of.n, 0.0)
+        shared = many * SHARED_STORE_NS / np.minimum(2, of.m // 64)
         # a warpgroup's mainloop and its stores, of which two take turns
-        beside = np.maximum(beside, (mainloop + single) / 2)
+        beside = np.maximum(beside, (mainloop + many * rate) / 2)
     turns = of.waves * (beside + visible + pieces * time.narrow_piece * narrow) + store
     alone = mainloop + (time.tile + _sum_ns(of))
-    single = single / np.minimum(2, of.m // 64)
-    shares = of.waves * (alone + np.maximum(pieces * time.piece + store, single) + time.shared * visible)
+    shares = of.waves * (alone + np.maximum(pieces * time.piece + store, shared) + time.shared * visible)
     start = np.where(of.clustered, CLUSTER_NS, 0.0)
     return start + np.where(of.pingpong, turns, shares)
 
@@ -243,8 +249,7 @@ def _meet_ns(of: Table) -> Column:
     return np.where(of.counted, counted, np.where(of.merged, merged, 0.0))
 
 
-def _lines(operand: Operand) -> float:
-    """L2 lines that a 128-byte row of a box touches on average; a copy's rows begin at whole lines."""
+def _straddles(operand: Operand) -> bool:
+    """Whether 128-byte rows of a box lie across two lines of L2; a copy's rows begin at whole lines."""
     leading = operand.strides[0] if operand.unit_col else operand.strides[1]
-    straddles = operand.tma_reason() is None and leading * operand.dtype.bytes % L2_LINE
-    return 2.0 if straddles else 1.0
+    return operand.tma_reason() is None and leading * operand.dtype.bytes % L2_LINE != 0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -29,13 +30,15 @@ LIKELY_LOADS = ODD_LOADS[:2]
 # candidates beside them whose larger operand is shifted
 LOADED = 3
 # walks over the tiles that are tried for the candidates predicted best
-RASTERS = (("m", 4), ("m", 16), ("n", 8))
+RASTERS = (("m", 4), ("m", 16), ("n", 8), ("m", 8))
 # tiles up to which no walk differs from another
 FEW_TILES = 8
 # tiles an SM up to which kernels without a producer warp are tried
 SHORT_WAVES = 2
 # parts of K beyond which one less is tried
 FEW_PARTS = 8
+# problems whose candidates are remembered from one batch to the next: each is weighed in some 50 ms
+REMEMBERED = 512
 # how many of those have their variants tried, and after how many candidates
 VARIED, PLAIN_FIRST = 2, 6
 
@@ -124,12 +127,10 @@ def explicit(spec: GemmSpec, proposal: Proposal) -> dict[str, Any]:
 
 def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) -> Iterator[dict[str, Any]]:
     """Fields of every candidate that serves, best predicted first, and after a few the variants of the best."""
-    weighed = list(own.why.weighed)
-    if spec.swap == AUTO and min(problem.m, problem.n) <= BOTH_WAYS:
-        other = _planned(spec, {"swap": not own.swapped}, problem, device)
-        weighed += [] if other is None else other.why.weighed
-    ranked = sorted((x for x in weighed if x.serves and x.fields), key=lambda x: x.us)
-    plain = [{name: list(v) if isinstance(v, tuple) else v for name, v in x.fields} for x in ranked]
+    plain = [
+        {name: list(v) if isinstance(v, tuple) else v for name, v in fields}
+        for fields in _ranked(spec, problem, device, own.swapped)
+    ]
     for place, fields in enumerate(plain):
         if place == PLAIN_FIRST:
             # whose threads load share no operand with other CTAs
@@ -146,6 +147,18 @@ def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) 
     if len(plain) <= PLAIN_FIRST:
         for best in plain[:VARIED]:
             yield from _variants(spec, best, problem, device)
+
+
+@functools.lru_cache(REMEMBERED)
+def _ranked(
+    spec: GemmSpec, problem: Problem, device: Device, swapped: bool
+) -> list[tuple[tuple[str, Any], ...]]:
+    """Fields of the candidates that serve, best predicted first; `swapped` is whether the model's choice is."""
+    weighed = list(plan(spec, problem, device).why.weighed)
+    if spec.swap == AUTO and min(problem.m, problem.n) <= BOTH_WAYS:
+        other = _planned(spec, {"swap": not swapped}, problem, device)
+        weighed += [] if other is None else other.why.weighed
+    return [x.fields for x in sorted((x for x in weighed if x.serves and x.fields), key=lambda x: x.us)]
 
 
 def _variants(
