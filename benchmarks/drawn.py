@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems that nobody chose: extents drawn log-uniformly from a fixed seed. No kernel may be tuned on them."""
+"""Problems that nobody chose: extents drawn log-uniformly from a fixed seed.
+
+Those of two seeds judge the model, so that no kernel may be tuned on them; those of a third are what it is fitted to.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ STEP = 8  # extents are multiples of it, or odd
 LEAST_FLOPS = 10_000_000
 MOST_BYTES = 4 << 30  # of A, B and D together, 2 bytes an element
 EVEN_SEED, ODD_SEED = 20_261_122, 20_261_123
+SAMPLED_SEED = 20_261_124  # of shapes that a model may be fitted to
 
 
 def shapes(seed: int, odd: bool, count: int = COUNT) -> list[Shape]:

@@ -8,9 +8,11 @@
 The record is `cutegemm/arch/times.json`. What is minimised is the regret to be expected: how much longer than the best
 measured a candidate takes that is drawn by predicted time, as if predictions were off by 2 %, so that it changes with
 every constant and a lucky first place counts for little. A little of the error of predicted ratios and times comes to
-it, and of how far the constants are from where they began. Constants are searched one by one in their logarithm, with
-steps that halve: there is no gradient. Each half of the problems is fitted and judged by the other, with the power cap
-as a bound of its own (`fit_power`) and without; what does not rank both better, or ranks a suite worse, is not written.
+it, and of how far the constants are from where they began, the more the fewer the problems. Constants are searched one
+by one in their logarithm, with steps that halve: there is no gradient. Each quarter of the problems is judged by a fit
+to the others, with the power cap as a bound of its own (`fit_power`) and without; what does not rank what was held back
+better, or ranks a suite worse, is not written. Problems whose operands are copied first are left out: of loads there is
+a fit of its own.
 """
 
 from __future__ import annotations
@@ -27,23 +29,28 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from benchmarks import fit_loads, fit_power, runs
+from benchmarks import fit_loads, fit_power, runs, tuned_rows
 from benchmarks.sweep_rows import Measured, read
+from cutegemm import Problem
 from cutegemm.arch.device import Device, TimeModel
 from cutegemm.arch.records import RECORDS, TIMES_FILE
 from cutegemm.planning.times import estimates, ranked
 
 RESULTS = Path(__file__).parent / "results"
 SWEEPS = RESULTS / "sweeps"
-# the error of predicted ratios counts so much beside regret, and so much the mean squared logarithm of what moved
-RATIO_WEIGHT, MOVED_WEIGHT = 0.1, 0.003
+# the error of predicted ratios and times counts so much beside regret
+RATIO_WEIGHT = 0.1
+# what a constant's squared logarithm costs: as much as the whole of one problem's regret where it is off by this factor
+MOVED_WEIGHT = 0.03
+# parts of the problems, each judged by a fit to the others
+FOLDS = 4
 # relative error of predictions that is reckoned with
 BLUR = 0.02
 # first and last step of a constant's logarithm
 FIRST_STEP, LAST_STEP = 0.3, 0.01
-# of a fit that may be written: problems, and problems for each constant that moves
-LEAST_PROBLEMS = 40
-PROBLEMS_PER_CONSTANT = 5
+# of a fit that may be written: problems, and measured times for each constant that moves
+LEAST_PROBLEMS = 24
+TIMES_PER_CONSTANT = 20
 # factor by which a suite's mean regret may grow: what a measured time is uncertain by, over the root of some problems
 SUITE_MARGIN = 1.003
 # problems of a fit of loads, and how its source begins
@@ -75,7 +82,7 @@ class Score:
 
 def score(of: Measured, device: Device) -> Score:
     """How the device's model ranks what was measured of one problem."""
-    measured = np.array(list(of.us.values()))
+    measured = of.times
     times = estimates(of.problem, device, of.table)
     first = ranked(of.table, times)[0]
     logs = np.log(times)
@@ -106,15 +113,22 @@ def fit(found: Sequence[Measured], start: Device, names: Sequence[str] | None = 
         names: of constants that may move; None is every one.
     """
     moving = names or [x.name for x in dataclasses.fields(TimeModel)]
-    return search(lambda device: cost(found, device), start, moving)
+    return search(lambda device: cost(found, device), start, moving, len(found))
 
 
-def search(of: Callable[[Device], float], start: Device, moving: Sequence[str]) -> Device:
-    """The device with the constants that cost least, one by one in their logarithm with steps that halve."""
+def search(of: Callable[[Device], float], start: Device, moving: Sequence[str], problems: int) -> Device:
+    """The device with the constants that cost least, one by one in their logarithm with steps that halve.
+
+    Args:
+        of: what a device costs, the mean over problems.
+        start: where the search begins, and what is believed where problems say little.
+        moving: constants that may move.
+        problems: how many there are.
+    """
 
     def total(device: Device) -> float:
         moved = [math.log(getattr(device.time, x) / getattr(start.time, x)) ** 2 for x in moving]
-        return of(device) + MOVED_WEIGHT * statistics.fmean(moved)
+        return of(device) + MOVED_WEIGHT * sum(moved) / problems
 
     device, least, step = start, total(start), FIRST_STEP
     while step >= LAST_STEP:
@@ -131,6 +145,20 @@ def search(of: Callable[[Device], float], start: Device, moving: Sequence[str]) 
         if least == before:
             step /= 2
     return device
+
+
+def held_back(found: Sequence[Measured], start: Device, names: Sequence[str]) -> float:
+    """The cost of problems that each were left out of the fit that judges them."""
+    costs = []
+    for part in range(min(FOLDS, len(found))):
+        fitted = fit([x for place, x in enumerate(found) if place % FOLDS != part], start, names)
+        costs += [score(x, fitted).cost for x in found[part::FOLDS]]
+    return statistics.fmean(costs)
+
+
+def _copied(of: Problem) -> bool:
+    """Whether TMA cannot address an operand, so that times include a load that candidates do not tell."""
+    return of.a.tma_reason() is not None or of.b.tma_reason() is not None
 
 
 def felt(found: Sequence[Measured], device: Device) -> list[str]:
@@ -171,11 +199,11 @@ def table(found: Sequence[Measured], before: Device, after: Device) -> Table:
 
 def enough(found: Sequence[Measured], names: Sequence[str]) -> str | None:
     """Why problems are too few to write a fit of these constants; None where they are enough."""
-    need = max(LEAST_PROBLEMS, PROBLEMS_PER_CONSTANT * len(names))
+    times, need = sum(len(x.us) for x in found), TIMES_PER_CONSTANT * len(names)
     suites = {x.suite for x in found}
     schedules = {y.schedule for x in found for y in x.us}
-    if len(found) < need:
-        return f"{len(found)} problems, and {len(names)} constants want {need}"
+    if len(found) < LEAST_PROBLEMS or times < need:
+        return f"{times} times of {len(found)} problems, and {len(names)} constants want {need} of {LEAST_PROBLEMS}"
     if len(schedules) < 3:
         return f"only {', '.join(sorted(schedules))} kernels were measured: constants of the others would be guessed"
     beside = [x for x in found if len({y.schedule for y in x.us}) > 1]
@@ -224,7 +252,7 @@ def _fit_loads(args: argparse.Namespace, start: Device, paths: Sequence[Path]) -
         return fit_loads.cost(of, device, BLUR, RATIO_WEIGHT)
 
     def fitted(of: Sequence[fit_loads.Loaded]) -> Device:
-        return search(lambda device: judged(of, device), start, fit_loads.NAMES)
+        return search(lambda device: judged(of, device), start, fit_loads.NAMES, len(of))
 
     old = statistics.fmean(judged([x], start) for x in found)
     new = statistics.fmean(judged([x], fitted([y for y in found if y is not x])) for x in found)
@@ -266,10 +294,10 @@ def main(arguments: list[str]) -> int:
     add("--record", type=Path, default=TIMES_FILE, help="the record's file")
     args = parser.parse_args(arguments)
     start = next(x for x in RECORDS if x.name == args.gpu)
-    paths = args.sweeps or sorted(SWEEPS.glob("*.json"))
+    paths = args.sweeps or sorted([*SWEEPS.glob("*.json"), *SWEEPS.glob(f"*{tuned_rows.SUFFIX}")])
     if args.loads:
         return _fit_loads(args, start, paths)
-    found = [x for x in read(paths, start) if x.gpu == start.name]
+    found = [x for x in read(paths, start) if x.gpu == start.name and not _copied(x.problem)]
     console = runs.console()
     if len(found) < 2:
         console.print(f"{args.gpu}: {len(found)} problems measured, nothing to fit")
@@ -281,25 +309,22 @@ def main(arguments: list[str]) -> int:
     if power is not None:
         pj = f"{power.flop:.3f} pJ a FLOP, {power.l2:.1f} a byte of L2, {power.dram:.1f} of device memory"
         console.print(f"{len(burnt)} kernels at the cap of {power.watts:.0f} W: {pj}")
-    halves = found[::2], found[1::2]
-    old = [cost(x, start) for x in halves]
-    best: tuple[list[float], Device] | None = None
+    old = cost(found, start)
+    best: tuple[float, Device] | None = None
     for what, begin in (
         ("without", dataclasses.replace(start, power=None)),
         ("with", dataclasses.replace(start, power=power)),
     ):
         if best is not None and power is None:
             break
-        new = [cost(x, fit(y, begin, names)) for x, y in (halves, halves[::-1])]
-        said = ", ".join(f"{x:.4f} before, {y:.4f} after" for x, y in zip(old, new, strict=True))
-        console.print(f"held back, {what} the power cap: {said}")
-        if best is None or sum(new) < sum(best[0]):
+        new = held_back(found, begin, names)
+        console.print(f"held back, {what} the power cap: {old:.4f} before, {new:.4f} after")
+        if best is None or new < best[0]:
             best = new, begin
     assert best is not None
     fitted = fit(found, best[1], names)
     console.print(table(found, start, fitted))
-    better = all(x < y for x, y in zip(best[0], old, strict=True))
-    reason = enough(found, names) or (None if better else "it ranks what was held back no better")
+    reason = enough(found, names) or (None if best[0] < old else "it ranks what was held back no better")
     reason = reason or worse(found, start, fitted)
     if reason is not None:
         console.print(f"not written: {reason}")

@@ -8,7 +8,6 @@ negative left out one by one).
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.sweep_rows import labelled
+from benchmarks.sweep_rows import labelled, load
 from cutegemm import Problem, problem
 from cutegemm.arch.device import Device, PowerModel
 from cutegemm.planning.candidates import Candidate
@@ -44,7 +43,7 @@ def read(paths: Sequence[Path], gpu: str) -> list[Burnt]:
     """Rows of our kernels with tensor cores on a GPU at its cap; swapped ones and copies of operands left out."""
     found = []
     for path in paths:
-        data = json.loads(path.read_text())
+        data = load(path, gpu)
         environment = data.get("environment", {})
         limit = environment.get("power_limit_watts")
         for row in data.get("rows") or [] if environment.get("gpu") == gpu and limit else []:

@@ -54,6 +54,8 @@ SUITES: dict[str, list[Shape]] = {
         (333, 5025, 1023),
         (4096, 16, 4096),
     ],
+    # Drawn as those of the next suite are, with another seed: what the model is fitted to.
+    "sampled": drawn.shapes(drawn.SAMPLED_SEED, odd=False),
     # In no database and never tuned on: how well the model chooses alone (contender cutegemm_model).
     "drawn": drawn.shapes(drawn.EVEN_SEED, odd=False),
     "drawn_odd": drawn.shapes(drawn.ODD_SEED, odd=True),

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks import candidates as specs
+from benchmarks import tuned_rows
+from benchmarks.contenders import BASELINE
 from cutegemm import Problem, plan, problem
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT, RECORDS
@@ -24,8 +29,10 @@ from cutegemm.planning.swap import transposed_problem
 from cutegemm.planning.times import Table
 from cutegemm.planning.why import candidate_of
 
+# CTAs of a cluster that add up parts of K, at most
+MAX_CLUSTER = 8
 # fields of a spec that make a candidate, and the walk
-CHOSEN = {"tile", "cluster", "schedule", "consumers", "split_k", "swap", "raster"}
+CHOSEN = {"tile", "cluster", "schedule", "consumers", "split_k", "split_reduction", "swap", "raster"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,7 @@ class Measured:
         us: time of each candidate, by the best of the walks that were measured, in thousandths of the baseline's.
         best: the same of the best spec that was measured, whatever it gives.
         baseline: microseconds of the baseline; None where times are not measured beside one.
+        beside: its name.
     """
 
     gpu: str
@@ -46,12 +54,18 @@ class Measured:
     us: dict[Candidate, float]
     best: float | None = None
     baseline: float | None = None
+    beside: str = BASELINE
 
     @functools.cached_property
     def table(self) -> Table:
         """The candidates as columns on their GPU, which no constant of its model changes."""
         device = next((x for x in RECORDS if x.name == self.gpu), DEFAULT)
         return Table.of(self.problem, device, list(self.us))
+
+    @functools.cached_property
+    def times(self) -> NDArray[np.float64]:
+        """Of each candidate, in its own place."""
+        return np.array(list(self.us.values()))
 
     @property
     def least(self) -> float:
@@ -63,12 +77,13 @@ def read(paths: list[Path], device: Device = DEFAULT) -> list[Measured]:
     """The problems of sweeps with two candidates and more; other files of results have none.
 
     Args:
-        paths: of `benchmarks.sweep`'s files and of the two older forms in `results/sweeps`.
+        paths: of `benchmarks.sweep`'s files, of the two older forms in `results/sweeps`, and of databases that
+            `benchmarks.tune` made, of which the device's problems are read.
         device: that specs are planned for, to find out which candidate they are.
     """
     found = []
     for path in paths:
-        data = json.loads(path.read_text())
+        data = load(path, device.name)
         if isinstance(data.get("problems"), dict):
             found += list(_tiles(data))
         elif data.get("rows") and isinstance(data["rows"][0].get("us"), dict):
@@ -78,16 +93,24 @@ def read(paths: list[Path], device: Device = DEFAULT) -> list[Measured]:
     return [x for x in _joined(found) if len(x.us) > 1]
 
 
+def load(path: Path, gpu: str) -> dict[str, Any]:
+    """What a file of results holds; of a tuning database, what was tried on a GPU."""
+    if path.suffix == tuned_rows.SUFFIX:
+        return tuned_rows.document(path, gpu)
+    data: dict[str, Any] = json.loads(path.read_text())
+    return data
+
+
 def _joined(found: list[Measured]) -> Iterator[Measured]:
-    """One of each GPU and problem: what several files measured beside the same baseline."""
-    groups: dict[tuple[str, Problem], list[Measured]] = {}
+    """One of each GPU, problem and baseline: what several files measured beside it."""
+    groups: dict[tuple[str, Problem, str], list[Measured]] = {}
     for x in found:
-        groups.setdefault((x.gpu, x.problem), []).append(x)
-    for (gpu, of), group in groups.items():
+        groups.setdefault((x.gpu, x.problem, x.beside), []).append(x)
+    for (gpu, of, beside), group in groups.items():
         us = {y: min(x.us[y] for x in group if y in x.us) for y in {y: 0 for x in group for y in x.us}}
         baselines = [x.baseline for x in group if x.baseline is not None]
         baseline = statistics.median(baselines) if baselines else None
-        yield Measured(gpu, group[0].suite, of, us, min(x.least for x in group if x.us), baseline)
+        yield Measured(gpu, group[0].suite, of, us, min(x.least for x in group if x.us), baseline, beside)
 
 
 def _tiles(data: dict[str, Any]) -> Iterator[Measured]:
@@ -124,9 +147,11 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
     """A file of `benchmarks.sweep`: the candidate that each spec is planned as.
 
     Swapped candidates are those of the transposed product, a problem of its own. A spec that gives more than a
-    candidate and a walk counts for the best of the problem alone.
+    candidate and a walk counts for the best of the problem alone, and one that gives a walk for its candidate only
+    where nothing else does: the best of several walks would beat whoever was timed with the planner's of that day.
     """
     groups: dict[tuple[Any, ...], Measured] = {}
+    walked: dict[tuple[Any, ...], dict[Candidate, float]] = {}
     best: dict[tuple[Any, ...], float] = {}
     for row in data["rows"]:
         if row.get("spec") is None or row.get("ratio") is None:
@@ -136,24 +161,29 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
         )
         # the baseline beside each group of specs takes out what differs from group to group
         us = 1e3 / row["ratio"]
-        place = (row["suite"], of)
+        place = (row["suite"], of, row.get("baseline", BASELINE))
         best[place] = min(us, best.get(place, us))
         try:
             made = plan(specs.spec(row["spec"]), of, device)
         except GemmError:
             continue
         candidate = labelled(row.get("plan")) if row["spec"] == {} else candidate_of(made)
-        if candidate is None or not set(row["spec"]) <= CHOSEN:
+        # one CTA an SM is what is planned where nothing is said
+        given = {name for name, value in row["spec"].items() if (name, value) != ("ctas_per_sm", 1)}
+        if candidate is None or not given <= CHOSEN:
             continue
         suite = row["suite"] + (" swapped" if made.swapped else "")
         seen = transposed_problem(of) if made.swapped else of
         group = groups.setdefault(
             (*place, made.swapped),
-            Measured(data["environment"]["gpu"], suite, seen, {}, baseline=row["us"] / us * 1e3),
+            Measured(
+                data["environment"]["gpu"], suite, seen, {}, baseline=row["us"] / us * 1e3, beside=place[-1]
+            ),
         )
-        group.us[candidate] = min(us, group.us.get(candidate, us))
-    for (*place, _), group in groups.items():
-        yield dataclasses.replace(group, best=best[tuple(place)])
+        times = walked.setdefault((*place, made.swapped), {}) if "raster" in given else group.us
+        times[candidate] = min(us, times.get(candidate, us))
+    for key, group in groups.items():
+        yield dataclasses.replace(group, us=walked.get(key, {}) | group.us, best=best[key[:-1]])
 
 
 def labelled(label: str | None) -> Candidate | None:
@@ -164,5 +194,12 @@ def labelled(label: str | None) -> Candidate | None:
     m, n, k, across, along, consumers = map(int, words.groups()[1:])
     turns = "pingpong True" in label
     schedule = "pingpong" if turns else "multistage" if words[1] == "multistage" else "cooperative"
+    whole = Candidate((m, n, k), (across, along), schedule, consumers)
     parts = re.search(r"K in (\d+) parts", label)
-    return Candidate((m, n, k), (across, along), schedule, consumers, int(parts[1]) if parts else 1)
+    if parts is None:
+        return whole
+    count = int(parts[1])
+    if "add parts" in label:
+        return whole._replace(splits=count, reduction="launch")
+    # a label does not tell workspace from cluster, but more than a cluster holds
+    return whole._replace(splits=count, depth=count, reduction="cluster") if count <= MAX_CLUSTER else None

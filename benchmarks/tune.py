@@ -187,6 +187,10 @@ class Work:
 
     def run(self, screen: Screen) -> list[Outcome]:
         """The outcome of every step, until nothing is left or the longest step so far would not fit."""
+        with self._tuner.database.kept_open():
+            return self._run(screen)
+
+    def _run(self, screen: Screen) -> list[Outcome]:
         found: list[Outcome] = []
         self._have(self._known_config, self._problems, screen)
         while todo := self._next():

@@ -18,6 +18,7 @@ class TimeModel:
         traffic: of `mma` per extra byte per element that a stage loads: moving data costs power, and so clock.
         l2: delivered to an SM by TMA while every SM loads, in a kernel of many waves.
         l2_lone: the same in a kernel whose CTAs have a tile each: short, so that the clock stays high.
+        straddle: factor on what L2 delivers of rows that straddle its lines.
         tile: per tile: the ring's first fill and the accumulators' turn.
         piece: per piece of the epilogue's store: its barriers.
         store: of the epilogue, where the mainloop does not hide it.
@@ -40,6 +41,7 @@ class TimeModel:
     traffic: float
     l2: float
     l2_lone: float
+    straddle: float
     tile: float
     piece: float
     store: float

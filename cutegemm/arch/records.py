@@ -41,7 +41,7 @@ H100 = dataclasses.replace(
     l2_bytes=50 * 2**20,
     time=TIMES["NVIDIA H100 80GB HBM3"],
     power=POWER.get("NVIDIA H100 80GB HBM3"),
-    note="of its times only the rate of L2 is measured on this GPU; the others are the H200's, as are its clusters",
+    note="its clusters, and what loads of odd operands cost, are the H200's",
 )
 
 DEFAULT = H200

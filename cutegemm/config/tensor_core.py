@@ -33,6 +33,8 @@ class KernelConfig(EpilogueConfig):
     input_stages: int  # pieces of the matrix inputs that TMA holds ready
     persistent: bool
     raster: str  # axis walked fastest
+    # every second panel is walked backwards, and every second work of a cluster from its last k tile to its first
+    serpentine: bool = False
     ctas_per_sm: int = 1  # that registers and shared memory leave room for
     trigger: str = (
         "never"  # when the next launch may begin: "never" early, at the "start", after the last of "loads"

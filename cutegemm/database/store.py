@@ -119,6 +119,17 @@ class Database:
         # which file this object has found sound
         self._sound: int | None = None
 
+    @contextlib.contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Keep the file open: SQLite writes all changes back whenever its last connection is closed."""
+        with self._writing():
+            # makes the file
+            pass
+        with contextlib.closing(self._open()) as file:
+            # a connection that has read nothing holds no file
+            file.execute("SELECT count(*) FROM claims").fetchone()
+            yield
+
     def entries(self, gpu: str | None = None) -> dict[Key, Entry]:
         """All entries, or those of one GPU."""
 
@@ -140,7 +151,12 @@ class Database:
 
     def get(self, key: Key) -> Entry | None:
         """The entry of a key, or None."""
-        return self.neighbours(key).get(key.extents)
+
+        def read(file: sqlite3.Connection) -> Entry | None:
+            row = file.execute(f"SELECT data FROM entries WHERE {_EXACT}", _flat(key)).fetchone()
+            return None if row is None else self._entry(row[0])
+
+        return self._with(read, None)
 
     def put(self, key: Key, entry: Entry) -> None:
         """Keep an entry in the place of any other of its key."""

@@ -70,7 +70,7 @@ def convert(
             parameter, as of `swiglu`; `layer.weight` is a view of it.
 
     Raises:
-        InputError: constant weights of a model in training.
+        InputError: constant weights of a model in training; `joined` that is no collection of groups.
 
     Example:
         >>> print(convert(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))
@@ -78,6 +78,9 @@ def convert(
     """
     if constant_weights and any(x.training for x in model.modules()):
         raise field_error(InputError, "model.training", True, PROMISE, False)
+    if isinstance(joined, str) or any(isinstance(x, str) for x in joined):
+        rule = 'must be groups of names, such as [("q_proj", "k_proj", "v_proj")]'
+        raise field_error(InputError, "joined", joined, rule)
     converted: list[str] = []
     left: dict[str, str] = {}
     varying: dict[str, str] = {}

@@ -15,14 +15,19 @@ from cutegemm.planning import boxes
 from cutegemm.planning import epilogue as plan_epilogue
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.model import raster_for
+from cutegemm.planning.serpentine import turns_back
 from cutegemm.planning.setting import Setting
 from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
-# share of the SMs that one wave fills, from which on a launch with a constant operand lets the next start at once
-START_FILL = 0.8
+# the same for one that leaves no pair of SMs free: 168 MB take 40.3 us for 40.6 at 1 x 10240 x 8192, 470 MB half a
+# percent longer at 1 x 8192 x 28672 (H200)
+FULL_BYTES = 256 << 20
+FULL = 0.95
+# shares of the SMs between which two grids neither fit side by side nor follow each other on the same SMs
+UNEVEN = (0.5, 0.8)
 
 
 def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
@@ -61,6 +66,7 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         input_stages=1,
         persistent=spec.scheduler != "per_tile",
         raster=raster(setting, candidate)[0],
+        serpentine=turns_back(setting, candidate),
         ctas_per_sm=_ctas_per_sm(spec),
         trigger=trigger(spec, setting.problem, candidate, setting.sms),
         early=_early(setting, candidate),
@@ -84,7 +90,7 @@ def raster(setting: Setting, candidate: Candidate) -> tuple[str, int]:
     given = setting.spec.raster
     if isinstance(given, tuple):
         return given
-    return raster_for(setting.problem, candidate.tile, candidate.cluster)
+    return raster_for(setting.problem, candidate)
 
 
 def accumulators(tile: tuple[int, int, int], team: int, limits: Limits) -> int:
@@ -131,7 +137,8 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
 
     A launch of few bytes gains what its end and the next one's beginning share, and so does one that fills all SMs. A
     long one that does not loses: the next grid's CTAs take the SMs that are free, two to a TPC, and stream at half its
-    port's rate. With a constant operand the next grid's first stages are worth that where both fill the SMs once.
+    port's rate. With a constant operand the next grid's first stages are worth that where both grids fit the SMs side
+    by side, or where the second takes the SMs of the first one by one.
     """
     if spec.trigger != AUTO:
         return spec.trigger
@@ -142,8 +149,11 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
     tiles = math.ceil(problem.m / tile[0]) * math.ceil(problem.n / tile[1]) * problem.batch
     fill = tiles * candidate.splits / sms
     if isinstance(spec.constant, tuple):
-        return "start" if START_FILL <= fill <= 1 else "loads"
-    return "loads" if problem.min_bytes <= SHORT_BYTES or fill >= 1 else "never"
+        if UNEVEN[0] < fill < UNEVEN[1] and problem.min_bytes > SHORT_BYTES:
+            return "never"
+        return "start" if fill <= 1 else "loads"
+    short = problem.min_bytes <= (FULL_BYTES if fill >= FULL else SHORT_BYTES)
+    return "loads" if short or fill >= 1 else "never"
 
 
 def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:

@@ -82,11 +82,12 @@ def found(asked: Request) -> list[Candidate]:
         return []
     n_major = problem.b.unit_col and not problem.b.unit_row
     step, rows = N_MAJOR_STEP if n_major else TILE_N_STEP, device.limits.mma_m
-    columns = problem.n * problem.batch
+    parts = spec.split_k if isinstance(spec.split_k, int) else 1
+    columns = problem.n * problem.batch * parts
     waves = -(-columns // (device.sms * MOST_COLUMNS))
     n = round_up(-(-columns // (device.sms * waves)), step)
     whole = Candidate((rows, n, _depth(rows + n, problem, device)), (1, 1), "cooperative", 1)
-    tile = cut(spec, whole, spec.split_k if isinstance(spec.split_k, int) else 1, device.limits)
+    tile = cut(spec, whole, parts, device.limits)
     fills = _tiles(problem, tile) >= swap.LEAST_FILL * device.sms
     return [tile] if fills and _box_rows(problem, tile) else []
 

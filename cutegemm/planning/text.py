@@ -117,6 +117,8 @@ def _tensor_lines(plan: Plan, config: KernelConfig) -> list[str]:
         if config.cluster_parts not in (1, config.splits):
             walk += f", {config.cluster_parts} of them in a cluster first"
     along = f"panels of {plan.raster[1]} clusters along {plan.raster[0].upper()}"
+    if config.serpentine:
+        along += ", there and back"
     loads = f"A by {config.a.load} ({config.a.major}-major), B by {config.b.load} ({config.b.major}-major)"
     return [
         f"kernel     {config.family}: tile {tile[0]} x {tile[1]} x {tile[2]}, cluster {cluster[0]} x {cluster[1]}, "

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cutegemm.arch.device import Device
 from cutegemm.planning import boxes
 from cutegemm.planning.candidates import BLOCK_K, Candidate, deep
+from cutegemm.planning.left import STREAM_FILL, left_ns
 from cutegemm.planning.operands import L2_LINE
 from cutegemm.planning.pieces import epilogue_columns
 from cutegemm.planning.power import capped
@@ -28,6 +29,13 @@ Column = NDArray[np.float64]
 
 # bytes a row of an output's piece, below which its barriers are no longer hidden
 NARROW_BYTES = 32
+# of an element that a warpgroup stores by itself, as lines of D begin off multiples of 16 bytes, in pieces of so many
+# columns or fewer: 2048 x 50257 x 768 takes 369 us in 128 x 176, whose pieces have 16 columns, 431 in 128 x 192 (H200)
+WIDE_COLUMNS = 32
+NARROW_STORE_NS = 0.65
+WIDE_STORE_NS = 0.83
+# the same where no mainloop runs beside it: 333 x 50257 x 1023 in 128 x 192 takes 90 us beside its copies
+SHARED_STORE_NS = 0.42
 # of a cluster's sum over parts of K, per work; bytes that a CTA sends into distributed shared memory meanwhile
 SUM_NS = 700.0
 SUM_BYTES_PER_NS = 25.0
@@ -36,15 +44,19 @@ HELD_L2 = 0.85
 HELD_DRAM = 0.95
 # `TimeModel.traffic` of deep K: 1024 x 1024 x 65536 takes 208 to 218 us in tiles of 128 x 256, 225 of 128 x 128 (H200)
 DEEP_TRAFFIC = 0.06
-# of parts that meet outside clusters (the same): a launch that begins under the one before, without its bytes; the
-# fences and the atomic of a CTA that counts itself; what an SM writes or reads
-ADD_NS = 1700.0
+# of parts that meet in workspace (the same): the fences and the atomic of a CTA that counts itself; what an SM writes
+# or reads
 COUNT_NS = 1000.0
 PARTS_BYTES_PER_NS = 33.0
 MEETINGS = ("launch", "workspace", "atomic")  # where parts meet that no cluster adds up
-# bandwidth falls by this power of the share of SMs that stream: 0.94 of it with 107 CTAs at 128 x 10240 x 8192, 0.82
-# with 64 at 128 x 8192 x 28672, where 128 CTAs have all (H200)
-STREAM_FILL = 0.28
+# of a launch of clusters, whose CTAs wait for one another before they begin: 384^3 and 512^3 in tiles of 64 x 32,
+# 333 x 777 x 555 in 64 x 64 (H200)
+CLUSTER_NS = 180.0
+# what memory takes longer where several clusters at once ask it for the same bytes of a streamed operand, and rows or
+# columns of D up to which it is: 128 x 7168 x 16384 takes 80 us in 64 x 112, 64 in 64 x 128 whose pairs share them
+# (H200)
+ASKED_TWICE = 1.5
+FEW_ROWS = 256
 # extent along K up to which a pingpong kernel's mainloop keeps its speed
 DEEP_K = 4096
 
@@ -61,9 +73,17 @@ def fastest_first(
 
 
 def ranked(of: Table, times: Column) -> list[int]:
-    """Places of candidates, fastest first; of those as fast by bytes from L2, then by idle rows, then their order."""
+    """Places of candidates, fastest first.
+
+    Of those as fast whoever has no producer to wait for where there is one stage to load, then whoever takes fewest
+    bytes from L2, then of parts of K whoever shares wide tiles of B among few rows (64 x 128 in clusters of 2 x 1
+    takes 38.4 us at 128 x 4096 x 14336, its mirror image 39.7 on an H200), then whoever has fewest idle rows; then
+    their order.
+    """
     # stable, by the last key first
-    order: list[int] = np.lexsort((of.idle, of.traffic, times)).tolist()
+    alone = np.where((of.multistage > 0) & (of.stages <= 1), 0.0, 1.0)
+    shared = np.where(of.left, of.m, 0.0)
+    order: list[int] = np.lexsort((of.idle, shared, of.traffic, alone, times)).tolist()
     return order
 
 
@@ -75,12 +95,13 @@ class Table:
         m, n, depth: of the tile; splits: parts of K, held: those that a cluster adds up.
         left, counted: whether the others meet in a launch of their own, or in workspace; merged: added there as they
             come.
-        pingpong, multistage: whether the schedule is that.
+        pingpong, multistage: whether the schedule is that; clustered: whether CTAs are launched in clusters.
+        repeats: clusters along D's shorter side, which read the same of the longer one's operand.
         ctas: that the launch has, clusters filled up.
         tiles: CTA tiles of the problem, clusters filled up; waves: of their parts on the device.
         stages: of a tile's mainloop.
         delivered: bytes that a stage of 16-bit operands takes from L2 for one CTA; a multicast slice crosses L2's
-            port once for the cluster.
+            port once for the cluster. astride: those of them in rows that straddle lines of L2.
         traffic: bytes that all CTAs take from L2.
         idle: rows of a tile whose warpgroups have no row of D.
     """
@@ -95,11 +116,14 @@ class Table:
     merged: Column
     pingpong: Column
     multistage: Column
+    clustered: Column
+    repeats: Column
     tiles: Column
     ctas: Column
     waves: Column
     stages: Column
     delivered: Column
+    astride: Column
     traffic: Column
     idle: Column
 
@@ -113,22 +137,27 @@ class Table:
         ]  # fmt: skip
         columns = np.array(rows, dtype=np.float64).T
         m, n, depth, across, along, splits, held, left, counted, merged, pingpong, multistage = columns
-        whole = np.ceil(problem.m / (m * across)) * np.ceil(problem.n / (n * along)) * problem.batch
+        rows, cols = np.ceil(problem.m / (m * across)), np.ceil(problem.n / (n * along))
+        whole = rows * cols * problem.batch
         works = whole * (splits / held)
         cluster = across * along * held
         sizes = np.arange(int(cluster.max()) + 1)
         resident = np.array([device.resident_clusters(max(int(x), 1)) for x in sizes], dtype=np.float64)
         stages = np.ceil(problem.k / (depth * splits))
-        loaded = _loaded_rows(problem, m, along, depth * splits)
-        delivered = (loaded / along * _lines(problem.a) + n / across * _lines(problem.b)) * depth * 2
+        edges = _loaded_rows(problem, m, along, depth * splits) / along, n / across
+        delivered = (edges[0] + edges[1]) * depth * 2
+        straddling = sum(x * _straddles(y) for x, y in zip(edges, (problem.a, problem.b), strict=True))
         ctas = works * cluster
         return Table(
             m, n, depth, splits, held, left > 0, counted > 0, merged > 0, pingpong > 0, multistage > 0,
+            clustered=cluster > 1,
+            repeats=rows if problem.m <= problem.n else cols,
             tiles=whole * across * along,
             ctas=ctas,
             waves=np.ceil(works / resident[cluster.astype(np.intp)]),
             stages=stages,
             delivered=delivered,
+            astride=straddling * depth * 2,
             traffic=ctas * stages * delivered,
             idle=np.maximum(0, m - round_up(problem.m, device.limits.mma_m)),
         )  # fmt: skip
@@ -146,8 +175,13 @@ def estimates(problem: Problem, device: Device, of: Table) -> Column:
     """Nanoseconds of each candidate for the whole problem, its launch included."""
     fill = np.minimum(1.0, of.ctas / device.sms)
     held = np.where(of.held > 1, HELD_DRAM, 1.0)
-    least = problem.min_bytes / (device.dram_gbs * fill**STREAM_FILL * held)
-    found: Column = np.maximum(_kernel_ns(problem, device, of), least) + _meet_ns(device, of)
+    twice = (of.repeats > 1) & (min(problem.m, problem.n) <= FEW_ROWS)
+    least = (
+        problem.min_bytes * np.where(twice, ASKED_TWICE, 1.0) / (device.dram_gbs * fill**STREAM_FILL * held)
+    )
+    found: Column = np.maximum(_kernel_ns(problem, device, of), least) + _meet_ns(of)
+    if of.left.any():
+        found = np.where(of.left, left_ns(problem, device, of), found)
     return capped(found, problem, device.power, of) + device.time.launch
 
 
@@ -155,7 +189,8 @@ def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:
     """One mainloop stage: bound by the tensor cores or by what L2 delivers to an SM."""
     time, lone = device.time, of.waves == 1
     # bytes per element of the tile: 1 for 128 x 256 in pairs
-    traffic = of.delivered / (of.m * of.n * of.depth / BLOCK_K)
+    delivered = of.delivered + (time.straddle - 1) * of.astride
+    traffic = delivered / (of.m * of.n * of.depth / BLOCK_K)
     costs = DEEP_TRAFFIC if deep(problem, device) else time.traffic
     compute = time.mma * of.m * of.n * (of.depth / BLOCK_K) * (1 + costs * (traffic - 1))
     slower = 1 + time.turn_deep * max(0.0, math.log2(max(problem.k, 1) / DEEP_K))
@@ -169,7 +204,7 @@ def _stage_ns(problem: Problem, device: Device, of: Table) -> Column:
     # of deep K L2 delivers no more to CTAs of one tile than to others (512 x 512 x 8192, 128 x 7168 x 16384, H200)
     whole = np.where(lone & (not deep(problem, device)), time.l2_lone, time.l2)
     rate = np.where(of.held > 1, HELD_L2 * time.l2, np.where(of.splits > 1, time.l2, whole))
-    found: Column = factor * np.maximum(compute, of.delivered / rate)
+    found: Column = factor * np.maximum(compute, delivered / rate)
     return found
 
 
@@ -187,11 +222,18 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     visible = (time.inputs + pieces * time.input_piece) * reads
     narrow = (columns * d_bytes < NARROW_BYTES) & (not reads)
     beside = np.maximum(mainloop + time.turn, pieces * time.piece + store)
+    shared = np.zeros_like(store)
+    if any(x.tma_reason() is not None for _, x in problem.outputs):
+        rate = np.where(columns < WIDE_COLUMNS, NARROW_STORE_NS, WIDE_STORE_NS)
+        many = np.where(of.waves > 1, of.m * of.n, 0.0)
+        shared = many * SHARED_STORE_NS / np.minimum(2, of.m // 64)
+        # a warpgroup's mainloop and its stores, of which two take turns
+        beside = np.maximum(beside, (mainloop + many * rate) / 2)
     turns = of.waves * (beside + visible + pieces * time.narrow_piece * narrow) + store
     alone = mainloop + (time.tile + _sum_ns(of))
-    leaves = np.where(of.left, 0.0, pieces * time.piece + store + time.shared * visible)
-    shares = of.waves * (alone + leaves)
-    return np.where(of.pingpong, turns, shares)
+    shares = of.waves * (alone + np.maximum(pieces * time.piece + store, shared) + time.shared * visible)
+    start = np.where(of.clustered, CLUSTER_NS, 0.0)
+    return start + np.where(of.pingpong, turns, shares)
 
 
 def _sum_ns(of: Table) -> Column:
@@ -199,21 +241,16 @@ def _sum_ns(of: Table) -> Column:
     return np.where(of.held == 1, 0.0, SUM_NS + 4 * of.m * of.n / SUM_BYTES_PER_NS)
 
 
-def _meet_ns(device: Device, of: Table) -> Column:
-    """Parts of K that no cluster adds up: written, then read by all SMs in a launch or by one CTA a slice."""
+def _meet_ns(of: Table) -> Column:
+    """Parts of K that meet in workspace: written by all SMs, read by one CTA a slice."""
     share = 4 * of.m * of.n / of.held / PARTS_BYTES_PER_NS
-    outer = of.splits / of.held
-    # CTAs of a launch have 64 rows of eight columns at least
-    readers = np.minimum(device.sms, of.tiles * (of.m / 64) * (of.n / 8))
-    left = of.waves * share + ADD_NS + share * of.held * outer * of.tiles / readers
     # the last CTA reads every part, or one tile to which the others were added
     waits = of.waves * (share + COUNT_NS)
-    counted, merged = waits + share * outer, waits + COUNT_NS + share
-    return np.where(of.left, left, np.where(of.counted, counted, np.where(of.merged, merged, 0.0)))
+    counted, merged = waits + share * (of.splits / of.held), waits + COUNT_NS + share
+    return np.where(of.counted, counted, np.where(of.merged, merged, 0.0))
 
 
-def _lines(operand: Operand) -> float:
-    """L2 lines that a 128-byte row of a box touches on average; a copy's rows begin at whole lines."""
+def _straddles(operand: Operand) -> bool:
+    """Whether 128-byte rows of a box lie across two lines of L2; a copy's rows begin at whole lines."""
     leading = operand.strides[0] if operand.unit_col else operand.strides[1]
-    straddles = operand.tma_reason() is None and leading * operand.dtype.bytes % L2_LINE
-    return 2.0 if straddles else 1.0
+    return operand.tma_reason() is None and leading * operand.dtype.bytes % L2_LINE != 0

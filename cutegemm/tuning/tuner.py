@@ -315,6 +315,11 @@ def _named(x: Proposal) -> str:
 
 def each(tuner: Tuner, problems: Sequence[Problem], screen: Screen, again: bool) -> Iterator[Outcome]:
     """The outcome of each problem, those at work elsewhere looked at once more at the end; stops where interrupted."""
+    with tuner.database.kept_open():
+        yield from _each(tuner, problems, screen, again)
+
+
+def _each(tuner: Tuner, problems: Sequence[Problem], screen: Screen, again: bool) -> Iterator[Outcome]:
     waiting = []
     for problem in problems:
         outcome = tuner.tune(problem, screen, again=again)

@@ -44,7 +44,7 @@ def test_a_known_model_is_found_again():
     truth = other(l2=0.6, tile=3.0)
     found = synthetic(truth)
     before = fit.cost(found, H200)
-    fitted = fit.fit(found[::2], H200, ["l2", "tile", "turn"])
+    fitted = fit.fit(found[::2] * 5, H200, ["l2", "tile", "turn"])
     assert fit.cost(found[1::2], fitted) < before / 4
     assert fitted.time.l2 == pytest.approx(truth.time.l2, rel=0.1)
     assert fitted.time.mma == H200.time.mma
@@ -69,7 +69,8 @@ def test_regret_is_chosen_over_best():
 
 def test_too_little_is_not_written(tmp_path, capsys):
     """Few problems, one schedule, schedules that were never timed beside each other: the constants stay as they are."""
-    assert "want 60" in fit.enough(synthetic(H200), [str(x) for x in range(12)])
+    assert "336 times of 12 problems" in fit.enough(synthetic(H200), ["mma"])
+    assert "18 constants want 360" in fit.enough(synthetic(H200), [str(x) for x in range(18)])
     alone = [dataclasses.replace(x, us=dict(list(x.us.items())[:4])) for x in synthetic(H200)] * 4
     assert "constants of the others would be guessed" in fit.enough(alone, ["mma"])
     apart = [
@@ -78,7 +79,8 @@ def test_too_little_is_not_written(tmp_path, capsys):
         for x in synthetic(H200) * 2
     ]
     assert "beside each other on 0 of 72 problems" in fit.enough(apart, ["mma"])
-    assert fit.main(["--gpu", "NVIDIA H100 80GB HBM3"]) == 1 and "nothing to fit" in capsys.readouterr().out
+    words = ["--gpu", "NVIDIA H100 80GB HBM3", "--sweeps", str(SWEEPS / "tiles.json")]
+    assert fit.main(words) == 1 and "nothing to fit" in capsys.readouterr().out
 
 
 def test_a_suite_that_is_ranked_worse_forbids_a_fit():
@@ -101,7 +103,8 @@ def test_predicted_microseconds_count(tmp_path):
 def test_files_that_measured_one_problem_are_joined():
     """What two sweeps timed beside the same baseline is one problem: tiles of either schedule, the planner's choice."""
     found = read(sorted(SWEEPS.glob("*.json")))
-    assert len(found) == len({x.problem for x in found}) and {x.gpu for x in found} == {"NVIDIA H200"}
+    assert len(found) == len({(x.gpu, x.problem, x.beside) for x in found})
+    found = [x for x in found if x.gpu == "NVIDIA H200" and x.beside == "cublas"]
     (square,) = [x for x in found if x.problem == problem(1024, 1024, 1024, majors="kk")]
     assert {x.schedule for x in square.us} == {"cooperative", "pingpong", "multistage"}
     best = min(square.us, key=lambda x: square.us[x])
@@ -137,6 +140,11 @@ def test_the_planners_choice_is_what_it_was(tmp_path):
     turns = labelled(label.replace("pingpong False", "pingpong True") + "store tma, raster m 8")
     assert turns.schedule == "pingpong" and turns.splits == 1
     assert labelled(label.replace("warp_specialized", "multistage")).schedule == "multistage"
+    added = labelled(label.replace("gemm, ", "gemm -> add parts, ") + "K in 15 parts, store tma, raster n 8")
+    assert (added.splits, added.depth, added.reduction) == (15, 1, "launch")
+    assert (
+        labelled(label + "K in 4 parts").reduction == "cluster" and labelled(label + "K in 33 parts") is None
+    )
     assert labelled("gemm, simt, tile 64x64") is None and labelled(None) is None
 
 

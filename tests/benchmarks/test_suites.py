@@ -19,6 +19,7 @@ def test_sizes_per_suite():
         "odd_skinny": 5,
         "small": 8,
         "fp32": 9,
+        "sampled": 40,
         "drawn": 40,
         "drawn_odd": 40,
         "batched": 7,

@@ -8,6 +8,7 @@ import torch
 from torch._dynamo.testing import AotEagerAndRecordGraphs
 
 from cutegemm import nn
+from cutegemm.errors import InputError
 from cutegemm.nn import linear as layers
 from tests.support.torch_ops import survivors
 
@@ -118,6 +119,13 @@ def test_it_compiles_into_one_graph_with_two_products():
     assert sum("cutegemm.gemm" in str(n.target) for n in forward.graph.nodes) == 2
     with torch.no_grad():
         assert torch.equal(run(x), z)
+
+
+def test_a_group_is_no_collection_of_groups():
+    """Names in place of groups would join nothing."""
+    for wrong in (NAMES, "q_proj"):
+        with pytest.raises(InputError, match="joined=.*must be groups of names"):
+            nn.convert(Attention(True), joined=wrong)
 
 
 def test_what_cannot_be_joined_says_why():

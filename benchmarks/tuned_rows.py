@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trials of a tuning database as a sweep: what a model is fitted to.
+
+    python -m benchmarks.tuned_rows tuned.sqlite benchmarks/results/sweeps/tuned_h200.json --gpu "NVIDIA H200"
+
+A trial is one candidate's median beside others of its problem. A row's baseline is the model's choice of that day, or
+the first trial where that was not timed; as the trials of a problem come from several races, they differ by what the
+chip's clock did meanwhile, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import candidates, suites
+from cutegemm import GemmSpec, Problem, problem
+from cutegemm.arch.records import RECORDS
+from cutegemm.database.entry import Key, kind_text, spec_text
+from cutegemm.database.store import Database
+
+SUFFIX = ".sqlite"
+BASELINE = "model"
+# a suite of what is in none
+CUSTOM = "custom"
+Row = dict[str, Any]
+
+
+def document(path: Path, gpu: str) -> dict[str, Any]:
+    """What a sweep's file of the trials on a GPU holds: problems under the empty spec alone."""
+    found = Database(path)
+    sms = {x.name: x.sms for x in RECORDS}[gpu]
+    dates = [x.date for x in found.entries(f"{gpu}, {sms} SMs").values()]
+    what = "us a call of trials by benchmarks.tune: medians of a race, the model's choice beside"
+    rows = [
+        row
+        for key, tried in found.all_trials().items()
+        if key.gpu == f"{gpu}, {sms} SMs" and key.spec == spec_text(GemmSpec())
+        for row in _rows(key, {name: x.us for name, x in tried.items() if x.us}, tried)
+    ]
+    return {"environment": {"gpu": gpu, "date": max(dates, default="")[:10], "what": what}, "rows": rows}
+
+
+def _rows(key: Key, times: dict[str, float], tried: dict[str, Any]) -> Iterator[Row]:
+    named = _named_problem(key)
+    if named is None or not times:
+        return
+    dtype, majors = named
+    m, n, k, batch = key.extents
+    base = times.get("{}", next(iter(times.values())))
+    for name, us in times.items():
+        fields = json.loads(name)
+        # the model's choice in full, but for the walk, which is the planner's of that day
+        full = {x: v for x, v in (tried[name].made or {}).items() if x != "raster"}
+        spec = fields or full
+        yield {
+            "suite": _suites().get(tuple(key.extents), CUSTOM), "dtype": dtype, "majors": majors,
+            "m": m, "n": n, "k": k, "batch": batch, "contender": candidates.label(spec), "spec": spec,
+            "us": float(f"{us:.5g}"), "ratio": float(f"{base / us:.5g}"), "baseline": BASELINE,
+            "baseline_us": float(f"{base:.5g}"),
+        }  # fmt: skip
+
+
+@functools.cache
+def _suites() -> dict[tuple[int, ...], str]:
+    """Suites by (M, N, K, batch)."""
+    names = reversed(suites.PRODUCTS)
+    return {(m, n, k, batch): suite for suite in names for batch, m, n, k in suites.extents(suite)}
+
+
+def _named_problem(key: Key) -> tuple[str, str] | None:
+    """(type, majors) of the plain product with a key's extents that lies as its kind says; None where there is none."""
+    m, n, k, batch = key.extents
+    for dtype, majors in itertools.product(("bf16", "fp16", "fp32"), ("kk", "kn", "mk", "mn")):
+        of: Problem = problem(m, n, k, batch=batch, dtype=dtype, majors=majors)
+        if kind_text(of) == key.kind:
+            return dtype, majors
+    return None
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tuned_rows",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("database", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--gpu", default=RECORDS[0].name, choices=[x.name for x in RECORDS])
+    args = parser.parse_args(arguments)
+    data = document(args.database, args.gpu)
+    rows = ",\n".join(json.dumps(row) for row in data["rows"])
+    environment = json.dumps(data["environment"])
+    args.out.write_text(f'{{"environment": {environment}, "rows": [\n{rows}\n]}}\n')
+    print(f"{len(data['rows'])} trials written to {args.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
