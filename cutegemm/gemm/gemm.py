@@ -16,8 +16,6 @@ from cutegemm.running.named import Signature
 from cutegemm.spec import GemmSpec, checked_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
     from cutegemm.running.kind import Prepared
