@@ -4,7 +4,7 @@
     python -m benchmarks.invariant --out benchmarks/results/invariant.json --commit HASH [--suites decode,prefill]
 
 The problems are those of the suites; a row's ratio is the free kernel's time over the invariant one's, measured in the
-same rounds. Where both are one kernel, as at every problem whose K nobody would cut, the ratio is 1 but for noise.
+same rounds. Where nobody would cut K, both have the same tiles, and differ at most in the direction of walks along K.
 """
 
 from __future__ import annotations

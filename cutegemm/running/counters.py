@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -73,17 +74,16 @@ class Counters:
 
 def zeros(index: int, size: int) -> tuple[int, torch.Tensor]:
     """Zeroed memory of a device, whatever pool, stream or mode the thread has set: another thread asks for it."""
-    made: list[torch.Tensor] = []
 
-    def make() -> None:
+    def make() -> torch.Tensor:
         with torch.cuda.device(index):
-            made.append(torch.zeros(size, dtype=torch.uint8, device="cuda"))
+            made = torch.zeros(size, dtype=torch.uint8, device="cuda")
             torch.cuda.current_stream().synchronize()
+        return made
 
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    return made[0].data_ptr(), made[0]
+    with ThreadPoolExecutor(1) as other:
+        kept = other.submit(make).result()
+    return kept.data_ptr(), kept
 
 
 _owners: dict[int, Counters] = {}

@@ -167,6 +167,17 @@ CASES = {
     "K cut through a workspace": Case(
         spec(tile=Tile(128, 64, 32), split_k=3, split_reduction="workspace"), d=ODD_ROW, least_k=65
     ),
+    "K cut, added as parts come": Case(
+        spec(tile=Tile(128, 64, 32), split_k=3, split_reduction="atomic"), d=ODD_ROW, least_k=65
+    ),
+    "K cut, added by a launch": Case(
+        spec(tile=Tile(128, 64, 32), split_k=3, split_reduction="launch"), least_k=65
+    ),
+    "K cut in clusters, added by a launch": Case(
+        spec(tile=Tile(64, 64, 32), cluster=(1, 1, 2), split_k=4, split_reduction="launch"),
+        d=COL,
+        least_k=97,
+    ),
     "dynamic, in turn, 4 SMs": Case(
         spec(scheduler="dynamic", schedule="pingpong", cluster=(2, 1), sms=4), c=COL
     ),
