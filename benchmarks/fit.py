@@ -53,8 +53,8 @@ FIRST_STEP, LAST_STEP = 0.3, 0.02
 # of a fit that may be written: problems, and measured times for each constant that moves
 LEAST_PROBLEMS = 24
 TIMES_PER_CONSTANT = 20
-# factor by which a suite's mean regret may grow: what a measured time is uncertain by, over the root of some problems
-SUITE_MARGIN = 1.003
+# by what share a suite's mean regret may grow: what a measured time is uncertain by, over the root of its problems
+SUITE_MARGIN = 0.03
 # problems of a fit of loads, and how its source begins
 LEAST_LOADED = 3
 LOADS = "loads:"
@@ -228,7 +228,11 @@ def worse(found: Sequence[Measured], before: Device, after: Device) -> str | Non
     """The suites that a fit ranks worse, in words; None where there are none."""
     first, second = regrets(found, before), regrets(found, after)
     means = {x: (statistics.geometric_mean(first[x]), statistics.geometric_mean(second[x])) for x in first}
-    lost = [f"{x} {old:.3f} -> {new:.3f}" for x, (old, new) in means.items() if new > old * SUITE_MARGIN]
+    lost = [
+        f"{x} {old:.3f} -> {new:.3f}"
+        for x, (old, new) in means.items()
+        if new > old * (1 + SUITE_MARGIN / math.sqrt(len(first[x])))
+    ]
     return f"it ranks suites worse: {', '.join(lost)}" if lost else None
 
 

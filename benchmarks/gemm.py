@@ -34,6 +34,7 @@ class Bench:
         sensors: of the GPU, read meanwhile.
         device: what captures and times.
         memory: torch's name of the device that holds the operands.
+        baseline: the contender whose time is divided by the others'.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Bench:
         *,
         device: timing.Replayer | None = None,
         memory: str = "cuda",
+        baseline: str = contenders.BASELINE,
     ) -> None:
         self.names = names
         self._regime = regime
         self._sensors = sensors
         self._device = device or timing.Device()
         self._memory = memory
+        self._baseline = baseline
 
     def keys(self, case: Case) -> list[Row]:
         """The key fields of the rows that measuring `case` gives."""
@@ -69,9 +72,7 @@ class Bench:
                 failures.append((name, str(error)))
         times = timing.measure(right, sets, self._regime, device=self._device, sensors=self._sensors)
         plans = {contender.name: contender.plan for contender in right}
-        rows = results.case_rows(
-            case, times, plans=plans, regime=self._regime.name, baseline=contenders.BASELINE
-        )
+        rows = results.case_rows(case, times, plans=plans, regime=self._regime.name, baseline=self._baseline)
         return rows, failures
 
 

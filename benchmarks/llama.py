@@ -3,14 +3,16 @@
 
     python -m benchmarks.llama --out benchmarks/results/llama.json --commit HASH [--models 8b --works decode1]
 
-Prefill and decode run in one CUDA graph, a training step from the host. Nothing is downloaded. With `--models tiny` on
-a machine without a GPU it runs on the CPU, to show that it works: figures of such a run say nothing.
+Prefill and decode run in one CUDA graph, a training step from the host. Nothing is downloaded. Rows are written anew
+after every contender of a scenario, all measured beside each other; the last writing has them all. With `--models tiny`
+on a machine without a GPU it runs on the CPU, to show that it works: figures of such a run say nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import sys
 import time
 import warnings
@@ -32,7 +34,10 @@ CONTEXT = 512  # tokens in the cache before a decode step
 SEED = 0
 SHRINK = 64  # of tokens and context, where there is no GPU
 BASELINE = "torch"
-NAMES = (BASELINE, "torch_compile", "cutegemm", "cutegemm_compile")
+# the most wanted first: time may run out
+NAMES = (BASELINE, "cutegemm_compile", "torch_compile", "cutegemm")
+# layers of one tensor, which become one product of the converted model
+JOINED = (("q_proj", "k_proj", "v_proj"),)
 # On |x - baseline| / |baseline| in the Frobenius norm, of hidden states and of gradients, both rounded at every step.
 BOUND = 3e-2
 
@@ -62,10 +67,11 @@ class Work:
     train: bool = False
 
 
+# the shortest to compile first
 WORKS = {
-    "prefill": Work(1, 4096),
     "decode1": Work(1, 1, decode=True),
     "decode32": Work(32, 1, decode=True),
+    "prefill": Work(1, 4096),
     "train": Work(2, 2048, train=True),
 }
 
@@ -107,7 +113,7 @@ def make_model(scenario: Scenario, name: str, device: str, compiler: Callable[[A
     if name.startswith("cutegemm"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            nn.convert(model, constant_weights=not work.train, swiglu=[LlamaMLP])
+            nn.convert(model, constant_weights=not work.train, swiglu=[LlamaMLP], joined=JOINED)
     return compiler(model) if name.endswith("compile") else model
 
 
@@ -150,7 +156,7 @@ class Step:
                 p.grad = None
             out = self.model(inputs_embeds=self.x, use_cache=False).last_hidden_state
             (out.float() * self.target).sum().backward()
-            weights = getattr(self.model, "_orig_mod", self.model).layers[0].self_attn.q_proj.weight
+            weights = getattr(self.model, "_orig_mod", self.model).layers[0].self_attn.o_proj.weight
             self.result = {"hidden": out.detach(), "gradient": weights.grad}
             return
         options: dict[str, Any] = {"use_cache": False}
@@ -227,6 +233,8 @@ class Bench:
         compiler: of models.
         names: the contenders.
         memory: torch's name of the device.
+        keep: takes the rows of the contenders measured so far, whenever there is one more.
+        seconds: from now on; later no contender is begun.
     """
 
     def __init__(
@@ -237,9 +245,12 @@ class Bench:
         compiler: Callable[[Any], Any] = max_autotune,
         names: tuple[str, ...] = NAMES,
         memory: str = "cuda",
+        keep: Callable[[list[Row]], None] = lambda rows: None,
+        seconds: float = math.inf,
     ) -> None:
         self._regime, self._sensors, self._compiler = regime, sensors, compiler
-        self._names, self._memory = names, memory
+        self._names, self._memory, self._keep = names, memory, keep
+        self._end = time.monotonic() + seconds
 
     def keys(self, scenario: Scenario) -> list[Row]:
         """The key fields of the rows that measuring a scenario gives."""
@@ -252,7 +263,11 @@ class Bench:
         failures: runs.Failures = []
         peaks: dict[str, float | None] = {}
         expected: dict[str, torch.Tensor] = {}
+        found: list[Row] = []
         for name in self._names:
+            if time.monotonic() > self._end:
+                failures.append((name, "no time was left"))
+                continue
             try:
                 model = make_model(scenario, name, self._memory, self._compiler)
                 step = Step(scenario, model, self._memory)
@@ -264,11 +279,22 @@ class Bench:
                 right.append(Contender(name, step))
             except Exception as error:  # whatever one contender dies of, the others are measured
                 failures.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
+                continue
+            # one alone says nothing yet
+            if len(right) > 1:
+                found = self._timed(scenario, right, peaks)
+                self._keep(found)
+        if len(right) == 1:
+            found = self._timed(scenario, right, peaks)
+        return found, failures
+
+    def _timed(self, scenario: Scenario, right: list[Contender], peaks: dict[str, float | None]) -> list[Row]:
+        """Rows of contenders, measured beside each other."""
         device: timing.Replayer = Host()
         if self._memory == "cuda":
             device = Uncaptured() if scenario.shape.train else timing.Device()
         times = timing.measure(right, [None], self._regime, device=device, sensors=self._sensors)
-        return rows(scenario, times, peaks, self._regime.name), failures
+        return rows(scenario, times, peaks, self._regime.name)
 
     def _peak(self, step: Step) -> float | None:
         """MiB that a call adds at most to what lay in memory before it, weights and inputs; None on a CPU."""
@@ -343,11 +369,12 @@ def main(arguments: list[str]) -> int:
         return show(found, runs.console())
     console, sensors, out = runs.open_run(args)
     scenarios = [Scenario(model, work) for model in args.models for work in args.works]
-    bench = Bench(timing.REGIMES["sustained"], sensors)
+    # a model at work heats the GPU by itself
+    regime = dataclasses.replace(timing.REGIMES["sustained"], preheat=0.1, sample=0.03)
+    bench = Bench(regime, sensors, keep=out.put, seconds=args.seconds)
     outcome = runs.run(scenarios, bench, out, seconds=args.seconds, console=console, describe=describe)
-    ratios = [x["ratio"] for x in out.rows if x["contender"] == "cutegemm_compile" and x["ratio"]]
-    if ratios:
-        console.print(f"cutegemm_compile x torch: geometric mean {results.geometric_mean(ratios):.3f}")
+    for what, ratio in results.compiled_ratios(out.rows).items():
+        console.print(f"{what:16} cutegemm_compile x torch_compile {ratio:.3f}", markup=False)
     return runs.report(outcome, console)
 
 

@@ -13,17 +13,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import cutegemm
-from benchmarks import environment
+from benchmarks import environment, results
 from cutegemm import GemmSpec
 
 SOURCE = """
@@ -37,7 +37,7 @@ extern "C" __global__ void spin(volatile int* flags) {
 """
 SPIN_THREADS = 32
 SPIN_SHARED = 227 * 1024  # bytes: all that a CTA may have, so that nothing else fits on its SM
-CALLS, ROUNDS = 20, 30  # products of a graph, and its replays
+CALLS, ROUNDS = 20, 10  # products of a graph, and its replays
 TOLERANCE = 1e-2  # relative, of two bf16 results
 SPECS = {
     "persistent": GemmSpec(scheduler="persistent"),
@@ -45,6 +45,7 @@ SPECS = {
     "a CTA per tile": GemmSpec(scheduler="per_tile"),
 }
 BASELINE = "persistent"
+SUITE = "occupied"
 
 
 def compiled(form: str) -> bytes:
@@ -151,7 +152,7 @@ def replay_of(call: Callable[[], object]) -> Callable[[], float]:
     return replay
 
 
-def measure(shape: tuple[int, int, int], sms: int, spinner: Spinner) -> list[dict[str, Any]]:
+def measure(shape: tuple[int, int, int], sms: int, spinner: Spinner) -> list[results.Row]:
     """A row for each scheduler, alone and beside the spinning kernel.
 
     Raises:
@@ -172,11 +173,17 @@ def measure(shape: tuple[int, int, int], sms: int, spinner: Spinner) -> list[dic
     for held in (0, sms):
         with spinner.holding(held):
             times = medians(replays)
-        rows += [
-            {"m": m, "n": n, "k": k, "held": held, "scheduler": name, "us": us, "ratio": times[BASELINE] / us}
-            for name, us in times.items()
-        ]
+        rows += [row_of(shape, held, name, us, times[BASELINE]) for name, us in times.items()]
     return rows
+
+
+def row_of(
+    shape: tuple[int, int, int], held: int, scheduler: str, us: float, baseline_us: float
+) -> results.Row:
+    """A row of a results file: a scheduler's time while so many SMs are held."""
+    case = results.Case(suite=SUITE, dtype="bf16", majors="kk", m=shape[0], n=shape[1], k=shape[2])
+    times = {"us": us, "baseline": BASELINE, "baseline_us": baseline_us, "ratio": baseline_us / us}
+    return {**asdict(case), "what": f"{held} SMs held", "held": held, "contender": scheduler, **times}
 
 
 def shapes(text: str) -> list[tuple[int, int, int]]:
@@ -205,12 +212,12 @@ def main(arguments: list[str]) -> None:
         for row in measure(shape, given.sms, spinner):
             rows.append(row)
             print(
-                f"{row['m']}x{row['n']}x{row['k']}, {row['held']} SMs held: {row['scheduler']:15} "
+                f"{row['m']}x{row['n']}x{row['k']}, {row['held']} SMs held: {row['contender']:15} "
                 f"{row['us']:9.2f} us, {row['ratio']:.3f} of {BASELINE}'s speed"
             )
     if given.out:
-        record = {"environment": environment.record(given.commit, environment.sensors()), "rows": rows}
-        given.out.write_text(json.dumps(record, indent=1) + "\n")
+        record = environment.record(given.commit, environment.sensors())
+        results.save(given.out, {"schema": results.SCHEMA, "environment": record, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our functions and modules beside torch's own: host time of a call, training steps of layers, a decode step.
+"""Our functions and modules beside torch's own: host time of a call, training steps of layers, replay of a graph.
 
     python -m benchmarks.pytorch --out benchmarks/results/pytorch.json --commit HASH [--seconds 170] [--what host,mlp]
 
@@ -20,195 +20,22 @@ from typing import Any
 
 import torch
 
-import cutegemm
 from benchmarks import host_time, llama, results, runs, timing
+from benchmarks.pytorch_cases import (
+    CHAIN,
+    Call,
+    Makers,
+    Results,
+    Sizes,
+    host_calls,
+    of_linear,
+    of_mlp,
+    of_replay,
+)
 from benchmarks.results import Measurement, Row
-from cutegemm import nn
 
-DTYPE = torch.bfloat16
 QUICK = timing.Regime(name="sustained", preheat=0.05, rest=0.0, sample=0.03, rounds=8)
 HOST_ROUNDS = 20
-# calls in one compiled graph
-CHAIN = 20
-# divides extents where there is no GPU
-SHRINK = 64
-
-Results = dict[str, torch.Tensor]
-Call = Callable[[], Results]
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Extents; a machine without a GPU divides the large ones."""
-
-    rows: int = 8192
-    width: int = 4096
-    hidden: int = 14336
-    small: int = 256
-
-    def shrunk(self) -> Sizes:
-        """Small enough for a CPU."""
-        return Sizes(*(max(8, x // SHRINK) for x in dataclasses.astuple(self)))
-
-
-def normal(*shape: int, device: str, scale: float = 1.0) -> torch.Tensor:
-    """Random elements, the same at every run."""
-    generator = torch.Generator(device).manual_seed(sum(shape))
-    made = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
-    return made.mul_(scale).to(DTYPE)
-
-
-def training(module: Any, x: torch.Tensor, upstream: torch.Tensor) -> Call:
-    """Forward and backward of a module: its result and the gradients of its input and parameters."""
-    x = x.clone().requires_grad_()
-    parameters = dict(getattr(module, "_orig_mod", module).named_parameters())
-
-    def call() -> Results:
-        x.grad = None
-        for p in parameters.values():
-            p.grad = None
-        y = module(x)
-        y.backward(upstream)
-        grads: Any = {name: p.grad for name, p in parameters.items()}
-        return {"y": y.detach(), "dx": x.grad} | grads  # type: ignore[dict-item]
-
-    return call
-
-
-def of_linear(sizes: Sizes, device: str, bias: bool) -> dict[str, Callable[[], Call]]:
-    """Contenders of a linear layer's training step."""
-    shape = sizes.width, sizes.width
-    x = normal(sizes.rows, sizes.width, device=device)
-    upstream = normal(sizes.rows, sizes.width, device=device, scale=0.5)
-
-    def make(kind: Any) -> Callable[[], Call]:
-        def made() -> Call:
-            torch.manual_seed(0)
-            return training(kind(*shape, bias, device=device, dtype=DTYPE), x, upstream)
-
-        return made
-
-    return {"torch": make(torch.nn.Linear), "cutegemm": make(nn.Linear)}
-
-
-def of_mlp(sizes: Sizes, device: str, compiler: Callable[[Any], Any]) -> dict[str, Callable[[], Call]]:
-    """Contenders of a perceptron's training step."""
-    x = normal(sizes.rows, sizes.width, device=device)
-    upstream = normal(sizes.rows, sizes.width, device=device, scale=0.5)
-
-    def make(ours: bool, compiled: bool) -> Callable[[], Call]:
-        def made() -> Call:
-            torch.manual_seed(0)
-            module: Any = nn.MLP(sizes.width, sizes.hidden, activation="gelu", device=device, dtype=DTYPE)
-            if not ours:
-                first, last = (
-                    torch.nn.Linear(n.in_features, n.out_features, device=device, dtype=DTYPE)
-                    for n in (module[0], module[2])
-                )
-                other = torch.nn.Sequential(first, torch.nn.GELU(), last)
-                other.load_state_dict(module.state_dict())
-                module = other
-            return training(compiler(module) if compiled else module, x, upstream)
-
-        return made
-
-    return {
-        "torch": make(False, False),
-        "torch_compile": make(False, True),
-        "cutegemm": make(True, False),
-        "cutegemm_compile": make(True, True),
-    }
-
-
-def of_replay(sizes: Sizes, device: str, compiler: Callable[[Any], Any]) -> dict[str, Callable[[], Call]]:
-    """A chain of equal products: our kernels bare, and ours and torch's in a compiled graph."""
-    n = sizes.small
-    x = normal(n, n, device=device)
-    weights = [normal(n, n, device=device, scale=n**-0.5) for _ in range(CHAIN)]
-
-    def bare() -> Call:
-        gemm = cutegemm.build(cutegemm.GemmSpec())
-        where = [torch.empty_like(x) for _ in weights]
-        # where no Hopper GPU is, what stands for it
-        backend: Any = None if device == "cuda" else "reference"
-
-        def call() -> Results:
-            y = x
-            for w, out in zip(weights, where):
-                y = gemm.run(y, w.t(), out=out, backend=backend)
-            return {"y": y}
-
-        return call
-
-    def compiled(product: Callable[..., Any]) -> Callable[[], Call]:
-        def chain(y: torch.Tensor) -> torch.Tensor:
-            for w in weights:
-                y = product(y, w)
-            return y
-
-        def made() -> Call:
-            fast = compiler(chain)
-
-            def call() -> Results:
-                with torch.no_grad():
-                    return {"y": fast(x)}
-
-            return call
-
-        return made
-
-    return {
-        "bare": bare,
-        "cutegemm_compile": compiled(cutegemm.linear),
-        "torch_compile": compiled(torch.nn.functional.linear),
-    }
-
-
-def of_decode(
-    batch: int, device: str, compiler: Callable[[Any], Any], scale: int
-) -> dict[str, Callable[[], Call]]:
-    """Contenders of a decode step of transformers' Llama (two blocks of the 8B), constant weights."""
-    scenario = llama.Scenario("8b" if device == "cuda" else "tiny", f"decode{batch}", scale)
-
-    def make(name: str) -> Callable[[], Call]:
-        def made() -> Call:
-            step = llama.Step(scenario, llama.make_model(scenario, name, device, compiler), device)
-
-            def call() -> Results:
-                step()
-                return step.result
-
-            return call
-
-        return made
-
-    return {name: make(name) for name in ("torch_compile", "cutegemm", "cutegemm_compile")}
-
-
-def host_calls(what: str, sizes: Sizes, device: str) -> dict[str, Callable[[], Call]]:
-    """Contenders of a call's host time; `what` is "matmul", "linear" or "linear bias", perhaps with " grad"."""
-    n = sizes.small
-    a, b, bias = normal(n, n, device=device), normal(n, n, device=device), normal(n, device=device)
-    records = what.endswith("grad")
-    b.requires_grad_(records)
-    bias.requires_grad_(records)
-    product, *rest = what.removesuffix(" grad").split()
-    pair: dict[str, Any] = {
-        "matmul": {"torch": torch.matmul, "cutegemm": cutegemm.matmul},
-        "linear": {"torch": torch.nn.functional.linear, "cutegemm": cutegemm.linear},
-    }[product]
-    args = (a, b, bias) if rest else (a, b)
-
-    def make(f: Any) -> Callable[[], Call]:
-        return lambda: lambda: {"y": f(*args)}
-
-    made = {name: make(f) for name, f in pair.items()}
-    if what == "matmul":
-        gemm, out = cutegemm.build(cutegemm.GemmSpec()), torch.empty_like(a)
-        backend: Any = None if device == "cuda" else "reference"
-        made["run"] = lambda: lambda: {"y": gemm.run(a, b, out=out, backend=backend)}
-    return made
-
 
 HOST = ("matmul", "linear", "linear bias", "matmul grad", "linear grad", "linear bias grad")
 CASES = {
@@ -216,16 +43,13 @@ CASES = {
     "linear": ("linear step", "linear bias step"),
     "replay": ("replay",),
     "mlp": ("mlp gelu step",),
-    "decode": ("decode 1", "decode 32"),
 }
 CONTENDERS = {
     "host matmul": ("torch", "cutegemm", "run"),
     "replay": ("bare", "cutegemm_compile", "torch_compile"),
     "mlp gelu step": ("torch", "torch_compile", "cutegemm", "cutegemm_compile"),
-    "decode 1": ("torch_compile", "cutegemm", "cutegemm_compile"),
-    "decode 32": ("torch_compile", "cutegemm", "cutegemm_compile"),
 }
-# on the relative Frobenius error against the first contender; of a decode step both round at every layer
+# on the relative Frobenius error against the first contender
 BOUND = 3e-2
 
 
@@ -257,17 +81,14 @@ class Bench:
     def _name(self, case: str) -> str:
         return "host" if case.startswith("host") else self._regime.name
 
-    def _makers(self, case: str) -> dict[str, Callable[[], Call]]:
+    def _makers(self, case: str) -> Makers:
         if case.startswith("host "):
             return host_calls(case.removeprefix("host "), self._sizes, self._device)
         if case.startswith("linear"):
             return of_linear(self._sizes, self._device, "bias" in case)
         if case == "replay":
             return of_replay(self._sizes, self._device, self._compiler)
-        if case.startswith("mlp"):
-            return of_mlp(self._sizes, self._device, self._compiler)
-        scale = 1 if self._device == "cuda" else SHRINK
-        return of_decode(int(case.split()[1]), self._device, self._compiler, scale)
+        return of_mlp(self._sizes, self._device, self._compiler)
 
     def measure(self, case: str) -> tuple[list[Row], runs.Failures]:
         """Rows of every contender, with times or with the error it died of; and those errors."""
@@ -298,7 +119,7 @@ class Bench:
         except Exception as error:
             errors |= dict.fromkeys(ready, _text(error))
         rows = []
-        baseline = "bare" if case == "replay" else "torch_compile" if "decode" in case else "torch"
+        baseline = "bare" if case == "replay" else "torch"
         beside = {row["contender"]: row for row in results.compare(times, baseline)}
         for key in self.keys(case):
             name = key["contender"]

@@ -132,6 +132,16 @@ def case_rows(
     return rows
 
 
+def compiled_ratios(measured: Iterable[Row]) -> dict[str, float]:
+    """By scenario how much faster the converted model is than the original, both compiled."""
+    us = {(row["what"], row["contender"]): row["us"] for row in measured if row["suite"] == "llama"}
+    return {
+        what: us[what, "torch_compile"] / time
+        for (what, name), time in us.items()
+        if name == "cutegemm_compile" and (what, "torch_compile") in us
+    }
+
+
 def host_rows(what: str, measured: dict[str, Measurement], baseline: str) -> list[Row]:
     """Rows of suite "host": `what` is the thing timed on the CPU."""
     rows = compare(measured, baseline)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ HOST = {
     "from_cache": ("the same from the cache", 1e-6, "s"),
 }
 Document = dict[str, Any]
+INVARIANT = "invariant_"  # before the names of suites in rows of `benchmarks.invariant`
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> list[str]:
@@ -133,12 +133,65 @@ def chain_table(rows: list[Row]) -> list[str]:
     )
 
 
+def llama_table(rows: list[Row]) -> list[str]:
+    """Every model at work: tokens a second of every contender, ours over torch.compile, and peak memory of both."""
+    names = ("torch", "torch_compile", "cutegemm", "cutegemm_compile")
+    groups: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault(row["what"], {})[row["contender"]] = row
+    ratios, lines = results.compiled_ratios(rows), []
+    for what, group in groups.items():
+        speeds = [f"{group[x]['tokens_s']:,.0f}" if x in group else "" for x in names]
+        peaks = [group[x]["peak_mib"] if x in group else None for x in names[1::2]]
+        ratio = f"**{ratios[what]:.2f}**" if what in ratios else ""
+        lines.append([what, *speeds, ratio, *("" if x is None else f"{x:,.0f}" for x in peaks)])
+    head = ["tokens/s", "torch", "torch.compile", "cutegemm", "cutegemm, compiled", "× torch.compile"]
+    return markdown([*head, "MiB, torch.compile", "MiB, cutegemm, compiled"], lines)
+
+
+def invariant_table(rows: list[Row]) -> list[str]:
+    """What batch_invariant=True costs: problems, those with another kernel, and the speed that is left."""
+    groups: dict[str, dict[tuple[Any, ...], dict[str, Row]]] = {}
+    for row in rows:
+        size = tuple(row[x] for x in ("dtype", "majors", "batch", "m", "n", "k"))
+        groups.setdefault(row["suite"], {}).setdefault(size, {})[row["contender"]] = row
+    lines = []
+    for suite, found in groups.items():
+        pairs = [(x["cutegemm"], x["cutegemm_invariant"]) for x in found.values() if len(x) == 2]
+        ratios = [invariant["ratio"] for _, invariant in pairs]
+        others = sum(free["plan"] != invariant["plan"] for free, invariant in pairs)
+        speed = f"**{results.geometric_mean(ratios):.3f}**"
+        lines.append(
+            [suite.removeprefix(INVARIANT), str(len(pairs)), str(others), speed, f"{min(ratios):.3f}"]
+        )
+    return markdown(
+        ["suite", "problems", "with another kernel", "× the free kernels, geometric mean", "least"], lines
+    )
+
+
+def occupied_table(rows: list[Row]) -> list[str]:
+    """Every scheduler alone and beside a kernel that holds SMs, and how much longer it then takes."""
+    groups: dict[tuple[Any, ...], dict[int, Row]] = {}
+    for row in rows:
+        groups.setdefault((size_of(row), row["contender"]), {})[row["held"]] = row
+    lines = []
+    for (size, who), found in groups.items():
+        alone, held = found[0], found[max(found)]
+        slower = f"**{held['us'] / alone['us']:.2f}**"
+        lines.append([size, who, f"{alone['us']:.1f}", str(held["held"]), f"{held['us']:.1f}", slower])
+    return markdown(["M×N×K", "scheduler", "µs alone", "SMs held", "µs beside", "times longer"], lines)
+
+
 TABLES = {  # of suites with a table of their own
     "host": host_table,
     "epilogue": epilogue_table,
     "chain": chain_table,
+    "llama": llama_table,
+    "invariant": invariant_table,
+    "occupied": occupied_table,
 }
-TO_MEASURE = ("epilogue",)  # tables that may stand empty until a results file has rows for them
+# tables that may stand empty until a results file has rows for them
+TO_MEASURE = ("epilogue", "llama", "invariant", "occupied")
 
 
 class NoRows(ValueError):
@@ -157,16 +210,12 @@ def render(name: str, documents: dict[str, Document]) -> str:
         ValueError: no such table.
     """
     if name not in ("summary", *TABLES, *PRODUCTS):
-        suites = ", ".join([*PRODUCTS, "epilogue", "chain"])
+        suites = ", ".join([*PRODUCTS, *(x for x in TABLES if x != "host")])
         raise ValueError(f"table {name!r}: must be summary, host or a suite of {suites}")
-    wanted: Callable[[Row], bool]
-    wanted = (
-        (lambda row: row["suite"] in PRODUCTS) if name == "summary" else (lambda row: row["suite"] == name)
-    )
     newest: dict[tuple[Any, ...], Row] = {}
     source: dict[tuple[Any, ...], str] = {}
     for path, document in sorted(documents.items(), key=lambda item: item[1]["environment"]["date"]):
-        for row in filter(wanted, document["rows"]):
+        for row in (x for x in document["rows"] if _belongs(x["suite"], name)):
             newest[results.key(row)] = row
             source[results.key(row)] = path
     if not newest:
@@ -175,6 +224,13 @@ def render(name: str, documents: dict[str, Document]) -> str:
     table = summary_table(rows) if name == "summary" else TABLES.get(name, suite_table)(rows)
     used = [_source(path, documents[path]["environment"]) for path in dict.fromkeys(source.values())]
     return "\n".join([*table, "", "Measured: " + "; ".join(used) + ".", ""])
+
+
+def _belongs(suite: str, name: str) -> bool:
+    """Whether rows of a suite stand in a table."""
+    if name == "invariant":
+        return suite.startswith(INVARIANT)
+    return suite in PRODUCTS if name == "summary" else suite == name
 
 
 def _source(path: str, environment: dict[str, Any]) -> str:

@@ -20,11 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.config import ClearConfig, Config, FinishConfig, GemmConfig, KernelConfig, RelayoutConfig
+from cutegemm.config import Config, FinishConfig, GemmConfig, KernelConfig, RelayoutConfig
 
-# where parts of K meet in workspace: their fp32 tiles, and how many of a tile's have been written
+# where parts of K meet: their fp32 tiles, and how many of a tile's have been written
 SPLIT_PLACES = ("split.parts", "split.counters")
 WORK_COUNTER = "work.counter"  # how many works have been taken
+COUNTERS = "run.counters"  # among a run's addresses that of all its counters (`KernelPlan.counter_bytes`)
 INT32, INT64, FLOAT32 = "int32", "int64", "float32"
 Values = Mapping[str, Mapping[str, Any]]  # group -> field -> number, or triple of numbers
 
@@ -117,8 +118,6 @@ def layout_of(config: Config) -> LaunchLayout:
     """What the driver of a config takes."""
     if isinstance(config, RelayoutConfig):
         return _relayout(len(config.units))
-    if isinstance(config, ClearConfig):
-        return _layout(addresses=[Field("counters", INT64, None)], extent=[Field("counters", INT32, 1)])
     return _finish() if isinstance(config, FinishConfig) else _gemm(config)
 
 
@@ -134,7 +133,7 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
     ]
     return _layout(
         # of operands, inputs and stored outputs, of reductions' partial results, of scalars on the device
-        # and of what parts of K and works leave in workspace
+        # and of where parts of K and works are counted
         addresses=[
             Field(x, INT64, None)
             for x in (*matrices, *reductions, *config.device_scalars, *_in_workspace(config))
@@ -162,7 +161,7 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
 def _in_workspace(config: GemmConfig) -> tuple[str, ...]:
     if not isinstance(config, KernelConfig):
         return ()
-    meets = {"workspace": SPLIT_PLACES, "launch": SPLIT_PLACES[:1]}
+    meets = {"workspace": SPLIT_PLACES, "atomic": SPLIT_PLACES, "launch": SPLIT_PLACES[:1]}
     splits = meets.get(config.split_reduction, ())
     return (*splits, WORK_COUNTER) if config.dynamic else splits
 

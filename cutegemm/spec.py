@@ -41,7 +41,7 @@ MAX_CONSUMERS = 3
 PINGPONG_CONSUMERS = 2
 MAX_GROUP = 4096
 MAX_SMS = 1024
-SPLIT_REDUCTIONS = ("cluster", "workspace", "launch")
+SPLIT_REDUCTIONS = ("cluster", "workspace", "launch", "atomic")
 MAX_SPLITS = 256
 TRIGGERS = ("never", "start", "loads")
 MAX_CTAS_PER_SM = 2
@@ -98,18 +98,18 @@ class GemmSpec:
             per consumer warpgroup.
         scheduler: "persistent" (a CTA per SM walks many tiles), "per_tile" (a CTA per tile), "stream_k" (a CTA per
             SM, whose last tiles are cut along K so that all end together; cooperative) or "dynamic" (a CTA per SM that
-            takes its tiles from a counter one by one, for GPUs whose SMs other kernels occupy; one more launch).
+            takes its tiles from a counter one by one, for GPUs whose SMs other kernels occupy).
         raster: ("m" | "n", group): tiles are walked in panels `group` clusters wide along that axis.
         sms: use at most this many SMs.
         swap: compute D^T = B^T A^T, so that D's columns lie along the instruction's 64 rows and D's rows, in steps
             of 8, along its columns: for D of few rows. Every field stays in D's coordinates; a tile's m is then a
             multiple of 8 up to 256 and its n one of 64.
         split_k: parts of K that CTAs add up apart, for few tiles and deep K; 1 is not to split. A multiple of a
-            cluster's extent along K. A result has the same bits on every run; the epilogue is applied once, after the
-            sum.
-        split_reduction: how the parts are added, always in order: "cluster" (over the shared memory of a cluster whose
-            third extent is `split_k`: no workspace, one launch), "workspace" (by the last CTA to arrive) or "launch"
-            (by a launch of its own on all SMs). Of the latter two a cluster's CTAs along K add up theirs first.
+            cluster's extent along K. The epilogue is applied once, after the sum.
+        split_reduction: how parts are added, to the same bits on every run: "cluster" (over the shared memory of a
+            cluster whose third extent is `split_k`: no workspace, one launch), "workspace" (by the last CTA to arrive)
+            or "launch" (by a launch of its own on all SMs); or "atomic", as they come, so that last bits differ from
+            run to run: only where it is asked for. Of the latter three a cluster's CTAs along K add up theirs first.
         ctas_per_sm: CTAs that share an SM, 1 or 2: one's start and end then lie under the other's mainloop.
         trigger: when the next launch on the stream may begin its set-up (programmatic dependent launch): "never" before
             this one has ended, at its "start", or after the last of its "loads". Whatever it is, a kernel waits for
@@ -370,9 +370,10 @@ def _check_parts(spec: GemmSpec) -> None:
 
 def _check_invariant(spec: GemmSpec) -> None:
     """What makes a row's bits depend on M, or on the row's place."""
-    if spec.scheduler == "stream_k":
-        rule = "its cuts along K depend on M, which batch_invariant=True excludes"
-        raise field_error(SpecError, "scheduler", spec.scheduler, rule, "persistent")
+    for field, nearest in (("scheduler", "persistent"), ("split_reduction", "workspace")):
+        if getattr(spec, field) in ("stream_k", "atomic"):
+            rule = "adds along K in an order of M's or of chance, which batch_invariant=True excludes"
+            raise field_error(SpecError, field, getattr(spec, field), rule, nearest)
     if isinstance(spec.epilogue, Graph) and any(x.op == "random" for x in spec.epilogue.nodes):
         rule = "the epilogue's random numbers are those of an element's place in D"
         raise field_error(SpecError, "batch_invariant", True, rule, False)

@@ -57,7 +57,7 @@ REFUSALS = [
     ({"constant": ("c",)}, "constant=('c',): must be a tuple of \"a\" and \"b\"; nearest legal value: ('b',)"),
     (
         {"scheduler": "stream_k", "batch_invariant": True},
-        "scheduler='stream_k': its cuts along K depend on M, which batch_invariant=True excludes; "
+        "scheduler='stream_k': adds along K in an order of M's or of chance, which batch_invariant=True excludes; "
         "nearest legal value: 'persistent'",
     ),
     (
@@ -102,6 +102,11 @@ REFUSALS = [
     (
         {"cluster": (1, 1, 4), "split_k": 8, "split_reduction": "cluster"},
         'split_k=8: split_reduction="cluster" adds up 4 parts in a cluster of (1, 1, 4); nearest legal value: 4',
+    ),
+    (
+        {"split_reduction": "atomic", "batch_invariant": True},
+        "split_reduction='atomic': adds along K in an order of M's or of chance, which batch_invariant=True excludes; "
+        "nearest legal value: 'workspace'",
     ),
     (
         {"scheduler": "stream_k", "split_reduction": "launch"},

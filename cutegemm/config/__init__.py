@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutegemm.config.helpers import ClearConfig, FinishConfig, RelayoutConfig
+from cutegemm.config.helpers import FinishConfig, RelayoutConfig
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.config.simt import SimtConfig, SimtTile
 from cutegemm.config.tensor_core import PARTIAL_ROWS, ROW_ALIGN, WIDEST_OF_FOUR, WORK_SLOTS, KernelConfig
 from cutegemm.families import FAMILIES, load
 
 GemmConfig = KernelConfig | SimtConfig
-Config = GemmConfig | RelayoutConfig | FinishConfig | ClearConfig
+Config = GemmConfig | RelayoutConfig | FinishConfig
 
 
 def config_from_data(data: dict[str, Any]) -> Config:
@@ -31,7 +31,6 @@ __all__ = [
     "ROW_ALIGN",
     "WIDEST_OF_FOUR",
     "WORK_SLOTS",
-    "ClearConfig",
     "Config",
     "EpilogueConfig",
     "FinishConfig",

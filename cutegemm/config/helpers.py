@@ -48,19 +48,3 @@ class FinishConfig:
     def from_data(cls, data: dict[str, Any]) -> FinishConfig:
         """Rebuild a config from its `to_data`."""
         return cls(**data)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClearConfig:
-    """Zeroes the counters of a kernel that runs after it."""
-
-    family: str = "clear"
-
-    def to_data(self) -> dict[str, Any]:
-        """A JSON-serialisable form; `config_from_data` reads it back."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> ClearConfig:
-        """Rebuild a config from its `to_data`."""
-        return cls(**data)

@@ -33,6 +33,8 @@ class KernelConfig(EpilogueConfig):
     input_stages: int  # pieces of the matrix inputs that TMA holds ready
     persistent: bool
     raster: str  # axis walked fastest
+    # every second panel is walked backwards, and every second work of a cluster from its last k tile to its first
+    serpentine: bool = False
     ctas_per_sm: int = 1  # that registers and shared memory leave room for
     trigger: str = (
         "never"  # when the next launch may begin: "never" early, at the "start", after the last of "loads"
@@ -44,7 +46,8 @@ class KernelConfig(EpilogueConfig):
     splits: int = 1  # parts that K is cut into
     streamed: bool = False  # clusters cut tiles along K so that each does the same number of k tiles
     dynamic: bool = False  # clusters take works from a counter
-    # how they are added: "cluster" (by its CTAs), "workspace" (by the last of a tile), "launch" (by the one after this)
+    # how they are added: "cluster" (by its CTAs), "workspace" (by the last of a tile), "launch" (by the next one),
+    # "atomic" (by L2, as they come)
     split_reduction: str = "none"
     cluster_parts: int = 1  # CTAs of a cluster along K, which add their parts up first
     slices: int = 1  # CTAs that store a tile, each its share of the columns
@@ -85,9 +88,19 @@ class KernelConfig(EpilogueConfig):
         return self.splits // self.cluster_parts
 
     @property
+    def kept_parts(self) -> int:
+        """Parts of a tile's sum that lie in workspace beside each other."""
+        return 1 if self.split_reduction == "atomic" else self.outer_parts
+
+    @property
     def counts(self) -> bool:
         """Whether CTAs count themselves to find out who is last."""
-        return self.split_reduction == "workspace"
+        return self.split_reduction in ("workspace", "atomic")
+
+    @property
+    def counts_kept(self) -> int:
+        """Counters of a tile's slice: of CTAs whose part is written; where parts are added as they come, of all."""
+        return (1 + (self.split_reduction == "atomic")) * self.counts
 
     @property
     def multiplies(self) -> bool:

@@ -33,7 +33,7 @@ from cutegemm.epilogue.value import Value
 from cutegemm.errors import SpecError, field_error, shown
 
 __all__ = [
-    "bias", "bias_act", "bias_act_residual", "bias_quantize_fp8", "col_max", "cross_entropy_partials",
+    "act", "bias", "bias_act", "bias_act_residual", "bias_quantize_fp8", "col_max", "cross_entropy_partials",
     "dropout_residual", "geglu", "linear_combination", "quantize_fp8", "reglu", "residual", "rms_apply",
     "rms_partial", "row_max", "scaled", "softmax_apply", "softmax_partials", "swiglu",
 ]  # fmt: skip
@@ -47,6 +47,17 @@ def bias() -> Graph:
         return acc + bias
 
     return bias
+
+
+def act(activation: str = "gelu") -> Graph:
+    """D = activation(acc): a layer of a perceptron without a bias."""
+    function = _activation(activation)
+
+    @define
+    def act(acc: Value) -> Value:
+        return function(acc)
+
+    return act
 
 
 def bias_act(activation: str = "gelu") -> Graph:

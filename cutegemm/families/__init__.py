@@ -5,7 +5,7 @@ A new family is a file here with its `FAMILY`, a line in `FAMILIES`, and what it
 driver in `kernels/`, and a plan in `planning/` if a problem can be planned for it.
 """
 
-from cutegemm.families import add_parts, clear, finish, multistage, relayout, simt, warp_specialized
+from cutegemm.families import add_parts, finish, multistage, relayout, simt, warp_specialized
 from cutegemm.families.family import Family, Roles, load
 
 FAMILIES: dict[str, Family] = {
@@ -16,7 +16,6 @@ FAMILIES: dict[str, Family] = {
         simt.FAMILY,
         relayout.FAMILY,
         finish.FAMILY,
-        clear.FAMILY,
         add_parts.FAMILY,
     )
 }

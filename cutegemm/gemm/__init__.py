@@ -8,8 +8,8 @@ gemm        `Gemm`, which runs them, and `build`
 eager       torch.compile leaves a run to Python
 """
 
-from cutegemm.gemm.gemm import Gemm, build
+from cutegemm.gemm.gemm import Gemm, build, recalled
 from cutegemm.gemm.kernel import Kernel
 from cutegemm.planning.representative import representative
 
-__all__ = ["Gemm", "Kernel", "build", "representative"]
+__all__ = ["Gemm", "Kernel", "build", "recalled", "representative"]

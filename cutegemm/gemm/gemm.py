@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from cutegemm.epilogue.graph import Graph
@@ -33,6 +32,7 @@ class Gemm(Kernels):
     Attributes:
         spec: the declaration.
         plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
+        shortcuts: of calls, by what their callers remember them by (`running.shortcut`).
     """
 
     def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
@@ -43,6 +43,7 @@ class Gemm(Kernels):
     def _choose_again(self) -> None:
         super()._choose_again()
         self._kinds: Memo[Prepared] = Memo()
+        self.shortcuts: Memo[Any] = Memo()
 
     @overload
     def run(
@@ -66,18 +67,9 @@ class Gemm(Kernels):
 
     @eager.ends_graph
     def run(
-        self,
-        a: Any,
-        b: Any,
-        c: Any = None,
-        *,
-        out: Any = None,
-        alpha: Any = 1.0,
-        beta: Any = None,
-        backend: Any = None,
-        workspace: Any = None,
-        **named: Any,
-    ) -> Any:
+        self, a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: Any = 1.0, beta: Any = None,
+        backend: Any = None, workspace: Any = None, **named: Any,
+    ) -> Any:  # fmt: skip
         """D = alpha * a @ b + beta * c, or the spec's epilogue, on the current stream, without synchronising.
 
         Args:
@@ -108,16 +100,7 @@ class Gemm(Kernels):
             CheckError: under CUTEGEMM_CHECK=1, a result is outside the bounds of its epilogue.
         """
         if self._fused is not None:
-            fused = self._fused
-            if (
-                c is not None
-                or beta is not None
-                or fused.reads_alpha
-                or type(alpha) is not float
-                or alpha != 1.0
-            ):
-                named |= blas_names(fused.graph, c, alpha, beta)
-            return self._run_fused(fused, a, b, named, out, backend, workspace)
+            return self._run_fused(self._fused, a, b, (c, alpha, beta), named, out, backend, workspace)
         # a type test is cheaper than the check of everything that may be a number
         if type(alpha) is not float:
             alpha = blas_number("alpha", alpha)
@@ -185,12 +168,17 @@ class Gemm(Kernels):
         signature: Signature,
         a: Any,
         b: Any,
-        named: Mapping[str, Any],
+        blas: tuple[Any, Any, Any],
+        named: dict[str, Any],
         out: Any,
         backend: Any,
         workspace: Any,
     ) -> Any:
-        """A run of the spec's epilogue."""
+        """A run of the spec's epilogue; `blas` are c, alpha and beta, which it may read by these names."""
+        c, alpha, beta = blas
+        plain = c is None and beta is None and type(alpha) is float and alpha == 1.0
+        if signature.reads_alpha or not plain:
+            named |= blas_names(signature.graph, c, alpha, beta)
         given, numbers, scalars = signature.bind(a, b, named, out)
         addresses: tuple[int, ...]
         key: Any
@@ -198,8 +186,7 @@ class Gemm(Kernels):
             if type(a).__name__ == _FAKE:
                 raise TypeError
             addresses = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
-            aligned = tuple([p & 15 for p in addresses])
-            key = (*[None if t is None else identity(t) for t in given], aligned, scalars, backend)
+            key = _fused_key(given, addresses, scalars, backend)
             if 0 in addresses:
                 key += substance(given)
             prepared = self._kinds.recent.get(key)
@@ -222,6 +209,22 @@ class Gemm(Kernels):
 
         eager.leave(Gemm.run)
         return path.first(self.spec, self._kinds, call, backend, workspace)
+
+
+def recalled(gemm: Gemm, a: Any, b: Any, named: Mapping[str, Any], backend: Any) -> Prepared | None:
+    """What serves a run of these tensors that gives a new D, without C; None if there was none lately."""
+    if gemm._fused is not None:
+        given, _, scalars = gemm._fused.bind(a, b, named, None)
+        addresses = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
+        return gemm._kinds.get(_fused_key(given, addresses, scalars, backend))
+    aligned = a.data_ptr() & 15 | (b.data_ptr() & 15) << 4 | (NOWHERE & 15) << 8 | (NOWHERE & 15) << 12
+    return gemm._kinds.get((*identity(a), *identity(b), None, None, aligned, backend, False))
+
+
+def _fused_key(given: Any, addresses: tuple[int, ...], scalars: Any, backend: Any) -> tuple[Any, ...]:
+    """What a call of the spec's epilogue is remembered by."""
+    aligned = tuple([p & 15 for p in addresses])
+    return (*[None if t is None else identity(t) for t in given], aligned, scalars, backend)
 
 
 def _foreign(given: tuple[Any, ...]) -> Any:
@@ -250,4 +253,4 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
     return gemm
 
 
-__all__ = ["Gemm", "build"]
+__all__ = ["Gemm", "build", "recalled"]

@@ -119,7 +119,8 @@ class Kernels:
             of: the problem.
             addresses: of a, b, the epilogue's tensors, its outputs and its device scalars, by name; those
                 not given are made up, 1 MiB apart.
-            workspace: address of the workspace.
+            workspace: address of the workspace; the plan's counters, if it has some, follow at the next multiple of 256
+                bytes.
             numbers: alpha, beta or whatever numbers the epilogue takes; those not given are 1.
 
         Raises:

@@ -10,8 +10,11 @@ from cutegemm.compiling import cache
 from cutegemm.compiling.loader import Launch
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
+from cutegemm.launch_layout import COUNTERS
 from cutegemm.planning.arguments import launch_arguments
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.operands import WORKSPACE_ALIGN
+from cutegemm.problems import round_up
 from cutegemm.running.named import passed
 
 MAX_ADDRESS = (1 << 63) - 1
@@ -39,11 +42,17 @@ def recorded(
     every = {name: (i + 1) * _APART for i, name in enumerate(names)}
     every |= _checked_addresses(names, addresses)
     workspace = checks.integer(InputError, "workspace", workspace, 0, MAX_ADDRESS)
+    every[COUNTERS] = workspace + counters_offset(plan)
     values = _checked_numbers(graph, numbers)
     found = []
     for config, args in launch_arguments(plan, every, workspace, values, 0):
         found += cache.launches(config, args)
     return found
+
+
+def counters_offset(plan: KernelPlan) -> int:
+    """From the workspace of a recorded run to its counters, bytes."""
+    return round_up(plan.workspace_bytes, WORKSPACE_ALIGN)
 
 
 def _checked_addresses(names: Sequence[str], value: object) -> dict[str, int]:
@@ -80,4 +89,4 @@ def _checked_numbers(graph: Graph, given: Mapping[str, float]) -> dict[str, floa
     return values
 
 
-__all__ = ["recorded"]
+__all__ = ["counters_offset", "recorded"]

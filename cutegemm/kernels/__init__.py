@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels, in the CuTe DSL for sm_90a. Importing a module of this package imports the DSL.
 
-A driver per family: `warp_specialized`, `multistage`, `simt`, `add_parts`, `relayout`, `finish`, `clear`. A driver
+A driver per family: `warp_specialized`, `multistage`, `simt`, `add_parts`, `relayout`, `finish`. A driver
 shows set-up, role dispatch and the tile loop; everything else is a module of its own, none of which imports a driver:
     a launch's arguments            `launch`, `tensors`, `operands`
     a CTA's set-up                  `frame`, `cluster`, `dependence`
     what to do next                 `scheduler` (works and their plain walk), `stream` (stream-K), `dynamic`
-    loads and the mainloop          `ring`, `loads`, `tma_load`, `hints`, `mainloop`, `turns`
+    loads and the mainloop          `ring`, `loads`, `tma_load`, `hints`, `mainloop`, `turns`; rows that no load
+                                    writes `rest`
     loads by threads                `thread_producer`, `lines`, `words`, `gather`, `async_load`, `shift_load`, whose
                                     words TMA brings `box_load`, the shift itself `shifting`
-    adding up parts of K            `cluster_sum`, `workspace_sum`, `left_sum`, two levels of them `nested_sum`; where
-                                    parts lie `sum_parts`; by a launch of its own `add_parts`
+    adding up parts of K            `cluster_sum`, `workspace_sum`, `atomic_sum`, `left_sum`, two levels of them
+                                    `nested_sum`; where parts lie `sum_parts`; by a launch of its own `add_parts`
+    counting                        `counters`
     the epilogue, piece by piece    `epilogue`, `pieces`, `piece_loads`, `vectors`, `fusion`, `functions`, `store`,
                                     `reduce`
     on the CUDA cores               `simt_walk`, `simt_operand`, `simt_ring` with `simt_tile`, `simt_staged`,

@@ -4,8 +4,8 @@
 The first CTA's producer warp of a cluster takes the next work while the ring's stages of the one before it fill, and
 sends its number to every CTA of the cluster; producers and consumers read it there. All works come from the counter,
 the first too: a cluster that an occupied GPU starts late finds nothing left to do. Works have no order that a result
-depends on, so a result has the same bits on every run. A launch before this one has zeroed the counter (`clear`), on
-the run's own stream and in its own workspace.
+depends on, so a result has the same bits on every run. The counter is zero before a launch and
+after it (`counters`): every cluster takes one number beyond the last work's, and the last of them wraps it.
 
 Barriers, per slot:
     full    a work's number is here.    Arrivals: one, the producer's; in a cluster with the byte count that st.async
@@ -27,6 +27,7 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import WORK_SLOTS, KernelConfig
 from cutegemm.kernels.cluster import Place
+from cutegemm.kernels.counters import count_up
 from cutegemm.kernels.ring import advance
 from cutegemm.kernels.scheduler import State, Walk
 
@@ -39,7 +40,7 @@ class Slots:
 
     config: KernelConfig
     place: Place
-    counter: Any  # Int32 in workspace
+    counter: Any  # pointer to an Int32 in global memory
     sNumber: Any  # WORK_SLOTS Int32
     full: Any
     empty: Any
@@ -59,8 +60,12 @@ class Slots:
             cute.arch.mbarrier_init(self.empty + slot, self.config.work_readers)
 
     @cute.jit
-    def take(self, slot: Any, phase: Any, first: cutlass.Constexpr = False) -> None:
-        """Have the next work's number put into every CTA's slot; from the first producer warp of each."""
+    def take(self, slot: Any, phase: Any, numbers: Any, first: cutlass.Constexpr = False) -> None:
+        """Have the next work's number put into every CTA's slot; from the first producer warp of each.
+
+        Args:
+            numbers: that all clusters take of a launch.
+        """
         if cutlass.const_expr(self.config.cluster_size > 1):
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(self.full + slot, NUMBER_BYTES)
@@ -70,8 +75,7 @@ class Slots:
                 cute.arch.mbarrier_wait(self.empty + slot, phase ^ 1)
             lane, number = cute.arch.lane_idx(), cutlass.Int32(0)
             if lane == 0:
-                one = cutlass.Int32(1)
-                number = cute.arch.atomic_add(self.counter.llvm_ptr, one, sem="relaxed", scope="gpu")
+                number = count_up(self.counter, numbers - 1, "relaxed")
             if cutlass.const_expr(self.config.cluster_size > 1):
                 number = cute.arch.shuffle_sync(number, 0)
                 if lane < self.config.cluster_size:
@@ -118,11 +122,16 @@ class DynamicWalk(Walk):
         """Initialise the slots' barriers."""
         self.slots.init()
 
+    @property
+    def _numbers(self) -> Any:
+        """Numbers that the launch's clusters take: of every work one, and each cluster one that is none's."""
+        return self.works + self.clusters
+
     @cute.jit
     def lead(self, thread: Any) -> None:
         """Take the first work."""
         if thread // hw.WARP == 0:
-            self.slots.take(cutlass.Int32(0), cutlass.Int32(0), True)
+            self.slots.take(cutlass.Int32(0), cutlass.Int32(0), self._numbers, True)
 
     @cute.jit
     def loaded(self, state: Any, work: cutlass.Constexpr, k: Any, thread: Any) -> None:
@@ -131,7 +140,7 @@ class DynamicWalk(Walk):
         So much can be loaded without anyone knowing what comes next, and no load waits for the counter before that.
         """
         if thread // hw.WARP == 0 and k == cutlass.min(work.k_tiles, self.config.stages) - 1:
-            self.slots.take(state[1], state[2])
+            self.slots.take(state[1], state[2], self._numbers)
 
     @cute.jit
     def end(self, state: Any, thread: Any) -> None:

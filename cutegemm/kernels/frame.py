@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels import launch
+from cutegemm.kernels.atomic_sum import AtomicSum
 from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.dynamic import DynamicWalk
@@ -21,11 +23,12 @@ from cutegemm.kernels.left_sum import LeftSum
 from cutegemm.kernels.loads import OperandLoads
 from cutegemm.kernels.mainloop import Fragments
 from cutegemm.kernels.nested_sum import NestedSum
-from cutegemm.kernels.operands import NUMERIC
+from cutegemm.kernels.operands import NUMERIC, operand_box
+from cutegemm.kernels.pieces import FIRST_BARRIER
+from cutegemm.kernels.rest import zero_rest
 from cutegemm.kernels.ring import Ring
 from cutegemm.kernels.scheduler import Walk
 from cutegemm.kernels.stream import StreamWalk
-from cutegemm.kernels.sum_parts import SumParts
 from cutegemm.kernels.tensors import Atoms, Tensors
 from cutegemm.kernels.tma_load import TmaLoad
 from cutegemm.kernels.workspace_sum import WorkspaceSum
@@ -33,6 +36,8 @@ from cutegemm.launch_layout import SPLIT_PLACES
 
 # what a CTA does next, by the config's name for it
 WALKS: dict[str, type[Walk]] = {"static": Walk, "stream_k": StreamWalk, "dynamic": DynamicWalk}
+# where parts of K meet that no cluster adds up, by the config's name for it
+MEETINGS = {"workspace": WorkspaceSum, "atomic": AtomicSum, "launch": LeftSum}
 # how CTAs that each added up a part of K make a tile's sum
 Sum = ClusterSum | WorkspaceSum | LeftSum | NestedSum
 
@@ -42,10 +47,7 @@ def _sum(config: KernelConfig, place: Place, walk: Walk, addresses: dict[str, An
     inner = ClusterSum.create(config, place, smem) if config.cluster_parts > 1 else None
     if not config.streamed and config.outer_parts == 1:
         return inner
-    if config.split_reduction == "launch":
-        outer: Any = LeftSum(SumParts(config, walk, addresses["split.parts"]), place.part)
-    else:
-        outer = WorkspaceSum.create(config, walk, addresses, smem)
+    outer = MEETINGS[config.split_reduction].create(config, walk, addresses, smem)
     return outer if inner is None else NestedSum(config, inner, outer)
 
 
@@ -107,10 +109,27 @@ class Frame:
     def stage_bytes(self) -> int:
         """Bytes that TMA delivers to one stage."""
         return sum(
-            rows * self.config.tile[2] * x.operand.dtype.bytes
-            for x, rows in zip(self.loads, self.config.tile)
+            x.operand.halves * math.prod(operand_box(self.config, x.operand)) * x.operand.dtype.bytes
+            for x in self.loads
             if x.operand.load == "tma"
         )
+
+    @cute.jit
+    def zero_rest(self, thread: Any):
+        """Zero the rows of the ring that no load writes, once, by the consumers' threads, which meet after it.
+
+        They belong to rows beyond the matrix, which WGMMA multiplies and nobody stores. WGMMA reads by the async
+        proxy, hence the fence (PTX ISA, fence.proxy.async).
+        """
+        if cutlass.const_expr(any(x.operand.box_rows for x in self.loads)):
+            threads = self.config.consumers * hw.WARPGROUP
+            for loads in self.loads:
+                if cutlass.const_expr(loads.operand.box_rows):
+                    zero_rest(self.config, loads.operand, loads.sX, thread, threads)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            # of its own: those from FIRST_BARRIER on are a warpgroup's, a turn's or a sum's
+            barrier = FIRST_BARRIER + 2 * self.config.consumers
+            cute.arch.barrier(barrier_id=barrier, number_of_threads=threads)
 
     @cute.jit
     def load(

@@ -13,7 +13,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.config import Config, GemmConfig, MatrixConfig, OperandConfig
+from cutegemm.config import Config, GemmConfig, KernelConfig, MatrixConfig, OperandConfig
 from cutegemm.kernels import operands as ops
 from cutegemm.launch_layout import layout_of
 
@@ -21,6 +21,18 @@ from cutegemm.launch_layout import layout_of
 def named(config: Config, group: str, flat: Any) -> dict[str, Any]:
     """The numbers of a group of a launch's arguments by name, e.g. `named(config, "walk", walk)["clusters"]`."""
     return layout_of(config)[group].unpack(flat)
+
+
+def options(config: KernelConfig, walk: Any) -> dict[str, Any]:
+    """What the `launch` of a kernel that multiplies takes beside its cluster and stream, from the group "walk"."""
+    return {
+        "grid": (named(config, "walk", walk)["clusters"] * config.cluster_size, 1, 1),
+        "block": (config.threads, 1, 1),
+        "min_blocks_per_mp": config.ctas_per_sm,
+        # two CTAs want all of L1 as shared memory
+        "preferred_smem_carveout": 100 if config.ctas_per_sm > 1 else None,
+        "use_pdl": config.trigger != "never",
+    }
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.kernels.scheduler import Work
+from cutegemm.config import KernelConfig
+from cutegemm.kernels.scheduler import Walk, Work
 from cutegemm.kernels.sum_parts import SumParts
 
 
@@ -24,6 +25,11 @@ class LeftSum:
 
     parts: SumParts
     share: Any  # which slice of a tile this CTA leaves
+
+    @staticmethod
+    def create(config: KernelConfig, walk: Walk, addresses: dict[str, Any], smem: Any) -> LeftSum:
+        """Views of the workspace."""
+        return LeftSum(SumParts(config, walk, addresses["split.parts"]), walk.place.part)
 
     def init(self) -> None:
         """Nothing to initialise."""

@@ -45,6 +45,8 @@ class OperandLoads:
         loaders = []
         for half in range(operand.halves):
             part = sX if operand.halves == 1 else cute.local_tile(sX, (rows, depth), (half, 0, None))
+            if operand.box_rows:
+                part = cute.make_tensor(sX.iterator, ops.first_rows(operand, sX.layout, depth, config.stages))
             which = None if operand.halves == 1 else half
             if operand.load == "tma":
                 peers = place.sharing(operand.role)

@@ -23,7 +23,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.dependence import Dependence
 from cutegemm.kernels.frame import Frame
-from cutegemm.kernels.launch import named
+from cutegemm.kernels.launch import options
 from cutegemm.kernels.mainloop import multiply_stage
 from cutegemm.kernels.operands import tiled_mma
 from cutegemm.kernels.pieces import Role
@@ -41,14 +41,7 @@ class MultistageGemm:
     def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
         """Launch; the arguments are those of `kernels.launch`."""
         tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
-        self.kernel(tensors, atoms, shape, numbers, walk).launch(
-            grid=(named(self.config, "walk", walk)["clusters"], 1, 1),
-            block=(self.config.threads, 1, 1),
-            min_blocks_per_mp=self.config.ctas_per_sm,
-            preferred_smem_carveout=100 if self.config.ctas_per_sm > 1 else None,
-            use_pdl=self.config.trigger != "never",
-            stream=stream,
-        )
+        self.kernel(tensors, atoms, shape, numbers, walk).launch(stream=stream, **options(self.config, walk))
 
     @cute.kernel
     def kernel(self, tensors, atoms, shape, numbers, walk):
@@ -60,6 +53,7 @@ class MultistageGemm:
         frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
         frame.initialise(1, config.consumers * 4)
         dependence.start()
+        frame.zero_rest(thread)
         dependence.wait()
         walk, epilogue = frame.walk, frame.epilogue
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)

@@ -66,8 +66,8 @@ def operand_rows(config: KernelConfig, operand: OperandConfig) -> int:
 
 
 def operand_box(config: KernelConfig, operand: OperandConfig) -> tuple[int, int]:
-    """(ROWS, BLK_K) of what one loader brings: the operand's tile, or that of one half of a gated pair."""
-    return operand_rows(config, operand) // operand.halves, config.tile[2]
+    """(ROWS, BLK_K) of what one loader brings: the operand's tile, one half of a gated pair, or the rows there are."""
+    return operand.box_rows or operand_rows(config, operand) // operand.halves, config.tile[2]
 
 
 def operand_layout(config: KernelConfig, operand: OperandConfig) -> cute.ComposedLayout:
@@ -89,10 +89,17 @@ def box_layout(config: KernelConfig, operand: OperandConfig) -> cute.ComposedLay
     # not a slice of the ring: slicing a layout of an odd number of atoms aborts the compiler
     order = (0, 1) if operand.k_major else (1, 0)
     layout = cute.tile_to_shape(_operand_atom(operand), (rows, depth), order=order)
+    if operand.box_rows:
+        return cute.make_composed_layout(layout.inner, 0, first_rows(operand, layout.outer, depth))
     if operand.halves == 1:
         return layout
     part = cute.composition(layout.outer, cute.make_layout((rows // 2, depth), stride=(1, rows)))
     return cute.make_composed_layout(layout.inner, 0, part)
+
+
+def first_rows(operand: OperandConfig, layout: cute.Layout, *others: int) -> cute.Layout:
+    """The rows that TMA loads of a layout (ROWS, BLK_K) or (ROWS, BLK_K, STAGE) of a tile of more."""
+    return cute.composition(layout, tuple(cute.make_layout(x) for x in (operand.box_rows, *others)))
 
 
 def piece_layout(

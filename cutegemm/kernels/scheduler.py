@@ -10,8 +10,8 @@ A driver's loop has one form, whatever the walk:
         state = walk.next(state)
 
 Here cluster c of the grid takes works c, c + clusters, c + 2 clusters, ... of a linear order, rastered in panels
-for reuse in L2. With as many clusters as works that is one each; with as many as the GPU holds it is a
-persistent kernel.
+for reuse in L2; a serpentine walk turns back from panel to panel, and along K from wave to wave. With as many clusters
+as works that is one each; with as many as the GPU holds it is a persistent kernel.
 """
 
 from __future__ import annotations
@@ -34,11 +34,18 @@ def cluster_tiles(extent: Any, block: int, cluster: int) -> Any:
 
 
 @cute.jit
-def tile_of(index: Any, tiles_m: Any, tiles_n: Any, group: Any, raster: cutlass.Constexpr) -> Any:
+def tile_of(
+    index: Any,
+    tiles_m: Any,
+    tiles_n: Any,
+    group: Any,
+    raster: cutlass.Constexpr,
+    serpentine: cutlass.Constexpr = False,
+) -> Any:
     """(m, n, l) of the index-th cluster tile.
 
     The walk takes `group` tiles along the raster axis, then steps once along the other, to that axis' end;
-    then the next panel. The last panel may be narrower.
+    then the next panel, of a serpentine from that end back. The last panel may be narrower.
     """
     per_batch = tiles_m * tiles_n
     batch = index // per_batch
@@ -50,6 +57,8 @@ def tile_of(index: Any, tiles_m: Any, tiles_n: Any, group: Any, raster: cutlass.
     width = cutlass.min(group, along - panel * group)
     step = rest // width
     first = panel * group + rest - step * width
+    if cutlass.const_expr(serpentine):
+        step = cutlass.select_(panel % 2 == 1, across - 1 - step, step)
     if cutlass.const_expr(raster == "m"):
         return first, step, batch
     return step, first, batch
@@ -61,8 +70,9 @@ class Work:
 
     Attributes:
         m, n, l: the CTA tile.
-        first, k_tiles: its first k tile and their number, at least 1.
+        first, k_tiles: the first k tile to add and their number, at least 1.
         part, parts: which part of the tile's sum this is, of how many.
+        step: from a k tile to the next, 1 or -1.
     """
 
     m: Any
@@ -72,11 +82,16 @@ class Work:
     k_tiles: Any
     part: Any
     parts: Any
+    step: Any = 1
 
     @property
     def tile(self) -> tuple[Any, Any, Any]:
         """(m, n, l)."""
         return self.m, self.n, self.l
+
+    def k_tile(self, k: Any) -> Any:
+        """The k-th of its k tiles."""
+        return self.first + (k if isinstance(self.step, int) else k * self.step)
 
     def slice(self, share: Any, count: int) -> tuple[Any, Any, Any]:
         """(m, n, l) of one of the tile's slices, of so many side by side along its columns."""
@@ -158,7 +173,12 @@ class Walk:
 
     def more(self, state: State) -> Any:
         """Whether there is a work to do."""
-        return state[0] < self.tiles[0] * self.tiles[1] * (self.tiles[2] * self._parts)
+        return state[0] < self.works
+
+    @property
+    def works(self) -> Any:
+        """Works of the launch."""
+        return self.tiles[0] * self.tiles[1] * (self.tiles[2] * self._parts)
 
     @property
     def _parts(self) -> int:
@@ -173,7 +193,7 @@ class Walk:
 
     def slot(self, work: Work, part: Any) -> Any:
         """Where a part of a work's tile lies in workspace."""
-        return self.number(work) * self.config.outer_parts + part
+        return self.number(work) * self.config.kept_parts + part
 
     def next(self, state: State, count: int = 1) -> State:
         """The state `count` works later."""
@@ -187,9 +207,16 @@ class Walk:
         """The work of a state."""
         config = self.config
         index = state[0] // self._parts
-        m, n, batch = tile_of(index, self.tiles[0], self.tiles[1], self.group, config.raster)
+        m, n, batch = tile_of(
+            index, self.tiles[0], self.tiles[1], self.group, config.raster, config.serpentine
+        )
         cluster_m, cluster_n = config.cluster
         tile_m, tile_n = m * cluster_m + self.place.m, n * cluster_n + self.place.n
+        if config.serpentine:
+            # all works of a wave the same way, so that what the wave before it loaded last is loaded first
+            back = state[0] // self.clusters % 2
+            last = back * (self.k_tiles - 1)
+            return Work(tile_m, tile_n, batch, last, self.k_tiles, cutlass.Int32(0), 1, 1 - 2 * back)
         if config.splits == 1:
             return Work(tile_m, tile_n, batch, cutlass.Int32(0), self.k_tiles, cutlass.Int32(0), 1)
         # parts of a tile lie side by side: in a cluster, and in works that follow one another

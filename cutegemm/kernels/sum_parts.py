@@ -2,7 +2,8 @@
 """Parts of tiles' sums in workspace: fp32, in fragment order, so that both ways are whole lines of memory.
 
 A tile's parts lie one after the other; which CTAs write and read one, and how many columns of it each, does not matter
-to where a number lies. Parts are added in their order, so that a result has the same bits on every run.
+to where a number lies. Parts are added in their order, so that a result has the same bits on every run; but for those
+of split_reduction="atomic", of which one lies there, to which L2 adds the others in whatever order they come.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from cutlass._mlir.dialects import llvm
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
@@ -20,6 +22,22 @@ from cutegemm.kernels.scheduler import Walk, Work
 
 VECTOR = 4  # fp32 numbers of one access
 IN_FLIGHT = 16  # accesses of a thread at once, where their number is known
+
+
+def add_vector(target: cute.Tensor, values: list[Any]) -> None:
+    """Four fp32 numbers in a row of global memory plus four others, each addition atomic by itself.
+
+    Source: PTX ISA 9.0, red (vectors of f32 from sm_90 on).
+    """
+    llvm.inline_asm(
+        None,
+        [target.iterator.llvm_ptr, *(cutlass.Float32(x).ir_value() for x in values)],
+        "red.relaxed.gpu.global.add.v4.f32 [$0], {$1, $2, $3, $4};",
+        "l,f,f,f,f",
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
 
 
 @dataclass(frozen=True)
@@ -39,21 +57,29 @@ class SumParts:
             cute.autovec_copy(source, self._vector(mPart, role, vector, share))
 
     @cute.jit
+    def join(self, acc: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, share: Any) -> None:
+        """Have L2 add this thread's numbers of a slice to those that lie there."""
+        mPart = self._part(work, self.number(work))
+        for vector in cutlass.range_constexpr(self._vectors):
+            target = self._vector(mPart, role, vector, share)
+            add_vector(target, [acc[vector * VECTOR + i] for i in range(VECTOR)])
+
+    @cute.jit
     def add(self, total: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, share: Any) -> None:
-        """total = the sum of all parts of this thread's numbers of a slice."""
+        """total = the sum of all parts of this thread's numbers of a slice that lie there."""
         total.fill(0.0)
         at_once = 1
         if cutlass.const_expr(not self.config.streamed):
-            at_once = max(1, min(self.config.outer_parts, IN_FLIGHT // self._vectors))
-        parts = self.count(work)
+            at_once = max(1, min(self.config.kept_parts, IN_FLIGHT // self._vectors))
+        parts = work.parts if cutlass.const_expr(self.config.streamed) else self.config.kept_parts
         rX = cute.make_rmem_tensor((VECTOR, self._vectors, at_once), cutlass.Float32)
         for block in cutlass.range(parts // at_once, unroll=1):
             self._read(rX, role, work, (block * at_once, at_once, share))
             self._take(total, rX, at_once)
         if cutlass.const_expr(not self.config.streamed):
-            rest = self.config.outer_parts % at_once
+            rest = self.config.kept_parts % at_once
             if cutlass.const_expr(rest > 0):
-                self._read(rX, role, work, (self.config.outer_parts - rest, rest, share))
+                self._read(rX, role, work, (self.config.kept_parts - rest, rest, share))
                 self._take(total, rX, rest)
 
     @cute.jit
@@ -86,7 +112,9 @@ class SumParts:
                     total[value] = total[value] + number
 
     def number(self, work: Work) -> Any:
-        """Which of its tile's parts a work's is, of those that meet here."""
+        """Where among its tile's parts a work's lies, of those that meet here."""
+        if self.config.kept_parts < self.config.outer_parts:
+            return 0
         return work.part // self.config.cluster_parts if self.config.cluster_parts > 1 else work.part
 
     def count(self, work: Work) -> Any:

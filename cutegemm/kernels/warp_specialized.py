@@ -25,7 +25,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.dependence import Dependence
 from cutegemm.kernels.frame import Frame
-from cutegemm.kernels.launch import named
+from cutegemm.kernels.launch import options
 from cutegemm.kernels.mainloop import Mainloop
 from cutegemm.kernels.operands import tiled_mma
 from cutegemm.kernels.pieces import Role
@@ -45,15 +45,8 @@ class WarpSpecializedGemm:
     def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
         """Launch; the arguments are those of `kernels.launch`."""
         tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
-        size = self.config.cluster_size
         self.kernel(tensors, atoms, shape, numbers, walk).launch(
-            grid=(named(self.config, "walk", walk)["clusters"] * size, 1, 1),
-            block=(self.config.threads, 1, 1),
-            cluster=(size, 1, 1),
-            min_blocks_per_mp=self.config.ctas_per_sm,
-            preferred_smem_carveout=100 if self.config.ctas_per_sm > 1 else None,
-            use_pdl=self.config.trigger != "never",
-            stream=stream,
+            cluster=(self.config.cluster_size, 1, 1), stream=stream, **options(self.config, walk)
         )
 
     @cute.kernel
@@ -74,6 +67,7 @@ class WarpSpecializedGemm:
         else:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_increase(config.registers[1])
+            frame.zero_rest(thread - hw.WARPGROUP)
             dependence.wait()
             self._consume(frame, thread - hw.WARPGROUP)
         frame.finish()
@@ -103,7 +97,7 @@ class WarpSpecializedGemm:
                 work = walk.work(state)
                 for k in cutlass.range(loaded, work.k_tiles, unroll=1):
                     ring.wait_empty(stage, phase)  # until the consumers released the stage
-                    frame.load(work, work.first + k, stage, thread)
+                    frame.load(work, work.k_tile(k), stage, thread)
                     walk.loaded(state, work, k, thread)
                     stage, phase = advance(stage, phase, config.stages)
                 loaded = cutlass.Int32(0)

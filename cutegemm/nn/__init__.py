@@ -3,6 +3,7 @@
 
 linear      `Linear`
 mlp         `MLP` and `SwiGLU`, whose activations are epilogues
+joined      layers that are called on the same tensor, as one product
 conversion  `convert`: an existing model's layers
 """
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from cutegemm.errors import InputError, field_error
+from cutegemm.nn.joined import join
 from cutegemm.nn.linear import PROMISE, Linear
-from cutegemm.nn.mlp import SwiGLU
+from cutegemm.nn.mlp import SwiGLU, hooked
 
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _HALF = (torch.float16, torch.bfloat16)
@@ -48,6 +49,7 @@ def convert(
     fallback: str = "torch",
     skip: Collection[str] = (),
     swiglu: Collection[type[torch.nn.Module]] = (),
+    joined: Collection[Sequence[str]] = (),
 ) -> Conversion:
     """Make the linear layers of a model multiply with cutegemm.
 
@@ -63,9 +65,12 @@ def convert(
         swiglu: classes of perceptrons that compute down_proj(silu(gate_proj(x)) * up_proj(x)), such as transformers'
             LlamaMLP, to be replaced by `SwiGLU`. Their gate and up become one new parameter, so convert before an
             optimizer is made; the state dict stays as it is.
+        joined: names of layers of one module that are called one after another on the same unchanged tensor, such as
+            ("q_proj", "k_proj", "v_proj"): they become one product, whose parts they give. Their weights become one new
+            parameter, as of `swiglu`; `layer.weight` is a view of it.
 
     Raises:
-        InputError: constant weights of a model in training.
+        InputError: constant weights of a model in training; `joined` that is no collection of groups.
 
     Example:
         >>> print(convert(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))
@@ -73,7 +78,12 @@ def convert(
     """
     if constant_weights and any(x.training for x in model.modules()):
         raise field_error(InputError, "model.training", True, PROMISE, False)
-    converted, left, varying = [], {}, {}
+    if isinstance(joined, str) or any(isinstance(x, str) for x in joined):
+        rule = 'must be groups of names, such as [("q_proj", "k_proj", "v_proj")]'
+        raise field_error(InputError, "joined", joined, rule)
+    converted: list[str] = []
+    left: dict[str, str] = {}
+    varying: dict[str, str] = {}
     for parent, key, name, module in list(_named(model)):
         if isinstance(module, tuple(swiglu)):
             why = _no_swiglu(module, name, skip)
@@ -82,6 +92,19 @@ def convert(
                 converted.append(name)
             else:
                 left[name] = why or "is the model itself, which cannot be replaced"
+    for _, _, name, module in list(_named(model)):
+        for names in joined:
+            layers = [getattr(module, x, None) for x in names]
+            if len(names) < 2 or not all(isinstance(x, torch.nn.Linear) for x in layers):
+                continue
+            every = [f"{name}.{x}" if name else x for x in names]
+            why = _not_joined(every, layers, skip)
+            if why is not None:
+                left[f"{every[0]} with {', '.join(names[1:])}"] = why
+                continue
+            whole = join(module, names, layers)
+            _settle(whole, every[0], fallback, constant_weights, varying)
+            converted += every
     for _, _, name, module in _named(model):
         if isinstance(module, Linear) or not isinstance(module, (torch.nn.Linear, *_OWN_PRODUCTS)):
             continue
@@ -90,14 +113,34 @@ def convert(
             left[name] = why
             continue
         module.__class__ = Linear
-        ours: Any = module
-        ours.fallback = fallback
-        varies = _varies(ours) if constant_weights else None
-        ours.constant_weights = constant_weights and varies is None
-        if varies is not None:
-            varying[name] = varies
+        _settle(module, name, fallback, constant_weights, varying)
         converted.append(name)
     return Conversion(tuple(converted), left, varying)
+
+
+def _settle(layer: Any, name: str, fallback: str, constant_weights: bool, varying: dict[str, str]) -> None:
+    """Give a layer that is ours now its options; say in `varying` why its weights cannot load early."""
+    layer.fallback = fallback
+    varies = _varies(layer) if constant_weights else None
+    layer.constant_weights = constant_weights and varies is None
+    if varies is not None:
+        varying[name] = varies
+
+
+def _not_joined(names: Sequence[str], layers: Sequence[Any], skip: Collection[str]) -> str | None:
+    """Why layers cannot become one product; None if they can."""
+    for name, layer in zip(names, layers):
+        if why := _unconverted(layer, name, skip):
+            return f"{name}: {why}"
+        if hooked(layer):
+            return f"{name}: something is done around its call (a hook)"
+    alike = {
+        (x.in_features, x.bias is None, x.weight.dtype, x.weight.device, x.weight.requires_grad)
+        for x in layers
+    }
+    if len(alike) > 1:
+        return "they must be alike: inputs' width, bias, type, device, requires_grad"
+    return None
 
 
 def _named(model: torch.nn.Module) -> Iterator[tuple[Any, str, str, torch.nn.Module]]:

@@ -53,8 +53,12 @@ class Linear(torch.nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """input @ weight.T + bias, for any leading dimensions."""
-        spec = promised(self, self.weight) if self.constant_weights else None
-        found: Tensor = linear(input, self.weight, self.bias, spec=spec, fallback=self.fallback)
+        return self.product(input, self.weight, self.bias)
+
+    def product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The product by a weight as this layer does it, its own or some rows of it."""
+        spec = promised(self, weight) if self.constant_weights else None
+        found: Tensor = linear(input, weight, bias, spec=spec, fallback=self.fallback)
         return found
 
     def extra_repr(self) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.epilogue.graph import Graph
-from cutegemm.epilogue.library import bias_act, swiglu
+from cutegemm.epilogue.library import act, bias_act, swiglu
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn.linear import Linear, promised
 from cutegemm.ops.functions import linear
@@ -60,13 +60,14 @@ class MLP(torch.nn.Sequential):
             ACTIVATIONS[activation](),
             Linear(hidden_features, out_features, bias, **options),
         )
-        self.epilogue: Graph = bias_act(activation)
+        self.epilogue: Graph = bias_act(activation) if bias else act(activation)
 
     def forward(self, input: Tensor) -> Tensor:
         """The second layer of the activated first."""
         layers: list[Any] = list(self)
         first, activation, last = layers
-        if first.bias is None or _hooked(first):
+        if hooked(first) or (first.bias is None) == ("bias" in self.epilogue.tensors):
+            # called for itself, or its bias was given or taken away since
             plain: Tensor = last(activation(first(input)))
             return plain
         if _fusable(first, last):
@@ -87,7 +88,7 @@ class MLP(torch.nn.Sequential):
         return found
 
 
-def _hooked(layer: torch.nn.Module) -> bool:
+def hooked(layer: torch.nn.Module) -> bool:
     """Whether something is done around a layer's own call, as parallel training does: then it must be called."""
     return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
 
@@ -95,7 +96,7 @@ def _hooked(layer: torch.nn.Module) -> bool:
 def _fusable(first: Any, last: Any) -> bool:
     """Whether the two layers may run as one: both plain, served alike, and nothing happens around the last one."""
     plain = type(last) is Linear and "forward" not in vars(last) and not last.constant_weights
-    return plain and not first.constant_weights and first.fallback == last.fallback and not _hooked(last)
+    return plain and not first.constant_weights and first.fallback == last.fallback and not hooked(last)
 
 
 class SwiGLU(torch.nn.Module):
@@ -170,4 +171,4 @@ def _joined(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None
         state[prefix + _BOTH] = torch.cat(both)
 
 
-__all__ = ["ACTIVATIONS", "MLP", "SwiGLU"]
+__all__ = ["ACTIVATIONS", "MLP", "SwiGLU", "hooked"]

@@ -7,7 +7,7 @@ serve       a call on real tensors
 gradient    what a program's gradient computes; autograd: the function that computes it
 batching    vmap; register: the dispatcher's kernels
 perceptron  two linear layers whose gradients meet in one launch
-functions   matmul, linear, bmm; fallback: who serves a device
+functions   matmul, linear, bmm; shortcuts: of their commonest calls; fallback: who serves a device
 sharding    rules for DTensor
 """
 

@@ -15,9 +15,10 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
 from cutegemm.ops.autograd import direct, record, record_plain, way
-from cutegemm.ops.fallback import address, constant, found_at, server, torch_linear, torch_matmul
+from cutegemm.ops.fallback import FALLBACKS, address, constant, found_at, server, torch_linear, torch_matmul
 from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, check_number, kept
 from cutegemm.ops.serve import serve
+from cutegemm.ops.shortcuts import remember, shortened
 from cutegemm.running.call import Memo
 from cutegemm.running.named import Signature, outputs_given
 from cutegemm.running.results import Outputs
@@ -25,8 +26,10 @@ from cutegemm.spec import AUTO, GemmSpec
 
 _DEFAULT = GemmSpec()
 
-# Of the shortest ways: matrices, and no epilogue but a bias.
-_PLAIN, _BIAS = kept(Program(_DEFAULT, PLAIN)), kept(Program(_DEFAULT, BIASED))
+# Of the shortest ways: no epilogue but a bias.
+_PLAIN = kept(Program(_DEFAULT, PLAIN))
+_LINEAR, _BIASED = (kept(Program(_DEFAULT, graph, "linear")) for graph in (PLAIN, BIASED))
+_NAMES = frozenset(FALLBACKS)
 BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
 is_compiling = torch.compiler.is_compiling
 _remembered = lru_cache(maxsize=64)(server)
@@ -102,9 +105,15 @@ def matmul(
         HardwareError: no Hopper GPU and fallback="error".
     """
     if spec is None and epilogue is None and not inputs and type(fallback) is str and not is_compiling():
+        alone = c is None and out is None and beta is None and type(alpha) is float and fallback in _NAMES
+        if alone and (found := shortened(_PLAIN, a, b, None, alpha)) is not None:
+            return found
         how = way(a, b, c)
         if how == "run" and (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
-            return _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
+            found = _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
+            if alone and who == "gpu":
+                remember(_PLAIN, (a.shape, b.shape), a, b, None)
+            return found
         if how == "record" and c is None and out is None and type(alpha) is float and not beta:
             if (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
                 return record_plain((_SHORT[who, "matrix", "plain"], (alpha,), ()), a, b)
@@ -157,6 +166,9 @@ def linear(
     """
     short = spec is None and epilogue is None and out is None and not inputs and type(fallback) is str
     if short and not is_compiling():
+        program = _LINEAR if bias is None else _BIASED
+        if fallback in _NAMES and (found := shortened(program, x, weight, bias, 1.0)) is not None:
+            return found
         how = way(x, weight, bias)
         if how != "op" and (x.is_nested or weight.is_nested):
             # refused below, under the caller's names
@@ -165,11 +177,14 @@ def linear(
             if how == "record" and bias is None:
                 return record_plain((_SHORT[who, "linear", "plain"], _ONE, ()), x, weight)
             if how == "record":
-                return record((_SHORT[who, "linear", "bias"], (), ()), x, weight, bias)
-            if x.dim() == 2 and bias is None:
-                return _PLAIN.gemm.run(x, weight.t(), backend=BACKENDS[who])
-            if x.dim() == 2:
-                return _BIAS.gemm.run(x, weight.t(), bias=bias, backend=BACKENDS[who])
+                return record_plain((_SHORT[who, "linear", "bias"], (), ()), x, weight, bias)
+            if x.dim() > 1:
+                program = _SHORT[who, "linear", "plain" if bias is None else "bias"]
+                inputs_of, numbers = ((), _ONE) if bias is None else ((bias,), ())
+                found = serve(program, x, weight, inputs_of, numbers, ())[0]
+                if who == "gpu":
+                    remember(program, (x.shape, weight.shape), x, weight, bias)
+                return found
     for name, t in (("x", x), ("weight", weight), ("bias", bias)):
         if t is not None or name != "bias":
             _check_tensor(name, t)

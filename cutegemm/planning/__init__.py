@@ -2,10 +2,10 @@
 """From a spec and a problem to a plan: pure Python, without torch, DSL or GPU.
 
 the way in and out              `planner` (`plan`), `checks`, `request`, `representative`, `kernel_plan`
-what is tried, in which order   `setting`, `candidates`, `model`, `times`, `power`, `choose`, `swap`,
-                                `invariance`
+what is tried, in which order   `setting`, `candidates`, `model`, `times`, `left`, `power`, `choose`,
+                                `swap`, `narrow` with `boxes`, `invariance`
 what follows from a candidate   `tensor_core`, `kernel`, `operands`, `loads`, `epilogue`, `pieces`, `budget`,
-                                `parts`, `grid`
+                                `parts`, `grid`, `serpentine`
 kernels on the CUDA cores       `simt`, `simt_tiles`
 launches and their arguments    `steps`, `splits`, `adding`, `reductions`, `arguments`
 for people                      `text`, `why`, `weighed`

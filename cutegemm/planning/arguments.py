@@ -12,13 +12,18 @@ from cutegemm.planning.kernel_plan import KernelPlan
 
 
 def launch_arguments(
-    plan: KernelPlan, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float], stream: int
+    plan: KernelPlan,
+    addresses: Mapping[str, int],
+    workspace: int,
+    numbers: Mapping[str, float],
+    stream: int,
 ) -> Iterator[tuple[Config, tuple[Any, ...]]]:
     """(config, host arguments) of every launch of a run, in order.
 
     Args:
         plan: of the run.
-        addresses: of a, b, every tensor input and output, and every device scalar, by name.
+        addresses: of a, b, every tensor input and output, and every device scalar, by name; where the run counts, as
+            `COUNTERS` that of `plan.counter_bytes` bytes that are zero and that nobody else uses meanwhile.
         workspace: address of `plan.workspace_bytes` bytes, 16-byte aligned.
         numbers: the epilogue's numbers by name.
         stream: CUDA stream handle.

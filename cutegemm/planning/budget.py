@@ -19,6 +19,9 @@ from cutegemm.spec import AUTO, GemmSpec
 
 COUNT_ALIGN = 16
 WORDS_ALIGN = 128  # where TMA may write a box (PTX ISA, cp.async.bulk.tensor)
+# of the ring where the spec leaves it open; more where TMA fills but part of each
+MOST_STAGES = 8
+MOST_NARROW_STAGES = 16
 NUMBER_BYTES = 4  # of a work's number
 WORD_BARRIERS = 32  # bytes of a stage's mbarriers of words, 8 for each warp that shifts
 STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers, 8 each (PTX ISA, mbarrier)
@@ -94,7 +97,7 @@ def stages(spec: GemmSpec, config: KernelConfig) -> int:
     if most < 1:
         raise _no_room(spec, config)
     if spec.stages == AUTO:
-        return min(most, 8)
+        return min(most, MOST_STAGES if config.a.box_rows == 0 else MOST_NARROW_STAGES)
     if spec.stages > most:
         rule = f"each stage takes {stage_bytes(config):,} bytes; {config.smem_limit:,} hold {most} beside the epilogue"
         raise field_error(PlanError, "stages", spec.stages, rule, most)
@@ -179,12 +182,12 @@ def _sum_regions(config: KernelConfig, start: int) -> tuple[Region, ...]:
         found.append(Region("sum barriers", found[0].offset + size, STAGE_BARRIERS))
         end = found[1].offset + STAGE_BARRIERS
     if config.counts:
-        found.append(Region("count", round_up(end, COUNT_ALIGN), 4))
+        found.append(Region("count", round_up(end, COUNT_ALIGN), 4 * config.counts_kept))
     return tuple(found)
 
 
 def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
-    """Every barrier of the kernel (`kernels/ring.py`, `turns.py`, `piece_loads.py`, `pieces.py`)."""
+    """Every barrier of the kernel (`kernels/ring.py`, `frame.py`, `turns.py`, `piece_loads.py`, `pieces.py`)."""
     found = []
     if config.producers:
         gathers = config.gathers
@@ -208,6 +211,9 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
         found.append(Barrier("full", config.stages, "TMA's elected thread", 1, "every thread"))
     if config.pingpong:
         found.append(Barrier("turn", config.consumers, "both consumers", 2 * hw.WARPGROUP, "one of them"))
+    threads = config.consumers * hw.WARPGROUP
+    if config.a.box_rows:
+        found.append(Barrier("rest", 1, "every consumer thread", threads, "the same"))
     if config.cluster_parts > 1:
         found.append(Barrier("parts here", 1, "one consumer thread", 1, "consumers"))
         warps = config.slices * config.consumers * 4
@@ -215,7 +221,6 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
             Barrier("parts read", 1, f"consumer warps of {config.slices} CTA(s)", warps, "consumers")
         )
     if config.counts:
-        threads = config.consumers * hw.WARPGROUP
         found.append(Barrier("count", 1, "every consumer thread", threads, "the same"))
     if config.dynamic:
         found.append(Barrier("work", WORK_SLOTS, "TMA's elected thread", 1, "producer and consumers"))
@@ -248,6 +253,7 @@ def boxes(config: KernelConfig) -> tuple[Box, ...]:
     found = []
     for operand, rows, peers in zip(config.operands, (config.rows, config.columns), reversed(config.cluster)):
         if operand.load == "tma":
+            rows = operand.box_rows or rows
             extents = (block_k, rows // peers) if operand.k_major else (rows, block_k // peers)
             found.append(
                 _box(operand.role.upper(), extents, operand.swizzle, operand.dtype.bits, operand.halves)

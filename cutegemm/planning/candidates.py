@@ -9,7 +9,6 @@ An `Order` (a model, a tuner, a database of measurements) puts candidates in the
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,9 @@ TURN_CLUSTER = (2, 1)
 # tiles of kernels without warp specialisation, beside the others
 MULTISTAGE_TILES = ((64, 128),)
 
+# rows and columns together up to which tiles that threads load are twice as deep (`deepened`)
+SHIFTED = 112
+
 TENSOR_CORE_SCHEDULES = ("cooperative", "pingpong", "multistage")
 # consumer warpgroups that share a tile, best first
 TEAMS = (2, 3, 1)
@@ -41,13 +43,22 @@ MAX_PASSES = 24
 # parts of K that the planner chooses among, for products at least so deep, where none of these fields is given
 PARTS = (1, 2, 4, 8)
 LEAST_SPLIT_K = 2048
-# of those, parts that a cluster adds up before others join them, and mainloop stages that must fit beside its buffer
-DEPTHS = (1, 4)
 # K is deep from so many times D's shorter and longer side on: parts then meet outside clusters too
 DEEP = (8, 2)
-# CTAs of a cluster along M and N that share operands of parts of K
-PLANES = ((1, 1), (2, 1), (1, 2), (2, 2))
+# rows or columns of D up to which sums of deep K are small enough for clusters
+FEW = 32
+# D's shorter and longer side where a product's time is that of streaming one operand
+STREAMS = (128, 2048)
+# (CTAs of a cluster along M and N that share operands of parts of K, depth of a stage). Where one operand streams from
+# memory, 256 bytes of a row at a time are read 2 % faster than 128 (64 x 4096 x 65536, H200), and clusters of four
+# leave SMs idle; and stages that a ring of such depth holds at least
+DEEP_SHAPES = tuple((x, BLOCK_K) for x in ((1, 1), (2, 1), (1, 2), (2, 2)))
+STREAMED = (((1, 1), BLOCK_K), ((1, 1), 2 * BLOCK_K), ((2, 1), BLOCK_K), ((1, 2), BLOCK_K))
+DEEP_STAGES = 4
+# mainloop stages that must fit beside the buffer of parts that a cluster adds up
 RING_STAGES = 5
+# where parts that no cluster adds up meet
+ADDED = {"workspace": "in workspace", "launch": "by a launch", "atomic": "as they come"}
 FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
 
@@ -76,9 +87,9 @@ class Candidate(NamedTuple):
     def __str__(self) -> str:
         how = "" if self.schedule == "cooperative" else f", {self.schedule}"
         parts = "" if self.splits == 1 else f", K in {self.splits} parts"
-        if self.reduction in ("workspace", "launch"):
+        if self.reduction in ADDED:
             parts += f", {self.depth} a cluster" if self.depth > 1 else ""
-            parts += ", added " + ("in workspace" if self.reduction == "workspace" else "by a launch")
+            parts += f", added {ADDED[self.reduction]}"
         return f"tile {self.tile}, cluster {self.cluster}{how}{parts}"
 
 
@@ -131,11 +142,25 @@ def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, .
     """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs."""
     if isinstance(spec.split_k, int) or spec.depth is not None:
         return (_given_splits(spec),)
-    if spec.batch_invariant is True:
-        # how many parts pay depends on M
+    if not _open(spec, problem, device):
         return (1,)
+    # of deep K no sum in clusters came near that of a launch: 11.0 us and 6.3 at 128 x 128 x 16384 (H200)
+    tried = min(problem.m, problem.n) <= FEW or not launched(spec, problem, device)
+    return PARTS if tried else (1,)
+
+
+def launched(spec: GemmSpec, problem: Problem, device: Device) -> bool:
+    """Whether the planner considers parts of K that meet outside clusters, as many as fill the SMs (`spread`)."""
+    if spec.split_reduction == "cluster" or not _open(spec, problem, device):
+        return False
+    return spec.split_reduction != AUTO or deep(problem, device)
+
+
+def _open(spec: GemmSpec, problem: Problem, device: Device) -> bool:
+    """Whether parts of K are the planner's choice, and worth one; how many pay depends on M (`batch_invariant`)."""
+    given = isinstance(spec.split_k, int) or spec.depth is not None or spec.batch_invariant is True
     fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
-    return PARTS if _few(problem, device) and not fixed else (1,)
+    return not given and not fixed and _few(problem, device)
 
 
 @functools.lru_cache(256)
@@ -189,6 +214,15 @@ def preferred(
     return tuple(listed)
 
 
+def deepened(found: Sequence[Candidate], k: int) -> tuple[Candidate, ...]:
+    """Candidates for a producer whose threads load: small tiles are twice as deep, for half the stages."""
+    depth = 2 * BLOCK_K
+    return tuple(
+        x._replace(tile=(*x.tile[:2], depth)) if sum(x.tile[:2]) <= SHIFTED and k > BLOCK_K else x
+        for x in found
+    )
+
+
 def deep(problem: Problem, device: Device) -> bool:
     """Whether K is deep beside both sides of a D of few tiles."""
     short, long = sorted((problem.m, problem.n))
@@ -206,31 +240,42 @@ def spread(
 ) -> Iterator[Candidate]:
     """Candidates of whole K with K in as many parts as bring their tiles to all SMs at once.
 
-    Those meet in a launch of their own, or in workspace where the spec says so; of each several sizes of clusters that
-    add up parts first: fewer bytes then meet, on fewer SMs, as not every SM is in a large cluster.
+    Those meet in a launch of their own, or in workspace where the spec says so. Parts are no more than the longest
+    one's stages ask for: what they leave has to be added up.
     """
-    reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
-    if reduction == "cluster" or (spec.split_reduction == AUTO and not deep(problem, device)):
+    if not launched(spec, problem, device):
         return
-    planes = PLANES if spec.plane is None else (spec.plane,)
-    depths = DEPTHS if spec.depth is None else (spec.depth,)
+    reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
     sizes = problem.m, problem.n
-    for found in (x for x in whole if x.schedule == "cooperative" and x.cluster == planes[0]):
-        if any(tile >= 2 * max(size, 32) for tile, size in zip(found.tile, sizes, strict=False)):
+    shapes = STREAMED if streams(problem) else DEEP_SHAPES
+    for found in (x for x in whole if x.schedule == "cooperative" and x.cluster == (1, 1)):
+        m, n, _ = found.tile
+        if any(tile >= 2 * max(size, 32) for tile, size in zip((m, n), sizes, strict=True)):
             continue
-        for plane, depth in itertools.product(planes, depths):
-            if math.prod(plane) * depth > device.limits.max_cluster or (
-                plane != (1, 1) and found.tile[1] % 32
-            ):
+        for plane, depth in shapes:
+            if plane != (1, 1) and n % 32:
                 continue
-            if depth > 1 and not _holds(found.tile, device.limits):
+            if depth > BLOCK_K and DEEP_STAGES * 2 * (m + n) * depth > device.limits.smem_bytes:
                 continue
-            tiles = problem.batch
-            for size, tile, across in zip(sizes, found.tile, plane, strict=False):
-                tiles *= -(-size // (tile * across))
-            parts = device.resident_clusters(math.prod(plane) * depth) // tiles * depth
-            if depth < parts <= min(MAX_SPLITS, -(-problem.k // found.tile[2])):
-                yield found._replace(cluster=plane, splits=parts, depth=depth, reduction=reduction)
+            tiles = (
+                math.ceil(problem.m / (m * plane[0])) * math.ceil(problem.n / (n * plane[1])) * problem.batch
+            )
+            steps = math.ceil(problem.k / depth)
+            most = min(MAX_SPLITS, steps, device.resident_clusters(math.prod(plane)) // tiles)
+            if most > 1:
+                parts = fewest_parts(steps, most)
+                yield found._replace(tile=(m, n, depth), cluster=plane, splits=parts, reduction=reduction)
+
+
+def fewest_parts(steps: int, most: int) -> int:
+    """The fewest parts of so many k tiles of which the longest is as long as with `most` parts."""
+    return math.ceil(steps / math.ceil(steps / most))
+
+
+def streams(problem: Problem) -> bool:
+    """Whether D is so narrow and long that the time is that of reading one operand."""
+    short, long = sorted((problem.m, problem.n))
+    return short <= STREAMS[0] and long >= STREAMS[1]
 
 
 def _holds(tile: tuple[int, int, int], limits: Limits) -> bool:

@@ -78,7 +78,9 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Se
             gathers=gathers,
             splits=splits,
         )
-        if len(splits) > 1:
+        if gathers:
+            found = candidates.deepened(found, first.problem.k)
+        if candidates.launched(spec, first.problem, asked.device):
             whole = [x for x in found if x.splits == 1]
             found += tuple(candidates.spread(spec, first.problem, asked.device, whole))
         for ranked in order(first.problem, asked.device, first.gates, found):

@@ -4,6 +4,7 @@
 Every instruction adds 16 products along K to an accumulator at once, and every kernel takes a tile's K in order. So
 tiles, schedules, clusters and swapped operands change no bit of a sum, and may follow M. What does change bits:
 
+    serpentine walks        none: a tile's place would say from which end its k tiles are added
     parts of K              as many as the spec says, 1 where it leaves that open; their ends are multiples of the
                             tile's depth, which is therefore the same for every M
     reductions along rows   their partial results are those of a tile's columns, as many for every M; of a swapped

@@ -11,17 +11,23 @@ from cutegemm.config import WIDEST_OF_FOUR, KernelConfig, MatrixConfig, OperandC
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
+from cutegemm.planning import boxes
 from cutegemm.planning import epilogue as plan_epilogue
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.model import raster_for
+from cutegemm.planning.serpentine import turns_back
 from cutegemm.planning.setting import Setting
-from cutegemm.problems import round_up
+from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
-# share of the SMs that one wave fills, from which on a launch with a constant operand lets the next start at once
-START_FILL = 0.8
+# the same for one that leaves no pair of SMs free: 168 MB take 40.3 us for 40.6 at 1 x 10240 x 8192, 470 MB half a
+# percent longer at 1 x 8192 x 28672 (H200)
+FULL_BYTES = 256 << 20
+FULL = 0.95
+# shares of the SMs between which two grids neither fit side by side nor follow each other on the same SMs
+UNEVEN = (0.5, 0.8)
 
 
 def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
@@ -41,7 +47,9 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
     config = KernelConfig(
         family=of_schedule(schedule).name,
         operands=(
-            dataclasses.replace(a, swizzle=_swizzle(spec, a, rows[0], tile[2])),
+            dataclasses.replace(
+                a, swizzle=_swizzle(spec, a, rows[0], tile[2]), box_rows=_box_rows(setting, candidate, a)
+            ),
             dataclasses.replace(b, swizzle=_swizzle(spec, b, rows[1], tile[2])),
         ),
         inputs=setting.inputs,
@@ -58,8 +66,9 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         input_stages=1,
         persistent=spec.scheduler != "per_tile",
         raster=raster(setting, candidate)[0],
+        serpentine=turns_back(setting, candidate),
         ctas_per_sm=_ctas_per_sm(spec),
-        trigger=_trigger(setting, candidate),
+        trigger=trigger(spec, setting.problem, candidate, setting.sms),
         early=_early(setting, candidate),
         evict_first=_hinted(setting, "evict_first"),
         evict_last=_hinted(setting, "evict_last"),
@@ -81,7 +90,7 @@ def raster(setting: Setting, candidate: Candidate) -> tuple[str, int]:
     given = setting.spec.raster
     if isinstance(given, tuple):
         return given
-    return raster_for(setting.problem, candidate.tile, candidate.cluster)
+    return raster_for(setting.problem, candidate)
 
 
 def accumulators(tile: tuple[int, int, int], team: int, limits: Limits) -> int:
@@ -111,31 +120,47 @@ def _ctas_per_sm(spec: GemmSpec) -> int:
     return spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1
 
 
-def _trigger(setting: Setting, candidate: Candidate) -> str:
-    """When the kernel lets the next launch start: as given, else where it was measured to pay.
+def _box_rows(setting: Setting, candidate: Candidate, a: OperandConfig) -> int:
+    """Rows that TMA loads of A's tile where the matrix has fewer (`boxes`); 0 is all.
+
+    All of a gated pair's, whose halves lie side by side.
+    """
+    spec, depth = setting.spec, candidate.tile[2] * candidate.splits
+    ring = spec.stages if isinstance(spec.stages, int) else boxes.RING_STAGES
+    if a.load != "tma" or not a.k_major or a.halves == 2:
+        return 0
+    return boxes.box_rows(setting.problem, candidate.tile[0], candidate.cluster[1], depth, ring)
+
+
+def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) -> str:
+    """When a kernel lets the next launch start: as given, else where it was measured to pay.
 
     A launch of few bytes gains what its end and the next one's beginning share, and so does one that fills all SMs. A
     long one that does not loses: the next grid's CTAs take the SMs that are free, two to a TPC, and stream at half its
-    port's rate. With a constant operand the next grid's first stages are worth that where both fill the SMs once.
+    port's rate. With a constant operand the next grid's first stages are worth that where both grids fit the SMs side
+    by side, or where the second takes the SMs of the first one by one.
     """
-    spec, problem, tile = setting.spec, setting.problem, candidate.tile
     if spec.trigger != AUTO:
         return spec.trigger
     if candidate.reduction == "launch":
         # the next launch is short and has its set-up done when this one ends
         return "loads"
+    tile = candidate.tile
     tiles = math.ceil(problem.m / tile[0]) * math.ceil(problem.n / tile[1]) * problem.batch
-    fill = tiles * candidate.splits / setting.sms
+    fill = tiles * candidate.splits / sms
     if isinstance(spec.constant, tuple):
-        return "start" if START_FILL <= fill <= 1 else "loads"
-    return "loads" if problem.min_bytes <= SHORT_BYTES or fill >= 1 else "never"
+        if UNEVEN[0] < fill < UNEVEN[1] and problem.min_bytes > SHORT_BYTES:
+            return "never"
+        return "start" if fill <= 1 else "loads"
+    short = problem.min_bytes <= (FULL_BYTES if fill >= FULL else SHORT_BYTES)
+    return "loads" if short or fill >= 1 else "never"
 
 
 def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
     """The constant operands that a producer warp loads before earlier launches have ended.
 
     Not a copy of one, which the launch before has written, and nothing beside an operand that threads gather. What a
-    dynamic kernel's first work is, its counter says, which the launch before has zeroed.
+    dynamic kernel's first work is, its counter says, with which the launch before may still count.
     """
     spec, loads = setting.spec, setting.loads
     takes_part = (

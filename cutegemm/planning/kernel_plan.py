@@ -26,8 +26,8 @@ class KernelPlan:
 
     Attributes:
         spec, problem, device: what was asked, and the GPU that the choice is for.
-        steps: the launches of a run, in order: re-layouts, counters, the GEMM, the sum of parts that it left,
-            finishes. Empty when D is empty.
+        steps: the launches of a run, in order: re-layouts, the GEMM, the sum of parts that it left, finishes. Empty
+            when D is empty.
         tiles: CTA tiles along (m, n, l), rounded up to whole clusters.
         waves: tiles over tiles in flight.
         smem, smem_bytes: regions of the GEMM kernel's shared memory and their total.
@@ -36,6 +36,7 @@ class KernelPlan:
         boxes: TMA instructions per tile of A, B and D.
         store_conflicts: extra bank wavefronts per stmatrix of the epilogue (`budget.store_conflicts`).
         workspace_bytes: device memory a run needs beside its operands.
+        counter_bytes: counters that a run finds zero and leaves zero, and that no other run uses meanwhile.
         reasons: why each choice was made, one line each.
         chosen_by: where the choice comes from, of a plan that `build` or `run` took; empty for one of `plan`, which
             is the model's. Two plans that differ in it alone are equal.
@@ -55,6 +56,7 @@ class KernelPlan:
     boxes: tuple[Box, ...] = ()
     store_conflicts: int | None = None
     workspace_bytes: int = 0
+    counter_bytes: int = 0
     reasons: tuple[str, ...] = ()
     chosen_by: str = field(default="", compare=False)
 

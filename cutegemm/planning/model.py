@@ -8,11 +8,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from cutegemm.arch.device import Device
-from cutegemm.planning.candidates import BLOCK_K, Candidate, Ranked
+from cutegemm.planning.candidates import BLOCK_K, LEAST_SPLIT_K, PARTS, SHIFTED, Candidate, Ranked
 from cutegemm.problems import Problem, round_up
 
-# rows of a panel of tiles, all of whose columns come before the next panel
-PANEL_ROWS = 1024
+# times faster that threads shift stages of twice the depth, each of which costs its barriers: 64 x 40 x 128 takes
+# 23 us at 8191 x 33 x 2047 and 64 deep 31, 8 x 64 x 128 takes 16 us at 1 x 4097 x 4095 and 64 deep 20 (H200)
+DEEP_SHIFT = 1.25
+
+# columns of a tile, and rows of a cluster's, from which on panels of four clusters are faster
+WIDE = 160
+PAIR_ROWS = 256
 
 
 def by_model(problem: Problem, device: Device, gates: int, candidates: Sequence[Candidate]) -> list[Ranked]:
@@ -58,7 +63,8 @@ def loads_ns(problem: Problem, chosen: Mapping[str, str], widths: Mapping[str, i
     """What loads cost beside what TMA would."""
     time, edges = device.time, _edges(problem, device)
     tiles = math.ceil(problem.m / edges["a"]) * math.ceil(problem.n / edges["b"]) * problem.batch
-    lines = math.ceil(tiles / device.sms) * round_up(problem.k, BLOCK_K)
+    lines = math.ceil(tiles / device.sms) * round_up(problem.k, BLOCK_K) / _parts(problem, tiles, device)
+    deep = DEEP_SHIFT if sum(edges.values()) <= SHIFTED else 1.0
     total = time.relayout * ("relayout" in chosen.values())
     for name, load in chosen.items():
         operand = getattr(problem, name)
@@ -68,23 +74,39 @@ def loads_ns(problem: Problem, chosen: Mapping[str, str], widths: Mapping[str, i
         elif load == "gather":
             total += lines * edges[name] * time.gather
         else:
-            rate = time.shift if load == "shift" else time.copy * widths[name]
+            rate = deep * time.shift if load == "shift" else time.copy * widths[name]
             total += lines * edges[name] * size / rate
     return total
 
 
+def _parts(problem: Problem, tiles: int, device: Device) -> int:
+    """Parts of K that bring few tiles to all SMs, where clusters can add them up."""
+    if problem.k < LEAST_SPLIT_K:
+        return 1
+    return max(x for x in PARTS if x == 1 or tiles <= device.resident_clusters(x))
+
+
 def _edges(problem: Problem, device: Device) -> dict[str, int]:
-    """Rows of A's and of B's tiles to reckon with: 128, or 64 where those do not fill the SMs, or all there are."""
-    wide = math.ceil(problem.m / 128) * math.ceil(problem.n / 128) * problem.batch >= device.sms
-    edge = 128 if wide else 64
-    return {"a": min(edge, round_up(problem.m, 8)), "b": min(edge, round_up(problem.n, 8))}
+    """Rows of A's and of B's tiles to reckon with: 128, or 64 where those do not fill the SMs, or all there are.
 
-
-def raster_for(problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int]) -> tuple[str, int]:
-    """Panels along M of so many rows, of four to eight clusters, or of all there are.
-
-    Of 24 large products on an H100 in tiles of 128 x 256 in pairs, panels of four pairs take 2.6 % less than those of
-    eight, which take 0.7 % less than those of sixteen (`benchmarks/results/sweeps/large_h100.json`).
+    Of the shorter side of D 32, where tiles of 64 x 64 do not fill half of them.
     """
-    rows = tile[0] * cluster[0]
-    return "m", max(1, min(max(4, min(8, PANEL_ROWS // rows)), math.ceil(problem.m / rows)))
+    wide = math.ceil(problem.m / 128) * math.ceil(problem.n / 128) * problem.batch >= device.sms
+    few = math.ceil(problem.m / 64) * math.ceil(problem.n / 64) * problem.batch <= device.sms // 2
+    edge = 128 if wide else 64
+    short, long = (32, edge) if few else (edge, edge)
+    a, b = (short, long) if problem.m < problem.n else (long, short)
+    return {"a": min(a, round_up(problem.m, 8)), "b": min(b, round_up(problem.n, 8))}
+
+
+def raster_for(problem: Problem, found: Candidate) -> tuple[str, int]:
+    """Panels of eight clusters along M (or all there are): measured best or within 1 % on large squares.
+
+    Of four where clusters have wide tiles and 256 rows. Where consumers take turns 8191^3 takes 1,601 us in 128 x 192,
+    in panels of eight 1,654 and of sixteen 1,698; 8 x 2048 x 2048 x 1024 in 128 x 160 101 and 110 (H200). Where they
+    share 128 x 256, 24 large products take 2.6 % less than in panels of eight, and those 0.7 % less than of sixteen
+    (H100).
+    """
+    rows = found.tile[0] * found.cluster[0]
+    few = found.tile[1] >= WIDE and rows >= PAIR_ROWS
+    return "m", max(1, min(4 if few else 8, math.ceil(problem.m / rows)))

@@ -22,7 +22,7 @@ class Setting:
     """Operands as the kernel sees them, its epilogue, and the ways in and out.
 
     Attributes:
-        spec, epilogue, limits, sms: as asked; problem: with the operand of a gated pair as one of its halves.
+        spec, epilogue, limits, sms, l2_bytes: as asked; problem: with the operand of a gated pair as one of its halves.
         loads: how A and B arrive, and the copies made for that.
         inputs, outputs: how the epilogue's matrices arrive and leave.
         reasons: why, one line each.
@@ -33,6 +33,7 @@ class Setting:
     epilogue: Graph
     limits: Limits
     sms: int
+    l2_bytes: int
     loads: Loads
     inputs: tuple[MatrixConfig, ...]
     outputs: tuple[OutputConfig, ...]
@@ -63,6 +64,7 @@ def first_setting(asked: Request) -> Setting:
         epilogue=asked.epilogue,
         limits=asked.device.limits,
         sms=asked.device.sms,
+        l2_bytes=asked.device.l2_bytes,
         loads=loads,
         inputs=plan_epilogue.fetched(asked.problem, asked.epilogue, reasons),
         outputs=plan_epilogue.stored(asked.spec, asked.problem, asked.epilogue, reasons),

@@ -29,8 +29,10 @@ CTA_NS = 1_500.0
 # ns that a k tile of a staged CTA, which is one tile ahead, takes at least: DRAM's answer, or L2's after a prefetch
 DRAM_NS = 850.0
 L2_NS = 450.0
-# ns of a k tile between its last multiply-add and the next tile's first, where no other CTA fills them
+# ns of a k tile between its last multiply-add and the next tile's first, where no other CTA fills them; the same after
+# a prefetch
 ALONE_NS = 300.0
+AHEAD_ALONE_NS = 150.0
 # bytes of the elements that a ring can take: cp.async does not convert
 RING_BYTES = 4
 # CTAs that share an output tile
@@ -48,6 +50,7 @@ TILES = {
     SimtTile(tile=(128, 128, 8), staged=True, residents=2): 0.72,
     SimtTile(tile=(64, 128, 16), staged=True, slices=2, residents=2): 0.85,
     SimtTile(tile=(64, 64, 16), staged=True, slices=4, residents=2): 0.83,
+    SimtTile(tile=(64, 64, 32), thread_tile=(8, 16), staged=True, slices=8, ahead=4): 0.98,
     SimtTile(tile=(64, 64, 32), staged=True, slices=8): 0.83,
     SimtTile(tile=(64, 16, 32), thread_tile=(8, 4), slices=8, stages=6, residents=2): 0.30,
     SimtTile(tile=(16, 64, 32), thread_tile=(4, 8), lanes_m=4, slices=8, stages=6, residents=2): 0.30,
@@ -111,5 +114,6 @@ def _step(x: SimtTile, together: int, rate: float) -> float:
     busy = next((share for most, share in BUSY if together * x.warps <= most), 1.0)
     time = clocks / CLOCK / busy
     if x.staged:
-        time = max(time + (ALONE_NS if together == 1 else 0.0), L2_NS if x.ahead else DRAM_NS)
+        alone = AHEAD_ALONE_NS if x.ahead else ALONE_NS
+        time = max(time + (alone if together == 1 else 0.0), L2_NS if x.ahead else DRAM_NS)
     return time

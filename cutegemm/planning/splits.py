@@ -1,29 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning what a launch keeps in workspace: parts of K, counters, and the launch that zeroes those."""
+"""Planning where a launch's CTAs meet: parts of K in workspace, and counters."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from cutegemm.config import ClearConfig, KernelConfig
+from cutegemm.config import KernelConfig
 from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 from cutegemm.planning.operands import WORKSPACE_ALIGN
-from cutegemm.planning.steps import Clear
 from cutegemm.problems import round_up
+
+COUNTER_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything a plan says of them: launches before the GEMM, places by name, bytes of the workspace so far."""
+    """Everything a plan says of them.
 
-    steps: tuple[Clear, ...]
+    Attributes:
+        places: in workspace, by name, bytes; workspace_bytes: with what was there before.
+        counted: places among the run's counters, by name, bytes; counter_bytes: of all of them.
+    """
+
     places: dict[str, int]
     workspace_bytes: int
+    counted: dict[str, int]
+    counter_bytes: int
 
 
 def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int, start: int) -> Parts:
-    """Plan a launch's parts of K and its counters: one of every slice of a tile, and beside them one of works.
+    """Plan a launch's parts of K and its counters: those of every slice of a tile, and beside them one of works.
 
     Args:
         clusters: launched.
@@ -31,20 +38,15 @@ def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int,
         start: bytes of workspace already taken.
     """
     parts_at, counters_at = SPLIT_PLACES
-    steps: tuple[Clear, ...] = ()
-    places: dict[str, int] = {}
-    end = start
-    count = math.prod(tiles) * config.slices if config.counts else 0
-    if count + config.dynamic:
-        counters = round_up(start, WORKSPACE_ALIGN)
-        steps = (Clear(config=ClearConfig(), offset=counters, counters=count + config.dynamic),)
-        places |= {WORK_COUNTER: counters + 4 * count} if config.dynamic else {}
-        places |= {counters_at: counters} if count else {}
-        end = counters + 4 * (count + config.dynamic)
-    if config.split_reduction in ("workspace", "launch"):
+    count = math.prod(tiles) * config.slices * config.counts_kept
+    counted = {counters_at: 0} if count else {}
+    if config.dynamic:
+        counted[WORK_COUNTER] = COUNTER_BYTES * count
+    places, end = {}, start
+    if config.split_reduction in ("workspace", "atomic", "launch"):
         places[parts_at] = round_up(end, WORKSPACE_ALIGN)
         # on a stream every CTA leaves at most one tile's first part and one tile's other part
-        whole = config.outer_parts * math.prod(tiles)
+        whole = config.kept_parts * math.prod(tiles)
         slots = 2 * clusters * config.cluster_size if config.streamed else whole
         end = places[parts_at] + 4 * config.tile[0] * config.tile[1] * slots
-    return Parts(steps, places, end)
+    return Parts(places, end, counted, COUNTER_BYTES * (count + config.dynamic))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cutegemm.config import ClearConfig, FinishConfig, GemmConfig, RelayoutConfig
-from cutegemm.launch_layout import Values
+from cutegemm.config import FinishConfig, GemmConfig, RelayoutConfig
+from cutegemm.launch_layout import COUNTERS, Values
 from cutegemm.problems import Operand, Problem
 
 Named = dict[str, dict[str, Any]]  # group -> field -> value
@@ -93,6 +93,7 @@ class Multiply:
         parts: partial results per result of a reduction over rows, columns and all.
         in_workspace: offsets, bytes, of what lies in workspace instead of where the caller's tensor does: copied
             operands, and the partial results of reductions that are finished.
+        counted: offsets, bytes, of its counters among the run's.
     """
 
     config: GemmConfig
@@ -104,6 +105,7 @@ class Multiply:
     clusters: int
     parts: tuple[int, int, int] = (0, 0, 0)
     in_workspace: Mapping[str, int] = field(default_factory=dict, hash=False)
+    counted: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @staticmethod
     def of(problem: Problem, views: tuple[Operand, Operand], **rest: Any) -> Multiply:
@@ -139,9 +141,10 @@ class Multiply:
     def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
         """All arguments of one call."""
         copies = {name: workspace + offset for name, offset in self.in_workspace.items()}
+        counters = {name: addresses[COUNTERS] + offset for name, offset in self.counted.items()}
         factors = {role: addresses[name] for role, name in zip("ab", self.factors, strict=True)}
         return self.fixed() | {
-            "addresses": {**addresses, **factors, **copies},
+            "addresses": {**addresses, **factors, **copies, **counters},
             "numbers": {"no.number": 0.0, **numbers},
         }
 
@@ -189,35 +192,7 @@ class Finish:
         return self.fixed() | {"addresses": places}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clear:
-    """Zeroing the counters of the GEMM's parts of K.
-
-    Attributes:
-        config: the kernel.
-        offset: of the counters in the workspace, bytes.
-        counters: their number.
-    """
-
-    config: ClearConfig
-    offset: int
-    counters: int
-
-    @property
-    def name(self) -> str:
-        """What the step is called in texts."""
-        return "clear counters"
-
-    def fixed(self) -> Named:
-        """The arguments that are the same for every call of a plan."""
-        return {"extent": {"counters": self.counters}}
-
-    def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
-        """All arguments of one call."""
-        return self.fixed() | {"addresses": {"counters": workspace + self.offset}}
+Step = Relayout | Multiply | AddParts | Finish
 
 
-Step = Relayout | Multiply | AddParts | Finish | Clear
-
-
-__all__ = ["AddParts", "Clear", "Copy", "Finish", "Multiply", "Relayout", "Step"]
+__all__ = ["AddParts", "Copy", "Finish", "Multiply", "Relayout", "Step"]

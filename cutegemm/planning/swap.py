@@ -15,10 +15,11 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
-from cutegemm.planning.candidates import Candidate, Order, Ranked, cut, deep, splits_for
+from cutegemm.planning.candidates import PARTS, Candidate, Order, Ranked, cut, launched, splits_for
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.parts import Box, Region
 from cutegemm.planning.request import Request
+from cutegemm.planning.setting import first_setting
 from cutegemm.planning.steps import Multiply, Relayout, Step
 from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec, Tile, tile_fault
@@ -39,6 +40,11 @@ SWAPPED_TILES = ((64, 128), (128, 64))
 # stages of a part's mainloop below which the planner does not split K: at 16 x 4096 x 4096 two parts of 16 take
 # 10 % longer than one of 32 on half the SMs
 PART_STAGES = 32
+# the same where threads load the weights, which is what bounds it: 16.4 us in two parts of 16 stages at
+# 1 x 4097 x 4095, 22.9 in one (H200)
+LOADED_STAGES = 8
+# K up to which rows beyond FEW_ROWS are not swapped: 128 products of 64 x 128 x 64 take 3.4 us, swapped 3.9 (H200)
+LEAST_K = 256
 
 
 def wanted(asked: Request) -> bool:
@@ -56,15 +62,20 @@ def wanted(asked: Request) -> bool:
         return False
     if problem.m <= FEW_ROWS:
         return True
+    if problem.k <= LEAST_K:
+        # nothing streams
+        return False
     # of very deep K the parts of wide tiles fill the SMs, and read A less often
-    return problem.k < DEEPEST * problem.n and _fill(problem, asked.device) >= LEAST_FILL
+    return problem.k < DEEPEST * problem.n and _fill(asked) >= LEAST_FILL
 
 
-def _fill(problem: Problem, device: Device) -> float:
-    """Share of the SMs' time that the tiles of the better of the swapped tiles' widths fill."""
+def _fill(asked: Request) -> float:
+    """Share of the SMs' time that the better of the swapped tiles' widths fills, with K in two parts at most."""
+    problem, sms = asked.problem, asked.device.sms
+    parts = 1 if asked.spec.batch_invariant is True or asked.spec.split_k == 1 else 2
     counts = [-(-problem.n // rows) * problem.batch for rows, _ in SWAPPED_TILES]
-    shares = [x / (-(-x // device.sms) * device.sms) for x in counts]
-    return max(2 * x if 2 * x <= 1 else x for x in shares)
+    shares = [x / (-(-x // sms) * sms) for x in counts]
+    return max(parts * x if parts * x <= 1 else x for x in shares)
 
 
 def transposed(asked: Request) -> Request:
@@ -126,38 +137,47 @@ def order_swapped(asked: Request, order: Order) -> Order:
         others = order(problem, device, gates, rest)
         if problem.n > MOST_ROWS or not rest:
             return others
-        width = round_up(problem.n, 8)
-        halves = 2 if asked.epilogue.gated else 1
-        shapes = [(rows * halves, depth) for rows, depth in SWAPPED_TILES]
-
-        def longest(shape: tuple[int, int]) -> tuple[int, int]:
-            tiles = -(-problem.m // shape[0]) * problem.batch
-            return -(-tiles // device.sms) * shape[0], -shape[0]
-
-        found = []
-        for rows, depth in sorted(shapes, key=longest):
-            whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
-            candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch)
-            why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
-            found.append(Ranked(candidate, why))
-        return [*found, *others]
+        return [*found(dataclasses.replace(asked, problem=problem, device=device)), *others]
 
     return ordered
 
 
-def _cut(asked: Request, whole: Candidate, tiles: int) -> Candidate:
+def found(asked: Request) -> list[Ranked]:
+    """The candidates of a transposed request that come first (`order_swapped`)."""
+    problem, device = asked.problem, asked.device
+    width = round_up(problem.n, 8)
+    halves = 2 if asked.epilogue.gated else 1
+    shapes = [(rows * halves, depth) for rows, depth in SWAPPED_TILES]
+
+    def longest(shape: tuple[int, int]) -> tuple[int, int]:
+        tiles = -(-problem.m // shape[0]) * problem.batch
+        return -(-tiles // device.sms) * shape[0], -shape[0]
+
+    loaded = problem.a.tma_reason() is not None and first_setting(asked).loads.gathers
+    stages = LOADED_STAGES if loaded else PART_STAGES
+    ranked = []
+    for rows, depth in sorted(shapes, key=longest):
+        whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
+        candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch, stages)
+        why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
+        ranked.append(Ranked(candidate, why))
+    return ranked
+
+
+def _cut(asked: Request, whole: Candidate, tiles: int, stages: int) -> Candidate:
     """A candidate with K in parts that bring few tiles to all SMs, as long as each part is a mainloop worth the sum.
 
     Clusters add them up where the GPU holds as many at once; of deep K a launch does where that fills more SMs.
     """
     spec, device = asked.spec, asked.device
-    most = -(-asked.problem.k // whole.tile[2]) // PART_STAGES
-    wished = splits_for(spec, asked.problem, device)
+    most = -(-asked.problem.k // whole.tile[2]) // stages
+    spreads = launched(spec, asked.problem, device) and spec.split_reduction == AUTO
+    wished = PARTS if spreads else splits_for(spec, asked.problem, device)
     fits = (x for x in wished if x <= most and tiles <= device.resident_clusters(x))
     parts = max(fits, default=wished[0])
     found = cut(spec, whole, parts, device.limits)
     spread = min(most, device.sms // tiles, MAX_SPLITS)
-    if len(wished) > 1 and spec.split_reduction == AUTO and deep(asked.problem, device) and spread > parts:
+    if spreads and spread > parts:
         found = whole._replace(splits=spread, reduction="launch")
     return found
 

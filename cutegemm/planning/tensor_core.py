@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cutegemm.errors import PlanError
-from cutegemm.planning import adding, budget, invariance, splits, swap
+from cutegemm.planning import adding, budget, invariance, narrow, splits, swap
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.choose import choose
 from cutegemm.planning.kernel import accumulators, raster
@@ -21,8 +21,8 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     Raises:
         PlanError: a given field contradicts another or the problem.
     """
-    if not swap.wanted(asked):
-        return _plan_product(invariance.pinned(asked), order)
+    if not swap.wanted(asked) or narrow.preferred(asked):
+        return _plan_product(invariance.pinned(asked), narrow.order_narrow(asked, order))
     try:
         turned = swap.transposed(invariance.pinned(asked, swapped=True))
         made = _plan_product(turned, swap.order_swapped(turned, order))
@@ -53,13 +53,14 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
         clusters=grid.clusters,
         parts=reductions.parts,
         in_workspace=loads.places | reductions.partials | parts.places,
+        counted=parts.counted,
     )
     adds = () if config.stores else (adding.step(multiply, storing, grid.tiles),)
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
         device=asked.device,
-        steps=(*loads.steps, *parts.steps, multiply, *adds, *reductions.steps),
+        steps=(*loads.steps, multiply, *adds, *reductions.steps),
         tiles=grid.tiles,
         waves=grid.waves,
         smem=budget.shared_memory(config),
@@ -70,5 +71,6 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
         boxes=budget.boxes(config),
         store_conflicts=budget.store_conflicts(config),
         workspace_bytes=parts.workspace_bytes,
+        counter_bytes=parts.counter_bytes,
         reasons=(*setting.reasons, why) if why else setting.reasons,
     )

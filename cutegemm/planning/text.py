@@ -55,6 +55,9 @@ class Plan(Protocol):
     def partials(self) -> tuple[int | None, ...]: ...
     @property
     def workspace_bytes(self) -> int: ...
+
+    @property
+    def counter_bytes(self) -> int: ...
     @property
     def reasons(self) -> tuple[str, ...]: ...
     @property
@@ -62,7 +65,12 @@ class Plan(Protocol):
 
 
 # where parts of K meet, by `KernelConfig.split_reduction`
-_MEET = {"cluster": "a cluster", "workspace": "the workspace", "launch": "the next launch"}
+_MEET = {
+    "cluster": "a cluster",
+    "workspace": "the workspace",
+    "launch": "the next launch",
+    "atomic": "the workspace, added as they come",
+}
 
 
 def describe(plan: Plan) -> str:
@@ -82,6 +90,8 @@ def describe(plan: Plan) -> str:
         lines.append(_formula(plan.config.epilogue))
     if plan.workspace_bytes:
         lines.append(f"workspace  {plan.workspace_bytes:,} B")
+    if plan.counter_bytes:
+        lines.append(f"counters   {plan.counter_bytes:,} B, left zero")
     lines += [f"because    {reason}" for reason in plan.reasons]
     if plan.chosen_by:
         lines.append(f"chosen by: {plan.chosen_by}")
@@ -107,6 +117,8 @@ def _tensor_lines(plan: Plan, config: KernelConfig) -> list[str]:
         if config.cluster_parts not in (1, config.splits):
             walk += f", {config.cluster_parts} of them in a cluster first"
     along = f"panels of {plan.raster[1]} clusters along {plan.raster[0].upper()}"
+    if config.serpentine:
+        along += ", there and back"
     loads = f"A by {config.a.load} ({config.a.major}-major), B by {config.b.load} ({config.b.major}-major)"
     return [
         f"kernel     {config.family}: tile {tile[0]} x {tile[1]} x {tile[2]}, cluster {cluster[0]} x {cluster[1]}, "

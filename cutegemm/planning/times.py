@@ -16,17 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
+from cutegemm.planning import boxes
 from cutegemm.planning.candidates import BLOCK_K, Candidate, deep
+from cutegemm.planning.left import STREAM_FILL, left_ns
 from cutegemm.planning.operands import L2_LINE
 from cutegemm.planning.pieces import epilogue_columns
 from cutegemm.planning.power import capped
-from cutegemm.problems import Operand, Problem
+from cutegemm.problems import Operand, Problem, round_up
 
 # a value of every candidate
 Column = NDArray[np.float64]
 
 # bytes a row of an output's piece, below which its barriers are no longer hidden
 NARROW_BYTES = 32
+# of an element that a warpgroup stores by itself, as lines of D begin off multiples of 16 bytes, in pieces of so many
+# columns or fewer: 2048 x 50257 x 768 takes 369 us in 128 x 176, whose pieces have 16 columns, 431 in 128 x 192 (H200)
+WIDE_COLUMNS = 32
+NARROW_STORE_NS = 0.65
+WIDE_STORE_NS = 0.83
+# the same where no mainloop runs beside it: 333 x 50257 x 1023 in 128 x 192 takes 90 us beside its copies
+SHARED_STORE_NS = 0.42
 # of a cluster's sum over parts of K, per work; bytes that a CTA sends into distributed shared memory meanwhile
 SUM_NS = 700.0
 SUM_BYTES_PER_NS = 25.0
@@ -35,15 +44,19 @@ HELD_L2 = 0.85
 HELD_DRAM = 0.95
 # `TimeModel.traffic` of deep K: 1024 x 1024 x 65536 takes 208 to 218 us in tiles of 128 x 256, 225 of 128 x 128 (H200)
 DEEP_TRAFFIC = 0.06
-# of parts that meet outside clusters (the same): a launch that begins under the one before, without its bytes; one that
-# zeroes counters, and the fences and the atomic of a CTA that counts itself; what an SM writes or reads
-ADD_NS = 1700.0
-CLEAR_NS = 1500.0
+# of parts that meet in workspace (the same): the fences and the atomic of a CTA that counts itself; what an SM writes
+# or reads
 COUNT_NS = 1000.0
 PARTS_BYTES_PER_NS = 33.0
-# bandwidth falls by this power of the share of SMs that stream: 0.94 of it with 107 CTAs at 128 x 10240 x 8192, 0.82
-# with 64 at 128 x 8192 x 28672, where 128 CTAs have all (H200)
-STREAM_FILL = 0.28
+MEETINGS = ("launch", "workspace", "atomic")  # where parts meet that no cluster adds up
+# of a launch of clusters, whose CTAs wait for one another before they begin: 384^3 and 512^3 in tiles of 64 x 32,
+# 333 x 777 x 555 in 64 x 64 (H200)
+CLUSTER_NS = 180.0
+# what memory takes longer where several clusters at once ask it for the same bytes of a streamed operand, and rows or
+# columns of D up to which it is: 128 x 7168 x 16384 takes 80 us in 64 x 112, 64 in 64 x 128 whose pairs share them
+# (H200)
+ASKED_TWICE = 1.5
+FEW_ROWS = 256
 # extent along K up to which a pingpong kernel's mainloop keeps its speed
 DEEP_K = 4096
 
@@ -60,9 +73,17 @@ def fastest_first(
 
 
 def ranked(of: Table, times: Column) -> list[int]:
-    """Places of candidates, fastest first; of those as fast whoever takes fewest bytes from L2, then their order."""
+    """Places of candidates, fastest first.
+
+    Of those as fast whoever has no producer to wait for where there is one stage to load, then whoever takes fewest
+    bytes from L2, then of parts of K whoever shares wide tiles of B among few rows (64 x 128 in clusters of 2 x 1
+    takes 38.4 us at 128 x 4096 x 14336, its mirror image 39.7 on an H200), then whoever has fewest idle rows; then
+    their order.
+    """
     # stable, by the last key first
-    order: list[int] = np.lexsort((of.traffic, times)).tolist()
+    alone = np.where((of.multistage > 0) & (of.stages <= 1), 0.0, 1.0)
+    shared = np.where(of.left, of.m, 0.0)
+    order: list[int] = np.lexsort((of.idle, shared, of.traffic, alone, times)).tolist()
     return order
 
 
@@ -72,14 +93,17 @@ class Table:
 
     Attributes:
         m, n, depth: of the tile; splits: parts of K, held: those that a cluster adds up.
-        left, counted: whether the others meet in a launch of their own, or in workspace.
-        pingpong, multistage: whether the schedule is that.
+        left, counted: whether the others meet in a launch of their own, or in workspace; merged: added there as they
+            come.
+        pingpong, multistage: whether the schedule is that; clustered: whether CTAs are launched in clusters.
+        repeats: clusters along D's shorter side, which read the same of the longer one's operand.
         ctas: that the launch has, clusters filled up.
         tiles: CTA tiles of the problem, clusters filled up; waves: of their parts on the device.
         stages: of a tile's mainloop.
         delivered: bytes that a stage of 16-bit operands takes from L2 for one CTA; a multicast slice crosses L2's
             port once for the cluster. astride: those of them in rows that straddle lines of L2.
         traffic: bytes that all CTAs take from L2.
+        idle: rows of a tile whose warpgroups have no row of D.
     """
 
     m: Column
@@ -89,8 +113,11 @@ class Table:
     held: Column
     left: Column
     counted: Column
+    merged: Column
     pingpong: Column
     multistage: Column
+    clustered: Column
+    repeats: Column
     tiles: Column
     ctas: Column
     waves: Column
@@ -98,29 +125,33 @@ class Table:
     delivered: Column
     astride: Column
     traffic: Column
+    idle: Column
 
     @staticmethod
     def of(problem: Problem, device: Device, candidates: Sequence[Candidate]) -> Table:
         """The columns of some candidates."""
         rows = [
-            (*x.tile, *x.cluster, x.splits, x.depth, *(x.reduction == y for y in ("launch", "workspace")),
+            (*x.tile, *x.cluster, x.splits, x.depth, *(x.reduction == y for y in MEETINGS),
              *(x.schedule == y for y in ("pingpong", "multistage")))
             for x in candidates
         ]  # fmt: skip
         columns = np.array(rows, dtype=np.float64).T
-        m, n, depth, across, along, splits, held, left, counted, pingpong, multistage = columns
-        whole = np.ceil(problem.m / (m * across)) * np.ceil(problem.n / (n * along)) * problem.batch
+        m, n, depth, across, along, splits, held, left, counted, merged, pingpong, multistage = columns
+        rows, cols = np.ceil(problem.m / (m * across)), np.ceil(problem.n / (n * along))
+        whole = rows * cols * problem.batch
         works = whole * (splits / held)
         cluster = across * along * held
         sizes = np.arange(int(cluster.max()) + 1)
         resident = np.array([device.resident_clusters(max(int(x), 1)) for x in sizes], dtype=np.float64)
         stages = np.ceil(problem.k / (depth * splits))
-        edges = m / along, n / across
+        edges = _loaded_rows(problem, m, along, depth * splits) / along, n / across
         delivered = (edges[0] + edges[1]) * depth * 2
         straddling = sum(x * _straddles(y) for x, y in zip(edges, (problem.a, problem.b), strict=True))
         ctas = works * cluster
         return Table(
-            m, n, depth, splits, held, left > 0, counted > 0, pingpong > 0, multistage > 0,
+            m, n, depth, splits, held, left > 0, counted > 0, merged > 0, pingpong > 0, multistage > 0,
+            clustered=cluster > 1,
+            repeats=rows if problem.m <= problem.n else cols,
             tiles=whole * across * along,
             ctas=ctas,
             waves=np.ceil(works / resident[cluster.astype(np.intp)]),
@@ -128,15 +159,29 @@ class Table:
             delivered=delivered,
             astride=straddling * depth * 2,
             traffic=ctas * stages * delivered,
+            idle=np.maximum(0, m - round_up(problem.m, device.limits.mma_m)),
         )  # fmt: skip
+
+
+def _loaded_rows(problem: Problem, m: Column, along: Column, depth: Column) -> Column:
+    """Rows of A that a stage of each tile takes; `depth` of a stage times the parts of K."""
+    if problem.m > boxes.MOST_ROWS:
+        return m
+    rows = np.array([m, along, depth]).T.astype(int).tolist()
+    return np.array([boxes.box_rows(problem, *x) or x[0] for x in rows], dtype=np.float64)
 
 
 def estimates(problem: Problem, device: Device, of: Table) -> Column:
     """Nanoseconds of each candidate for the whole problem, its launch included."""
     fill = np.minimum(1.0, of.ctas / device.sms)
     held = np.where(of.held > 1, HELD_DRAM, 1.0)
-    least = problem.min_bytes / (device.dram_gbs * fill**STREAM_FILL * held)
-    found: Column = np.maximum(_kernel_ns(problem, device, of), least) + _meet_ns(device, of)
+    twice = (of.repeats > 1) & (min(problem.m, problem.n) <= FEW_ROWS)
+    least = (
+        problem.min_bytes * np.where(twice, ASKED_TWICE, 1.0) / (device.dram_gbs * fill**STREAM_FILL * held)
+    )
+    found: Column = np.maximum(_kernel_ns(problem, device, of), least) + _meet_ns(of)
+    if of.left.any():
+        found = np.where(of.left, left_ns(problem, device, of), found)
     return capped(found, problem, device.power, of) + device.time.launch
 
 
@@ -177,11 +222,18 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     visible = (time.inputs + pieces * time.input_piece) * reads
     narrow = (columns * d_bytes < NARROW_BYTES) & (not reads)
     beside = np.maximum(mainloop + time.turn, pieces * time.piece + store)
+    shared = np.zeros_like(store)
+    if any(x.tma_reason() is not None for _, x in problem.outputs):
+        rate = np.where(columns < WIDE_COLUMNS, NARROW_STORE_NS, WIDE_STORE_NS)
+        many = np.where(of.waves > 1, of.m * of.n, 0.0)
+        shared = many * SHARED_STORE_NS / np.minimum(2, of.m // 64)
+        # a warpgroup's mainloop and its stores, of which two take turns
+        beside = np.maximum(beside, (mainloop + many * rate) / 2)
     turns = of.waves * (beside + visible + pieces * time.narrow_piece * narrow) + store
     alone = mainloop + (time.tile + _sum_ns(of))
-    leaves = np.where(of.left, 0.0, pieces * time.piece + store + time.shared * visible)
-    shares = of.waves * (alone + leaves)
-    return np.where(of.pingpong, turns, shares)
+    shares = of.waves * (alone + np.maximum(pieces * time.piece + store, shared) + time.shared * visible)
+    start = np.where(of.clustered, CLUSTER_NS, 0.0)
+    return start + np.where(of.pingpong, turns, shares)
 
 
 def _sum_ns(of: Table) -> Column:
@@ -189,15 +241,13 @@ def _sum_ns(of: Table) -> Column:
     return np.where(of.held == 1, 0.0, SUM_NS + 4 * of.m * of.n / SUM_BYTES_PER_NS)
 
 
-def _meet_ns(device: Device, of: Table) -> Column:
-    """Parts of K that no cluster adds up: written, then read by all SMs in a launch or by one CTA a slice."""
+def _meet_ns(of: Table) -> Column:
+    """Parts of K that meet in workspace: written by all SMs, read by one CTA a slice."""
     share = 4 * of.m * of.n / of.held / PARTS_BYTES_PER_NS
-    outer = of.splits / of.held
-    # CTAs of a launch have 64 rows of eight columns at least
-    readers = np.minimum(device.sms, of.tiles * (of.m / 64) * (of.n / 8))
-    left = of.waves * share + ADD_NS + share * of.held * outer * of.tiles / readers
-    counted = of.waves * (share + COUNT_NS) + share * outer + CLEAR_NS
-    return np.where(of.left, left, np.where(of.counted, counted, 0.0))
+    # the last CTA reads every part, or one tile to which the others were added
+    waits = of.waves * (share + COUNT_NS)
+    counted, merged = waits + share * (of.splits / of.held), waits + COUNT_NS + share
+    return np.where(of.counted, counted, np.where(of.merged, merged, 0.0))
 
 
 def _straddles(operand: Operand) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cutegemm.config import KernelConfig, SimtConfig, SimtTile
 from cutegemm.errors import PlanError
-from cutegemm.planning import invariance, simt_tiles, swap
+from cutegemm.planning import invariance, narrow, simt_tiles, swap
 from cutegemm.planning.candidates import Candidate, Order
 from cutegemm.planning.choose import preferred, served
 from cutegemm.planning.kernel_plan import KernelPlan
@@ -27,6 +27,8 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
     if made.swapped:
         asked = swap.transposed(asked)
         order = swap.order_swapped(asked, by_model)
+    else:
+        order = narrow.order_narrow(asked, by_model)
     first = first_setting(asked)
     tried = [candidate for _, candidate, _ in preferred(asked, first, order)]
     own = _candidate(config)

@@ -10,6 +10,8 @@ import torch
 from cutegemm.compiling import cache
 from cutegemm.config import Config
 from cutegemm.emulator import Step, run_steps, tensor_buffer
+from cutegemm.errors import EmulatorError
+from cutegemm.launch_layout import COUNTERS
 from cutegemm.planning.arguments import launch_arguments
 from cutegemm.running import check
 from cutegemm.running.kind import Kind
@@ -43,11 +45,15 @@ class Emulated:
         plan = self.kind.plan
         if workspace is None:
             workspace = torch.empty(max(plan.workspace_bytes, 1), dtype=torch.uint8)
-        addresses = {name: x.data_ptr() for name, x in named.items()}
+        counters = torch.zeros(max(plan.counter_bytes, 1), dtype=torch.uint8)
+        addresses = {name: x.data_ptr() for name, x in named.items()} | {COUNTERS: counters.data_ptr()}
         launches = launch_arguments(plan, addresses, workspace.data_ptr(), numbers, stream=0)
         steps = [step for config, args in launches for step in _steps(config, args)]
         buffers = [tensor_buffer(x, name.upper() if name in "abcd" else name) for name, x in named.items()]
-        run_steps(steps, [*buffers, tensor_buffer(workspace, "workspace")])
+        buffers += [tensor_buffer(workspace, "workspace"), tensor_buffer(counters, "counters")]
+        run_steps(steps, buffers)
+        if counters.any():
+            raise EmulatorError("a run must leave its counters zero, and this one did not")
 
 
 def _steps(config: Config, args: tuple[Any, ...]) -> list[Step]:

@@ -10,7 +10,6 @@ import torch
 
 from cutegemm.epilogue.graph import Graph
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.running.call import Request
 from cutegemm.running.describe import Call
 from cutegemm.running.named import Order
 from cutegemm.running.results import Shapes
@@ -18,29 +17,23 @@ from cutegemm.running.results import Shapes
 
 @dataclass(frozen=True)
 class Kind:
-    """Everything that calls of one kind have in common.
+    """Everything that calls of one kind have in common. It is remembered, so it holds no tensor of any call.
 
     Attributes:
         graph: the epilogue.
         order: in which tensors and numbers travel.
-        request: the first call's tensors; their layouts and types are those of all.
         call: the problem and the outputs.
         plan: how kernels serve it.
         shapes: how its outputs are allocated and handed over.
+        device: where the tensors are.
     """
 
     graph: Graph
     order: Order
-    request: Request
     call: Call
     plan: KernelPlan
     shapes: Shapes
-
-    @property
-    def device(self) -> torch.device:
-        """Where the tensors are."""
-        found: torch.device = self.request.a.device
-        return found
+    device: torch.device
 
 
 class Prepared(Protocol):

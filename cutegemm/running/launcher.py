@@ -15,9 +15,10 @@ from cutegemm.arch.device import Device
 from cutegemm.compiling import cache, loader
 from cutegemm.config import Config
 from cutegemm.errors import CompileError, HardwareError
-from cutegemm.launch_layout import layout_of
+from cutegemm.launch_layout import COUNTERS, layout_of
 from cutegemm.planning.arguments import launch_arguments
-from cutegemm.running import check, properties
+from cutegemm.running import check, counters, properties
+from cutegemm.running.call import Request
 from cutegemm.running.kind import Kind
 from cutegemm.running.reference import TORCH_DTYPE
 
@@ -43,9 +44,17 @@ class Pair(NamedTuple):
 
 
 class Launcher:
-    """A kind of call on a Hopper GPU."""
+    """A kind of call on a Hopper GPU.
 
-    def __init__(self, kind: Kind) -> None:
+    What a call allocates is the caller's, or goes back to torch's allocator when the call returns: nothing may stay in
+    the memory pool of a CUDA graph.
+
+    Args:
+        kind: the kind.
+        request: the first call's tensors; their layouts and types are those of all. None of them is kept.
+    """
+
+    def __init__(self, kind: Kind, request: Request) -> None:
         self.kind = kind
         self.device = kind.device
         self.index: Any = self.device.index
@@ -55,12 +64,15 @@ class Launcher:
         self.single = kind.shapes.alone
         self.dtype = TORCH_DTYPE[kind.shapes.wanted[0].dtype]
         self.like = torch.empty(0, dtype=self.dtype, device=self.device)
-        self.pairs = _pairs(kind)
+        self.pairs = _pairs(kind, request)
         self.functions = [function_for(step.config, self.index) for step in plan.steps]
+        self.counts = plan.counter_bytes
+        if self.counts and not torch.cuda.is_current_stream_capturing():
+            counters.owner(self.index).reserve(self.counts)
         # the kernel of calls that are one launch
         self.alone: Function | None = None
         if plan.multiply is not None:
-            if not self.need:
+            if not self.need and not self.counts:
                 self.alone = _taking(plan.multiply.factors, self.functions[plan.steps.index(plan.multiply)])
             layout, fixed = layout_of(plan.multiply.config), plan.multiply.fixed()
             # converted once instead of at every call
@@ -131,9 +143,25 @@ class Launcher:
             workspace = torch.empty(self.need, dtype=torch.uint8, device=self.device)
         order = self.kind.order
         named, values = dict(zip(order.names, addresses)), dict(zip(order.numbers, numbers))
+        # kept until everything is launched
+        held, named[COUNTERS] = self._counters(stream)
         launches = launch_arguments(self.kind.plan, named, workspace.data_ptr(), values, stream)
         for function, (_, args) in zip(self.functions, launches):
             function(*args)
+
+    def _counters(self, stream: int) -> tuple[Any, int]:
+        """(what keeps them, address) of counters that are zero and nobody else uses meanwhile; 0 where none are."""
+        if not self.counts:
+            return None, 0
+        owner = counters.owner(self.index)
+        if not torch.cuda.is_current_stream_capturing():
+            return owner, owner.of_stream(stream, self.counts)
+        place = owner.of_capture(self.counts)
+        if place is not None:
+            return owner, place
+        # zeroed by the graph itself
+        made = torch.zeros(self.counts, dtype=torch.uint8, device=self.device)
+        return made, made.data_ptr()
 
 
 def _taking(factors: tuple[str, str], function: Function) -> Function:
@@ -154,9 +182,9 @@ def _taking(factors: tuple[str, str], function: Function) -> Function:
 _NO_NUMBERS = (0.0,)
 
 
-def _pairs(kind: Kind) -> tuple[Pair, ...]:
+def _pairs(kind: Kind, request: Request) -> tuple[Pair, ...]:
     """What every call compares: each output given with everything read and the outputs before it."""
-    order, given = kind.order, kind.request.tensors
+    order, given = kind.order, request.tensors
     sizes = {name: check.extent_bytes(x) for name, x in given.items()}
     found = []
     for i in range(order.first_out, order.end_out):

@@ -89,8 +89,8 @@ def prepare(
     device = device_of(request.a.device) if chosen == "gpu" else DEFAULT
     found = planner(spec, call.problem, device)
     shapes = Shapes(graph, call, None if chosen == "reference" else found, request.a.device)
-    kind = Kind(graph, order, request, call, found, shapes)
-    prepared = _make(chosen, kind)
+    kind = Kind(graph, order, call, found, shapes, request.a.device)
+    prepared = _make(chosen, kind, request)
     if chosen != "meta" and os.environ.get("CUTEGEMM_CHECK") == "1":
         return Checked(prepared)
     return prepared
@@ -168,9 +168,9 @@ def backend_for(request: Request, named: str | None) -> str:
     return named or ("gpu" if request.a.is_cuda else "reference")
 
 
-def _make(chosen: str, kind: Kind) -> Prepared:
+def _make(chosen: str, kind: Kind, request: Request) -> Prepared:
     if chosen == "gpu":
-        return Launcher(kind)
+        return Launcher(kind, request)
     if chosen == "emulator":
         # imports the emulator, which few calls need
         from cutegemm.running.emulated import Emulated

@@ -15,20 +15,28 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
+from cutegemm.planning.candidates import BLOCK_K, SHIFTED
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.planning.why import fields_of, predicted_us
 from cutegemm.problems import Problem
-from cutegemm.spec import AUTO, GemmSpec
+from cutegemm.spec import AUTO, THREAD_LOADS, GemmSpec
 
 Fields = Mapping[str, Any]
 # rows of D up to which operands are tried both ways
 BOTH_WAYS = 256
 # ways in for an operand that TMA cannot address, tried for the candidates predicted best
 ODD_LOADS = ("relayout", "shift", "cp_async", "gather")
+LIKELY_LOADS = ODD_LOADS[:2]
+# candidates beside them whose larger operand is shifted
+LOADED = 3
 # walks over the tiles that are tried for the candidates predicted best
 RASTERS = (("m", 4), ("m", 16), ("n", 8), ("m", 8))
 # tiles up to which no walk differs from another
 FEW_TILES = 8
+# tiles an SM up to which kernels without a producer warp are tried
+SHORT_WAVES = 2
+# parts of K beyond which one less is tried
+FEW_PARTS = 8
 # problems whose candidates are remembered from one batch to the next: each is weighed in some 50 ms
 REMEMBERED = 512
 # how many of those have their variants tried, and after how many candidates
@@ -125,6 +133,12 @@ def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) 
     ]
     for place, fields in enumerate(plain):
         if place == PLAIN_FIRST:
+            # whose threads load share no operand with other CTAs
+            alone = [x for x in plain if x["schedule"] == "cooperative" and x["cluster"] == [1, 1]]
+            likely = list(_odd_loads(spec, problem, LIKELY_LOADS))
+            for best in alone[:LOADED]:
+                yield from (_loaded(best, x) for x in likely if _shifts(x, problem))
+            yield from (_loaded(best, x) for x in likely for best in alone[:1])
             for best in plain[:VARIED]:
                 yield from _variants(spec, best, problem, device)
         yield fields
@@ -155,23 +169,45 @@ def _variants(
     if made is None or not fields:
         return
     if fields.get("schedule") == "cooperative":
-        for loads in _odd_loads(spec, problem):
-            yield fields | loads
+        yield from (_loaded(fields, x) for x in _odd_loads(spec, problem, ODD_LOADS))
+    whole = fields.get("schedule") == "cooperative" and fields.get("split_k", 1) == 1
+    if whole and spec.tile == AUTO and math.prod(made.tiles) <= SHORT_WAVES * device.sms:
+        # 333 x 777 x 555 takes 6.6 us without a producer warp, 8.1 with one (H200)
+        alone = {name: fields[name] for name in ("tile", "swap")} | {"schedule": "multistage"}
+        yield alone
+        yield alone | {"ctas_per_sm": 2}
     if math.prod(made.tiles) > FEW_TILES:
         # of one wave, too: which SMs share lines of L2 is worth 9 % at 1023 x 1023 x 1023 (H200)
         for axis, group in RASTERS:
             yield fields | {"raster": [axis, group]}
     yield fields | {"trigger": "loads"}
-    if fields.get("schedule") == "cooperative" and fields.get("split_k", 1) == 1:
+    if fields.get("split_reduction") == "launch" and fields["split_k"] > FEW_PARTS:
+        # a part less to add up
+        yield fields | {"split_k": fields["split_k"] - 1}
+    if whole:
         streamed = {name: v for name, v in fields.items() if name != "split_k"}
         yield streamed | {"scheduler": "stream_k"}
 
 
-def _odd_loads(spec: GemmSpec, problem: Problem) -> Iterator[dict[str, str]]:
+def _loaded(fields: dict[str, Any], loads: dict[str, str]) -> dict[str, Any]:
+    """A candidate's fields with other loads, and a tile as deep as suits threads that load (`candidates.deepened`)."""
+    m, n, k = fields["tile"]
+    if any(x in THREAD_LOADS for x in loads.values()) and m + n <= SHIFTED:
+        k = max(k, 2 * BLOCK_K)
+    return fields | loads | {"tile": [m, n, k]}
+
+
+def _shifts(loads: dict[str, str], problem: Problem) -> bool:
+    """Whether threads shift the operand of more bytes, and no other: a copy of it would cost most."""
+    wide = "a_load" if problem.a.bytes > problem.b.bytes else "b_load"
+    return [name for name, x in loads.items() if x == "shift"] == [wide]
+
+
+def _odd_loads(spec: GemmSpec, problem: Problem, ways: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Ways to load operands that TMA cannot address and whose load is open."""
     odd = {"a_load": problem.a, "b_load": problem.b}
     names = [name for name, x in odd.items() if getattr(spec, name) == AUTO and x.tma_reason() is not None]
-    for loads in itertools.product(ODD_LOADS, repeat=len(names)):
+    for loads in itertools.product(ways, repeat=len(names)):
         if names:
             yield dict(zip(names, loads, strict=True))
 

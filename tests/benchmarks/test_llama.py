@@ -15,12 +15,13 @@ QUICK = timing.Regime(name="sustained", preheat=0.0, rest=0.0, sample=1e-4, roun
 
 @pytest.mark.parametrize("work", ["prefill", "decode1", "train"])
 def test_a_workload_runs_and_is_right_on_the_cpu(work):
-    """torch and the converted model on a tiny Llama: hidden states and gradients agree, times are rows."""
-    bench = Bench(QUICK, None, names=("torch", "cutegemm"), memory="cpu")
+    """torch and the converted model on a tiny Llama: hidden states and gradients agree, times are rows, and kept."""
+    kept = []
+    bench = Bench(QUICK, None, names=("torch", "cutegemm"), memory="cpu", keep=kept.append)
     scenario = Scenario("tiny", work, scale=128)
     found, failures = bench.measure(scenario)
     assert not failures
-    assert [row["contender"] for row in found] == ["torch", "cutegemm"]
+    assert [row["contender"] for row in found] == ["torch", "cutegemm"] and kept == [found]
     for row, key in zip(found, bench.keys(scenario), strict=True):
         assert tuple(row) == results.LLAMA_FIELDS and results.key(row) == results.key(key)
         assert row["tokens_s"] == pytest.approx(row["m"] / row["us"] * 1e6) and row["peak_mib"] is None
@@ -39,6 +40,20 @@ def test_a_model_that_computes_something_else_is_not_timed(monkeypatch):
     found, failures = bench.measure(Scenario("tiny", "prefill", scale=512))
     assert [row["contender"] for row in found] == ["torch"]
     assert [name for name, _ in failures] == ["cutegemm"] and "of hidden" in failures[0][1]
+
+
+def test_rows_are_kept_after_every_contender_and_none_begins_late():
+    """With whom it was measured beside so far; out of time the rest is left, and said to be."""
+    kept = []
+    names = ("torch", "cutegemm", "torch_compile")
+    bench = Bench(QUICK, None, compiler=lambda x: x, names=names, memory="cpu", keep=kept.append)
+    found, failures = bench.measure(Scenario("tiny", "decode1", scale=128))
+    assert [len(rows) for rows in kept] == [2, 3] and kept[-1] == found and not failures
+    late = Bench(QUICK, None, names=names, memory="cpu", seconds=-1.0)
+    assert late.measure(Scenario("tiny", "decode1", scale=128)) == (
+        [],
+        [(name, "no time was left") for name in names],
+    )
 
 
 def test_tokens_and_memory_are_told():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import results, table
+from benchmarks import occupied, results, table
 from benchmarks.results import Case, Measurement
 
 README = """# T
@@ -59,6 +59,28 @@ def test_host_table_in_units_for_readers():
     text = table.render("host", {"h.json": document() | {"rows": rows}})
     assert "| one call, 256³ | cutegemm | 7.25 µs | 3.62 to 14.50 |" in text
     assert "| first kernel of a spec | cutegemm | 2.50 s | 1.25 to 5.00 |" in text
+
+
+def test_llama_table_has_tokens_ratio_and_memory():
+    """A line a model at work; the ratio is that of the compiled ones; what is missing stays empty."""
+    rows = []
+    for what, speeds in (
+        ("8b decode1", {"torch": 1.5, "torch_compile": 2.0, "cutegemm_compile": 3.0}),
+        ("8b train", {"torch": 7.0}),
+    ):
+        for name, speed in speeds.items():
+            row = dict.fromkeys(results.LLAMA_FIELDS)
+            row |= {
+                "suite": "llama",
+                "what": what,
+                "contender": name,
+                "us": 6.0 / speed,
+                "tokens_s": speed * 1e3,
+            }
+            rows.append(row | {"peak_mib": 1234.5})
+    text = table.render("llama", {"l.json": document() | {"rows": rows}})
+    assert "| 8b decode1 | 1,500 | 2,000 |  | 3,000 | **1.50** | 1,234 | 1,234 |" in text
+    assert "| 8b train | 7,000 |  |  |  |  |  |  |" in text
 
 
 def test_newest_row_wins_whatever_the_file_is_called():
@@ -128,3 +150,30 @@ def test_readme_of_the_project_is_up_to_date():
     documents = {path.relative_to(root).as_posix(): results.load(path) for path in files}
     readme = (root / "README.md").read_text(encoding="utf-8")
     assert table.fill(readme, documents) == readme, "run python -m benchmarks.table"
+
+
+def test_the_cost_of_invariance_by_suite():
+    """Problems of one suite stand in one line: how many have another kernel, and what is left of the speed."""
+    rows = []
+    for m, us, other in ((16, 10.0, "a"), (128, 12.5, "b")):
+        case = Case(suite="invariant_decode", dtype="bf16", majors="kk", m=m, n=4096, k=512)
+        times = {
+            name: Measurement(us=t, us_min=t, us_max=t, rounds=4)
+            for name, t in (("cutegemm", 10.0), ("cutegemm_invariant", us))
+        }
+        plans = {"cutegemm": "a", "cutegemm_invariant": other}
+        rows += results.case_rows(case, times, plans=plans, regime="short", baseline="cutegemm")
+    documents = {"i.json": document() | {"rows": rows}}
+    assert "| decode | 2 | 1 | **0.894** | 0.800 |" in table.render("invariant", documents)
+    with pytest.raises(table.NoRows):
+        table.render("summary", documents)
+
+
+def test_schedulers_beside_a_kernel_that_holds_sms():
+    """A line a scheduler, with its time alone and beside the other kernel."""
+    shape = (4096, 4096, 512)
+    times = {(0, "persistent"): 10.0, (0, "dynamic"): 11.0, (20, "persistent"): 20.0, (20, "dynamic"): 13.2}
+    rows = [occupied.row_of(shape, held, who, us, 10.0) for (held, who), us in times.items()]
+    text = table.render("occupied", {"o.json": document() | {"rows": rows}})
+    assert "| 4096×4096×512 | persistent | 10.0 | 20 | 20.0 | **2.00** |" in text
+    assert "| 4096×4096×512 | dynamic | 11.0 | 20 | 13.2 | **1.20** |" in text

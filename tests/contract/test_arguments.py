@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import itertools
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,53 +18,27 @@ from cutegemm import DType, GemmSpec, Operand, Problem, Tile, build, emulator, p
 from cutegemm import epilogue as epi
 from cutegemm.errors import ABSENT, GemmError, shown
 from cutegemm.gemm import Gemm, representative
-from tests.support.emulator_launch import aligned
+from tests.support import emulator_wrong
+from tests.support.wrong import (
+    NO_COUNT,
+    NO_DTYPE,
+    NO_EXTENT,
+    NO_GRAPH,
+    NO_PROBLEM,
+    NO_SPEC,
+    NO_TENSOR,
+    STRANGERS,
+    THING,
+    A,
+    B,
+    C,
+)
 
-A, B, C = (torch.zeros(16, 16, dtype=torch.bfloat16) for _ in range(3))
 OF = problem(64, 64, 64)
 PLAIN = Gemm(GemmSpec(), OF)
 MLP = epi.bias_act()
 FUSED = Gemm(GemmSpec(epilogue=MLP), representative(GemmSpec(epilogue=MLP)))
 OPERAND = {"dtype": DType.BF16, "rows": 8, "cols": 8, "strides": (8, 1, 64)}
-THING = object()
-
-
-class Contrary:
-    """Answers no question: neither printed, compared, hashed, counted nor decided on."""
-
-    __hash__ = None
-
-    def _refuse(self, *_: object) -> Any:
-        raise RuntimeError("no answer")
-
-    __eq__ = __ne__ = __bool__ = __len__ = __iter__ = __index__ = __float__ = __repr__ = __str__ = _refuse
-
-
-with warnings.catch_warnings():
-    # torch calls them a prototype
-    warnings.simplefilter("ignore")
-    NESTED = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
-# legal for no argument at all, but for the array where any array goes by its pointer
-STRANGERS = (numpy.array([[1, 2], [3, 4]]), NESTED, Contrary())
-NO_SPEC = (None, {}, GemmSpec, "auto", 3)
-NO_PROBLEM = ((1, 2, 3), {}, "64", 3)
-NO_EXTENT = ("a", 1.5, None, -1, 1 << 40)
-NO_DTYPE = ("float3", 7, THING)
-# an array of another library is a tensor, but its type must be one of a kernel's
-NO_TENSOR = (None, [[1.0]], 3, "a", numpy.zeros((16, 16), numpy.int64))
-NO_GRAPH = (3, "gelu", epi.bias, THING)
-NO_COUNT = ("x", 1.5, 0, -1, THING)
-# nor these for an array that the emulator runs on
-NO_MEMORY = (None, 3, "a", [1.0], A.to_sparse(), A.to("meta"), numpy.array([THING]))
-NO_EXTENTS = (*NO_COUNT, None, True, (), (1, 2, 3, 4), (1, "2"), (1, 1 << 40), range(2))
-KERNEL = """.version 8.8
-.target sm_90a
-.visible .entry k(.param .u64 p, .param .u32 n, .param .f32 f) { ret; }
-"""
-STEP = emulator.Step(KERNEL, (1, 1, 1), (32, 1, 1), (1, 1, 1), 0, [bytes(8), bytes(4), bytes(4)])
-LAUNCH = emulator.Launch(grid=1, block=32, params=STEP.params)
-REPORT = emulator.launch(KERNEL, LAUNCH)
-GEOMETRY = {"grid": NO_EXTENTS, "block": (*NO_EXTENTS, (32, 64), 1025), "cluster": (*NO_EXTENTS, 17)}
 
 # Name -> the function, arguments it takes, and by argument what it does not take.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[Any, ...]]]] = {
@@ -209,120 +181,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         {"gemm": PLAIN, "a": A, "b": B},
         {"gemm": (None, 3, GemmSpec()), "options": (3, "lazy", {}), "backend": (None, "gpu", "emulator")},
     ),
-    "emulator.Options": (
-        emulator.Options,
-        {},
-        {
-            "policy": ("slow", 3, None, []),
-            "seed": (*NO_COUNT[:2], -1, None),
-            **dict.fromkeys(("warps_per_group", "resident_ctas"), NO_COUNT),
-            **dict.fromkeys(("races", "strict", "meter"), (1, None, "x")),
-            "progress": (1, "x"),
-            "suppressions": (1, [], b"x"),
-            "max_seconds": ("x", -1.0, 1j, True),
-        },
-    ),
-    "emulator.run_ptx": (
-        emulator.run_ptx,
-        {"ptx": KERNEL, "grid": 1, "block": 32, "args": [None, 3, 1.0]},
-        {
-            **GEOMETRY,
-            "ptx": (None, 3, b"x"),
-            "args": (None, 3, "x", {}, []),
-            "smem": ("x", -1, 1.5, True, 1 << 20),
-            "entry": (3, b"k", "other"),
-            "options": (3, "lazy", {}),
-        },
-    ),
-    **{
-        f"emulator.run_ptx, args[{i}]": (
-            lambda i=i, **given: emulator.run_ptx(
-                KERNEL, grid=1, block=32, args=[*[None] * i, *given.values(), *[None] * (2 - i)]
-            ),
-            {},
-            {"args": (*values, "4", THING, 1j, b"xyz", numpy.str_("a"), itertools.repeat(0), *NO_MEMORY[4:])},
-        )
-        for i, values in enumerate(((1 << 64, 1.5), (1 << 32, -(1 << 31) - 1, 2.5, [1, 2]), (1e300, 1 << 2000)))
-    },
-    "emulator.Launch": (
-        emulator.Launch,
-        {"grid": 1, "block": 32},
-        {
-            **GEOMETRY,
-            "ptx": (3, b"x", [KERNEL]),
-            "args": (3, "x", {}),
-            "smem": ("x", -1, 1.5, True, 1 << 20),
-            "smem_bytes": ("auto", None, -1, 1.5, True, 1 << 20),
-            "params": (None, 3, "x", ["x"], [3]),
-            "buffers": (None, 3, "x", ["x"], [A]),
-            "entry": (3, b"k"),
-            "pdl": (1, None, "x"),
-        },
-    ),
-    "emulator.launch": (
-        emulator.launch,
-        {"kernel": KERNEL, "what": LAUNCH},
-        {"kernel": (None, 3, b"x"), "what": (None, 3, {}), "options": (3, "lazy", {})},
-    ),
-    "emulator.run_sequence": (
-        emulator.run_sequence,
-        {"launches": [emulator.Launch(KERNEL, grid=1, block=32, args=[None] * 3)]},
-        {
-            "launches": (None, 3, "x", [None], []),
-            "options": (3, "lazy", {}),
-            "constant": (3, "x", [3], [A.to("meta")]),
-        },
-    ),
-    "emulator.run_steps": (
-        emulator.run_steps,
-        {"steps": [STEP], "buffers": []},
-        {"steps": (None, 3, [3]), "buffers": (None, 3, [A]), "options": (3, "lazy", {})},
-    ),
-    **{
-        f"emulator.run_steps, {name}": (
-            lambda name=name, **given: emulator.run_steps([dataclasses.replace(STEP, **given)], []),
-            {},
-            {name: values},
-        )
-        for name, values in {
-            **GEOMETRY, "ptx": (None, 3), "params": (None, 3, [b""], [bytes(4)] * 3),
-        }.items()
-    },
-    "emulator.tensor_map": (
-        emulator.tensor_map,
-        {"array": aligned(64 * 64, numpy.float16).reshape(64, 64), "box": (64, 64)},
-        {
-            "array": (
-                *NO_MEMORY,
-                numpy.float16(1),
-                numpy.zeros((), numpy.float16),
-                numpy.zeros((0, 64), numpy.float16),
-                aligned(64 * 64, numpy.float16).reshape(64, 64)[::-1],
-                aligned(64 * 64, numpy.float16).reshape(64, 64).T,
-                aligned(64, numpy.float16).reshape(2, 1, 2, 1, 2, 8),
-                A.to(torch.complex64),
-            ),
-            "box": (None, 3, "x", ("a", 64), (1.5, 64), (64,), (0, 64), (-1, 64), (64, 257), (True, 8), (8, 1)),
-            "swizzle": (16, "x", True, False, 1.0, []),
-            "dtype": (3, [], "x", "f32"),
-        },
-    ),
-    "emulator.tensor_buffer": (
-        emulator.tensor_buffer, {"tensor": A, "name": "a"}, {"tensor": NO_MEMORY, "name": (3, None)},
-    ),
-    "emulator.Buffer": (
-        emulator.Buffer,
-        {"address": 64, "size": 16},
-        {"address": ("x", -1, 1.5, 1 << 64), "size": ("x", -1, 1.5, 1 << 64), "name": (3, None)},
-    ),
-    "emulator.profile": (emulator.profile, {"report": REPORT}, {"report": (None, 3), "other": (3, "x")}),
-    "emulator.compare": (
-        emulator.compare, {"first": REPORT, "second": REPORT}, dict.fromkeys(("first", "second"), (None, 3)),
-    ),
-    "Module.parse": (emulator.Module.parse, {}, {"text": (None, 3, b"x")}),
-    "Module.kernel": (
-        lambda **given: emulator.Module.parse(KERNEL).kernel(*given.values()), {}, {"entry": (3, b"k", "other")},
-    ),
+    **emulator_wrong.FUNCTIONS,
     **{
         f"Gemm.{name}": (getattr(PLAIN, name), {}, {"of": NO_PROBLEM})
         for name in ("kernel", "explain", "workspace_bytes")
@@ -381,6 +240,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
     "epi.backward": (epi.backward, {"graph": MLP}, {"graph": (None, *NO_GRAPH), "output": ("x", 3), "wrt": ("x", 3)}),
     "epi.define": (epi.define, {"function": lambda acc: acc}, {"function": (3, "gelu"), "gated": ("x", 3)}),
     "epi.swiglu": (epi.swiglu, {}, {"layout": ("x", 3, None, [])}),
+    "epi.act": (epi.act, {}, {"activation": ("gelo", 3, None, [])}),
     "epi.bias_act": (epi.bias_act, {}, {"activation": ("gelo", 3, None, [])}),
     "epi.scaled": (epi.scaled, {}, {"per": ("x", 3, None, [])}),
     "epi.quantize_fp8": (epi.quantize_fp8, {}, {"dtype": ("bf16", *NO_DTYPE)}),
@@ -388,18 +248,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
 }  # fmt: skip
 
 
-ANY_ARRAY = {
-    ("emulator.run_ptx, args[0]", "args"),
-    ("emulator.tensor_map", "array"),
-    ("emulator.tensor_buffer", "tensor"),
-}
-
-
 def table() -> Iterator[Any]:
     """Every function, argument and wrong value, as a case of a test."""
     for name, (function, good, wrong) in FUNCTIONS.items():
         for argument, values in wrong.items():
-            for i, value in enumerate((*values, *STRANGERS[(name, argument) in ANY_ARRAY :])):
+            for i, value in enumerate((*values, *STRANGERS[(name, argument) in emulator_wrong.ANY_ARRAY :])):
                 # workers must agree on the names of cases: none says where an object lies
                 text = "object" if value is THING else re.sub(r" at 0x\w+", "", shown(value))
                 case = f"{name}({argument}={text[:40]}) {i}"

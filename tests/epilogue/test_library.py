@@ -41,6 +41,7 @@ def test_biases_activations_and_residuals(name):
     torch.testing.assert_close(run(epi.bias(), bias=ROW), {"d": linear})
     torch.testing.assert_close(run(epi.residual(), residual=MATRIX), {"d": ACC + MATRIX})
     torch.testing.assert_close(run(epi.bias_act(name), bias=ROW), {"d": TORCH[name](linear)})
+    assert torch.equal(run(epi.act(name))["d"], run(epi.bias_act(name), bias=torch.zeros_like(ROW))["d"])
     got = run(epi.bias_act_residual(name), bias=ROW, residual=MATRIX)
     torch.testing.assert_close(got, {"d": TORCH[name](linear) + MATRIX})
 

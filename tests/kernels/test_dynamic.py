@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, emulator, plan, problem
-from cutegemm.emulator import Options
+from cutegemm.compiling import cache
+from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
 from cutegemm.errors import PlanError
 from cutegemm.gemm import Gemm
-from cutegemm.launch_layout import WORK_COUNTER
+from cutegemm.launch_layout import COUNTERS
+from cutegemm.planning.arguments import launch_arguments
 from tests.support.fused_runs import GRAPHS, assert_fused
 from tests.support.numerics import assert_close
 
@@ -58,24 +60,27 @@ def test_tiles_are_right_and_free_of_races_whoever_takes_them(name, order):
     assert_close(c, a, b, before, 2.0, 0.5)
 
 
-def workspace_of(p, left_behind):
-    """Aligned workspace of a plan in which another run has left bytes behind."""
-    buffer = torch.full((p.workspace_bytes + 64,), left_behind, dtype=torch.uint8)
-    return buffer[-buffer.data_ptr() % 64 :]
-
-
-@pytest.mark.parametrize("left_behind", [0, 1, 255])
 @pytest.mark.parametrize("name", ["one by one", "in turn, pairs share A", "parts in workspace"])
-def test_every_work_is_taken_once_whatever_another_run_left_behind(name, left_behind):
-    """The run's own launch zeroes its counter, which ends at the works and one "no more" for each cluster."""
+def test_a_run_finds_and_leaves_its_counters_zero(name):
+    """Each cluster takes one number beyond the last work's, and the last to do so wraps the counter."""
     spec, shape = CASES[name]
     a, b, _ = operands(shape)
-    p = plan(spec, problem(*shape))
-    workspace = workspace_of(p, left_behind)
-    assert_close(Gemm(spec).run(a, b, backend="emulator", workspace=workspace), a, b)
-    place = p.multiply.in_workspace[WORK_COUNTER]
-    works = p.tiles[0] * p.tiles[1] * p.config.splits // (p.config.cluster[0] * p.config.cluster[1])
-    assert workspace[place : place + 4].view(torch.int32).item() == works + p.clusters
+    d, made = torch.empty(shape[:2], dtype=BF16), plan(spec, problem(*shape))
+    workspace = torch.full((made.workspace_bytes + 64,), 255, dtype=torch.uint8)
+    counters = torch.zeros(made.counter_bytes, dtype=torch.uint8)
+    places = {"a": a.data_ptr(), "b": b.data_ptr(), "d": d.data_ptr(), COUNTERS: counters.data_ptr()}
+    aligned = workspace.data_ptr() + -workspace.data_ptr() % 64
+    named = {"A": a, "B": b, "D": d, "workspace": workspace, "counters": counters}
+    for _ in range(2):
+        d.zero_()
+        steps = [
+            Step(cache.artifact(config).ptx, x.grid, x.block, x.cluster, x.smem, x.params)
+            for config, args in launch_arguments(made, places, aligned, {"alpha": 1.0}, 0)
+            for x in cache.launches(config, args)
+        ]
+        run_steps(steps, [tensor_buffer(x, name) for name, x in named.items()])
+        assert_close(d, a, b)
+        assert not counters.any()
 
 
 def test_batches_come_from_one_counter():
@@ -95,7 +100,7 @@ def test_epilogues_follow_the_walk(name, schedule):
 
 
 def test_the_first_work_is_known_after_the_wait_only():
-    """So no operand is loaded before it, constant or not: the launch before has zeroed the counter."""
+    """So no operand is loaded before it, constant or not: the launch before may still count."""
     of = problem(128, 128, 256)
     assert plan(GemmSpec(**FIELDS, constant=("b",)), of).config.early == ()
     assert plan(GemmSpec(**FIELDS | {"scheduler": "persistent"}, constant=("b",)), of).config.early == ("b",)

@@ -97,9 +97,10 @@ def test_what_cannot_be_split_is_refused(fields, field, nearest):
     plan(GemmSpec(tile=Tile(128, 64, 64), swap=False, **fields), problem(128, 64, 256))
 
 
-def test_a_run_after_one_that_was_aborted_is_right():
-    """Counters that another run left behind in the same workspace do not count: each run zeroes its own."""
-    spec = GemmSpec(tile=SMALL, split_k=2, split_reduction="workspace", swap=False)
+@pytest.mark.parametrize("where", ["workspace", "atomic", "launch"])
+def test_a_run_after_one_that_was_aborted_is_right(where):
+    """Parts that another run left behind in the same workspace do not count; counters are not there."""
+    spec = GemmSpec(tile=SMALL, split_k=2, split_reduction=where, swap=False)
     a, b, _ = operands((60, 72, 136))
     gemm = Gemm(spec)
     need = plan(spec, problem(60, 72, 136)).workspace_bytes

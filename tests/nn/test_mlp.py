@@ -28,13 +28,14 @@ class Gated(torch.nn.Module):
 
 
 def pair(name):
-    """(ours, torch's) with equal weights."""
+    """(ours, torch's) with equal weights; "alone" is without biases."""
     if name == "swiglu":
         ours, theirs = nn.SwiGLU(12, 16, fallback="reference"), Gated(12, 16)
     else:
+        name, bias = name.removesuffix(" alone"), not name.endswith(" alone")
         act = {"gelu": torch.nn.GELU(), "relu": torch.nn.ReLU(), "gelu_tanh": torch.nn.GELU("tanh")}[name]
-        ours = nn.MLP(12, 16, 8, name, fallback="reference")
-        theirs = torch.nn.Sequential(torch.nn.Linear(12, 16), act, torch.nn.Linear(16, 8))
+        ours = nn.MLP(12, 16, 8, name, bias=bias, fallback="reference")
+        theirs = torch.nn.Sequential(torch.nn.Linear(12, 16, bias), act, torch.nn.Linear(16, 8, bias))
     theirs.load_state_dict(ours.state_dict())
     return ours, theirs
 
@@ -47,7 +48,7 @@ def flat_gradients(model):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu", "swiglu"])
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu", "gelu alone", "swiglu"])
 def test_values_and_gradients_are_torchs(name, dtype):
     """Forward and all gradients against the torch modules in fp64, from one state dict."""
     torch.manual_seed(0)
@@ -64,7 +65,7 @@ def test_values_and_gradients_are_torchs(name, dtype):
     assert error(flat_gradients(ours), flat_gradients(theirs)) <= BOUNDS[dtype]
 
 
-@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+@pytest.mark.parametrize("name", ["gelu", "gelu alone", "swiglu"])
 def test_state_dicts_go_both_ways(name):
     """Keys and values are those of torch's modules, strictly, in both directions."""
     ours, theirs = pair(name)
@@ -82,11 +83,18 @@ def test_an_activation_that_is_none_is_refused():
         nn.MLP(4, 8, activation="swish")
 
 
-def test_without_biases_and_with_constant_weights():
-    """A perceptron without biases is torch's; constant weights are refused in training."""
-    model = nn.MLP(8, 16, bias=False)
+def test_biases_that_come_or_go_are_seen():
+    """A layer that is given or loses its bias later runs layer by layer: what the epilogue reads is fixed."""
     x = torch.randn(3, 8)
-    assert torch.allclose(model(x), model[2](F.gelu(model[0](x))))
+    for bias in (False, True):
+        model = nn.MLP(8, 16, bias=bias, fallback="reference")
+        model[0].bias = None if bias else torch.nn.Parameter(torch.randn(16))
+        assert torch.allclose(model(x), model[2](F.gelu(model[0](x))), atol=1e-6)
+
+
+def test_constant_weights_are_refused_in_training():
+    """And taken in evaluation."""
+    x = torch.randn(3, 8)
     for made in (nn.MLP(8, 16, constant_weights=True), nn.SwiGLU(8, 16, constant_weights=True)):
         with pytest.raises(InputError, match="training"):
             made(x)
@@ -129,7 +137,7 @@ def bytes_kept(model, x):
     return sum(n for _, n in sizes.values())
 
 
-@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+@pytest.mark.parametrize("name", ["gelu", "gelu alone", "swiglu"])
 def test_a_step_launches_six_products_and_keeps_what_torch_keeps(name, monkeypatch):
     """No launch beside the products of the two layers and their gradients; not a byte more is saved than torch's."""
     ours, theirs = pair(name)
@@ -145,7 +153,7 @@ def test_a_step_launches_six_products_and_keeps_what_torch_keeps(name, monkeypat
     assert len(launched) == 11
 
 
-@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+@pytest.mark.parametrize("name", ["gelu", "gelu alone", "swiglu"])
 def test_a_compiled_step_launches_as_many(name):
     """Two products in the forward's graph and four in the backward's, with the bits of the eager call."""
     ours, x = pair(name)[0], torch.randn(2, 5, 12).requires_grad_()

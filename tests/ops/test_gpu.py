@@ -10,6 +10,8 @@ from torch.nn import functional as F
 import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm import nn
+from cutegemm.ops import functions
+from cutegemm.running import shortcut
 from tests.support.torch_ops import BOUNDS, assert_same, error
 
 pytestmark = pytest.mark.gpu
@@ -70,6 +72,28 @@ def test_a_perceptron_learns_as_torchs(name):
     assert error(x.grad, x64.grad) < BOUNDS[torch.bfloat16]
     for key, p in ours.named_parameters():
         assert error(p.grad, exact[key].grad) < BOUNDS[torch.bfloat16], key
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["", "with gradients"])
+@pytest.mark.parametrize("name", ["matmul", "bmm", "linear"])
+def test_later_calls_take_a_shortcut_and_give_the_same_bits(name, gradient):
+    """Results, on new contents too, and gradients of the second and third call of a kind; the shortcut is there."""
+    ours, _, shapes = CASES[name]
+    # extents that no other test has
+    tensors = [r(*(x + 8 if x > 4 else x for x in s)).requires_grad_(gradient) for s in shapes]
+    found = []
+    for _ in range(3):
+        y = ours(*tensors)
+        found.append([y.detach(), *(torch.autograd.grad(y.sum(), tensors) if gradient else ())])
+    assert all(torch.equal(x, z) for later in found[1:] for x, z in zip(found[0], later))
+    with torch.no_grad():
+        tensors[0].mul_(2.0)
+    if name != "linear":
+        assert torch.equal(ours(*tensors), 2 * found[0][0])
+    program = functions._PLAIN if name != "linear" else functions._BIASED
+    key = (tensors[0].shape, tensors[1].shape)
+    known = [x for k, x in program.gemm.shortcuts.recent.items() if k[:2] == key]
+    assert known and all(x is not shortcut.none for x in known)
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])

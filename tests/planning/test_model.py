@@ -80,9 +80,13 @@ BEST = [
 
 @pytest.mark.parametrize("shape", SUITES["deep_k"])
 def test_deep_k_brings_parts_to_all_sms_at_once(shape):
-    """Parts are as many as fill one wave, a launch adds them up, and what they leave is a fraction of what is read."""
+    """Parts are as many as fill one wave, a launch adds them up, and what they leave is a fraction of what is read.
+
+    Fewer SMs are worth it where clusters of four halve what L2 delivers: 512 x 512 x 8192 takes 13.1 us on 96 of them
+    and 14.5 on 128 (H200).
+    """
     p = plan(GemmSpec(), problem(*shape, majors="kk"))
-    assert p.clusters * p.config.cluster_size >= 0.8 * H200.sms and p.waves <= 1
+    assert p.clusters * p.config.cluster_size >= 0.7 * H200.sms and p.waves <= 1
     assert [x.name for x in p.steps] == ["gemm", "add parts"]
     assert p.workspace_bytes < 0.6 * p.problem.min_bytes
     assert "added by a launch" in p.why.taken.what
@@ -125,8 +129,8 @@ def test_an_order_is_a_function():
     [
         ((17, 8191, 4099), ("relayout", "shift")),
         ((8191, 33, 2047), ("shift", "relayout")),
-        ((777, 111, 333), ("relayout", "relayout")),
-        ((1, 4097, 4095), ("tma", "relayout")),
+        ((777, 111, 333), ("shift", "shift")),
+        ((1, 4097, 4095), ("tma", "shift")),
         ((77, 111, 65), ("shift", "shift")),
         ((17, 8190, 4098), ("relayout", "shift")),
         ((77, 108, 68), ("shift", "shift")),

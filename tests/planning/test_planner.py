@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cutegemm import GemmSpec, plan, problem
 from cutegemm.arch.records import H200
-from cutegemm.config import ClearConfig, FinishConfig, KernelConfig, RelayoutConfig
+from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.families import FAMILIES
 from cutegemm.planning import budget
@@ -69,8 +69,8 @@ def expected_regions(config):
     if config.cluster_parts > 1:
         sizes["parts of K"] = 4 * config.cluster_parts * config.tile[0] * config.tile[1] // config.slices
         sizes["sum barriers"] = 16
-    if config.split_reduction == "workspace":
-        sizes["count"] = 4
+    if config.split_reduction in ("workspace", "atomic"):
+        sizes["count"] = {"workspace": 4, "atomic": 8}[config.split_reduction]
     if config.dynamic:
         sizes["works"] = 4 * (2 * 8 + 4)
     return sizes
@@ -169,9 +169,6 @@ def check_workspace(p):
     end, names = 0, [step.name for step in p.steps]
     gemm = names.index("gemm")
     for step in p.steps[:gemm]:
-        if isinstance(step.config, ClearConfig):
-            assert p.config.split_reduction == "workspace" or p.config.dynamic
-            continue
         assert isinstance(step.config, RelayoutConfig) and step is p.steps[0]
         for copy in step.copies:
             assert copy.offset >= end and copy.offset % 256 == 0
@@ -196,7 +193,12 @@ def check_workspace(p):
         assert step.parts == p.parts[{0: 0, 1: 1, None: 2}[result.axis]] > 0
         end = step.offset + 4 * step.parts * step.results * (2 if result.kind == "logsumexp" else 1)
     assert end <= p.workspace_bytes
-    assert bool(p.workspace_bytes) == (len(p.steps) > 1)
+    split = p.config.split_reduction if isinstance(p.config, KernelConfig) else "none"
+    meets = split in ("workspace", "atomic")
+    assert bool(p.workspace_bytes) == (len(p.steps) > 1 or meets)
+    counters = math.prod(p.tiles) * p.config.slices * (1 + (split == "atomic")) if meets else 0
+    dynamic = isinstance(p.config, KernelConfig) and p.config.dynamic
+    assert p.counter_bytes == 4 * (counters + dynamic)
 
 
 def settle(spec, of):

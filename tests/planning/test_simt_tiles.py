@@ -2,6 +2,7 @@
 """The CUDA cores' tiles and cuts of K, as the planner chooses them."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -26,13 +27,14 @@ def test_few_tiles_are_cut_until_most_multiprocessors_work(shape):
 
 
 @pytest.mark.parametrize("shape", [(1024, 1024, 1024), (64, 4096, 4096), (512, 512, 512)])
-def test_middling_products_give_every_multiprocessor_sixteen_warps(shape):
-    """All clusters run at once, on nearly all SMs, with four warps for each of an SM's quarters."""
+def test_middling_products_give_every_multiprocessor_warps_enough(shape):
+    """All clusters run at once, on nearly all SMs, each with sixteen warps, or eight of 8 x 16 a thread."""
     posed = problem(*shape, dtype="fp32")
     tile = choose(posed, H200)
     places = H200.resident_clusters(tile.split)
     busiest = -(-tiles_of(posed, tile) // places)
-    assert busiest <= tile.residents and busiest * tile.warps >= 16
+    values = math.prod(tile.thread_tile)
+    assert busiest <= tile.residents and busiest * tile.warps * values >= 16 * 64
     assert tiles_of(posed, tile) * tile.split >= 0.95 * busiest * H200.sms
 
 

@@ -12,6 +12,7 @@ from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.planning.arguments import launch_arguments
 from cutegemm.running import launcher, run
 from cutegemm.running.named import Signature
+from tests.support.torch_ops import survivors
 
 STREAM = 77
 
@@ -66,9 +67,8 @@ def launched(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_call_hands_over_what_the_plan_says(name, launched):
-    """Every launch gets the arguments of `launch_arguments`, whichever way it takes: a's and b's places included."""
+def prepared(name):
+    """(launcher of a case, its order, tensors with None for outputs, and numbers), without memory of its own."""
     spec, extents = CASES[name]
     a, b = torch.zeros(64, 128, dtype=torch.bfloat16), torch.zeros(128, 64, dtype=torch.bfloat16)
     graph = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(False)
@@ -78,8 +78,16 @@ def test_a_call_hands_over_what_the_plan_says(name, launched):
     given, numbers, scalars = signature.bind(a, b, named, None)
     order = signature.order(scalars)
     kind = run.prepare(spec, graph, order, given, "reference").kind
-    made = launcher.Launcher(kind)
+    made = launcher.Launcher(kind, order.request(order.named(given)))
     made.index = 0
+    return made, order, given, numbers
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_hands_over_what_the_plan_says(name, launched):
+    """Every launch gets the arguments of `launch_arguments`, whichever way it takes: a's and b's places included."""
+    made, order, given, numbers = prepared(name)
+    kind = made.kind
     shapes = kind.shapes
     given = tuple(
         shapes.allocate(next(x for x in shapes.wanted if x.name == label)) if x is None else x
@@ -97,3 +105,18 @@ def test_a_call_hands_over_what_the_plan_says(name, launched):
     )
     assert [(config, tuple(args)) for config, args in launched] == list(expected)
     assert kind.plan.swapped is ("swapped" in name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_launcher_keeps_no_tensor(name, launched):
+    """Neither of the call that it was made for nor of later ones: operands, outputs, workspace."""
+    made = []
+
+    def calls():
+        found, _, given, numbers = prepared(name)
+        for _ in range(2):
+            found(given, tuple(-1 if x is None else x.data_ptr() for x in given), numbers, None)
+        made.append(found)
+
+    assert survivors(calls) == []
+    assert made and launched

@@ -199,9 +199,9 @@ def on_the_gpu(monkeypatch):
     made, launched = [], []
 
     class Recorded(launcher.Launcher):
-        def __init__(self, kind):
+        def __init__(self, kind, request):
             made.append(kind.plan)
-            super().__init__(kind)
+            super().__init__(kind, request)
 
     def record(config, index):
         return lambda *args: launched.append((config, tuple(x if type(x) is int else tuple(x) for x in args)))

@@ -23,6 +23,7 @@ SPECS = {
     "parts by a launch": GemmSpec(
         tile=SMALL, cluster=(1, 1, 2), split_k=4, split_reduction="launch", swap=False
     ),
+    "parts as they come": GemmSpec(tile=SMALL, split_k=4, split_reduction="atomic", swap=False),
     "stream-K": GemmSpec(tile=SMALL, scheduler="stream_k", swap=False),
     "dynamic": GemmSpec(tile=SMALL, scheduler="dynamic", cluster=(2, 1), swap=False),
     "a tile a CTA": GemmSpec(tile=SMALL, scheduler="per_tile", swap=False),

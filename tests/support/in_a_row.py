@@ -9,6 +9,7 @@ from cutegemm import GemmSpec, plan, problem
 from cutegemm.compiling import cache
 from cutegemm.emulator import Launch, Options, Result, front, run_sequence, tensor_buffer
 from cutegemm.gemm import Gemm
+from cutegemm.gemm.launches import counters_offset
 from tests.support.numerics import assert_close
 
 
@@ -28,7 +29,7 @@ class InARow:
             torch.randn(s, generator=generator).bfloat16() for s in ((rows, width), (width, width))
         )
         self.d, self.e = (torch.empty(rows, width, dtype=torch.bfloat16) for _ in range(2))
-        self.workspace = torch.empty(made.workspace_bytes, dtype=torch.uint8)
+        self.workspace = torch.zeros(counters_offset(made) + made.counter_bytes, dtype=torch.uint8)
         self.kernels = {step.name: cache.artifact(step.config).ptx for step in made.steps}
         self.parsed = {ptx: front.kernel_of(ptx) for ptx in self.kernels.values()}
         names = list(self.kernels)

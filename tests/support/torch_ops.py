@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -35,3 +36,17 @@ def assert_same(
         assert x.grad is not None and y.grad is not None, i
         assert x.grad.dtype == x.dtype
         assert error(x.grad, y.grad) <= bound, i
+
+
+def living() -> dict[int, torch.Tensor]:
+    """Every tensor that Python can reach and that has memory, by its identity."""
+    gc.collect()
+    found = (x for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter))
+    return {id(x): x for x in found if x.numel() and x.device.type != "meta"}
+
+
+def survivors(call: Callable[[], Any]) -> list[tuple[int, ...]]:
+    """The shapes of the tensors that are there after a call and were not before; what it returns is let go."""
+    before = living()
+    call()
+    return [tuple(x.shape) for key, x in living().items() if key not in before]

@@ -112,6 +112,19 @@ def test_atomics_and_reductions(text):
     assert cell[0] == want
 
 
+def test_a_vector_of_reductions_adds_each_element():
+    """red of four fp32 numbers in a row (9.7.13.6 red, vectors on global memory from sm_90 on)."""
+    cells = aligned(4, np.float32, 1)
+    run(
+        """
+ ld.param.u64 %rd0, [p0]; mov.u32 %r0, %tid.x; cvt.rn.f32.u32 %f0, %r0; mov.f32 %f1, 0f3F800000;
+ mov.f32 %f2, 0fC0000000; mov.f32 %f3, 0f00000000; red.relaxed.gpu.global.add.v4.f32 [%rd0], {%f0, %f1, %f2, %f3};
+""",
+        [cells],
+    )
+    assert cells.tolist() == [1 + 496, 1 + 32, 1 - 64, 1]
+
+
 @pytest.mark.parametrize("place, kept", [("global", False), ("shared", True)])
 def test_float_atomics_flush_subnormals_in_global_memory_only(place, kept):
     """atom.add.f32 flushes on global memory and keeps subnormals in shared memory (9.7.13.5 atom)."""

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Few rows of D without swapping: tiles 64 x n, whose n is what gives every SM an equal share of B.
+
+Swapped operands cut N into 64 or 128, which seldom fills the SMs: 64 tiles at N = 4096, 160 at 10240. Columns of a
+tile that is not swapped come in steps of 8, and TMA's box of A has the rows there are (`boxes`), so that what an SM
+takes is its share of B and little more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cutegemm.arch.device import Device
+from cutegemm.planning import boxes, swap
+from cutegemm.planning.candidates import Candidate, Order, Ranked, cut
+from cutegemm.planning.kernel import trigger
+from cutegemm.planning.request import Request
+from cutegemm.problems import Problem, round_up
+from cutegemm.spec import AUTO, TILE_N_STEP
+
+# rows of D and columns of a tile up to which such tiles are considered, as measured
+MOST_ROWS = 32
+MOST_COLUMNS = 128
+# given fields beside those that shape a tile, with one of which such tiles are not considered
+OTHERS = ("scheduler", "sms", "ctas_per_sm")
+# columns of B in 64-byte rows, where B is contiguous along them: shorter rows cost TMA more than balance gains
+N_MAJOR_STEP = 32
+# elements along K of a stage, as long as four of them fit
+DEPTHS = (128, 64)
+LEAST_STAGES = 4
+
+# of a kernel that only streams, fitted to 27 layers of 1 to 32 rows (H200): what memory delivers beside a copy's rate,
+# and TMA to an SM; the shortest stage; how sharply the larger of both takes over
+READ_RATE = 1.055
+TMA_BYTES_PER_NS = 150.0
+STAGE_NS = 90.0
+BEND = 4
+# of zeroing the rest of a ring
+REST_NS = 200.0
+# of a launch (beside the device's) and of a cluster's sum over parts of K, by whether the next one begins beneath it
+END_NS = {False: 750.0, True: 0.0}
+SUM_NS = {False: 2000.0, True: 950.0}
+# memory's rate falls by this power of the share of SMs that stream. More where the next grid begins on those that are
+# free: it fills both of a TPC, which then share a port
+STREAM_FILL = {False: 0.05, True: 0.22}
+
+
+def preferred(asked: Request) -> bool:
+    """Whether such a tile is predicted to beat swapped operands, for a request that would swap them by itself.
+
+    Only for what was measured: weights contiguous along K, whole K, one tile an SM.
+    """
+    own = found(asked)
+    if asked.spec.swap is True or not own or not asked.problem.b.unit_row:
+        return False
+    turned = swap.transposed(asked)
+    rival = swap.found(turned)[0].candidate
+    if own[0].splits > 1 or rival.reduction == "launch" or _tiles(asked.problem, own[0]) > asked.device.sms:
+        return False
+    return stream_ns(asked, own[0]) < stream_ns(turned, rival)
+
+
+def order_narrow(asked: Request, order: Order) -> Order:
+    """Such a tile before the candidates of an order, where D has few rows."""
+    own = found(asked)
+
+    def ordered(problem: Problem, device: Device, gates: int, rest: Sequence[Candidate]) -> list[Ranked]:
+        first = [Ranked(x, f"few rows: B streams in {stream_ns(asked, x) / 1e3:,.1f} us") for x in own]
+        return [*first, *order(problem, device, gates, rest)]
+
+    return ordered if own else order
+
+
+def found(asked: Request) -> list[Candidate]:
+    """The tile 64 x n for a request of few rows that leaves its tile open; none for any other.
+
+    In as few waves as its columns allow. Nor where such tiles are too few for the SMs: there the order's candidates
+    cut K.
+    """
+    spec, problem, device = asked.spec, asked.problem, asked.device
+    if problem.m > MOST_ROWS or asked.epilogue.gated or not _plain(asked):
+        return []
+    n_major = problem.b.unit_col and not problem.b.unit_row
+    step, rows = N_MAJOR_STEP if n_major else TILE_N_STEP, device.limits.mma_m
+    parts = spec.split_k if isinstance(spec.split_k, int) else 1
+    columns = problem.n * problem.batch * parts
+    waves = -(-columns // (device.sms * MOST_COLUMNS))
+    n = round_up(-(-columns // (device.sms * waves)), step)
+    whole = Candidate((rows, n, _depth(rows + n, problem, device)), (1, 1), "cooperative", 1)
+    tile = cut(spec, whole, parts, device.limits)
+    fills = _tiles(problem, tile) >= swap.LEAST_FILL * device.sms
+    return [tile] if fills and _box_rows(problem, tile) else []
+
+
+def stream_ns(asked: Request, candidate: Candidate) -> float:
+    """Nanoseconds that a kernel needs to bring its operands into shared memory, its launch included."""
+    problem, device = asked.problem, asked.device
+    tiles, narrow = _tiles(problem, candidate), _box_rows(problem, candidate)
+    beneath = trigger(asked.spec, problem, candidate, device.sms) != "never"
+    waves = -(-tiles // device.sms)
+    fill = tiles / (waves * device.sms)
+    if beneath:
+        # a grid of few CTAs leaves room for as many of the next one
+        fill *= max(1, int(1 / fill))
+    read = problem.min_bytes / (device.dram_gbs * READ_RATE * fill ** STREAM_FILL[beneath])
+    (m, n, depth), parts = candidate.tile, candidate.splits
+    stage = max(STAGE_NS, ((narrow or m) + n) * depth * problem.a.dtype.bytes / TMA_BYTES_PER_NS)
+    taken = waves * -(-problem.k // (depth * parts)) * stage
+    beside = device.time.launch + END_NS[beneath] + SUM_NS[beneath] * (parts > 1) + REST_NS * (narrow > 0)
+    return float((read**BEND + taken**BEND) ** (1 / BEND) + beside)
+
+
+def _plain(asked: Request) -> bool:
+    """Whether a request leaves its tile open and TMA loads both operands."""
+    spec, problem = asked.spec, asked.problem
+    shaped = any(getattr(spec, name) != AUTO for name in (*swap.SHAPING, *OTHERS))
+    loads = ((spec.a_load, problem.a), (spec.b_load, problem.b))
+    return not shaped and all(load in (AUTO, "tma") and x.tma_reason() is None for load, x in loads)
+
+
+def _tiles(problem: Problem, candidate: Candidate) -> int:
+    m, n, _ = candidate.tile
+    return -(-problem.m // m) * -(-problem.n // n) * problem.batch * candidate.splits
+
+
+def _box_rows(problem: Problem, candidate: Candidate) -> int:
+    m, _, depth = candidate.tile
+    return boxes.box_rows(problem, m, candidate.cluster[1], depth * candidate.splits)
+
+
+def _depth(rows: int, problem: Problem, device: Device) -> int:
+    room = device.limits.smem_bytes // LEAST_STAGES
+    fits = (x for x in DEPTHS if x * rows * problem.a.dtype.bytes <= room)
+    return next(fits, DEPTHS[-1])

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs under compute-sanitizer: small, right, and what its name says."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import sanitized
+from cutegemm import plan, problem
+
+
+def test_every_case_is_what_its_name_says():
+    """Ways to meet, walks and loads, each of one plan."""
+    found = {name: plan(spec, problem(*shape)) for name, (spec, shape) in sanitized.CASES.items()}
+    for name, made in found.items():
+        config, kind = made.config, name.split("_")[0]
+        if kind in ("launch", "cluster", "workspace", "atomic"):
+            assert config.split_reduction == kind and config.splits > 1
+        elif name == "cp_async":
+            assert config.copies_async
+        elif kind == "shift":
+            b = config.operands[1]
+            assert b.load == "shift" and b.boxed(*config.tile[1:]) is (name == "shift")
+        else:
+            assert config.walk == name
+        assert (config.cluster_parts > 1) is (
+            name in ("launch_clusters", "cluster", "cluster_pairs", "atomic_clusters")
+        )
+    assert found["launch_adders"].storing.config.adders == 2
+
+
+@pytest.mark.parametrize("name", ["atomic", "launch_adders"])
+def test_a_case_runs_and_is_compared(name):
+    """On the emulator it gives the product twice; a wrong one would be seen."""
+    assert sanitized.error_of(name, "cpu", "emulator") <= sanitized.TOLERANCE
+
+
+def test_the_command_says_what_is_wrong(monkeypatch, capsys):
+    """It exits 1, and names cases that there are."""
+    monkeypatch.setattr(sanitized, "error_of", lambda name: 1.0 if name == "shift" else 1e-3)
+    assert sanitized.main(["--only", "atomic"]) == 0
+    assert sanitized.main(["--only", "atomic,shift"]) == 1
+    assert "WRONG shift" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        sanitized.main(["--only", "atomics"])
+    assert "atomics: must be of launch, " in capsys.readouterr().err

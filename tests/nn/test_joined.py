@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers joined into one product: values, gradients, state dicts, and calls in another order."""
+
+import copy
+
+import pytest
+import torch
+from torch._dynamo.testing import AotEagerAndRecordGraphs
+
+from cutegemm import nn
+from cutegemm.errors import InputError
+from cutegemm.nn import linear as layers
+from tests.support.torch_ops import survivors
+
+NAMES = ("q_proj", "k_proj", "v_proj")
+
+
+class Attention(torch.nn.Module):
+    """Three projections of one tensor, of two widths, between other layers."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(12)
+        self.q_proj = torch.nn.Linear(12, 16, bias)
+        self.k_proj = torch.nn.Linear(12, 8, bias)
+        self.v_proj = torch.nn.Linear(12, 8, bias)
+        self.o_proj = torch.nn.Linear(16, 12, bias)
+
+    def forward(self, x):
+        """Something of all of them."""
+        x = self.norm(x)
+        q, k, v = self.q_proj(x).view(*x.shape[:-1], 4, 4), self.k_proj(x), self.v_proj(x)
+        return self.o_proj(q.flatten(-2) * torch.cat((k, v), -1))
+
+
+def pair(bias, **options):
+    """(a converted model, the original)."""
+    torch.manual_seed(0)
+    theirs = Attention(bias)
+    ours = copy.deepcopy(theirs)
+    report = nn.convert(ours, fallback="reference", joined=[NAMES], **options)
+    assert set(report.converted) == {*NAMES, "o_proj"} and not report.left
+    return ours, theirs
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """The inputs of every product that a layer computes."""
+    seen = []
+    run = layers.linear
+    monkeypatch.setattr(layers, "linear", lambda x, *rest, **more: seen.append(x) or run(x, *rest, **more))
+    return seen
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_layers_of_one_tensor_are_one_product(bias, products):
+    """Two products where there were four; values and all gradients are the original's."""
+    ours, theirs = pair(bias)
+    x = torch.randn(2, 3, 12)
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    ours(a).square().sum().backward()
+    theirs(b).square().sum().backward()
+    assert len(products) == 2
+    assert torch.allclose(a.grad, b.grad, atol=1e-4)
+    for kind in ("weight", "bias") if bias else ("weight",):
+        expected = torch.cat([getattr(getattr(theirs, x), kind).grad for x in NAMES])
+        assert torch.allclose(getattr(ours.q_proj.joined, kind).grad, expected, atol=1e-4)
+        assert torch.equal(getattr(ours.k_proj, kind), getattr(theirs.k_proj, kind))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_state_dict_stays_as_it_was(bias):
+    """Keys in their order and values, both ways; a copy is whole and knows nothing of the first one."""
+    ours, theirs = pair(bias)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    other = Attention(bias)
+    copied = copy.deepcopy(ours)
+    ours.load_state_dict(other.state_dict())
+    for name, x in ours.state_dict().items():
+        assert torch.equal(x, other.state_dict()[name])
+    x = torch.randn(3, 12)
+    assert torch.allclose(ours(x), other(x), atol=1e-6) and torch.allclose(copied(x), theirs(x), atol=1e-6)
+    holder = torch.nn.ModuleDict({"a": copied, "b": torch.nn.Linear(2, 2)})
+    assert list(holder.state_dict())[-2:] == ["b.weight", "b.bias"]
+
+
+def test_another_tensor_or_order_is_computed_for_itself(products):
+    """A part is only given what was computed for its very tensor, with or without gradients as it is called."""
+    ours, theirs = pair(True)
+    x, y = torch.randn(3, 12), torch.randn(3, 12)
+    for name, t in (("v_proj", x), ("q_proj", x), ("k_proj", y), ("v_proj", x), ("v_proj", x), ("q_proj", y)):
+        assert torch.allclose(getattr(ours, name)(t), getattr(theirs, name)(t), atol=1e-6)
+    with torch.no_grad():
+        ours.q_proj(x)
+    assert ours.k_proj(x).requires_grad
+    # first v; q; another k; v is given; again v; q; k without what was computed without gradients
+    assert len(products) == 7
+
+
+def test_nothing_is_kept_after_the_last_part():
+    """Neither the input nor a share."""
+    ours, _ = pair(True)
+    with torch.no_grad():
+        assert survivors(lambda: ours(torch.randn(3, 12))) == []
+
+
+def test_it_compiles_into_one_graph_with_two_products():
+    """Forward and backward, with the bits of the eager call."""
+    ours, _ = pair(False)
+    torch._dynamo.reset()
+    graphs = AotEagerAndRecordGraphs()
+    run, x = torch.compile(ours, fullgraph=True, backend=graphs), torch.randn(2, 3, 12)
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y, z = run(a), ours(b)
+    y.sum().backward()
+    z.sum().backward()
+    assert torch.equal(y, z) and torch.equal(a.grad, b.grad)
+    (forward,) = graphs.fw_graphs
+    assert sum("cutegemm.gemm" in str(n.target) for n in forward.graph.nodes) == 2
+    with torch.no_grad():
+        assert torch.equal(run(x), z)
+
+
+def test_a_group_is_no_collection_of_groups():
+    """Names in place of groups would join nothing."""
+    for wrong in (NAMES, "q_proj"):
+        with pytest.raises(InputError, match="joined=.*must be groups of names"):
+            nn.convert(Attention(True), joined=wrong)
+
+
+def test_what_cannot_be_joined_says_why():
+    """Hooks, layers that are not alike, and what the caller names: they are converted one by one or left."""
+    for change, why in (
+        (
+            lambda m: m.k_proj.register_forward_hook(lambda *_: None),
+            "k_proj: something is done around its call",
+        ),
+        (lambda m: m.v_proj.to(torch.bfloat16), "they must be alike"),
+        (lambda m: m.v_proj.requires_grad_(False), "they must be alike"),
+    ):
+        model = Attention(True)
+        change(model)
+        report = nn.convert(model, joined=[NAMES, ("absent", "q_proj")])
+        assert why in report.left["q_proj with k_proj, v_proj"] and set(NAMES) < set(report.converted)
+    report = nn.convert(Attention(True), joined=[NAMES], skip=["k_proj"])
+    assert "skip='k_proj'" in report.left["q_proj with k_proj, v_proj"]
+    ours, _ = pair(True, constant_weights=False)
+    assert not ours.q_proj.joined.constant_weights
+    model = Attention(False).to(torch.bfloat16).eval()
+    report = nn.convert(model, joined=[NAMES], constant_weights=True)
+    # rows of 12 elements are no multiple of 16 bytes
+    assert set(report.varying) == {"q_proj"} and not model.q_proj.joined.constant_weights

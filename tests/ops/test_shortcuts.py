@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shortcuts of calls, on a machine without a GPU: kernels, device and stream are stand-ins that record."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import cutegemm
+from cutegemm.arch.records import H200
+from cutegemm.errors import InputError
+from cutegemm.gemm import recalled
+from cutegemm.ops import autograd, fallback, functions, serve
+from cutegemm.running import launcher, run, shortcut
+from tests.support.torch_ops import survivors
+
+BF16 = torch.bfloat16
+PROGRAMS = (functions._PLAIN, functions._LINEAR, functions._BIASED)
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The arguments of every launch of calls on CPU tensors, which take the GPU's way."""
+    found = []
+
+    def record(config, index):
+        return lambda *args: found.append([list(x) if isinstance(x, tuple) else x for x in args])
+
+    monkeypatch.setattr(run, "backend_for", lambda request, named: "gpu")
+    monkeypatch.setattr(run, "device_of", lambda device: H200)
+    monkeypatch.setattr(launcher, "function_for", record)
+    # a CPU tensor's device index
+    monkeypatch.setattr(launcher, "_current_device", lambda: None)
+    monkeypatch.setattr(launcher, "_current_stream", lambda index: 77)
+    monkeypatch.setattr(launcher.tvm_ffi, "convert", list)
+    for module in (serve, fallback):
+        monkeypatch.setattr(module, "hopper", lambda device: True)
+    functions._remembered.cache_clear()
+    forget()
+    yield found
+    functions._remembered.cache_clear()
+    forget()
+
+
+def forget():
+    """No kinds of calls are known."""
+    for program in PROGRAMS:
+        program.gemm._choose_again()
+
+
+def r(*shape):
+    """Random bf16 elements."""
+    return torch.randn(shape).to(BF16)
+
+
+CALLS = {
+    "matmul": (lambda a, b: cutegemm.matmul(a, b, alpha=2.0), ((48, 64), (64, 32))),
+    "batches": (cutegemm.matmul, ((3, 48, 64), (64, 32))),
+    "linear": (cutegemm.linear, ((48, 64), (32, 64))),
+    "few rows": (cutegemm.linear, ((1, 64), (128, 64))),
+    "leading dimensions": (cutegemm.linear, ((2, 3, 48, 64), (32, 64))),
+    "bias": (cutegemm.linear, ((48, 64), (32, 64), (32,))),
+    "bias, leading dimensions": (cutegemm.linear, ((2, 48, 64), (32, 64), (32,))),
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["", "with gradients"])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_later_call_launches_what_the_first_did(name, gradient, launched, monkeypatch):
+    """The same arguments but for D's address, D alike, and neither door nor run looks at the call a second time."""
+    f, shapes = CALLS[name]
+    tensors = [r(*shape).requires_grad_(gradient) for shape in shapes]
+    first = f(*tensors)
+    for module in (functions, autograd):
+        monkeypatch.setattr(module, "serve", None)
+    monkeypatch.setattr(cutegemm.gemm.Gemm, "run", None)
+    later = f(*tensors)
+    assert (later.shape, later.stride(), later.dtype) == (first.shape, first.stride(), first.dtype)
+    assert later.requires_grad is gradient and (later.grad_fn is not None) is gradient
+    (*known, place), (*again, other) = (x[0] for x in launched)
+    assert known == again and (place, other) == (first.data_ptr(), later.data_ptr())
+    assert launched[0][1:] == launched[1][1:]
+
+
+def without_memory():
+    """A matrix whose memory its owner has freed."""
+    x = r(48, 64)
+    x.untyped_storage().resize_(0)
+    return x
+
+
+def odd_address(*shape):
+    """A matrix that begins at no multiple of 16 bytes."""
+    count = torch.Size(shape).numel()
+    return r(count + 1)[1:].view(shape)
+
+
+def negated(*shape):
+    """A matrix whose elements are read with the other sign."""
+    x = torch.zeros(*shape, 2, dtype=torch.float32)
+    return torch.view_as_complex(x).conj().imag
+
+
+A, B, BIAS = (48, 64), (64, 32), (32,)
+OTHERS = {
+    "a's extents": lambda: (r(47, 64), r(*B)),
+    "a's strides": lambda: (r(64, 48).t(), r(*B)),
+    "types": lambda: (r(*A).half(), r(*B).half()),
+    "a's address": lambda: (odd_address(*A), r(*B)),
+    "b's address": lambda: (r(*A), odd_address(*B)),
+    "a gradient": lambda: (r(*A), r(*B).requires_grad_()),
+    "b's device": lambda: (r(*A), r(*B).to("meta")),
+    "memory": lambda: (without_memory(), r(*B)),
+    "class": lambda: (r(*A), torch.nn.Parameter(r(*B), False)),
+    "no tensor": lambda: (r(*A).float().numpy(), r(*B)),
+}
+
+
+def of(a, b, bias=None):
+    """The shortcut of a product of these tensors."""
+    program = functions._PLAIN if bias is None else functions._BIASED
+    cutegemm.matmul(a, b) if bias is None else cutegemm.linear(a, b, bias)
+    found = program.gemm.shortcuts.get((a.shape, b.shape))
+    assert found is not None and found is not shortcut.none
+    return found
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_call_of_another_kind_is_not_taken(name, launched):
+    """Everything that kinds of calls are told apart by; nothing is launched."""
+    found = of(r(*A), r(*B))
+    assert found(r(*A), r(*B), None, 1.0) is not None
+    count, others = len(launched), OTHERS[name]()
+    assert found(*others, None, 1.0) is None
+    assert len(launched) == count
+
+
+def test_negated_views_are_not_taken(launched):
+    """The dispatcher's key tells them from a matrix of the same layout."""
+    plain = torch.zeros(48, 64, 2)[..., 0]
+    found = of(plain, torch.zeros(64, 32))
+    assert negated(48, 64).stride() == plain.stride()
+    assert found(plain, torch.zeros(64, 32), None, 1.0) is not None
+    assert found(negated(48, 64), torch.zeros(64, 32), None, 1.0) is None
+
+
+def test_a_gradient_that_is_not_recorded_may_be_left_out(launched):
+    """A shortcut that was made under no_grad serves parameters there, and not where autograd records."""
+    a, b = r(*A), r(*B).requires_grad_()
+    with torch.no_grad():
+        found = of(a, b)
+        assert found(a, b, None, 1.0) is not None
+    assert found(a, b, None, 1.0) is None
+    y = cutegemm.matmul(a, b)
+    assert y.grad_fn is not None
+
+
+def test_a_bias_is_looked_at_too(launched):
+    """Its presence, extent and address."""
+    w, bias = r(32, 64), r(*BIAS)
+    found = of(r(*A), w, bias)
+    assert found(r(*A), w, bias, 1.0) is not None
+    for other in (None, r(31), odd_address(32), bias.float()):
+        assert found(r(*A), w, other, 1.0) is None
+
+
+class Watching(TorchDispatchMode):
+    """Counts our ops."""
+
+    count = 0
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        Watching.count += "cutegemm" in str(op)
+        return op(*args, **(kwargs or {}))
+
+
+def test_transforms_are_seen_behind_a_shortcut(launched):
+    """Modes, autocast, vmap and tangents are asked for at every call, also where a shortcut is known."""
+    a, b = r(*A), r(*B)
+    of(a, b)
+    with Watching():
+        cutegemm.matmul(a, b)
+    assert Watching.count == 1
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert type(cutegemm.matmul(a, b)) is FakeTensor
+    with torch.autocast("cpu", torch.float16):
+        assert cutegemm.matmul(a, b).dtype == torch.float16
+    count = len(launched)
+    torch.vmap(lambda x: cutegemm.matmul(a, b))(torch.zeros(2))
+    assert len(launched) == count + 1
+    with forward_ad.dual_level(), pytest.raises(InputError, match="tangent"):
+        cutegemm.matmul(forward_ad.make_dual(a, a), b)
+    with pytest.raises(InputError, match="fallback"):
+        cutegemm.matmul(a, b, fallback="never")
+    with pytest.raises(InputError, match="memory of its own"):
+        cutegemm.matmul(without_memory(), b)
+
+
+def test_several_launches_have_no_shortcut(launched):
+    """A product that copies an operand first; and a torch without the check has none."""
+    spec = cutegemm.GemmSpec(a_load="relayout", swap=False)
+    gemm, a, b = cutegemm.gemm.Gemm(spec), r(*A), r(*B)
+    gemm.run(a, b)
+    prepared = recalled(gemm, a, b, {}, None)
+    assert prepared is not None and shortcut.shortcut(prepared, (a, b)) is shortcut.none
+    assert shortcut.none(a, b, None, 1.0) is None
+
+
+def test_a_torch_without_the_check_has_no_shortcuts(launched, monkeypatch):
+    """Calls are served as before."""
+    monkeypatch.setattr(shortcut, "_Guards", None)
+    for _ in range(2):
+        cutegemm.matmul(r(*A), r(*B))
+    assert len(launched) == 2
+    assert set(functions._PLAIN.gemm.shortcuts.values()) == {shortcut.none}
+
+
+def test_a_shortcut_keeps_no_tensor(launched):
+    """Neither the first call's nor a later one's."""
+
+    def calls():
+        a, b = r(*A), r(*B)
+        for _ in range(3):
+            cutegemm.matmul(a, b)
+            cutegemm.matmul(a, b.clone().requires_grad_())
+
+    assert survivors(calls) == []
+    assert len(launched) == 6

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which walks turn back."""
+
+import pytest
+
+from cutegemm import GemmSpec, plan, problem
+
+LARGE = (8192, 8192, 8192)
+
+
+@pytest.mark.parametrize(
+    ("fields", "shape", "expected"),
+    [
+        ({}, LARGE, True),
+        ({"schedule": "cooperative", "raster": ("n", 8)}, LARGE, True),
+        # both operands stay in L2
+        ({}, (2048, 2048, 2048), False),
+        # rows that stay there while weights stream by, each once
+        ({}, (64, 57344, 8192), False),
+        # one wave
+        ({"tile": (128, 128, 64)}, (1024, 1024, 65536), False),
+        ({"batch_invariant": True}, LARGE, False),
+        ({"scheduler": "stream_k"}, LARGE, False),
+        ({"scheduler": "dynamic"}, LARGE, False),
+        ({"split_k": 2}, LARGE, False),
+        ({"a_load": "gather"}, LARGE, False),
+        ({"schedule": "multistage"}, LARGE, False),
+    ],
+)
+def test_walks_turn_back_where_l2_does_not_hold_the_operands(fields, shape, expected):
+    """Of several waves, whole sums and loads by a producer's TMA, where bits may depend on a row's place."""
+    made = plan(GemmSpec(**fields), problem(*shape, majors="kk"))
+    assert made.config.serpentine is expected
+    assert ("there and back" in str(made)) is expected

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a launch lets the next one start, as the planner decides by itself: by the share of the SMs it fills."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutegemm import GemmSpec, Tile, plan, problem
+
+CONSTANT = ("b",)
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "constant"),
+    [
+        # 64 tiles of 132 SMs: the next grid fits beside them
+        (64 * 64, "never", "start"),
+        # 80 tiles: it does not, and shares SMs unevenly
+        (80 * 64, "never", "never"),
+        (112 * 64, "never", "start"),
+        # no pair of SMs is free
+        (128 * 64, "loads", "start"),
+        # two waves
+        (160 * 64, "loads", "loads"),
+    ],
+)
+def test_the_share_of_the_sms_decides(columns, given, constant):
+    """Long launches: with nothing constant, and with weights that are."""
+    rows = problem(8, columns, 8192, majors="kk")
+    spec = GemmSpec(tile=Tile(8, 64, 128), swap=True)
+    assert plan(spec, rows).config.trigger == given
+    assert plan(GemmSpec(tile=spec.tile, swap=True, constant=CONSTANT), rows).config.trigger == constant
+
+
+def test_a_short_launch_always_pays():
+    """Few bytes, few tiles."""
+    few = problem(64, 80 * 64, 256, majors="kk")
+    for constant in ((), CONSTANT):
+        spec = GemmSpec(tile=Tile(64, 64, 64), swap=False, constant=constant or "auto")
+        assert plan(spec, few).config.trigger in ("loads", "start")
+
+
+def test_what_is_given_stays():
+    """Each of the three."""
+    for trigger in ("start", "loads", "never"):
+        assert plan(GemmSpec(trigger=trigger), problem(8, 5120, 8192)).config.trigger == trigger
