@@ -176,7 +176,7 @@ def _variants(
         alone = {name: fields[name] for name in ("tile", "swap")} | {"schedule": "multistage"}
         yield alone
         yield alone | {"ctas_per_sm": 2}
-    if math.prod(made.tiles) > FEW_TILES:
+    if math.prod(made.tiles) > FEW_TILES and fields.get("split_reduction") != "launch":
         # of one wave, too: which SMs share lines of L2 is worth 9 % at 1023 x 1023 x 1023 (H200)
         for axis, group in RASTERS:
             yield fields | {"raster": [axis, group]}

@@ -21,7 +21,7 @@ def test_a_workload_runs_and_is_right_on_the_cpu(work):
     scenario = Scenario("tiny", work, scale=128)
     found, failures = bench.measure(scenario)
     assert not failures
-    assert [row["contender"] for row in found] == ["torch", "cutegemm"] and kept == [found]
+    assert [row["contender"] for row in found] == ["torch", "cutegemm"] and kept[1:] == [found]
     for row, key in zip(found, bench.keys(scenario), strict=True):
         assert tuple(row) == results.LLAMA_FIELDS and results.key(row) == results.key(key)
         assert row["tokens_s"] == pytest.approx(row["m"] / row["us"] * 1e6) and row["peak_mib"] is None
@@ -48,12 +48,30 @@ def test_rows_are_kept_after_every_contender_and_none_begins_late():
     names = ("torch", "cutegemm", "torch_compile")
     bench = Bench(QUICK, None, compiler=lambda x: x, names=names, memory="cpu", keep=kept.append)
     found, failures = bench.measure(Scenario("tiny", "decode1", scale=128))
-    assert [len(rows) for rows in kept] == [2, 3] and kept[-1] == found and not failures
+    assert [len(rows) for rows in kept] == [1, 2, 3] and kept[-1] == found and not failures
     late = Bench(QUICK, None, names=names, memory="cpu", seconds=-1.0)
     assert late.measure(Scenario("tiny", "decode1", scale=128)) == (
         [],
         [(name, "no time was left") for name in names],
     )
+
+
+def test_who_cannot_be_timed_is_left_out(monkeypatch):
+    """A contender that dies while it is timed leaves the rows of the others."""
+    measure = timing.measure
+
+    def dies(contenders, *rest, **more):
+        if contenders[-1].name == "cutegemm":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return measure(contenders, *rest, **more)
+
+    monkeypatch.setattr(llama.timing, "measure", dies)
+    bench = Bench(
+        QUICK, None, compiler=lambda x: x, names=("torch", "cutegemm", "torch_compile"), memory="cpu"
+    )
+    found, failures = bench.measure(Scenario("tiny", "decode1", scale=128))
+    assert [row["contender"] for row in found] == ["torch", "torch_compile"]
+    assert failures == [("cutegemm", "RuntimeError: operation not permitted when stream is capturing")]
 
 
 def test_tokens_and_memory_are_told():
