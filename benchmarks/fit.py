@@ -30,7 +30,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks import fit_loads, fit_power, runs, tuned_rows
-from benchmarks.sweep_rows import Measured, read
+from benchmarks.sweep_rows import Measured, load, read
 from cutegemm import Problem
 from cutegemm.arch.device import Device, TimeModel
 from cutegemm.arch.records import RECORDS, TIMES_FILE
@@ -42,17 +42,19 @@ SWEEPS = RESULTS / "sweeps"
 RATIO_WEIGHT = 0.1
 # what a constant's squared logarithm costs: as much as the whole of one problem's regret where it is off by this factor
 MOVED_WEIGHT = 0.03
+# of what a fit must bring the cost of what was held back to: one that is made again would move on for nothing
+LEAST_GAIN = 0.99
 # parts of the problems, each judged by a fit to the others
 FOLDS = 4
 # relative error of predictions that is reckoned with
 BLUR = 0.02
 # first and last step of a constant's logarithm
-FIRST_STEP, LAST_STEP = 0.3, 0.01
+FIRST_STEP, LAST_STEP = 0.3, 0.02
 # of a fit that may be written: problems, and measured times for each constant that moves
 LEAST_PROBLEMS = 24
 TIMES_PER_CONSTANT = 20
-# factor by which a suite's mean regret may grow: what a measured time is uncertain by, over the root of some problems
-SUITE_MARGIN = 1.003
+# by what share a suite's mean regret may grow: what a measured time is uncertain by, over the root of its problems
+SUITE_MARGIN = 0.03
 # problems of a fit of loads, and how its source begins
 LEAST_LOADED = 3
 LOADS = "loads:"
@@ -147,6 +149,16 @@ def search(of: Callable[[Device], float], start: Device, moving: Sequence[str], 
     return device
 
 
+def _measures(path: Path, gpu: str) -> bool:
+    """Whether a file holds candidates' times on a GPU."""
+    data = load(path, gpu)
+    rows = data.get("rows") or []
+    swept = isinstance(data.get("problems"), dict) or any(
+        "spec" in x or isinstance(x.get("us"), dict) for x in rows
+    )
+    return swept and (data.get("environment") or data).get("gpu") == gpu
+
+
 def held_back(found: Sequence[Measured], start: Device, names: Sequence[str]) -> float:
     """The cost of problems that each were left out of the fit that judges them."""
     costs = []
@@ -207,7 +219,7 @@ def enough(found: Sequence[Measured], names: Sequence[str]) -> str | None:
     if len(schedules) < 3:
         return f"only {', '.join(sorted(schedules))} kernels were measured: constants of the others would be guessed"
     beside = [x for x in found if len({y.schedule for y in x.us}) > 1]
-    if 2 * len(beside) < len(found):
+    if len(beside) < LEAST_PROBLEMS:
         return f"schedules were measured beside each other on {len(beside)} of {len(found)} problems"
     return None if len(suites) > 1 else "one suite only"
 
@@ -216,7 +228,11 @@ def worse(found: Sequence[Measured], before: Device, after: Device) -> str | Non
     """The suites that a fit ranks worse, in words; None where there are none."""
     first, second = regrets(found, before), regrets(found, after)
     means = {x: (statistics.geometric_mean(first[x]), statistics.geometric_mean(second[x])) for x in first}
-    lost = [f"{x} {old:.3f} -> {new:.3f}" for x, (old, new) in means.items() if new > old * SUITE_MARGIN]
+    lost = [
+        f"{x} {old:.3f} -> {new:.3f}"
+        for x, (old, new) in means.items()
+        if new > old * (1 + SUITE_MARGIN / math.sqrt(len(first[x])))
+    ]
     return f"it ranks suites worse: {', '.join(lost)}" if lost else None
 
 
@@ -230,6 +246,10 @@ def write(device: Device, source: str, path: Path = TIMES_FILE, names: Sequence[
         time = known["time"] | time
         # what an earlier fit of the same constants said of itself goes
         source = "; ".join([*(x for x in known["source"].split("; ") if not x.startswith(LOADS)), source])
+    else:
+        # what was said of loads holds still: a fit of kernels does not feel them
+        known = data.get(device.name, {}).get("source", "")
+        source = "; ".join([source, *(x for x in known.split("; ") if x.startswith(LOADS))])
     power = data[device.name].get("power") if names is not None else None
     if names is None and device.power is not None:
         power = {name: float(f"{value:.4g}") for name, value in dataclasses.asdict(device.power).items()}
@@ -324,13 +344,15 @@ def main(arguments: list[str]) -> int:
     assert best is not None
     fitted = fit(found, best[1], names)
     console.print(table(found, start, fitted))
-    reason = enough(found, names) or (None if best[0] < old else "it ranks what was held back no better")
+    better = best[0] < LEAST_GAIN * old
+    reason = enough(found, names) or (None if better else "it ranks what was held back no better")
     reason = reason or worse(found, start, fitted)
     if reason is not None:
         console.print(f"not written: {reason}")
         return 1
     if args.write:
-        write(fitted, f"fitted by benchmarks.fit to {', '.join(x.name for x in paths)}", args.record)
+        of = ", ".join(x.name for x in paths if _measures(x, start.name))
+        write(fitted, f"fitted by benchmarks.fit to {of}", args.record)
         console.print(f"written to {args.record}")
     return 0
 

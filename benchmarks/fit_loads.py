@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measured ways to load operands that TMA cannot address, and how well the model ranks them.
 
-What the model knows of a way is what it costs beside TMA; the kernel without it was measured as the copy's, so that
-predicted is the copy's time, without what the copy costs, with what the other way costs.
+What the model knows of a way is what it costs beside TMA. The kernel without it takes what is left of the copy's time,
+or of the ways' in the middle where a copy was not timed, so that predicted is that and what the way costs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import tuned_rows
 from cutegemm import Problem, problem
 from cutegemm.arch.device import Device
 from cutegemm.planning.model import loads_ns
@@ -29,7 +30,7 @@ COPIED = ("relayout", "relayout")
 
 @dataclass(frozen=True)
 class Loaded:
-    """One problem, both of whose operands can be loaded in several ways: microseconds by (A's load, B's load)."""
+    """A kernel whose operands are both loaded in several ways: microseconds by (A's load, B's load)."""
 
     gpu: str
     suite: str
@@ -38,14 +39,16 @@ class Loaded:
 
 
 def read(paths: Sequence[Path]) -> list[Loaded]:
-    """The problems of sweeps whose rows give both loads and nothing else, copies among them."""
-    found: dict[tuple[str, Problem], Loaded] = {}
+    """What sweeps' rows give that name both loads: the ways of each problem and of what else is given."""
+    found: dict[tuple[str, Problem, str], Loaded] = {}
     for path in paths:
-        data = json.loads(path.read_text())
+        # of loads a tuning database has too few beside each other
+        data = {} if path.suffix == tuned_rows.SUFFIX else json.loads(path.read_text())
         for row in data.get("rows") or []:
             spec = row.get("spec")
-            if not isinstance(spec, dict) or set(spec) != FIELDS or not row.get("ratio"):
+            if not isinstance(spec, dict) or not set(spec) >= FIELDS or not row.get("ratio"):
                 continue
+            rest = json.dumps({name: v for name, v in spec.items() if name not in FIELDS}, sort_keys=True)
             of = problem(
                 row["m"], row["n"], row["k"], batch=row["batch"], dtype=row["dtype"], majors=row["majors"]
             )
@@ -55,9 +58,9 @@ def read(paths: Sequence[Path]) -> list[Loaded]:
             ):
                 continue
             gpu = data["environment"]["gpu"]
-            group = found.setdefault((gpu, of), Loaded(gpu, row["suite"], of, {}))
+            group = found.setdefault((gpu, of, rest), Loaded(gpu, row["suite"], of, {}))
             group.us[spec["a_load"], spec["b_load"]] = row["baseline_us"] / row["ratio"]
-    return [x for x in found.values() if COPIED in x.us and len(x.us) > 1]
+    return [x for x in found.values() if len(x.us) > 1]
 
 
 def predicted(of: Loaded, device: Device) -> dict[tuple[str, str], float]:
@@ -68,7 +71,8 @@ def predicted(of: Loaded, device: Device) -> dict[tuple[str, str], float]:
         chosen = {name: load for name, load in zip("ab", way, strict=True) if name in odd}
         return loads_ns(of.problem, chosen, dict.fromkeys(odd, 0), device) / 1e3
 
-    kernel = max(of.us[COPIED] - beside(COPIED), 0.0)
+    left = {way: us - beside(way) for way, us in of.us.items()}
+    kernel = max(left.get(COPIED, statistics.median(left.values())), 0.0)
     return {way: kernel + beside(way) for way in of.us}
 
 

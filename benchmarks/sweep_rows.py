@@ -106,7 +106,11 @@ def _joined(found: list[Measured]) -> Iterator[Measured]:
     groups: dict[tuple[str, Problem, str], list[Measured]] = {}
     for x in found:
         groups.setdefault((x.gpu, x.problem, x.beside), []).append(x)
+    # of a problem that was tuned older sweeps say what older kernels took
+    tuned = {(gpu, of) for gpu, of, beside in groups if beside == tuned_rows.BASELINE}
     for (gpu, of, beside), group in groups.items():
+        if beside != tuned_rows.BASELINE and (gpu, of) in tuned:
+            continue
         us = {y: min(x.us[y] for x in group if y in x.us) for y in {y: 0 for x in group for y in x.us}}
         baselines = [x.baseline for x in group if x.baseline is not None]
         baseline = statistics.median(baselines) if baselines else None

@@ -70,9 +70,11 @@ def test_what_ranks_no_better_is_not_written(tmp_path, capsys):
 
 
 def test_the_committed_sweep_is_ranked():
-    """Of the four problems whose loads a sweep tried the model's way is the best, and its times are off by a third."""
-    found = fit_loads.read([SWEEPS / "choices.json"])
-    assert len(found) == 4
-    for x in found:
-        regret, _, error = fit_loads.score(x, H200, fit.BLUR)
-        assert regret == 0.0 and error < 0.3
+    """Of kernels that were timed with shifts the model's way is the best; all times are off by less than a third."""
+    found = fit_loads.read(sorted(SWEEPS.glob("*.json")))
+    assert len(found) == 13 and sum(fit_loads.COPIED in x.us for x in found) == 6
+    scores = [
+        fit_loads.score(x, H200, fit.BLUR) for x in found if "shift" in {y for way in x.us for y in way}
+    ]
+    assert len(scores) == 3 and all(regret == 0.0 and error < 0.2 for regret, _, error in scores)
+    assert all(fit_loads.score(x, H200, fit.BLUR)[2] < 0.33 for x in found)

@@ -62,3 +62,18 @@ def test_a_fit_takes_a_database(database, capsys):
     tuned_rows.main([str(database), str(out)])
     (best,) = tune.seeds([out]).values()
     assert best[0] == WIDE | {"trigger": "loads"} and len(best) == tune.SEEDS
+
+
+def test_what_was_tuned_stands_for_what_older_sweeps_measured(database, tmp_path):
+    """Kernels change: of a problem that a database knows, and of no other, sweeps beside cuBLAS are passed over."""
+    rows = [
+        {"suite": "square", "dtype": "bf16", "majors": "kk", "batch": 1, "m": m, "n": 4096, "k": 4096, "us": us,
+         "ratio": 200 / us, "spec": WIDE | {"cluster": cluster}}
+        for m in (4096, 2048) for us, cluster in ((150.0, [1, 1]), (160.0, [2, 1]))
+    ]  # fmt: skip
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps({"environment": {"gpu": "NVIDIA H200"}, "rows": rows}))
+    assert {(x.problem.m, x.beside) for x in read([old, database], H200)} == {
+        (4096, "model"),
+        (2048, "cublas"),
+    }
