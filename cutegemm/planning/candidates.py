@@ -30,6 +30,11 @@ TURN_TILES = tuple((128, n) for n in (192, 176, 160, 144, 128, 96, 64)) + ((64, 
 TURN_CLUSTER = (2, 1)
 # tiles of kernels without warp specialisation, beside the others
 MULTISTAGE_TILES = ((64, 128),)
+# the same of K so short that their ring holds most of it: loads are issued before the first product, and a producer
+# warp would only be waited for (816 x 336 x 56 takes 2.35 us in 64 x 64 without one, 2.43 with; 333 x 777 x 555 5.9 and
+# 7.2, but 16 x 2008 x 1368 5.9 and 4.6: H200)
+SHORT_TILES = ((64, 64), (64, 32))
+SHORT_K = 640
 
 # rows and columns together up to which tiles that threads load are twice as deep (`deepened`)
 SHIFTED = 112
@@ -174,6 +179,7 @@ def preferred(
     n_major: bool = False,
     gathers: bool = False,
     splits: tuple[int, ...] = (1,),
+    short: bool = False,
 ) -> tuple[Candidate, ...]:
     """The candidates that an order chooses among, for a spec that leaves its tile open.
 
@@ -186,6 +192,7 @@ def preferred(
         n_major: whether B's rows are contiguous.
         gathers: whether the producer's threads load an operand, which leaves it no time for two consumers' turns.
         splits: numbers of parts of K (`splits_for`).
+        short: whether K is short and D small (`short`).
     """
     shared = "multistage" if spec.schedule == "multistage" else "cooperative"
     single = gathers or shared == "multistage" or spec.sms == 1
@@ -195,7 +202,8 @@ def preferred(
     if spec.schedule == "pingpong" or not gathers:
         shapes += [(m, n, (1, 1) if single else TURN_CLUSTER, "pingpong") for m, n in TURN_TILES]
     if not gathers:
-        shapes += [(m, n, (1, 1), "multistage") for m, n in MULTISTAGE_TILES]
+        tiles = (*MULTISTAGE_TILES, *(SHORT_TILES if short else ()))
+        shapes += [(m, n, (1, 1), "multistage") for m, n in tiles]
     seen = set()
     listed = []
     for m, n, own, schedule in shapes:
@@ -214,6 +222,13 @@ def preferred(
             if fits and (parts == 1 or isinstance(spec.split_k, int) or held):
                 listed.append(chosen)
     return tuple(listed)
+
+
+def short(problem: Problem, device: Device) -> bool:
+    """Whether K is so short, and wider tiles, which read operands less often, leave more than half of the SMs idle."""
+    (m, n), *_ = MULTISTAGE_TILES
+    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
+    return problem.k <= SHORT_K and 2 * tiles < device.sms
 
 
 def deepened(found: Sequence[Candidate], k: int) -> tuple[Candidate, ...]:

@@ -77,6 +77,7 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Se
             n_major=n_major,
             gathers=gathers,
             splits=splits,
+            short=candidates.short(first.problem, asked.device),
         )
         if gathers:
             found = candidates.deepened(found, first.problem.k)

@@ -45,6 +45,12 @@ PART_STAGES = 32
 LOADED_STAGES = 8
 # K up to which rows beyond FEW_ROWS are not swapped: 128 products of 64 x 128 x 64 take 3.4 us, swapped 3.9 (H200)
 LEAST_K = 256
+# times that parts of K on idle SMs must be predicted faster than the candidates of few rows: what is predicted of those
+# is a third too long where they stream (16 x 2008 x 1368, H200), while 32 x 176 x 4296 takes 12.1 us on 3 of 132 SMs
+# and 4.3 in 34 parts. Where no more than this share of the SMs would work, memory waits for their ports: there parts
+# need be no more than predicted faster
+OVERRULED = 1.5
+IDLE = 0.25
 
 
 def wanted(asked: Request) -> bool:
@@ -137,9 +143,24 @@ def order_swapped(asked: Request, order: Order) -> Order:
         others = order(problem, device, gates, rest)
         if problem.n > MOST_ROWS or not rest:
             return others
-        return [*found(dataclasses.replace(asked, problem=problem, device=device)), *others]
+        own = found(dataclasses.replace(asked, problem=problem, device=device))
+        if others and _overruled(problem, device, own[0].candidate, others[0].candidate):
+            return [*others, *own]
+        return [*own, *others]
 
     return ordered
+
+
+def _overruled(problem: Problem, device: Device, own: Candidate, other: Candidate) -> bool:
+    """Whether a candidate with more parts of K is predicted so much faster that idle SMs must be what its rival has."""
+    if other.splits <= own.splits:
+        return False
+    # imports NumPy
+    from cutegemm.planning.times import fastest_first
+
+    mine, least = fastest_first(problem, device, [own, other])[1]
+    ctas = -(-problem.m // own.tile[0]) * problem.batch * own.splits
+    return mine > (1.0 if ctas <= IDLE * device.sms else OVERRULED) * least
 
 
 def found(asked: Request) -> list[Ranked]:

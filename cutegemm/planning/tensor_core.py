@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cutegemm.errors import PlanError
-from cutegemm.planning import adding, budget, invariance, narrow, splits, swap
+from cutegemm.planning import adding, budget, invariance, narrow, splits, swap, ways
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.choose import choose
 from cutegemm.planning.kernel import accumulators, raster
@@ -22,16 +22,31 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
         PlanError: a given field contradicts another or the problem.
     """
     if not swap.wanted(asked) or narrow.preferred(asked):
-        return _plan_product(invariance.pinned(asked), narrow.order_narrow(asked, order))
+        made = _plan_product(invariance.pinned(asked), narrow.order_narrow(asked, order))
+        return _faster(made, asked, order) if ways.open_to(asked) else made
     try:
-        turned = swap.transposed(invariance.pinned(asked, swapped=True))
-        made = _plan_product(turned, swap.order_swapped(turned, order))
+        made = _plan_swapped(asked, order)
     except PlanError as error:
         # a choice that nothing in the spec asks for refuses nothing
         if asked.spec.swap == AUTO and asked.spec.tile == AUTO:
             return _plan_product(invariance.pinned(asked), order)
         raise swap.error_in_d(error) from error
-    return swap.in_d(made, asked)
+    return made
+
+
+def _plan_swapped(asked: Request, order: Order) -> KernelPlan:
+    """The plan of D's transpose, in D's coordinates."""
+    turned = swap.transposed(invariance.pinned(asked, swapped=True))
+    return swap.in_d(_plan_product(turned, swap.order_swapped(turned, order)), asked)
+
+
+def _faster(made: KernelPlan, asked: Request, order: Order) -> KernelPlan:
+    """A plan, or that of the transpose where it is predicted so much faster that it must be (`ways`)."""
+    try:
+        other = _plan_swapped(asked, order)
+    except PlanError:
+        return made
+    return other if ways.clearly(other, made) else made
 
 
 def _plan_product(asked: Request, order: Order) -> KernelPlan:

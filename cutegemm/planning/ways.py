@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which way round a product is planned where no rule of few rows speaks: as given, or swapped as predicted faster.
+
+A tile's rows come in steps of 64 and its columns in steps of 8 to 32, so that a short side of D is padded less along
+columns: 184 rows are 256 in tiles of 128 and 192 columns in two of 96. Where both sides are long neither way differs.
+"""
+
+from __future__ import annotations
+
+from cutegemm.planning import swap
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.request import Request
+from cutegemm.spec import AUTO
+
+# D's shorter side up to which both ways are weighed
+SHORT_SIDE = 256
+# times faster that the other way must be predicted: what is measured of tiles that are predicted alike spreads as much
+# (sampled shapes, H200)
+CLEARLY = 1.05
+# fields that say how the planner should cut D, or whose meaning depends on the way round
+OTHERS = ("scheduler", "sms", "ctas_per_sm", "batch_invariant")
+
+
+def open_to(asked: Request) -> bool:
+    """Whether both ways are worth weighing: nothing given, TMA loads both operands, one side short.
+
+    Few rows have rules of their own (`swap.wanted`, `narrow`).
+    """
+    spec, problem = asked.spec, asked.problem
+    few = problem.m <= swap.MOST_ROWS and problem.m < problem.n
+    if few or min(problem.m, problem.n) > SHORT_SIDE or asked.epilogue.gated:
+        return False
+    if any(getattr(spec, name) != AUTO for name in ("swap", *swap.SHAPING)):
+        return False
+    if any(name in spec.given() for name in OTHERS):
+        return False
+    return problem.a.tma_reason() is None and problem.b.tma_reason() is None
+
+
+def clearly(other: KernelPlan, made: KernelPlan) -> bool:
+    """Whether a plan is predicted faster than another by more than predictions of likes differ."""
+    # imports NumPy
+    from cutegemm.planning.why import predicted_us
+
+    return predicted_us(other) * CLEARLY < predicted_us(made)
