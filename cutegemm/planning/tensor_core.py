@@ -23,7 +23,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     """
     if not swap.wanted(asked) or narrow.preferred(asked):
         made = _plan_product(invariance.pinned(asked), narrow.order_narrow(asked, order))
-        return _faster(made, asked, order) if ways.open_to(asked) else made
+        return _faster(made, asked, order) if ways.open_to(asked, made) else made
     try:
         made = _plan_swapped(asked, order)
     except PlanError as error:

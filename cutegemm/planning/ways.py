@@ -7,6 +7,9 @@ columns: 184 rows are 256 in tiles of 128 and 192 columns in two of 96. Where bo
 
 from __future__ import annotations
 
+import math
+
+from cutegemm.config import KernelConfig
 from cutegemm.planning import swap
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.request import Request
@@ -17,12 +20,14 @@ SHORT_SIDE = 256
 # times faster that the other way must be predicted: what is measured of tiles that are predicted alike spreads as much
 # (sampled shapes, H200)
 CLEARLY = 1.05
+# times D's elements that tiles of a plan must have, for another way to pad less: weighing it takes another plan's time
+PADDED = 1.1
 # fields that say how the planner should cut D, or whose meaning depends on the way round
 OTHERS = ("scheduler", "sms", "ctas_per_sm", "batch_invariant")
 
 
-def open_to(asked: Request) -> bool:
-    """Whether both ways are worth weighing: nothing given, TMA loads both operands, one side short.
+def open_to(asked: Request, made: KernelPlan) -> bool:
+    """Whether both ways are worth weighing: nothing given, TMA loads both operands, one side short, tiles padded.
 
     Few rows have rules of their own (`swap.wanted`, `narrow`).
     """
@@ -34,7 +39,13 @@ def open_to(asked: Request) -> bool:
         return False
     if any(name in spec.given() for name in OTHERS):
         return False
-    return problem.a.tma_reason() is None and problem.b.tma_reason() is None
+    if problem.a.tma_reason() is not None or problem.b.tma_reason() is not None:
+        return False
+    config = made.config
+    if not isinstance(config, KernelConfig):
+        return False
+    m, n, _ = config.tile
+    return math.prod(made.tiles) * m * n > PADDED * problem.m * problem.n * problem.batch
 
 
 def clearly(other: KernelPlan, made: KernelPlan) -> bool:
