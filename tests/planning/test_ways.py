@@ -48,3 +48,14 @@ def test_short_k_of_few_tiles_needs_no_producer():
     for shape in ((512, 512, 2048), (127, 4099, 513)):
         made = plan(GemmSpec(), problem(*shape))
         assert made.config.producers or made.config.tile == (64, 128, 64)
+
+
+def test_panels_lie_along_n_where_no_producer_loads():
+    """1000 x 1001 x 1003 took 10.1 us so, 11.1 along M; deep K and whole batches lie along M."""
+    for shape in ((1000, 1001, 1003), (1023, 1023, 1023)):
+        made = plan(GemmSpec(), problem(*shape))
+        assert made.config.tile == (64, 128, 64) and not made.config.producers and made.raster == ("n", 8)
+    given = GemmSpec(tile=(64, 128, 64), schedule="multistage", swap=False)
+    assert plan(given, problem(1024, 1024, 65536)).raster[0] == "m"
+    assert plan(given, problem(64, 128, 64, batch=128)).raster[0] == "m"
+    assert plan(given, problem(1000, 632, 1024)).raster == ("n", 5)
