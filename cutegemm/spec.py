@@ -117,7 +117,8 @@ class GemmSpec:
         constant: operands, ("a",), ("b",) or both, that no launch writes which may still run when this one starts,
             such as weights: not the last one, nor one before it. Their first tiles are loaded while it still runs.
         evict_first, evict_last: which of "a", "b" and "d" (all outputs) TMA moves with the hint that L2 give their
-            lines up first, as what is used once, or last, as what many tiles share. None by default.
+            lines up first, as what is used once, or last, as what many tiles share. By default what one row of tiles
+            reads and L2 could hardly keep goes first.
         batch_invariant: whether a row of D must have the same bits whatever M is and wherever the row lies, on one kind
             of device. The order of additions along K then depends on N and K alone: K is cut only as `split_k` says,
             and where the epilogue reduces along rows all tiles are equally wide.
@@ -217,12 +218,12 @@ class GemmSpec:
 def _evicted(spec: GemmSpec, field: str) -> tuple[str, ...]:
     """The given names of a cache hint, in order; none in both hints."""
     value = getattr(spec, field)
-    names = tuple(value) if isinstance(value, (tuple, list)) else ()
-    if not names or not all(isinstance(x, str) and x in ("a", "b", "d") for x in names):
+    names = tuple(value) if isinstance(value, (tuple, list)) and value != [] else (None,)
+    if not all(isinstance(x, str) and x in ("a", "b", "d") for x in names):
         raise field_error(SpecError, field, value, 'must be a tuple of "a", "b" and "d"', ("d",))
     if field == "evict_last" and set(names) & set(() if _is_auto(spec.evict_first) else spec.evict_first):
         raise field_error(SpecError, field, value, "must name nothing that evict_first names", AUTO)
-    return tuple(sorted(set(names)))
+    return tuple(sorted(set(filter(None, names))))
 
 
 def _is_auto(value: object) -> bool:

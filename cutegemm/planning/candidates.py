@@ -57,6 +57,8 @@ STREAMED = (((1, 1), BLOCK_K), ((1, 1), 2 * BLOCK_K), ((2, 1), BLOCK_K), ((1, 2)
 DEEP_STAGES = 4
 # mainloop stages that must fit beside the buffer of parts that a cluster adds up
 RING_STAGES = 5
+# what a CTA of such a cluster sends into distributed shared memory
+SUM_BYTES_PER_NS = 25.0
 # where parts that no cluster adds up meet
 ADDED = {"workspace": "in workspace", "launch": "by a launch", "atomic": "as they come"}
 FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")

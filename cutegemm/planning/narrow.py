@@ -12,19 +12,23 @@ from collections.abc import Sequence
 
 from cutegemm.arch.device import Device
 from cutegemm.planning import boxes, swap
-from cutegemm.planning.candidates import Candidate, Order, Ranked, cut
+from cutegemm.planning.candidates import SUM_BYTES_PER_NS, Candidate, Order, Ranked, cut
 from cutegemm.planning.kernel import trigger
 from cutegemm.planning.request import Request
 from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, TILE_N_STEP
 
-# rows of D and columns of a tile up to which such tiles are considered, as measured
-MOST_ROWS = 32
+# rows of D and columns of a tile up to which such tiles are considered; columns from which they are taken by
+# themselves, rows up to which in several waves: as measured
+MOST_ROWS = 64
 MOST_COLUMNS = 128
+LEAST_COLUMNS = 32
+WAVES_ROWS = 32
 # given fields beside those that shape a tile, with one of which such tiles are not considered
 OTHERS = ("scheduler", "sms", "ctas_per_sm")
-# columns of B in 64-byte rows, where B is contiguous along them: shorter rows cost TMA more than balance gains
-N_MAJOR_STEP = 32
+# columns of B in rows of 128 bytes, or of 64 where those fill too few SMs, where B is contiguous along them: shorter
+# rows cost TMA more than balance gains (at 1 x 6144 x 4096 64 x 48 takes 17.7 us, 64 x 64 13.9)
+N_MAJOR_STEPS = (64, 32)
 # elements along K of a stage, as long as four of them fit
 DEPTHS = (128, 64)
 LEAST_STAGES = 4
@@ -37,7 +41,8 @@ STAGE_NS = 90.0
 BEND = 4
 # of zeroing the rest of a ring
 REST_NS = 200.0
-# of a launch (beside the device's) and of a cluster's sum over parts of K, by whether the next one begins beneath it
+# of a launch (beside the device's) and of a cluster's sum over parts of K (beside its bytes), by whether the next one
+# begins beneath it
 END_NS = {False: 750.0, True: 0.0}
 SUM_NS = {False: 2000.0, True: 950.0}
 # memory's rate falls by this power of the share of SMs that stream. More where the next grid begins on those that are
@@ -46,23 +51,23 @@ STREAM_FILL = {False: 0.05, True: 0.22}
 
 
 def preferred(asked: Request) -> bool:
-    """Whether such a tile is predicted to beat swapped operands, for a request that would swap them by itself.
+    """Whether such a tile is predicted to beat swapped operands, where neither is given.
 
-    Only for what was measured: weights contiguous along K, whole K, one tile an SM.
+    Only for what was measured: weights contiguous along K, whole K, no fewer columns.
     """
-    own = found(asked)
-    if asked.spec.swap is True or not own or not asked.problem.b.unit_row:
+    own = next(iter(found(asked)), None)
+    if asked.spec.swap != AUTO or not asked.problem.b.unit_row or own is None:
+        return False
+    if own.splits > 1 or own.tile[1] < LEAST_COLUMNS:
         return False
     turned = swap.transposed(asked)
     rival = swap.found(turned)[0].candidate
-    if own[0].splits > 1 or rival.reduction == "launch" or _tiles(asked.problem, own[0]) > asked.device.sms:
-        return False
-    return stream_ns(asked, own[0]) < stream_ns(turned, rival)
+    return rival.reduction != "launch" and stream_ns(asked, own) < stream_ns(turned, rival)
 
 
 def order_narrow(asked: Request, order: Order) -> Order:
-    """Such a tile before the candidates of an order, where D has few rows."""
-    own = found(asked)
+    """Such a tile before the candidates of an order, where it is preferred or swapping is ruled out."""
+    own = found(asked) if asked.spec.swap is False or preferred(asked) else []
 
     def ordered(problem: Problem, device: Device, gates: int, rest: Sequence[Candidate]) -> list[Ranked]:
         first = [Ranked(x, f"few rows: B streams in {stream_ns(asked, x) / 1e3:,.1f} us") for x in own]
@@ -74,22 +79,39 @@ def order_narrow(asked: Request, order: Order) -> Order:
 def found(asked: Request) -> list[Candidate]:
     """The tile 64 x n for a request of few rows that leaves its tile open; none for any other.
 
-    In as few waves as its columns allow. Nor where such tiles are too few for the SMs: there the order's candidates
-    cut K.
+    In as few waves as its columns allow. Nor where such tiles are too few for the SMs, or K is very deep beside N:
+    there the order's candidates cut K.
     """
-    spec, problem, device = asked.spec, asked.problem, asked.device
-    if problem.m > MOST_ROWS or asked.epilogue.gated or not _plain(asked):
+    problem = asked.problem
+    deep = problem.k >= swap.DEEPEST * problem.n
+    if problem.m > MOST_ROWS or deep or asked.epilogue.gated or not _plain(asked):
         return []
     n_major = problem.b.unit_col and not problem.b.unit_row
-    step, rows = N_MAJOR_STEP if n_major else TILE_N_STEP, device.limits.mma_m
+    tiles = (_tile(asked, step) for step in (N_MAJOR_STEPS if n_major else (TILE_N_STEP,)))
+    return [x for x in tiles if _fills(asked, x)][:1]
+
+
+def _tile(asked: Request, step: int) -> Candidate:
+    """The tile whose columns are an equal share for every SM, in steps of some."""
+    spec, problem, device = asked.spec, asked.problem, asked.device
     parts = spec.split_k if isinstance(spec.split_k, int) else 1
-    columns = problem.n * problem.batch * parts
+    columns, rows = problem.n * problem.batch * parts, device.limits.mma_m
     waves = -(-columns // (device.sms * MOST_COLUMNS))
     n = round_up(-(-columns // (device.sms * waves)), step)
-    whole = Candidate((rows, n, _depth(rows + n, problem, device)), (1, 1), "cooperative", 1)
-    tile = cut(spec, whole, parts, device.limits)
-    fills = _tiles(problem, tile) >= swap.LEAST_FILL * device.sms
-    return [tile] if fills and _box_rows(problem, tile) else []
+    tile = (rows, n, _depth(rows + n, problem, device))
+    return cut(spec, Candidate(tile, (1, 1), "cooperative", 1), parts, device.limits)
+
+
+def _fills(asked: Request, tile: Candidate) -> bool:
+    """Whether tiles are enough for the SMs, and not too many for their rows, and each part of K more than a ring's."""
+    problem, sms = asked.problem, asked.device.sms
+    tiles = _tiles(problem, tile)
+    waved = problem.m > WAVES_ROWS and tiles > sms
+    return (
+        tiles >= swap.LEAST_FILL * sms
+        and not waved
+        and problem.k > boxes.RING_STAGES * tile.tile[2] * tile.splits
+    )
 
 
 def stream_ns(asked: Request, candidate: Candidate) -> float:
@@ -106,16 +128,19 @@ def stream_ns(asked: Request, candidate: Candidate) -> float:
     (m, n, depth), parts = candidate.tile, candidate.splits
     stage = max(STAGE_NS, ((narrow or m) + n) * depth * problem.a.dtype.bytes / TMA_BYTES_PER_NS)
     taken = waves * -(-problem.k // (depth * parts)) * stage
-    beside = device.time.launch + END_NS[beneath] + SUM_NS[beneath] * (parts > 1) + REST_NS * (narrow > 0)
+    beside = device.time.launch + END_NS[beneath] + REST_NS * (narrow > 0)
+    if parts > 1:
+        beside += SUM_NS[beneath] + 4 * m * n / SUM_BYTES_PER_NS
     return float((read**BEND + taken**BEND) ** (1 / BEND) + beside)
 
 
 def _plain(asked: Request) -> bool:
-    """Whether a request leaves its tile open and TMA loads both operands."""
+    """Whether a request leaves its tile open and TMA loads both operands, A's box by its rows."""
     spec, problem = asked.spec, asked.problem
     shaped = any(getattr(spec, name) != AUTO for name in (*swap.SHAPING, *OTHERS))
     loads = ((spec.a_load, problem.a), (spec.b_load, problem.b))
-    return not shaped and all(load in (AUTO, "tma") and x.tma_reason() is None for load, x in loads)
+    by_tma = all(load in (AUTO, "tma") and x.tma_reason() is None for load, x in loads)
+    return problem.a.unit_col and by_tma and not shaped
 
 
 def _tiles(problem: Problem, candidate: Candidate) -> int:

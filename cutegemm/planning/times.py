@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
 from cutegemm.planning import boxes
-from cutegemm.planning.candidates import BLOCK_K, Candidate, deep
+from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate, deep
 from cutegemm.planning.left import STREAM_FILL, left_ns
 from cutegemm.planning.operands import L2_LINE
 from cutegemm.planning.pieces import epilogue_columns
@@ -36,9 +36,8 @@ NARROW_STORE_NS = 0.65
 WIDE_STORE_NS = 0.83
 # the same where no mainloop runs beside it: 333 x 50257 x 1023 in 128 x 192 takes 90 us beside its copies
 SHARED_STORE_NS = 0.42
-# of a cluster's sum over parts of K, per work; bytes that a CTA sends into distributed shared memory meanwhile
+# of a cluster's sum over parts of K, per work, beside its bytes
 SUM_NS = 700.0
-SUM_BYTES_PER_NS = 25.0
 # shares of what L2 and memory deliver to other kernels that clusters with parts of K get (suite deep_k, H200)
 HELD_L2 = 0.85
 HELD_DRAM = 0.95

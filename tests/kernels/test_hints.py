@@ -52,6 +52,20 @@ def test_hints_follow_operands_that_are_swapped():
     assert (config.evicted("a"), config.evicted("b"), config.evicted("d")) == ("first", None, "first")
 
 
+def test_what_one_row_of_tiles_reads_goes_first_where_it_is_long():
+    """Weights at decode, however operands are swapped; not what L2 keeps, or tiles share, or what is given."""
+
+    def first(m, n, k, **fields):
+        made = plan(GemmSpec(**fields), problem(m, n, k, majors="kk"))
+        role = "a" if made.swapped else "b"
+        assert not made.config.evict_last and set(made.config.evict_first) <= {role}
+        return made.config.evict_first == (role,)
+
+    assert first(1, 8192, 8192) and first(1, 8192, 8192, swap=True) and first(1, 8192, 8192, swap=False)
+    assert not first(1, 2048, 2048) and not first(4096, 4096, 4096)
+    assert not first(1, 8192, 8192, evict_first=()) and not first(1, 8192, 8192, b_load="gather")
+
+
 def test_a_hint_that_nobody_can_give_is_refused():
     """Loads through registers have none, and no matrix is evicted first and last."""
     with pytest.raises(PlanError) as caught:

@@ -34,6 +34,21 @@ def test_an_equal_share_for_every_sm_is_taken_where_it_was_measured_faster(m):
         assert taken(m, n, k, CONSTANT) == (False, (64, width, 128))
 
 
+@pytest.mark.parametrize("m", [48, 64])
+def test_so_are_deep_stages_of_more_rows(m):
+    """Where A's box is all of the tile too: 3 to 9 % over swapped operands, 2 % over stages of 64 along K."""
+    for n, k, width in ((6144, 4096, 48), (4096, 14336, 32), (10240, 8192, 80), (7168, 16384, 56)):
+        assert taken(m, n, k, GemmSpec()) == (False, (64, width, 128))
+        assert taken(m, n, k, CONSTANT) == (False, (64, width, 128))
+
+
+@pytest.mark.parametrize("m", [1, 16])
+def test_two_waves_are_taken_where_one_would_be_too_wide(m):
+    """28672 columns: 256 tiles of 112 are 2 to 3 % faster than 224 of 128 rows, one wave of 64 x 224 slower."""
+    for spec in (GemmSpec(), CONSTANT):
+        assert taken(m, 28672, 4096, spec) == (False, (64, 112, 128))
+
+
 @pytest.mark.parametrize("m", [1, 16, 32])
 def test_swapped_operands_stay_where_they_were_measured_as_fast(m):
     """8192 columns are 128 tiles either way; constant 4096 x 4096 are 64 CTAs, beside which the next 64 fit."""
@@ -61,29 +76,34 @@ def test_its_kernel_is_that_of_the_given_tile():
 
 @pytest.mark.parametrize("m", [1, 8, 32])
 def test_without_swapping_one_wave_of_tiles_shares_b_equally(m):
-    """As many columns as N over the SMs, in steps of 8, or of 32 where B is contiguous along them."""
+    """As many columns as N over the SMs, in steps of 8; of 64 or 32 where B is contiguous along them."""
     spec = GemmSpec(swap=False)
     for n, k in DECODE:
         made = plan(spec, of(m, n, k))
         assert made.config.tile[:2] == (64, -(-n // (132 * 8)) * 8)
         assert made.waves <= 1 and made.config.stages >= 4
-        assert plan(spec, of(m, n, k, "kn")).config.tile[1] % 32 == 0
+        width = plan(spec, of(m, n, k, "kn")).config.tile[1]
+        assert width == {4096: 32, 10240: 96}.get(n, 64)
+    assert plan(spec, of(m, 12288, 4096, "kn")).config.tile[1] == 128
     # several waves where one would need wider tiles
     assert plan(spec, of(m, 28672, 4096)).config.tile[:2] == (64, 112)
 
 
 def test_only_what_was_measured_is_narrow_by_itself():
-    """Nothing that is given, no more than 32 rows, no gated pair, few columns, other layout or copied operand."""
+    """Nothing given, at most 64 rows, no very deep K, gated pair, few columns, other layout or copied operand."""
     few = of(1, 4096, 14336)
     assert plan(GemmSpec(swap=True), few).swapped
     assert plan(GemmSpec(cluster=(2, 1)), few).config.cluster == (2, 1)
     assert plan(GemmSpec(ctas_per_sm=2), few).swapped and plan(GemmSpec(sms=64), few).swapped
-    assert plan(GemmSpec(), of(33, 4096, 14336)).swapped
+    assert plan(GemmSpec(), of(65, 4096, 14336)).config.tile != (64, 32, 128)
     assert all(plan(GemmSpec(), of(16, 4096, 14336, x)).swapped for x in ("kn", "mk"))
-    assert plan(GemmSpec(), of(1, 28672, 4096)).swapped
+    assert plan(GemmSpec(), of(33, 28672, 4096)).swapped
     assert plan(GemmSpec(), of(1, 4097, 14335)).swapped
-    short = of(1, 256, 8192)
-    assert plan(GemmSpec(), short).swapped
+    own = GemmSpec(swap=False)
+    # few columns, a ring that is filled but once, very deep K, A contiguous along M
+    for other in (of(1, 256, 8192), of(1, 4096, 1024), of(64, 4096, 65536), of(16, 4096, 14336, "mk")):
+        assert "few rows" not in plan(own, other).reasons[-1]
+    assert plan(GemmSpec(), of(1, 256, 8192)).swapped and plan(GemmSpec(), of(1, 2112, 7168)).swapped
     gated = epi.swiglu("halves")
     assert plan(GemmSpec(epilogue=gated), of(1, 10240, 8192, epilogue=gated)).swapped
     assert plan(GemmSpec(tile=Tile(64, 64, 64), swap=False), few).config.tile == (64, 64, 64)
@@ -94,7 +114,7 @@ def test_parts_that_a_spec_gives_are_honoured():
     made = plan(GemmSpec(split_k=2, swap=False), of(1, 2048, 8192))
     assert (made.config.splits, made.config.split_reduction) == (2, "cluster")
     assert made.config.tile == (64, 32, 128) and made.config.a.box_rows == 8
-    assert plan(GemmSpec(split_k=2, constant=("b",)), of(1, 6144, 4096)).swapped
+    assert plan(GemmSpec(split_k=2), of(1, 5120, 8192)).swapped
 
 
 def test_the_model_counts_the_rows_that_boxes_bring():
@@ -111,4 +131,4 @@ def test_the_model_counts_the_rows_that_boxes_bring():
 
 def test_no_consumer_idles_for_a_tile_as_fast():
     """A box of 64 rows serves a tile of 128 as well, whose second warpgroup would have no row of D."""
-    assert taken(64, 10240, 8192, GemmSpec()) == (False, (64, 80, 64))
+    assert taken(64, 10240, 8192, GemmSpec(swap=False, sms=132)) == (False, (64, 80, 64))
