@@ -12,8 +12,8 @@ import warnings
 
 import pytest
 
-from cutegemm import GemmSpec, problem
-from cutegemm.arch.records import H100, H200
+from cutegemm import GemmSpec, plan, problem
+from cutegemm.arch.records import H100, H200, RECORDS
 from cutegemm.database import Database, export, import_, key_of
 from cutegemm.database.__main__ import main
 from cutegemm.database.exchange import SHIPPED, read, shipped
@@ -171,3 +171,18 @@ def test_what_ships_is_sound():
     """The package's own file reads, and is at most 1 MB."""
     assert SHIPPED.stat().st_size <= 1_000_000
     assert sum(map(len, shipped().values())) == len(read(SHIPPED))
+
+
+def test_what_ships_serves():
+    """Every entry is of a problem that its key tells in full, on a GPU with a record, and `plan` takes its fields."""
+    devices = {f"{x.name}, {x.sms} SMs": x for x in RECORDS}
+    entries = read(SHIPPED)
+    for key, found in entries.items():
+        (a_type, a_major), (_, b_major) = (x.split(" ")[1:3] for x in key.kind.split("; ")[:2])
+        majors = ("k" if a_major == "row-major" else "m") + ("n" if b_major == "row-major" else "k")
+        m, n, k, batch = key.extents
+        of = problem(m, n, k, batch=batch, dtype=a_type, majors=majors)
+        spec = GemmSpec(**json.loads(key.spec))
+        assert key_of(spec, of, devices[key.gpu]) == key
+        assert plan(found.refined(spec), of, devices[key.gpu]).config is not None
+    assert entries
