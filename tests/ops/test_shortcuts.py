@@ -44,7 +44,7 @@ def launched(monkeypatch):
 
 
 def forget():
-    """No kinds of calls are known, of these programs and of those that derivatives and transforms find by their text."""
+    """No kinds of calls are known, of these programs and of those that are found by their text."""
     for known in (program._programs, functions._recent):
         known.recent, known._old = {}, {}
     for made in PROGRAMS:
