@@ -45,7 +45,14 @@ class _Short(dict[tuple[str, str, str], Program]):
         return made
 
 
-_SHORT = _Short()
+# those of GPUs are the ones whose shortcuts are looked up: `kept` may have forgotten them
+_SHORT = _Short(
+    {
+        ("gpu", "matrix", "plain"): _PLAIN,
+        ("gpu", "linear", "plain"): _LINEAR,
+        ("gpu", "linear", "bias"): _BIASED,
+    }
+)
 _ONE = (1.0,)
 
 # The programs of recent calls, by the identities of spec and epilogue, which they keep alive.

@@ -84,7 +84,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             ),
             "swap": ("x", 1, None),
             "constant": ("a", "x", (), ("c",), (["a"],), None),
-            **dict.fromkeys(("evict_first", "evict_last"), ("a", "x", (), ("c",), (["a"],), None)),
+            **dict.fromkeys(("evict_first", "evict_last"), ("a", "x", [], ("c",), (["a"],), None)),
             "batch_invariant": (1, "x", None),
             "tile": ("x", 3, (64,), None, [64, 64, "k"]),
             "cluster": ("x", 3, (3, 1), (1,), None, (1.0, 2)),

@@ -11,7 +11,7 @@ import cutegemm
 from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
 from cutegemm.gemm import recalled
-from cutegemm.ops import autograd, fallback, functions, serve
+from cutegemm.ops import autograd, fallback, functions, program, serve
 from cutegemm.running import launcher, run, shortcut
 from tests.support.torch_ops import survivors
 
@@ -44,9 +44,12 @@ def launched(monkeypatch):
 
 
 def forget():
-    """No kinds of calls are known."""
-    for program in PROGRAMS:
-        program.gemm._choose_again()
+    """No kinds of calls are known, of these programs and of those that are found by their text."""
+    for known in (program._programs, functions._recent):
+        known.recent, known._old = {}, {}
+    for made in PROGRAMS:
+        program.kept(made)
+        made.gemm._choose_again()
 
 
 def r(*shape):
