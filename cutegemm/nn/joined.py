@@ -23,34 +23,55 @@ class Joined(Linear):
 
     Attributes:
         sizes: the parts' widths.
-        pending: of the last product the input, whether autograd recorded it, and every part's share not yet taken.
+        pending: nothing, or of the last product [input, weight, circumstances, the other parts' shares], where a share
+            that has been taken is None. Each product puts a new list there, so that threads do not mix theirs.
     """
 
     sizes: tuple[int, ...]
-    pending: list[Any]
+    pending: list[list[Any]]
 
     def share(self, index: int, input: Tensor) -> Tensor:
         """What the part of some index gives for an input.
 
-        The first part computes all; another one is given its own where it comes with the same tensor, else computes it.
+        The first part computes all; another one is given its own where it comes with the same tensor and nothing that
+        the product depends on has changed, else computes it.
         """
         found: Tensor
         if index == 0:
+            # before the product, which may take a while
+            known = [input, self.weight, self._circumstances(input)]
             found, *rest = self(input).split(self.sizes, -1)
-            self.pending[:] = [input, torch.is_grad_enabled(), *rest]
+            self.pending[:] = [[*known, rest]]
             return found
-        pending = self.pending
-        same = len(pending) > 1 + index and pending[0] is input and pending[1] == torch.is_grad_enabled()
-        if same and pending[1 + index] is not None:
-            found, pending[1 + index] = pending[1 + index], None
-        else:
-            start = sum(self.sizes[:index])
-            stop = start + self.sizes[index]
-            weight, bias = self.weight[start:stop], None if self.bias is None else self.bias[start:stop]
-            found = self.product(input, weight, bias)
-        if all([x is None for x in pending[2:]]):
-            pending.clear()
-        return found
+        for of, weight, circumstances, shares in self.pending[:]:
+            if of is not input or weight is not self.weight or circumstances != self._circumstances(input):
+                continue
+            taken, shares[index - 1] = shares[index - 1], None
+            if all([x is None for x in shares]):
+                self.pending.clear()
+            if taken is not None:
+                found = taken
+                return found
+        start = sum(self.sizes[:index])
+        stop = start + self.sizes[index]
+        bias = None if self.bias is None else self.bias[start:stop]
+        return self.product(input, self.weight[start:stop], bias)
+
+    def _circumstances(self, input: Tensor) -> tuple[Any, ...]:
+        """What a product depends on beside which tensors it is of: modes, and how often the tensors were written."""
+        if torch.compiler.is_compiling():
+            # of traced tensors nobody counts the writes
+            return (torch.is_grad_enabled(),)
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        kind = input.device.type
+        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        tensors = (input, self.weight) if self.bias is None else (input, self.weight, self.bias)
+        # torch does not count writes of what was made in inference mode
+        return (*modes, cast, *[None if x.is_inference() else x._version for x in tensors])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the last product's shares: a copy, or an unpickled one, has computed nothing."""
+        return {**self.__dict__, "pending": []}
 
 
 class Part(torch.nn.Module):
