@@ -158,12 +158,38 @@ def _apart(
         state[key] = state.pop(key)
 
 
-def _together(names: tuple[str, ...], module: Any, state: Any, prefix: str, *rest: Any) -> None:
-    """The joined tensors for the parts', in a state dict that is loaded."""
+def _together(
+    names: tuple[str, ...],
+    module: Any,
+    state: Any,
+    prefix: str,
+    _: Any,
+    strict: bool,
+    missing: Any,
+    *rest: Any,
+) -> None:
+    """The joined tensors for the parts', in a state dict that is loaded; of a part that is not in it its own."""
+    errors, whole = rest[-1], getattr(module, names[0])._modules[_KEY]
     for kind in ("weight", "bias"):
-        keys = [f"{prefix}{name}.{kind}" for name in names]
-        if all(key in state for key in keys):
-            state[f"{prefix}{names[0]}.{_KEY}.{kind}"] = torch.cat([state.pop(key) for key in keys])
+        joined = getattr(whole, kind)
+        given = {key: state[key] for name in names if (key := f"{prefix}{name}.{kind}") in state}
+        if joined is None or not given or (len(given) < len(names) and joined.is_meta):
+            # torch says what is missing or too much
+            continue
+        like = next(iter(given.values()))
+        found = []
+        for name, own in zip(names, joined.detach().split(whole.sizes), strict=True):
+            key = f"{prefix}{name}.{kind}"
+            x = state.pop(key, None)
+            if x is None:
+                missing.append(key)
+            elif x.shape != own.shape:
+                errors.append(
+                    f"size mismatch for {key}: {tuple(x.shape)} where the layer has {tuple(own.shape)}"
+                )
+                x = None
+            found.append(own.to(like) if x is None else x)
+        state[f"{prefix}{names[0]}.{_KEY}.{kind}"] = torch.cat(found)
 
 
 __all__ = ["Joined", "Part", "join"]

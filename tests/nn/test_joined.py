@@ -85,6 +85,29 @@ def test_the_state_dict_stays_as_it_was(bias):
     assert list(holder.state_dict())[-2:] == ["b.weight", "b.bias"]
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_part_of_a_state_dict_is_loaded_as_it_was(bias):
+    """What is there is taken, what is not is named and stays, and so is what has another layer's extents."""
+    ours, theirs = pair(bias)
+    state = Attention(bias).state_dict()
+    del state["k_proj.weight"]
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "k_proj.weight"'):
+        copy.deepcopy(ours).load_state_dict(state)
+    assert ours.load_state_dict(state, strict=False) == theirs.load_state_dict(state, strict=False)
+    for name, x in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], x)
+    state |= {"q_proj.weight": torch.zeros(8, 12), "k_proj.weight": torch.zeros(16, 12)}
+    for model in (ours, theirs):
+        with pytest.raises(RuntimeError, match=r"(?s)mismatch for q_proj.weight.*mismatch for k_proj.weight"):
+            model.load_state_dict(state)
+    with torch.device("meta"):
+        empty, _ = pair(bias)
+    assert empty.load_state_dict(theirs.state_dict(), assign=True) == ours.load_state_dict(
+        theirs.state_dict()
+    )
+    assert torch.equal(empty.v_proj.weight, theirs.v_proj.weight)
+
+
 def test_another_tensor_or_order_is_computed_for_itself(products):
     """A part is only given what was computed for its very tensor, with or without gradients as it is called."""
     ours, theirs = pair(True)
