@@ -68,7 +68,8 @@ def convert(
             optimizer is made; the state dict stays as it is.
         joined: names of layers of one module that are called one after another on the same unchanged tensor, such as
             ("q_proj", "k_proj", "v_proj"): they become one product, whose parts they give. Their weights become one new
-            parameter, as of `swiglu`; `layer.weight` is a view of it.
+            parameter, as of `swiglu`; `layer.weight` is a view of it. Their results are views of one tensor, so that
+            torch refuses writes to them where autograd records. Layers with a parameter that others have stay apart.
 
     Raises:
         InputError: constant weights of a model in training; `joined` that is no collection of groups.
