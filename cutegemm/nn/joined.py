@@ -12,6 +12,8 @@ from torch import Tensor
 
 from cutegemm.nn.linear import Linear
 
+is_compiling = torch.compiler.is_compiling
+
 # under which the joined layer hangs below the first of its parts
 _KEY = "joined"
 
@@ -23,7 +25,7 @@ class Joined(Linear):
 
     Attributes:
         sizes: the parts' widths.
-        pending: nothing, or of the last product [input, weight, circumstances, the other parts' shares], where a share
+        pending: nothing, or of the last product [input, weight, bias, modes, the other parts' shares], where a share
             that has been taken is None. Each product puts a new list there, so that threads do not mix theirs.
     """
 
@@ -39,12 +41,15 @@ class Joined(Linear):
         found: Tensor
         if index == 0:
             # before the product, which may take a while
-            known = [input, self.weight, self._circumstances(input)]
+            known = [input, *self._circumstances(input)]
             found, *rest = self(input).split(self.sizes, -1)
             self.pending[:] = [[*known, rest]]
             return found
-        for of, weight, circumstances, shares in self.pending[:]:
-            if of is not input or weight is not self.weight or circumstances != self._circumstances(input):
+        for of, *known, shares in self.pending[:]:
+            if of is not input:
+                continue
+            weight, bias, modes = self._circumstances(input)
+            if known[0] is not weight or known[1] is not bias or known[2] != modes:
                 continue
             taken, shares[index - 1] = shares[index - 1], None
             if all([x is None for x in shares]):
@@ -57,17 +62,24 @@ class Joined(Linear):
         bias = None if self.bias is None else self.bias[start:stop]
         return self.product(input, self.weight[start:stop], bias)
 
-    def _circumstances(self, input: Tensor) -> tuple[Any, ...]:
-        """What a product depends on beside which tensors it is of: modes, and how often the tensors were written."""
-        if torch.compiler.is_compiling():
+    def _circumstances(self, input: Tensor) -> tuple[Any, Any, list[Any]]:
+        """What a product depends on beside its input: weight, bias; modes and how often the tensors were written.
+
+        Every part asks; parameters are looked up where torch.nn.Module has them, which is sooner than by name.
+        """
+        if is_compiling():
             # of traced tensors nobody counts the writes
-            return (torch.is_grad_enabled(),)
-        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        kind = input.device.type
-        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        tensors = (input, self.weight) if self.bias is None else (input, self.weight, self.bias)
+            return None, None, [torch.is_grad_enabled()]
+        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        found: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+        if torch._C._is_any_autocast_enabled():
+            kind = input.device.type
+            found.append(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind))
         # torch does not count writes of what was made in inference mode
-        return (*modes, cast, *[None if x.is_inference() else x._version for x in tensors])
+        for x in (input, weight, bias):
+            if x is not None:
+                found.append(None if x.is_inference() else x._version)
+        return weight, bias, found
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the last product's shares: a copy, or an unpickled one, has computed nothing."""
