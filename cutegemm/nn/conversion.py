@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -67,7 +68,8 @@ def convert(
             optimizer is made; the state dict stays as it is.
         joined: names of layers of one module that are called one after another on the same unchanged tensor, such as
             ("q_proj", "k_proj", "v_proj"): they become one product, whose parts they give. Their weights become one new
-            parameter, as of `swiglu`; `layer.weight` is a view of it.
+            parameter, as of `swiglu`; `layer.weight` is a view of it. Their results are views of one tensor, so that
+            torch refuses writes to them where autograd records. Layers with a parameter that others have stay apart.
 
     Raises:
         InputError: constant weights of a model in training; `joined` that is no collection of groups.
@@ -98,7 +100,7 @@ def convert(
             if len(names) < 2 or not all(isinstance(x, torch.nn.Linear) for x in layers):
                 continue
             every = [f"{name}.{x}" if name else x for x in names]
-            why = _not_joined(every, layers, skip)
+            why = _not_joined(every, layers, skip) or _shared(model, every, layers)
             if why is not None:
                 left[f"{every[0]} with {', '.join(names[1:])}"] = why
                 continue
@@ -135,11 +137,27 @@ def _not_joined(names: Sequence[str], layers: Sequence[Any], skip: Collection[st
         if hooked(layer):
             return f"{name}: something is done around its call (a hook)"
     alike = {
-        (x.in_features, x.bias is None, x.weight.dtype, x.weight.device, x.weight.requires_grad)
+        (
+            x.in_features,
+            *[None if p is None else (p.dtype, p.device, p.requires_grad) for p in (x.weight, x.bias)],
+        )
         for x in layers
     }
     if len(alike) > 1:
         return "they must be alike: inputs' width, bias, type, device, requires_grad"
+    return None
+
+
+def _shared(model: torch.nn.Module, names: Sequence[str], layers: Sequence[Any]) -> str | None:
+    """Why layers must keep their parameters: others have them too, or the layers; None if nobody has."""
+    every = list(model.modules())
+    children = Counter(id(x) for module in every for x in module._modules.values())
+    owned = Counter(id(x) for module in every for x in module._parameters.values())
+    for name, layer in zip(names, layers):
+        if children[id(layer)] > 1:
+            return f"{name}: the same layer is elsewhere in the model, too"
+        if any(owned[id(x)] > 1 for x in layer.parameters(recurse=False)):
+            return f"{name}: another layer has the same parameter"
     return None
 
 

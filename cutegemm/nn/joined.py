@@ -12,6 +12,8 @@ from torch import Tensor
 
 from cutegemm.nn.linear import Linear
 
+is_compiling = torch.compiler.is_compiling
+
 # under which the joined layer hangs below the first of its parts
 _KEY = "joined"
 
@@ -23,34 +25,65 @@ class Joined(Linear):
 
     Attributes:
         sizes: the parts' widths.
-        pending: of the last product the input, whether autograd recorded it, and every part's share not yet taken.
+        pending: nothing, or of the last product [input, weight, bias, modes, the other parts' shares], where a share
+            that has been taken is None. Each product puts a new list there, so that threads do not mix theirs.
     """
 
     sizes: tuple[int, ...]
-    pending: list[Any]
+    pending: list[list[Any]]
 
     def share(self, index: int, input: Tensor) -> Tensor:
         """What the part of some index gives for an input.
 
-        The first part computes all; another one is given its own where it comes with the same tensor, else computes it.
+        The first part computes all; another one is given its own where it comes with the same tensor and nothing that
+        the product depends on has changed, else computes it.
         """
         found: Tensor
         if index == 0:
+            # before the product, which may take a while
+            known = [input, *self._circumstances(input)]
             found, *rest = self(input).split(self.sizes, -1)
-            self.pending[:] = [input, torch.is_grad_enabled(), *rest]
+            self.pending[:] = [[*known, rest]]
             return found
-        pending = self.pending
-        same = len(pending) > 1 + index and pending[0] is input and pending[1] == torch.is_grad_enabled()
-        if same and pending[1 + index] is not None:
-            found, pending[1 + index] = pending[1 + index], None
-        else:
-            start = sum(self.sizes[:index])
-            stop = start + self.sizes[index]
-            weight, bias = self.weight[start:stop], None if self.bias is None else self.bias[start:stop]
-            found = self.product(input, weight, bias)
-        if all([x is None for x in pending[2:]]):
-            pending.clear()
-        return found
+        for of, *known, shares in self.pending[:]:
+            if of is not input:
+                continue
+            weight, bias, modes = self._circumstances(input)
+            if known[0] is not weight or known[1] is not bias or known[2] != modes:
+                continue
+            taken, shares[index - 1] = shares[index - 1], None
+            if all([x is None for x in shares]):
+                self.pending.clear()
+            if taken is not None:
+                found = taken
+                return found
+        start = sum(self.sizes[:index])
+        stop = start + self.sizes[index]
+        bias = None if self.bias is None else self.bias[start:stop]
+        return self.product(input, self.weight[start:stop], bias)
+
+    def _circumstances(self, input: Tensor) -> tuple[Any, Any, list[Any]]:
+        """What a product depends on beside its input: weight, bias; modes and how often the tensors were written.
+
+        Every part asks; parameters are looked up where torch.nn.Module has them, which is sooner than by name.
+        """
+        if is_compiling():
+            # of traced tensors nobody counts the writes
+            return None, None, [torch.is_grad_enabled()]
+        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        found: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+        if torch._C._is_any_autocast_enabled():
+            kind = input.device.type
+            found.append(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind))
+        # torch does not count writes of what was made in inference mode
+        for x in (input, weight, bias):
+            if x is not None:
+                found.append(None if x.is_inference() else x._version)
+        return weight, bias, found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the last product's shares: a copy, or an unpickled one, has computed nothing."""
+        return {**self.__dict__, "pending": []}
 
 
 class Part(torch.nn.Module):
@@ -137,12 +170,38 @@ def _apart(
         state[key] = state.pop(key)
 
 
-def _together(names: tuple[str, ...], module: Any, state: Any, prefix: str, *rest: Any) -> None:
-    """The joined tensors for the parts', in a state dict that is loaded."""
+def _together(
+    names: tuple[str, ...],
+    module: Any,
+    state: Any,
+    prefix: str,
+    _: Any,
+    strict: bool,
+    missing: Any,
+    *rest: Any,
+) -> None:
+    """The joined tensors for the parts', in a state dict that is loaded; of a part that is not in it its own."""
+    errors, whole = rest[-1], getattr(module, names[0])._modules[_KEY]
     for kind in ("weight", "bias"):
-        keys = [f"{prefix}{name}.{kind}" for name in names]
-        if all(key in state for key in keys):
-            state[f"{prefix}{names[0]}.{_KEY}.{kind}"] = torch.cat([state.pop(key) for key in keys])
+        joined = getattr(whole, kind)
+        given = {key: state[key] for name in names if (key := f"{prefix}{name}.{kind}") in state}
+        if joined is None or not given or (len(given) < len(names) and joined.is_meta):
+            # torch says what is missing or too much
+            continue
+        like = next(iter(given.values()))
+        found = []
+        for name, own in zip(names, joined.detach().split(whole.sizes), strict=True):
+            key = f"{prefix}{name}.{kind}"
+            x = state.pop(key, None)
+            if x is None:
+                missing.append(key)
+            elif x.shape != own.shape:
+                errors.append(
+                    f"size mismatch for {key}: {tuple(x.shape)} where the layer has {tuple(own.shape)}"
+                )
+                x = None
+            found.append(own.to(like) if x is None else x)
+        state[f"{prefix}{names[0]}.{_KEY}.{kind}"] = torch.cat(found)
 
 
 __all__ = ["Joined", "Part", "join"]

@@ -20,6 +20,8 @@ from cutegemm.spec import GemmSpec
 
 _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _autocast, _recording = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
+# torch.jit.trace records what torch does, and not what a kernel writes
+_tracing = torch._C._is_tracing
 _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
 # a program, and the numbers and integers of a call
 What = tuple[Program, Sequence[float], Sequence[int]]
@@ -31,7 +33,7 @@ TWICE = (
 
 def direct(*tensors: torch.Tensor) -> bool:
     """Whether a call on these tensors needs nothing of torch's dispatcher: no mode, transform, subclass or tracer."""
-    if _modes() or _transforms() or forward_ad._current_level >= 0:
+    if _modes() or _transforms() or _tracing() or forward_ad._current_level >= 0:
         return False
     for x in tensors:
         if type(x) not in _ORDINARY:
@@ -44,7 +46,7 @@ def way(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> str:
 
     On the path of every call, so written out.
     """
-    if _modes() or _transforms() or _autocast() or forward_ad._current_level >= 0:
+    if _modes() or _transforms() or _autocast() or _tracing() or forward_ad._current_level >= 0:
         return "op"
     if type(a) not in _ORDINARY or type(b) not in _ORDINARY or (c is not None and type(c) not in _ORDINARY):
         return "op"

@@ -22,8 +22,8 @@ def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
     """
     try:
         found = program.gemm.shortcuts.recent.get((a.shape, b.shape))
-    except (AttributeError, RuntimeError):
-        # no tensors, or nested ones
+    except (AttributeError, RuntimeError, TypeError):
+        # no tensors, nested ones, or traced ones whose extents are symbols
         return None
     if found is None or _modes() or forward_ad._current_level >= 0:
         return None

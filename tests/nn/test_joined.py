@@ -2,6 +2,7 @@
 """Layers joined into one product: values, gradients, state dicts, and calls in another order."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -84,6 +85,29 @@ def test_the_state_dict_stays_as_it_was(bias):
     assert list(holder.state_dict())[-2:] == ["b.weight", "b.bias"]
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_part_of_a_state_dict_is_loaded_as_it_was(bias):
+    """What is there is taken, what is not is named and stays, and so is what has another layer's extents."""
+    ours, theirs = pair(bias)
+    state = Attention(bias).state_dict()
+    del state["k_proj.weight"]
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "k_proj.weight"'):
+        copy.deepcopy(ours).load_state_dict(state)
+    assert ours.load_state_dict(state, strict=False) == theirs.load_state_dict(state, strict=False)
+    for name, x in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], x)
+    state |= {"q_proj.weight": torch.zeros(8, 12), "k_proj.weight": torch.zeros(16, 12)}
+    for model in (ours, theirs):
+        with pytest.raises(RuntimeError, match=r"(?s)mismatch for q_proj.weight.*mismatch for k_proj.weight"):
+            model.load_state_dict(state)
+    with torch.device("meta"):
+        empty, _ = pair(bias)
+    assert empty.load_state_dict(theirs.state_dict(), assign=True) == ours.load_state_dict(
+        theirs.state_dict()
+    )
+    assert torch.equal(empty.v_proj.weight, theirs.v_proj.weight)
+
+
 def test_another_tensor_or_order_is_computed_for_itself(products):
     """A part is only given what was computed for its very tensor, with or without gradients as it is called."""
     ours, theirs = pair(True)
@@ -95,6 +119,99 @@ def test_another_tensor_or_order_is_computed_for_itself(products):
     assert ours.k_proj(x).requires_grad
     # first v; q; another k; v is given; again v; q; k without what was computed without gradients
     assert len(products) == 7
+
+
+def autocast(ours, x):
+    """The first part under autocast."""
+    with torch.autocast("cpu", torch.bfloat16):
+        ours.q_proj(x)
+
+
+def inference(ours, x):
+    """The first part in inference mode."""
+    with torch.inference_mode():
+        ours.q_proj(x)
+
+
+def other_weights(ours, x):
+    """The first part with weights of its caller, which nobody writes."""
+    names = {f"joined.{name}": torch.zeros_like(p) for name, p in ours.q_proj.joined.named_parameters()}
+    torch.func.functional_call(ours.q_proj, names, x)
+
+
+# what happens between two parts of one tensor, the first of them already called where it is a write
+BETWEEN = {
+    "input": lambda ours, x: (ours.q_proj(x), x.add_(1)),
+    "weight": lambda ours, x: (ours.q_proj(x), ours.q_proj.joined.weight.mul_(2)),
+    "bias": lambda ours, x: (ours.q_proj(x), ours.q_proj.joined.bias.mul_(2)),
+    "autocast": autocast,
+    "inference mode": inference,
+    "another weight": other_weights,
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_has_changed_since_is_computed_anew(name):
+    """Writes to what the product read, and modes that give other types or kinds of tensors."""
+    ours, _ = pair(True)
+    x = torch.randn(3, 12)
+    with torch.no_grad():
+        BETWEEN[name](ours, x)
+        found = ours.k_proj(x)
+        assert torch.allclose(
+            found, torch.nn.functional.linear(x, ours.k_proj.weight, ours.k_proj.bias), atol=1e-6
+        )
+    assert found.dtype == torch.float32 and not found.is_inference()
+
+
+def test_a_copy_is_without_what_has_not_been_taken():
+    """Shares that autograd recorded, which cannot be copied, and large ones, which nobody wants in a file."""
+    ours, theirs = pair(True)
+    x = torch.randn(1000, 12)
+    ours.q_proj(x)
+    assert torch.allclose(copy.deepcopy(ours).k_proj(x), theirs.k_proj(x), atol=1e-6)
+    assert len(pickle.dumps(ours)) < x.nbytes // 2
+    assert len(ours.q_proj.joined.pending) == 1
+
+
+def test_threads_do_not_mix_their_shares(monkeypatch):
+    """Another thread's product comes between a part's look at what is pending and its taking."""
+    ours, theirs = pair(True)
+    x, y = torch.randn(3, 12), torch.randn(3, 12)
+    whole = ours.q_proj.joined
+    ours.q_proj(x)
+    look = type(whole)._circumstances
+
+    def late(self, input):
+        found = look(self, input)
+        monkeypatch.undo()
+        ours.q_proj(y)
+        return found
+
+    monkeypatch.setattr(type(whole), "_circumstances", late)
+    assert torch.allclose(ours.k_proj(x), theirs.k_proj(x), atol=1e-6)
+    assert torch.allclose(ours.k_proj(y), theirs.k_proj(y), atol=1e-6)
+
+
+def shared_parameter(model):
+    """Two layers have one weight."""
+    model.k_proj.weight = model.o_proj.weight = torch.nn.Parameter(torch.randn(12, 12))
+
+
+def shared_layer(model):
+    """A layer hangs at two places."""
+    model.again = model.v_proj
+
+
+def test_what_is_shared_stays_shared():
+    """Neither a parameter that another layer has nor a layer that is elsewhere, too, is torn from the other."""
+    for share, why in ((shared_parameter, "the same parameter"), (shared_layer, "the same layer")):
+        model = Attention(True)
+        share(model)
+        report = nn.convert(model, fallback="reference", joined=[NAMES])
+        assert why in report.left["q_proj with k_proj, v_proj"]
+        assert model.k_proj.weight is not model.v_proj.weight
+    assert model.again is model.v_proj
 
 
 def test_nothing_is_kept_after_the_last_part():
@@ -137,6 +254,7 @@ def test_what_cannot_be_joined_says_why():
         ),
         (lambda m: m.v_proj.to(torch.bfloat16), "they must be alike"),
         (lambda m: m.v_proj.requires_grad_(False), "they must be alike"),
+        (lambda m: m.v_proj.bias.requires_grad_(False), "they must be alike"),
     ):
         model = Attention(True)
         change(model)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shortcuts of calls, on a machine without a GPU: kernels, device and stream are stand-ins that record."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cutegemm
@@ -198,6 +201,33 @@ def test_transforms_are_seen_behind_a_shortcut(launched):
         cutegemm.matmul(a, b, fallback="never")
     with pytest.raises(InputError, match="memory of its own"):
         cutegemm.matmul(without_memory(), b)
+
+
+@pytest.mark.parametrize(("f", "b"), [(cutegemm.matmul, (64, 32)), (cutegemm.linear, (32, 64))])
+def test_shapes_that_are_no_key_have_no_shortcut(f, b):
+    """Extents that are symbols, as traced calls have them, and what some other object calls its shape."""
+    tensors = r(*A), r(*b)
+    graph = make_fx(lambda *x: f(*x, fallback="reference"), tracing_mode="symbolic")(*tensors)
+    assert torch.equal(graph(*tensors), f(*tensors, fallback="reference"))
+    with pytest.raises(InputError, match="must be a torch.Tensor"):
+        f(SimpleNamespace(shape=[48, 64]), tensors[1])
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_trace_has_the_product(gradient, launched):
+    """torch.jit.trace sees the op, behind which a kernel writes D, and no D that nobody has written."""
+    tensors = r(*A).requires_grad_(gradient), r(*B), r(32, 64)
+    of(r(*A), r(*B))
+
+    def calls(a, b, weight):
+        return (
+            cutegemm.matmul(a, b),
+            cutegemm.linear(a, weight),
+            cutegemm.matmul(a, b, spec=cutegemm.GemmSpec()),
+        )
+
+    traced = torch.jit.trace(calls, tensors, check_trace=False)
+    assert str(traced.graph).count("= cutegemm::gemm") == 3
 
 
 def test_several_launches_have_no_shortcut(launched):
