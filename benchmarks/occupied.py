@@ -86,6 +86,9 @@ class Spinner:
         from cuda.bindings import driver
 
         self._driver = driver
+        # torch's context becomes the thread's
+        torch.empty(0, device="cuda").fill_(0)
+        torch.cuda.synchronize()
         self._module = _done(driver.cuModuleLoadData(compiled("CUBIN")))
         self._function = _done(driver.cuModuleGetFunction(self._module, b"spin"))
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -33,7 +33,7 @@ class Gemm(Kernels):
     Attributes:
         spec: the declaration.
         plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
-        shortcuts: of calls, by what their callers remember them by (`running.shortcut`).
+        shortcuts: of calls, by what their callers remember them by (`running.shortcut`); attempts: to make each.
     """
 
     def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
@@ -45,6 +45,7 @@ class Gemm(Kernels):
         super()._choose_again()
         self._kinds: Memo[Prepared] = Memo()
         self.shortcuts: Memo[Any] = Memo()
+        self.attempts: Memo[int] = Memo()
 
     @overload
     def run(

@@ -43,7 +43,8 @@ class Joined(Linear):
             # before the product, which may take a while
             known = [input, *self._circumstances(input)]
             found, *rest = self(input).split(self.sizes, -1)
-            self.pending[:] = [[*known, rest]]
+            # a new list: what a starred name takes is a tuple to the compiler of torch 2.11
+            self.pending[:] = [[*known, [*rest]]]
             return found
         for of, *known, shares in self.pending[:]:
             if of is not input:

@@ -13,6 +13,8 @@ from cutegemm.ops.program import Program
 from cutegemm.running.shortcut import Shortcut, none, shortcut
 
 _modes = torch._C._len_torch_dispatch_stack
+# attempts to make a shortcut of calls that share a key: of some kinds there is none, others take turns
+ATTEMPTS = 8
 
 
 def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
@@ -31,7 +33,7 @@ def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
 
 
 def remember(program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """Make the shortcut of a call that has just been served, under a key.
+    """Make the shortcut of a call that has just been served, under a key; after some attempts leave what there is.
 
     Args:
         program: alpha * A B, or with a bias; of form "matrix" or "linear".
@@ -39,6 +41,10 @@ def remember(program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, bias:
         a, b, bias: as the program's form has them; they need no gradient, or none is recorded.
     """
     gemm, found = program.gemm, cast(Shortcut, none)
+    tried = gemm.attempts.recent.get(key, 0)
+    if tried >= ATTEMPTS:
+        return
+    gemm.attempts.put(key, tried + 1)
     left, right = a, b
     lead: tuple[int, ...] = ()
     if program.form == "linear":

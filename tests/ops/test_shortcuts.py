@@ -14,7 +14,7 @@ import cutegemm
 from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
 from cutegemm.gemm import recalled
-from cutegemm.ops import autograd, fallback, functions, program, serve
+from cutegemm.ops import autograd, fallback, functions, program, serve, shortcuts
 from cutegemm.running import launcher, run, shortcut
 from tests.support.torch_ops import survivors
 
@@ -238,6 +238,19 @@ def test_several_launches_have_no_shortcut(launched):
     prepared = recalled(gemm, a, b, {}, None)
     assert prepared is not None and shortcut.shortcut(prepared, (a, b)) is shortcut.none
     assert shortcut.none(a, b, None, 1.0) is None
+
+
+def test_attempts_to_make_a_shortcut_end(launched, monkeypatch):
+    """Kinds without one, and kinds of one shape that take turns: after a few they are served as they are."""
+    made = []
+    monkeypatch.setattr(shortcuts, "shortcut", lambda *args: made.append(args) or shortcut.none)
+    a, b = r(*A), r(*B)
+    for _ in range(3 * shortcuts.ATTEMPTS):
+        cutegemm.matmul(a, b)
+    assert len(made) == shortcuts.ATTEMPTS and len(launched) == 3 * shortcuts.ATTEMPTS
+    forget()
+    cutegemm.matmul(a, b)
+    assert len(made) == shortcuts.ATTEMPTS + 1
 
 
 def test_a_torch_without_the_check_has_no_shortcuts(launched, monkeypatch):
