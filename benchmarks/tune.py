@@ -314,6 +314,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     add("--candidates", type=int, default=CANDIDATES, help=f"of a problem, at most; default {CANDIDATES}")
     add("--sample", type=float, default=Regime.sample, help=f"seconds of a sample; default {Regime.sample}")
+    capped = f"the same of products at the power cap; default {Regime.capped}"
+    add("--capped", type=float, default=Regime.capped, help=capped)
     add("--pairs", type=int, default=Regime.pairs, help=f"pairs of samples; default {Regime.pairs}")
     add("--device", type=int, default=0, help="number of the GPU")
     add("--beat", type=Path, help=argparse.SUPPRESS)
@@ -322,7 +324,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error("nothing to tune: give --suites or --shapes")
     if drawn := set(args.suites) & set(suites.DRAWN):
         parser.error(f"{', '.join(sorted(drawn))}: must not be tuned; the model is judged by them")
-    args.regime = Regime(sample=args.sample, pairs=max(1, args.pairs))
+    args.regime = Regime(sample=args.sample, capped=args.capped, pairs=max(1, args.pairs))
     return args
 
 

@@ -16,6 +16,11 @@ BEHIND = (1.15, 1.08, 1.05, 1.04)
 PAIRS = 5
 
 
+# multiplications and additions of a product from which on repeating it holds a chip at its power cap: 64 x 8192 x 28672
+# runs at 1,455 of 1,980 MHz, 1024^3 at 1,950 (H200, benchmarks/results/gemm.json)
+CAPPED_FLOPS = 15 * 10**9
+
+
 @dataclass(frozen=True)
 class Regime:
     """How long a race takes.
@@ -23,12 +28,18 @@ class Regime:
     Attributes:
         preheat: seconds of work before the first round, which bring the chip to its sustained clock.
         sample: seconds of a sample.
+        capped: the same of products that bring the chip to its power cap, where its clock settles that slowly.
         pairs: pairs of rounds of those who stay.
     """
 
     preheat: float = 0.3
     sample: float = 0.03
+    capped: float = 0.1
     pairs: int = PAIRS
+
+    def sample_of(self, flops: int) -> float:
+        """Seconds of a sample of a product of so many multiplications and additions."""
+        return max(self.sample, self.capped) if flops >= CAPPED_FLOPS else self.sample
 
 
 @dataclass(frozen=True)

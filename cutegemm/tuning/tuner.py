@@ -281,7 +281,8 @@ class _Ground:
         if wrong is not None:
             return Trial("wrong", why=wrong, ptx=_ptx(x.plan))
         one_pass = tuner.bench.one_pass(prepared, self._sets)
-        return Sampler(x.name, one_pass, len(self._sets), tuner.bench, tuner.regime.sample)
+        sample = tuner.regime.sample_of(self._problem.flops)
+        return Sampler(x.name, one_pass, len(self._sets), tuner.bench, sample)
 
 
 def _faster(group: Sequence[Proposal], leader: Proposal, times: dict[str, Times]) -> Proposal:

@@ -27,6 +27,17 @@ def entries(gpu, **seconds):
     return [Sampler(name, one_pass(name), 1, gpu, REGIME.sample) for name in seconds]
 
 
+def test_products_at_the_power_cap_have_longer_samples():
+    """8192^3, 64 x 8192 x 28672; not 1024^3, nor where all samples are as long."""
+    regime = Regime(sample=0.01, capped=0.05)
+    assert [regime.sample_of(2 * m * n * k) for m, n, k in ((8192,) * 3, (64, 8192, 28672), (1024,) * 3)] == [
+        0.05,
+        0.05,
+        0.01,
+    ]
+    assert Regime(sample=0.2, capped=0.05).sample_of(2 * 8192**3) == 0.2
+
+
 def test_rounds_come_in_mirrored_pairs():
     """Whoever comes second in one round comes first in the next, and everyone who stays has as many samples."""
     gpu = FakeGpu()
