@@ -5,7 +5,7 @@
         --export cutegemm/database/shipped.json
 
 The database is the one file that travels: the same command goes on where the last one stopped, on another machine too.
-It begins with what the package brings. Every problem gets its first candidates before any gets more; of problems that
+It begins with what the package brings, unless that was measured otherwise (--anew). Every problem gets its first candidates before any gets more; of problems that
 have had as many, the one that `--known` results show furthest behind cuBLAS comes first, and what those results found
 fastest is tried first. Kernels of the next problems compile while others are measured. Measuring is a process of its
 own, which is ended and started anew when a kernel hangs or breaks the device; the candidate that did is not tried
@@ -273,7 +273,8 @@ def summary(cases: Sequence[Case], database: Database, bench: Bench) -> Table:
 def work(args: argparse.Namespace, bench: Bench, beat: Callable[[float], None]) -> int:
     """What the measuring process does."""
     console, database = runs.console(), Database(args.database)
-    import_(SHIPPED, database)
+    if not args.anew:
+        import_(SHIPPED, database)
     cases = by_gain(_cases(args), ratios(args.known, bench.record.name))
     until = time.monotonic() + args.seconds
     best = seeds(args.known)
@@ -304,6 +305,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--seconds", type=runs.positive_seconds, default=math.inf, help="budget; the same command goes on")
     add("--database", type=Path, required=True, help="file that holds what is known, and goes on with it")
+    add("--anew", action="store_true", help="begin with nothing, not with what the package brings")
     add("--export", type=Path, help="write the entries there at the end, as they ship")
     add(
         "--known",

@@ -7,6 +7,7 @@ import io
 import json
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -136,6 +137,16 @@ def test_kernels_of_the_next_problems_compile_meanwhile(monkeypatch):
         assert compiled[:2] == [[1, 2], [3, 4, 5, 6]]
         ahead.ready(6)
     assert compiled == [[1, 2], [3, 4, 5, 6], [7, 8]]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_database_begins_with_what_ships_or_with_nothing(anew, tmp_path, monkeypatch):
+    """Before the first problem is measured."""
+    path = tmp_path / "begun.sqlite"
+    monkeypatch.setattr(tune, "Work", lambda cases, tuner: SimpleNamespace(run=lambda screen: ()))
+    words = ["--suites", "small", "--database", str(path), *(["--anew"] if anew else [])]
+    assert tune.work(tune.parse(words), FakeBench(cost), lambda until: None) == 0
+    assert bool(Database(path).entries()) is not anew
 
 
 def test_most_to_gain_comes_first(tmp_path):
