@@ -5,11 +5,11 @@
         --export cutegemm/database/shipped.json
 
 The database is the one file that travels: the same command goes on where the last one stopped, on another machine too.
-It begins with what the package brings, unless that was measured otherwise (--anew). Every problem gets its first candidates before any gets more; of problems that
-have had as many, the one that `--known` results show furthest behind cuBLAS comes first, and what those results found
-fastest is tried first. Kernels of the next problems compile while others are measured. Measuring is a process of its
-own, which is ended and started anew when a kernel hangs or breaks the device; the candidate that did is not tried
-again.
+It begins with what the package brings, unless that was measured otherwise (--anew). Every problem gets its first
+candidates before any gets more; of problems that have had as many, the one that `--known` results show furthest behind
+cuBLAS comes first, and what those results found fastest is tried first. Kernels of the next problems compile while
+others are measured. Measuring is a process of its own, which is ended and started anew when a kernel hangs or breaks
+the device; the candidate that did is not tried again.
 """
 
 from __future__ import annotations
