@@ -2,8 +2,8 @@
 """From a spec and a problem to a plan: pure Python, without torch, DSL or GPU.
 
 the way in and out              `planner` (`plan`), `checks`, `request`, `representative`, `kernel_plan`
-what is tried, in which order   `setting`, `candidates`, `model`, `times`, `left`, `power`, `choose`,
-                                `swap`, `narrow` with `boxes`, `ways`, `invariance`
+what is tried, in which order   `setting`, `candidates`, `model`, `times` with `columns`, `left`, `power`,
+                                `choose`, `swap`, `narrow` with `boxes`, `ways`, `invariance`
 what follows from a candidate   `tensor_core`, `kernel`, `operands`, `loads`, `epilogue`, `pieces`, `budget`,
                                 `parts`, `grid`, `serpentine`
 kernels on the CUDA cores       `simt`, `simt_tiles`

@@ -9,15 +9,12 @@ with K in parts of suites deep_k and decode on an H200 (benchmarks/NOTES.md, Cho
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
-from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
+from cutegemm.planning.columns import Column, Table
 from cutegemm.problems import Problem
 
-Column = NDArray[np.float64]
 # elements along K of a stage: 128 bytes of each row
 SHORT_DEPTH = 64
 # share of `TimeModel.l2`, times SMs, that L2 delivers of what it reads for the first time
@@ -40,33 +37,6 @@ ADD_NS = 500.0
 # what an SM reads of them, where they are of few tiles; an adding CTA has 64 rows of eight columns at least
 READER_BYTES_PER_NS = 33.0
 PARTS_BYTES_PER_NS = 1900.0
-
-
-class Table(Protocol):
-    """What is read of `times.Table`."""
-
-    @property
-    def m(self) -> Column: ...
-    @property
-    def n(self) -> Column: ...
-    @property
-    def depth(self) -> Column: ...
-    @property
-    def splits(self) -> Column: ...
-    @property
-    def held(self) -> Column: ...
-    @property
-    def tiles(self) -> Column: ...
-    @property
-    def waves(self) -> Column: ...
-    @property
-    def ctas(self) -> Column: ...
-    @property
-    def stages(self) -> Column: ...
-    @property
-    def delivered(self) -> Column: ...
-    @property
-    def traffic(self) -> Column: ...
 
 
 def left_ns(problem: Problem, device: Device, of: Table) -> Column:

@@ -3,34 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
-
 from cutegemm.arch.device import PowerModel
+from cutegemm.planning.columns import Column, Table
 from cutegemm.problems import Problem
 
-Column = NDArray[np.float64]
 # how sharply the power cap takes over from clock and waves: the larger of both, rounded off within a tenth
 CAP_BITES = 8.0
-
-
-class Table(Protocol):
-    """What is read of `times.Table`."""
-
-    @property
-    def m(self) -> Column: ...
-    @property
-    def n(self) -> Column: ...
-    @property
-    def depth(self) -> Column: ...
-    @property
-    def stages(self) -> Column: ...
-    @property
-    def ctas(self) -> Column: ...
-    @property
-    def traffic(self) -> Column: ...
 
 
 def capped(ns: Column, problem: Problem, power: PowerModel | None, of: Table) -> Column:
