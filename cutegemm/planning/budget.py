@@ -15,7 +15,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.layouts import banks, sm90
 from cutegemm.planning.parts import Barrier, Box, Region
 from cutegemm.problems import round_up
-from cutegemm.spec import AUTO, GemmSpec
+from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
 
 COUNT_ALIGN = 16
 WORDS_ALIGN = 128  # where TMA may write a box (PTX ISA, cp.async.bulk.tensor)
@@ -141,6 +141,11 @@ def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
         if fewer:
             fits = [x for x, smaller in fewer.items() if room(smaller) >= 1]
             return field_error(PlanError, field, getattr(config, field), rule, max(fits, default=1))
+    m, n, k = config.tile
+    step = TILE_N_STEP * config.b.halves
+    narrower = (x for x in range(n - step, 0, -step) if room(dataclasses.replace(config, tile=(m, x, k))) >= 1)
+    if (fits_in := next(narrower, None)) is not None:
+        return field_error(PlanError, "tile.n", n, rule, fits_in)
     return field_error(PlanError, "tile", config.tile, rule)
 
 
