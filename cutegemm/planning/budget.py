@@ -143,7 +143,9 @@ def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
             return field_error(PlanError, field, getattr(config, field), rule, max(fits, default=1))
     m, n, k = config.tile
     step = TILE_N_STEP * config.b.halves
-    narrower = (x for x in range(n - step, 0, -step) if room(dataclasses.replace(config, tile=(m, x, k))) >= 1)
+    narrower = (
+        x for x in range(n - step, 0, -step) if room(dataclasses.replace(config, tile=(m, x, k))) >= 1
+    )
     if (fits_in := next(narrower, None)) is not None:
         return field_error(PlanError, "tile.n", n, rule, fits_in)
     return field_error(PlanError, "tile", config.tile, rule)
