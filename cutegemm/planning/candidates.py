@@ -91,6 +91,11 @@ class Candidate(NamedTuple):
         """Consumer warpgroups that share a tile."""
         return 1 if self.pingpong else self.consumers
 
+    def tiles(self, problem: Problem) -> int:
+        """CTA tiles of a problem, of all its products."""
+        m, n, _ = self.tile
+        return -(-problem.m // m) * -(-problem.n // n) * problem.batch
+
     def __str__(self) -> str:
         how = "" if self.schedule == "cooperative" else f", {self.schedule}"
         parts = "" if self.splits == 1 else f", K in {self.splits} parts"

@@ -145,9 +145,7 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
     if candidate.reduction == "launch":
         # the next launch is short and has its set-up done when this one ends
         return "loads"
-    tile = candidate.tile
-    tiles = math.ceil(problem.m / tile[0]) * math.ceil(problem.n / tile[1]) * problem.batch
-    fill = tiles * candidate.splits / sms
+    fill = candidate.tiles(problem) * candidate.splits / sms
     if isinstance(spec.constant, tuple):
         if UNEVEN[0] < fill < UNEVEN[1] and problem.min_bytes > SHORT_BYTES:
             return "never"

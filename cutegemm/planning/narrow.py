@@ -50,13 +50,12 @@ SUM_NS = {False: 2000.0, True: 950.0}
 STREAM_FILL = {False: 0.05, True: 0.22}
 
 
-def preferred(asked: Request) -> bool:
+def _preferred(asked: Request, own: Candidate) -> bool:
     """Whether such a tile is predicted to beat swapped operands, where neither is given.
 
     Only for what was measured: weights contiguous along K, whole K, no fewer columns.
     """
-    own = next(iter(found(asked)), None)
-    if asked.spec.swap != AUTO or not asked.problem.b.unit_row or own is None:
+    if asked.spec.swap != AUTO or not asked.problem.b.unit_row:
         return False
     if own.splits > 1 or own.tile[1] < LEAST_COLUMNS:
         return False
@@ -65,9 +64,13 @@ def preferred(asked: Request) -> bool:
     return rival.reduction != "launch" and stream_ns(asked, own) < stream_ns(turned, rival)
 
 
-def order_narrow(asked: Request, order: Order) -> Order:
-    """Such a tile before the candidates of an order, where it is preferred or swapping is ruled out."""
-    own = found(asked) if asked.spec.swap is False or preferred(asked) else []
+def taken(asked: Request) -> list[Candidate]:
+    """Such a tile, where it is preferred or swapping is ruled out; none elsewhere."""
+    return [x for x in found(asked) if asked.spec.swap is False or _preferred(asked, x)]
+
+
+def order_narrow(asked: Request, own: Sequence[Candidate], order: Order) -> Order:
+    """What is `taken`, before the candidates of an order."""
 
     def ordered(problem: Problem, device: Device, gates: int, rest: Sequence[Candidate]) -> list[Ranked]:
         first = [Ranked(x, f"few rows: B streams in {stream_ns(asked, x) / 1e3:,.1f} us") for x in own]
@@ -105,7 +108,7 @@ def _tile(asked: Request, step: int) -> Candidate:
 def _fills(asked: Request, tile: Candidate) -> bool:
     """Whether tiles are enough for the SMs, and not too many for their rows, and each part of K more than a ring's."""
     problem, sms = asked.problem, asked.device.sms
-    tiles = _tiles(problem, tile)
+    tiles = tile.tiles(problem) * tile.splits
     waved = problem.m > WAVES_ROWS and tiles > sms
     return (
         tiles >= swap.LEAST_FILL * sms
@@ -117,7 +120,7 @@ def _fills(asked: Request, tile: Candidate) -> bool:
 def stream_ns(asked: Request, candidate: Candidate) -> float:
     """Nanoseconds that a kernel needs to bring its operands into shared memory, its launch included."""
     problem, device = asked.problem, asked.device
-    tiles, narrow = _tiles(problem, candidate), _box_rows(problem, candidate)
+    tiles, narrow = candidate.tiles(problem) * candidate.splits, _box_rows(problem, candidate)
     beneath = trigger(asked.spec, problem, candidate, device.sms) != "never"
     waves = -(-tiles // device.sms)
     fill = tiles / (waves * device.sms)
@@ -141,11 +144,6 @@ def _plain(asked: Request) -> bool:
     loads = ((spec.a_load, problem.a), (spec.b_load, problem.b))
     by_tma = all(load in (AUTO, "tma") and x.tma_reason() is None for load, x in loads)
     return problem.a.unit_col and by_tma and not shaped
-
-
-def _tiles(problem: Problem, candidate: Candidate) -> int:
-    m, n, _ = candidate.tile
-    return -(-problem.m // m) * -(-problem.n // n) * problem.batch * candidate.splits
 
 
 def _box_rows(problem: Problem, candidate: Candidate) -> int:

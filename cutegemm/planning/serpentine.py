@@ -8,8 +8,6 @@ ended with, and a panel with the columns that the one before it ended with, some
 
 from __future__ import annotations
 
-import math
-
 from cutegemm.families import of_schedule
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.setting import Setting
@@ -23,10 +21,10 @@ def turns_back(setting: Setting, candidate: Candidate) -> bool:
 
     Not under `batch_invariant`: the order in which k tiles are added would depend on a row's place.
     """
-    spec, problem, (m, n, _) = setting.spec, setting.problem, candidate.tile
+    spec, problem = setting.spec, setting.problem
     steady = spec.scheduler not in ("stream_k", "dynamic") and candidate.splits == 1
     loads = not setting.loads.gathers and of_schedule(candidate.schedule).roles.producers > 0
-    tiles = math.ceil(problem.m / m) * math.ceil(problem.n / n) * problem.batch
+    tiles = candidate.tiles(problem)
     sizes = (problem.a.bytes, problem.b.bytes)
     large = sum(sizes) > setting.l2_bytes and min(sizes) > SHARE * setting.l2_bytes and tiles > setting.sms
     return steady and loads and large and spec.batch_invariant is not True

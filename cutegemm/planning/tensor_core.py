@@ -21,8 +21,9 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     Raises:
         PlanError: a given field contradicts another or the problem.
     """
-    if not swap.wanted(asked) or narrow.preferred(asked):
-        made = _plan_product(invariance.pinned(asked), narrow.order_narrow(asked, order))
+    few = narrow.taken(asked)
+    if few or not swap.wanted(asked):
+        made = _plan_product(invariance.pinned(asked), narrow.order_narrow(asked, few, order))
         return _faster(made, asked, order) if ways.open_to(asked, made) else made
     try:
         made = _plan_swapped(asked, order)

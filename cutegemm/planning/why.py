@@ -28,7 +28,7 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
         asked = swap.transposed(asked)
         order = swap.order_swapped(asked, by_model)
     else:
-        order = narrow.order_narrow(asked, by_model)
+        order = narrow.order_narrow(asked, narrow.taken(asked), by_model)
     first = first_setting(asked)
     tried = [candidate for _, candidate, _ in preferred(asked, first, order)]
     own = _candidate(config)
