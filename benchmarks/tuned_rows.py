@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import candidates, suites
+from benchmarks import candidates, results, suites
 from cutegemm import GemmSpec, Problem, problem
 from cutegemm.arch.records import RECORDS
 from cutegemm.database.entry import Key, kind_text, spec_text
@@ -96,9 +96,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--gpu", default=RECORDS[0].name, choices=[x.name for x in RECORDS])
     args = parser.parse_args(arguments)
     data = document(args.database, args.gpu)
-    rows = ",\n".join(json.dumps(row) for row in data["rows"])
-    environment = json.dumps(data["environment"])
-    args.out.write_text(f'{{"environment": {environment}, "rows": [\n{rows}\n]}}\n')
+    results.save(args.out, {"schema": results.SCHEMA, **data})
     print(f"{len(data['rows'])} trials written to {args.out}")
     return 0
 
