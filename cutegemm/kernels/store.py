@@ -22,6 +22,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, OutputConfig
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.hints import hint
+from cutegemm.kernels.line_store import PieceLines
 from cutegemm.kernels.pieces import Piece, key_of, to_shared
 
 
@@ -90,7 +91,7 @@ def store_piece(outputs: tuple[Output, ...], piece: Piece, values: list[list[Any
         _tma_stores([x for x in outputs if x.by_tma], piece, buffer)
     for output, rD in zip(outputs, registers):
         if output.matrix.store == "staged":
-            _store_staged(output, piece.role.thread, buffer, (*piece.origin, piece.batch))
+            _store_staged(output, piece, buffer)
         elif output.matrix.store == "direct":
             _store_direct(output, rD, piece)
     return bool(staged)
@@ -145,9 +146,20 @@ def _store_direct(output: cutlass.Constexpr, rD: cute.Tensor, piece: cutlass.Con
             mD[row, col, batch] = rD[v]
 
 
+def _store_staged(output: Output, piece: Piece, buffer: Any) -> None:
+    """From shared memory, by the warpgroup's threads."""
+    thread, origin = piece.role.thread, (*piece.origin, piece.batch)
+    if output.matrix.major == "strided":
+        _store_elements(output, thread, buffer, origin)
+    else:
+        sX = output.sD[None, None, buffer]  # (WGMMA_M, EPI_N)
+        shape = (hw.WGMMA_M, output.config.epi_n)
+        PieceLines(output.matrix, shape, output.mD, sX, output.shape, origin).store(thread)
+
+
 @cute.jit
-def _store_staged(output: cutlass.Constexpr, thread: Any, buffer: Any, origin: Any) -> None:
-    """Guarded stores from shared memory: a warp's lanes take neighbours along the output's unit-stride axis."""
+def _store_elements(output: cutlass.Constexpr, thread: Any, buffer: Any, origin: Any) -> None:
+    """Guarded stores from shared memory, element by element: of an output without unit stride."""
     row0, col0, batch = origin
     config = output.config
     mD, sD, (rows, cols) = output.mD, output.sD, output.shape
