@@ -21,7 +21,9 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import OutputConfig
+from cutegemm.kernels.lines import index_in, swizzled
 from cutegemm.kernels.words import REGISTER
+from cutegemm.layouts.sm90 import SWIZZLE_SPANS
 
 WARPS = hw.WARPGROUP // hw.WARP
 
@@ -32,17 +34,19 @@ class PieceLines:
 
     Attributes:
         matrix: the output, of unit stride along M or N.
+        swizzle: of the piece in shared memory.
         shape: (WGMMA_M, EPI_N), of the piece.
         mD: (m, n, l) in global memory.
-        sX: (WGMMA_M, EPI_N), the piece in shared memory.
+        start: where the piece begins in shared memory, Int32.
         extents: (m, n) of the output.
         origin: (m, n, l) of the piece's first element.
     """
 
     matrix: OutputConfig
+    swizzle: str
     shape: tuple[int, int]
     mD: Any
-    sX: Any
+    start: Any
     extents: tuple[Any, Any]
     origin: tuple[Any, Any, Any]
 
@@ -82,13 +86,9 @@ class PieceLines:
         across, along = (self.extents[x] - self.origin[x] for x in (1 - self.axis, self.axis))
         return across, cutlass.min(along, self.shape[self.axis])
 
-    def place(self, line: Any, element: Any) -> tuple[Any, Any]:
-        """(m, n) within the piece."""
-        return (element, line) if self.axis == 0 else (line, element)
-
     def address(self, line: Any) -> Any:
         """Where a line begins in global memory; Int64."""
-        m, n = self.place(line, 0)
+        m, n = (0, line) if self.axis == 0 else (line, 0)
         index = cute.crd2idx((self.origin[0] + m, self.origin[1] + n, self.origin[2]), self.mD.layout)
         return self.mD.iterator.toint() + cutlass.Int64(index) * self.size
 
@@ -112,8 +112,7 @@ class PieceLines:
         line, word = first + lane // self.lanes, lane % self.lanes
         steps = range(0, self.per_warp, together)
         across = range(0, self.words, self.lanes)
-        sW = cute.recast_tensor(self.sX, cutlass.Uint32)
-        found = [[sW[self.place(line + i, word + j)] for j in across] for i in steps]
+        found = [[self._staged(line + i, (word + j) * self.each, cutlass.Uint32) for j in across] for i in steps]
         # of the lane's word: one byte before the next, so that rounding down gives the first that starts in the line
         cursor = self.address(line) + word * REGISTER + (REGISTER - 1)
         # bytes of the line behind the lane's word, if that starts where the line does
@@ -132,6 +131,13 @@ class PieceLines:
                 write_only_types=[cutlass.Int64],
                 read_only_args=[cursor, together * self.pitch],
             )
+
+    def _staged(self, line: Any, element: Any, numeric: Any) -> Any:
+        """What lies in shared memory where an element does."""
+        index = index_in(line, element, self.shape[1 - self.axis], SWIZZLE_SPANS[self.swizzle] // self.size)
+        place = swizzled(self.start + index * self.size, self.swizzle)
+        ptr = cute.make_ptr(numeric, place, cute.AddressSpace.smem, assumed_align=numeric.width // 8)
+        return cute.make_tensor(ptr, 1)[0]
 
     def _edges(self, first: Any, lane: Any) -> None:
         """Store the elements before the first whole word of each line, and behind the last."""
@@ -158,12 +164,9 @@ class PieceLines:
     def _store_element(self, wanted: Any, line: Any, element: Any, start: Any) -> None:
         """Store an element of the line that begins at `start`."""
         if wanted:
-            m, n = self.place(line, element)
-            numeric = self.mD.element_type
-            ptr = cute.make_ptr(
-                numeric, start + element * self.size, cute.AddressSpace.gmem, assumed_align=self.size
-            )
-            cute.make_tensor(ptr, 1)[0] = self.sX[m, n]
+            numeric, address = self.mD.element_type, start + element * self.size
+            ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=self.size)
+            cute.make_tensor(ptr, 1)[0] = self._staged(line, element, numeric)
 
 
 def _store_word(address: Any, value: Any, wanted: Any) -> None:

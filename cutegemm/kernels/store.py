@@ -152,9 +152,10 @@ def _store_staged(output: Output, piece: Piece, buffer: Any) -> None:
     if output.matrix.major == "strided":
         _store_elements(output, thread, buffer, origin)
     else:
-        sX = output.sD[None, None, buffer]  # (WGMMA_M, EPI_N)
         shape = (hw.WGMMA_M, output.config.epi_n)
-        PieceLines(output.matrix, shape, output.mD, sX, output.shape, origin).store(thread)
+        start = output.sD[None, None, buffer].iterator.toint()
+        swizzle = output.config.piece_swizzle(output.matrix)
+        PieceLines(output.matrix, swizzle, shape, output.mD, start, output.shape, origin).store(thread)
 
 
 @cute.jit
