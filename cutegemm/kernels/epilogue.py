@@ -24,7 +24,7 @@ from cutegemm.kernels.piece_loads import PieceLoads
 from cutegemm.kernels.pieces import Piece, Role, key_of, step_to
 from cutegemm.kernels.reduce import Partials
 from cutegemm.kernels.scheduler import Extent
-from cutegemm.kernels.store import Output, finish_stores, store_piece
+from cutegemm.kernels.store import Output, finish_stores, store_piece, synchronise_warpgroup
 from cutegemm.kernels.tensors import Atoms, Tensors
 from cutegemm.kernels.vectors import Vectors
 
@@ -110,7 +110,7 @@ class Epilogue:
                     self.loads.fetch(role, self._piece(role, tile, following))
             sums.add(piece, [v for v, x in zip(values, config.epilogue.outputs) if x.kind != "store"])
         sums.finish()
-        if self.vectors.sRow is not None and not any(x.staged for x in self.outputs) and self.loads is None:
+        if self.vectors.sRow is not None and not synchronise_warpgroup(self.outputs) and self.loads is None:
             role.barrier()  # every thread has read the rows, which the next tile overwrites
         turn = (turn + config.pieces) % config.epilogue_stages
         return turn, phase if self.loads is None else self.loads.turn(phase)

@@ -112,7 +112,9 @@ class PieceLines:
         line, word = first + lane // self.lanes, lane % self.lanes
         steps = range(0, self.per_warp, together)
         across = range(0, self.words, self.lanes)
-        found = [[self._staged(line + i, (word + j) * self.each, cutlass.Uint32) for j in across] for i in steps]
+        found = [
+            [self._staged(line + i, (word + j) * self.each, cutlass.Uint32) for j in across] for i in steps
+        ]
         # of the lane's word: one byte before the next, so that rounding down gives the first that starts in the line
         cursor = self.address(line) + word * REGISTER + (REGISTER - 1)
         # bytes of the line behind the lane's word, if that starts where the line does

@@ -6,7 +6,8 @@
     direct   registers -> guarded element stores. Any strides; poorly coalesced.
 
 Synchronisation per piece: the warpgroup's named barrier, once before shared memory is overwritten (its
-last reader, TMA or the warpgroup itself, is done) and once after it is written.
+last reader, TMA or the warpgroup itself, is done) and once after it is written. Where every warp itself stores all
+that it staged, and nothing else, its lanes wait for each other only.
 """
 
 from __future__ import annotations
@@ -68,6 +69,11 @@ class Output:
         """Whether TMA stores it."""
         return self.matrix.store == "tma"
 
+    @property
+    def by_warps(self) -> bool:
+        """Whether every warp stores what it staged: lines are rows, of which a warp holds as many as it stores."""
+        return self.matrix.store == "staged" and self.matrix.major == "n"
+
 
 def store_piece(outputs: tuple[Output, ...], piece: Piece, values: list[list[Any]], turn: Any) -> bool:
     """Store one piece of every output; returns whether the warpgroup synchronised after evaluating it.
@@ -79,22 +85,29 @@ def store_piece(outputs: tuple[Output, ...], piece: Piece, values: list[list[Any
     buffer = piece.role.slot * piece.config.epilogue_stages + turn
     registers = [_converted(x, v) for x, v in zip(outputs, values, strict=True)]
     staged = [(x, r) for x, r in zip(outputs, registers) if x.staged]
+    together = synchronise_warpgroup(outputs)
+    wait = piece.role.barrier if together else cute.arch.sync_warp
     if staged:
         if any(x.by_tma for x in outputs):
             _wait_for_buffer(piece.config.epilogue_stages, piece.role.thread)
-        piece.role.barrier()
+        wait()
         for output, rD in staged:
             _fill_buffer(output, piece, rD, buffer)
         if any(x.by_tma for x in outputs):
             cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before TMA reads
-        piece.role.barrier()
+        wait()
         _tma_stores([x for x in outputs if x.by_tma], piece, buffer)
     for output, rD in zip(outputs, registers):
         if output.matrix.store == "staged":
             _store_staged(output, piece, buffer)
         elif output.matrix.store == "direct":
             _store_direct(output, rD, piece)
-    return bool(staged)
+    return together
+
+
+def synchronise_warpgroup(outputs: tuple[Output, ...]) -> bool:
+    """Whether storing a piece of these takes the warpgroup's barrier."""
+    return any(x.staged and not x.by_warps for x in outputs)
 
 
 def _converted(output: Output, values: list[Any]) -> cute.Tensor:

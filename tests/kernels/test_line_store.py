@@ -44,7 +44,11 @@ def lines(row_major: bool, pad: int, offset: int) -> Layout:
 @pytest.mark.parametrize("columns", [8, 16, 32, 64])
 def test_pieces_of_every_width(columns, kind, row_major):
     """One to eight lines of a warp side by side, which begin anywhere and end within a word."""
-    for (m, n), pad, offset in (((67, columns + 3), 0, 1), ((70, columns + 1), 4, 3), ((1, columns - 1), 2, 0)):
+    for (m, n), pad, offset in (
+        ((67, columns + 3), 0, 1),
+        ((70, columns + 1), 4, 3),
+        ((1, columns - 1), 2, 0),
+    ):
         tile = Tile(64, columns, 32)
         staged, direct = outputs((m, n, 40), kind, lines(row_major, pad, offset), tile=tile)
         assert torch.equal(staged, direct)
