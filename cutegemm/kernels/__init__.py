@@ -14,7 +14,7 @@ shows set-up, role dispatch and the tile loop; everything else is a module of it
                                     `nested_sum`; where parts lie `sum_parts`; by a launch of its own `add_parts`
     counting                        `counters`
     the epilogue, piece by piece    `epilogue`, `pieces`, `piece_loads`, `vectors`, `fusion`, `functions`, `store`,
-                                    `reduce`
+                                    of lines at any address `line_store`, `reduce`
     on the CUDA cores               `simt_walk`, `simt_operand`, `simt_ring` with `simt_tile`, `simt_staged`,
                                     `simt_sums`, `simt_epilogue`
 

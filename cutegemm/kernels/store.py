@@ -2,7 +2,8 @@
 """Stored matrices: a piece's values from registers to global memory, each output in one of three ways.
 
     tma      registers -> stmatrix -> shared memory -> TMA. The output must be TMA-addressable.
-    staged   registers -> stmatrix -> shared memory -> coalesced, guarded element stores. Any strides.
+    staged   registers -> stmatrix -> shared memory -> coalesced words of lines at any address (`line_store`);
+             guarded elements where neither axis has unit stride.
     direct   registers -> guarded element stores. Any strides; poorly coalesced.
 
 Synchronisation per piece: the warpgroup's named barrier, once before shared memory is overwritten (its
