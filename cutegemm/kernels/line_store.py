@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A staged piece's lines to global memory, where they begin at any element.
 
-A line is what a piece holds of a row of a row-major output, or of a column of a column-major one. Its elements go out
-in aligned words of four bytes, neighbouring words by neighbouring lanes, so that an access of a warp is 128 bytes in a
-row. Where a line begins within a word, each lane shifts its word and the next lane's together; how far is the same all
-along a line, and differs from line to line. What lies before the first whole word and after the last one goes out
-element by element, of all of a warp's lines at once.
+A line is what a piece holds of a row of a row-major output, or of a column of a column-major one. L2 takes part of a
+sector of 32 bytes two to three times as long as a whole one (an H200, by tiles of pieces of 64 and 32 columns), so
+lines leave in whole sectors: neighbouring lanes take neighbouring words of four bytes from a sector's start on, and put
+each together from elements, which lie in shared memory as far off a word's start as the line begins off one. What is
+left of a row behind its last whole sector waits for the row's next piece (`kept`, `carried`). Only where a tile begins
+and ends, elements go out one by one, those of a sector by one access.
 
-A warp stores the lines of its own number, and reads them all from shared memory before it stores the first. No lane
-branches: stores outside the output are predicated.
+A warp stores lines of its own number, all it reads of them before the first store. Where a line lies in shared memory
+`KernelConfig.line_pitch` says: what the piece before left comes first.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import OutputConfig
-from cutegemm.kernels.lines import index_in, swizzled
-from cutegemm.kernels.words import REGISTER
-from cutegemm.layouts.sm90 import SWIZZLE_SPANS
+from cutegemm.config import SECTOR, OutputConfig
+from cutegemm.kernels.lines import divided
+from cutegemm.kernels.words import REGISTER, WORD
 
 WARPS = hw.WARPGROUP // hw.WARP
+# of an element, as bits
+NUMERIC = {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32}
 
 
 @dataclass(frozen=True)
@@ -34,21 +36,24 @@ class PieceLines:
 
     Attributes:
         matrix: the output, of unit stride along M or N.
-        swizzle: of the piece in shared memory.
         shape: (WGMMA_M, EPI_N), of the piece.
         mD: (m, n, l) in global memory.
-        start: where the piece begins in shared memory, Int32.
+        start, pitch: where the first line begins in shared memory, Int32, and from one to the next; bytes.
         extents: (m, n) of the output.
         origin: (m, n, l) of the piece's first element.
+        carried: whether what the piece before left of its rows lies before them.
+        kept: whether what is left behind the last whole sector waits for the next piece.
     """
 
     matrix: OutputConfig
-    swizzle: str
     shape: tuple[int, int]
     mD: Any
     start: Any
+    pitch: int
     extents: tuple[Any, Any]
     origin: tuple[Any, Any, Any]
+    carried: bool
+    kept: bool
 
     @property
     def axis(self) -> int:
@@ -61,14 +66,9 @@ class PieceLines:
         return self.matrix.dtype.bytes
 
     @property
-    def each(self) -> int:
-        """Elements of a word."""
-        return REGISTER // self.size
-
-    @property
-    def words(self) -> int:
-        """Words of a line."""
-        return self.shape[self.axis] // self.each
+    def width(self) -> int:
+        """Bytes of a line."""
+        return self.shape[self.axis] * self.size
 
     @property
     def per_warp(self) -> int:
@@ -76,15 +76,10 @@ class PieceLines:
         return self.shape[1 - self.axis] // WARPS
 
     @property
-    def lanes(self) -> int:
-        """Lanes side by side along a line."""
-        return min(hw.WARP, self.words)
-
-    @property
     def left(self) -> tuple[Any, Any]:
-        """(lines, elements of a line) of the output from the piece's first element on; none where not positive."""
+        """(lines, bytes of a line) of the output from the piece's first element on; none where not positive."""
         across, along = (self.extents[x] - self.origin[x] for x in (1 - self.axis, self.axis))
-        return across, cutlass.min(along, self.shape[self.axis])
+        return across, along * self.size
 
     def address(self, line: Any) -> Any:
         """Where a line begins in global memory; Int64."""
@@ -92,83 +87,135 @@ class PieceLines:
         index = cute.crd2idx((self.origin[0] + m, self.origin[1] + n, self.origin[2]), self.mD.layout)
         return self.mD.iterator.toint() + cutlass.Int64(index) * self.size
 
-    @property
-    def pitch(self) -> Any:
-        """Bytes from one line to the next in global memory; Int64."""
-        return cutlass.Int64(self.mD.stride[1 - self.axis]) * self.size
+    def staged(self, line: Any, at: Any) -> Any:
+        """Where byte `at` of a line lies in shared memory."""
+        return self.start + line * self.pitch + at
 
     def store(self, thread: Any) -> None:
         """Store the lines that are the thread's warp's."""
-        first = thread // hw.WARP * self.per_warp
-        self._whole_words(first, thread % hw.WARP)
-        if self.each > 1:
-            self._edges(first, thread % hw.WARP)
+        warp, lane = thread // hw.WARP, thread % hw.WARP
+        if self.width >= SECTOR:
+            self._sectors(warp * self.per_warp, lane)
+        if not self.carried:
+            self._head(warp * self.per_warp, lane)
+        self._tail(warp * self.per_warp, lane)
 
-    def _whole_words(self, first: Any, lane: Any) -> None:
-        """Store the words that lie in the lines as a whole."""
+    def rest(self, thread: Any) -> cute.Tensor:
+        """The end of the rows, a chunk of 16 bytes a thread, for `carry`."""
+        rX = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
+        cute.autovec_copy(self._chunk(thread, self.width - SECTOR), rX)
+        return rX
+
+    def carry(self, thread: Any, rest: cute.Tensor) -> None:
+        """Put the end of the rows of the piece before where this piece's rows will begin."""
+        cute.autovec_copy(rest, self._chunk(thread, -SECTOR))
+
+    def _chunk(self, thread: Any, at: int) -> cute.Tensor:
+        """The thread's of two chunks of a row, of those from byte `at` on."""
+        line, within = divided(thread * WORD, SECTOR)
+        place = self.staged(line, at + within)
+        ptr = cute.make_ptr(cutlass.Uint32, place, cute.AddressSpace.smem, assumed_align=WORD)
+        return cute.make_tensor(ptr, WORD // REGISTER)
+
+    def _sectors(self, first: Any, lane: Any) -> None:
+        """Store the whole sectors, each from its start on, of which the first may begin in the piece before."""
         lines, length = self.left
-        # lines that a warp stores at once
-        together = hw.WARP // self.lanes
-        line, word = first + lane // self.lanes, lane % self.lanes
-        steps = range(0, self.per_warp, together)
-        across = range(0, self.words, self.lanes)
-        found = [
-            [self._staged(line + i, (word + j) * self.each, cutlass.Uint32) for j in across] for i in steps
-        ]
-        # of the lane's word: one byte before the next, so that rounding down gives the first that starts in the line
-        cursor = self.address(line) + word * REGISTER + (REGISTER - 1)
-        # bytes of the line behind the lane's word, if that starts where the line does
-        room = length * self.size - (word + 1) * REGISTER
-        for i, of in zip(steps, found, strict=True):
-            skipped = ~cutlass.Int32(cursor)
-            for j, value in zip(across, of, strict=True):
-                if self.each > 1:
-                    value = cute.arch.shf(value, cute.arch.shuffle_sync_down(value, 1), skipped << 3, "r")
-                wanted = cutlass.Boolean(line + i < lines)
-                wanted &= cutlass.Boolean((skipped & (REGISTER - 1)) <= room - j * REGISTER)
-                _store_word((cursor & -REGISTER) + j * REGISTER, value, wanted)
+        lanes = min(hw.WARP, self.width // REGISTER)
+        together = hw.WARP // lanes
+        line, at = divided(lane * REGISTER, lanes * REGISTER)
+        line += first
+        steps, across = range(0, self.per_warp, together), range(0, self.width, lanes * REGISTER)
+        # bytes before the first line within its sector, and so on: how far words begin before the lane's own place
+        address, found = self.address(line), []
+        addresses = []
+        for i in steps:
+            addresses.append(address)
+            before = cutlass.Int32(address) & (SECTOR - 1)
+            found.append([self._word(line + i, at + j - before) for j in across])
             # written out, lest the compiler work every line's address out anew
-            cursor = cute.arch.inline_ptx(
+            address = cute.arch.inline_ptx(
                 "add.s64 {$w0}, {$r0}, {$r1};",
                 write_only_types=[cutlass.Int64],
-                read_only_args=[cursor, together * self.pitch],
+                read_only_args=[address, together * self._pitch],
             )
+        # of the lane's sector
+        start = at & -SECTOR
+        end = cutlass.min(length, self.width)
+        for i, of, address in zip(steps, found, addresses, strict=True):
+            before = cutlass.Int32(address) & (SECTOR - 1)
+            for j, value in zip(across, of, strict=True):
+                wanted = cutlass.Boolean(line + i < lines)
+                wanted &= cutlass.Boolean(start + (j + SECTOR) - before <= end)
+                if not self.carried:
+                    wanted &= cutlass.Boolean(before <= start + j)
+                _store_word((address & -SECTOR) + (at + j), value, wanted)
 
-    def _staged(self, line: Any, element: Any, numeric: Any) -> Any:
-        """What lies in shared memory where an element does."""
-        index = index_in(line, element, self.shape[1 - self.axis], SWIZZLE_SPANS[self.swizzle] // self.size)
-        place = swizzled(self.start + index * self.size, self.swizzle)
-        ptr = cute.make_ptr(numeric, place, cute.AddressSpace.smem, assumed_align=numeric.width // 8)
-        return cute.make_tensor(ptr, 1)[0]
+    def _word(self, line: Any, at: Any) -> Any:
+        """The word of a line's elements from byte `at` on, which is before the line where the piece before left some."""
+        if not self.carried:
+            # what is not stored is not asked for either
+            at = cutlass.max(at, 0)
+        numeric = NUMERIC[self.size]
+        ptr = cute.make_ptr(numeric, self.staged(line, at), cute.AddressSpace.smem, assumed_align=self.size)
+        rX = cute.make_rmem_tensor(REGISTER // self.size, numeric)
+        sX = cute.make_tensor(ptr, REGISTER // self.size)
+        for x in range(REGISTER // self.size):
+            rX[x] = sX[x]
+        return cute.recast_tensor(rX, cutlass.Uint32)[0]
 
-    def _edges(self, first: Any, lane: Any) -> None:
-        """Store the elements before the first whole word of each line, and behind the last."""
+    def _head(self, first: Any, lane: Any) -> None:
+        """Store the elements before each line's first whole sector."""
         lines, length = self.left
-        most = self.each - 1
-        count = self.per_warp * 2 * most
-        for i in range(0, count, hw.WARP):
-            number = i + lane
-            line, edge = first + number % self.per_warp, number // self.per_warp
+        for line, at in self._edge(first, lane):
             start = self.address(line)
-            before = (-cutlass.Int32(start) & (REGISTER - 1)) // self.size
-            # of the first or, counted from the end, of the last
-            at = edge % most
-            is_first = edge < most
-            behind = cutlass.max(length - before, 0) & most
-            element = cutlass.select_(is_first, at, length - 1 - at)
-            wanted = cutlass.Boolean(at < cutlass.select_(is_first, cutlass.min(before, length), behind))
-            wanted &= cutlass.Boolean(line < lines)
-            if count % hw.WARP:
-                wanted &= cutlass.Boolean(number < count)
-            self._store_element(wanted, line, element, start)
+            before = -cutlass.Int32(start) & (SECTOR - 1)
+            wanted = cutlass.Boolean(line < lines) & cutlass.Boolean(
+                at < cutlass.min(cutlass.min(before, length), self.width)
+            )
+            self._store_element(wanted, line, at, start)
 
     @cute.jit
-    def _store_element(self, wanted: Any, line: Any, element: Any, start: Any) -> None:
-        """Store an element of the line that begins at `start`."""
+    def _tail(self, first: Any, lane: Any) -> None:
+        """Store the elements behind each line's last whole sector, unless the next piece does."""
+        lines, length = self.left
+        if cutlass.const_expr(not self.kept):
+            self._last(first, lane, lines, cutlass.min(length, self.width))
+        elif length <= self.width:
+            self._last(first, lane, lines, length)
+
+    def _last(self, first: Any, lane: Any, lines: Any, length: Any) -> None:
+        """Store the elements behind the last whole sector of lines of so many bytes."""
+        for line, back in self._edge(first, lane):
+            start = self.address(line)
+            at = length - self.size - back
+            behind = (cutlass.Int32(start) + length) & (SECTOR - 1)
+            wanted = cutlass.Boolean(line < lines) & cutlass.Boolean(back < behind)
+            wanted &= cutlass.Boolean(length > 0)
+            if not self.carried:
+                # what is before the first whole sector has left
+                wanted &= cutlass.Boolean(at >= (-cutlass.Int32(start) & (SECTOR - 1)))
+            self._store_element(wanted, line, at, start)
+
+    def _edge(self, first: Any, lane: Any) -> list[tuple[Any, Any]]:
+        """(line, byte) of the elements of a sector, of all of a warp's lines: of every step of the lane."""
+        line, at = divided(lane * self.size, SECTOR)
+        return [(first + i + line, at) for i in range(0, self.per_warp, self.size)]
+
+    @property
+    def _pitch(self) -> Any:
+        """Bytes from one line to the next in global memory; Int64."""
+        return cutlass.Int64(self.mD.stride[1 - self.axis]) * self.size
+
+    @cute.jit
+    def _store_element(self, wanted: Any, line: Any, at: Any, start: Any) -> None:
+        """Store the element at byte `at` of the line that begins at `start`."""
         if wanted:
-            numeric, address = self.mD.element_type, start + element * self.size
-            ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=self.size)
-            cute.make_tensor(ptr, 1)[0] = self._staged(line, element, numeric)
+            numeric = NUMERIC[self.size]
+            source = cute.make_ptr(
+                numeric, self.staged(line, at), cute.AddressSpace.smem, assumed_align=self.size
+            )
+            target = cute.make_ptr(numeric, start + at, cute.AddressSpace.gmem, assumed_align=self.size)
+            cute.make_tensor(target, 1)[0] = cute.make_tensor(source, 1)[0]
 
 
 def _store_word(address: Any, value: Any, wanted: Any) -> None:

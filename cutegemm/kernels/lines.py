@@ -97,11 +97,16 @@ class Lines:
     def target(self, line: Any, element: Any, stage: Any) -> Any:
         """The address of an element of a stage; Int32.
 
-        `operands.operand_layout` says the same as a layout.
+        Along the lines a stage is as wide as the swizzle's row; wider ones lie behind one another, of all lines each
+        (`operands.operand_layout`). The swizzle moves chunks of 16 bytes: bits 4 and up of the address by those from
+        bit 7 on.
         """
+        width = self.width
         lines = self.count * (self.operand.halves if self.operand.k_major else 1)
-        index = index_in(line, element, lines, self.width) + stage * self.stage_elements
-        return swizzled(self.sX.iterator.toint() + index * self.size, self.operand.swizzle)
+        block, within = divided(element, width)
+        index = (block * lines + line) * width + within + stage * self.stage_elements
+        plain = self.sX.iterator.toint() + index * self.size
+        return plain ^ ((plain >> 3) & (SWIZZLE_SPANS[self.operand.swizzle] - WORD))
 
     @property
     def width(self) -> int:
@@ -117,21 +122,6 @@ class Lines:
     def stage_elements(self) -> int:
         """Elements of a stage of the operand, both halves of a gated pair."""
         return self.box[0] * self.box[1] * self.operand.halves
-
-
-def index_in(line: Any, element: Any, lines: int, width: int) -> Any:
-    """Where an element of one of so many lines lies in shared memory, before the swizzle.
-
-    Along the lines a tile is as wide as a row of the swizzle, `width`; wider ones lie behind one another, of all lines
-    each.
-    """
-    block, within = divided(element, width)
-    return (block * lines + line) * width + within
-
-
-def swizzled(plain: Any, swizzle: str) -> Any:
-    """An address under a swizzle, which moves chunks of 16 bytes: bits 4 and up by those from bit 7 on."""
-    return plain ^ ((plain >> 3) & (SWIZZLE_SPANS[swizzle] - WORD))
 
 
 def divided(value: Any, by: int) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ that it staged, and nothing else, its lanes wait for each other only.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,11 @@ import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import KernelConfig, OutputConfig
+from cutegemm.config import SECTOR, KernelConfig, OutputConfig
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.hints import hint
 from cutegemm.kernels.line_store import PieceLines
-from cutegemm.kernels.pieces import Piece, key_of, to_shared
+from cutegemm.kernels.pieces import Piece, Role, key_of, to_shared
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Output:
         """Allocate staging buffers and, for TMA, partition the matrix into pieces."""
         if matrix.store == "direct":
             return Output(config, matrix, mD, None, None, None, None, shape)
+        if matrix.store == "staged" and matrix.major != "strided":
+            return Output(config, matrix, mD, None, None, _line_buffers(config, matrix, smem), None, shape)
         layout = ops.piece_layout(config, matrix, config.epilogue_stages)
         sD = smem.allocate_tensor(ops.NUMERIC[matrix.dtype], layout.outer, hw.SMEM_ALIGN, layout.inner)
         if matrix.store == "staged":
@@ -71,17 +74,36 @@ class Output:
         return self.matrix.store == "tma"
 
     @property
+    def by_lines(self) -> bool:
+        """Whether its lines leave in whole sectors (`line_store`)."""
+        return self.matrix.store == "staged" and self.matrix.major != "strided"
+
+    @property
     def by_warps(self) -> bool:
         """Whether every warp stores what it staged: lines are rows, of which a warp holds as many as it stores."""
         return self.matrix.store == "staged" and self.matrix.major == "n"
 
 
-def store_piece(outputs: tuple[Output, ...], piece: Piece, values: list[list[Any]], turn: Any) -> bool:
+def _line_buffers(config: KernelConfig, matrix: OutputConfig, smem: Any) -> cute.Tensor:
+    """Staging buffers of an output's lines (`line_store`): (WGMMA_M, EPI_N, CONSUMERS * EPI_STAGE)."""
+    numeric, pitch = ops.NUMERIC[matrix.dtype], config.line_pitch(matrix) // matrix.dtype.bytes
+    shape = (hw.WGMMA_M, config.epi_n)
+    (lines, length), strides = (shape, (pitch, 1)) if matrix.major != "m" else (shape[::-1], (1, pitch))
+    buffers = config.consumers * config.epilogue_stages
+    held = smem.allocate_array(numeric, buffers * lines * pitch, byte_alignment=hw.SMEM_ALIGN)
+    layout = cute.make_layout((*shape, buffers), stride=(*strides, lines * pitch))
+    return cute.make_tensor(held + (pitch - length), layout)
+
+
+def store_piece(
+    outputs: tuple[Output, ...], piece: Piece, values: list[list[Any]], turn: Any, rests: dict
+) -> bool:
     """Store one piece of every output; returns whether the warpgroup synchronised after evaluating it.
 
     Args:
         values: per output, a thread's fp32 values in accumulator order.
         turn: the staging buffer to use, of EPI_STAGE.
+        rests: per output, what this thread holds of its lines' ends for the next piece; updated.
     """
     buffer = piece.role.slot * piece.config.epilogue_stages + turn
     registers = [_converted(x, v) for x, v in zip(outputs, values, strict=True)]
@@ -92,18 +114,39 @@ def store_piece(outputs: tuple[Output, ...], piece: Piece, values: list[list[Any
         if any(x.by_tma for x in outputs):
             _wait_for_buffer(piece.config.epilogue_stages, piece.role.thread)
         wait()
-        for output, rD in staged:
+        for i, (output, rD) in enumerate(staged):
+            if i in rests:
+                _lines(output, piece, buffer).carry(piece.role.thread, rests.pop(i))
             _fill_buffer(output, piece, rD, buffer)
         if any(x.by_tma for x in outputs):
             cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before TMA reads
         wait()
         _tma_stores([x for x in outputs if x.by_tma], piece, buffer)
+    for i, (output, rD) in enumerate(staged):
+        if output.by_lines:
+            lines = _lines(output, piece, buffer)
+            if lines.kept:
+                rests[i] = lines.rest(piece.role.thread)
+            lines.store(piece.role.thread)
+        elif not output.by_tma:
+            _store_elements(output, piece.role.thread, buffer, (*piece.origin, piece.batch))
     for output, rD in zip(outputs, registers):
-        if output.matrix.store == "staged":
-            _store_staged(output, piece, buffer)
-        elif output.matrix.store == "direct":
+        if not output.staged:
             _store_direct(output, rD, piece)
     return together
+
+
+def placed(role: Role, outputs: tuple[Output, ...]) -> Role:
+    """The role that stores a tile. Where lines are stored the compiler is not to know a thread's number to be small.
+
+    It would work out places of lines in 8 and 16 bits, with conversions and dot products of two.
+    """
+    if not any(x.by_lines for x in outputs):
+        return role
+    thread = cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[cutlass.Int32], read_only_args=[cutlass.Int32(role.thread)]
+    )
+    return dataclasses.replace(role, thread=thread)
 
 
 def synchronise_warpgroup(outputs: tuple[Output, ...]) -> bool:
@@ -160,16 +203,22 @@ def _store_direct(output: cutlass.Constexpr, rD: cute.Tensor, piece: cutlass.Con
             mD[row, col, batch] = rD[v]
 
 
-def _store_staged(output: Output, piece: Piece, buffer: Any) -> None:
-    """From shared memory, by the warpgroup's threads."""
-    thread, origin = piece.role.thread, (*piece.origin, piece.batch)
-    if output.matrix.major == "strided":
-        _store_elements(output, thread, buffer, origin)
-    else:
-        shape = (hw.WGMMA_M, output.config.epi_n)
-        start = output.sD[None, None, buffer].iterator.toint()
-        swizzle = output.config.piece_swizzle(output.matrix)
-        PieceLines(output.matrix, swizzle, shape, output.mD, start, output.shape, origin).store(thread)
+def _lines(output: Output, piece: Piece, buffer: Any) -> PieceLines:
+    """A piece's lines, which are rows that go on in the tile's next piece, or columns."""
+    config, matrix = output.config, output.matrix
+    # a row of less than a sector might leave more than the next one's pitch has room for
+    goes_on = output.by_warps and config.epi_n * matrix.dtype.bytes >= SECTOR
+    return PieceLines(
+        matrix=matrix,
+        shape=(hw.WGMMA_M, config.epi_n),
+        mD=output.mD,
+        start=output.sD[None, None, buffer].iterator.toint(),
+        pitch=config.line_pitch(matrix),
+        extents=output.shape,
+        origin=(*piece.origin, piece.batch),
+        carried=goes_on and piece.index[1] > 0,
+        kept=goes_on and piece.index[1] < config.pieces_n - 1,
+    )
 
 
 @cute.jit
