@@ -212,7 +212,9 @@ class KernelConfig(EpilogueConfig):
         Less than a sector that the piece before left lies before the line. An odd number of chunks, so that the eight
         that stmatrix writes at once lie in different banks.
         """
-        chunks = (SECTOR + (self.limits.mma_m if output.major == "m" else self.epi_n) * output.dtype.bytes) // CHUNK
+        chunks = (
+            SECTOR + (self.limits.mma_m if output.major == "m" else self.epi_n) * output.dtype.bytes
+        ) // CHUNK
         return CHUNK * (chunks | 1)
 
     @property
