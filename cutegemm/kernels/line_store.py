@@ -125,11 +125,10 @@ class PieceLines:
         line, at = divided(lane * REGISTER, lanes * REGISTER)
         line += first
         steps, across = range(0, self.per_warp, together), range(0, self.width, lanes * REGISTER)
-        # bytes before the first line within its sector, and so on: how far words begin before the lane's own place
-        address, found = self.address(line), []
-        addresses = []
+        address, addresses, found = self.address(line), [], []
         for i in steps:
             addresses.append(address)
+            # bytes of the line's first sector that are not the line's: so far before the lane's place its word begins
             before = cutlass.Int32(address) & (SECTOR - 1)
             found.append([self._word(line + i, at + j - before) for j in across])
             # written out, lest the compiler work every line's address out anew
@@ -151,7 +150,7 @@ class PieceLines:
                 _store_word((address & -SECTOR) + (at + j), value, wanted)
 
     def _word(self, line: Any, at: Any) -> Any:
-        """The word of a line's elements from byte `at` on, which is before the line where the piece before left some."""
+        """The word of elements from byte `at` of a line on; before the line lies what the piece before left."""
         if not self.carried:
             # what is not stored is not asked for either
             at = cutlass.max(at, 0)

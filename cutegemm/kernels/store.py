@@ -122,7 +122,7 @@ def store_piece(
             cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before TMA reads
         wait()
         _tma_stores([x for x in outputs if x.by_tma], piece, buffer)
-    for i, (output, rD) in enumerate(staged):
+    for i, (output, _) in enumerate(staged):
         if output.by_lines:
             lines = _lines(output, piece, buffer)
             if lines.kept:

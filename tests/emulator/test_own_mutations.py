@@ -72,8 +72,8 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
     },
     "gather": {
         "fence.mbarrier_init.release.cluster": (1, "no asynchronous copy uses the barriers; the CTA barrier orders"),
-        "bar.warp.sync": (1, "before a staging buffer is overwritten: its readers, lanes of the same warp, have met again "
-                             "in the mainloop between"),
+        "bar.warp.sync": (1, "before a staging buffer is overwritten: its readers, lanes of the same warp, have met "
+                             "again in the mainloop between"),
     },
     "shift": {
         "bar.warp.sync": (1, "as for gather"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs whose lines begin at any element and go through shared memory: every bit arrives and nothing else moves.
 
-On the emulator, with the race detector; outputs lie in poisoned memory. Operands are whole numbers whose sums are exact.
+On the emulator, with the race detector; outputs lie in poisoned memory. Operands are whole numbers, their sums exact.
 """
 
 from __future__ import annotations
