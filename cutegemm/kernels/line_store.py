@@ -41,7 +41,7 @@ class PieceLines:
         start, pitch: where the first line begins in shared memory, Int32, and from one to the next; bytes.
         extents: (m, n) of the output.
         origin: (m, n, l) of the piece's first element.
-        carried: whether what the piece before left of its rows lies before them.
+        held: bytes of the same rows that lie before them, of pieces before: up to a sector.
         kept: whether what is left behind the last whole sector waits for the next piece.
     """
 
@@ -52,7 +52,7 @@ class PieceLines:
     pitch: int
     extents: tuple[Any, Any]
     origin: tuple[Any, Any, Any]
-    carried: bool
+    held: int
     kept: bool
 
     @property
@@ -94,9 +94,8 @@ class PieceLines:
     def store(self, thread: Any) -> None:
         """Store the lines that are the thread's warp's."""
         warp, lane = thread // hw.WARP, thread % hw.WARP
-        if self.width >= SECTOR:
-            self._sectors(warp * self.per_warp, lane)
-        if not self.carried:
+        self._sectors(warp * self.per_warp, lane)
+        if self.held < SECTOR:
             self._head(warp * self.per_warp, lane)
         self._tail(warp * self.per_warp, lane)
 
@@ -106,8 +105,11 @@ class PieceLines:
         cute.autovec_copy(self._chunk(thread, self.width - SECTOR), rX)
         return rX
 
-    def carry(self, thread: Any, rest: cute.Tensor) -> None:
-        """Put the end of the rows of the piece before where this piece's rows will begin."""
+    def carry(self, thread: Any, rest: cute.Tensor | None) -> None:
+        """Put the end of the rows of the piece before, or zeros, before this piece's rows."""
+        if rest is None:
+            rest = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
+            rest.fill(0)
         cute.autovec_copy(rest, self._chunk(thread, -SECTOR))
 
     def _chunk(self, thread: Any, at: int) -> cute.Tensor:
@@ -120,11 +122,12 @@ class PieceLines:
     def _sectors(self, first: Any, lane: Any) -> None:
         """Store the whole sectors, each from its start on, of which the first may begin in the piece before."""
         lines, length = self.left
-        lanes = min(hw.WARP, self.width // REGISTER)
+        width = max(self.width, SECTOR)
+        lanes = min(hw.WARP, width // REGISTER)
         together = hw.WARP // lanes
         line, at = divided(lane * REGISTER, lanes * REGISTER)
         line += first
-        steps, across = range(0, self.per_warp, together), range(0, self.width, lanes * REGISTER)
+        steps, across = range(0, self.per_warp, together), range(0, width, lanes * REGISTER)
         address, addresses, found = self.address(line), [], []
         for i in steps:
             addresses.append(address)
@@ -145,15 +148,17 @@ class PieceLines:
             for j, value in zip(across, of, strict=True):
                 wanted = cutlass.Boolean(line + i < lines)
                 wanted &= cutlass.Boolean(start + (j + SECTOR) - before <= end)
-                if not self.carried:
-                    wanted &= cutlass.Boolean(before <= start + j)
+                if self.held < SECTOR:
+                    wanted &= cutlass.Boolean(before <= start + (j + self.held))
                 _store_word((address & -SECTOR) + (at + j), value, wanted)
 
     def _word(self, line: Any, at: Any) -> Any:
         """The word of elements from byte `at` of a line on; before the line lies what the piece before left."""
-        if not self.carried:
-            # what is not stored is not asked for either
-            at = cutlass.max(at, 0)
+        # what is not stored is not asked for either
+        if self.held < SECTOR:
+            at = cutlass.max(at, -self.held)
+        if self.width < SECTOR:
+            at = cutlass.min(at, self.width - REGISTER)
         numeric = NUMERIC[self.size]
         ptr = cute.make_ptr(numeric, self.staged(line, at), cute.AddressSpace.smem, assumed_align=self.size)
         rX = cute.make_rmem_tensor(REGISTER // self.size, numeric)
@@ -167,10 +172,8 @@ class PieceLines:
         lines, length = self.left
         for line, at in self._edge(first, lane):
             start = self.address(line)
-            before = -cutlass.Int32(start) & (SECTOR - 1)
-            wanted = cutlass.Boolean(line < lines) & cutlass.Boolean(
-                at < cutlass.min(cutlass.min(before, length), self.width)
-            )
+            end = cutlass.min(cutlass.min(self._first_sector(start), length), self.width)
+            wanted = cutlass.Boolean(line < lines) & cutlass.Boolean(at < end)
             self._store_element(wanted, line, at, start)
 
     @cute.jit
@@ -190,10 +193,14 @@ class PieceLines:
             behind = (cutlass.Int32(start) + length) & (SECTOR - 1)
             wanted = cutlass.Boolean(line < lines) & cutlass.Boolean(back < behind)
             wanted &= cutlass.Boolean(length > 0)
-            if not self.carried:
+            if self.held < SECTOR:
                 # what is before the first whole sector has left
-                wanted &= cutlass.Boolean(at >= (-cutlass.Int32(start) & (SECTOR - 1)))
+                wanted &= cutlass.Boolean(at >= self._first_sector(start))
             self._store_element(wanted, line, at, start)
+
+    def _first_sector(self, start: Any) -> Any:
+        """The first byte of a line, which begins at `start`, that is in a sector which the tile's row fills."""
+        return ((self.held - cutlass.Int32(start)) & (SECTOR - 1)) - self.held
 
     def _edge(self, first: Any, lane: Any) -> list[tuple[Any, Any]]:
         """(line, byte) of the elements of a sector, of all of a warp's lines: of every step of the lane."""

@@ -115,8 +115,13 @@ def store_piece(
             _wait_for_buffer(piece.config.epilogue_stages, piece.role.thread)
         wait()
         for i, (output, rD) in enumerate(staged):
-            if i in rests:
-                _lines(output, piece, buffer).carry(piece.role.thread, rests.pop(i))
+            if output.by_lines:
+                lines, rest = _lines(output, piece, buffer), rests.pop(i, None)
+                # a row of less than a sector leaves what lies before it, too
+                if rest is not None or (lines.kept and lines.width < SECTOR):
+                    lines.carry(piece.role.thread, rest)
+                    # before all lanes write rows together
+                    cute.arch.sync_warp()
             _fill_buffer(output, piece, rD, buffer)
         if any(x.by_tma for x in outputs):
             cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before TMA reads
@@ -206,8 +211,6 @@ def _store_direct(output: cutlass.Constexpr, rD: cute.Tensor, piece: cutlass.Con
 def _lines(output: Output, piece: Piece, buffer: Any) -> PieceLines:
     """A piece's lines, which are rows that go on in the tile's next piece, or columns."""
     config, matrix = output.config, output.matrix
-    # a row of less than a sector might leave more than the next one's pitch has room for
-    goes_on = output.by_warps and config.epi_n * matrix.dtype.bytes >= SECTOR
     return PieceLines(
         matrix=matrix,
         shape=(hw.WGMMA_M, config.epi_n),
@@ -216,8 +219,8 @@ def _lines(output: Output, piece: Piece, buffer: Any) -> PieceLines:
         pitch=config.line_pitch(matrix),
         extents=output.shape,
         origin=(*piece.origin, piece.batch),
-        carried=goes_on and piece.index[1] > 0,
-        kept=goes_on and piece.index[1] < config.pieces_n - 1,
+        held=min(piece.index[1] * config.epi_n * matrix.dtype.bytes, SECTOR) if output.by_warps else 0,
+        kept=output.by_warps and piece.index[1] < config.pieces_n - 1,
     )
 
 
