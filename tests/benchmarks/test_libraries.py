@@ -89,8 +89,10 @@ def quack(monkeypatch):
     return install
 
 
-def test_tuning_takes_the_fastest_candidate_that_is_right(quack):
+@pytest.mark.parametrize("finalists", [1, 4])
+def test_tuning_takes_the_fastest_candidate_that_is_right(quack, monkeypatch, finalists):
     """One that raises or is wrong wins nothing; a kernel that is being compiled is asked for again."""
+    monkeypatch.setattr(libraries, "FINALISTS", finalists)
     found, gpu = quack(
         Config(1, 3000.0), Config(2, 500.0, "wrong"), Config(3, 1000.0, split_k=4), Config(4, 1.0, "raises")
     )
