@@ -129,13 +129,12 @@ class Table:
     @staticmethod
     def of(problem: Problem, device: Device, candidates: Sequence[Candidate]) -> Table:
         """The columns of some candidates."""
-        rows = [
-            (*x.tile, *x.cluster, x.splits, x.depth, *(x.reduction == y for y in MEETINGS),
-             *(x.schedule == y for y in ("pingpong", "multistage")))
-            for x in candidates
-        ]  # fmt: skip
-        columns = np.array(rows, dtype=np.float64).T
-        m, n, depth, across, along, splits, held, left, counted, merged, pingpong, multistage = columns
+        shapes, clusters, schedules, _, parts, depths, meetings = zip(*candidates, strict=True)
+        m, n, depth = np.array(shapes, dtype=np.float64).T
+        across, along = np.array(clusters, dtype=np.float64).T
+        splits, held = np.array(parts, dtype=np.float64), np.array(depths, dtype=np.float64)
+        schedule, meeting = np.array(schedules), np.array(meetings)
+        left, counted, merged = (meeting == x for x in MEETINGS)
         rows, cols = np.ceil(problem.m / (m * across)), np.ceil(problem.n / (n * along))
         whole = rows * cols * problem.batch
         works = whole * (splits / held)
@@ -148,7 +147,7 @@ class Table:
         straddling = sum(x * _straddles(y) for x, y in zip(edges, (problem.a, problem.b), strict=True))
         ctas = works * cluster
         return Table(
-            m, n, depth, splits, held, left > 0, counted > 0, merged > 0, pingpong > 0, multistage > 0,
+            m, n, depth, splits, held, left, counted, merged, schedule == "pingpong", schedule == "multistage",
             clustered=cluster > 1,
             repeats=rows if problem.m <= problem.n else cols,
             tiles=whole * across * along,
