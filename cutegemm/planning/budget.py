@@ -91,9 +91,8 @@ def epilogue_bytes(config: KernelConfig) -> int:
     return round_up(regions[-1].offset + regions[-1].size, 8) if regions else 0
 
 
-def stages(spec: GemmSpec, config: KernelConfig) -> int:
-    """As many stages as fit, or the given number if it does."""
-    most = room(config)
+def stages(spec: GemmSpec, config: KernelConfig, most: int) -> int:
+    """As many stages as fit, which are `most` (`room`), or the given number if it does."""
     if most < 1:
         raise _no_room(spec, config)
     if spec.stages == AUTO:
@@ -108,8 +107,8 @@ def room(config: KernelConfig) -> int:
     """Mainloop stages that fit beside the epilogue, with what aligning the regions costs."""
     beside = epilogue_bytes(config) + sum(x.size for x in _last_regions(config, 0))
     most = (config.smem_limit - beside) // (stage_bytes(config) + STAGE_BARRIERS)
-    sizes = {n: smem_bytes(dataclasses.replace(config, stages=n)) for n in (most - 1, most) if n > 0}
-    return max((n for n, size in sizes.items() if size <= config.smem_limit), default=0)
+    likely = (dataclasses.replace(config, stages=n) for n in (most, most - 1) if n > 0)
+    return next((x.stages for x in likely if smem_bytes(x) <= config.smem_limit), 0)
 
 
 def smem_bytes(config: KernelConfig) -> int:
