@@ -258,9 +258,9 @@ def _few(problem: Problem, device: Device) -> bool:
 
 
 def spread(
-    spec: GemmSpec, problem: Problem, device: Device, whole: Sequence[Candidate]
+    spec: GemmSpec, problem: Problem, device: Device, found: Sequence[Candidate]
 ) -> Iterator[Candidate]:
-    """Candidates of whole K with K in as many parts as bring their tiles to all SMs at once.
+    """Of candidates those of whole K, with K in as many parts as bring their tiles to all SMs at once (`launched`).
 
     Those meet in a launch of their own, or in workspace where the spec says so. Parts are no more than the longest
     one's stages ask for: what they leave has to be added up.
@@ -272,8 +272,8 @@ def spread(
         (plane, depth, -(-problem.k // depth), device.resident_clusters(math.prod(plane)))
         for plane, depth in (STREAMED if streams(problem) else DEEP_SHAPES)
     ]
-    for (m, n, _), cluster, schedule, consumers, *_ in whole:
-        if schedule != "cooperative" or cluster != (1, 1):
+    for (m, n, _), cluster, schedule, consumers, whole, *_ in found:
+        if schedule != "cooperative" or cluster != (1, 1) or whole != 1:
             continue
         if m >= 2 * max(problem.m, 32) or n >= 2 * max(problem.n, 32):
             continue
