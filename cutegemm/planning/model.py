@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import BLOCK_K, LEAST_SPLIT_K, PARTS, SHIFTED, Candidate, Ranked
@@ -27,13 +27,23 @@ WALKED = (64, 128, 64)
 WALKED_K = 2048
 
 
-def by_model(problem: Problem, device: Device, gates: int, candidates: Sequence[Candidate]) -> list[Ranked]:
+def by_model(
+    problem: Problem, device: Device, gates: int, candidates: Sequence[Candidate]
+) -> Iterator[Ranked]:
     """The candidates, fastest first by the model (`candidates.Order`, `times.fastest_first`)."""
     # imports NumPy
     from cutegemm.planning.times import fastest_first
 
     order, times = fastest_first(problem, device, candidates)
-    return [Ranked(candidates[i], f"the model's fastest, {times[i] / 1e3:,.1f} us") for i in order]
+    for i in order:
+        yield Ranked(candidates[i], f"the model's fastest, {times[i] / 1e3:,.1f} us", times[i])
+
+
+def predicted_ns(problem: Problem, device: Device, candidate: Candidate) -> float:
+    """Nanoseconds that the model predicts for a candidate."""
+    (ranked,) = by_model(problem, device, 1, [candidate])
+    assert ranked.ns is not None
+    return ranked.ns
 
 
 def cheapest_loads(
