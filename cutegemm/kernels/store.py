@@ -120,8 +120,6 @@ def store_piece(
                 # a row of less than a sector leaves what lies before it, too
                 if rest is not None or (lines.kept and lines.width < SECTOR):
                     lines.carry(piece.role.thread, rest)
-                    # before all lanes write rows together
-                    cute.arch.sync_warp()
             _fill_buffer(output, piece, rD, buffer)
         if any(x.by_tma for x in outputs):
             cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before TMA reads
