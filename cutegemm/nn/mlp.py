@@ -12,7 +12,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.library import act, bias_act, swiglu
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn import state_dicts
-from cutegemm.nn.linear import Linear, promised
+from cutegemm.nn.linear import Linear, promised, unserved
 from cutegemm.ops.functions import linear
 from cutegemm.ops.perceptron import perceptron
 
@@ -67,8 +67,9 @@ class MLP(torch.nn.Sequential):
         """The second layer of the activated first."""
         layers: list[Any] = list(self)
         first, activation, last = layers
-        if hooked(first) or (first.bias is None) == ("bias" in self.epilogue.tensors):
-            # called for itself, or its bias was given or taken away since
+        changed = (first.bias is None) == ("bias" in self.epilogue.tensors)
+        if changed or hooked(first) or unserved(first, first.weight):
+            # its bias was given or taken away since, it is called for itself, or torch computes it
             plain: Tensor = last(activation(first(input)))
             return plain
         if _fusable(first, last):
@@ -160,6 +161,10 @@ class SwiGLU(torch.nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """The gated perceptron."""
         down: Any = self.down_proj
+        if unserved(self, self.gate_up_weight):
+            gate, up = torch.nn.functional.linear(input, self.gate_up_weight).chunk(2, -1)
+            product: Tensor = down(torch.nn.functional.silu(gate) * up)
+            return product
         if _fusable(self, down):
             weight = self.gate_up_weight
             return perceptron(input, weight, None, _SWIGLU, down.weight, down.bias, fallback=self.fallback)

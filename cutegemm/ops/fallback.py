@@ -72,6 +72,11 @@ def server(device: torch.device, fallback: str, door: str) -> str:
     return fallback
 
 
+def autocast_to(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """An operand as autocast hands it over: what is floating in its type, but fp64, which autocast leaves alone."""
+    return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
+
+
 def torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """torch's own linear layer."""
     return torch.nn.functional.linear(x, weight, bias)
@@ -94,4 +99,14 @@ def torch_matmul(a: Tensor, b: Tensor, c: Tensor | None, alpha: Any, beta: Any, 
     return found if out is None else out.copy_(found)
 
 
-__all__ = ["FALLBACKS", "HALF", "address", "constant", "found_at", "server", "torch_linear", "torch_matmul"]
+__all__ = [
+    "FALLBACKS",
+    "HALF",
+    "address",
+    "autocast_to",
+    "constant",
+    "found_at",
+    "server",
+    "torch_linear",
+    "torch_matmul",
+]

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
-from cutegemm.ops.autograd import once, plain, taken
-from cutegemm.ops.fallback import HALF, address, constant, found_at
+from cutegemm.ops.autograd import once, plain, summed_along, taken
+from cutegemm.ops.fallback import HALF, address, autocast_to, constant, found_at
 from cutegemm.ops.functions import BACKENDS, linear, server_of
 from cutegemm.ops.gradient import gradient_name, plan_gradient
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
@@ -133,7 +133,7 @@ def perceptron(
     device = x.device.type
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) in HALF:
         dtype = torch.get_autocast_dtype(device)
-        x, weight, last_weight = x.to(dtype), weight.to(dtype), last_weight.to(dtype)
+        x, weight, last_weight = [autocast_to(dtype, t) for t in (x, weight, last_weight)]
     h, *z = Hidden.apply(texts, x, weight, *rows.values())  # type: ignore[no-untyped-call]
     y: Tensor = Output.apply(texts, h, last_weight, last_bias, *z, *rows.values())  # type: ignore[no-untyped-call]
     return y
@@ -226,7 +226,7 @@ class Output(torch.autograd.Function):
             # free before the gradient of Z is made
             h = None
         if needs[1]:
-            db = dy.sum(tuple(range(dy.dim() - 1)), dtype=torch.float32).to(ctx.dtype)
+            db = summed_along(dy, tuple(range(dy.dim() - 1))).to(ctx.dtype)
         parts = z if len(z) == len(texts.saved) else z[0].chunk(2, -1)
         known = dict(zip((*texts.saved, *texts.inputs), (*parts, *inputs)))
         read = [known[name] for name in texts.read]

@@ -54,15 +54,18 @@ def test_values_and_gradients_are_torchs(name, dtype):
     torch.manual_seed(0)
     ours, theirs = pair(name)
     ours, theirs = ours.to(dtype), theirs.to(dtype).double()
-    x = torch.randn(2, 3, 12).to(dtype)
-    a, b = x.clone().requires_grad_(), x.double().requires_grad_()
-    y, z = ours(a), theirs(b)
-    assert error(y.detach(), z.detach()) <= BOUNDS[dtype]
-    upstream = torch.randn(z.shape).to(dtype)
-    y.backward(upstream)
-    z.backward(upstream.double())
-    assert error(a.grad, b.grad) <= BOUNDS[dtype]
-    assert error(flat_gradients(ours), flat_gradients(theirs)) <= BOUNDS[dtype]
+    for shape in ((2, 3, 12), (12,)):
+        ours.zero_grad()
+        theirs.zero_grad()
+        x = torch.randn(shape).to(dtype)
+        a, b = x.clone().requires_grad_(), x.double().requires_grad_()
+        y, z = ours(a), theirs(b)
+        assert error(y.detach(), z.detach()) <= BOUNDS[dtype]
+        upstream = torch.randn(z.shape).to(dtype)
+        y.backward(upstream)
+        z.backward(upstream.double())
+        assert error(a.grad, b.grad) <= BOUNDS[dtype]
+        assert error(flat_gradients(ours), flat_gradients(theirs)) <= BOUNDS[dtype]
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu alone", "swiglu"])
@@ -81,6 +84,22 @@ def test_an_activation_that_is_none_is_refused():
     """The names are listed."""
     with pytest.raises(InputError, match="activation='swish': must be one of gelu, gelu_tanh, relu, silu"):
         nn.MLP(4, 8, activation="swish")
+
+
+def test_what_no_kernel_multiplies_is_left_to_torch():
+    """A model that became fp64 after it was made or converted; a named fallback still refuses it."""
+    for name in ("gelu", "gelu alone", "swiglu"):
+        ours, theirs = pair(name)
+        theirs.double()
+        with pytest.raises(InputError, match="float64"):
+            ours.double()(torch.randn(3, 12).double())
+        for module in ours.modules():
+            module.fallback = "torch"
+        x = torch.randn(3, 12).double()
+        assert torch.allclose(ours(x), theirs(x), atol=1e-12)
+        ours(x).sum().backward()
+        theirs(x).sum().backward()
+        assert torch.allclose(flat_gradients(ours), flat_gradients(theirs), atol=1e-10)
 
 
 def test_biases_that_come_or_go_are_seen():

@@ -140,6 +140,9 @@ def test_autocast_is_followed():
     with torch.autocast("cpu", torch.bfloat16):
         y = layer(x, w, b)
         z = cutegemm.matmul(x, w.t(), fallback="reference")
+        # which torch's autocast leaves alone, too
+        with pytest.raises(InputError, match=r"a.dtype=torch.float64"):
+            cutegemm.matmul(x.double(), w.t().double(), fallback="reference")
     assert y.dtype == z.dtype == torch.bfloat16
     y.float().sum().backward()
     assert w.grad.dtype == torch.float32
