@@ -137,6 +137,17 @@ REFUSED = {
         lambda a: cutegemm.linear(a[None], a, epilogue=epi.residual(), residual=a), InputError,
         r"must begin with the dimensions \(1, 4\) of x"),
     "shape": (lambda a: cutegemm.matmul(a, a[:3], fallback="reference"), InputError, "b must have 4 rows"),
+} | {
+    f"{name}, {how}": (lambda a, call=call, how=how: call(a, how), InputError, message)
+    for how in ("torch", "reference")
+    for name, call, message in (
+        ("a vector", lambda a, how: cutegemm.matmul(a[0], a, fallback=how), r"a.shape=\(4,\): must have 2 or 3 dim"),
+        ("four", lambda a, how: cutegemm.matmul(a, a[None, None], fallback=how), "b.shape=.*: must have 2 or 3 dim"),
+        ("c", lambda a, how: cutegemm.matmul(a, a, a[0], fallback=how), "c.shape=.*: must have 2 or 3 dim"),
+        ("out's extents", lambda a, how: cutegemm.matmul(a, a, out=a[:3].clone(), fallback=how),
+         r"out.shape=\(3, 4\): must be \(4, 4\)"),
+        ("out", lambda a, how: cutegemm.matmul(a, a, out={"d": a.clone()}, fallback=how), "out: must be a torch"),
+    )
 }  # fmt: skip
 
 

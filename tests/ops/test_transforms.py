@@ -89,6 +89,7 @@ MAPS = {
     "weights": ((None, 0, None), ((5, 12), (4, 7, 12), (7,))),
     "all": ((0, 0, 0), ((4, 3, 5, 12), (4, 7, 12), (4, 7))),
     "bias": ((None, None, 0), ((5, 12), (7, 12), (4, 7))),
+    "weights of a vector": ((None, 0, 0), ((12,), (4, 7, 12), (4, 7))),
 }
 
 
@@ -129,6 +130,7 @@ def test_gradients_of_torch_func():
     for f in (
         lambda g: torch.func.grad(lambda w: g(x, w, b).sum())(w),
         lambda g: torch.vmap(torch.func.grad(lambda w, x: g(x, w, b).sum()), (None, 0))(w, x),
+        lambda g: torch.vmap(torch.func.grad(lambda w, x: g(x, w, b).sum()), (None, 0))(w, x[:, 0]),
         lambda g: torch.func.jacrev(lambda w: g(x[0], w, b))(w),
     ):
         assert error(f(layer), f(expected)) < 1e-5
