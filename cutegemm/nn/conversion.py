@@ -212,7 +212,7 @@ def _no_swiglu(model: torch.nn.Module, module: Any, name: str, skip: Collection[
         return "has other modules than gate_proj, up_proj, down_proj and act_fn"
     if any(type(x) is not torch.nn.Linear or x.bias is not None for x in parts):
         return "gate_proj, up_proj and down_proj must be torch.nn.Linear without biases"
-    if any("forward" in vars(x) or hooked(x) for x in (module, *parts[:2])):
+    if any(hooked(x) for x in (module, *parts[:2])):
         return "something is done around its call or its layers' (a hook, another forward)"
     if not _silu(getattr(module, "act_fn", None)):
         return "its act_fn is not silu"

@@ -102,6 +102,53 @@ def test_what_no_kernel_multiplies_is_left_to_torch():
         assert torch.allclose(flat_gradients(ours), flat_gradients(theirs), atol=1e-10)
 
 
+def adapter(model):
+    """A layer of the user's own around the first one."""
+    model[0] = torch.nn.Sequential(model[0], torch.nn.Identity())
+
+
+def activation(model):
+    """Another one."""
+    model[1] = torch.nn.Tanh()
+
+
+def approximate(model):
+    """Of another kind."""
+    model[1].approximate = "tanh"
+
+
+def first_forward(model):
+    """Replaced."""
+    model[0].forward = lambda x: torch.nn.Linear.forward(model[0], x) + 1.0
+
+
+def hook(model):
+    """One that changes what the activation gives."""
+    model[1].register_forward_hook(lambda module, x, y: y + 1.0)
+
+
+def longer(model):
+    """Another layer behind the others."""
+    model.append(torch.nn.Tanh())
+
+
+def shorter(model):
+    """Without the last layer."""
+    del model[2]
+
+
+@pytest.mark.parametrize("change", [adapter, activation, approximate, first_forward, hook, longer, shorter])
+def test_layers_that_were_changed_are_called(change):
+    """A perceptron is a torch.nn.Sequential, whatever becomes of its layers."""
+    ours, theirs = pair("gelu")
+    x = torch.randn(3, 12)
+    for model in (ours, theirs):
+        change(model)
+    y, z = ours(x), theirs(x)
+    assert torch.allclose(y, z, atol=1e-6)
+    assert torch.allclose(ours[:2](x), theirs[:2](x), atol=1e-6) and type(ours[:2]) is torch.nn.Sequential
+
+
 def test_biases_that_come_or_go_are_seen():
     """A layer that is given or loses its bias later runs layer by layer: what the epilogue reads is fixed."""
     x = torch.randn(3, 8)
