@@ -255,6 +255,8 @@ def test_a_compiled_step_launches_as_many(name):
         for g in (graphs.fw_graphs[0], graphs.bw_graphs[0])
     ]
     assert counts == [2, 4]
+    # gate and up lie side by side from the start
+    assert not any("cat" in str(n.target) for n in graphs.bw_graphs[0].graph.nodes)
 
 
 @pytest.mark.parametrize("name", ["gelu", "swiglu"])
