@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from cutegemm.errors import HardwareError, InputError, field_error
+from cutegemm.errors import HardwareError, InputError, SpecError, field_error
 from cutegemm.ops.serve import hopper
 
 # "torch": torch's own functions, or its form of the epilogue, with one note; "error": refuse; "reference", "emulator":
@@ -77,6 +77,20 @@ def autocast_to(dtype: torch.dtype, x: Tensor) -> Tensor:
     return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
+@constant
+def refuse_atomic() -> None:
+    """What torch's functions do under `torch.use_deterministic_algorithms` whose results vary from run to run.
+
+    Raises:
+        SpecError: always, or under `warn_only` never: then it is a warning.
+    """
+    rule = "adds parts as they come, which torch.use_deterministic_algorithms(True) rules out"
+    refusal = field_error(SpecError, "split_reduction", "atomic", rule, "auto")
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        raise refusal
+    warnings.warn(str(refusal), stacklevel=4)
+
+
 def torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """torch's own linear layer."""
     return torch.nn.functional.linear(x, weight, bias)
@@ -131,6 +145,7 @@ __all__ = [
     "autocast_to",
     "constant",
     "found_at",
+    "refuse_atomic",
     "server",
     "torch_linear",
     "torch_matmul",

@@ -159,6 +159,28 @@ def test_what_breaks_a_rule_is_refused(name):
         call(r(4, 4))
 
 
+def test_sums_in_no_order_are_refused_under_deterministic_algorithms():
+    """As torch's own functions that have none: an error, or a warning where that was asked for."""
+    a, spec = r(128, 128).bfloat16(), GemmSpec(split_reduction="atomic", split_k=2)
+    compiled = torch.compile(
+        lambda a: cutegemm.matmul(a, a, spec=spec, fallback="reference"), fullgraph=True, backend="aot_eager"
+    )
+    calls = (lambda a: cutegemm.linear(a, a, spec=spec, fallback="reference"), compiled)
+    try:
+        for call in calls:
+            call(a)
+            torch.use_deterministic_algorithms(True)
+            with pytest.raises(Exception, match="split_reduction='atomic': adds parts as they come"):
+                call(a)
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            with pytest.warns(UserWarning, match="adds parts as they come"):
+                calls[0](a)
+            torch.use_deterministic_algorithms(False)
+            call(a)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_a_call_of_a_known_kind_builds_nothing(monkeypatch):
     """Spec and epilogue are found by identity, and equal ones share what was built."""
     a, graph = r(4, 4), epi.bias_act("relu")
