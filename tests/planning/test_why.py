@@ -72,6 +72,20 @@ def test_it_reads_as_a_table():
     assert str(plan(GemmSpec(), problem(0, 1, 1)).why) == "nothing was chosen" == str(Why(()))
 
 
+def test_the_other_way_round_is_listed_where_it_was_weighed():
+    """Candidates of the way that lost come after those of the one that was taken, each with its reason."""
+    for shape in ((216, 248, 2848), (2088, 24, 7712), (184, 2520, 12216)):
+        made = plan(GemmSpec(), problem(*shape))
+        turned = [x.what.endswith(", swapped") for x in made.why.weighed]
+        assert turned == sorted(turned, reverse=made.swapped) and len(set(turned)) == 2
+        assert [not x.lost for x in made.why.weighed].count(True) == 1
+        assert not any(
+            "later in the order" in x.lost for x, y in zip(made.why.weighed, turned) if y != made.swapped
+        )
+    upright = plan(GemmSpec(), PROBLEMS["square"]).why.weighed
+    assert not any(x.what.endswith(", swapped") for x in upright)
+
+
 def test_another_order_shows():
     """What another order took first is taken, and what the model finds faster says that it came later."""
 
