@@ -82,6 +82,8 @@ def test_the_other_way_round_is_listed_where_it_was_weighed():
         assert not any(
             "later in the order" in x.lost for x, y in zip(made.why.weighed, turned) if y != made.swapped
         )
+    likes = plan(GemmSpec(), problem(200, 640, 88)).why.weighed
+    assert any(x.lost.endswith("us, but the other way round, and not clearly") for x in likes)
     upright = plan(GemmSpec(), PROBLEMS["square"]).why.weighed
     assert not any(x.what.endswith(", swapped") for x in upright)
 
