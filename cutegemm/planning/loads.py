@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config import OperandConfig
@@ -53,7 +54,7 @@ class Loads:
         """Whether the producer's threads load an operand."""
         return any(x in THREAD_LOADS for x in self.chosen)
 
-    @property
+    @cached_property
     def operands(self) -> tuple[OperandConfig, OperandConfig]:
         """A and B as a kernel's config names them."""
         a, b = (

@@ -85,6 +85,7 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         counted=parts.counted,
     )
     adds = () if config.stores else (adding.step(multiply, storing, grid.tiles),)
+    smem = budget.shared_memory(config)
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
@@ -92,8 +93,8 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         steps=(*loads.steps, multiply, *adds, *reductions.steps),
         tiles=grid.tiles,
         waves=grid.waves,
-        smem=budget.shared_memory(config),
-        smem_bytes=budget.smem_bytes(config),
+        smem=smem,
+        smem_bytes=smem[-1].end,
         barriers=budget.barriers(config),
         accumulators=accumulators(config.tile, config.team, setting.limits),
         registers=config.registers,

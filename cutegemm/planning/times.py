@@ -165,8 +165,8 @@ def _loaded_rows(problem: Problem, m: Column, along: Column, depth: Column) -> C
     """Rows of A that a stage of each tile takes; `depth` of a stage times the parts of K."""
     if problem.m > boxes.MOST_ROWS:
         return m
-    rows = np.array([m, along, depth]).T.astype(int).tolist()
-    return np.array([boxes.box_rows(problem, *x) or x[0] for x in rows], dtype=np.float64)
+    narrow = boxes.box_rows(problem, m, along, depth)
+    return np.where(narrow > 0, narrow, m)
 
 
 def estimates(problem: Problem, device: Device, of: Table) -> Column:
@@ -211,7 +211,7 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     time = device.time
     mainloop = of.stages * _stage_ns(problem, device, of)
     d_bytes = max((x.dtype.bytes for _, x in problem.outputs), default=2)
-    columns = np.array([epilogue_columns(int(n), d_bytes) for n in of.n], dtype=np.float64)
+    columns = np.array([epilogue_columns(n, d_bytes) for n in of.n.astype(int).tolist()], dtype=np.float64)
     # rows that the warpgroups of a tile store at once
     rows = np.where(of.pingpong, 64, 128)
     pieces = np.maximum(1, of.m // rows) * of.n / columns

@@ -36,9 +36,7 @@ def open_to(asked: Request, made: Chosen) -> bool:
     few = problem.m <= swap.MOST_ROWS and problem.m < problem.n
     if few or min(problem.m, problem.n) > SHORT_SIDE or asked.epilogue.gated:
         return False
-    if any(getattr(spec, name) != AUTO for name in ("swap", *swap.SHAPING)):
-        return False
-    if any(name in spec.given() for name in OTHERS):
+    if any(getattr(spec, name) != AUTO for name in ("swap", *swap.SHAPING, *OTHERS)):
         return False
     if problem.a.tma_reason() is not None or problem.b.tma_reason() is not None:
         return False
