@@ -58,6 +58,12 @@ STREAMS = (128, 2048)
 # memory, 256 bytes of a row at a time are read 2 % faster than 128 (64 x 4096 x 65536, H200), and clusters of four
 # leave SMs idle; and stages that a ring of such depth holds at least
 DEEP_SHAPES = tuple((x, BLOCK_K) for x in ((1, 1), (2, 1), (1, 2), (2, 2)))
+# clusters of eight beside them, and K from which on they are: 256 x 256 x 32768 takes 14.2 us so and 14.6 in fours,
+# 384 x 640 x 24576 26.8 and 27.7, 512 x 512 x 8192 12.8 and 12.5 (H200)
+DEEPER_SHAPES = (*DEEP_SHAPES, ((2, 4), BLOCK_K), ((4, 2), BLOCK_K))
+DEEPER_K = 16_384
+# elements of their tiles at most: larger ones read operands seldom enough
+EIGHT_ELEMENTS = 64 * 192
 STREAMED = (((1, 1), BLOCK_K), ((1, 1), 2 * BLOCK_K), ((2, 1), BLOCK_K), ((1, 2), BLOCK_K))
 DEEP_STAGES = 4
 # mainloop stages that must fit beside the buffer of parts that a cluster adds up
@@ -281,18 +287,19 @@ def spread(
     if not launched(spec, problem, device):
         return
     reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
+    deep_shapes = DEEPER_SHAPES if problem.k >= DEEPER_K else DEEP_SHAPES
     shapes = [
         (plane, depth, -(-problem.k // depth), device.resident_clusters(math.prod(plane)))
-        for plane, depth in (STREAMED if streams(problem) else DEEP_SHAPES)
+        for plane, depth in (STREAMED if streams(problem) else deep_shapes)
     ]
-    least = edges.LEAST_SLICED if edges.uneven(problem, device) else SHARED_ELEMENTS
+    sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else SHARED_ELEMENTS
     for (m, n, _), cluster, schedule, consumers, *_ in whole:
         if schedule != "cooperative" or cluster != (1, 1):
             continue
         if m >= 2 * max(problem.m, 32) or n >= 2 * max(problem.n, 32):
             continue
         for plane, depth, steps, resident in shapes:
-            if plane != (1, 1) and n % 32 and n < least:
+            if plane != (1, 1) and n % 32 and n < sliced or math.prod(plane) == 8 and m * n > EIGHT_ELEMENTS:
                 continue
             if depth > BLOCK_K and DEEP_STAGES * 2 * (m + n) * depth > device.limits.smem_bytes:
                 continue

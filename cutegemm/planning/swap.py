@@ -208,6 +208,9 @@ def _bare(asked: Request, candidate: Candidate) -> bool:
 
     48 x 13760 x 504 takes 7.1 us so, 7.6 with one, and 32 x 6328 x 384 as long; shorter K takes longer (H200).
     """
+    # a producer warp is what loads constant operands early, and what takes works in turn
+    if any(getattr(asked.spec, name) != AUTO for name in ("schedule", "consumers", "scheduler", "constant")):
+        return False
     k, tiles = asked.problem.k, candidate.tiles(asked.problem) * candidate.splits
     return LEAST_K < k <= SHORT_K and candidate.splits == 1 and tiles <= asked.device.sms
 
