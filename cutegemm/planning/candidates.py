@@ -277,9 +277,9 @@ def _tiles_of(problem: Problem, m: int, n: int) -> int:
 
 
 def spread(
-    spec: GemmSpec, problem: Problem, device: Device, whole: Sequence[Candidate]
+    spec: GemmSpec, problem: Problem, device: Device, found: Sequence[Candidate]
 ) -> Iterator[Candidate]:
-    """Candidates of whole K with K in as many parts as bring their tiles to all SMs at once.
+    """Of candidates those of whole K, with K in as many parts as bring their tiles to all SMs at once (`launched`).
 
     Those meet in a launch of their own, or in workspace where the spec says so. Parts are no more than the longest
     one's stages ask for: what they leave has to be added up.
@@ -293,8 +293,8 @@ def spread(
         for plane, depth in (STREAMED if streams(problem) else deep_shapes)
     ]
     sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else SHARED_ELEMENTS
-    for (m, n, _), cluster, schedule, consumers, *_ in whole:
-        if schedule != "cooperative" or cluster != (1, 1):
+    for (m, n, _), cluster, schedule, consumers, whole, *_ in found:
+        if schedule != "cooperative" or cluster != (1, 1) or whole != 1:
             continue
         if m >= 2 * max(problem.m, 32) or n >= 2 * max(problem.n, 32):
             continue

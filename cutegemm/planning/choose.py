@@ -88,9 +88,7 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
         )
         if gathers:
             found = candidates.deepened(found, first.problem.k)
-        if candidates.launched(spec, first.problem, asked.device):
-            whole = [x for x in found if x.splits == 1]
-            found += tuple(candidates.spread(spec, first.problem, asked.device, whole))
+        found += tuple(candidates.spread(spec, first.problem, asked.device, found))
         yield from order(first.problem, asked.device, first.gates, found)
 
 

@@ -79,7 +79,8 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         cluster_parts=candidate.depth,
         epilogue=setting.epilogue,
     )
-    config = plan_epilogue.sliced(config, config.cluster_parts)
+    if config.cluster_parts > 1:
+        config = plan_epilogue.sliced(config, config.cluster_parts)
     _check_halves(config)
     _check_pieces(config)
     return plan_epilogue.with_buffers(spec, config)

@@ -114,6 +114,8 @@ def _chosen(
     spec = asked.spec
     given = {name: _given(asked, getattr(problem, name), name, gates[name]) for name in AXES}
     left = tuple(name for name, load in given.items() if load == AUTO)
+    if not left:
+        return given["a"], given["b"]
     # none of these leaves room for a producer whose threads load
     copied = spec.schedule == "multistage" or spec.scheduler == "dynamic" or spec.plane not in (None, (1, 1))
     widths = {name: copy_width(getattr(problem, name), gates[name]) for name in left}

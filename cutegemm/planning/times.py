@@ -20,7 +20,7 @@ from cutegemm.planning import boxes
 from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate, deep
 from cutegemm.planning.left import STREAM_FILL, left_ns
 from cutegemm.planning.operands import L2_LINE
-from cutegemm.planning.pieces import epilogue_columns
+from cutegemm.planning.pieces import widest
 from cutegemm.planning.power import capped
 from cutegemm.problems import Operand, Problem, round_up
 
@@ -211,7 +211,7 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     time = device.time
     mainloop = of.stages * _stage_ns(problem, device, of)
     d_bytes = max((x.dtype.bytes for _, x in problem.outputs), default=2)
-    columns = np.array([epilogue_columns(n, d_bytes) for n in of.n.astype(int).tolist()], dtype=np.float64)
+    columns = np.gcd(of.n.astype(np.intp), widest(d_bytes))
     # rows that the warpgroups of a tile store at once
     rows = np.where(of.pingpong, 64, 128)
     pieces = np.maximum(1, of.m // rows) * of.n / columns
