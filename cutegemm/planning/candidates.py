@@ -50,6 +50,8 @@ PARTS = (1, 2, 4, 8)
 LEAST_SPLIT_K = 2048
 # K is deep from so many times D's shorter and longer side on: parts then meet outside clusters too
 DEEP = (8, 2)
+# times D's longer side, where only the largest tiles are that few
+DEEPEST = 4
 # rows or columns of D up to which sums of deep K are small enough for clusters
 FEW = 32
 # D's shorter and longer side where a product's time is that of streaming one operand
@@ -58,12 +60,6 @@ STREAMS = (128, 2048)
 # memory, 256 bytes of a row at a time are read 2 % faster than 128 (64 x 4096 x 65536, H200), and clusters of four
 # leave SMs idle; and stages that a ring of such depth holds at least
 DEEP_SHAPES = tuple((x, BLOCK_K) for x in ((1, 1), (2, 1), (1, 2), (2, 2)))
-# clusters of eight beside them, and K from which on they are: 256 x 256 x 32768 takes 14.2 us so and 14.6 in fours,
-# 384 x 640 x 24576 26.8 and 27.7, 512 x 512 x 8192 12.8 and 12.5 (H200)
-DEEPER_SHAPES = (*DEEP_SHAPES, ((2, 4), BLOCK_K), ((4, 2), BLOCK_K))
-DEEPER_K = 16_384
-# elements of their tiles at most: larger ones read operands seldom enough
-EIGHT_ELEMENTS = 64 * 192
 STREAMED = (((1, 1), BLOCK_K), ((1, 1), 2 * BLOCK_K), ((2, 1), BLOCK_K), ((1, 2), BLOCK_K))
 DEEP_STAGES = 4
 # mainloop stages that must fit beside the buffer of parts that a cluster adds up
@@ -193,6 +189,7 @@ def preferred(
     splits: tuple[int, ...] = (1,),
     short: bool = False,
     uneven: bool = False,
+    shared: bool = False,
 ) -> tuple[Candidate, ...]:
     """The candidates that an order chooses among, for a spec that leaves its tile open.
 
@@ -207,27 +204,29 @@ def preferred(
         splits: numbers of parts of K (`splits_for`).
         short: whether K is short and D small (`short`).
         uneven: whether what tiles leave over is much (`edges.uneven`).
+        shared: whether operands are worth sharing among four (`edges.shared`).
     """
-    shared = "multistage" if spec.schedule == "multistage" else "cooperative"
-    single = gathers or shared == "multistage" or spec.sms == 1
+    together = "multistage" if spec.schedule == "multistage" else "cooperative"
+    single = gathers or together == "multistage" or spec.sms == 1
     shapes = [
-        (m, n, cluster, shared) for m, cluster in SHARED_SHAPES for n in WIDTHS if m * n <= SHARED_ELEMENTS
+        (m, n, cluster, together) for m, cluster in SHARED_SHAPES for n in WIDTHS if m * n <= SHARED_ELEMENTS
     ]
     if uneven and not single:
         shapes += edges.shapes(WIDTHS)
+    if shared and not single:
+        shapes += edges.shared_shapes(WIDTHS)
     if spec.schedule == "pingpong" or not gathers:
         shapes += [(m, n, (1, 1) if single else TURN_CLUSTER, "pingpong") for m, n in TURN_TILES]
     if not gathers:
         tiles = (*MULTISTAGE_TILES, *(SHORT_TILES if short else ()))
         shapes += [(m, n, (1, 1), "multistage") for m, n in tiles]
+    least = edges.LEAST_PAIRED if shared else edges.LEAST_SLICED if uneven else SHARED_ELEMENTS
     seen = set()
     listed = []
     for m, n, own, schedule in shapes:
         cluster = spec.plane or own
         found = Candidate((m, n, BLOCK_K), cluster, schedule, _team(spec, schedule, m, limits))
-        narrow = (
-            schedule != "pingpong" and cluster != (1, 1) and n % 32 and (not uneven or n < edges.LEAST_SLICED)
-        )
+        narrow = schedule != "pingpong" and cluster[0] > 1 and n % 32 and n < least
         split = m % (limits.mma_m * found.team) or not _whole(n, gates, n_major)
         if found in seen or narrow or split or (single and own != (1, 1)) or not _allowed(spec, found):
             continue
@@ -263,8 +262,10 @@ def deep(problem: Problem, device: Device) -> bool:
     Of the largest: 544 x 2632 x 17208 takes 87 us in 128 x 192 in two parts, 105 in one wave of 128 x 96 (H200).
     """
     short, long = sorted((problem.m, problem.n))
+    few = _few(problem, device)
     tiles = min(_tiles_of(problem, 128, 256), _tiles_of(problem, 256, 128))
-    return problem.k >= max(LEAST_SPLIT_K, DEEP[0] * short, DEEP[1] * long) and 2 * tiles <= device.sms
+    least = max(LEAST_SPLIT_K, DEEP[0] * short, (DEEP[1] if few else DEEPEST) * long)
+    return problem.k >= least and (few or 2 * tiles <= device.sms)
 
 
 def _few(problem: Problem, device: Device) -> bool:
@@ -287,19 +288,20 @@ def spread(
     if not launched(spec, problem, device):
         return
     reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
-    deep_shapes = DEEPER_SHAPES if problem.k >= DEEPER_K else DEEP_SHAPES
     shapes = [
         (plane, depth, -(-problem.k // depth), device.resident_clusters(math.prod(plane)))
-        for plane, depth in (STREAMED if streams(problem) else deep_shapes)
+        for plane, depth in (STREAMED if streams(problem) else (*DEEP_SHAPES, *edges.eights(problem)))
     ]
-    sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else SHARED_ELEMENTS
+    sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else edges.LARGEST
     for (m, n, _), cluster, schedule, consumers, whole, *_ in found:
         if schedule != "cooperative" or cluster != (1, 1) or whole != 1:
             continue
         if m >= 2 * max(problem.m, 32) or n >= 2 * max(problem.n, 32):
             continue
         for plane, depth, steps, resident in shapes:
-            if plane != (1, 1) and n % 32 and n < sliced or math.prod(plane) == 8 and m * n > EIGHT_ELEMENTS:
+            if plane != (1, 1) and n % 32 and n < sliced:
+                continue
+            if plane in edges.EIGHTS and m * n > edges.EIGHT_ELEMENTS:
                 continue
             if depth > BLOCK_K and DEEP_STAGES * 2 * (m + n) * depth > device.limits.smem_bytes:
                 continue

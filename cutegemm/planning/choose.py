@@ -85,6 +85,8 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
             splits=splits,
             short=candidates.short(first.problem, asked.device),
             uneven=edges.uneven(first.problem, asked.device),
+            shared=not candidates.deep(first.problem, asked.device)
+            and edges.shared(first.problem, asked.device),
         )
         if gathers:
             found = candidates.deepened(found, first.problem.k)
