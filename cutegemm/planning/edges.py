@@ -35,9 +35,9 @@ SHAPES = ((128, (2, 1)), (128, (1, 1)), (128, (1, 2)), (256, (1, 2)))
 TALL = (256, 160)
 TALL_CLUSTERS = ((2, 1), (1, 1), (1, 2))
 # clusters of small tiles that share operands of rows that straddle lines of L2: of D's shorter side all CTAs ask for
-# the same lines at once. 8720 x 168 x 440 takes 6.4 us swapped in 192 x 80 in 1 x 4, 8.5 in 128 x 144 in pairs; 48 x 13760
-# x 504 6.4 in 64 x 128 in 1 x 4, 7.1 alone; 96 x 3336 x 1432 6.3 swapped in 64 x 48 in 2 x 2, 9.0 in 64 x 64 in pairs;
-# 6648 x 176 x 3568 20.0 in 128 x 96 in 2 x 2, 23.3 in 64 x 192 in pairs (H200)
+# the same lines at once. 8720 x 168 x 440 takes 6.4 us swapped in 192 x 80 in 1 x 4, 8.5 in 128 x 144 in pairs;
+# 48 x 13760 x 504 6.4 in 64 x 128 in 1 x 4, 7.1 alone; 96 x 3336 x 1432 6.3 swapped in 64 x 48 in 2 x 2, 9.0 in 64 x 64
+# in pairs; 6648 x 176 x 3568 20.0 in 128 x 96 in 2 x 2, 23.3 in 64 x 192 in pairs (H200)
 SHARED_SHAPES = (
     (64, (1, 2), 16),
     (128, (1, 2), 32),
