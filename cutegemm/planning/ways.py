@@ -22,7 +22,7 @@ SHORT_SIDE = 256
 # times faster that the other way must be predicted: what is measured of tiles that are predicted alike spreads as much
 # (sampled shapes, H200)
 CLEARLY = 1.05
-# times D's elements that tiles of a plan must have, for another way to pad less: weighing it takes another plan's time
+# times D's elements that tiles of a plan must have, for another way to pad less: weighing it takes as long again
 PADDED = 1.1
 # share of the SMs' time below which another way may leave less idle: 14344 x 504 x 27288 takes 702 us in 128 x 256,
 # 608 swapped in 128 x 224; 320 x 744 x 28704 35.7 in 64 x 192, 32.0 swapped in 128 x 160 (H200)
