@@ -83,6 +83,18 @@ SIXTEEN_ROWS = [
     ring(16, 64, 64, slices=16, split=2, stages=6, **FEW),
     ring(16, 64, 32, slices=8, split=4, stages=6, residents=2, **FEW),
 ]
+# a thread's 28 x 4, of which four lanes' are 112 rows
+TALL: dict[str, Any] = {"thread_tile": (28, 4), "lanes_m": 4}
+ROWS: dict[str, Any] = {"thread_tile": (16, 8), "lanes_m": 4}
+ODD = [
+    staged(128, 128, 8, residents=2, split=2, **ROWS),
+    staged(128, 128, 16, slices=2, **ROWS),
+    staged(112, 128, 8, residents=2, split=2, **TALL),
+    staged(112, 128, 16, residents=2, split=2, **TALL),
+    staged(112, 128, 16, slices=2, **TALL),
+    staged(112, 128, 16, slices=2, ahead=3, **TALL),
+    staged(112, 128, 32, slices=2, **TALL),
+]
 SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
     (1024, 1024, 1024): [
         *(staged(64, 64, 16, slices=4, residents=2, ahead=x) for x in (0, 2, 4, 8)),
@@ -109,18 +121,13 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
         staged(64, 64, 16, slices=4, split=2, residents=2, ahead=4),
         ring(64, 64, 32, slices=8, split=2, stages=4),
     ],
-    (333, 5025, 1023): [
-        staged(128, 128, 8),
-        # registers for twice as many CTAs: the planner halves them for copies of single elements
-        staged(128, 128, 8, residents=4),
-        staged(128, 128, 8, split=2, residents=4),
-        staged(128, 128, 8, split=2, residents=4, ahead=4),
-        staged(64, 128, 16, slices=2, residents=4, ahead=4),
-        staged(64, 64, 16, slices=4, residents=4),
-        staged(64, 64, 16, slices=4, residents=4, ahead=4),
-        staged(64, 64, 16, slices=4, residents=4, ahead=4, **WIDE),
-        staged(128, 128, 8, residents=4, ahead=4, **WIDE),
-        ring(64, 64, 16, slices=4, residents=2, stages=6),
+    (333, 5025, 1023): ODD,
+    (1023, 1023, 1023): [
+        *ODD,
+        staged(64, 128, 16, slices=2, residents=2),
+        staged(64, 128, 32, slices=4),
+        staged(64, 64, 16, slices=4, residents=2),
+        staged(64, 64, 32, slices=4),
     ],
     (16, 4096, 4096): SIXTEEN_ROWS,
     (4096, 16, 4096): [mirrored(x) for x in SIXTEEN_ROWS],

@@ -27,7 +27,9 @@ from cutegemm.kernels import operands as ops
 from cutegemm.kernels.fusion import bind
 from cutegemm.kernels.operands import NUMERIC
 from cutegemm.kernels.simt_epilogue import Patch, SimtEpilogue, lane_place
+from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.simt_ring import RingLoop
+from cutegemm.kernels.simt_runs import RunLoad, RunShape
 from cutegemm.kernels.simt_staged import STAGES, StagedLoad, StagedLoop, StagedShape
 from cutegemm.kernels.simt_sums import SharedSums
 from cutegemm.kernels.simt_tile import GROUP, Owned, TileLoad, TileShape
@@ -38,6 +40,8 @@ STAGED_CARVEOUT = 50
 # bytes: shared loads and stores move four elements
 SMEM_ALIGN = 16
 FP32_BYTES = 4
+# how an operand's tile comes -> what brings it
+LOADS = {TileShape: TileLoad, StagedShape: StagedLoad, RunShape: RunLoad}
 
 
 class SimtGemm:
@@ -59,9 +63,10 @@ class SimtGemm:
         if not config.staged and block_k % (GROUP * config.slices):
             rule = f"along k must be a multiple of {GROUP} for each of {config.slices} slices"
             raise field_error(CompileError, "tile", config.tile, rule)
-        kind = StagedShape if config.staged else TileShape
         self.shapes = tuple(
-            kind(matrix=matrix, rows=rows, depth=block_k, vector=vector, threads=config.threads, half=half)
+            self._shape(
+                matrix=matrix, rows=rows, depth=block_k, vector=vector, threads=config.threads, half=half
+            )
             for matrix, rows, vector, half in (
                 (config.a, block_m, config.vector[0], None),
                 (config.b, block_n, config.vector[1], config.lanes[1] * GROUP if config.gates == 2 else None),
@@ -71,6 +76,13 @@ class SimtGemm:
             if not shape.fits:
                 rule = f"{config.threads} threads cannot share a {shape.rows} x {block_k} tile in vectors of this size"
                 raise field_error(CompileError, "vector", shape.vector, rule, 1)
+
+    def _shape(self, **fields: Any) -> OperandTile:
+        """How an operand's tile comes into shared memory."""
+        if not self.config.staged:
+            return TileShape(**fields)
+        runs = RunShape(**fields)
+        return runs if runs.serves else StagedShape(**fields)
 
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
@@ -121,10 +133,11 @@ class SimtGemm:
         work = walks.work(state)
         column, first_depth = walks.columns(work)
         at_b = shared + self.shapes[0].elements * (1 if config.staged else self._stages)
-        kind = StagedLoad if config.staged else TileLoad
         loads = (
-            kind.create(self.shapes[0], mA, (work.m, work.l), column, (thread, shared)),
-            kind.create(self.shapes[1], mB, (work.n, work.l), column, (thread, at_b)),
+            LOADS[type(self.shapes[0])].create(
+                self.shapes[0], mA, (work.m, work.l), column, (thread, shared)
+            ),
+            LOADS[type(self.shapes[1])].create(self.shapes[1], mB, (work.n, work.l), column, (thread, at_b)),
         )
         acc = cute.make_rmem_tensor(config.thread_tile[0] * config.thread_tile[1], cutlass.Float32)
         acc.fill(0.0)

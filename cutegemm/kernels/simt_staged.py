@@ -185,11 +185,11 @@ class StagedLoad:
             values = self.rX[None, i].load().to(cutlass.Float32)
             if shape.along_k:
                 for j in range(shape.vector):
-                    _write(first, at + j * shape.rows, (values[j],))
+                    write(first, at + j * shape.rows, (values[j],))
             else:
                 for j in range(0, shape.vector, GROUP):
                     part = range(j, min(j + GROUP, shape.vector))
-                    _write(first, at + j, tuple(values[x] for x in part))
+                    write(first, at + j, tuple(values[x] for x in part))
 
     def slice_at(self, slice_: Any, lines: int, row: Any) -> Any:
         """Where row `row` lies in the first of a slice's `lines` lines of the first stage: bytes of shared memory."""
@@ -301,7 +301,8 @@ def _shared(start: Any, at: int, size: int) -> cute.Tensor:
     return cute.make_tensor(ptr + cute.assume(at, divby=size), cute.make_layout(size))
 
 
-def _write(start: Any, at: int, values: tuple) -> None:
+def write(start: Any, at: int, values: tuple) -> None:
+    """Store up to four fp32 `at` elements after byte `start` of shared memory."""
     rX = cute.make_rmem_tensor(len(values), cutlass.Float32)
     _copy(list(values), rX)
     cute.autovec_copy(rX, _shared(start, at, len(values)))
