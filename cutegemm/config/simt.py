@@ -34,6 +34,11 @@ class SimtTile:
     residents: int = 1
 
     @property
+    def group(self) -> int:
+        """Neighbouring rows that a thread owns together: four, as of columns, or two where it does not own fours."""
+        return 4 if self.thread_tile[0] % 4 == 0 else 2
+
+    @property
     def owners(self) -> int:
         """Threads that hold one copy of the tile's accumulators."""
         return self.tile[0] * self.tile[1] // (self.thread_tile[0] * self.thread_tile[1])
@@ -84,7 +89,7 @@ class SimtConfig(SimtTile, EpilogueConfig):
     @property
     def finished(self) -> tuple[int, int]:
         """(M, N) accumulators that a thread takes through the epilogue at once: its own, or a patch of the sums."""
-        return (4, 4 * self.gates) if self.shares else self.thread_tile
+        return (self.group, 4 * self.gates) if self.shares else self.thread_tile
 
     @property
     def partial_width(self) -> tuple[int, int]:

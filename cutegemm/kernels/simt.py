@@ -54,9 +54,10 @@ class SimtGemm:
     def __init__(self, config: SimtConfig) -> None:
         self.config = config
         for axis, size, own, lanes in zip("mn", config.tile, config.thread_tile, config.lanes, strict=False):
-            if own % GROUP or size % (own * lanes):
+            group = self._groups["mn".index(axis)]
+            if own % group or size % (own * lanes):
                 rule = (
-                    f"along {axis} must be a multiple of {lanes} lanes x {own} elements in groups of {GROUP}"
+                    f"along {axis} must be a multiple of {lanes} lanes x {own} elements in groups of {group}"
                 )
                 raise field_error(CompileError, "tile", config.tile, rule)
         block_m, block_n, block_k = config.tile
@@ -76,6 +77,11 @@ class SimtGemm:
             if not shape.fits:
                 rule = f"{config.threads} threads cannot share a {shape.rows} x {block_k} tile in vectors of this size"
                 raise field_error(CompileError, "vector", shape.vector, rule, 1)
+
+    @property
+    def _groups(self) -> tuple[int, int]:
+        """Neighbouring rows, and columns, that a thread owns together."""
+        return (self.config.group if self.config.staged else GROUP), GROUP
 
     def _shape(self, **fields: Any) -> OperandTile:
         """How an operand's tile comes into shared memory."""
@@ -205,12 +211,13 @@ class SimtGemm:
         found = []
         for axis, place in enumerate((warp % warps_m, warp // warps_m)):
             lanes, own = config.lanes[axis], config.thread_tile[axis]
-            first = place * (lanes * own) + lane_place(config, lane)[axis] * GROUP
-            found.append(Owned(first, tuple(g * lanes * GROUP for g in range(own // GROUP))))
+            group = self._groups[axis]
+            first = place * (lanes * own) + lane_place(config, lane)[axis] * group
+            found.append(Owned(first, tuple(g * lanes * group for g in range(own // group)), group))
         return found[0], found[1]
 
     def _patch(self, warp: Any, lane: Any, group: Any) -> Patch:
-        """What a thread finishes: all that lane `lane` of `warp` owns, or its `group`-th group of four by four."""
+        """What a thread finishes: all that lane `lane` of `warp` owns, or its `group`-th group of rows by four."""
         config = self.config
         rows, cols = (x.groups for x in self._owned(warp, lane))
         warps_m = config.tile[0] // (config.lanes[0] * config.thread_tile[0])
@@ -218,8 +225,8 @@ class SimtGemm:
         if group is not None:
             across = config.thread_tile[1] // config.finished[1]
             i, j = group // across, group % across
-            part_m, part_n = part_m * (config.thread_tile[0] // GROUP) + i, part_n * across + j
-            rows = [rows[0] + i * (config.lanes[0] * GROUP)]
+            part_m, part_n = part_m * (config.thread_tile[0] // config.group) + i, part_n * across + j
+            rows = [rows[0] + i * (config.lanes[0] * config.group)]
             cols = [x + j * (config.lanes[1] * config.finished[1]) for x in cols[: config.gates]]
         parts_n = config.columns // config.partial_width[1]
         return Patch(rows, self._stored(cols), part_m, part_n, part_m * parts_n + part_n, lane)

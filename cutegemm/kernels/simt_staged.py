@@ -2,7 +2,7 @@
 """The CUDA-core mainloop for large outputs: tiles come through registers, fragments are read one k ahead.
 
 A thread reads its share of the next k tile into registers (`fetch`), writes it to shared memory as fp32
-(`commit`) and reads fragments of four rows from there (`fragment`). Shared memory holds a tile as lines of
+(`commit`) and reads fragments of four (or two) rows from there (`fragment`). Shared memory holds a tile as lines of
 constant k, so that a fragment is one 16-byte load whichever axis has unit stride in global memory, and so that
 neighbouring elements of a fragment lie in registers of either bank: a multiply-add whose three operands share a
 bank takes twice as long, which fragments of consecutive k (`simt_tile`) cannot always avoid.
@@ -195,9 +195,9 @@ class StagedLoad:
         """Where row `row` lies in the first of a slice's `lines` lines of the first stage: bytes of shared memory."""
         return self.start + (slice_ * self.shape.line(lines) + row) * BYTES
 
-    def fragment(self, first: Any, k: int, offsets: tuple[int, ...]) -> list[Any]:
-        """The fp32 elements of a slice's k-th line at fours of rows `offsets` after row `first` (`slice_at`)."""
-        return [x for offset in offsets for x in _read(first, self.shape.line(k) + offset)]
+    def fragment(self, first: Any, k: int, owned: Owned) -> list[Any]:
+        """The fp32 elements of a slice's k-th line in the owned rows; `first` is where the first of them lies."""
+        return [x for at in owned.offsets for x in _read(first, self.shape.line(k) + at, owned.width)]
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class StagedLoop:
             for i in cutlass.range_constexpr(2):
                 load, owned = self.loads[i], self.owned[i]
                 places[i] = load.slice_at(self.slice_, self._steps, owned.first)
-                _copy(load.fragment(places[i], 0, owned.offsets), fragments[i])
+                _copy(load.fragment(places[i], 0, owned), fragments[i])
             for t in cutlass.range(k_tiles, unroll=1):
                 self._tile(acc, fragments, places, (t + 1 < k_tiles, t + ahead < k_tiles))
 
@@ -272,7 +272,7 @@ class StagedLoop:
                     places[i] = places[i] + (2 * written - self._stage)
                 places[2] = self._stage - written
             next_a, next_b = (
-                load.fragment(places[i], line, self.owned[i].offsets) for i, load in enumerate(self.loads)
+                load.fragment(places[i], line, self.owned[i]) for i, load in enumerate(self.loads)
             )
             for at, x, y in _in_turns(len(a), len(b)):
                 sums[at] = cute.math.fma(a[x], b[y], sums[at])
@@ -308,10 +308,10 @@ def write(start: Any, at: int, values: tuple) -> None:
     cute.autovec_copy(rX, _shared(start, at, len(values)))
 
 
-def _read(start: Any, at: int) -> list[Any]:
-    rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
-    cute.autovec_copy(_shared(start, at, GROUP), rX)
-    return [rX[x] for x in range(GROUP)]
+def _read(start: Any, at: int, size: int) -> list[Any]:
+    rX = cute.make_rmem_tensor(size, cutlass.Float32)
+    cute.autovec_copy(_shared(start, at, size), rX)
+    return [rX[x] for x in range(size)]
 
 
 def _copy(values: list[Any], target: cute.Tensor) -> None:
