@@ -92,9 +92,9 @@ ODD = [
     staged(112, 128, 8, residents=2, split=2, **TALL),
     staged(112, 128, 16, residents=2, split=2, **TALL),
     staged(112, 128, 16, slices=2, **TALL),
-    staged(112, 128, 16, slices=2, ahead=3, **TALL),
     staged(112, 128, 32, slices=2, **TALL),
     staged(112, 128, 8, residents=2, split=2, thread_tile=(14, 8)),
+    staged(112, 128, 16, residents=2, split=2, thread_tile=(14, 8)),
     staged(112, 128, 16, slices=2, thread_tile=(14, 8)),
     staged(112, 128, 32, slices=2, thread_tile=(14, 8)),
 ]
