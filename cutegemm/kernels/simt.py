@@ -87,8 +87,8 @@ class SimtGemm:
         """How an operand's tile comes into shared memory."""
         if not self.config.staged:
             return TileShape(**fields)
-        runs = RunShape(**fields)
-        return runs if runs.serves else StagedShape(**fields)
+        tile = StagedShape(**fields)
+        return RunShape(**fields) if self.config.in_runs(tile.rows, tile.vector, tile.along_k) else tile
 
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):

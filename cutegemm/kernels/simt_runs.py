@@ -16,11 +16,9 @@ from typing import Any
 
 import cutlass
 
+from cutegemm.config.simt import run_rows, runs_serve
 from cutegemm.kernels.simt_staged import BYTES, StagedLoad, StagedShape, write
 from cutegemm.kernels.simt_tile import GROUP
-
-# of how many rows one may be spare
-MOST_SPARE = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +26,9 @@ class RunShape(StagedShape):
     """How the CTA's threads share the loading of an operand's tile in runs of four rows."""
 
     @property
-    def serves(self) -> bool:
-        """Whether elements come one by one along k, and runs bring the tile with few loads beyond its rows."""
-        single = self.along_k and self.vector == 1
-        whole = self.threads % self.depth == 0 and self.depth % (2 * GROUP) == 0 and self.rows % GROUP == 0
-        return single and whole and self._held * MOST_SPARE < self.rows * (MOST_SPARE + 1)
-
-    @property
     def fits(self) -> bool:
         """Whether the threads can share the loads."""
-        return self.serves
+        return runs_serve(self.rows, self.depth, self.threads)
 
     @property
     def _across(self) -> int:
@@ -45,13 +36,9 @@ class RunShape(StagedShape):
         return self.threads // self.depth * GROUP
 
     @property
-    def _passes(self) -> int:
-        return -(-self.rows // self._across)
-
-    @property
     def _held(self) -> int:
-        """Rows that are loaded: the tile's, and what is spare of the last pass."""
-        return self._passes * self._across
+        """Rows that are loaded."""
+        return run_rows(self.rows, self.depth, self.threads)
 
     @property
     def lanes(self) -> int:
@@ -61,7 +48,7 @@ class RunShape(StagedShape):
     @property
     def loads(self) -> int:
         """Elements that each thread loads per tile; some may lie beyond the tile's rows, and are not used."""
-        return self._passes * GROUP
+        return self._held // self._across * GROUP
 
     @property
     def pitch(self) -> int:
@@ -88,7 +75,7 @@ class RunShape(StagedShape):
 
 @dataclass(frozen=True)
 class RunLoad(StagedLoad):
-    """`StagedLoad` in runs."""
+    """`StagedLoad` whose runs are stored at once."""
 
     def commit(self, stage: Any) -> None:
         """Write what was fetched to the stage that starts `stage` bytes after the first, as fp32."""

@@ -29,6 +29,7 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SimtConfig
+from cutegemm.config.simt import vectors_serve
 from cutegemm.kernels.operands import NUMERIC, batch_at
 from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.simt_tile import GROUP, Owned
@@ -46,8 +47,7 @@ class StagedShape(OperandTile):
     @property
     def fits(self) -> bool:
         """Whether the threads can share the loads evenly."""
-        whole = self.rows * self.depth % (self.vector * self.threads) == 0
-        return whole and max(self.lanes, self.threads) % min(self.lanes, self.threads) == 0
+        return vectors_serve(self.rows, self.depth, self.threads, self.vector, self.along_k)
 
     @property
     def lanes(self) -> int:
@@ -104,9 +104,9 @@ class StagedLoad:
     # (row, k) of this thread's first vector in the tile
     place: tuple[Any, Any]
 
-    @staticmethod
+    @classmethod
     def create(
-        shape: StagedShape, mX: Any, tile: tuple[Any, Any], column: Any, at: tuple[Any, Any]
+        cls, shape: StagedShape, mX: Any, tile: tuple[Any, Any], column: Any, at: tuple[Any, Any]
     ) -> StagedLoad:
         """Loads of rows [tile * ROWS, (tile + 1) * ROWS) of mX (rows, k, l) from `column` of k on.
 
@@ -126,7 +126,7 @@ class StagedLoad:
             line, gate = shape.source(tile[0], row + rows)
             where = (cutlass.min(line, last), column + (k + columns), batch_at(mX, tile[1], gate))
             rP[i] = mX.iterator.toint() + cutlass.Int64(cute.crd2idx(where, mX.layout)) * size
-        return StagedLoad(shape, rP, mX.stride[1] * size, sX.toint(), rX, (row, k))
+        return cls(shape, rP, mX.stride[1] * size, sX.toint(), rX, (row, k))
 
     @cute.jit
     def fetch_first(self, depth: Any) -> None:
