@@ -134,4 +134,4 @@ def test_shared_memory_bounds_a_threads_8_x_8():
     of = problem(2048, 2048, 2048, dtype="fp32", majors="kk")
     wide, narrow = (x for x in TILES if x.tile == (128, 128, 8))
     ratio = estimate(of, narrow, H200) / estimate(of, wide, H200)
-    assert narrow.thread_tile == (8, 8) and 1.04 < ratio < 1.3
+    assert narrow.thread_tile == (8, 8) and 1.08 < ratio < 1.3
