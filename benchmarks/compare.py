@@ -26,9 +26,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import interval, results, runs
+from benchmarks import results, runs
 from benchmarks.contenders import OURS
 from benchmarks.results import Row
+from cutegemm.tuning import interval
 
 RUN_TO_RUN = 0.03  # by which ratios of two runs of the same sources differ at the power cap
 ENOUGH_RUNS = 4  # on a side, for the runs themselves to show by how much they differ

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is measured: cutegemm and cuBLAS. Everything that knows cutegemm's interface is here."""
+"""Who is measured: cutegemm and cuBLAS; others in `libraries`. Everything that knows cutegemm's interface is here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 import cutegemm
+from benchmarks import libraries
 from benchmarks.inputs import InputSet
 from benchmarks.results import Case
 from benchmarks.timing import Contender
@@ -31,7 +32,7 @@ INVARIANT = "cutegemm_invariant"
 MODEL = "cutegemm_model"
 # who is measured by default, and who may be asked for
 NAMES = (OURS, BASELINE)
-CHOICES = (*NAMES, MODEL, INVARIANT)
+CHOICES = (*NAMES, MODEL, INVARIANT, *libraries.NAMES)
 
 # Fields of a kernel's config that name it in a results row, where the family has them.
 _PLAN_FIELDS = ("family", "tile", "cluster", "stages", "consumers", "pingpong", "persistent")
@@ -42,7 +43,10 @@ def make(name: str, case: Case) -> Contender:
 
     Raises:
         GemmError: cutegemm refuses the problem.
+        libraries.LeftOut: another library is not installed or does not serve the problem.
     """
+    if name in libraries.NAMES:
+        return libraries.make(name, case)
     if name == INVARIANT:
         return cutegemm_contender(case, GemmSpec(batch_invariant=True), INVARIANT)
     if name == MODEL:

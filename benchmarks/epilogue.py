@@ -14,22 +14,15 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-import torch
 from rich.console import Console
 
 from benchmarks import figures, fusions, gemm, inputs, results, runs, timing
+from benchmarks.libraries import max_autotune
 from benchmarks.results import Case, Row
 from benchmarks.suites import EPILOGUES
 from benchmarks.timing import Contender
 
-REASON_LINES = 3  # of an error's text
 Compiler = fusions.Compiler
-
-
-def max_autotune(function: fusions.Formula) -> fusions.Formula:
-    """torch.compile at its fastest; CUDA graphs are left to the timing, which puts every contender in one."""
-    compiled: fusions.Formula = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
-    return compiled
 
 
 class Bench:
@@ -85,7 +78,7 @@ class Bench:
                 self._make(fusions.COMPILED, case).call(x)
             except Exception as error:
                 self._console.print(
-                    f"{case} {case.epilogue}: torch.compile failed: {_reason(error)}", markup=False
+                    f"{case} {case.epilogue}: torch.compile failed: {runs.reason(error)}", markup=False
                 )
             self._console.print(f"{case} {case.epilogue}: torch.compile took {clock() - began:.1f} s")
 
@@ -99,7 +92,7 @@ class Bench:
             try:
                 right.append(self._ready(name, case, sets[0]))
             except Exception as error:  # whatever one contender dies of, the others are measured
-                failures.append((f"{case.epilogue} {name}", _reason(error)))
+                failures.append((f"{case.epilogue} {name}", runs.reason(error)))
         if not right:
             return [], failures
         times = timing.measure(right, sets, self._regime, device=self._device, sensors=self._sensors)
@@ -123,12 +116,6 @@ class Bench:
         if case not in self._compiled:
             self._compiled[case] = fusions.make(name, case, self._compiler)
         return self._compiled[case]
-
-
-def _reason(error: Exception) -> str:
-    """An error on one line: its beginning, as those of compilers run to pages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' / '.join(lines[:REASON_LINES])}"
 
 
 def cases(names: list[str] | None = None) -> list[Case]:

@@ -13,11 +13,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import contenders, correctness, inputs, results, runs, suites, timing
+from benchmarks import contenders, correctness, inputs, libraries, results, runs, suites, timing
 from benchmarks.results import Case, Row
 from cutegemm.errors import GemmError
 from cutegemm.running.launcher import current_device
@@ -56,7 +57,12 @@ class Bench:
 
     def keys(self, case: Case) -> list[Row]:
         """The key fields of the rows that measuring `case` gives."""
-        return [asdict(case) | {"contender": name, "regime": self._regime.name} for name in self.names]
+        regime = self.regime(case).name
+        return [asdict(case) | {"contender": name, "regime": regime} for name in self.names]
+
+    def regime(self, case: Case) -> timing.Regime:
+        """How a case is timed."""
+        return self._regime
 
     def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
         """Rows of the contenders that are right, and (contender, why) of the others."""
@@ -67,12 +73,16 @@ class Bench:
             try:
                 contender = contenders.make(name, case)
                 correctness.check(contender.call, sets[0])
+                if name in libraries.NAMES:
+                    # what cannot be captured is found out before the others are timed beside it
+                    self._device.capture(partial(contender.call, sets[0]))
                 right.append(contender)
-            except (GemmError, correctness.WrongResult) as error:
+            except (GemmError, libraries.LeftOut, correctness.WrongResult) as error:
                 failures.append((name, str(error)))
-        times = timing.measure(right, sets, self._regime, device=self._device, sensors=self._sensors)
+        regime = self.regime(case)
+        times = timing.measure(right, sets, regime, device=self._device, sensors=self._sensors)
         plans = {contender.name: contender.plan for contender in right}
-        rows = results.case_rows(case, times, plans=plans, regime=self._regime.name, baseline=self._baseline)
+        rows = results.case_rows(case, times, plans=plans, regime=regime.name, baseline=self._baseline)
         return rows, failures
 
 

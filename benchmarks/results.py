@@ -30,6 +30,8 @@ ROW_FIELDS = (
 )  # fmt: skip
 # Of a sweep: a spec's fields beside the rest, and why a spec that has no times has none.
 SWEEP_FIELDS = (*ROW_FIELDS, "spec", "refused")
+# Of other libraries beside ours: why a contender that has no times has none.
+PEER_FIELDS = (*ROW_FIELDS, "refused")
 # Of a chain of layers: times are those of a layer, `what` is the layers' N x K, bytes those of a layer's weights.
 CHAIN_FIELDS = (
     "suite", "what", "dtype", "m", "layers", "bytes", "contender", "plan", *TIMES, *REGIME,
@@ -190,7 +192,8 @@ class Results:
             ValueError: a row lacks a field of the schema or has one beside it.
         """
         for row in rows:
-            expected = SWEEP_FIELDS if "spec" in row else FIELDS.get(str(row.get("suite")), ROW_FIELDS)
+            usual = PEER_FIELDS if "refused" in row else ROW_FIELDS
+            expected = SWEEP_FIELDS if "spec" in row else FIELDS.get(str(row.get("suite")), usual)
             if odd := set(expected) ^ set(row):
                 raise ValueError(f"row fields {sorted(odd)}: must be exactly those of schema {SCHEMA}")
         new = {key(row) for row in rows}

@@ -22,6 +22,7 @@ from benchmarks import environment, timing
 from benchmarks.results import Results, Row
 
 LOG_COLUMNS = 120  # of output that goes to a file or pipe
+REASON_LINES = 3  # of an error's text
 Failures = list[tuple[str, str]]  # (contender, why)
 _CaseT = TypeVar("_CaseT")
 _CaseIn = TypeVar("_CaseIn", contravariant=True)
@@ -154,6 +155,12 @@ def report(outcome: Outcome, console: Console) -> int:
     for what, why in outcome.failures:
         console.print(f"NOT TIMED {what}: {why}", markup=False)
     return 1 if outcome.failures else 0
+
+
+def reason(error: Exception) -> str:
+    """An error on one line: its beginning, as those of compilers run to pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' / '.join(lines[:REASON_LINES])}"
 
 
 def names_among(legal: Sequence[str]) -> Callable[[str], list[str]]:

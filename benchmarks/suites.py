@@ -63,6 +63,50 @@ SUITES: dict[str, list[Shape]] = {
 DRAWN = ("drawn", "drawn_odd")  # which must not be tuned
 DTYPES = {"fp32": "fp32"}  # operand type of suites that have one of their own
 
+# Three problems of each suite of bf16 products, by names for readers, that other libraries are measured on, too.
+PEERS: dict[str, dict[str, tuple[int, int, int, int]]] = {
+    "square": {
+        "4096³": (1, 4096, 4096, 4096),
+        "8192³": (1, 8192, 8192, 8192),
+        "16384³": (1, 16384, 16384, 16384),
+    },
+    "prefill": {
+        "Llama 3 8B, gate and up": (1, 2048, 28672, 4096),
+        "Llama 3 70B, qkv": (1, 4096, 10240, 8192),
+        "DeepSeek V3, o": (1, 8192, 7168, 16384),
+    },
+    "decode": {
+        "Llama 3 8B, qkv, one token": (1, 1, 6144, 4096),
+        "Llama 3 70B, down, 16 tokens": (1, 16, 8192, 28672),
+        "DeepSeek V3, o, 128 tokens": (1, 128, 7168, 16384),
+    },
+    "deep_k": {
+        "512x512x8192": (1, 512, 512, 8192),
+        "256x256x32768": (1, 256, 256, 32768),
+        "1024x1024x65536": (1, 1024, 1024, 65536),
+    },
+    "odd": {
+        "4095³": (1, 4095, 4095, 4095),
+        "K = 8191": (1, 8192, 8192, 8191),
+        "GPT-2, logits": (1, 2048, 50257, 768),
+    },
+    "odd_skinny": {
+        "one row": (1, 1, 4097, 4095),
+        "17 rows": (1, 17, 8191, 4099),
+        "333 rows, GPT-2's vocabulary": (1, 333, 50257, 1023),
+    },
+    "small": {
+        "256³": (1, 256, 256, 256),
+        "512³": (1, 512, 512, 512),
+        "1000³": (1, 1000, 1000, 1000),
+    },
+    "batched": {
+        "32 of 512³": (32, 512, 512, 512),
+        "attention, 128 heads": (128, 64, 128, 64),
+        "8 of 2048x2048x1024": (8, 2048, 2048, 1024),
+    },
+}
+
 # (batch, M, N, K), against torch.bmm.
 BATCHED = [
     (32, 512, 512, 512),

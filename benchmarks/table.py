@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, results
+from benchmarks import contenders, figures, libraries, peer_rows, results
 from benchmarks.results import Row
 from benchmarks.suites import PRODUCTS
 
@@ -30,6 +30,8 @@ HOST = {
 }
 Document = dict[str, Any]
 INVARIANT = "invariant_"  # before the names of suites in rows of `benchmarks.invariant`
+PREFIXES = {"invariant": INVARIANT, "peers": peer_rows.PREFIX}
+SQUARES = f"{peer_rows.PREFIX}square"
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> list[str]:
@@ -182,6 +184,35 @@ def occupied_table(rows: list[Row]) -> list[str]:
     return markdown(["M×N×K", "scheduler", "µs alone", "SMs held", "µs beside", "times longer"], lines)
 
 
+def peers_table(rows: list[Row]) -> list[str]:
+    """By suite how many times as fast as each other contender ours is, on three problems; then the squares' energy."""
+    names = {
+        contenders.BASELINE: "cuBLAS",
+        libraries.QUACK: "quack",
+        libraries.QUACK_TUNED: "quack, tuned",
+        libraries.COMPILED: "torch.compile",
+    }
+    lines = []
+    for suite, found in peer_rows.means(rows).items():
+        cells = [f"**{found[x][0]:.2f}** ({found[x][1]:.2f})" if x in found else "" for x in names]
+        lines.append([suite, *cells])
+    table = markdown(["suite, three problems", *(f"× {x} (least)" for x in names.values())], lines)
+    squares = [x for x in peer_rows.by_problem(rows) if x[contenders.OURS]["suite"] == SQUARES]
+    head = ["TFLOP/s, TFLOP/J", "cutegemm", *names.values()]
+    lines = [
+        [size_of(group[contenders.OURS]), *(_energy(group.get(x)) for x in (contenders.OURS, *names))]
+        for group in squares
+    ]
+    return [*table, "", *markdown(head, lines)] if lines else table
+
+
+def _energy(row: Row | None) -> str:
+    if row is None:
+        return ""
+    speed = f"{row['tflops']:.0f}"
+    return speed if row["tflop_per_j"] is None else f"{speed}, {row['tflop_per_j']:.2f}"
+
+
 TABLES = {  # of suites with a table of their own
     "host": host_table,
     "epilogue": epilogue_table,
@@ -189,9 +220,10 @@ TABLES = {  # of suites with a table of their own
     "llama": llama_table,
     "invariant": invariant_table,
     "occupied": occupied_table,
+    "peers": peers_table,
 }
 # tables that may stand empty until a results file has rows for them
-TO_MEASURE = ("epilogue", "llama", "invariant", "occupied")
+TO_MEASURE = ("epilogue", "llama", "invariant", "occupied", "peers")
 
 
 class NoRows(ValueError):
@@ -228,8 +260,8 @@ def render(name: str, documents: dict[str, Document]) -> str:
 
 def _belongs(suite: str, name: str) -> bool:
     """Whether rows of a suite stand in a table."""
-    if name == "invariant":
-        return suite.startswith(INVARIANT)
+    if name in PREFIXES:
+        return suite.startswith(PREFIXES[name])
     return suite in PRODUCTS if name == "summary" else suite == name
 
 

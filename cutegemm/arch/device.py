@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from cutegemm.arch.limits import Limits
@@ -146,4 +147,8 @@ class Device:
         A persistent grid larger than this runs in two waves. Graphics processing clusters have
         unequal SM counts, so the number is below `sms // size` for clusters of four and more.
         """
-        return dict(self.clusters).get(size, self.sms // size * 9 // 10 or 1)
+        return self._resident.get(size, self.sms // size * 9 // 10 or 1)
+
+    @functools.cached_property
+    def _resident(self) -> dict[int, int]:
+        return dict(self.clusters)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules that multiply with cutegemm, with the parameters and state dicts of the torch modules they replace.
 
-linear      `Linear`
-mlp         `MLP` and `SwiGLU`, whose activations are epilogues
-joined      layers that are called on the same tensor, as one product
-conversion  `convert`: an existing model's layers
+linear       `Linear`
+mlp          `MLP` and `SwiGLU`, whose activations are epilogues
+joined       layers that are called on the same tensor, as one product
+state_dicts  one tensor for several, in state dicts
+conversion   `convert`: an existing model's layers
 """
 
 from cutegemm.nn.conversion import Conversion, convert

@@ -88,7 +88,7 @@ def convert(
     varying: dict[str, str] = {}
     for parent, key, name, module in list(_named(model)):
         if isinstance(module, tuple(swiglu)):
-            why = _no_swiglu(module, name, skip)
+            why = _no_swiglu(model, module, name, skip)
             if why is None and parent is not None:
                 setattr(parent, key, _swiglu(module, fallback, constant_weights))
                 converted.append(name)
@@ -203,22 +203,39 @@ def _varies(module: Any) -> str | None:
     return None
 
 
-def _no_swiglu(module: Any, name: str, skip: Collection[str]) -> str | None:
+def _no_swiglu(model: torch.nn.Module, module: Any, name: str, skip: Collection[str]) -> str | None:
     """Why a perceptron cannot become a `SwiGLU`; None if it can."""
-    parts: list[Any] = [getattr(module, x, None) for x in ("gate_proj", "up_proj", "down_proj")]
+    names = ("gate_proj", "up_proj", "down_proj")
+    parts: list[Any] = [getattr(module, x, None) for x in names]
     if _skipped(name, skip):
         return _skipped(name, skip)
-    if {x for x, _ in module.named_children()} - {"gate_proj", "up_proj", "down_proj", "act_fn"}:
+    if {x for x, _ in module.named_children()} - {*names, "act_fn"}:
         return "has other modules than gate_proj, up_proj, down_proj and act_fn"
     if any(type(x) is not torch.nn.Linear or x.bias is not None for x in parts):
         return "gate_proj, up_proj and down_proj must be torch.nn.Linear without biases"
-    act = getattr(module, "act_fn", None)
-    probe = torch.tensor([-2.0, -0.5, 0.0, 1.5])
-    if act is None or not torch.equal(act(probe), torch.nn.functional.silu(probe)):
+    if any("forward" in vars(x) or hooked(x) for x in (module, *parts[:2])):
+        return "something is done around its call or its layers' (a hook, another forward)"
+    if not _silu(getattr(module, "act_fn", None)):
         return "its act_fn is not silu"
-    if parts[0].weight.shape != parts[1].weight.shape or parts[0].weight.dtype not in _TYPES:
+    if _kind(parts[0].weight) != _kind(parts[1].weight) or parts[0].weight.dtype not in _TYPES:
         return "gate_proj and up_proj must be alike, of float16, bfloat16 or float32"
-    return None
+    return _shared(model, [name, *(f"{name}.{x}" for x in names[:2])], [module, *parts[:2]])
+
+
+def _kind(x: torch.Tensor) -> tuple[Any, ...]:
+    """What parameters of layers that become one have in common."""
+    return x.shape, x.dtype, x.device, x.requires_grad
+
+
+def _silu(act: Any) -> bool:
+    """Whether a function gives what silu gives."""
+    # wherever the model is, and whatever the current device
+    probe = torch.tensor([-2.0, -0.5, 0.0, 1.5], device="cpu")
+    try:
+        return torch.equal(act(probe), torch.nn.functional.silu(probe))
+    except (RuntimeError, TypeError):
+        # it takes no such tensor, or is no function
+        return False
 
 
 def _swiglu(module: Any, fallback: str, constant_weights: bool) -> SwiGLU:

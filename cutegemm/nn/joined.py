@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear
 
 is_compiling = torch.compiler.is_compiling
 
-# under which the joined layer hangs below the first of its parts
+# under which the joined layer hangs below its parts
 _KEY = "joined"
+_KINDS = ("weight", "bias")
 
 
 class Joined(Linear):
@@ -71,7 +73,9 @@ class Joined(Linear):
         if is_compiling():
             # of traced tensors nobody counts the writes
             return None, None, [torch.is_grad_enabled()]
-        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        known = self._parameters
+        # a replica of data parallelism has them as attributes
+        weight, bias = (known["weight"], known["bias"]) if "weight" in known else (self.weight, self.bias)
         found: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
         if torch._C._is_any_autocast_enabled():
             kind = input.device.type
@@ -81,6 +85,12 @@ class Joined(Linear):
             if x is not None:
                 found.append(None if x.is_inference() else x._version)
         return weight, bias, found
+
+    def _replicate_for_data_parallel(self) -> Joined:
+        """A replica, which works in a thread of its own; its products are its own, too."""
+        made: Joined = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        made.pending = []
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the last product's shares: a copy, or an unpickled one, has computed nothing."""
@@ -92,36 +102,36 @@ class Part(torch.nn.Module):
 
     def __init__(self, whole: Joined, index: int) -> None:
         super().__init__()
-        if index == 0:
-            self.add_module(_KEY, whole)
-        # in a tuple, so that it is a child of the first part alone
-        self._whole, self.index = (whole,), index
+        # a child of every part, so that whoever copies a model's modules one by one copies what they share
+        self.joined, self.index = whole, index
         self.in_features, self.out_features = whole.in_features, whole.sizes[index]
 
     def forward(self, input: Tensor) -> Tensor:
         """Its share of the product."""
-        found: Tensor = self._whole[0].share(self.index, input)
+        found: Tensor = self.joined.share(self.index, input)
         return found
 
     @property
     def weight(self) -> Tensor:
         """Its rows of the weight, (out_features, in_features); no parameter."""
-        whole = self._whole[0]
+        whole = self.joined
         found: Tensor = whole.weight.split(whole.sizes)[self.index]
         return found
 
     @property
     def bias(self) -> Tensor | None:
         """Its part of the bias; None where there is none."""
-        whole = self._whole[0]
+        whole = self.joined
         if whole.bias is None:
             return None
         found: Tensor = whole.bias.split(whole.sizes)[self.index]
         return found
 
-    def extra_repr(self) -> str:
-        """What is printed of it."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, part={self.index}"
+    def __repr__(self) -> str:
+        """Below the first part the joined layer, too."""
+        shape = f"in_features={self.in_features}, out_features={self.out_features}"
+        below = f", joined={self.joined!r}" if self.index == 0 else ""
+        return f"Part({shape}, part={self.index}{below})"
 
 
 def join(parent: torch.nn.Module, names: Sequence[str], layers: Sequence[Any]) -> Joined:
@@ -140,7 +150,7 @@ def join(parent: torch.nn.Module, names: Sequence[str], layers: Sequence[Any]) -
     whole = Joined(
         first.in_features, sum(sizes), first.bias is not None, device="meta", dtype=first.weight.dtype
     )
-    for kind in ("weight", "bias") if first.bias is not None else ("weight",):
+    for kind in _KINDS if first.bias is not None else _KINDS[:1]:
         given = [getattr(x, kind) for x in layers]
         made = torch.cat([x.detach() for x in given])
         setattr(whole, kind, torch.nn.Parameter(made, requires_grad=given[0].requires_grad))
@@ -154,55 +164,29 @@ def join(parent: torch.nn.Module, names: Sequence[str], layers: Sequence[Any]) -
     return whole
 
 
-def _apart(
-    names: tuple[str, ...], sizes: tuple[int, ...], module: Any, state: Any, prefix: str, _: Any
-) -> None:
-    """The parts' tensors for the joined ones, in a state dict, in the places where the layers had them."""
-    head = f"{prefix}{names[0]}.{_KEY}."
-    keys = list(state)
-    later = [key for key in keys[keys.index(f"{head}weight") :] if not key.startswith(head)]
-    shares = {
-        kind: state.pop(head + kind).split(sizes) for kind in ("weight", "bias") if head + kind in state
-    }
-    for i, name in enumerate(names):
-        for kind, tensors in shares.items():
-            state[f"{prefix}{name}.{kind}"] = tensors[i]
-    for key in later:
-        state[key] = state.pop(key)
+def _keys(names: Sequence[str], kind: str, prefix: str) -> tuple[list[str], list[str]]:
+    """The parts' keys in a state dict of torch's layers, and those under which every part has the joined tensor."""
+    return [f"{prefix}{x}.{kind}" for x in names], [f"{prefix}{x}.{_KEY}.{kind}" for x in names]
 
 
-def _together(
-    names: tuple[str, ...],
-    module: Any,
-    state: Any,
-    prefix: str,
-    _: Any,
-    strict: bool,
-    missing: Any,
-    *rest: Any,
-) -> None:
-    """The joined tensors for the parts', in a state dict that is loaded; of a part that is not in it its own."""
-    errors, whole = rest[-1], getattr(module, names[0])._modules[_KEY]
-    for kind in ("weight", "bias"):
-        joined = getattr(whole, kind)
-        given = {key: state[key] for name in names if (key := f"{prefix}{name}.{kind}") in state}
-        if joined is None or not given or (len(given) < len(names) and joined.is_meta):
-            # torch says what is missing or too much
-            continue
-        like = next(iter(given.values()))
-        found = []
-        for name, own in zip(names, joined.detach().split(whole.sizes), strict=True):
-            key = f"{prefix}{name}.{kind}"
-            x = state.pop(key, None)
-            if x is None:
-                missing.append(key)
-            elif x.shape != own.shape:
-                errors.append(
-                    f"size mismatch for {key}: {tuple(x.shape)} where the layer has {tuple(own.shape)}"
-                )
-                x = None
-            found.append(own.to(like) if x is None else x)
-        state[f"{prefix}{names[0]}.{_KEY}.{kind}"] = torch.cat(found)
+def _apart(names: Sequence[str], sizes: Sequence[int], module: Any, state: Any, prefix: str, _: Any) -> None:
+    """The parts' tensors for the joined ones, in a state dict."""
+    wholes = {}
+    for kind in _KINDS:
+        parts, (whole, *others) = _keys(names, kind, prefix)
+        wholes[whole] = dict(zip(parts, sizes))
+        for key in others:
+            state.pop(key, None)
+    state_dicts.apart(state, wholes)
+
+
+def _together(names: Sequence[str], module: Any, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
+    """The joined tensors for the parts', in a state dict that is loaded."""
+    (_, missing, _, errors), whole = rest, getattr(module, names[0]).joined
+    for kind in _KINDS:
+        parts, keys = _keys(names, kind, prefix)
+        sizes = dict(zip(parts, whole.sizes))
+        state_dicts.together(state, keys, getattr(whole, kind), sizes, metadata, missing, errors)
 
 
 __all__ = ["Joined", "Part", "join"]

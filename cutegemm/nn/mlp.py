@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.library import act, bias_act, swiglu
 from cutegemm.errors import InputError, field_error
+from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear, promised
 from cutegemm.ops.functions import linear
 from cutegemm.ops.perceptron import perceptron
@@ -99,6 +100,12 @@ def _fusable(first: Any, last: Any) -> bool:
     return plain and not first.constant_weights and first.fallback == last.fallback and not hooked(last)
 
 
+class Rows(NamedTuple):
+    """What a layer has that lives in another one: its weight, a view of some rows."""
+
+    weight: Tensor
+
+
 class SwiGLU(torch.nn.Module):
     """down(silu(gate(x)) * up(x)) (Shazeer, arXiv:2002.05202), as Llama's perceptron, without biases.
 
@@ -132,8 +139,18 @@ class SwiGLU(torch.nn.Module):
         )  # fmt: skip
         self.reset_parameters()
         hooks: Any = self
-        hooks.register_state_dict_post_hook(_split)
-        hooks.register_load_state_dict_pre_hook(_joined)
+        hooks.register_state_dict_post_hook(_apart)
+        hooks.register_load_state_dict_pre_hook(_together)
+
+    @property
+    def gate_proj(self) -> Rows:
+        """The gate's rows of the weight, where the module it replaces has a layer."""
+        return Rows(self.gate_up_weight[: self.hidden_features])
+
+    @property
+    def up_proj(self) -> Rows:
+        """The other rows."""
+        return Rows(self.gate_up_weight[self.hidden_features :])
 
     def reset_parameters(self) -> None:
         """Uniform within 1 / sqrt(in_features), as torch.nn.Linear begins."""
@@ -156,19 +173,21 @@ class SwiGLU(torch.nn.Module):
         return f"in_features={self.in_features}, hidden_features={self.hidden_features}"
 
 
-def _split(module: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+def _parts(module: Any, prefix: str) -> dict[str, int]:
+    """The keys of gate and up in a state dict, and their rows."""
+    return dict.fromkeys((prefix + _GATE, prefix + _UP), module.hidden_features)
+
+
+def _apart(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
     """Gate and up apart, in a state dict."""
-    both = state.pop(prefix + _BOTH)
-    state[prefix + _GATE], state[prefix + _UP] = both.chunk(2)
-    # where three layers have them
-    state[prefix + "down_proj.weight"] = state.pop(prefix + "down_proj.weight")
+    state_dicts.apart(state, {prefix + _BOTH: _parts(module, prefix)})
 
 
-def _joined(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Gate and up as one, from a state dict that is loaded."""
-    if prefix + _GATE in state and prefix + _UP in state:
-        both = state.pop(prefix + _GATE), state.pop(prefix + _UP)
-        state[prefix + _BOTH] = torch.cat(both)
+def _together(module: Any, state: dict[str, Any], prefix: str, metadata: Any, *rest: Any) -> None:
+    """Gate and up as one, in a state dict that is loaded."""
+    _, missing, _, errors = rest
+    both, parts = module.gate_up_weight, _parts(module, prefix)
+    state_dicts.together(state, [prefix + _BOTH], both, parts, metadata, missing, errors)
 
 
 __all__ = ["ACTIVATIONS", "MLP", "SwiGLU", "hooked"]

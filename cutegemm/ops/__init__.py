@@ -4,6 +4,7 @@
 program     what a call computes, and its form as text
 layouts     leading dimensions, and outputs from extents alone
 serve       a call on real tensors
+ways        straight to the kernels, or through the dispatcher
 gradient    what a program's gradient computes; autograd: the function that computes it
 batching    vmap; register: the dispatcher's kernels
 perceptron  two linear layers whose gradients meet in one launch

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from cutegemm.epilogue.graph import STORE
@@ -16,13 +15,10 @@ from cutegemm.ops.gradient import OutputGradient, Plan, gradient_name, plan_grad
 from cutegemm.ops.program import PLAIN, Program, kept
 from cutegemm.ops.serve import serve
 from cutegemm.ops.shortcuts import remember
+from cutegemm.ops.ways import below, call
 from cutegemm.spec import GemmSpec
 
-_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
-_autocast, _recording = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
-# torch.jit.trace records what torch does, and not what a kernel writes
-_tracing = torch._C._is_tracing
-_ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
+_compiling = torch.compiler.is_compiling
 # a program, and the numbers and integers of a call
 What = tuple[Program, Sequence[float], Sequence[int]]
 TWICE = (
@@ -31,59 +27,12 @@ TWICE = (
 )
 
 
-def direct(*tensors: torch.Tensor) -> bool:
-    """Whether a call on these tensors needs nothing of torch's dispatcher: no mode, transform, subclass or tracer."""
-    if _modes() or _transforms() or _tracing() or forward_ad._current_level >= 0:
-        return False
-    for x in tensors:
-        if type(x) not in _ORDINARY:
-            return False
-    return True
-
-
-def way(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> str:
-    """How a call on these tensors goes: "run" straight to the kernels, "record" by `Direct`, "op" by the op.
-
-    On the path of every call, so written out.
-    """
-    if _modes() or _transforms() or _autocast() or _tracing() or forward_ad._current_level >= 0:
-        return "op"
-    if type(a) not in _ORDINARY or type(b) not in _ORDINARY or (c is not None and type(c) not in _ORDINARY):
-        return "op"
-    if a.requires_grad or b.requires_grad or (c is not None and c.requires_grad):
-        return "record" if _recording() else "run"
-    return "run"
-
-
-def call(
-    program: Program,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    inputs: Sequence[torch.Tensor] = (),
-    numbers: Sequence[float] = (),
-    integers: Sequence[int] = (),
-) -> tuple[torch.Tensor, ...]:
-    """Every output of a call: straight from the kernels where that is all there is to it, else through the op."""
-    if direct(a, b, *inputs):
-        return serve(program, a, b, inputs, numbers, integers)
-    ops = torch.ops.cutegemm.gemm
-    args = (a, b, list(inputs), list(numbers), list(integers), program.text)
-    return (ops.default(*args),) if program.alone else tuple(ops.many(*args))
-
-
-def below(
-    program: Program,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    inputs: Sequence[torch.Tensor],
-    numbers: Sequence[float],
-    integers: Sequence[int],
-) -> tuple[torch.Tensor, ...]:
-    """`call` from the forward of an autograd function: what lies below this level of functorch may record it."""
-    if not torch._C._are_functorch_transforms_active():
-        return call(program, a, b, inputs, numbers, integers)
-    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
-        return call(program, a, b, inputs, numbers, integers)
+def taken(ctx: Any) -> Any:
+    """What a forward saved; each tensor is free as soon as the caller lets it go, unless the graph is kept."""
+    saved = ctx.saved_tensors
+    if not _compiling():
+        ctx.maybe_clear_saved_tensors()
+    return saved
 
 
 def _forward(solve: Any) -> Any:
@@ -110,7 +59,7 @@ class Product(_SingleLevelFunction):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """The gradients of a, b and inputs."""
         names = ("a", "b", *ctx.call[0].keeps)
-        saved = dict(zip(names, ctx.saved_tensors, strict=True))
+        saved = dict(zip(names, taken(ctx), strict=True))
         if torch._C._are_functorch_transforms_active():
             # every level records for itself, and refuses for itself
             return (None, *_gradients(ctx, saved, grads))
@@ -257,6 +206,9 @@ def _gradients(
             parts = {name: _scaled(program, name, g, factors[name], ctx) for name in factors}
         for name, x in parts.items():
             totals[name] = totals[name] + x if name in totals else x
+    # the products read A and B alone
+    for name in plan.keeps:
+        del saved[name]
     found: list[torch.Tensor | None] = [None, None]
     if plan.accumulators and all(x in totals for x in plan.accumulators):
         acc = _joined(program, [totals[x] for x in plan.accumulators]).to(dtype)
@@ -328,21 +280,15 @@ def _operands(
     factor: float,
     needs: tuple[bool, bool],
 ) -> list[torch.Tensor | None]:
-    """The gradients of A and B from that of the accumulator."""
+    """The gradients of A and B from that of the accumulator; B's first, as A may be needed for nothing else."""
     need_a, need_b = needs
     da = db = None
-    if program.form == "linear":
-        if need_a:
-            (da,) = call(plain(program, "input"), acc, saved["b"], (), (factor,))
-        if need_b:
-            (db,) = call(plain(program, "weight"), acc, saved["a"], (), (factor,))
-        return [da, db]
     # none where nothing is batched
     a_shape, b_shape = ctx.call[3] or (None, None)
-    if need_a:
-        da = _batched(program, acc, saved["b"].mT, factor, a_shape)
-    if need_b:
-        a = saved["a"]
+    a, b = saved.pop("a"), saved.pop("b")
+    if need_b and program.form == "linear":
+        (db,) = call(plain(program, "weight"), acc, a, (), (factor,))
+    elif need_b:
         if (
             b_shape is not None
             and len(b_shape) == 2
@@ -354,6 +300,11 @@ def _operands(
             (db,) = call(plain(program, "weight"), a, acc, (), (factor,))
         else:
             db = _batched(program, a.mT, acc, factor, b_shape)
+    del a
+    if need_a and program.form == "linear":
+        (da,) = call(plain(program, "input"), acc, b, (), (factor,))
+    elif need_a:
+        da = _batched(program, acc, b.mT, factor, a_shape)
     return [da, db]
 
 
@@ -383,11 +334,9 @@ __all__ = [
     "Final",
     "Plain",
     "Product",
-    "call",
-    "direct",
     "plain",
     "record",
     "record_plain",
-    "way",
     "summed_to",
+    "taken",
 ]

@@ -14,11 +14,12 @@ from torch import Tensor
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
-from cutegemm.ops.autograd import direct, record, record_plain, way
+from cutegemm.ops.autograd import record, record_plain
 from cutegemm.ops.fallback import FALLBACKS, address, constant, found_at, server, torch_linear, torch_matmul
 from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, check_number, kept
 from cutegemm.ops.serve import serve
 from cutegemm.ops.shortcuts import remember, shortened
+from cutegemm.ops.ways import direct, way
 from cutegemm.running.call import Memo
 from cutegemm.running.named import Signature, outputs_given
 from cutegemm.running.results import Outputs

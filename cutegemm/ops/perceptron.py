@@ -16,12 +16,13 @@ from torch import Tensor
 
 from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
-from cutegemm.ops.autograd import direct, once, plain
+from cutegemm.ops.autograd import once, plain, taken
 from cutegemm.ops.fallback import HALF, address, constant, found_at
 from cutegemm.ops.functions import BACKENDS, linear, server_of
 from cutegemm.ops.gradient import gradient_name, plan_gradient
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
 from cutegemm.ops.serve import serve
+from cutegemm.ops.ways import direct
 from cutegemm.spec import GemmSpec
 
 
@@ -184,14 +185,15 @@ class Hidden(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """The gradients of x and W1."""
         parts = [x for x in grads[1:] if x is not None]
-        x, weight = ctx.saved_tensors
+        x, weight = taken(ctx)
         dx = dw = None
         if parts:
             dz = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-            if weight is not None:
-                (dx,) = _launch(ctx.texts.input, dz, weight, (), (1.0,))
             if x is not None:
                 (dw,) = _launch(ctx.texts.weight, dz, x, (), (1.0,))
+                x = None
+            if weight is not None:
+                (dx,) = _launch(ctx.texts.input, dz, weight, (), (1.0,))
         return (None, *_final(dx, dw), *[None] * ctx.inputs)
 
 
@@ -214,13 +216,15 @@ class Output(torch.autograd.Function):
         """The gradients of W2, its bias, Z and what the epilogue reads."""
         (dy,) = grads
         texts: Texts = ctx.texts
-        h, weight, *rest = ctx.saved_tensors
+        h, weight, *rest = taken(ctx)
         needs = ctx.needs_input_grad[2:]
         split = len(rest) - len(texts.inputs)
         z, inputs = rest[:split], rest[split:]
         dw = db = None
         if h is not None:
             (dw,) = _launch(texts.weight, dy, h, (), (1.0,))
+            # free before the gradient of Z is made
+            h = None
         if needs[1]:
             db = dy.sum(tuple(range(dy.dim() - 1)), dtype=torch.float32).to(ctx.dtype)
         parts = z if len(z) == len(texts.saved) else z[0].chunk(2, -1)

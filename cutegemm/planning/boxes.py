@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeVar
+
 from cutegemm.problems import Problem, round_up
+
+if TYPE_CHECKING:
+    from cutegemm.planning.columns import Column
+
+Number = TypeVar("Number", int, "Column")
 
 # rows of D up to which a box has no more than there are: beyond, they cost little beside the tile's columns
 MOST_ROWS = 64
@@ -13,8 +20,10 @@ RING_STAGES = 8
 GROUP = 8
 
 
-def box_rows(problem: Problem, tile: int, sharers: int, depth: int, ring: int = RING_STAGES) -> int:
-    """Rows of the box of A for a tile of `tile` rows; 0 is all of the tile's.
+def box_rows(
+    problem: Problem, tile: Number, sharers: Number, depth: Number, ring: int = RING_STAGES
+) -> Number:
+    """Rows of the box of A for a tile of `tile` rows; 0 is all of the tile's. Of columns of candidates, of each.
 
     All of a tile that is contiguous along its rows. And where K fills a ring but once: there zeroing the rest costs
     what it saves, and one kernel serves every M.
@@ -25,5 +34,6 @@ def box_rows(problem: Problem, tile: int, sharers: int, depth: int, ring: int = 
         ring: its stages.
     """
     there = round_up(problem.m, GROUP)
-    whole = sharers > 1 or there > MOST_ROWS or problem.k <= ring * depth
-    return there if there < tile and problem.a.unit_col and not whole else 0
+    pays = there <= MOST_ROWS and problem.a.unit_col
+    found: Number = there * (pays & (there < tile) & (sharers == 1) & (problem.k > ring * depth))
+    return found

@@ -87,13 +87,16 @@ def _placed(sizes: list[tuple[str, int, int]]) -> tuple[Region, ...]:
 
 def epilogue_bytes(config: KernelConfig) -> int:
     """Shared memory of the epilogue."""
-    regions = epilogue_regions(config)
-    return round_up(regions[-1].offset + regions[-1].size, 8) if regions else 0
+    return _end(epilogue_regions(config))
 
 
-def stages(spec: GemmSpec, config: KernelConfig) -> int:
-    """As many stages as fit, or the given number if it does."""
-    most = room(config)
+def _end(regions: tuple[Region, ...]) -> int:
+    """Where what follows some regions may begin."""
+    return round_up(regions[-1].end, 8) if regions else 0
+
+
+def stages(spec: GemmSpec, config: KernelConfig, most: int) -> int:
+    """As many stages as fit, which are `most` (`room`), or the given number if it does."""
     if most < 1:
         raise _no_room(spec, config)
     if spec.stages == AUTO:
@@ -108,14 +111,13 @@ def room(config: KernelConfig) -> int:
     """Mainloop stages that fit beside the epilogue, with what aligning the regions costs."""
     beside = epilogue_bytes(config) + sum(x.size for x in _last_regions(config, 0))
     most = (config.smem_limit - beside) // (stage_bytes(config) + STAGE_BARRIERS)
-    sizes = {n: smem_bytes(dataclasses.replace(config, stages=n)) for n in (most - 1, most) if n > 0}
-    return max((n for n, size in sizes.items() if size <= config.smem_limit), default=0)
+    likely = (dataclasses.replace(config, stages=n) for n in (most, most - 1) if n > 0)
+    return next((x.stages for x in likely if smem_bytes(x) <= config.smem_limit), 0)
 
 
 def smem_bytes(config: KernelConfig) -> int:
     """All of the kernel's shared memory."""
-    last = shared_memory(config)[-1]
-    return last.offset + last.size
+    return shared_memory(config)[-1].end
 
 
 def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
@@ -160,12 +162,11 @@ def shared_memory(config: KernelConfig) -> tuple[Region, ...]:
         # a buffer for each half
         sizes += [(f"{name} words", words * config.stages, WORDS_ALIGN)] if words else []
         sizes += [(f"{name} word barriers", WORD_BARRIERS * config.stages, 8)] if by_tma else []
-    operands = _placed(sizes)
-    start = round_up(operands[-1].offset + operands[-1].size, hw.SMEM_ALIGN)
-    epilogue = tuple(Region(x.name, start + x.offset, x.size) for x in epilogue_regions(config))
-    end = round_up(start + epilogue_bytes(config), 8)
-    ring = Region("barriers", end, STAGE_BARRIERS * config.stages)
-    return (*operands, *epilogue, ring, *_last_regions(config, end + ring.size))
+    operands, regions = _placed(sizes), epilogue_regions(config)
+    start = round_up(operands[-1].end, hw.SMEM_ALIGN)
+    epilogue = tuple(Region(x.name, start + x.offset, x.size) for x in regions)
+    ring = Region("barriers", round_up(start + _end(regions), 8), STAGE_BARRIERS * config.stages)
+    return (*operands, *epilogue, ring, *_last_regions(config, ring.end))
 
 
 def _last_regions(config: KernelConfig, start: int) -> tuple[Region, ...]:
@@ -173,7 +174,7 @@ def _last_regions(config: KernelConfig, start: int) -> tuple[Region, ...]:
     sums = _sum_regions(config, start)
     if not config.dynamic:
         return sums
-    end = sums[-1].offset + sums[-1].size if sums else start
+    end = sums[-1].end if sums else start
     slots = Region("works", round_up(end, 8), WORK_SLOTS * (STAGE_BARRIERS + NUMBER_BYTES))
     return (*sums, slots)
 
@@ -186,8 +187,8 @@ def _sum_regions(config: KernelConfig, start: int) -> tuple[Region, ...]:
     if config.cluster_parts > 1:
         size = config.cluster_parts * config.consumers * config.limits.warpgroup * config.slice_values * 4
         found.append(Region("parts of K", round_up(start, hw.SMEM_ALIGN), size))
-        found.append(Region("sum barriers", found[0].offset + size, STAGE_BARRIERS))
-        end = found[1].offset + STAGE_BARRIERS
+        found.append(Region("sum barriers", found[0].end, STAGE_BARRIERS))
+        end = found[1].end
     if config.counts:
         found.append(Region("count", round_up(end, COUNT_ALIGN), 4 * config.counts_kept))
     return tuple(found)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cutegemm.arch.device import Device
@@ -105,16 +104,17 @@ class Candidate(NamedTuple):
         return f"tile {self.tile}, cluster {self.cluster}{how}{parts}"
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A candidate in its place, with the reason in words."""
+class Ranked(NamedTuple):
+    """A candidate in its place, with the reason in words, and the nanoseconds that an order predicts for it."""
 
     candidate: Candidate
     why: str
+    ns: float | None = None
 
 
-# (problem, device, accumulator columns per output column, candidates) -> the candidates, best first
-Order = Callable[[Problem, Device, int, Sequence[Candidate]], list[Ranked]]
+# (problem, device, accumulator columns per output column, candidates) -> the candidates, best first; one after another,
+# so that those after the one that is taken cost nothing
+Order = Callable[[Problem, Device, int, Sequence[Candidate]], Iterable[Ranked]]
 
 
 def given_tile(spec: GemmSpec, tile: Tile, limits: Limits, halves: int = 1) -> Candidate:
@@ -258,9 +258,9 @@ def _few(problem: Problem, device: Device) -> bool:
 
 
 def spread(
-    spec: GemmSpec, problem: Problem, device: Device, whole: Sequence[Candidate]
+    spec: GemmSpec, problem: Problem, device: Device, found: Sequence[Candidate]
 ) -> Iterator[Candidate]:
-    """Candidates of whole K with K in as many parts as bring their tiles to all SMs at once.
+    """Of candidates those of whole K, with K in as many parts as bring their tiles to all SMs at once (`launched`).
 
     Those meet in a launch of their own, or in workspace where the spec says so. Parts are no more than the longest
     one's stages ask for: what they leave has to be added up.
@@ -268,30 +268,30 @@ def spread(
     if not launched(spec, problem, device):
         return
     reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
-    sizes = problem.m, problem.n
-    shapes = STREAMED if streams(problem) else DEEP_SHAPES
-    for found in (x for x in whole if x.schedule == "cooperative" and x.cluster == (1, 1)):
-        m, n, _ = found.tile
-        if any(tile >= 2 * max(size, 32) for tile, size in zip((m, n), sizes, strict=True)):
+    shapes = [
+        (plane, depth, -(-problem.k // depth), device.resident_clusters(math.prod(plane)))
+        for plane, depth in (STREAMED if streams(problem) else DEEP_SHAPES)
+    ]
+    for (m, n, _), cluster, schedule, consumers, whole, *_ in found:
+        if schedule != "cooperative" or cluster != (1, 1) or whole != 1:
             continue
-        for plane, depth in shapes:
+        if m >= 2 * max(problem.m, 32) or n >= 2 * max(problem.n, 32):
+            continue
+        for plane, depth, steps, resident in shapes:
             if plane != (1, 1) and n % 32:
                 continue
             if depth > BLOCK_K and DEEP_STAGES * 2 * (m + n) * depth > device.limits.smem_bytes:
                 continue
-            tiles = (
-                math.ceil(problem.m / (m * plane[0])) * math.ceil(problem.n / (n * plane[1])) * problem.batch
-            )
-            steps = math.ceil(problem.k / depth)
-            most = min(MAX_SPLITS, steps, device.resident_clusters(math.prod(plane)) // tiles)
+            tiles = -(-problem.m // (m * plane[0])) * -(-problem.n // (n * plane[1])) * problem.batch
+            most = min(MAX_SPLITS, steps, resident // tiles)
             if most > 1:
                 parts = fewest_parts(steps, most)
-                yield found._replace(tile=(m, n, depth), cluster=plane, splits=parts, reduction=reduction)
+                yield Candidate((m, n, depth), plane, schedule, consumers, parts, 1, reduction)
 
 
 def fewest_parts(steps: int, most: int) -> int:
     """The fewest parts of so many k tiles of which the longest is as long as with `most` parts."""
-    return math.ceil(steps / math.ceil(steps / most))
+    return -(-steps // -(-steps // most))
 
 
 def streams(problem: Problem) -> bool:

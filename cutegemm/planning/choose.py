@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import candidates, invariance
-from cutegemm.planning.candidates import Candidate, Order
+from cutegemm.planning.candidates import Candidate, Order, Ranked
 from cutegemm.planning.grid import Grid, grid_of
 from cutegemm.planning.kernel import configured
 from cutegemm.planning.request import Request
@@ -24,13 +24,18 @@ from cutegemm.spec import AUTO, GemmSpec, Tile
 
 
 class Chosen(NamedTuple):
-    """A kernel that serves, the setting and the candidate that it comes from, its launch, and why it was taken."""
+    """A kernel that serves, the setting and the candidate that it comes from, with why it was taken, and its launch."""
 
     setting: Setting
-    candidate: Candidate
+    ranked: Ranked
     config: KernelConfig
     grid: Grid
-    why: str
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why, one line each; of a candidate that was given there is nothing to say."""
+        candidate, why, _ = self.ranked
+        return (*self.setting.reasons, f"{candidate}: {why}") if why else self.setting.reasons
 
 
 def choose(asked: Request, order: Order) -> Chosen:
@@ -41,31 +46,32 @@ def choose(asked: Request, order: Order) -> Chosen:
     """
     refusals: list[PlanError] = []
     first = first_setting(asked)
-    for setting, candidate, why in tries(asked, first, order):
-        if not invariance.allows(asked, candidate):
+    for setting, ranked in tries(asked, first, order):
+        if not invariance.allows(asked, ranked.candidate):
             continue
         try:
-            config, grid = served(asked, setting, candidate)
+            config, grid = served(asked, setting, ranked.candidate)
         except PlanError as error:
             refusals.append(error)
             continue
-        return Chosen(setting, candidate, config, grid, why)
+        return Chosen(setting, ranked, config, grid)
     raise _refusal(asked.spec, refusals)
 
 
-def tries(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Setting, Candidate, str]]:
+def tries(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Setting, Ranked]]:
     """What to try, best first, each with the reason to give if it serves."""
-    yield from preferred(asked, first, order)
+    for ranked in preferred(asked, first, order):
+        yield first, ranked
     for setting in settings(asked, first):
         for candidate in candidates.every(asked.spec, first.gates, first.limits, first.halves):
-            yield setting, candidate, f"{candidate}: the given fields leave little else"
+            yield setting, Ranked(candidate, "the given fields leave little else")
 
 
-def preferred(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Setting, Candidate, str]]:
+def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
     """What an order puts in its place, or the one candidate that a given tile means."""
     spec, limits = asked.spec, first.limits
     if isinstance(spec.tile, Tile):
-        yield first, candidates.given_tile(spec, spec.tile, limits, first.halves), ""
+        yield Ranked(candidates.given_tile(spec, spec.tile, limits, first.halves), "")
     else:
         n_major = first.problem.b.unit_col
         gathers = first.loads.gathers
@@ -81,11 +87,8 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Se
         )
         if gathers:
             found = candidates.deepened(found, first.problem.k)
-        if candidates.launched(spec, first.problem, asked.device):
-            whole = [x for x in found if x.splits == 1]
-            found += tuple(candidates.spread(spec, first.problem, asked.device, whole))
-        for ranked in order(first.problem, asked.device, first.gates, found):
-            yield first, ranked.candidate, f"{ranked.candidate}: {ranked.why}"
+        found += tuple(candidates.spread(spec, first.problem, asked.device, found))
+        yield from order(first.problem, asked.device, first.gates, found)
 
 
 def served(asked: Request, setting: Setting, candidate: Candidate) -> tuple[KernelConfig, Grid]:

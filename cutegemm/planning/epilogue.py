@@ -81,9 +81,8 @@ def sliced(config: KernelConfig, most: int) -> KernelConfig:
         (x for x in range(1, most + 1) if config.columns % (step * x) == 0),
         default=1,
     )
-    config = dataclasses.replace(config, slices=slices)
-    columns = piece_columns(config.stored_columns, config.outputs, config.inputs)
-    return dataclasses.replace(config, epi_n=columns)
+    columns = piece_columns(config.columns // slices, config.outputs, config.inputs)
+    return dataclasses.replace(config, slices=slices, epi_n=columns)
 
 
 def with_buffers(spec: GemmSpec, config: KernelConfig) -> KernelConfig:
@@ -96,12 +95,14 @@ def with_buffers(spec: GemmSpec, config: KernelConfig) -> KernelConfig:
     """
     config = dataclasses.replace(config, epilogue_stages=_staging_buffers(spec, config))
     config = dataclasses.replace(config, input_stages=_input_stages(spec, config))
-    if budget.room(config) < (spec.stages if isinstance(spec.stages, int) else 1):
+    room = budget.room(config)
+    if room < (spec.stages if isinstance(spec.stages, int) else 1):
         if spec.epilogue_stages == AUTO:
             config = dataclasses.replace(config, epilogue_stages=1)
         if spec.input_stages == AUTO:
             config = dataclasses.replace(config, input_stages=1)
-    return dataclasses.replace(config, stages=budget.stages(spec, config))
+        room = budget.room(config)
+    return dataclasses.replace(config, stages=budget.stages(spec, config, room))
 
 
 def _input_stages(spec: GemmSpec, config: KernelConfig) -> int:
@@ -109,12 +110,12 @@ def _input_stages(spec: GemmSpec, config: KernelConfig) -> int:
 
     More arrive under the mainloop; fewer leave more stages to it.
     """
-    legal = [x for x in range(config.pieces, 0, -1) if config.pieces % x == 0]
-    given = spec.input_stages
+    pieces, given = config.pieces, spec.input_stages
+    legal = [x for x in range(pieces, 0, -1) if pieces % x == 0]
     if isinstance(given, int):
         if given not in legal:
             nearest = min((abs(x - given), -x, x) for x in legal)[-1]
-            rule = f"must divide the {config.pieces} pieces that a warpgroup reads of a tile"
+            rule = f"must divide the {pieces} pieces that a warpgroup reads of a tile"
             raise field_error(PlanError, "input_stages", given, rule, nearest)
         return given
     each = sum(config.limits.mma_m * config.epi_n * x.dtype.bytes for x in config.inputs if x.load == "tma")

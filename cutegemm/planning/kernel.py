@@ -79,7 +79,8 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         cluster_parts=candidate.depth,
         epilogue=setting.epilogue,
     )
-    config = plan_epilogue.sliced(config, config.cluster_parts)
+    if config.cluster_parts > 1:
+        config = plan_epilogue.sliced(config, config.cluster_parts)
     _check_halves(config)
     _check_pieces(config)
     return plan_epilogue.with_buffers(spec, config)
@@ -176,15 +177,16 @@ def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
 
 def _hinted(setting: Setting, field: str) -> tuple[str, ...]:
     """The matrices that TMA moves with a hint, which only TMA gives."""
-    given = getattr(setting.spec, field)
-    names: tuple[str, ...] = given if isinstance(given, tuple) else ()
+    given: tuple[str, ...] | str = getattr(setting.spec, field)
+    if not isinstance(given, tuple):
+        return ()
     ways = {x.role: x.load == "tma" for x in setting.loads.operands}
     ways["d"] = all(x.store == "tma" for x in setting.outputs)
-    without = [name for name in names if not ways[name]]
+    without = [name for name in given if not ways[name]]
     if without:
-        left = tuple(name for name in names if ways[name]) or AUTO
-        raise field_error(PlanError, field, names, f"TMA does not move {' and '.join(without)}", left)
-    return names
+        left = tuple(name for name in given if ways[name]) or AUTO
+        raise field_error(PlanError, field, given, f"TMA does not move {' and '.join(without)}", left)
+    return given
 
 
 def _read_once(setting: Setting, candidate: Candidate) -> tuple[str, ...]:

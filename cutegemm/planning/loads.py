@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config import OperandConfig
@@ -53,7 +54,7 @@ class Loads:
         """Whether the producer's threads load an operand."""
         return any(x in THREAD_LOADS for x in self.chosen)
 
-    @property
+    @cached_property
     def operands(self) -> tuple[OperandConfig, OperandConfig]:
         """A and B as a kernel's config names them."""
         a, b = (
@@ -113,6 +114,8 @@ def _chosen(
     spec = asked.spec
     given = {name: _given(asked, getattr(problem, name), name, gates[name]) for name in AXES}
     left = tuple(name for name, load in given.items() if load == AUTO)
+    if not left:
+        return given["a"], given["b"]
     # none of these leaves room for a producer whose threads load
     copied = spec.schedule == "multistage" or spec.scheduler == "dynamic" or spec.plane not in (None, (1, 1))
     widths = {name: copy_width(getattr(problem, name), gates[name]) for name in left}

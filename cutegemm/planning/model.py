@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import BLOCK_K, LEAST_SPLIT_K, PARTS, SHIFTED, Candidate, Ranked
@@ -15,7 +15,10 @@ from cutegemm.problems import Problem, round_up
 # 23 us at 8191 x 33 x 2047 and 64 deep 31, 8 x 64 x 128 takes 16 us at 1 x 4097 x 4095 and 64 deep 20 (H200)
 DEEP_SHIFT = 1.25
 
-# columns of a tile, and rows of a cluster's, from which on panels of four clusters are faster
+# clusters across a panel of the walk, and of wide tiles by turns
+PANEL = 8
+TURNS_PANEL = 4
+# columns of a tile, and rows of a cluster's, that make it wide
 WIDE = 160
 PAIR_ROWS = 256
 # the tile of kernels without a producer whose panels lie along N, so that other SMs share lines of L2, and K up to
@@ -24,13 +27,23 @@ WALKED = (64, 128, 64)
 WALKED_K = 2048
 
 
-def by_model(problem: Problem, device: Device, gates: int, candidates: Sequence[Candidate]) -> list[Ranked]:
+def by_model(
+    problem: Problem, device: Device, gates: int, candidates: Sequence[Candidate]
+) -> Iterator[Ranked]:
     """The candidates, fastest first by the model (`candidates.Order`, `times.fastest_first`)."""
     # imports NumPy
     from cutegemm.planning.times import fastest_first
 
     order, times = fastest_first(problem, device, candidates)
-    return [Ranked(candidates[i], f"the model's fastest, {times[i] / 1e3:,.1f} us") for i in order]
+    for i in order:
+        yield Ranked(candidates[i], f"the model's fastest, {times[i] / 1e3:,.1f} us", times[i])
+
+
+def predicted_ns(problem: Problem, device: Device, candidate: Candidate) -> float:
+    """Nanoseconds that the model predicts for a candidate."""
+    (ranked,) = by_model(problem, device, 1, [candidate])
+    assert ranked.ns is not None
+    return ranked.ns
 
 
 def cheapest_loads(
@@ -104,17 +117,18 @@ def _edges(problem: Problem, device: Device) -> dict[str, int]:
 
 
 def raster_for(problem: Problem, found: Candidate) -> tuple[str, int]:
-    """Panels of eight clusters along M (or all there are): measured best or within 1 % on large squares.
+    """Panels of eight clusters along M (or all there are): measured best or within 1 % on large products.
 
-    Of four where clusters have wide tiles and 256 rows. Where consumers take turns 8191^3 takes 1,601 us in 128 x 192,
-    in panels of eight 1,654 and of sixteen 1,698; 8 x 2048 x 2048 x 1024 in 128 x 160 101 and 110 (H200). Where they
-    share 128 x 256, 24 large products take 2.6 % less than in panels of eight, and those 0.7 % less than of sixteen
-    (H100).
+    In tiles of 128 x 256 that two consumers share, in pairs, panels of four take 0.3 to 2.5 % longer on all of nine
+    products of 350 us and more (H200), 0.4 to 4 % on five (H100), and panels of sixteen or along N as long. Where
+    consumers take turns on wide tiles in pairs it is panels of four: 8191^3 takes 1,601 us in 128 x 192, in panels of
+    eight 1,654 and of sixteen 1,698; 8 x 2048 x 2048 x 1024 in 128 x 160 101 and 110 (H200).
     """
     short = problem.k <= WALKED_K and problem.batch == 1
     if short and found.schedule == "multistage" and found.tile == WALKED:
         # 1000 x 1001 x 1003 takes 10.1 us, along M 11.1; 1023^3 10.9 and 11.9 (H200)
-        return "n", max(1, min(8, math.ceil(problem.n / found.tile[1])))
+        return "n", max(1, min(PANEL, math.ceil(problem.n / found.tile[1])))
     rows = found.tile[0] * found.cluster[0]
-    few = found.tile[1] >= WIDE and rows >= PAIR_ROWS
-    return "m", max(1, min(4 if few else 8, math.ceil(problem.m / rows)))
+    wide = found.tile[1] >= WIDE and rows >= PAIR_ROWS
+    panel = TURNS_PANEL if wide and found.schedule == "pingpong" else PANEL
+    return "m", max(1, min(panel, math.ceil(problem.m / rows)))

@@ -8,7 +8,7 @@ takes is its share of B and little more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cutegemm.arch.device import Device
 from cutegemm.planning import boxes, swap
@@ -72,9 +72,10 @@ def taken(asked: Request) -> list[Candidate]:
 def order_narrow(asked: Request, own: Sequence[Candidate], order: Order) -> Order:
     """What is `taken`, before the candidates of an order."""
 
-    def ordered(problem: Problem, device: Device, gates: int, rest: Sequence[Candidate]) -> list[Ranked]:
-        first = [Ranked(x, f"few rows: B streams in {stream_ns(asked, x) / 1e3:,.1f} us") for x in own]
-        return [*first, *order(problem, device, gates, rest)]
+    def ordered(problem: Problem, device: Device, gates: int, rest: Sequence[Candidate]) -> Iterator[Ranked]:
+        for x in own:
+            yield Ranked(x, f"few rows: B streams in {stream_ns(asked, x) / 1e3:,.1f} us")
+        yield from order(problem, device, gates, rest)
 
     return ordered if own else order
 

@@ -14,6 +14,11 @@ class Region:
     offset: int
     size: int
 
+    @property
+    def end(self) -> int:
+        """The byte behind its last."""
+        return self.offset + self.size
+
 
 @dataclass(frozen=True)
 class Barrier:

@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
-import functools
+import math
+
+MOST_COLUMNS = 64
+# of a row of a piece
+MOST_BYTES = 128
 
 
-@functools.lru_cache(1024)
 def epilogue_columns(columns: int, element_bytes: int) -> int:
-    """EPI_N: the widest piece of at most 128 bytes a row that divides a tile's output columns."""
-    return next(n for n in (64, 32, 16, 8) if columns % n == 0 and n * element_bytes <= 128)
+    """EPI_N: the widest piece that divides a tile's output columns, a power of two."""
+    return math.gcd(columns, widest(element_bytes))
+
+
+def widest(element_bytes: int) -> int:
+    """Columns of the widest piece of all, a power of two."""
+    return min(MOST_COLUMNS, MOST_BYTES // element_bytes)

@@ -12,6 +12,9 @@ from cutegemm.planning import checks
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 
+# what a spec that leaves its epilogue open means, by whether the problem has a C
+PLAIN = {with_c: linear_combination(with_c) for with_c in (False, True)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -38,9 +41,7 @@ def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request
     Raises:
         PlanError: they do not agree.
     """
-    epilogue = (
-        spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(problem.c is not None)
-    )
+    epilogue = spec.epilogue if isinstance(spec.epilogue, Graph) else PLAIN[problem.c is not None]
     checks.check_epilogue(epilogue, problem)
     cuda_cores = checks.cuda_cores_reason(spec, problem)
     reasons = tuple(x for x in (device.note, cuda_cores) if x)

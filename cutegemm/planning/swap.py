@@ -9,10 +9,13 @@ spec, a plan and an error say is in D's coordinates; this module translates.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cutegemm.arch.device import Device
+from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
 from cutegemm.planning.candidates import PARTS, Candidate, Order, Ranked, cut, launched, splits_for
@@ -90,7 +93,7 @@ def transposed(asked: Request) -> Request:
         asked,
         spec=_transposed_spec(asked.spec),
         problem=transposed_problem(asked.problem),
-        epilogue=asked.epilogue.transposed(),
+        epilogue=_transposed_epilogue(asked.epilogue),
         reasons=(*asked.reasons, "operands swapped: D's rows lie along the instruction's columns"),
     )
 
@@ -139,14 +142,17 @@ def order_swapped(asked: Request, order: Order) -> Order:
     One CTA reads its rows of the weights; the tile whose longest CTA reads least is first, wide rows among equals.
     """
 
-    def ordered(problem: Problem, device: Device, gates: int, rest: Sequence[Candidate]) -> list[Ranked]:
-        others = order(problem, device, gates, rest)
+    def ordered(problem: Problem, device: Device, gates: int, rest: Sequence[Candidate]) -> Iterable[Ranked]:
+        others = iter(order(problem, device, gates, rest))
         if problem.n > MOST_ROWS or not rest:
             return others
         own = found(dataclasses.replace(asked, problem=problem, device=device))
-        if others and _overruled(problem, device, own[0].candidate, others[0].candidate):
-            return [*others, *own]
-        return [*own, *others]
+        # no order is asked for its best where that cannot overrule
+        parted = any(x.splits > own[0].candidate.splits for x in rest)
+        best = list(itertools.islice(others, int(parted)))
+        if best and _overruled(problem, device, own[0].candidate, best[0].candidate):
+            return itertools.chain(best, others, own)
+        return itertools.chain(own, best, others)
 
     return ordered
 
@@ -203,6 +209,12 @@ def _cut(asked: Request, whole: Candidate, tiles: int, stages: int) -> Candidate
     return found
 
 
+@functools.lru_cache(256)
+def _transposed_epilogue(epilogue: Graph) -> Graph:
+    return epilogue.transposed()
+
+
+@functools.lru_cache(256)
 def _transposed_spec(spec: GemmSpec) -> GemmSpec:
     """What the transposed request's planner reads of a spec; types, majors and epilogue have been checked."""
     checked = (

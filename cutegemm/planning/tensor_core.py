@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from cutegemm.errors import PlanError
 from cutegemm.planning import adding, budget, invariance, narrow, splits, swap, ways
 from cutegemm.planning.candidates import Order
-from cutegemm.planning.choose import choose
+from cutegemm.planning.choose import Chosen, choose
 from cutegemm.planning.kernel import accumulators, raster
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.reductions import plan_reductions
@@ -23,36 +25,47 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     """
     few = narrow.taken(asked)
     if few or not swap.wanted(asked):
-        made = _plan_product(invariance.pinned(asked), narrow.order_narrow(asked, few, order))
-        return _faster(made, asked, order) if ways.open_to(asked, made) else made
+        return _weighed(asked, narrow.order_narrow(asked, few, order), order)
     try:
-        made = _plan_swapped(asked, order)
+        return _in_d(asked, *_turned(asked, order))
     except PlanError as error:
         # a choice that nothing in the spec asks for refuses nothing
         if asked.spec.swap == AUTO and asked.spec.tile == AUTO:
-            return _plan_product(invariance.pinned(asked), order)
+            upright = invariance.pinned(asked)
+            return _plan_of(upright, choose(upright, order))
         raise swap.error_in_d(error) from error
-    return made
 
 
-def _plan_swapped(asked: Request, order: Order) -> KernelPlan:
-    """The plan of D's transpose, in D's coordinates."""
+def _weighed(asked: Request, own: Order, order: Order) -> KernelPlan:
+    """The plan of a product as it is given, or of its transpose where that is predicted so much faster (`ways`).
+
+    Args:
+        own: of candidates for the product as it is given; order: of those for the transpose.
+    """
+    upright = invariance.pinned(asked)
+    chosen = choose(upright, own)
+    if ways.open_to(asked, chosen):
+        with contextlib.suppress(PlanError):
+            turned, other = _turned(asked, order)
+            if ways.clearly(other, chosen, asked.device):
+                return _in_d(asked, turned, other)
+    return _plan_of(upright, chosen)
+
+
+def _turned(asked: Request, order: Order) -> tuple[Request, Chosen]:
+    """The request for D's transpose, and what is chosen for it."""
     turned = swap.transposed(invariance.pinned(asked, swapped=True))
-    return swap.in_d(_plan_product(turned, swap.order_swapped(turned, order)), asked)
+    return turned, choose(turned, swap.order_swapped(turned, order))
 
 
-def _faster(made: KernelPlan, asked: Request, order: Order) -> KernelPlan:
-    """A plan, or that of the transpose where it is predicted so much faster that it must be (`ways`)."""
-    try:
-        other = _plan_swapped(asked, order)
-    except PlanError:
-        return made
-    return other if ways.clearly(other, made) else made
+def _in_d(asked: Request, turned: Request, chosen: Chosen) -> KernelPlan:
+    """The plan of D's transpose, in D's coordinates."""
+    return swap.in_d(_plan_of(turned, chosen), asked)
 
 
-def _plan_product(asked: Request, order: Order) -> KernelPlan:
-    """The plan of a product as its kernel sees it."""
-    setting, candidate, config, grid, why = choose(asked, order)
+def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
+    """The plan of a choice, as its kernel sees the product."""
+    setting, (candidate, *_), config, grid = chosen
     loads = setting.loads
     invariant = asked.spec.batch_invariant is True
     storing = config
@@ -72,6 +85,7 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
         counted=parts.counted,
     )
     adds = () if config.stores else (adding.step(multiply, storing, grid.tiles),)
+    smem = budget.shared_memory(config)
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
@@ -79,8 +93,8 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
         steps=(*loads.steps, multiply, *adds, *reductions.steps),
         tiles=grid.tiles,
         waves=grid.waves,
-        smem=budget.shared_memory(config),
-        smem_bytes=budget.smem_bytes(config),
+        smem=smem,
+        smem_bytes=smem[-1].end,
         barriers=budget.barriers(config),
         accumulators=accumulators(config.tile, config.team, setting.limits),
         registers=config.registers,
@@ -88,5 +102,5 @@ def _plan_product(asked: Request, order: Order) -> KernelPlan:
         store_conflicts=budget.store_conflicts(config),
         workspace_bytes=parts.workspace_bytes,
         counter_bytes=parts.counter_bytes,
-        reasons=(*setting.reasons, why) if why else setting.reasons,
+        reasons=chosen.reasons,
     )

@@ -20,7 +20,7 @@ from cutegemm.planning import boxes
 from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate, deep
 from cutegemm.planning.left import STREAM_FILL, left_ns
 from cutegemm.planning.operands import L2_LINE
-from cutegemm.planning.pieces import epilogue_columns
+from cutegemm.planning.pieces import widest
 from cutegemm.planning.power import capped
 from cutegemm.problems import Operand, Problem, round_up
 
@@ -129,13 +129,12 @@ class Table:
     @staticmethod
     def of(problem: Problem, device: Device, candidates: Sequence[Candidate]) -> Table:
         """The columns of some candidates."""
-        rows = [
-            (*x.tile, *x.cluster, x.splits, x.depth, *(x.reduction == y for y in MEETINGS),
-             *(x.schedule == y for y in ("pingpong", "multistage")))
-            for x in candidates
-        ]  # fmt: skip
-        columns = np.array(rows, dtype=np.float64).T
-        m, n, depth, across, along, splits, held, left, counted, merged, pingpong, multistage = columns
+        shapes, clusters, schedules, _, parts, depths, meetings = zip(*candidates, strict=True)
+        m, n, depth = np.array(shapes, dtype=np.float64).T
+        across, along = np.array(clusters, dtype=np.float64).T
+        splits, held = np.array(parts, dtype=np.float64), np.array(depths, dtype=np.float64)
+        schedule, meeting = np.array(schedules), np.array(meetings)
+        left, counted, merged = (meeting == x for x in MEETINGS)
         rows, cols = np.ceil(problem.m / (m * across)), np.ceil(problem.n / (n * along))
         whole = rows * cols * problem.batch
         works = whole * (splits / held)
@@ -148,7 +147,7 @@ class Table:
         straddling = sum(x * _straddles(y) for x, y in zip(edges, (problem.a, problem.b), strict=True))
         ctas = works * cluster
         return Table(
-            m, n, depth, splits, held, left > 0, counted > 0, merged > 0, pingpong > 0, multistage > 0,
+            m, n, depth, splits, held, left, counted, merged, schedule == "pingpong", schedule == "multistage",
             clustered=cluster > 1,
             repeats=rows if problem.m <= problem.n else cols,
             tiles=whole * across * along,
@@ -166,8 +165,8 @@ def _loaded_rows(problem: Problem, m: Column, along: Column, depth: Column) -> C
     """Rows of A that a stage of each tile takes; `depth` of a stage times the parts of K."""
     if problem.m > boxes.MOST_ROWS:
         return m
-    rows = np.array([m, along, depth]).T.astype(int).tolist()
-    return np.array([boxes.box_rows(problem, *x) or x[0] for x in rows], dtype=np.float64)
+    narrow = boxes.box_rows(problem, m, along, depth)
+    return np.where(narrow > 0, narrow, m)
 
 
 def estimates(problem: Problem, device: Device, of: Table) -> Column:
@@ -212,7 +211,7 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     time = device.time
     mainloop = of.stages * _stage_ns(problem, device, of)
     d_bytes = max((x.dtype.bytes for _, x in problem.outputs), default=2)
-    columns = np.array([epilogue_columns(int(n), d_bytes) for n in of.n], dtype=np.float64)
+    columns = np.gcd(of.n.astype(np.intp), widest(d_bytes))
     # rows that the warpgroups of a tile store at once
     rows = np.where(of.pingpong, 64, 128)
     pieces = np.maximum(1, of.m // rows) * of.n / columns

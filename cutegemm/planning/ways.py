@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 
-from cutegemm.config import KernelConfig
+from cutegemm.arch.device import Device
 from cutegemm.planning import swap
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.choose import Chosen
+from cutegemm.planning.model import predicted_ns
 from cutegemm.planning.request import Request
 from cutegemm.spec import AUTO
 
@@ -26,7 +27,7 @@ PADDED = 1.1
 OTHERS = ("scheduler", "sms", "ctas_per_sm", "batch_invariant")
 
 
-def open_to(asked: Request, made: KernelPlan) -> bool:
+def open_to(asked: Request, made: Chosen) -> bool:
     """Whether both ways are worth weighing: nothing given, TMA loads both operands, one side short, tiles padded.
 
     Few rows have rules of their own (`swap.wanted`, `narrow`).
@@ -35,22 +36,19 @@ def open_to(asked: Request, made: KernelPlan) -> bool:
     few = problem.m <= swap.MOST_ROWS and problem.m < problem.n
     if few or min(problem.m, problem.n) > SHORT_SIDE or asked.epilogue.gated:
         return False
-    if any(getattr(spec, name) != AUTO for name in ("swap", *swap.SHAPING)):
-        return False
-    if any(name in spec.given() for name in OTHERS):
+    if any(getattr(spec, name) != AUTO for name in ("swap", *swap.SHAPING, *OTHERS)):
         return False
     if problem.a.tma_reason() is not None or problem.b.tma_reason() is not None:
         return False
-    config = made.config
-    if not isinstance(config, KernelConfig):
-        return False
-    m, n, _ = config.tile
-    return math.prod(made.tiles) * m * n > PADDED * problem.m * problem.n * problem.batch
+    m, n, _ = made.config.tile
+    return math.prod(made.grid.tiles) * m * n > PADDED * problem.m * problem.n * problem.batch
 
 
-def clearly(other: KernelPlan, made: KernelPlan) -> bool:
-    """Whether a plan is predicted faster than another by more than predictions of likes differ."""
-    # imports NumPy
-    from cutegemm.planning.why import predicted_us
+def clearly(other: Chosen, made: Chosen, device: Device) -> bool:
+    """Whether a choice is predicted faster than another by more than predictions of likes differ."""
+    return _ns(other, device) * CLEARLY < _ns(made, device)
 
-    return predicted_us(other) * CLEARLY < predicted_us(made)
+
+def _ns(x: Chosen, device: Device) -> float:
+    """Nanoseconds that the model predicts, if it was not the order that made the choice."""
+    return predicted_ns(x.setting.problem, device, x.ranked.candidate) if x.ranked.ns is None else x.ranked.ns

@@ -9,7 +9,7 @@ from cutegemm.planning import invariance, narrow, simt_tiles, simt_times, swap
 from cutegemm.planning.candidates import Candidate, Order
 from cutegemm.planning.choose import preferred, served
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.model import by_model
+from cutegemm.planning.model import by_model, predicted_ns
 from cutegemm.planning.request import requested
 from cutegemm.planning.setting import first_setting
 from cutegemm.planning.steps import Relayout
@@ -30,7 +30,7 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
     else:
         order = narrow.order_narrow(asked, narrow.taken(asked), by_model)
     first = first_setting(asked)
-    tried = [candidate for _, candidate, _ in preferred(asked, first, order)]
+    tried = [ranked.candidate for ranked in preferred(asked, first, order)]
     own = _candidate(config)
     if own not in tried:
         tried.append(own)
@@ -60,7 +60,7 @@ def predicted_us(made: KernelPlan) -> float:
     config, problem = made.config, made.problem
     if isinstance(config, KernelConfig):
         product = swap.transposed_problem(problem) if made.swapped else problem
-        return fastest_first(product, made.device, [_candidate(config)])[1][0] / 1e3
+        return predicted_ns(product, made.device, _candidate(config)) / 1e3
     if isinstance(config, SimtConfig):
         (found,) = (x.us for x in weigh_simt(made).weighed if not x.lost)
         return found

@@ -32,6 +32,18 @@ def none(a: Any, b: Any, bias: Any, alpha: float) -> Any:
     return None
 
 
+def _check(*tensors: torch.Tensor) -> Callable[..., bool]:
+    """torch's check of tensors like these, which no two of may be one object."""
+    found: Any = _Guards
+    return found(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check  # type: ignore[no-any-return]
+
+
+def _check_twice(a: torch.Tensor, b: torch.Tensor, *rest: torch.Tensor) -> Callable[..., bool]:
+    """The check of a call that has one tensor as A and B."""
+    as_a, as_b = _check(a, *rest), _check(b)
+    return lambda x, *more: as_a(x, *more) and as_b(x)
+
+
 def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int] = ()) -> Shortcut:
     """The shortcut of a kind of call.
 
@@ -55,7 +67,7 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
     shape = (*lead, wanted.shape[-1]) if lead else wanted.shape
     strides = tuple([math.prod(shape[i + 1 :]) for i in range(len(shape))])
     try:
-        check = _Guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        check, check_twice = _check(*tensors), _check_twice(*tensors)
     except (TypeError, RuntimeError):
         return none
     alone, extents, steps, walk = prepared.alone, prepared.extents, prepared.strides, prepared.walk
@@ -70,7 +82,7 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
         low = aligned[0] | aligned[1] << 4
 
         def product(a: Any, b: Any, bias: Any, alpha: float) -> Any:
-            if not check(a, b) or (differentiable and recording()):
+            if not (check_twice(a) if a is b else check(a, b)) or (differentiable and recording()):
                 return None
             p, q = a.data_ptr(), b.data_ptr()
             # without memory, as a parameter whose owner has freed it, it is refused elsewhere
@@ -87,7 +99,9 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
     low = aligned[0] | aligned[1] << 4 | aligned[2] << 8
 
     def biased(a: Any, b: Any, bias: Any, alpha: float) -> Any:
-        if bias is None or not check(a, b, bias) or (differentiable and recording()):
+        if bias is None or not (check_twice(a, bias) if a is b else check(a, b, bias)):
+            return None
+        if differentiable and recording():
             return None
         p, q, r = a.data_ptr(), b.data_ptr(), bias.data_ptr()
         if not (p and q and r) or p & 15 | (q & 15) << 4 | (r & 15) << 8 != low or device() != index:

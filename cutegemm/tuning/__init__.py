@@ -48,10 +48,10 @@ def tune(
 ) -> Report:
     """Measure which kernels serve problems best, and keep the winners where `build` and `run` find them.
 
-    A candidate must be right before it is timed. The model's choice is kept unless another beats it by more than the
-    spread of their samples. Everything known is kept after every eight candidates: stop it with Ctrl-C, and the same
-    call goes on where it was. Several processes may run the same call at a time, on one GPU or on several of a kind:
-    each problem is measured by one of them.
+    A candidate must be right before it is timed. The model's choice is kept unless another beats it by more than
+    their times differ from round to round. Everything known is kept after every eight candidates: stop it with Ctrl-C,
+    and the same call goes on where it was. Several processes may run the same call at a time, on one GPU or on several
+    of a kind: each problem is measured by one of them.
 
     Args:
         spec: what is given; what it leaves open is tuned.

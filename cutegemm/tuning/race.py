@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from cutegemm.tuning import interval
 from cutegemm.tuning.timing import Replayer, Sampler, orders
 
 # How far behind the leader's median a candidate's best sample may be after each pair of rounds; one further behind
@@ -14,6 +15,8 @@ from cutegemm.tuning.timing import Replayer, Sampler, orders
 BEHIND = (1.15, 1.08, 1.05, 1.04)
 # pairs of rounds of those who stay
 PAIRS = 5
+# that a winner is the faster one: one in twenty that only seem so wins
+CONFIDENCE = 0.9
 
 
 # multiplications and additions of a product from which on repeating it holds a chip at its power cap: 64 x 8192 x 28672
@@ -106,9 +109,12 @@ def _pair(running: Sequence[Sampler], number: int) -> Iterator[list[Sampler]]:
 
 
 def wins(challenger: Times, holder: Times) -> bool:
-    """Whether one is faster than another by more than either's samples differ among themselves.
+    """Whether one is faster than another by more than their ratios differ from round to round.
 
-    Compared are samples of the same rounds, by the median of their ratios.
+    Compared are samples of the same rounds, to which a chip's slow drift in temperature and clock does the same: the
+    interval that holds the centre of their ratios with `CONFIDENCE` (`interval.paired`) must lie above 1. Two pairs of
+    rounds prove nothing.
     """
     ratios = [y / x for x, y in zip(challenger.us, holder.us)]
-    return statistics.median(ratios) > 1 + max(challenger.spread, holder.spread)
+    low = interval.paired([ratio - 1 for ratio in ratios], CONFIDENCE).low
+    return low is not None and low > 0

@@ -286,7 +286,7 @@ class _Ground:
 
 
 def _faster(group: Sequence[Proposal], leader: Proposal, times: dict[str, Times]) -> Proposal:
-    """The fastest that stayed to the end, if it beats the leader by more than the spread."""
+    """The fastest that stayed to the end, if it clearly beats the leader."""
     rounds = len(times[leader.name].us)
     stayed = {name for name, x in times.items() if len(x.us) == rounds}
     best = min((x for x in group if x.name in stayed), key=lambda x: times[x.name].median)

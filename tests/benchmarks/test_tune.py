@@ -42,7 +42,7 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(tune, "SPEC", SPEC)
 
     def made(name="t.sqlite", cases=CASES, until=float("inf"), clock=time.monotonic):
-        regime = Regime(preheat=0.0, sample=1e-4, pairs=2)
+        regime = Regime(preheat=0.0, sample=1e-4, pairs=3)
         tuner = Tuner(SPEC, FakeBench(cost), Database(tmp_path / name), 32, regime, compile=list, until=until)
         return Work(cases, tuner, compile=list, clock=clock)
 

@@ -90,7 +90,14 @@ def test_constant_weights_are_for_inference():
 
 def test_gated_perceptrons_become_one_product():
     """Of the classes that the caller names, those that are what they seem; values and state dict stay."""
-    model = torch.nn.ModuleList([Gated(), Gated(torch.nn.GELU()), Gated(bias=True)])
+    model = torch.nn.ModuleList(
+        [Gated(), Gated(torch.nn.GELU()), Gated(bias=True), *(Gated() for _ in range(5))]
+    )
+    model[3].act_fn = torch.nn.PReLU(device="meta")
+    model[4].register_forward_hook(lambda *_: None)
+    model[5].up_proj.requires_grad_(False)
+    model[6].up_proj.forward = model[6].up_proj.forward
+    model.append(model[7])
     state = dict(model.state_dict())
     x = torch.randn(3, 12)
     expected = model[0](x)
@@ -100,7 +107,16 @@ def test_gated_perceptrons_become_one_product():
     assert report.left == {
         "1": "its act_fn is not silu",
         "2": "gate_proj, up_proj and down_proj must be torch.nn.Linear without biases",
+        "3": "its act_fn is not silu",
+        "4": "something is done around its call or its layers' (a hook, another forward)",
+        "5": "gate_proj and up_proj must be alike, of float16, bfloat16 or float32",
+        "6": "something is done around its call or its layers' (a hook, another forward)",
+        "6.up_proj": "its forward has been replaced",
+        "7": "7: the same layer is elsewhere in the model, too",
     }
+    assert type(model[7]) is Gated and model[7] is model[8]
     assert list(model.state_dict()) == list(state)
-    assert all(torch.equal(state[k], v) for k, v in model.state_dict().items())
-    assert len(report.converted) == 1 + 1 + 6
+    meta = "3.act_fn.weight"
+    assert all(torch.equal(state[k], v) for k, v in model.state_dict().items() if k != meta)
+    # three layers of each that is left alone, but for the replaced forward
+    assert len(report.converted) == 1 + 1 + 7 * 3 - 1

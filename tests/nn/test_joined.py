@@ -2,6 +2,7 @@
 """Layers joined into one product: values, gradients, state dicts, and calls in another order."""
 
 import copy
+import importlib
 import pickle
 
 import pytest
@@ -13,6 +14,8 @@ from cutegemm.errors import InputError
 from cutegemm.nn import linear as layers
 from tests.support.torch_ops import survivors
 
+# the module: torch.nn.parallel has its function of that name
+replicate = importlib.import_module("torch.nn.parallel.replicate")
 NAMES = ("q_proj", "k_proj", "v_proj")
 
 
@@ -219,6 +222,39 @@ def test_nothing_is_kept_after_the_last_part():
     ours, _ = pair(True)
     with torch.no_grad():
         assert survivors(lambda: ours(torch.randn(3, 12))) == []
+
+
+def test_replicas_compute_with_their_own_copies(products, monkeypatch):
+    """torch.nn.parallel.replicate: every part with its replica's weights, in one product; gradients reach the model."""
+    ours, theirs = pair(True)
+
+    def copies(tensors, devices, detach=False):
+        return [[x * (1 + i) for x in tensors] for i in range(len(devices))]
+
+    monkeypatch.setattr(replicate, "_broadcast_coalesced_reshape", copies)
+    monkeypatch.setattr(replicate, "_get_device_index", lambda x, _: x)
+    replicas = replicate.replicate(ours, [0, 1])
+    assert replicas[0].q_proj.joined.pending is not replicas[1].q_proj.joined.pending
+    # the second replica's weights are twice the model's
+    doubled = copy.deepcopy(theirs)
+    for p in doubled.parameters():
+        p.data.mul_(2)
+    inputs = [torch.randn(3, 12) for _ in replicas]
+    # in turns, as threads may
+    parts = [[getattr(r, name)(x) for r, x in zip(replicas, inputs)] for name in NAMES]
+    assert len(products) == 2
+    for name, found in zip(NAMES, parts):
+        for original, x, y in zip((theirs, doubled), inputs, found):
+            assert torch.allclose(y, getattr(original, name)(x), atol=1e-5)
+    sum(y.sum() for found in parts for y in found).backward()
+    expected = (inputs[0] + 2 * inputs[1]).sum(0).expand(32, 12)
+    assert torch.allclose(ours.q_proj.joined.weight.grad, expected, atol=1e-4)
+
+
+def test_it_prints_once_what_its_parts_share():
+    """Below the first part."""
+    text = repr(pair(True)[0])
+    assert text.count("Joined(") == 1 and text.count("Part(") == 3
 
 
 def test_it_compiles_into_one_graph_with_two_products():

@@ -10,7 +10,7 @@ from cutegemm import nn
 from cutegemm.errors import InputError
 from cutegemm.ops import perceptron
 from cutegemm.ops.serve import serve
-from tests.support.torch_ops import BOUNDS, error
+from tests.support.torch_ops import BOUNDS, Alive, error
 
 
 class Gated(torch.nn.Module):
@@ -151,6 +151,23 @@ def test_a_step_launches_six_products_and_keeps_what_torch_keeps(name, monkeypat
     assert len(launched) == 5
     ours(x.requires_grad_()).sum().backward()
     assert len(launched) == 11
+
+
+@pytest.mark.parametrize(("name", "most"), [("gelu", 2), ("gelu alone", 2), ("swiglu", 4)])
+def test_a_step_holds_no_matrix_that_nobody_reads_again(name, most, monkeypatch):
+    """Of the hidden layer's never more than the gradient in the making and what that reads."""
+    width, hidden, rows = 8, 64, 256
+    options = {"fallback": "reference"}
+    if name == "swiglu":
+        model = nn.SwiGLU(width, hidden, **options)
+    else:
+        model = nn.MLP(width, hidden, bias=name == "gelu", **options)
+    alive = Alive()
+    monkeypatch.setattr(perceptron, "serve", alive.watched(serve))
+    y = model(torch.randn(rows, width).requires_grad_())
+    y.backward(torch.ones_like(y))
+    # other results than those are less than one of them
+    assert most <= alive.most / (4 * rows * hidden) < most + 1
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu alone", "swiglu"])

@@ -3,14 +3,16 @@
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 import cutegemm
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
-from cutegemm.ops import gradient
+from cutegemm.ops import gradient, ways
 from cutegemm.ops.functions import _made
+from cutegemm.ops.serve import serve
 from tests.support.torch_ops import assert_same, error
 
 
@@ -148,6 +150,31 @@ def test_only_what_is_needed_is_computed_and_saved(monkeypatch):
     for graph in (epi.bias(), epi.residual()):
         plan = gradient.plan_gradient(_made(graph, None, "linear", (), None), True, ())
         assert plan.saved == () and plan.forward.graph == graph
+
+
+def test_what_was_saved_is_free_when_it_was_read(monkeypatch):
+    """The accumulator before the products, x before its own gradient; all stays where the graph is kept."""
+    x, w = r(5, 12).requires_grad_(), r(7, 12).requires_grad_()
+    stored, launches = [], []
+
+    def pack(t):
+        stored.append((tuple(t.shape), StorageWeakRef(t.untyped_storage())))
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = linear(epi.act("gelu"))(x * 1.0, w)
+
+    def served(*args):
+        launches.append({shape for shape, ref in stored if not ref.expired()})
+        return serve(*args)
+
+    monkeypatch.setattr(ways, "serve", served)
+    (dx,) = torch.autograd.grad(y, x, torch.ones_like(y), retain_graph=True)
+    every = {(5, 12), (7, 12), (5, 7)}
+    assert launches == [every] * 3
+    y.backward(torch.ones_like(y))
+    assert torch.equal(x.grad, dx)
+    assert launches[3:] == [every, {(5, 12), (7, 12)}, {(7, 12)}]
 
 
 def test_wide_outputs_have_gradients_in_the_operands_types():

@@ -67,6 +67,8 @@ CALLS = {
     "few rows": (cutegemm.linear, ((1, 64), (128, 64))),
     "leading dimensions": (cutegemm.linear, ((2, 3, 48, 64), (32, 64))),
     "bias": (cutegemm.linear, ((48, 64), (32, 64), (32,))),
+    "one tensor twice": (lambda x: cutegemm.matmul(x, x), ((64, 64),)),
+    "one tensor twice, bias": (lambda x, bias: cutegemm.linear(x, x, bias), ((64, 64), (64,))),
     "bias, leading dimensions": (cutegemm.linear, ((2, 48, 64), (32, 64), (32,))),
 }
 
@@ -120,6 +122,7 @@ OTHERS = {
     "memory": lambda: (without_memory(), r(*B)),
     "class": lambda: (r(*A), torch.nn.Parameter(r(*B), False)),
     "no tensor": lambda: (r(*A).float().numpy(), r(*B)),
+    "one tensor twice": lambda: (x := r(*A), x),
 }
 
 
@@ -140,6 +143,19 @@ def test_a_call_of_another_kind_is_not_taken(name, launched):
     count, others = len(launched), OTHERS[name]()
     assert found(*others, None, 1.0) is None
     assert len(launched) == count
+
+
+def test_one_tensor_may_be_both_operands(launched):
+    """Where it lies as both do; of two tensors or of one it is the same kind of call."""
+    for x, y in ((r(64, 64), r(64, 64)), (r(64, 64),) * 2):
+        forget()
+        found = of(x, y)
+        assert found(x, x, None, 1.0) is not None and launched[-1][0][0] == launched[-1][0][1] == x.data_ptr()
+        assert found(r(64, 64), y, None, 1.0) is not None
+        z = x.t()
+        assert found(z, z, None, 1.0) is None
+    found = of(x, x.t())
+    assert found(x, x, None, 1.0) is None
 
 
 def test_negated_views_are_not_taken(launched):

@@ -29,7 +29,7 @@ def regrets() -> list[tuple[float, Shape]]:
     """Of every measured problem, how much longer the model's first takes than the best of the same sweep."""
     found = []
     for x in (x for name in ("pingpong", "tiles") for x in read([SWEEPS / f"{name}.json"])):
-        first = by_model(x.problem, H200, 1, list(x.us))[0].candidate
+        first = next(by_model(x.problem, H200, 1, list(x.us))).candidate
         shape = (x.problem.m, x.problem.n, x.problem.k)
         found.append((math.log(x.us[first] / min(x.us.values())), shape))
     return found

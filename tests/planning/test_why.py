@@ -25,6 +25,18 @@ PROBLEMS = {
     "fp32": problem(500, 500, 500, dtype="fp32"),
 }
 
+# what takes a plan longest: parts of K, operands that threads load, both ways round weighed with parts of K
+FIRST_PLANS = {
+    "square": (4096, 4096, 4096),
+    "few rows": (16, 4096, 4096),
+    "parts of K": (128, 128, 16384),
+    "odd": (1023, 1023, 1023),
+    "few odd rows": (19, 1029, 7109),
+    "both ways": (216, 248, 2848),
+    "both ways, few columns": (2088, 24, 7712),
+    "both ways, a small D": (56, 8, 9832),
+}
+
 
 @pytest.mark.parametrize("device", RECORDS, ids=lambda x: x.name)
 @pytest.mark.parametrize("of", PROBLEMS.values(), ids=PROBLEMS)
@@ -79,15 +91,31 @@ def test_a_candidates_fields_ask_for_it():
             assert asked.why.taken.what == x.what
 
 
-def test_a_plan_is_made_in_time_and_remembered():
-    """The choice and all that follows take at most 1.5 ms, best of many; the same arguments give the same object."""
-    for of in (PROBLEMS["square"], PROBLEMS["few rows"], PROBLEMS["odd"]):
-        seconds = []
-        for _ in range(40):
-            planner._planned.cache_clear()
-            start = time.process_time()
-            made = plan(GemmSpec(), of)
-            seconds.append(time.process_time() - start)
-        assert min(seconds) <= 1.5e-3
-        assert plan(GemmSpec(), dataclasses.replace(of)) is made
+@pytest.mark.parametrize("shape", FIRST_PLANS.values(), ids=FIRST_PLANS)
+def test_a_first_plan_is_made_in_time(shape):
+    """The choice and all that follows take at most 1.5 ms, in the fastest tenth of problems that were never planned."""
+    planner._planned.cache_clear()
+    plan(GemmSpec(), problem(*shape))
+    seconds = []
+    for more in range(1, 41):
+        m, n, k = shape
+        of = problem(m, n, k + 8 * more)
+        start = time.process_time()
+        plan(GemmSpec(), of)
+        seconds.append(time.process_time() - start)
+    assert sorted(seconds)[4] <= 1.5e-3
+
+
+def test_a_plan_is_remembered():
+    """The same arguments give the same object, within 5 us; why it is so is no part of it."""
+    spec, of = GemmSpec(), problem(4096, 4096, 4096)
+    made = plan(spec, of)
+    assert plan(GemmSpec(), dataclasses.replace(of)) is made
+    seconds = []
+    for _ in range(40):
+        start = time.process_time()
+        for _ in range(100):
+            plan(spec, of)
+        seconds.append((time.process_time() - start) / 100)
+    assert min(seconds) <= 5e-6
     assert "why" not in {x.name for x in dataclasses.fields(made)}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 # relative error, in the Frobenius norm, that two orders of summation and one rounding more allow
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -36,6 +37,32 @@ def assert_same(
         assert x.grad is not None and y.grad is not None, i
         assert x.grad.dtype == x.dtype
         assert error(x.grad, y.grad) <= bound, i
+
+
+class Alive:
+    """Bytes of products' results that somebody still holds.
+
+    Attributes:
+        most: the greatest number after any product.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[StorageWeakRef, int] = {}
+        self.most = 0
+
+    def watched(self, serve: Callable[..., Any]) -> Callable[..., Any]:
+        """`ops.serve.serve`, whose results are counted from now on."""
+
+        def served(*args: Any) -> Any:
+            found = serve(*args)
+            for x in found:
+                storage = x.untyped_storage()
+                self._known[StorageWeakRef(storage)] = storage.nbytes()
+            self._known = {ref: n for ref, n in self._known.items() if not ref.expired()}
+            self.most = max(self.most, sum(self._known.values()))
+            return found
+
+        return served
 
 
 def living() -> dict[int, torch.Tensor]:

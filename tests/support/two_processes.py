@@ -10,6 +10,11 @@ import sys
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -39,6 +44,32 @@ class Block(torch.nn.Module):
     def forward(self, x):
         """One after the other."""
         return self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Gated(torch.nn.Module):
+    """A gated perceptron."""
+
+    def __init__(self):
+        super().__init__()
+        self.act_fn = torch.nn.SiLU()
+        self.gate_proj, self.up_proj = (torch.nn.Linear(12, 16, bias=False) for _ in range(2))
+        self.down_proj = torch.nn.Linear(16, 12, bias=False)
+
+    def forward(self, x):
+        """Down of silu(gate) times up."""
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Pair(torch.nn.Module):
+    """Two layers of one tensor, and a gated perceptron."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.mlp = torch.nn.Linear(12, 8), torch.nn.Linear(12, 4), Gated()
+
+    def forward(self, x):
+        """One after the other."""
+        return self.mlp(torch.cat((self.q(x), self.k(x)), -1))
 
 
 def whole(x):
@@ -83,6 +114,39 @@ def layers(mesh, rank):
     ours = seeded(lambda: nn.MLP(12, 16, fallback="reference"))
     parallelize_module(ours, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     compare("perceptron", ours, seeded(lambda: nn.MLP(12, 16, fallback="reference")), x)
+
+
+def states(mesh):
+    """Several parameters as one, fully sharded: outputs, and state dicts as torch's layers have them."""
+    x, theirs = seeded(lambda: torch.randn(4, 12)), seeded(Pair)
+    expected = {key: t.clone() for key, t in theirs.state_dict().items()}
+    ours = seeded(Pair)
+    nn.convert(ours, fallback="reference", joined=[("q", "k")], swiglu=[Gated])
+    fully_shard(ours, mesh=mesh)
+
+    def zeroed():
+        with torch.no_grad():
+            [p.zero_() for p in ours.parameters()]
+
+    def equal():
+        assert torch.allclose(whole(ours(x)), theirs(x), atol=1e-5)
+        found = get_model_state_dict(ours, options=StateDictOptions(full_state_dict=True))
+        assert list(found) == list(expected)
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+    equal()
+    kept = {key: t.clone() for key, t in ours.state_dict().items()}
+    zeroed()
+    # all but one part, which stays, after a forward that has left the parameters whole
+    part = {key: t for key, t in kept.items() if key != "k.weight"}
+    ours(x)
+    assert ours.load_state_dict(part, strict=False).missing_keys == ["k.weight"]
+    assert not whole(ours.state_dict()["k.weight"]).any()
+    ours.load_state_dict(kept)
+    equal()
+    zeroed()
+    set_model_state_dict(ours, dict(expected), options=StateDictOptions(full_state_dict=True))
+    equal()
 
 
 def compiled(mesh):
@@ -145,6 +209,7 @@ def main():
     mesh = init_device_mesh(device, (world,))
     compiled(mesh)
     layers(mesh, rank)
+    states(mesh)
     placements(mesh)
     dist.destroy_process_group()
 

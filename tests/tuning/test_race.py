@@ -58,17 +58,21 @@ def test_who_is_clearly_behind_stops_early():
 
 
 WON = [
-    ((100, 100, 100, 100), (98, 98, 98, 98), True),
-    # 1 % faster, samples 4 % apart
-    ((100, 104, 100, 104), (99, 103, 99, 103), False),
-    ((100, 104, 100, 104), (94, 98, 94, 98), True),
+    ((100,) * 6, (98,) * 6, True),
+    # 1 % faster in every round, while both drift by 4 %
+    ((100, 101, 102, 103, 104, 102), (99, 100, 101, 102, 103, 101), True),
+    # 1 % faster in the mean of rounds that differ by 4 %
+    ((100, 104, 100, 104, 100, 104), (103, 99, 99, 103, 99, 103), False),
+    ((100, 104, 100, 104, 100, 104), (98, 94, 94, 98, 94, 98), True),
     # fast once
-    ((100, 100, 100, 100), (100, 100, 100, 60), False),
-    ((100, 100), (100, 100), False),
+    ((100,) * 6, (100,) * 5 + (60,), False),
+    ((100,) * 6, (100,) * 6, False),
+    # two pairs are too few
+    ((100,) * 4, (98,) * 4, False),
 ]
 
 
 @pytest.mark.parametrize(("holder", "challenger", "won"), WON)
 def test_a_win_is_by_more_than_the_spread(holder, challenger, won):
-    """The median of ratios within rounds must exceed what either's own samples differ by."""
+    """The interval of the ratios within rounds must lie above equal times."""
     assert wins(Times(challenger), Times(holder)) is won

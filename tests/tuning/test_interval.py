@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from benchmarks import interval
+from cutegemm.tuning import interval
 
 
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (2, 3), (4, 3), (5, 5)])

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ours beside cuBLAS, quack-kernels and torch.compile: three named problems of each suite, all contenders in one run.
+
+    python -m benchmarks.peers --out benchmarks/results/peers.json --commit HASH [--suites square,decode] [--part 0/4]
+
+Each contender is checked before it is timed. One that is not installed, refuses a problem (quack: rows that are no
+multiple of 16 bytes) or is wrong has a row with the reason and no times. Large problems are timed sustained, those of a
+few microseconds short. The same command goes on where an earlier one stopped; parts of one run, each on a GPU of its
+own (`CUDA_VISIBLE_DEVICES`), write files of their own, which `python -m benchmarks.results` merges.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rich.console import Console
+
+from benchmarks import contenders, gemm, libraries, peer_rows, results, runs, suites, timing
+from benchmarks.results import Case, Row
+from cutegemm.running.launcher import current_device
+
+NAMES = [*contenders.NAMES, *libraries.NAMES]
+# of problems too small to reach the power cap
+SHORT = ("decode", "odd_skinny", "small")
+Part = tuple[int, int]
+
+
+class Bench(gemm.Bench):
+    """Gives a contender that is left out a row; only ours and cuBLAS can fail."""
+
+    def regime(self, case: Case) -> timing.Regime:
+        """Short where the suite is of small problems, else that of the run."""
+        small = case.suite.removeprefix(peer_rows.PREFIX) in SHORT
+        return timing.REGIMES["short"] if small else super().regime(case)
+
+    def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
+        """A row of every contender, and (contender, why) of ours and cuBLAS where they have no times."""
+        timed, failures = super().measure(case)
+        rows = {row["contender"]: row | {"refused": None} for row in timed}
+        regime = self.regime(case).name
+        rows |= {name: peer_rows.left_out(case, name, why, regime) for name, why in failures}
+        return [rows[name] for name in self.names], [x for x in failures if x[0] in contenders.NAMES]
+
+
+def cases(names: list[str], part: Part = (0, 1)) -> list[Case]:
+    """The named problems of suites, under suites of their own; of a part every so-manieth."""
+    found = [
+        Case(
+            suite=peer_rows.PREFIX + suite,
+            dtype=gemm.DEFAULT_DTYPE,
+            majors="kk",
+            batch=batch,
+            m=m,
+            n=n,
+            k=k,
+        )
+        for suite in names
+        for batch, m, n, k in suites.PEERS[suite].values()
+    ]
+    which, parts = part
+    return found[which::parts]
+
+
+def describe(row: Row) -> str:
+    """A row on one line: its times, or why it has none."""
+    if row["refused"] is None:
+        energy = "" if row["tflop_per_j"] is None else f" | {row['tflop_per_j']:.3f} TFLOP/J"
+        return gemm.describe(row) + energy
+    size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+    return f"{row['suite']:8} {size:20} {row['contender']}: left out: {row['refused']}"
+
+
+def summarize(rows: list[Row], console: Console) -> None:
+    """Print how many times as fast as each other contender ours is."""
+    for suite, peers in peer_rows.means(rows).items():
+        words = [
+            f"{peer} {mean:.3f} (least {least:.3f} of {count})"
+            for peer, (mean, least, count) in peers.items()
+        ]
+        console.print(f"{suite}: times as fast as {', '.join(words)}", markup=False)
+
+
+def part_of(text: str) -> Part:
+    """Read "0/4", the first of four parts.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not that, or there is no such part.
+    """
+    try:
+        which, parts = map(int, text.split("/"))
+    except ValueError:
+        which, parts = 0, 0
+    if not 0 <= which < parts:
+        raise argparse.ArgumentTypeError(f"{text}: must be I/N with 0 <= I < N, as in 0/4")
+    return which, parts
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--suites", type=runs.names_among(tuple(suites.PEERS)), default=list(suites.PEERS))
+    add("--contenders", type=runs.names_among(NAMES), default=NAMES)
+    add("--regime", choices=tuple(timing.REGIMES), default="sustained", help="of the large problems")
+    add("--part", type=part_of, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
+    runs.add_options(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 1 when cutegemm or cuBLAS refused a problem or was wrong."""
+    args = parse(arguments)
+    console, sensors, out = runs.open_run(args)
+    todo = cases(args.suites, args.part)
+    bench = Bench(args.contenders, timing.REGIMES[args.regime], sensors)
+    left = [case for case in todo if not out.has(bench.keys(case))]
+    console.print(f"{contenders.ready(args.contenders, left, current_device()[1])} kernels ready")
+    outcome = runs.run(todo, bench, out, seconds=args.seconds, console=console, describe=describe)
+    summarize(out.rows, console)
+    return runs.report(outcome, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

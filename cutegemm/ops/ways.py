@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which way a call goes: straight to the kernels, recorded by autograd, or by the op where torch must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.autograd import forward_ad
+
+from cutegemm.ops.program import Program
+from cutegemm.ops.serve import serve
+
+_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+_autocast, _recording = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
+# torch.jit.trace records what torch does, and not what a kernel writes
+_tracing = torch._C._is_tracing
+_ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def direct(*tensors: torch.Tensor) -> bool:
+    """Whether a call on these tensors needs nothing of torch's dispatcher: no mode, transform, subclass or tracer."""
+    if _modes() or _transforms() or _tracing() or forward_ad._current_level >= 0:
+        return False
+    for x in tensors:
+        if type(x) not in _ORDINARY:
+            return False
+    return True
+
+
+def way(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> str:
+    """How a call on these tensors goes: "run" straight to the kernels, "record" by `Direct`, "op" by the op.
+
+    On the path of every call, so written out.
+    """
+    if _modes() or _transforms() or _autocast() or _tracing() or forward_ad._current_level >= 0:
+        return "op"
+    if type(a) not in _ORDINARY or type(b) not in _ORDINARY or (c is not None and type(c) not in _ORDINARY):
+        return "op"
+    if a.requires_grad or b.requires_grad or (c is not None and c.requires_grad):
+        return "record" if _recording() else "run"
+    return "run"
+
+
+def call(
+    program: Program,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Sequence[torch.Tensor] = (),
+    numbers: Sequence[float] = (),
+    integers: Sequence[int] = (),
+) -> tuple[torch.Tensor, ...]:
+    """Every output of a call: straight from the kernels where that is all there is to it, else through the op."""
+    if direct(a, b, *inputs):
+        return serve(program, a, b, inputs, numbers, integers)
+    ops = torch.ops.cutegemm.gemm
+    args = (a, b, list(inputs), list(numbers), list(integers), program.text)
+    return (ops.default(*args),) if program.alone else tuple(ops.many(*args))
+
+
+def below(
+    program: Program,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Sequence[torch.Tensor],
+    numbers: Sequence[float],
+    integers: Sequence[int],
+) -> tuple[torch.Tensor, ...]:
+    """`call` from the forward of an autograd function: what lies below this level of functorch may record it."""
+    if not torch._C._are_functorch_transforms_active():
+        return call(program, a, b, inputs, numbers, integers)
+    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
+        return call(program, a, b, inputs, numbers, integers)
+
+
+__all__ = ["below", "call", "direct", "way"]
