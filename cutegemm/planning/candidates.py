@@ -48,6 +48,8 @@ MAX_PASSES = 24
 # parts of K that the planner chooses among, for products at least so deep, where none of these fields is given
 PARTS = (1, 2, 4, 8)
 LEAST_SPLIT_K = 2048
+# the same where the producer's threads load: 103 x 95 x 1543 takes 5.0 us in eight parts, 7.5 behind a copy (H200)
+LEAST_LOADED_K = 1024
 # K is deep from so many times D's shorter and longer side on: parts then meet outside clusters too
 DEEP = (8, 2)
 # times D's longer side, where only the largest tiles are that few
@@ -153,11 +155,16 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     return whole._replace(splits=parts, depth=depth, reduction=reduction)
 
 
-def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, ...]:
-    """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs."""
+def splits_for(spec: GemmSpec, problem: Problem, device: Device, gathers: bool = False) -> tuple[int, ...]:
+    """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs.
+
+    Args:
+        gathers: whether the producer's threads load an operand.
+    """
     if isinstance(spec.split_k, int) or spec.depth is not None:
         return (_given_splits(spec),)
-    if not (_open(spec) and _few(problem, device)):
+    least = LEAST_LOADED_K if gathers else LEAST_SPLIT_K
+    if not (_open(spec) and _few(problem, device, least)):
         return (1,)
     # of deep K no sum in clusters came near that of a launch: 11.0 us and 6.3 at 128 x 128 x 16384 (H200)
     tried = min(problem.m, problem.n) <= FEW or not launched(spec, problem, device)
@@ -248,8 +255,14 @@ def short(problem: Problem, device: Device) -> bool:
 
 
 def deepened(found: Sequence[Candidate], k: int) -> tuple[Candidate, ...]:
-    """Candidates for a producer whose threads load: small tiles are twice as deep, for half the stages."""
+    """Candidates for a producer whose threads load: small tiles are twice as deep, for half the stages.
+
+    Where half a stage holds all of K the other half would be loads of zeros: 157 x 11811 x 31 takes 6.7 us, 7.7 with it
+    (H200).
+    """
     depth = 2 * BLOCK_K
+    if 2 * k <= BLOCK_K:
+        return tuple(x._replace(tile=(*x.tile[:2], BLOCK_K // 2)) for x in found)
     return tuple(
         x._replace(tile=(*x.tile[:2], depth)) if sum(x.tile[:2]) <= SHIFTED and k > BLOCK_K else x
         for x in found
@@ -268,9 +281,9 @@ def deep(problem: Problem, device: Device) -> bool:
     return problem.k >= least and (few or 2 * tiles <= device.sms)
 
 
-def _few(problem: Problem, device: Device) -> bool:
+def _few(problem: Problem, device: Device, least: int = LEAST_SPLIT_K) -> bool:
     """Whether tiles are too few for the SMs and K is worth parts."""
-    return problem.k >= LEAST_SPLIT_K and 2 * _tiles_of(problem, 128, 128) <= device.sms
+    return problem.k >= least and 2 * _tiles_of(problem, 128, 128) <= device.sms
 
 
 def _tiles_of(problem: Problem, m: int, n: int) -> int:

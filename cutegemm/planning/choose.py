@@ -75,7 +75,7 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
     else:
         n_major = first.problem.b.unit_col
         gathers = first.loads.gathers
-        splits = candidates.splits_for(spec, first.problem, asked.device)
+        splits = candidates.splits_for(spec, first.problem, asked.device, gathers)
         found = candidates.preferred(
             spec,
             limits,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
+from cutegemm.config import SECTOR
 from cutegemm.planning import boxes
 from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate, deep
 from cutegemm.planning.edges import straddles
@@ -29,13 +30,11 @@ Column = NDArray[np.float64]
 
 # bytes a row of an output's piece, below which its barriers are no longer hidden
 NARROW_BYTES = 32
-# of an element that a warpgroup stores by itself, as lines of D begin off multiples of 16 bytes, in pieces of so many
-# columns or fewer: 2048 x 50257 x 768 takes 369 us in 128 x 176, whose pieces have 16 columns, 431 in 128 x 192 (H200)
-WIDE_COLUMNS = 32
-NARROW_STORE_NS = 0.65
-WIDE_STORE_NS = 0.83
-# the same where no mainloop runs beside it: 333 x 50257 x 1023 in 128 x 192 takes 90 us beside its copies
-SHARED_STORE_NS = 0.42
+# of 16 bits that a warpgroup stores by itself, as lines of D begin off multiples of 16 bytes; and how many sectors of
+# L2 a part of one counts for, of which a tile's row has two: what 11095 x 2589 x 23 and 3187 x 9609 x 37 take in tiles
+# of 96, 128, 192 and 256 columns, 4 % off (H200)
+LINE_STORE_NS = 0.173
+PART_SECTORS = 2.5
 # of a cluster's sum over parts of K, per work, beside its bytes
 SUM_NS = 700.0
 # shares of what L2 and memory deliver to other kernels that clusters with parts of K get (suite deep_k, H200)
@@ -223,11 +222,12 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     beside = np.maximum(mainloop + time.turn, pieces * time.piece + store)
     shared = np.zeros_like(store)
     if any(x.tma_reason() is not None for _, x in problem.outputs):
-        rate = np.where(columns < WIDE_COLUMNS, NARROW_STORE_NS, WIDE_STORE_NS)
-        many = np.where(of.waves > 1, of.m * of.n, 0.0)
-        shared = many * SHARED_STORE_NS / np.minimum(2, of.m // 64)
+        rows = d_bytes * of.n + 2 * PART_SECTORS * SECTOR
+        lines = np.where(of.waves > 1, of.m * rows / 2 * LINE_STORE_NS, 0.0)
+        shared = lines / np.minimum(2, of.m // 64)
         # a warpgroup's mainloop and its stores, of which two take turns
-        beside = np.maximum(beside, (mainloop + many * rate) / 2)
+        alone = mainloop + time.turn + pieces * time.piece + lines
+        beside = np.maximum(beside, np.where(lines > 0, alone / 2, 0.0))
     turns = of.waves * (beside + visible + pieces * time.narrow_piece * narrow) + store
     alone = mainloop + (time.tile + _sum_ns(of))
     shares = of.waves * (alone + np.maximum(pieces * time.piece + store, shared) + time.shared * visible)
