@@ -23,6 +23,8 @@ from cutegemm.planning.model import loads_ns
 
 # constants of these ways; of `copy` there are no measurements
 NAMES = ("relayout", "gather", "shift")
+# what of a device holds them, and what is measured
+PART, WHAT = "time", "loads"
 FIELDS = {"a_load", "b_load"}
 # a way (A's load, B's load) that copies both
 COPIED = ("relayout", "relayout")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec
 
 from cutegemm import checks
 from cutegemm.dtypes import DType, as_dtype
@@ -39,6 +40,24 @@ __all__ = [
 ]  # fmt: skip
 
 
+_Given = ParamSpec("_Given")
+
+
+def _kept(make: Callable[_Given, Graph]) -> Callable[_Given, Graph]:
+    """Give the same graph for the same words and numbers: tracing it takes longer than a call of a kernel."""
+    known: Any = lru_cache(maxsize=64, typed=True)(make)
+
+    @wraps(make)
+    def found(*args: _Given.args, **named: _Given.kwargs) -> Graph:
+        if all([type(x) in (str, float, bool, DType) for x in (*args, *named.values())]):
+            graph: Graph = known(*args, **named)
+            return graph
+        return make(*args, **named)
+
+    return found
+
+
+@_kept
 def bias() -> Graph:
     """D = acc + bias: torch.nn.Linear. (bias: Row)"""
 
@@ -49,6 +68,7 @@ def bias() -> Graph:
     return bias
 
 
+@_kept
 def act(activation: str = "gelu") -> Graph:
     """D = activation(acc): a layer of a perceptron without a bias."""
     function = _activation(activation)
@@ -60,6 +80,7 @@ def act(activation: str = "gelu") -> Graph:
     return act
 
 
+@_kept
 def bias_act(activation: str = "gelu") -> Graph:
     """D = activation(acc + bias): a layer of a perceptron. (bias: Row)"""
     act = _activation(activation)
@@ -71,6 +92,7 @@ def bias_act(activation: str = "gelu") -> Graph:
     return bias_act
 
 
+@_kept
 def residual() -> Graph:
     """D = acc + residual: the skip of He et al., arXiv:1512.03385. (residual: Matrix)"""
 
@@ -81,6 +103,7 @@ def residual() -> Graph:
     return residual
 
 
+@_kept
 def bias_act_residual(activation: str = "gelu") -> Graph:
     """D = activation(acc + bias) + residual. (bias: Row, residual: Matrix)"""
     act = _activation(activation)
@@ -92,6 +115,7 @@ def bias_act_residual(activation: str = "gelu") -> Graph:
     return bias_act_residual
 
 
+@_kept
 def dropout_residual(p: float = 0.1) -> Graph:
     """D = dropout(acc + bias, p) + residual: the end of a transformer's block (Vaswani et al.,
     arXiv:1706.03762, section 5.4). (bias: Row, residual: Matrix, seed: Integer, offset: Integer)
@@ -104,16 +128,19 @@ def dropout_residual(p: float = 0.1) -> Graph:
     return dropout_residual
 
 
+@_kept
 def swiglu(layout: str = "halves") -> Graph:
     """D = silu(gate) * up (Shazeer, arXiv:2002.05202); `layout` is that of B's columns, see `define`."""
     return _glu("silu", layout)
 
 
+@_kept
 def geglu(layout: str = "halves") -> Graph:
     """D = gelu(gate) * up (Shazeer, arXiv:2002.05202), gelu by erf; `layout` is that of B's columns."""
     return _glu("gelu", layout)
 
 
+@_kept
 def reglu(layout: str = "halves") -> Graph:
     """D = relu(gate) * up (Shazeer, arXiv:2002.05202); `layout` is that of B's columns."""
     return _glu("relu", layout)
@@ -130,6 +157,7 @@ def _glu(activation: str, layout: str) -> Graph:
     return glu
 
 
+@_kept
 def scaled(per: str = "tensor") -> Graph:
     """D = acc * scale_a * scale_b: the product of quantised A and B, dequantised as torch._scaled_mm does.
 
@@ -161,6 +189,7 @@ def scaled(per: str = "tensor") -> Graph:
     return found
 
 
+@_kept
 def quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
     """D = fp8(acc * scale), and the largest magnitude of acc for the next scale: delayed scaling, as in
     Transformer Engine (formats: Micikevicius et al., arXiv:2209.05433). (scale: Scalar); outputs d, amax.
@@ -174,6 +203,7 @@ def quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
     return quantize_fp8
 
 
+@_kept
 def bias_quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
     """`quantize_fp8` of acc + bias. (bias: Row, scale: Scalar); outputs d, amax."""
     dtype = _fp8(dtype)
@@ -186,6 +216,7 @@ def bias_quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
     return bias_quantize_fp8
 
 
+@_kept
 def rms_partial() -> Graph:
     """D = acc + residual and each tile's part of the rows' sums of squares: the statistic of RMSNorm (Zhang
     and Sennrich, arXiv:1910.07467), gathered while D is still in registers. (residual: Matrix); outputs d,
@@ -200,6 +231,7 @@ def rms_partial() -> Graph:
     return rms_partial
 
 
+@_kept
 def rms_apply() -> Graph:
     """D = acc / sqrt(squares * inverse_n + eps): the RMSNorm of A's rows, applied after the product that
     follows it; its weight belongs into B. (squares: Col, inverse_n: Scalar, 1 / A's columns, eps: Scalar)
@@ -212,6 +244,7 @@ def rms_apply() -> Graph:
     return rms_apply
 
 
+@_kept
 def softmax_partials() -> Graph:
     """D = acc * scale and each tile's part of the rows' log-sum-exp (Milakov and Gimelshein,
     arXiv:1805.02867); softmax is exp(D - lse). (scale: Scalar); outputs d, lse (per row and tile).
@@ -225,6 +258,7 @@ def softmax_partials() -> Graph:
     return softmax_partials
 
 
+@_kept
 def softmax_apply() -> Graph:
     """D = exp(acc * scale - lse): the softmax of the rows, their log-sum-exp known. (scale: Scalar, lse: Col)"""
 
@@ -235,16 +269,19 @@ def softmax_apply() -> Graph:
     return softmax_apply
 
 
+@_kept
 def row_max() -> Graph:
     """D = acc and the maximum of every row; outputs d, row_max (M)."""
     return define(lambda acc: Output(d=acc, row_max=Max(acc, axis=1)))
 
 
+@_kept
 def col_max() -> Graph:
     """D = acc and the maximum of every column; outputs d, col_max (N)."""
     return define(lambda acc: Output(d=acc, col_max=Max(acc, axis=0)))
 
 
+@_kept
 def cross_entropy_partials(store_logits: bool = False) -> Graph:
     """Each tile's part of the log-sum-exp of the rows of logits, which need not be stored (Wijmans et al.,
     arXiv:2411.09009); the loss is lse minus the target's logit. Outputs lse (per row and tile), with

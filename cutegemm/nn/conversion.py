@@ -13,10 +13,9 @@ import torch
 
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn.joined import join
-from cutegemm.nn.linear import PROMISE, Linear
+from cutegemm.nn.linear import PROMISE, TYPES, Linear
 from cutegemm.nn.mlp import SwiGLU, hooked
 
-_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _HALF = (torch.float16, torch.bfloat16)
 # Modules that multiply by their own weights, of which nothing is converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
@@ -188,7 +187,7 @@ def _unconverted(module: torch.nn.Module, name: str, skip: Collection[str]) -> s
     if "forward" in vars(module):
         return "its forward has been replaced"
     weight: Any = module.weight
-    if weight.dtype not in _TYPES:
+    if weight.dtype not in TYPES:
         return f"its weight is {weight.dtype}; products are of float16, bfloat16 or float32"
     return None
 
@@ -213,11 +212,11 @@ def _no_swiglu(model: torch.nn.Module, module: Any, name: str, skip: Collection[
         return "has other modules than gate_proj, up_proj, down_proj and act_fn"
     if any(type(x) is not torch.nn.Linear or x.bias is not None for x in parts):
         return "gate_proj, up_proj and down_proj must be torch.nn.Linear without biases"
-    if any("forward" in vars(x) or hooked(x) for x in (module, *parts[:2])):
+    if any(hooked(x) for x in (module, *parts[:2])):
         return "something is done around its call or its layers' (a hook, another forward)"
     if not _silu(getattr(module, "act_fn", None)):
         return "its act_fn is not silu"
-    if _kind(parts[0].weight) != _kind(parts[1].weight) or parts[0].weight.dtype not in _TYPES:
+    if _kind(parts[0].weight) != _kind(parts[1].weight) or parts[0].weight.dtype not in TYPES:
         return "gate_proj and up_proj must be alike, of float16, bfloat16 or float32"
     return _shared(model, [name, *(f"{name}.{x}" for x in names[:2])], [module, *parts[:2]])
 

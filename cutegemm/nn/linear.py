@@ -12,6 +12,8 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.functions import linear
 from cutegemm.spec import GemmSpec
 
+# What kernels multiply; a model that is of another type, since it was converted perhaps, is left to torch.
+TYPES = (torch.float16, torch.bfloat16, torch.float32)
 # Weights are loaded before the launches before this one have ended.
 CONSTANT = GemmSpec(constant=("b",))
 PROMISE = (
@@ -57,6 +59,8 @@ class Linear(torch.nn.Linear):
 
     def product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The product by a weight as this layer does it, its own or some rows of it."""
+        if unserved(self, weight):
+            return torch.nn.functional.linear(input, weight, bias)
         spec = promised(self, weight) if self.constant_weights else None
         found: Tensor = linear(input, weight, bias, spec=spec, fallback=self.fallback)
         return found
@@ -64,6 +68,11 @@ class Linear(torch.nn.Linear):
     def extra_repr(self) -> str:
         """What is printed of it."""
         return super().extra_repr() + (", constant_weights=True" if self.constant_weights else "")
+
+
+def unserved(module: Any, weight: Tensor) -> bool:
+    """Whether torch computes a layer because no kernel has its type."""
+    return weight.dtype not in TYPES and module.fallback == "torch"
 
 
 def promised(module: torch.nn.Module, weight: Tensor) -> GemmSpec | None:
@@ -77,4 +86,4 @@ def promised(module: torch.nn.Module, weight: Tensor) -> GemmSpec | None:
     return CONSTANT if weight.dtype in (torch.float16, torch.bfloat16) else None
 
 
-__all__ = ["CONSTANT", "PROMISE", "Linear", "promised"]
+__all__ = ["CONSTANT", "PROMISE", "TYPES", "Linear", "promised", "unserved"]

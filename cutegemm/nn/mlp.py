@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import torch
@@ -12,16 +13,16 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.library import act, bias_act, swiglu
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn import state_dicts
-from cutegemm.nn.linear import Linear, promised
+from cutegemm.nn.linear import Linear, promised, unserved
 from cutegemm.ops.functions import linear
 from cutegemm.ops.perceptron import perceptron
 
-# name -> torch's module
-ACTIVATIONS: dict[str, Any] = {
-    "gelu": torch.nn.GELU,
-    "gelu_tanh": lambda: torch.nn.GELU(approximate="tanh"),
-    "relu": torch.nn.ReLU,
-    "silu": torch.nn.SiLU,
+# name -> torch's module, and its way to approximate
+ACTIVATIONS: dict[str, tuple[Any, str | None]] = {
+    "gelu": (torch.nn.GELU, "none"),
+    "gelu_tanh": (torch.nn.GELU, "tanh"),
+    "relu": (torch.nn.ReLU, None),
+    "silu": (torch.nn.SiLU, None),
 }
 _SWIGLU = swiglu()
 _GATE, _UP, _BOTH = "gate_proj.weight", "up_proj.weight", "gate_up_weight"
@@ -56,21 +57,23 @@ class MLP(torch.nn.Sequential):
             rule = f"must be one of {', '.join(ACTIVATIONS)}; SwiGLU is a module of its own"
             raise field_error(InputError, "activation", activation, rule, "gelu")
         out_features = in_features if out_features is None else out_features
+        kind, approximate = ACTIVATIONS[activation]
         super().__init__(
             Linear(in_features, hidden_features, bias, **options),
-            ACTIVATIONS[activation](),
+            kind() if approximate is None else kind(approximate=approximate),
             Linear(hidden_features, out_features, bias, **options),
         )
+        self.activation = activation
         self.epilogue: Graph = bias_act(activation) if bias else act(activation)
 
     def forward(self, input: Tensor) -> Tensor:
         """The second layer of the activated first."""
         layers: list[Any] = list(self)
-        first, activation, last = layers
-        if hooked(first) or (first.bias is None) == ("bias" in self.epilogue.tensors):
-            # called for itself, or its bias was given or taken away since
-            plain: Tensor = last(activation(first(input)))
-            return plain
+        if not self._as_made(layers):
+            # one after the other, whatever they are now
+            called: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
+            return called
+        first, _, last = layers
         if _fusable(first, last):
             return perceptron(
                 input,
@@ -88,15 +91,36 @@ class MLP(torch.nn.Sequential):
         found: Tensor = last(hidden)
         return found
 
+    def _as_made(self, layers: list[Any]) -> bool:
+        """Whether the layers are still what they were, so that the first two may be one product."""
+        if len(layers) != 3:
+            return False
+        first, activation, _ = layers
+        kind, approximate = ACTIVATIONS[self.activation]
+        if type(first) is not Linear or hooked(first) or unserved(first, first.weight):
+            return False
+        if type(activation) is not kind or hooked(activation):
+            return False
+        biased = (first.bias is None) != ("bias" in self.epilogue.tensors)
+        return biased and getattr(activation, "approximate", None) == approximate
+
+    def __getitem__(self, index: Any) -> Any:
+        """A layer, or some as a torch.nn.Sequential."""
+        if isinstance(index, slice):
+            return torch.nn.Sequential(OrderedDict(list(self._modules.items())[index]))
+        return super().__getitem__(index)
+
 
 def hooked(layer: torch.nn.Module) -> bool:
     """Whether something is done around a layer's own call, as parallel training does: then it must be called."""
+    if "forward" in vars(layer) or layer._backward_pre_hooks:
+        return True
     return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
 
 
 def _fusable(first: Any, last: Any) -> bool:
     """Whether the two layers may run as one: both plain, served alike, and nothing happens around the last one."""
-    plain = type(last) is Linear and "forward" not in vars(last) and not last.constant_weights
+    plain = type(last) is Linear and not last.constant_weights
     return plain and not first.constant_weights and first.fallback == last.fallback and not hooked(last)
 
 
@@ -160,6 +184,10 @@ class SwiGLU(torch.nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """The gated perceptron."""
         down: Any = self.down_proj
+        if unserved(self, self.gate_up_weight):
+            gate, up = torch.nn.functional.linear(input, self.gate_up_weight).chunk(2, -1)
+            product: Tensor = down(torch.nn.functional.silu(gate) * up)
+            return product
         if _fusable(self, down):
             weight = self.gate_up_weight
             return perceptron(input, weight, None, _SWIGLU, down.weight, down.bias, fallback=self.fallback)

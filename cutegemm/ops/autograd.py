@@ -253,7 +253,7 @@ def _scaled(program: Program, name: str, g: torch.Tensor, factor: float, ctx: An
     folds = program.form != "matrix"
     rows = tuple(range(g.dim() - 1)) if folds else (-2,)
     dims = {"row": rows, "col": (-1,), "scalar": (*rows, -1)}[kind]
-    x = g.sum(dims, dtype=torch.float32)
+    x = summed_along(g, dims)
     return x if factor == 1.0 else x * factor
 
 
@@ -321,6 +321,11 @@ def _batched(
     return summed_to(found, shape).to(a.dtype)
 
 
+def summed_along(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """A gradient summed in fp32 along some dimensions; none are none, where torch's sum takes them for all."""
+    return x.sum(dims, dtype=torch.float32) if dims else x.float()
+
+
 def summed_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """A gradient summed over the axes along which its tensor was broadcast."""
     while x.dim() > len(shape):
@@ -337,6 +342,7 @@ __all__ = [
     "plain",
     "record",
     "record_plain",
+    "summed_along",
     "summed_to",
     "taken",
 ]

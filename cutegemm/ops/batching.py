@@ -37,7 +37,7 @@ def batched(op: Any) -> Callable[..., Any]:
         size = info.batch_size
         if known.form in ("linear", "input") and not mapped[1] and _rows_only(known, mapped[2:]):
             found, program = _as_rows(known, size, tensors, mapped), known.text
-            lead: tuple[int, ...] = ()
+            lead: tuple[int, ...] | None = None
         elif known.form == "matrix":
             found, lead = _as_batch(known, size, tensors, mapped)
         else:
@@ -73,13 +73,13 @@ def _as_rows(program: Program, size: int, tensors: list[Any], mapped: list[bool]
 
 def _as_matrices(
     program: Program, size: int, tensors: list[Any], mapped: list[bool]
-) -> tuple[list[Any], tuple[int, ...]]:
-    """A batch of products of matrices, their leading dimensions folded; and those dimensions."""
-    lead = tuple(tensors[0].shape[mapped[0] : -1])
+) -> tuple[list[Any], tuple[int, ...] | None]:
+    """A batch of products of matrices, their leading dimensions folded; and those dimensions, if results have any."""
+    lead: tuple[int, ...] | None = tuple(tensors[0].shape[mapped[0] : -1])
     folds = {"linear": (True, False), "input": (True, False), "weight": (True, True)}[program.form]
     a, b = (_folded(x, m, 1) if fold else x for x, m, fold in zip(tensors[:2], mapped[:2], folds))
     if program.form == "weight":
-        a, lead = a.mT, ()
+        a, lead = a.mT, None
     elif program.form == "linear":
         b = b.mT
     if not any(mapped[:2]):
@@ -99,8 +99,8 @@ def _folded(x: torch.Tensor, mapped: bool, keep: int) -> torch.Tensor:
 
 def _as_batch(
     program: Program, size: int, tensors: list[Any], mapped: list[bool]
-) -> tuple[list[Any], tuple[int, ...]]:
-    """A batch of products; where the product has a batch of its own, as many times it; and that batch."""
+) -> tuple[list[Any], tuple[int, ...] | None]:
+    """A batch of products; where the product has a batch of its own, as many times it; and that batch, if any."""
     ranks = [2, 2, *(_RANKS[_kind(program, name)] for name in program.inputs)]
     own = max(
         (x.shape[m] for x, m, rank in zip(tensors[:2], mapped, ranks) if x.dim() - m > rank), default=None
@@ -118,12 +118,14 @@ def _as_batch(
             found.append(x.expand(size, own, *matrix).reshape(size * own, *matrix))
     if own is None and not any(mapped[:2]):
         found[0] = found[0].expand(size, *found[0].shape)
-    return found, () if own is None else (own,)
+    return found, None if own is None else (own,)
 
 
-def _unfolded(program: Program, name: str, x: torch.Tensor, size: int, lead: tuple[int, ...]) -> torch.Tensor:
-    """An output with the dimensions that were folded."""
-    if not lead:
+def _unfolded(
+    program: Program, name: str, x: torch.Tensor, size: int, lead: tuple[int, ...] | None
+) -> torch.Tensor:
+    """An output with the dimensions that were folded; of a vector x none, where the product has one row."""
+    if lead is None:
         return x
     result = next(r for r in program.graph.outputs if r.name == name)
     if program.form == "matrix":

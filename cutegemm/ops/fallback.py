@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from cutegemm.errors import HardwareError, InputError, field_error
+from cutegemm.errors import HardwareError, InputError, SpecError, field_error
 from cutegemm.ops.serve import hopper
 
 # "torch": torch's own functions, or its form of the epilogue, with one note; "error": refuse; "reference", "emulator":
@@ -72,13 +72,57 @@ def server(device: torch.device, fallback: str, door: str) -> str:
     return fallback
 
 
+def autocast_to(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """An operand as autocast hands it over: what is floating in its type, but fp64, which autocast leaves alone."""
+    return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
+
+
+@constant
+def refuse_atomic() -> None:
+    """What torch's functions do under `torch.use_deterministic_algorithms` whose results vary from run to run.
+
+    Raises:
+        SpecError: always, or under `warn_only` never: then it is a warning.
+    """
+    rule = "adds parts as they come, which torch.use_deterministic_algorithms(True) rules out"
+    refusal = field_error(SpecError, "split_reduction", "atomic", rule, "auto")
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        raise refusal
+    warnings.warn(str(refusal), stacklevel=4)
+
+
 def torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """torch's own linear layer."""
     return torch.nn.functional.linear(x, weight, bias)
 
 
+def _check_layouts(a: Tensor, b: Tensor, c: Tensor | None, out: Any) -> None:
+    """Refuse what torch's functions take and no kernel does, so that a call means the same wherever it runs.
+
+    Raises:
+        InputError: a tensor has too few or too many dimensions, or `out` other extents than D.
+    """
+    for name, x in (("a", a), ("b", b), ("c", c)):
+        if x is not None and x.dim() not in (2, 3):
+            rule = "must have 2 or 3 dimensions (matrix, or batch of them)"
+            raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
+    if out is None:
+        return
+    if not isinstance(out, Tensor):
+        raise InputError(f"must be a torch.Tensor, got {type(out).__name__}", field="out")
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if out.shape != shape:
+        raise field_error(InputError, "out.shape", tuple(out.shape), f"must be {tuple(shape)}")
+
+
 def torch_matmul(a: Tensor, b: Tensor, c: Tensor | None, alpha: Any, beta: Any, out: Any) -> Tensor:
-    """The plain product by torch's own functions, with torch's own gradient."""
+    """The plain product by torch's own functions, with torch's own gradient.
+
+    Raises:
+        InputError: the layout of a tensor breaks a rule.
+    """
+    _check_layouts(a, b, c, out)
     given = {} if out is None else {"out": out}
     if c is None:
         if alpha == 1.0:
@@ -94,4 +138,15 @@ def torch_matmul(a: Tensor, b: Tensor, c: Tensor | None, alpha: Any, beta: Any, 
     return found if out is None else out.copy_(found)
 
 
-__all__ = ["FALLBACKS", "HALF", "address", "constant", "found_at", "server", "torch_linear", "torch_matmul"]
+__all__ = [
+    "FALLBACKS",
+    "HALF",
+    "address",
+    "autocast_to",
+    "constant",
+    "found_at",
+    "refuse_atomic",
+    "server",
+    "torch_linear",
+    "torch_matmul",
+]

@@ -15,7 +15,16 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
 from cutegemm.ops.autograd import record, record_plain
-from cutegemm.ops.fallback import FALLBACKS, address, constant, found_at, server, torch_linear, torch_matmul
+from cutegemm.ops.fallback import (
+    FALLBACKS,
+    address,
+    constant,
+    found_at,
+    refuse_atomic,
+    server,
+    torch_linear,
+    torch_matmul,
+)
 from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, check_number, kept
 from cutegemm.ops.serve import serve
 from cutegemm.ops.shortcuts import remember, shortened
@@ -270,6 +279,8 @@ def _product(
     who: str,
 ) -> Any:
     """A product through kernels, or through the op where torch needs to know of it."""
+    if spec is not None and spec.split_reduction == "atomic" and torch.are_deterministic_algorithms_enabled():
+        refuse_atomic()
     backend = BACKENDS.get(who)
     if is_compiling():
         scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])

@@ -107,6 +107,10 @@ def plan_gradient(program: Program, operands: bool, inputs: tuple[str, ...]) -> 
     """
     if program.form not in ("matrix", "linear"):
         raise field_error(InputError, "form", program.form, "has no gradient", "matrix")
+    if program.merged:
+        raise field_error(
+            InputError, "merged", program.merged, "has no gradient: who merges outputs has one", ()
+        )
     graph = program.graph
     accumulators = () if not operands else ACCUMULATORS if graph.gated else ("acc",)
     wanted = (*accumulators, *inputs)

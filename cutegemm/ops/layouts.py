@@ -115,8 +115,9 @@ def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
     m, n = a.shape[-2], columns(program.graph, b.shape[-1])
     batch = _batch(a, b)
     found = []
-    for x in program.graph.outputs:
-        shape = [*batch, *((m, n) if x.kind == STORE else x.by_axis((n,), (m,), ()))]
+    for x in program.results:
+        wide = n * len(program.merged) if x.name in program.merged else n
+        shape = [*batch, *((m, wide) if x.kind == STORE else x.by_axis((n,), (m,), ()))]
         dtype, major = torch.float32, x.major
         if x.kind == STORE:
             own = x.name == "d"

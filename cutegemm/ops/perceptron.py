@@ -8,6 +8,7 @@ Two autograd functions share the work: H and Z are free again when the gradients
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
-from cutegemm.ops.autograd import once, plain, taken
-from cutegemm.ops.fallback import HALF, address, constant, found_at
+from cutegemm.ops.autograd import once, plain, summed_along, taken
+from cutegemm.ops.fallback import HALF, address, autocast_to, constant, found_at
 from cutegemm.ops.functions import BACKENDS, linear, server_of
 from cutegemm.ops.gradient import gradient_name, plan_gradient
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
@@ -30,9 +31,9 @@ class Texts(NamedTuple):
     """The programs of a perceptron's products, as text, and the names of what they take and give.
 
     Attributes:
-        hidden: x by W1: H, and what the gradients read of Z, named `saved`.
+        hidden: x by W1: H, and what the gradients read of Z, named `saved`; of a gated pair side by side in one tensor.
         output: H by W2, with a bias or without.
-        gradient: dY by W2, which reads `read` and gives `given`: the gradients of Z's parts first, then of the inputs.
+        gradient: dY by W2, which reads `read` and gives `given`: the gradient of Z, as Z lies, then of the inputs.
         input, weight: the gradients of a layer's x and of its weight.
     """
 
@@ -68,12 +69,15 @@ def described(epilogue: int, wanted: tuple[str, ...], bias: bool, who: str) -> T
     saved = tuple([SAVED[x] for x in parts])
     if set(plan.saved) != set(saved):
         return None
-    gradient = first.derived(plan.outputs["d"].graph, "input")
+    dz = tuple([gradient_name(x or "acc") for x in parts])
+    merged = (saved, dz) if graph.gated else ((), ())
+    forward = kept(dataclasses.replace(plan.forward, merged=merged[0]))
+    gradient = first.derived(plan.outputs["d"].graph, "input", merged[1])
     second = kept(Program(GemmSpec(), BIASED if bias else PLAIN, "linear", (), BACKENDS[who]))
-    given = (*(gradient_name(x or "acc") for x in parts), *(gradient_name(x) for x in wanted))
+    given = (dz[0], *(gradient_name(x) for x in wanted))
     by_weight, by_x = plain(first, "input").text, plain(first, "weight").text
     return Texts(
-        plan.forward.text,
+        forward.text,
         second.text,
         gradient.text,
         by_weight,
@@ -133,9 +137,9 @@ def perceptron(
     device = x.device.type
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) in HALF:
         dtype = torch.get_autocast_dtype(device)
-        x, weight, last_weight = x.to(dtype), weight.to(dtype), last_weight.to(dtype)
-    h, *z = Hidden.apply(texts, x, weight, *rows.values())  # type: ignore[no-untyped-call]
-    y: Tensor = Output.apply(texts, h, last_weight, last_bias, *z, *rows.values())  # type: ignore[no-untyped-call]
+        x, weight, last_weight = [autocast_to(dtype, t) for t in (x, weight, last_weight)]
+    h, z = Hidden.apply(texts, x, weight, *rows.values())  # type: ignore[no-untyped-call]
+    y: Tensor = Output.apply(texts, h, last_weight, last_bias, z, *rows.values())  # type: ignore[no-untyped-call]
     return y
 
 
@@ -150,45 +154,27 @@ def _launch(
     return found
 
 
-def _launch_into(
-    text: str, a: Tensor, b: Tensor, inputs: Sequence[Tensor], names: Sequence[str], outs: Sequence[Tensor]
-) -> None:
-    """All outputs of a product, into given tensors."""
-    if direct(a, b, *inputs):
-        with torch.no_grad():
-            serve(decode(text), a, b, inputs, (), (), dict(zip(names, outs)))
-    else:
-        torch.ops.cutegemm.gemm.out(a, b, list(inputs), [], [], text, out=list(outs))
-
-
 class Hidden(torch.autograd.Function):
     """x by W1: H, without a gradient, and Z, which has H's too (`Output`)."""
 
     @staticmethod
     def forward(ctx: Any, texts: Texts, x: Tensor, weight: Tensor, *inputs: Tensor) -> Any:
-        """H, and Z: of a gated pair gate and up side by side, or to a compiler, which fuses, each for itself."""
+        """H, and Z: of a gated pair gate and up side by side."""
         needs = ctx.needs_input_grad
         ctx.save_for_backward(x if needs[2] else None, weight if needs[1] else None)
         ctx.texts, ctx.inputs = texts, len(inputs)
-        if len(texts.saved) == 1 or torch.compiler.is_compiling():
-            h, *z = _launch(texts.hidden, x, weight, inputs)
-        else:
-            whole = x.new_empty((*x.shape[:-1], weight.shape[0]))
-            gate, up = whole.chunk(2, -1)
-            h, z = torch.empty(gate.shape, dtype=x.dtype, device=x.device), [whole]
-            _launch_into(texts.hidden, x, weight, inputs, ("d", *texts.saved), (h, gate, up))
+        h, z = _launch(texts.hidden, x, weight, inputs)
         ctx.mark_non_differentiable(h)
         ctx.set_materialize_grads(False)
-        return (h, *z)
+        return h, z
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """The gradients of x and W1."""
-        parts = [x for x in grads[1:] if x is not None]
+        _, dz = grads
         x, weight = taken(ctx)
         dx = dw = None
-        if parts:
-            dz = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        if dz is not None:
             if x is not None:
                 (dw,) = _launch(ctx.texts.weight, dz, x, (), (1.0,))
                 x = None
@@ -201,9 +187,11 @@ class Output(torch.autograd.Function):
     """H by W2; its gradient is that of Z."""
 
     @staticmethod
-    def forward(ctx: Any, texts: Texts, h: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Any:
-        """Y; `rest` is Z, as `Hidden` gives it, and the epilogue's inputs."""
-        ctx.save_for_backward(h if ctx.needs_input_grad[2] else None, weight, *rest)
+    def forward(
+        ctx: Any, texts: Texts, h: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor, *inputs: Tensor
+    ) -> Any:
+        """Y; Z is as `Hidden` gives it, and the inputs are the epilogue's."""
+        ctx.save_for_backward(h if ctx.needs_input_grad[2] else None, weight, z, *inputs)
         ctx.texts, ctx.dtype = texts, None if bias is None else bias.dtype
         if bias is None:
             (y,) = _launch(texts.output, h, weight, (), (1.0,))
@@ -216,31 +204,21 @@ class Output(torch.autograd.Function):
         """The gradients of W2, its bias, Z and what the epilogue reads."""
         (dy,) = grads
         texts: Texts = ctx.texts
-        h, weight, *rest = taken(ctx)
+        h, weight, z, *inputs = taken(ctx)
         needs = ctx.needs_input_grad[2:]
-        split = len(rest) - len(texts.inputs)
-        z, inputs = rest[:split], rest[split:]
         dw = db = None
         if h is not None:
             (dw,) = _launch(texts.weight, dy, h, (), (1.0,))
             # free before the gradient of Z is made
             h = None
         if needs[1]:
-            db = dy.sum(tuple(range(dy.dim() - 1)), dtype=torch.float32).to(ctx.dtype)
-        parts = z if len(z) == len(texts.saved) else z[0].chunk(2, -1)
-        known = dict(zip((*texts.saved, *texts.inputs), (*parts, *inputs)))
-        read = [known[name] for name in texts.read]
-        if len(parts) == split:
-            found = list(_launch(texts.gradient, dy, weight, read))
-            dz, sums = found[:split], found[split:]
-        else:
-            wanted = [x for name, x in zip(texts.inputs, inputs) if gradient_name(name) in texts.given]
-            dz, sums = [torch.empty_like(z[0])], [torch.empty_like(x, dtype=torch.float32) for x in wanted]
-            _launch_into(texts.gradient, dy, weight, read, texts.given, (*dz[0].chunk(2, -1), *sums))
-        by_name = dict(zip(texts.given[len(parts) :], sums))
+            db = summed_along(dy, tuple(range(dy.dim() - 1))).to(ctx.dtype)
+        known = dict(zip((*texts.saved, *texts.inputs), (*z.chunk(len(texts.saved), -1), *inputs)))
+        dz, *sums = _launch(texts.gradient, dy, weight, [known[name] for name in texts.read])
+        by_name = dict(zip(texts.given[1:], sums))
         others = [by_name.get(gradient_name(name)) for name in texts.inputs]
         others = [None if g is None else g.to(x.dtype) for g, x in zip(others, inputs)]
-        return (None, None, *_final(dw, db, *dz, *others))
+        return (None, None, *_final(dw, db, dz, *others))
 
 
 def _final(*grads: Tensor | None) -> list[Tensor | None]:

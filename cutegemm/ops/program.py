@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from cutegemm.dtypes import DType
-from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.epilogue.graph import Graph, Result, linear_combination
 from cutegemm.epilogue.library import bias
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.gemm import Gemm, representative
@@ -42,6 +42,8 @@ class Program:
         scalars: the graph's scalars that are passed as 0-d tensors.
         backend: as of `Gemm.run`; None is the GPU where there is a Hopper GPU, else the reference.
         final: whether it is part of a gradient, which has none of its own.
+        merged: two stores, as wide as each other, that lie side by side in one tensor: they are one output, which is
+            named and placed as the first.
     """
 
     spec: GemmSpec
@@ -50,6 +52,7 @@ class Program:
     scalars: tuple[str, ...] = ()
     backend: str | None = None
     final: bool = False
+    merged: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
@@ -69,6 +72,7 @@ class Program:
             "scalars": list(self.scalars),
             "backend": self.backend,
             "final": self.final,
+            "merged": list(self.merged),
         }
         return json.dumps(data, separators=(",", ":"))
 
@@ -91,7 +95,12 @@ class Program:
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The names of what a call gives, in their order."""
-        return tuple(x.name for x in self.graph.outputs)
+        return tuple(x.name for x in self.results)
+
+    @cached_property
+    def results(self) -> tuple[Result, ...]:
+        """What a call gives: the graph's outputs, but for those that lie in another one's tensor."""
+        return tuple(x for x in self.graph.outputs if x.name not in self.merged[1:])
 
     @cached_property
     def alone(self) -> bool:
@@ -124,11 +133,10 @@ class Program:
         """The numbers of a call by name."""
         return dict(zip(self.numbers, numbers, strict=True)) | dict(zip(self.integers, integers, strict=True))
 
-    def derived(self, graph: Graph, form: str | None = None, spec: GemmSpec | None = None) -> Program:
+    def derived(self, graph: Graph, form: str | None = None, merged: tuple[str, ...] = ()) -> Program:
         """A program that this one's gradient needs: another graph, on the same backend."""
-        spec = GemmSpec() if spec is None else spec
         scalars = tuple(x for x in graph.numbers if x in self.scalars)
-        return kept(Program(spec, graph, form or self.form, scalars, self.backend, final=True))
+        return kept(Program(GemmSpec(), graph, form or self.form, scalars, self.backend, True, merged))
 
 
 def check_number(name: str, kind: str, value: Any) -> float | int:
@@ -164,7 +172,8 @@ def decode(text: str) -> Program:
     try:
         data = json.loads(text)
         spec, graph = GemmSpec(**_fields(data["spec"])), Graph.from_data(data["epilogue"])
-        program = Program(spec, graph, data["form"], tuple(data["scalars"]), data["backend"], data["final"])
+        scalars, merged = tuple(data["scalars"]), tuple(data["merged"])
+        program = Program(spec, graph, data["form"], scalars, data["backend"], data["final"], merged)
     except (ValueError, KeyError, TypeError) as error:
         rule = f"must be the text of a product, as cutegemm.ops.program writes it ({error})"
         raise field_error(SpecError, "program", text, rule) from error

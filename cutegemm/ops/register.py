@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.autograd import Final, Product
 from cutegemm.ops.batching import batched
-from cutegemm.ops.fallback import HALF
+from cutegemm.ops.fallback import HALF, autocast_to
 from cutegemm.ops.layouts import described_outputs, matrices
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.serve import serve
@@ -173,7 +173,7 @@ def _autocast_of(op: Any, device: str) -> Any:
         dtype = torch.get_autocast_dtype(device)
         with torch._C._ExcludeDispatchKeyGuard(exclude):
             if dtype in HALF and not out:
-                a, b = (x.to(dtype) if x.is_floating_point() else x for x in (a, b))
+                a, b = autocast_to(dtype, a), autocast_to(dtype, b)
             return op(a, b, inputs, numbers, integers, program, **out)
 
     return kernel

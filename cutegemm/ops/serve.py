@@ -12,8 +12,9 @@ import torch
 from cutegemm.arch import records
 from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError, field_error
-from cutegemm.ops.layouts import matrices, unfolded
+from cutegemm.ops.layouts import Matrices, matrices, unfolded
 from cutegemm.ops.program import Program
+from cutegemm.problems import columns
 
 
 @cache
@@ -57,6 +58,8 @@ def serve(
             a = a.t()
         return (program.gemm.run(a, b, alpha=numbers[0], backend=backend),)
     call = matrices(program, a, b, inputs)
+    if program.merged:
+        return _merged(program, call, dict(call.inputs) | program.named(numbers, integers), backend, outs)
     if short:
         c, beta = (call.inputs["c"], numbers[1]) if inputs else (None, None)
         found = program.gemm.run(call.a, call.b, c, alpha=numbers[0], beta=beta, backend=backend)
@@ -73,6 +76,24 @@ def serve(
     if program.alone:
         return (unfolded(program, found, "d", call.lead),)
     return tuple(unfolded(program, getattr(found, x), x, call.lead) for x in program.outputs)
+
+
+def _merged(
+    program: Program, call: Matrices, named: dict[str, Any], backend: Any, outs: Any
+) -> tuple[torch.Tensor, ...]:
+    """Every output of a call that has two stores side by side in one tensor.
+
+    Raises:
+        InputError: outputs are given.
+    """
+    if outs is not None:
+        raise InputError("its outputs lie in one tensor, which the call makes", field="out")
+    rows, width = call.a.shape[-2], columns(program.graph, call.b.shape[-1])
+    whole = call.a.new_empty((rows, width * len(program.merged)))
+    parts = dict(zip(program.merged, whole.split(width, -1)))
+    found = program.gemm.run(call.a, call.b, out=parts, backend=backend, **named)
+    given = {name: whole if name in parts else getattr(found, name) for name in program.outputs}
+    return tuple(unfolded(program, x, name, call.lead) for name, x in given.items())
 
 
 def _folded_out(program: Program, name: str, x: torch.Tensor) -> torch.Tensor:

@@ -57,7 +57,7 @@ def axes(program: Program, shapes: Sequence[Sequence[int]]) -> tuple[list[Axes],
     ]
     given = [
         whole["matrix"] if x.kind == STORE else x.by_axis((*batch, "n"), (*batch, *rows), batch)
-        for x in program.graph.outputs
+        for x in program.results
     ]
     return named, given
 
@@ -76,7 +76,7 @@ def cuts(program: Program, shapes: Sequence[Sequence[int]]) -> list[tuple[list[A
         if not inner and name != "l" and not _may_cut(program, name):
             continue
         outs: list[Any] = []
-        for x, output in zip(given, program.graph.outputs):
+        for x, output in zip(given, program.results):
             partial = "sum" if inner else {"sum": "sum", "max": "max"}.get(output.kind)
             outs.append(x.index(name) if name in x else partial)
         ins: list[Any] = [x.index(name) if name in x else "sum" if inner else None for x in read]
@@ -95,7 +95,7 @@ def _extent(name: str, read: list[Axes], shapes: Sequence[Sequence[int]]) -> int
 def _may_cut(program: Program, name: str) -> bool:
     """Whether an epilogue gives the same when it sees a part of the rows or columns."""
     graph = program.graph
-    if any(x.op == "random" for x in graph.nodes) or (name == "n" and graph.gated):
+    if any(x.op == "random" for x in graph.nodes) or (name == "n" and (graph.gated or program.merged)):
         return False
     reduces = (0, None) if name != "n" else (1, None)
     return all(x.kind in ("sum", "max") or x.axis not in reduces for x in graph.reductions)

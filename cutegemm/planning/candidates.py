@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
+from cutegemm.planning import edges
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, MAX_SPLITS, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
@@ -23,7 +24,7 @@ BLOCK_K = 64
 WIDTHS = (256, 224, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)
 # rows and cluster of tiles that consumers share
 SHARED_SHAPES = ((128, (2, 1)), (128, (1, 1)), (256, (2, 1)), (256, (1, 1)), (64, (1, 1)), (64, (2, 1)))
-SHARED_ELEMENTS = 128 * 256
+SHARED_ELEMENTS = edges.LARGEST
 # tiles of consumers that take turns
 TURN_TILES = tuple((128, n) for n in (192, 176, 160, 144, 128, 96, 64)) + ((64, 128),)
 TURN_CLUSTER = (2, 1)
@@ -51,6 +52,8 @@ LEAST_SPLIT_K = 2048
 LEAST_LOADED_K = 1024
 # K is deep from so many times D's shorter and longer side on: parts then meet outside clusters too
 DEEP = (8, 2)
+# times D's longer side, where only the largest tiles are that few
+DEEPEST = 4
 # rows or columns of D up to which sums of deep K are small enough for clusters
 FEW = 32
 # D's shorter and longer side where a product's time is that of streaming one operand
@@ -160,7 +163,8 @@ def splits_for(spec: GemmSpec, problem: Problem, device: Device, gathers: bool =
     """
     if isinstance(spec.split_k, int) or spec.depth is not None:
         return (_given_splits(spec),)
-    if not _open(spec, problem, device, LEAST_LOADED_K if gathers else LEAST_SPLIT_K):
+    least = LEAST_LOADED_K if gathers else LEAST_SPLIT_K
+    if not (_open(spec) and _few(problem, device, least)):
         return (1,)
     # of deep K no sum in clusters came near that of a launch: 11.0 us and 6.3 at 128 x 128 x 16384 (H200)
     tried = min(problem.m, problem.n) <= FEW or not launched(spec, problem, device)
@@ -169,16 +173,16 @@ def splits_for(spec: GemmSpec, problem: Problem, device: Device, gathers: bool =
 
 def launched(spec: GemmSpec, problem: Problem, device: Device) -> bool:
     """Whether the planner considers parts of K that meet outside clusters, as many as fill the SMs (`spread`)."""
-    if spec.split_reduction == "cluster" or not _open(spec, problem, device):
+    if spec.split_reduction == "cluster" or not _open(spec):
         return False
-    return spec.split_reduction != AUTO or deep(problem, device)
+    return deep(problem, device) or (spec.split_reduction != AUTO and _few(problem, device))
 
 
-def _open(spec: GemmSpec, problem: Problem, device: Device, least: int = LEAST_SPLIT_K) -> bool:
-    """Whether parts of K are the planner's choice, and worth one; how many pay depends on M (`batch_invariant`)."""
+def _open(spec: GemmSpec) -> bool:
+    """Whether parts of K are the planner's choice; how many pay depends on M (`batch_invariant`)."""
     given = isinstance(spec.split_k, int) or spec.depth is not None or spec.batch_invariant is True
     fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
-    return not given and not fixed and _few(problem, device, least)
+    return not given and not fixed
 
 
 @functools.lru_cache(256)
@@ -191,6 +195,8 @@ def preferred(
     gathers: bool = False,
     splits: tuple[int, ...] = (1,),
     short: bool = False,
+    uneven: bool = False,
+    shared: bool = False,
 ) -> tuple[Candidate, ...]:
     """The candidates that an order chooses among, for a spec that leaves its tile open.
 
@@ -204,23 +210,30 @@ def preferred(
         gathers: whether the producer's threads load an operand, which leaves it no time for two consumers' turns.
         splits: numbers of parts of K (`splits_for`).
         short: whether K is short and D small (`short`).
+        uneven: whether what tiles leave over is much (`edges.uneven`).
+        shared: whether operands are worth sharing among four (`edges.shared`).
     """
-    shared = "multistage" if spec.schedule == "multistage" else "cooperative"
-    single = gathers or shared == "multistage" or spec.sms == 1
+    together = "multistage" if spec.schedule == "multistage" else "cooperative"
+    single = gathers or together == "multistage" or spec.sms == 1
     shapes = [
-        (m, n, cluster, shared) for m, cluster in SHARED_SHAPES for n in WIDTHS if m * n <= SHARED_ELEMENTS
+        (m, n, cluster, together) for m, cluster in SHARED_SHAPES for n in WIDTHS if m * n <= SHARED_ELEMENTS
     ]
+    if uneven and not single:
+        shapes += edges.shapes(WIDTHS)
+    if shared and not single:
+        shapes += edges.shared_shapes(WIDTHS)
     if spec.schedule == "pingpong" or not gathers:
         shapes += [(m, n, (1, 1) if single else TURN_CLUSTER, "pingpong") for m, n in TURN_TILES]
     if not gathers:
         tiles = (*MULTISTAGE_TILES, *(SHORT_TILES if short else ()))
         shapes += [(m, n, (1, 1), "multistage") for m, n in tiles]
+    least = edges.LEAST_PAIRED if shared else edges.LEAST_SLICED if uneven else SHARED_ELEMENTS
     seen = set()
     listed = []
     for m, n, own, schedule in shapes:
         cluster = spec.plane or own
         found = Candidate((m, n, BLOCK_K), cluster, schedule, _team(spec, schedule, m, limits))
-        narrow = schedule != "pingpong" and cluster != (1, 1) and n % 32
+        narrow = schedule != "pingpong" and cluster[0] > 1 and n % 32 and n < least
         split = m % (limits.mma_m * found.team) or not _whole(n, gates, n_major)
         if found in seen or narrow or split or (single and own != (1, 1)) or not _allowed(spec, found):
             continue
@@ -238,8 +251,7 @@ def preferred(
 def short(problem: Problem, device: Device) -> bool:
     """Whether K is so short, and wider tiles, which read operands less often, leave more than half of the SMs idle."""
     (m, n), *_ = MULTISTAGE_TILES
-    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
-    return problem.k <= SHORT_K and 2 * tiles < device.sms
+    return problem.k <= SHORT_K and 2 * _tiles_of(problem, m, n) < device.sms
 
 
 def deepened(found: Sequence[Candidate], k: int) -> tuple[Candidate, ...]:
@@ -258,15 +270,24 @@ def deepened(found: Sequence[Candidate], k: int) -> tuple[Candidate, ...]:
 
 
 def deep(problem: Problem, device: Device) -> bool:
-    """Whether K is deep beside both sides of a D of few tiles."""
+    """Whether K is deep beside both sides of a D of few tiles.
+
+    Of the largest: 544 x 2632 x 17208 takes 87 us in 128 x 192 in two parts, 105 in one wave of 128 x 96 (H200).
+    """
     short, long = sorted((problem.m, problem.n))
-    return _few(problem, device) and problem.k >= max(DEEP[0] * short, DEEP[1] * long)
+    few = _few(problem, device)
+    tiles = min(_tiles_of(problem, 128, 256), _tiles_of(problem, 256, 128))
+    least = max(LEAST_SPLIT_K, DEEP[0] * short, (DEEP[1] if few else DEEPEST) * long)
+    return problem.k >= least and (few or 2 * tiles <= device.sms)
 
 
 def _few(problem: Problem, device: Device, least: int = LEAST_SPLIT_K) -> bool:
     """Whether tiles are too few for the SMs and K is worth parts."""
-    tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
-    return 2 * tiles <= device.sms and problem.k >= least
+    return problem.k >= least and 2 * _tiles_of(problem, 128, 128) <= device.sms
+
+
+def _tiles_of(problem: Problem, m: int, n: int) -> int:
+    return -(-problem.m // m) * -(-problem.n // n) * problem.batch
 
 
 def spread(
@@ -282,15 +303,18 @@ def spread(
     reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
     shapes = [
         (plane, depth, -(-problem.k // depth), device.resident_clusters(math.prod(plane)))
-        for plane, depth in (STREAMED if streams(problem) else DEEP_SHAPES)
+        for plane, depth in (STREAMED if streams(problem) else (*DEEP_SHAPES, *edges.eights(problem)))
     ]
+    sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else edges.LARGEST
     for (m, n, _), cluster, schedule, consumers, whole, *_ in found:
         if schedule != "cooperative" or cluster != (1, 1) or whole != 1:
             continue
         if m >= 2 * max(problem.m, 32) or n >= 2 * max(problem.n, 32):
             continue
         for plane, depth, steps, resident in shapes:
-            if plane != (1, 1) and n % 32:
+            if plane != (1, 1) and n % 32 and n < sliced:
+                continue
+            if plane in edges.EIGHTS and m * n > edges.EIGHT_ELEMENTS:
                 continue
             if depth > BLOCK_K and DEEP_STAGES * 2 * (m + n) * depth > device.limits.smem_bytes:
                 continue

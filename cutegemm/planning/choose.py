@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning import candidates, invariance
+from cutegemm.planning import candidates, edges, invariance
 from cutegemm.planning.candidates import Candidate, Order, Ranked
 from cutegemm.planning.grid import Grid, grid_of
 from cutegemm.planning.kernel import configured
@@ -84,6 +84,9 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
             gathers=gathers,
             splits=splits,
             short=candidates.short(first.problem, asked.device),
+            uneven=edges.uneven(first.problem, asked.device),
+            shared=not candidates.deep(first.problem, asked.device)
+            and edges.shared(first.problem, asked.device),
         )
         if gathers:
             found = candidates.deepened(found, first.problem.k)

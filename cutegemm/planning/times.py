@@ -19,11 +19,11 @@ from cutegemm.arch.device import Device
 from cutegemm.config import SECTOR
 from cutegemm.planning import boxes
 from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate, deep
+from cutegemm.planning.edges import straddles
 from cutegemm.planning.left import STREAM_FILL, left_ns
-from cutegemm.planning.operands import L2_LINE
 from cutegemm.planning.pieces import widest
 from cutegemm.planning.power import capped
-from cutegemm.problems import Operand, Problem, round_up
+from cutegemm.problems import Problem, round_up
 
 # a value of every candidate
 Column = NDArray[np.float64]
@@ -47,8 +47,8 @@ DEEP_TRAFFIC = 0.06
 COUNT_NS = 1000.0
 PARTS_BYTES_PER_NS = 33.0
 MEETINGS = ("launch", "workspace", "atomic")  # where parts meet that no cluster adds up
-# of a launch of clusters, whose CTAs wait for one another before they begin: 384^3 and 512^3 in tiles of 64 x 32,
-# 333 x 777 x 555 in 64 x 64 (H200)
+# of a launch of clusters of two, and of each doubling: CTAs wait for one another before they begin. 384^3 and 512^3 in
+# tiles of 64 x 32, 333 x 777 x 555 in 64 x 64 (H200)
 CLUSTER_NS = 180.0
 # what memory takes longer where several clusters at once ask it for the same bytes of a streamed operand, and rows or
 # columns of D up to which it is: 128 x 7168 x 16384 takes 80 us in 64 x 112, 64 in 64 x 128 whose pairs share them
@@ -93,7 +93,8 @@ class Table:
         m, n, depth: of the tile; splits: parts of K, held: those that a cluster adds up.
         left, counted: whether the others meet in a launch of their own, or in workspace; merged: added there as they
             come.
-        pingpong, multistage: whether the schedule is that; clustered: whether CTAs are launched in clusters.
+        pingpong, multistage: whether the schedule is that; clustered: how often the CTAs that share
+            operands double, 1 in any cluster.
         repeats: clusters along D's shorter side, which read the same of the longer one's operand.
         ctas: that the launch has, clusters filled up.
         tiles: CTA tiles of the problem, clusters filled up; waves: of their parts on the device.
@@ -143,11 +144,11 @@ class Table:
         stages = np.ceil(problem.k / (depth * splits))
         edges = _loaded_rows(problem, m, along, depth * splits) / along, n / across
         delivered = (edges[0] + edges[1]) * depth * 2
-        straddling = sum(x * _straddles(y) for x, y in zip(edges, (problem.a, problem.b), strict=True))
+        straddling = sum(x * straddles(y) for x, y in zip(edges, (problem.a, problem.b), strict=True))
         ctas = works * cluster
         return Table(
             m, n, depth, splits, held, left, counted, merged, schedule == "pingpong", schedule == "multistage",
-            clustered=cluster > 1,
+            clustered=np.where(cluster > 1, np.maximum(1, np.log2(across * along)), 0),
             repeats=rows if problem.m <= problem.n else cols,
             tiles=whole * across * along,
             ctas=ctas,
@@ -230,7 +231,7 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     turns = of.waves * (beside + visible + pieces * time.narrow_piece * narrow) + store
     alone = mainloop + (time.tile + _sum_ns(of))
     shares = of.waves * (alone + np.maximum(pieces * time.piece + store, shared) + time.shared * visible)
-    start = np.where(of.clustered, CLUSTER_NS, 0.0)
+    start = CLUSTER_NS * of.clustered
     return start + np.where(of.pingpong, turns, shares)
 
 
@@ -246,9 +247,3 @@ def _meet_ns(of: Table) -> Column:
     waits = of.waves * (share + COUNT_NS)
     counted, merged = waits + share * (of.splits / of.held), waits + COUNT_NS + share
     return np.where(of.counted, counted, np.where(of.merged, merged, 0.0))
-
-
-def _straddles(operand: Operand) -> bool:
-    """Whether 128-byte rows of a box lie across two lines of L2; a copy's rows begin at whole lines."""
-    leading = operand.strides[0] if operand.unit_col else operand.strides[1]
-    return operand.tma_reason() is None and leading * operand.dtype.bytes % L2_LINE != 0

@@ -155,6 +155,18 @@ def test_partial_results_are_asked_for_where_their_name_says_so():
     }
 
 
+def test_the_same_words_give_the_same_graph():
+    """Written inside a call, an epilogue is traced once; other numbers, types and words are told apart."""
+    assert epi.bias_act("relu") is epi.bias_act("relu") is not epi.bias_act("gelu")
+    assert epi.cross_entropy_partials(store_logits=True) is epi.cross_entropy_partials(store_logits=True)
+    assert epi.quantize_fp8("fp8_e5m2") is epi.quantize_fp8("fp8_e5m2") != epi.quantize_fp8()
+    with pytest.raises(SpecError):
+        epi.dropout_residual(False)
+    assert epi.dropout_residual(0.0) is epi.dropout_residual(0.0)
+    with pytest.raises(SpecError):
+        epi.dropout_residual(False)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -54,15 +54,18 @@ def test_values_and_gradients_are_torchs(name, dtype):
     torch.manual_seed(0)
     ours, theirs = pair(name)
     ours, theirs = ours.to(dtype), theirs.to(dtype).double()
-    x = torch.randn(2, 3, 12).to(dtype)
-    a, b = x.clone().requires_grad_(), x.double().requires_grad_()
-    y, z = ours(a), theirs(b)
-    assert error(y.detach(), z.detach()) <= BOUNDS[dtype]
-    upstream = torch.randn(z.shape).to(dtype)
-    y.backward(upstream)
-    z.backward(upstream.double())
-    assert error(a.grad, b.grad) <= BOUNDS[dtype]
-    assert error(flat_gradients(ours), flat_gradients(theirs)) <= BOUNDS[dtype]
+    for shape in ((2, 3, 12), (12,)):
+        ours.zero_grad()
+        theirs.zero_grad()
+        x = torch.randn(shape).to(dtype)
+        a, b = x.clone().requires_grad_(), x.double().requires_grad_()
+        y, z = ours(a), theirs(b)
+        assert error(y.detach(), z.detach()) <= BOUNDS[dtype]
+        upstream = torch.randn(z.shape).to(dtype)
+        y.backward(upstream)
+        z.backward(upstream.double())
+        assert error(a.grad, b.grad) <= BOUNDS[dtype]
+        assert error(flat_gradients(ours), flat_gradients(theirs)) <= BOUNDS[dtype]
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu alone", "swiglu"])
@@ -81,6 +84,69 @@ def test_an_activation_that_is_none_is_refused():
     """The names are listed."""
     with pytest.raises(InputError, match="activation='swish': must be one of gelu, gelu_tanh, relu, silu"):
         nn.MLP(4, 8, activation="swish")
+
+
+def test_what_no_kernel_multiplies_is_left_to_torch():
+    """A model that became fp64 after it was made or converted; a named fallback still refuses it."""
+    for name in ("gelu", "gelu alone", "swiglu"):
+        ours, theirs = pair(name)
+        theirs.double()
+        with pytest.raises(InputError, match="float64"):
+            ours.double()(torch.randn(3, 12).double())
+        for module in ours.modules():
+            module.fallback = "torch"
+        x = torch.randn(3, 12).double()
+        assert torch.allclose(ours(x), theirs(x), atol=1e-12)
+        ours(x).sum().backward()
+        theirs(x).sum().backward()
+        assert torch.allclose(flat_gradients(ours), flat_gradients(theirs), atol=1e-10)
+
+
+def adapter(model):
+    """A layer of the user's own around the first one."""
+    model[0] = torch.nn.Sequential(model[0], torch.nn.Identity())
+
+
+def activation(model):
+    """Another one."""
+    model[1] = torch.nn.Tanh()
+
+
+def approximate(model):
+    """Of another kind."""
+    model[1].approximate = "tanh"
+
+
+def first_forward(model):
+    """Replaced."""
+    model[0].forward = lambda x: torch.nn.Linear.forward(model[0], x) + 1.0
+
+
+def hook(model):
+    """One that changes what the activation gives."""
+    model[1].register_forward_hook(lambda module, x, y: y + 1.0)
+
+
+def longer(model):
+    """Another layer behind the others."""
+    model.append(torch.nn.Tanh())
+
+
+def shorter(model):
+    """Without the last layer."""
+    del model[2]
+
+
+@pytest.mark.parametrize("change", [adapter, activation, approximate, first_forward, hook, longer, shorter])
+def test_layers_that_were_changed_are_called(change):
+    """A perceptron is a torch.nn.Sequential, whatever becomes of its layers."""
+    ours, theirs = pair("gelu")
+    x = torch.randn(3, 12)
+    for model in (ours, theirs):
+        change(model)
+    y, z = ours(x), theirs(x)
+    assert torch.allclose(y, z, atol=1e-6)
+    assert torch.allclose(ours[:2](x), theirs[:2](x), atol=1e-6) and type(ours[:2]) is torch.nn.Sequential
 
 
 def test_biases_that_come_or_go_are_seen():
@@ -189,6 +255,8 @@ def test_a_compiled_step_launches_as_many(name):
         for g in (graphs.fw_graphs[0], graphs.bw_graphs[0])
     ]
     assert counts == [2, 4]
+    # gate and up lie side by side from the start
+    assert not any("cat" in str(n.target) for n in graphs.bw_graphs[0].graph.nodes)
 
 
 @pytest.mark.parametrize("name", ["gelu", "swiglu"])

@@ -137,6 +137,17 @@ REFUSED = {
         lambda a: cutegemm.linear(a[None], a, epilogue=epi.residual(), residual=a), InputError,
         r"must begin with the dimensions \(1, 4\) of x"),
     "shape": (lambda a: cutegemm.matmul(a, a[:3], fallback="reference"), InputError, "b must have 4 rows"),
+} | {
+    f"{name}, {how}": (lambda a, call=call, how=how: call(a, how), InputError, message)
+    for how in ("torch", "reference")
+    for name, call, message in (
+        ("a vector", lambda a, how: cutegemm.matmul(a[0], a, fallback=how), r"a.shape=\(4,\): must have 2 or 3 dim"),
+        ("four", lambda a, how: cutegemm.matmul(a, a[None, None], fallback=how), "b.shape=.*: must have 2 or 3 dim"),
+        ("c", lambda a, how: cutegemm.matmul(a, a, a[0], fallback=how), "c.shape=.*: must have 2 or 3 dim"),
+        ("out's extents", lambda a, how: cutegemm.matmul(a, a, out=a[:3].clone(), fallback=how),
+         r"out.shape=\(3, 4\): must be \(4, 4\)"),
+        ("out", lambda a, how: cutegemm.matmul(a, a, out={"d": a.clone()}, fallback=how), "out: must be a torch"),
+    )
 }  # fmt: skip
 
 
@@ -146,6 +157,28 @@ def test_what_breaks_a_rule_is_refused(name):
     call, kind, message = REFUSED[name]
     with pytest.raises(kind, match=message):
         call(r(4, 4))
+
+
+def test_sums_in_no_order_are_refused_under_deterministic_algorithms():
+    """As torch's own functions that have none: an error, or a warning where that was asked for."""
+    a, spec = r(128, 128).bfloat16(), GemmSpec(split_reduction="atomic", split_k=2)
+    compiled = torch.compile(
+        lambda a: cutegemm.matmul(a, a, spec=spec, fallback="reference"), fullgraph=True, backend="aot_eager"
+    )
+    calls = (lambda a: cutegemm.linear(a, a, spec=spec, fallback="reference"), compiled)
+    try:
+        for call in calls:
+            call(a)
+            torch.use_deterministic_algorithms(True)
+            with pytest.raises(Exception, match="split_reduction='atomic': adds parts as they come"):
+                call(a)
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            with pytest.warns(UserWarning, match="adds parts as they come"):
+                calls[0](a)
+            torch.use_deterministic_algorithms(False)
+            call(a)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_a_call_of_a_known_kind_builds_nothing(monkeypatch):

@@ -66,6 +66,8 @@ CASES = {
     "batch of one": (plain, torch.matmul, ((1, 9, 12), (3, 12, 7))),
     "b of one": (plain, torch.matmul, ((3, 9, 12), (1, 12, 7))),
     "linear": (lambda x, w, b: cutegemm.linear(x, w, b, fallback="reference"), F.linear, ((2, 3, 12), (7, 12), (7,))),
+    "linear of a vector": (lambda x, w, b: cutegemm.linear(x, w, b, fallback="reference"), F.linear,
+                           ((12,), (7, 12), (7,))),
     "gelu": (linear(epi.bias_act("gelu")), lambda x, w, b: F.gelu(F.linear(x, w, b)), ((2, 3, 12), (7, 12), (7,))),
     "residual": (linear(epi.bias_act_residual("relu")), lambda x, w, b, c: F.relu(F.linear(x, w, b)) + c,
                  ((6, 12), (7, 12), (7,), (6, 7))),

@@ -10,7 +10,8 @@ import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
 from cutegemm.ops.functions import _made
-from cutegemm.ops.program import PLAIN, PLAIN_WITH_C
+from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, decode, kept
+from cutegemm.ops.sharding import cuts
 from tests.support.torch_ops import error
 
 OPS = torch.ops.cutegemm.gemm
@@ -28,28 +29,59 @@ def several(acc, *, bias: epi.Row, s: epi.Scalar, seed: epi.Integer, offset: epi
     return epi.Output(d=epi.tanh(h * s), h=h, amax=epi.AbsMax(h, axis=1))
 
 
+def _merged(form):
+    """A gated pair that also gives its accumulators, side by side."""
+    graph = epi.define(gated="halves")(
+        lambda gate, up: epi.Output(d=epi.silu(gate) * up, left=epi.Store(gate), right=epi.Store(up))
+    )
+    return kept(Program(cutegemm.GemmSpec(), graph, form, merged=("left", "right")))
+
+
 def calls():
     """Name -> (overload, arguments, keyword arguments)."""
     plain, with_c = (_made(x, None, "matrix", (), None).text for x in (PLAIN, PLAIN_WITH_C))
     layer = _made(epi.bias_act("gelu"), None, "linear", (), None).text
     more = _made(several, None, "linear", ("s",), None).text
     a, b = torch.randn(9, 12), torch.randn(12, 7)
+    merged = _merged("linear")
     return {
         "plain": (OPS.default, (r(9, 12), r(12, 7), [], [2.0], [], plain), {}),
         "batch, c": (OPS.default, (r(3, 9, 12), r(12, 7), [r(3, 9, 7)], [2.0, 0.5], [], with_c), {}),
         "layer": (OPS.default, (r(2, 3, 12), r(7, 12), [r(7)], [], [], layer), {}),
         "many": (OPS.many, (r(2, 3, 12), r(7, 12), [r(7), r()], [], [5, 6], more), {}),
+        "merged": (OPS.many, (torch.randn(2, 3, 12), torch.randn(14, 12), [], [], [], merged.text), {}),
         "many of one": (OPS.many, (r(9, 12), r(12, 7), [], [2.0], [], plain), {}),
         "out": (OPS.out, (a, b, [], [2.0], [], plain), {"out": [torch.empty(9, 7)]}),
     }
 
 
-@pytest.mark.parametrize("name", ["plain", "batch, c", "layer", "many", "many of one", "out"])
+@pytest.mark.parametrize("name", ["plain", "batch, c", "layer", "many", "merged", "many of one", "out"])
 def test_the_op_keeps_torchs_contract(name):
     """opcheck: schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes."""
     op, args, kwargs = calls()[name]
     found = torch.library.opcheck(op, args, kwargs)
     assert set(found.values()) == {"SUCCESS"}
+
+
+def test_outputs_may_lie_side_by_side():
+    """Two stores are one tensor, in values and as fakes have it; it is made by the call, and not differentiated."""
+    x, w = torch.randn(2, 3, 12), torch.randn(14, 12)
+    for form, b in (("linear", w), ("matrix", w.t())):
+        program = _merged(form)
+        assert program.outputs == ("d", "left") and decode(program.text) is program
+        a = x if form == "linear" else x[0]
+        args = (a, b, [], [], [], program.text)
+        d, both = OPS.many(*args)
+        gate, up = F.linear(a, w).chunk(2, -1)
+        assert error(d, F.silu(gate) * up) < 1e-5 and error(both, F.linear(a, w)) < 1e-5
+        with FakeTensorMode() as mode:
+            fakes = OPS.many(mode.from_tensor(a), mode.from_tensor(b), *args[2:])
+        assert [(t.shape, t.stride()) for t in fakes] == [(t.shape, t.stride()) for t in (d, both)]
+        with pytest.raises(InputError, match="out: its outputs lie in one tensor"):
+            OPS.out(*args, out=[d, both])
+        with pytest.raises(InputError, match="has no gradient"):
+            OPS.many(a.clone().requires_grad_(), *args[1:])
+    assert not [x for x, _ in cuts(_merged("linear"), [(2, 3, 12), (14, 12)])[1:] if x[0] == 2]
 
 
 def test_outputs_are_described_from_layouts_alone():
@@ -89,6 +121,7 @@ MAPS = {
     "weights": ((None, 0, None), ((5, 12), (4, 7, 12), (7,))),
     "all": ((0, 0, 0), ((4, 3, 5, 12), (4, 7, 12), (4, 7))),
     "bias": ((None, None, 0), ((5, 12), (7, 12), (4, 7))),
+    "weights of a vector": ((None, 0, 0), ((12,), (4, 7, 12), (4, 7))),
 }
 
 
@@ -129,6 +162,7 @@ def test_gradients_of_torch_func():
     for f in (
         lambda g: torch.func.grad(lambda w: g(x, w, b).sum())(w),
         lambda g: torch.vmap(torch.func.grad(lambda w, x: g(x, w, b).sum()), (None, 0))(w, x),
+        lambda g: torch.vmap(torch.func.grad(lambda w, x: g(x, w, b).sum()), (None, 0))(w, x[:, 0]),
         lambda g: torch.func.jacrev(lambda w: g(x[0], w, b))(w),
     ):
         assert error(f(layer), f(expected)) < 1e-5
@@ -140,6 +174,9 @@ def test_autocast_is_followed():
     with torch.autocast("cpu", torch.bfloat16):
         y = layer(x, w, b)
         z = cutegemm.matmul(x, w.t(), fallback="reference")
+        # which torch's autocast leaves alone, too
+        with pytest.raises(InputError, match=r"a.dtype=torch.float64"):
+            cutegemm.matmul(x.double(), w.t().double(), fallback="reference")
     assert y.dtype == z.dtype == torch.bfloat16
     y.float().sum().backward()
     assert w.grad.dtype == torch.float32
