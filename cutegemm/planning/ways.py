@@ -21,7 +21,7 @@ SHORT_SIDE = 256
 # times faster that the other way must be predicted: what is measured of tiles that are predicted alike spreads as much
 # (sampled shapes, H200)
 CLEARLY = 1.05
-# times D's elements that tiles of a plan must have, for another way to pad less: weighing it takes another plan's time
+# times D's elements that tiles of a plan must have, for another way to pad less: weighing it takes as long again
 PADDED = 1.1
 # fields that say how the planner should cut D, or whose meaning depends on the way round
 OTHERS = ("scheduler", "sms", "ctas_per_sm", "batch_invariant")

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from cutegemm.config import KernelConfig, SimtConfig, SimtTile
 from cutegemm.errors import PlanError
-from cutegemm.planning import invariance, narrow, simt_tiles, simt_times, swap
+from cutegemm.planning import invariance, narrow, simt_tiles, simt_times, swap, ways
 from cutegemm.planning.candidates import Candidate, Order
-from cutegemm.planning.choose import preferred, served
+from cutegemm.planning.choose import choose, preferred, served
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.model import by_model, predicted_ns
-from cutegemm.planning.request import requested
+from cutegemm.planning.request import Request, requested
 from cutegemm.planning.setting import first_setting
 from cutegemm.planning.steps import Relayout
 from cutegemm.planning.times import fastest_first
@@ -18,26 +18,51 @@ from cutegemm.planning.weighed import Weighed, Why
 
 
 def weigh_tensor_core(made: KernelPlan) -> Why:
-    """The fate of each candidate of a tensor-core plan; last the plan's own where none of them is it."""
+    """The fate of each candidate of a tensor-core plan; last the plan's own where none of them is it.
+
+    After them those of the other way round, where that was weighed (`ways`).
+    """
     config = made.config
     assert isinstance(config, KernelConfig)
     asked, _ = requested(made.spec, made.problem, made.device)
-    order: Order = by_model
-    asked = invariance.pinned(asked, swapped=made.swapped)
-    if made.swapped:
-        asked = swap.transposed(asked)
-        order = swap.order_swapped(asked, by_model)
-    else:
-        order = narrow.order_narrow(asked, narrow.taken(asked), by_model)
+    own, (turned, order) = _candidate(config), _way(asked, made.swapped)
+    least = predicted_ns(first_setting(turned).problem, made.device, own)
+    found = _fates(turned, order, made.swapped, own, least)
+    if _both(asked):
+        turned, order = _way(asked, not made.swapped)
+        found += _fates(turned, order, not made.swapped, None, least)
+    return Why(tuple(found))
+
+
+def _way(asked: Request, swapped: bool) -> tuple[Request, Order]:
+    """The request as a way round has it, and the order of its candidates."""
+    pinned = invariance.pinned(asked, swapped=swapped)
+    if swapped:
+        turned = swap.transposed(pinned)
+        return turned, swap.order_swapped(turned, by_model)
+    return pinned, narrow.order_narrow(asked, narrow.taken(asked), by_model)
+
+
+def _both(asked: Request) -> bool:
+    """Whether both ways round were weighed."""
+    try:
+        return ways.open_to(asked, choose(*_way(asked, swapped=False)))
+    except PlanError:
+        return False
+
+
+def _fates(asked: Request, order: Order, swapped: bool, own: Candidate | None, least: float) -> list[Weighed]:
+    """What became of the candidates of a way round.
+
+    Args:
+        own: the one that was taken; None where the other way was. least: its nanoseconds.
+    """
     first = first_setting(asked)
     tried = [ranked.candidate for ranked in preferred(asked, first, order)]
-    own = _candidate(config)
-    if own not in tried:
+    if own is not None and own not in tried:
         tried.append(own)
-    _, times = fastest_first(first.problem, asked.device, tried)
-    least = times[tried.index(own)]
     found = []
-    for candidate, ns in zip(tried, times, strict=True):
+    for candidate, ns in zip(tried, fastest_first(first.problem, asked.device, tried)[1], strict=True):
         lost, serves = "", True
         try:
             served(asked, first, candidate)
@@ -48,11 +73,11 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
         elif not invariance.allows(asked, candidate):
             lost, serves = "refused: batch_invariant=True pins other columns or another depth", False
         elif serves:
-            lost = _lost(ns, least)
-        shown = _in_d(candidate) if made.swapped else candidate
-        fields = _fields(shown, made.swapped)
-        found.append(Weighed(_words(shown, made.swapped), ns / 1e3, lost, fields, serves))
-    return Why(tuple(found))
+            lost = _lost(ns, least, turned=own is None)
+        shown = _in_d(candidate) if swapped else candidate
+        fields = _fields(shown, swapped)
+        found.append(Weighed(_words(shown, swapped), ns / 1e3, lost, fields, serves))
+    return found
 
 
 def predicted_us(made: KernelPlan) -> float:
@@ -121,9 +146,10 @@ def _candidate(config: KernelConfig) -> Candidate:
     return Candidate(config.tile, config.cluster, schedule, config.consumers, *parts)
 
 
-def _lost(ns: float, least: float) -> str:
+def _lost(ns: float, least: float, turned: bool = False) -> str:
     if ns < least:
-        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but later in the order"
+        but = "the other way round, and not clearly" if turned else "later in the order"
+        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but {but}"
     return f"slower by {(ns - least) / 1e3:,.1f} us ({ns / least - 1:.1%})"
 
 

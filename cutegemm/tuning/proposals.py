@@ -158,7 +158,9 @@ def _ranked(
     if spec.swap == AUTO and min(problem.m, problem.n) <= BOTH_WAYS:
         other = _planned(spec, {"swap": not swapped}, problem, device)
         weighed += [] if other is None else other.why.weighed
-    return [x.fields for x in sorted((x for x in weighed if x.serves and x.fields), key=lambda x: x.us)]
+    served = sorted((x for x in weighed if x.serves and x.fields), key=lambda x: x.us)
+    # a plan that weighed both ways lists both
+    return list(dict.fromkeys(x.fields for x in served))
 
 
 def _variants(
