@@ -19,7 +19,6 @@ import numpy as np
 
 from benchmarks import candidates as specs
 from benchmarks import tuned_rows
-from benchmarks.contenders import BASELINE
 from benchmarks.fit_loads import fared
 from cutegemm import Problem, plan, problem
 from cutegemm.arch.device import CoreModel, Device
@@ -113,7 +112,7 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, SimtTile, 
         if isinstance(config, SimtConfig):
             tile = SimtTile(**{x.name: getattr(config, x.name) for x in dataclasses.fields(SimtTile)})
             beside = row.get("baseline_us") or row["us"] * row["ratio"]
-            yield data["environment"]["gpu"], row.get("suite", BASELINE), of, tile, beside / row["ratio"]
+            yield data["environment"]["gpu"], row.get("suite", SUITE), of, tile, beside / row["ratio"]
 
 
 def predicted(of: Timed, device: Device) -> dict[SimtTile, float]:
