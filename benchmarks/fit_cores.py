@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import numpy as np
 
 from benchmarks import candidates as specs
 from benchmarks import tuned_rows
-from benchmarks.contenders import BASELINE
+from benchmarks.fit_loads import fared
 from cutegemm import Problem, plan, problem
 from cutegemm.arch.device import CoreModel, Device
 from cutegemm.arch.records import RECORDS
@@ -113,7 +112,7 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, SimtTile, 
         if isinstance(config, SimtConfig):
             tile = SimtTile(**{x.name: getattr(config, x.name) for x in dataclasses.fields(SimtTile)})
             beside = row.get("baseline_us") or row["us"] * row["ratio"]
-            yield data["environment"]["gpu"], row.get("suite", BASELINE), of, tile, beside / row["ratio"]
+            yield data["environment"]["gpu"], row.get("suite", SUITE), of, tile, beside / row["ratio"]
 
 
 def predicted(of: Timed, device: Device) -> dict[SimtTile, float]:
@@ -122,18 +121,9 @@ def predicted(of: Timed, device: Device) -> dict[SimtTile, float]:
 
 
 def score(of: Timed, device: Device, blur: float) -> tuple[float, float, float]:
-    """Regret, regret to be expected, and mean error of predicted times, as logarithms (`fit.Score`)."""
+    """How the device's model ranks the tiles of one problem (`fit_loads.fared`)."""
     times = predicted(of, device)
-    measured = np.array([of.us[x] for x in times])
-    logs = np.log(np.array(list(times.values())))
-    drawn = np.exp((logs.min() - logs) / blur)
-    expected = float(drawn @ measured / drawn.sum())
-    error = float(np.abs(np.log(measured) - logs).mean())
-    return (
-        math.log(measured[int(logs.argmin())] / measured.min()),
-        math.log(expected / measured.min()),
-        error,
-    )
+    return fared(np.array(list(times.values())), np.array([of.us[x] for x in times]), blur)
 
 
 def cost(found: Sequence[Timed], device: Device, blur: float, weight: float) -> float:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
 from cutegemm.planning import edges
+from cutegemm.planning.cuts import fewest_parts, given_splits, launched, tiles_of
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, MAX_SPLITS, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
@@ -45,17 +46,6 @@ TEAMS = (2, 3, 1)
 # passes over a tile's rows that any number of accumulators allows: 24 of 16 columns are 192 a thread
 MAX_PASSES = 24
 
-# parts of K that the planner chooses among, for products at least so deep, where none of these fields is given
-PARTS = (1, 2, 4, 8)
-LEAST_SPLIT_K = 2048
-# the same where the producer's threads load: 103 x 95 x 1543 takes 5.0 us in eight parts, 7.5 behind a copy (H200)
-LEAST_LOADED_K = 1024
-# K is deep from so many times D's shorter and longer side on: parts then meet outside clusters too
-DEEP = (8, 2)
-# times D's longer side, where only the largest tiles are that few
-DEEPEST = 4
-# rows or columns of D up to which sums of deep K are small enough for clusters
-FEW = 32
 # D's shorter and longer side where a product's time is that of streaming one operand
 STREAMS = (128, 2048)
 # (CTAs of a cluster along M and N that share operands of parts of K, depth of a stage). Where one operand streams from
@@ -70,7 +60,6 @@ RING_STAGES = 5
 SUM_BYTES_PER_NS = 25.0
 # where parts that no cluster adds up meet
 ADDED = {"workspace": "in workspace", "launch": "by a launch", "atomic": "as they come"}
-FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
 
 class Candidate(NamedTuple):
@@ -127,11 +116,7 @@ def given_tile(spec: GemmSpec, tile: Tile, limits: Limits, halves: int = 1) -> C
     schedule = "cooperative" if spec.schedule not in TENSOR_CORE_SCHEDULES else spec.schedule
     team = _team(spec, schedule, tile.m // halves, limits)
     found = Candidate((tile.m, tile.n, tile.k), spec.plane or (1, 1), schedule, team)
-    return cut(spec, found, _given_splits(spec), limits)
-
-
-def _given_splits(spec: GemmSpec) -> int:
-    return spec.split_k if isinstance(spec.split_k, int) else spec.depth or 1
+    return cut(spec, found, given_splits(spec), limits)
 
 
 def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candidate:
@@ -153,36 +138,6 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
         fits = 1
     depth = spec.depth or (parts if reduction == "cluster" else fits)
     return whole._replace(splits=parts, depth=depth, reduction=reduction)
-
-
-def splits_for(spec: GemmSpec, problem: Problem, device: Device, gathers: bool = False) -> tuple[int, ...]:
-    """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs.
-
-    Args:
-        gathers: whether the producer's threads load an operand.
-    """
-    if isinstance(spec.split_k, int) or spec.depth is not None:
-        return (_given_splits(spec),)
-    least = LEAST_LOADED_K if gathers else LEAST_SPLIT_K
-    if not (_open(spec) and _few(problem, device, least)):
-        return (1,)
-    # of deep K no sum in clusters came near that of a launch: 11.0 us and 6.3 at 128 x 128 x 16384 (H200)
-    tried = min(problem.m, problem.n) <= FEW or not launched(spec, problem, device)
-    return PARTS if tried else (1,)
-
-
-def launched(spec: GemmSpec, problem: Problem, device: Device) -> bool:
-    """Whether the planner considers parts of K that meet outside clusters, as many as fill the SMs (`spread`)."""
-    if spec.split_reduction == "cluster" or not _open(spec):
-        return False
-    return deep(problem, device) or (spec.split_reduction != AUTO and _few(problem, device))
-
-
-def _open(spec: GemmSpec) -> bool:
-    """Whether parts of K are the planner's choice; how many pay depends on M (`batch_invariant`)."""
-    given = isinstance(spec.split_k, int) or spec.depth is not None or spec.batch_invariant is True
-    fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
-    return not given and not fixed
 
 
 @functools.lru_cache(256)
@@ -251,7 +206,7 @@ def preferred(
 def short(problem: Problem, device: Device) -> bool:
     """Whether K is so short, and wider tiles, which read operands less often, leave more than half of the SMs idle."""
     (m, n), *_ = MULTISTAGE_TILES
-    return problem.k <= SHORT_K and 2 * _tiles_of(problem, m, n) < device.sms
+    return problem.k <= SHORT_K and 2 * tiles_of(problem, m, n) < device.sms
 
 
 def deepened(found: Sequence[Candidate], k: int) -> tuple[Candidate, ...]:
@@ -267,27 +222,6 @@ def deepened(found: Sequence[Candidate], k: int) -> tuple[Candidate, ...]:
         x._replace(tile=(*x.tile[:2], depth)) if sum(x.tile[:2]) <= SHIFTED and k > BLOCK_K else x
         for x in found
     )
-
-
-def deep(problem: Problem, device: Device) -> bool:
-    """Whether K is deep beside both sides of a D of few tiles.
-
-    Of the largest: 544 x 2632 x 17208 takes 87 us in 128 x 192 in two parts, 105 in one wave of 128 x 96 (H200).
-    """
-    short, long = sorted((problem.m, problem.n))
-    few = _few(problem, device)
-    tiles = min(_tiles_of(problem, 128, 256), _tiles_of(problem, 256, 128))
-    least = max(LEAST_SPLIT_K, DEEP[0] * short, (DEEP[1] if few else DEEPEST) * long)
-    return problem.k >= least and (few or 2 * tiles <= device.sms)
-
-
-def _few(problem: Problem, device: Device, least: int = LEAST_SPLIT_K) -> bool:
-    """Whether tiles are too few for the SMs and K is worth parts."""
-    return problem.k >= least and 2 * _tiles_of(problem, 128, 128) <= device.sms
-
-
-def _tiles_of(problem: Problem, m: int, n: int) -> int:
-    return -(-problem.m // m) * -(-problem.n // n) * problem.batch
 
 
 def spread(
@@ -325,11 +259,6 @@ def spread(
                 yield Candidate((m, n, depth), plane, schedule, consumers, parts, 1, reduction)
 
 
-def fewest_parts(steps: int, most: int) -> int:
-    """The fewest parts of so many k tiles of which the longest is as long as with `most` parts."""
-    return -(-steps // -(-steps // most))
-
-
 def streams(problem: Problem) -> bool:
     """Whether D is so narrow and long that the time is that of reading one operand."""
     short, long = sorted((problem.m, problem.n))
@@ -358,7 +287,7 @@ def every(spec: GemmSpec, gates: int, limits: Limits, halves: int = 1) -> Iterat
             rows = limits.mma_m * halves * (1 if schedule == "pingpong" else consumers)
             for tile in _tiles(spec, rows, MAX_PASSES if buffers else 1, gates, limits):
                 whole = Candidate(tile, cluster, schedule, consumers)
-                found = cut(spec, whole, _given_splits(spec), limits)
+                found = cut(spec, whole, given_splits(spec), limits)
                 if _allowed(spec, found):
                     yield found
 

@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cutegemm.arch.device import Device
-from cutegemm.planning.candidates import BLOCK_K, LEAST_LOADED_K, PARTS, SHIFTED, Candidate, Ranked
+from cutegemm.planning.candidates import BLOCK_K, SHIFTED, Candidate, Ranked
+from cutegemm.planning.cuts import LEAST_LOADED_K, PARTS
 from cutegemm.problems import Problem, round_up
 
 # times faster that threads shift stages of twice the depth, each of which costs its barriers: 64 x 40 x 128 takes

@@ -20,15 +20,13 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
 from cutegemm.planning.candidates import (
     BLOCK_K,
-    PARTS,
     SHORT_K,
     Candidate,
     Order,
     Ranked,
     cut,
-    launched,
-    splits_for,
 )
+from cutegemm.planning.cuts import PARTS, launched, splits_for
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.parts import Box, Region
 from cutegemm.planning.request import Request

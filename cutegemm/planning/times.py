@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from cutegemm.arch.device import Device
 from cutegemm.config import SECTOR
 from cutegemm.planning import boxes
-from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate, deep
+from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate
+from cutegemm.planning.cuts import deep
 from cutegemm.planning.edges import straddles
 from cutegemm.planning.left import STREAM_FILL, left_ns
 from cutegemm.planning.pieces import widest

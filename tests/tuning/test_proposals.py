@@ -10,7 +10,7 @@ import pytest
 from cutegemm import GemmSpec, Tile, plan, problem
 from cutegemm.arch.records import H200
 from cutegemm.database.entry import refined
-from cutegemm.planning.candidates import fewest_parts
+from cutegemm.planning.cuts import fewest_parts
 from cutegemm.tuning.proposals import _what, explicit, proposals
 
 FIRST = 12
