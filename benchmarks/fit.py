@@ -4,6 +4,7 @@
     python -m benchmarks.fit --gpu "NVIDIA H200"            # fit, and print regret per suite; nothing is written
     python -m benchmarks.fit --gpu "NVIDIA H200" --write    # and write the record, where what was measured is enough
     python -m benchmarks.fit --gpu "NVIDIA H200" --loads    # the same of loads of operands that TMA cannot address
+    python -m benchmarks.fit --gpu "NVIDIA H200" --cores    # the same of the CUDA cores' kernels
 
 The record is `cutegemm/arch/times.json`. What is minimised is the regret to be expected: how much longer than the best
 measured a candidate takes that is drawn by predicted time, as if predictions were off by 2 %, so that it changes with
@@ -25,11 +26,12 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from benchmarks import fit_loads, fit_power, runs, tuned_rows
+from benchmarks import fit_cores, fit_loads, fit_power, runs, tuned_rows
 from benchmarks.sweep_rows import Measured, load, read
 from cutegemm import Problem
 from cutegemm.arch.device import Device, TimeModel
@@ -59,8 +61,8 @@ SUITE_MARGIN = 0.03
 # constants that hold still: no sweep has kernels whose consumers take turns at 16384^3, where they are 3 % slower
 # (H200), and from shorter K the fit would take them there
 HELD = ("turn_deep",)
-# problems of a fit of loads, and how its source begins
-LEAST_LOADED = 3
+# problems of a fit of loads or of the CUDA cores, and how the source of one of loads begins
+LEAST_BESIDE = 3
 LOADS = "loads:"
 
 
@@ -122,7 +124,9 @@ def fit(found: Sequence[Measured], start: Device, names: Sequence[str] | None = 
     return search(lambda device: cost(found, device), start, moving, len(found))
 
 
-def search(of: Callable[[Device], float], start: Device, moving: Sequence[str], problems: int) -> Device:
+def search(
+    of: Callable[[Device], float], start: Device, moving: Sequence[str], problems: int, part: str = "time"
+) -> Device:
     """The device with the constants that cost least, one by one in their logarithm with steps that halve.
 
     Args:
@@ -130,10 +134,12 @@ def search(of: Callable[[Device], float], start: Device, moving: Sequence[str], 
         start: where the search begins, and what is believed where problems say little.
         moving: constants that may move.
         problems: how many there are.
+        part: of the device, which holds them.
     """
+    known = getattr(start, part)
 
     def total(device: Device) -> float:
-        moved = [math.log(getattr(device.time, x) / getattr(start.time, x)) ** 2 for x in moving]
+        moved = [math.log(getattr(getattr(device, part), x) / getattr(known, x)) ** 2 for x in moving]
         return of(device) + MOVED_WEIGHT * sum(moved) / problems
 
     device, least, step = start, total(start), FIRST_STEP
@@ -141,16 +147,19 @@ def search(of: Callable[[Device], float], start: Device, moving: Sequence[str], 
         before = least
         for name in moving:
             for factor in (math.exp(step), math.exp(-step)):
-                tried = dataclasses.replace(
-                    device,
-                    time=dataclasses.replace(device.time, **{name: getattr(device.time, name) * factor}),
-                )
-                now = total(tried)
-                if now < least - 1e-7:
-                    device, least = tried, now
+                now = getattr(device, part)
+                tried = _moved(device, part, {name: getattr(now, name) * factor})
+                costs = total(tried)
+                if costs < least - 1e-7:
+                    device, least = tried, costs
         if least == before:
             step /= 2
     return device
+
+
+def _moved(device: Device, part: str, constants: dict[str, float]) -> Device:
+    """The device with other constants in one of its parts."""
+    return dataclasses.replace(device, **{part: dataclasses.replace(getattr(device, part), **constants)})
 
 
 def _measures(path: Path, gpu: str) -> bool:
@@ -262,33 +271,42 @@ def write(device: Device, source: str, path: Path = TIMES_FILE, names: Sequence[
     power = data[device.name].get("power") if names is not None else None
     if names is None and device.power is not None:
         power = {name: float(f"{value:.4g}") for name, value in dataclasses.asdict(device.power).items()}
-    data[device.name] = {"source": source, "time": time} | ({} if power is None else {"power": power})
+    cores = {name: x for name, x in data.get(device.name, {}).items() if name in ("cores", "cores_source")}
+    data[device.name] = {"source": source, "time": time} | ({} if power is None else {"power": power}) | cores
     path.write_text(json.dumps(data, indent=1) + "\n")
 
 
-def _fit_loads(args: argparse.Namespace, start: Device, paths: Sequence[Path]) -> int:
-    """Fit what loads cost; each problem is judged by a fit to the others."""
-    found = [x for x in fit_loads.read(paths) if x.gpu == start.name]
+def write_cores(device: Device, source: str, path: Path) -> None:
+    """Put a device's constants of the CUDA cores into the record."""
+    data = json.loads(path.read_text())
+    found = dataclasses.asdict(device.cores)
+    data[device.name]["cores_source"] = source
+    data[device.name]["cores"] = {name: float(f"{value:.4g}") for name, value in found.items()}
+    path.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def _fit_beside(args: argparse.Namespace, start: Device, paths: Sequence[Path]) -> int:
+    """Fit what loads cost, or the CUDA cores; each problem is judged by a fit to the others."""
+    of: Any = fit_cores if args.cores else fit_loads
+    found = [x for x in of.read(paths) if x.gpu == start.name]
     console = runs.console()
-    known = next(x.time for x in RECORDS if x.name == (args.onto or start.name))
-    own = {name: getattr(known, name) for name in fit_loads.NAMES}
-    start = dataclasses.replace(start, time=dataclasses.replace(start.time, **own))
-    if len(found) < LEAST_LOADED:
-        console.print(f"{args.gpu}: {len(found)} problems with several loads, {LEAST_LOADED} are wanted")
+    known = getattr(next(x for x in RECORDS if x.name == (args.onto or start.name)), of.PART)
+    start = _moved(start, of.PART, {name: getattr(known, name) for name in of.NAMES})
+    if len(found) < LEAST_BESIDE:
+        console.print(f"{args.gpu}: {len(found)} problems with several {of.WHAT}, {LEAST_BESIDE} are wanted")
         return 1
 
-    def judged(of: Sequence[fit_loads.Loaded], device: Device) -> float:
-        return fit_loads.cost(of, device, BLUR, RATIO_WEIGHT)
+    def judged(some: Sequence[Any], device: Device) -> float:
+        return float(of.cost(some, device, BLUR, RATIO_WEIGHT))
 
-    def fitted(of: Sequence[fit_loads.Loaded]) -> Device:
-        return search(lambda device: judged(of, device), start, fit_loads.NAMES, len(of))
+    def fitted(some: Sequence[Any]) -> Device:
+        return search(lambda device: judged(some, device), start, of.NAMES, len(some), of.PART)
 
     old = statistics.fmean(judged([x], start) for x in found)
     new = statistics.fmean(judged([x], fitted([y for y in found if y is not x])) for x in found)
     best = fitted(found)
-    shown = ", ".join(
-        f"{x} {getattr(start.time, x):.4g} -> {getattr(best.time, x):.4g}" for x in fit_loads.NAMES
-    )
+    before, after = getattr(start, of.PART), getattr(best, of.PART)
+    shown = ", ".join(f"{x} {getattr(before, x):.4g} -> {getattr(after, x):.4g}" for x in of.NAMES)
     console.print(f"{args.gpu}: {len(found)} problems, {shown}")
     console.print(f"held back: cost {old:.4f} before, {new:.4f} after")
     if new >= old:
@@ -296,9 +314,12 @@ def _fit_loads(args: argparse.Namespace, start: Device, paths: Sequence[Path]) -
         return 1
     if args.write:
         onto = dataclasses.replace(best, name=args.onto or start.name)
-        of = ", ".join(x.name for x in paths if fit_loads.read([x]))
-        source = f"{LOADS} {', '.join(fit_loads.NAMES)} fitted by benchmarks.fit to {of} of {start.name}"
-        write(onto, source, args.record, fit_loads.NAMES)
+        files = ", ".join(x.name for x in paths if of.read([x]))
+        source = f"fitted by benchmarks.fit to {files} of {start.name}"
+        if args.cores:
+            write_cores(onto, source, args.record)
+        else:
+            write(onto, f"{LOADS} {', '.join(of.NAMES)} {source}", args.record, of.NAMES)
         console.print(f"written to {args.record}")
     return 0
 
@@ -315,17 +336,15 @@ def main(arguments: list[str]) -> int:
     add("--sweeps", type=Path, nargs="*", help="files of sweeps; default benchmarks/results/sweeps/*.json")
     add("--write", action="store_true", help="write the record")
     add("--loads", action="store_true", help="fit what loads of odd operands cost, instead of kernels' times")
-    add(
-        "--onto",
-        choices=[x.name for x in RECORDS],
-        help="whose record loads are written to; default the GPU's",
-    )
+    add("--cores", action="store_true", help="fit the kernels of the CUDA cores instead")
+    names = [x.name for x in RECORDS]
+    add("--onto", choices=names, help="whose record loads or cores are written to; default the GPU's")
     add("--record", type=Path, default=TIMES_FILE, help="the record's file")
     args = parser.parse_args(arguments)
     start = next(x for x in RECORDS if x.name == args.gpu)
     paths = args.sweeps or sorted([*SWEEPS.glob("*.json"), *SWEEPS.glob(f"*{tuned_rows.SUFFIX}")])
-    if args.loads:
-        return _fit_loads(args, start, paths)
+    if args.loads or args.cores:
+        return _fit_beside(args, start, paths)
     found = [
         x for x in read(paths, start) if x.gpu == start.name and not (_copied(x.problem) or _ruled(x.problem))
     ]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks import tuned_rows
 from cutegemm import Problem, problem
@@ -23,6 +24,8 @@ from cutegemm.planning.model import loads_ns
 
 # constants of these ways; of `copy` there are no measurements
 NAMES = ("relayout", "gather", "shift")
+# what of a device holds them, and what is measured
+PART, WHAT = "time", "loads"
 FIELDS = {"a_load", "b_load"}
 # a way (A's load, B's load) that copies both
 COPIED = ("relayout", "relayout")
@@ -76,16 +79,22 @@ def predicted(of: Loaded, device: Device) -> dict[tuple[str, str], float]:
     return {way: kernel + beside(way) for way in of.us}
 
 
-def score(of: Loaded, device: Device, blur: float) -> tuple[float, float, float]:
+def fared(
+    times: NDArray[np.float64], measured: NDArray[np.float64], blur: float
+) -> tuple[float, float, float]:
     """Regret, regret to be expected, and mean error of predicted times, as logarithms (`fit.Score`)."""
-    times = predicted(of, device)
-    measured = np.array([of.us[x] for x in times])
-    logs = np.log(np.array(list(times.values())))
+    logs = np.log(times)
     drawn = np.exp((logs.min() - logs) / blur)
     expected = float(drawn @ measured / drawn.sum())
     first = measured[int(logs.argmin())]
     error = float(np.abs(np.log(measured) - logs).mean())
     return math.log(first / measured.min()), math.log(expected / measured.min()), error
+
+
+def score(of: Loaded, device: Device, blur: float) -> tuple[float, float, float]:
+    """How the device's model ranks the ways of one problem (`fared`)."""
+    times = predicted(of, device)
+    return fared(np.array(list(times.values())), np.array([of.us[x] for x in times]), blur)
 
 
 def cost(found: Sequence[Loaded], device: Device, blur: float, weight: float) -> float:

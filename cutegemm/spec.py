@@ -27,9 +27,8 @@ THREAD_LOADS = ("gather", "shift", "cp_async")
 STORES = ("tma", "staged", "direct")
 SCHEDULERS = ("persistent", "per_tile", "stream_k", "dynamic")
 TENSOR_CORE_FIELDS = (
-    "tile", "cluster", "stages", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages",
-    "input_stages", "scheduler", "raster", "sms", "swap", "split_k", "split_reduction",
-    "ctas_per_sm", "trigger", "constant",
+    "cluster", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages", "input_stages",
+    "scheduler", "raster", "sms", "swap", "split_reduction", "ctas_per_sm", "trigger", "constant",
     "evict_first", "evict_last",
 )  # fmt: skip
 # columns and elements of K that a tile is made of, whatever its operands' types
@@ -78,10 +77,10 @@ class GemmSpec:
         a_major: "k" (A[m, k] with unit stride along k) or "m".
         b_major: "n" (B[k, n] with unit stride along n) or "k".
         c_major, d_major: "n" (row-major) or "m" (column-major).
-        tile: `Tile(m, n, k)`, elements.
+        tile: `Tile(m, n, k)`, elements; on the CUDA cores one of `planning.simt_tiles.TILES`.
         cluster: (m, n) CTAs that share operands by TMA multicast; or (m, n, k) with k CTAs beside each other that take
             parts of K and add them up over distributed shared memory.
-        stages: shared-memory buffers of the mainloop ring.
+        stages: shared-memory buffers of the mainloop ring; 2 of CUDA-core tiles that come through registers.
         swizzle: "128B", "64B", "32B" or "none": the shared-memory layout of A and B.
         schedule: "cooperative" (a producer warpgroup feeds consumers that share a tile), "pingpong" (it
             feeds two that work on a tile each, so that one's epilogue runs under the other's mainloop), "multistage"
@@ -105,7 +104,7 @@ class GemmSpec:
             of 8, along its columns: for D of few rows. Every field stays in D's coordinates; a tile's m is then a
             multiple of 8 up to 256 and its n one of 64.
         split_k: parts of K that CTAs add up apart, for few tiles and deep K; 1 is not to split. A multiple of a
-            cluster's extent along K. The epilogue is applied once, after the sum.
+            cluster's extent along K; 1, 2, 4 or 8 on the CUDA cores. The epilogue is applied once, after the sum.
         split_reduction: how parts are added, to the same bits on every run: "cluster" (over the shared memory of a
             cluster whose third extent is `split_k`: no workspace, one launch), "workspace" (by the last CTA to arrive)
             or "launch" (by a launch of its own on all SMs); or "atomic", as they come, so that last bits differ from
@@ -294,8 +293,9 @@ def tile_fault(tile: Tile, swap: bool = False) -> SpecError | None:
 
 
 def _check_tile(spec: GemmSpec) -> None:
-    """The CTA tile must be made of whole warp-level instructions, one way round or the other."""
-    if not isinstance(spec.tile, Tile) or spec.schedule == "simt":
+    """The CTA tile must be made of whole warp-level instructions, one way round or the other; not on the CUDA cores."""
+    cuda_cores = spec.schedule == "simt" or DType.FP32 in (spec.a_dtype, spec.b_dtype)
+    if not isinstance(spec.tile, Tile) or cuda_cores:
         return
     fault, swap = tile_fault(spec.tile, spec.swap is True), spec.swap is True
     if fault is not None and spec.swap == AUTO and tile_fault(spec.tile, swap=True) is None:

@@ -155,11 +155,10 @@ REFUSALS = [
         "scheduler='per_tile': warpgroups that take turns need more than one tile each; "
         "nearest legal value: 'persistent'",
     ),
-    ({"schedule": "simt", "tile": (128, 128, 64)}, f"tile=Tile(m=128, n=128, k=64): {SIMT_RULE}"),
     *[
         ({"schedule": "simt", name: value}, f"{name}={value!r}: {SIMT_RULE}")
         for name, value in {
-            "cluster": (1, 1), "stages": 2, "swizzle": "128B", "consumers": 1, "a_load": "tma", "b_load": "tma",
+            "cluster": (1, 1), "swizzle": "128B", "consumers": 1, "a_load": "tma", "b_load": "tma",
             "store": "direct", "epilogue_stages": 1, "input_stages": 2, "scheduler": "persistent", "raster": ("m", 1),
             "sms": 4,
         }.items()

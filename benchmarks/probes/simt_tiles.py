@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.fit_cores import name_of
 from benchmarks.inputs import InputSet, make_sets, set_count
 from benchmarks.results import Case
 from benchmarks.timing import Contender, Device, Regime, measure
@@ -50,16 +51,6 @@ def staged(m: int, n: int, k: int, **fields: Any) -> SimtTile:
     return SimtTile(tile=(m, n, k), staged=True, **fields)
 
 
-def name_of(x: SimtTile) -> str:
-    """A tile in short: its extents, what a thread owns, and every field that is not the default."""
-    words = [f"{'S' if x.staged else 'R'}{'x'.join(map(str, x.tile))}"]
-    for field in dataclasses.fields(x):
-        value = getattr(x, field.name)
-        if field.name not in ("tile", "staged") and value != field.default:
-            words.append(f"{field.name}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
-    return " ".join(words)
-
-
 def mirrored(x: SimtTile) -> SimtTile:
     """The same with M and N exchanged."""
     m, n, k = x.tile
@@ -82,6 +73,18 @@ SIXTEEN_ROWS = [
     *(ring(16, 64, 32, slices=8, split=2, stages=x, residents=2, **FEW) for x in (4, 6, 8, 10)),
     ring(16, 64, 64, slices=16, split=2, stages=6, **FEW),
     ring(16, 64, 32, slices=8, split=4, stages=6, residents=2, **FEW),
+]
+# a thread's 28 x 4, of which four lanes' are 112 rows
+TALL: dict[str, Any] = {"thread_tile": (28, 4), "lanes_m": 4}
+ROWS: dict[str, Any] = {"thread_tile": (16, 8), "lanes_m": 4}
+ODD = [
+    staged(128, 128, 8, residents=2, split=2, **ROWS),
+    staged(128, 128, 16, slices=2, **ROWS),
+    staged(112, 128, 8, residents=2, split=2, **TALL),
+    staged(112, 128, 8, residents=2, split=2, thread_tile=(14, 8)),
+    staged(112, 128, 16, residents=2, split=2, thread_tile=(14, 8)),
+    staged(112, 128, 16, slices=2, thread_tile=(14, 8)),
+    staged(112, 128, 32, slices=2, thread_tile=(14, 8)),
 ]
 SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
     (1024, 1024, 1024): [
@@ -109,18 +112,35 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
         staged(64, 64, 16, slices=4, split=2, residents=2, ahead=4),
         ring(64, 64, 32, slices=8, split=2, stages=4),
     ],
-    (333, 5025, 1023): [
-        staged(128, 128, 8),
-        # registers for twice as many CTAs: the planner halves them for copies of single elements
-        staged(128, 128, 8, residents=4),
-        staged(128, 128, 8, split=2, residents=4),
-        staged(128, 128, 8, split=2, residents=4, ahead=4),
-        staged(64, 128, 16, slices=2, residents=4, ahead=4),
-        staged(64, 64, 16, slices=4, residents=4),
-        staged(64, 64, 16, slices=4, residents=4, ahead=4),
-        staged(64, 64, 16, slices=4, residents=4, ahead=4, **WIDE),
-        staged(128, 128, 8, residents=4, ahead=4, **WIDE),
-        ring(64, 64, 16, slices=4, residents=2, stages=6),
+    (333, 5025, 1023): ODD,
+    (1023, 1023, 1023): [
+        *ODD,
+        staged(64, 128, 16, slices=2, residents=2),
+        staged(64, 128, 32, slices=4),
+        staged(64, 64, 16, slices=4, residents=2),
+        staged(64, 64, 32, slices=4),
+    ],
+    (768, 768, 768): [
+        staged(128, 128, 8, residents=2, split=8, **ROWS),
+        staged(64, 128, 16, slices=2, split=4, residents=2),
+        staged(64, 128, 16, slices=2, split=2, residents=2),
+        staged(64, 64, 32, slices=8, split=2, ahead=4, **WIDE),
+        staged(64, 64, 32, slices=8, ahead=4, **WIDE),
+        staged(64, 64, 16, slices=4, split=2, residents=2),
+        staged(64, 32, 64, slices=16, ahead=4),
+    ],
+    (3000, 3000, 3000): [
+        staged(128, 128, 8, residents=2, **ROWS),
+        staged(64, 128, 16, slices=2, residents=2),
+        staged(64, 64, 32, slices=8, ahead=4, **WIDE),
+        staged(64, 64, 16, slices=4, residents=2),
+    ],
+    (17, 8191, 4099): [
+        ring(16, 64, 32, slices=8, stages=6, residents=2, **FEW),
+        ring(16, 64, 32, slices=8, stages=6, split=2, residents=2, **FEW),
+        staged(64, 64, 32, slices=8, ahead=4, **WIDE),
+        staged(64, 64, 32, slices=8),
+        staged(64, 32, 64, slices=16, ahead=4),
     ],
     (16, 4096, 4096): SIXTEEN_ROWS,
     (4096, 16, 4096): [mirrored(x) for x in SIXTEEN_ROWS],

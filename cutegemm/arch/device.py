@@ -62,6 +62,39 @@ class TimeModel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoreModel:
+    """The constants of `planning.simt_times` for one GPU. Times in ns.
+
+    Attributes:
+        slot: of an issue slot of a quarter of an SM.
+        shared: slots that 128 bytes of shared memory take.
+        lone, paired: factor on slots where a quarter has one warp, or two: what they wait for nobody fills.
+        ring: factor on a k tile that comes by cp.async.
+        dram, l2: least time of a k tile that comes through registers, one tile ahead: until DRAM answers, or L2 after a
+            prefetch.
+        alone, alone_ahead: of such a k tile between its last product and the next one's first, where no other CTA
+            fills them; the same after a prefetch.
+        cta: of a CTA's first tile and its store, which the SM's other CTAs hide in part.
+        launch: of a launch outside its mainloop.
+        meet: of the meeting of shared sums; doubling: more for every doubling of the CTAs that share a tile.
+    """
+
+    slot: float
+    shared: float
+    lone: float
+    paired: float
+    ring: float
+    dram: float
+    l2: float
+    alone: float
+    alone_ahead: float
+    cta: float
+    launch: float
+    meet: float
+    doubling: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PowerModel:
     """What a kernel's work costs at the power cap: energies in pJ, as measured there, all that idles included.
 
@@ -88,7 +121,7 @@ class Device:
         clusters: (CTAs per cluster, clusters resident at once with one CTA an SM).
         dram_gbs: GB/s of a device-to-device copy, read plus write.
         l2_bytes: of the L2 cache.
-        time: the model's constants.
+        time: the model's constants; cores: those of the CUDA cores' kernels.
         power: what the cap leaves; None where that is in `time`.
         note: what in this record is not measured on this GPU; empty when nothing is.
     """
@@ -100,6 +133,7 @@ class Device:
     dram_gbs: float
     l2_bytes: int
     time: TimeModel
+    cores: CoreModel
     power: PowerModel | None = None
     note: str = ""
 

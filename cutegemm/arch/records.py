@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from cutegemm.arch import sm90
-from cutegemm.arch.device import Device, PowerModel, TimeModel
+from cutegemm.arch.device import CoreModel, Device, PowerModel, TimeModel
 
 # The constants of each GPU's model of time, by name, with where they come from; `python -m benchmarks.fit` writes it.
 TIMES_FILE = Path(__file__).with_name("times.json")
@@ -16,6 +16,8 @@ _FITTED = json.loads(TIMES_FILE.read_text())
 TIMES = {name: TimeModel(**x["time"]) for name, x in _FITTED.items()}
 # energies at the power cap, of GPUs whose candidates they order better
 POWER = {name: PowerModel(**x["power"]) for name, x in _FITTED.items() if "power" in x}
+# of the CUDA cores, of GPUs where those were measured
+CORES = {name: CoreModel(**x["cores"]) for name, x in _FITTED.items() if "cores" in x}
 
 H200 = Device(
     name="NVIDIA H200",
@@ -28,6 +30,7 @@ H200 = Device(
     # as the driver gives it
     l2_bytes=60 * 2**20,
     time=TIMES["NVIDIA H200"],
+    cores=CORES["NVIDIA H200"],
     power=POWER.get("NVIDIA H200"),
 )
 
@@ -40,8 +43,9 @@ H100 = dataclasses.replace(
     # H100 whitepaper
     l2_bytes=50 * 2**20,
     time=TIMES["NVIDIA H100 80GB HBM3"],
+    cores=CORES.get("NVIDIA H100 80GB HBM3", CORES["NVIDIA H200"]),
     power=POWER.get("NVIDIA H100 80GB HBM3"),
-    note="its clusters, and what loads of odd operands cost, are the H200's",
+    note="its clusters, what loads of odd operands cost, and the CUDA cores' times are the H200's",
 )
 
 DEFAULT = H200
@@ -90,8 +94,8 @@ def from_properties(
 ) -> Device:
     """A GPU without a record, with what it says of itself in the place of what was assumed.
 
-    Everything that the SMs' clock times is scaled by it: the tensor cores, and what L2 delivers. Its note says what it
-    starts from.
+    Everything that the SMs' clock times is scaled by it: the tensor cores, the CUDA cores, and what L2 delivers. Its
+    note says what it starts from.
 
     Args:
         device: of `find`, without a record.
@@ -102,7 +106,8 @@ def from_properties(
     scale = clock_mhz / RECORD_MHZ if clock_mhz > 0 else 1.0
     time = device.time
     scaled = dataclasses.replace(time, mma=time.mma / scale, l2=time.l2 * scale, l2_lone=time.l2_lone * scale)
+    cores = dataclasses.replace(device.cores, slot=device.cores.slot / scale)
     asked = f"its own clusters, {dram_gbs:,.0f} GB/s" + (f", {clock_mhz:,.0f} MHz" if clock_mhz > 0 else "")
     return dataclasses.replace(
-        device, clusters=clusters, dram_gbs=dram_gbs, time=scaled, note=f"{device.note}, {asked}"
+        device, clusters=clusters, dram_gbs=dram_gbs, time=scaled, cores=cores, note=f"{device.note}, {asked}"
     )

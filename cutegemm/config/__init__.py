@@ -12,7 +12,14 @@ from typing import Any
 from cutegemm.config.helpers import FinishConfig, RelayoutConfig
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.config.simt import SimtConfig, SimtTile
-from cutegemm.config.tensor_core import PARTIAL_ROWS, ROW_ALIGN, WIDEST_OF_FOUR, WORK_SLOTS, KernelConfig
+from cutegemm.config.tensor_core import (
+    PARTIAL_ROWS,
+    ROW_ALIGN,
+    SECTOR,
+    WIDEST_OF_FOUR,
+    WORK_SLOTS,
+    KernelConfig,
+)
 from cutegemm.families import FAMILIES, load
 
 GemmConfig = KernelConfig | SimtConfig
@@ -29,6 +36,7 @@ def config_from_data(data: dict[str, Any]) -> Config:
 __all__ = [
     "PARTIAL_ROWS",
     "ROW_ALIGN",
+    "SECTOR",
     "WIDEST_OF_FOUR",
     "WORK_SLOTS",
     "Config",

@@ -14,6 +14,8 @@ from cutegemm.layouts.sm90 import widest_swizzle
 PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
 ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
 WIDEST_OF_FOUR = 192  # columns of a wgmma that ptxas accepts in a kernel of four warpgroups
+SECTOR = 32  # bytes that L2 takes and gives at once
+CHUNK = 16  # bytes of a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
 WORK_SLOTS = 4  # numbers of works that a dynamic kernel's producer may be ahead of the slowest consumer
 SMEM_RESERVED = 1024  # bytes of an SM's shared memory that a CTA takes beside its own
 
@@ -203,6 +205,17 @@ class KernelConfig(EpilogueConfig):
         """The widest swizzle that the contiguous extent of a piece of `matrix` allows."""
         contiguous = self.limits.mma_m if matrix.major == "m" else self.epi_n
         return widest_swizzle(contiguous, matrix.dtype.bits)
+
+    def line_pitch(self, output: OutputConfig) -> int:
+        """Bytes from one line of a piece of `output` to the next where threads store it from shared memory.
+
+        Less than a sector that the piece before left lies before the line. An odd number of chunks, so that the eight
+        that stmatrix writes at once lie in different banks.
+        """
+        chunks = (
+            SECTOR + (self.limits.mma_m if output.major == "m" else self.epi_n) * output.dtype.bytes
+        ) // CHUNK
+        return CHUNK * (chunks | 1)
 
     @property
     def partial_width(self) -> tuple[int, int]:

@@ -14,9 +14,9 @@ shows set-up, role dispatch and the tile loop; everything else is a module of it
                                     `nested_sum`; where parts lie `sum_parts`; by a launch of its own `add_parts`
     counting                        `counters`
     the epilogue, piece by piece    `epilogue`, `pieces`, `piece_loads`, `vectors`, `fusion`, `functions`, `store`,
-                                    `reduce`
-    on the CUDA cores               `simt_walk`, `simt_operand`, `simt_ring` with `simt_tile`, `simt_staged`,
-                                    `simt_sums`, `simt_epilogue`
+                                    of lines at any address `line_store`, `reduce`
+    on the CUDA cores               `simt_walk`, `simt_operand`, `simt_ring` with `simt_tile`, `simt_staged`
+                                    with `simt_runs`, `simt_sums`, `simt_epilogue`
 
 Legend of tensor names and shape comments:
     m global memory, g a CTA's view of it, s shared memory, r registers (mA, gA, sA, rA)

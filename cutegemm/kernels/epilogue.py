@@ -24,7 +24,7 @@ from cutegemm.kernels.piece_loads import PieceLoads
 from cutegemm.kernels.pieces import Piece, Role, key_of, step_to
 from cutegemm.kernels.reduce import Partials
 from cutegemm.kernels.scheduler import Extent
-from cutegemm.kernels.store import Output, finish_stores, store_piece
+from cutegemm.kernels.store import Output, finish_stores, placed, store_piece, synchronise_warpgroup
 from cutegemm.kernels.tensors import Atoms, Tensors
 from cutegemm.kernels.vectors import Vectors
 
@@ -93,15 +93,16 @@ class Epilogue:
         """
         config = self.config
         turn, phase = state
+        role = placed(role, self.outputs)
         self.vectors.share(role, ahead[0])
-        sums = _Sums(self, role, tile)
+        sums, rests = _Sums(self, role, tile), {}
         for number in range(config.pieces):
             piece = self._piece(role, tile, number)
             read = {} if self.loads is None else self.loads.read(piece, phase)
             values = self._evaluate(acc, piece, read, ahead[1])
             buffer = (turn + number) % config.epilogue_stages
             stored = [v for v, x in zip(values, config.epilogue.outputs) if x.kind == "store"]
-            synchronised = store_piece(self.outputs, piece, stored, buffer)
+            synchronised = store_piece(self.outputs, piece, stored, buffer, rests)
             if self.loads is not None:
                 following = number + config.input_stages
                 if not synchronised:
@@ -110,7 +111,7 @@ class Epilogue:
                     self.loads.fetch(role, self._piece(role, tile, following))
             sums.add(piece, [v for v, x in zip(values, config.epilogue.outputs) if x.kind != "store"])
         sums.finish()
-        if self.vectors.sRow is not None and not any(x.staged for x in self.outputs) and self.loads is None:
+        if self.vectors.sRow is not None and not synchronise_warpgroup(self.outputs) and self.loads is None:
             role.barrier()  # every thread has read the rows, which the next tile overwrites
         turn = (turn + config.pieces) % config.epilogue_stages
         return turn, phase if self.loads is None else self.loads.turn(phase)

@@ -27,7 +27,9 @@ from cutegemm.kernels import operands as ops
 from cutegemm.kernels.fusion import bind
 from cutegemm.kernels.operands import NUMERIC
 from cutegemm.kernels.simt_epilogue import Patch, SimtEpilogue, lane_place
+from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.simt_ring import RingLoop
+from cutegemm.kernels.simt_runs import RunLoad, RunShape
 from cutegemm.kernels.simt_staged import STAGES, StagedLoad, StagedLoop, StagedShape
 from cutegemm.kernels.simt_sums import SharedSums
 from cutegemm.kernels.simt_tile import GROUP, Owned, TileLoad, TileShape
@@ -38,6 +40,8 @@ STAGED_CARVEOUT = 50
 # bytes: shared loads and stores move four elements
 SMEM_ALIGN = 16
 FP32_BYTES = 4
+# how an operand's tile comes -> what brings it
+LOADS = {TileShape: TileLoad, StagedShape: StagedLoad, RunShape: RunLoad}
 
 
 class SimtGemm:
@@ -50,18 +54,20 @@ class SimtGemm:
     def __init__(self, config: SimtConfig) -> None:
         self.config = config
         for axis, size, own, lanes in zip("mn", config.tile, config.thread_tile, config.lanes, strict=False):
-            if own % GROUP or size % (own * lanes):
+            group = self._groups["mn".index(axis)]
+            if own % group or size % (own * lanes):
                 rule = (
-                    f"along {axis} must be a multiple of {lanes} lanes x {own} elements in groups of {GROUP}"
+                    f"along {axis} must be a multiple of {lanes} lanes x {own} elements in groups of {group}"
                 )
                 raise field_error(CompileError, "tile", config.tile, rule)
         block_m, block_n, block_k = config.tile
         if not config.staged and block_k % (GROUP * config.slices):
             rule = f"along k must be a multiple of {GROUP} for each of {config.slices} slices"
             raise field_error(CompileError, "tile", config.tile, rule)
-        kind = StagedShape if config.staged else TileShape
         self.shapes = tuple(
-            kind(matrix=matrix, rows=rows, depth=block_k, vector=vector, threads=config.threads, half=half)
+            self._shape(
+                matrix=matrix, rows=rows, depth=block_k, vector=vector, threads=config.threads, half=half
+            )
             for matrix, rows, vector, half in (
                 (config.a, block_m, config.vector[0], None),
                 (config.b, block_n, config.vector[1], config.lanes[1] * GROUP if config.gates == 2 else None),
@@ -71,6 +77,18 @@ class SimtGemm:
             if not shape.fits:
                 rule = f"{config.threads} threads cannot share a {shape.rows} x {block_k} tile in vectors of this size"
                 raise field_error(CompileError, "vector", shape.vector, rule, 1)
+
+    @property
+    def _groups(self) -> tuple[int, int]:
+        """Neighbouring rows, and columns, that a thread owns together."""
+        return (self.config.group if self.config.staged else GROUP), GROUP
+
+    def _shape(self, **fields: Any) -> OperandTile:
+        """How an operand's tile comes into shared memory."""
+        if not self.config.staged:
+            return TileShape(**fields)
+        tile = StagedShape(**fields)
+        return RunShape(**fields) if self.config.in_runs(tile.rows, tile.vector, tile.along_k) else tile
 
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
@@ -121,10 +139,11 @@ class SimtGemm:
         work = walks.work(state)
         column, first_depth = walks.columns(work)
         at_b = shared + self.shapes[0].elements * (1 if config.staged else self._stages)
-        kind = StagedLoad if config.staged else TileLoad
         loads = (
-            kind.create(self.shapes[0], mA, (work.m, work.l), column, (thread, shared)),
-            kind.create(self.shapes[1], mB, (work.n, work.l), column, (thread, at_b)),
+            LOADS[type(self.shapes[0])].create(
+                self.shapes[0], mA, (work.m, work.l), column, (thread, shared)
+            ),
+            LOADS[type(self.shapes[1])].create(self.shapes[1], mB, (work.n, work.l), column, (thread, at_b)),
         )
         acc = cute.make_rmem_tensor(config.thread_tile[0] * config.thread_tile[1], cutlass.Float32)
         acc.fill(0.0)
@@ -192,12 +211,13 @@ class SimtGemm:
         found = []
         for axis, place in enumerate((warp % warps_m, warp // warps_m)):
             lanes, own = config.lanes[axis], config.thread_tile[axis]
-            first = place * (lanes * own) + lane_place(config, lane)[axis] * GROUP
-            found.append(Owned(first, tuple(g * lanes * GROUP for g in range(own // GROUP))))
+            group = self._groups[axis]
+            first = place * (lanes * own) + lane_place(config, lane)[axis] * group
+            found.append(Owned(first, tuple(g * lanes * group for g in range(own // group)), group))
         return found[0], found[1]
 
     def _patch(self, warp: Any, lane: Any, group: Any) -> Patch:
-        """What a thread finishes: all that lane `lane` of `warp` owns, or its `group`-th group of four by four."""
+        """What a thread finishes: all that lane `lane` of `warp` owns, or its `group`-th group of rows by four."""
         config = self.config
         rows, cols = (x.groups for x in self._owned(warp, lane))
         warps_m = config.tile[0] // (config.lanes[0] * config.thread_tile[0])
@@ -205,8 +225,8 @@ class SimtGemm:
         if group is not None:
             across = config.thread_tile[1] // config.finished[1]
             i, j = group // across, group % across
-            part_m, part_n = part_m * (config.thread_tile[0] // GROUP) + i, part_n * across + j
-            rows = [rows[0] + i * (config.lanes[0] * GROUP)]
+            part_m, part_n = part_m * (config.thread_tile[0] // config.group) + i, part_n * across + j
+            rows = [rows[0] + i * (config.lanes[0] * config.group)]
             cols = [x + j * (config.lanes[1] * config.finished[1]) for x in cols[: config.gates]]
         parts_n = config.columns // config.partial_width[1]
         return Patch(rows, self._stored(cols), part_m, part_n, part_m * parts_n + part_n, lane)

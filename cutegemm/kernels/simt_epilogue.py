@@ -65,7 +65,7 @@ class SimtEpilogue:
     tiles_n: Any
 
     def finish(self, acc: cute.Tensor, patch: Patch, tile: Any) -> None:
-        """Evaluate and store one thread's patch, four neighbours at a time.
+        """Evaluate and store one thread's patch, neighbours at a time.
 
         Args:
             acc: (FINISHED_M * FINISHED_N,) fp32, row by row.
@@ -74,11 +74,9 @@ class SimtEpilogue:
         rows, cols = patch.rows, patch.cols
         fusion = self._fusion(acc, rows, cols, tile)
         sums = _Sums(self, tile, patch)
-        along_m = self.config.d is not None and self.config.d.major == "m"
         for i in range(len(rows)):
             for j in range(len(cols)):
-                for line in range(GROUP):
-                    keys = [((i, x), (j, line)) if along_m else ((i, line), (j, x)) for x in range(GROUP)]
+                for keys in self._lines(i, j):
                     values = [list(v) for v in zip(*(fusion(*key) for key in keys))]
                     stored = [v for v, x in zip(values, self.config.epilogue.outputs) if x.kind == "store"]
                     coords = [fusion.coord(*key) for key in keys]
@@ -88,6 +86,13 @@ class SimtEpilogue:
                     reduced = [v for v, x in zip(values, self.config.epilogue.outputs) if x.kind != "store"]
                     sums.add(keys, coords, reduced)
         sums.finish()
+
+    def _lines(self, i: int, j: int) -> list[list[tuple[tuple[int, int], tuple[int, int]]]]:
+        """The elements of a group of rows and one of columns, each as (row, column), in lines along D's unit stride."""
+        across, along = range(self.config.group), range(GROUP)
+        if self.config.d is not None and self.config.d.major == "m":
+            return [[((i, x), (j, y)) for x in across] for y in along]
+        return [[((i, x), (j, y)) for y in along] for x in across]
 
     def _fusion(self, acc: cute.Tensor, rows: list, cols: list, tile: Any) -> Fusion:
         config = self.config
@@ -99,7 +104,7 @@ class SimtEpilogue:
         def leaf(node: Node, row: Any, column: Any) -> Any:
             if node.op == "acc":
                 group = column[0] * config.gates + (node.value == "up")
-                return acc[(row[0] * GROUP + row[1]) * config.finished[1] + group * GROUP + column[1]]
+                return acc[(row[0] * config.group + row[1]) * config.finished[1] + group * GROUP + column[1]]
             if node.op == "matrix":
                 first = coord((row[0], 0), (column[0], 0))
                 return self.inputs.matrix_element(node.value, first, (row[1], column[1]))
@@ -114,19 +119,20 @@ class SimtEpilogue:
 def _store_group(
     mD: cute.Tensor, values: cutlass.Constexpr, coords: Any, together: cutlass.Constexpr
 ) -> None:
-    """Four neighbours to one output, in one access where they are known to be aligned."""
-    rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
-    for x in cutlass.range_constexpr(GROUP):
+    """Neighbours to one output, in one access where they are known to be aligned."""
+    size = len(values)
+    rX = cute.make_rmem_tensor(size, cutlass.Float32)
+    for x in cutlass.range_constexpr(size):
         rX[x] = values[x]
-    rD = cute.make_rmem_tensor(GROUP, mD.element_type)
+    rD = cute.make_rmem_tensor(size, mD.element_type)
     rD.store(rX.load().to(mD.element_type))
     if cutlass.const_expr(together):
         row, col, batch = coords[0]
         if row < mD.shape[0] and col < mD.shape[1]:
-            offset = cute.assume(cute.crd2idx((row, col, batch), mD.layout), divby=GROUP)
-            cute.autovec_copy(rD, cute.make_tensor(mD.iterator + offset, cute.make_layout(GROUP)))
+            offset = cute.assume(cute.crd2idx((row, col, batch), mD.layout), divby=size)
+            cute.autovec_copy(rD, cute.make_tensor(mD.iterator + offset, cute.make_layout(size)))
     else:
-        for x in cutlass.range_constexpr(GROUP):
+        for x in cutlass.range_constexpr(size):
             row, col, batch = coords[x]
             if row < mD.shape[0] and col < mD.shape[1]:
                 mD[row, col, batch] = rD[x]

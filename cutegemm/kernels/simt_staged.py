@@ -2,7 +2,7 @@
 """The CUDA-core mainloop for large outputs: tiles come through registers, fragments are read one k ahead.
 
 A thread reads its share of the next k tile into registers (`fetch`), writes it to shared memory as fp32
-(`commit`) and reads fragments of four rows from there (`fragment`). Shared memory holds a tile as lines of
+(`commit`) and reads fragments of four (or two) rows from there (`fragment`). Shared memory holds a tile as lines of
 constant k, so that a fragment is one 16-byte load whichever axis has unit stride in global memory, and so that
 neighbouring elements of a fragment lie in registers of either bank: a multiply-add whose three operands share a
 bank takes twice as long, which fragments of consecutive k (`simt_tile`) cannot always avoid.
@@ -29,6 +29,7 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SimtConfig
+from cutegemm.config.simt import vectors_serve
 from cutegemm.kernels.operands import NUMERIC, batch_at
 from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.simt_tile import GROUP, Owned
@@ -46,8 +47,7 @@ class StagedShape(OperandTile):
     @property
     def fits(self) -> bool:
         """Whether the threads can share the loads evenly."""
-        whole = self.rows * self.depth % (self.vector * self.threads) == 0
-        return whole and max(self.lanes, self.threads) % min(self.lanes, self.threads) == 0
+        return vectors_serve(self.rows, self.depth, self.threads, self.vector, self.along_k)
 
     @property
     def lanes(self) -> int:
@@ -104,9 +104,9 @@ class StagedLoad:
     # (row, k) of this thread's first vector in the tile
     place: tuple[Any, Any]
 
-    @staticmethod
+    @classmethod
     def create(
-        shape: StagedShape, mX: Any, tile: tuple[Any, Any], column: Any, at: tuple[Any, Any]
+        cls, shape: StagedShape, mX: Any, tile: tuple[Any, Any], column: Any, at: tuple[Any, Any]
     ) -> StagedLoad:
         """Loads of rows [tile * ROWS, (tile + 1) * ROWS) of mX (rows, k, l) from `column` of k on.
 
@@ -126,7 +126,7 @@ class StagedLoad:
             line, gate = shape.source(tile[0], row + rows)
             where = (cutlass.min(line, last), column + (k + columns), batch_at(mX, tile[1], gate))
             rP[i] = mX.iterator.toint() + cutlass.Int64(cute.crd2idx(where, mX.layout)) * size
-        return StagedLoad(shape, rP, mX.stride[1] * size, sX.toint(), rX, (row, k))
+        return cls(shape, rP, mX.stride[1] * size, sX.toint(), rX, (row, k))
 
     @cute.jit
     def fetch_first(self, depth: Any) -> None:
@@ -185,19 +185,19 @@ class StagedLoad:
             values = self.rX[None, i].load().to(cutlass.Float32)
             if shape.along_k:
                 for j in range(shape.vector):
-                    _write(first, at + j * shape.rows, (values[j],))
+                    write(first, at + j * shape.rows, (values[j],))
             else:
                 for j in range(0, shape.vector, GROUP):
                     part = range(j, min(j + GROUP, shape.vector))
-                    _write(first, at + j, tuple(values[x] for x in part))
+                    write(first, at + j, tuple(values[x] for x in part))
 
     def slice_at(self, slice_: Any, lines: int, row: Any) -> Any:
         """Where row `row` lies in the first of a slice's `lines` lines of the first stage: bytes of shared memory."""
         return self.start + (slice_ * self.shape.line(lines) + row) * BYTES
 
-    def fragment(self, first: Any, k: int, offsets: tuple[int, ...]) -> list[Any]:
-        """The fp32 elements of a slice's k-th line at fours of rows `offsets` after row `first` (`slice_at`)."""
-        return [x for offset in offsets for x in _read(first, self.shape.line(k) + offset)]
+    def fragment(self, first: Any, k: int, owned: Owned) -> list[Any]:
+        """The fp32 elements of a slice's k-th line in the owned rows; `first` is where the first of them lies."""
+        return [x for at in owned.offsets for x in _read(first, self.shape.line(k) + at, owned.width)]
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class StagedLoop:
             for i in cutlass.range_constexpr(2):
                 load, owned = self.loads[i], self.owned[i]
                 places[i] = load.slice_at(self.slice_, self._steps, owned.first)
-                _copy(load.fragment(places[i], 0, owned.offsets), fragments[i])
+                _copy(load.fragment(places[i], 0, owned), fragments[i])
             for t in cutlass.range(k_tiles, unroll=1):
                 self._tile(acc, fragments, places, (t + 1 < k_tiles, t + ahead < k_tiles))
 
@@ -272,7 +272,7 @@ class StagedLoop:
                     places[i] = places[i] + (2 * written - self._stage)
                 places[2] = self._stage - written
             next_a, next_b = (
-                load.fragment(places[i], line, self.owned[i].offsets) for i, load in enumerate(self.loads)
+                load.fragment(places[i], line, self.owned[i]) for i, load in enumerate(self.loads)
             )
             for at, x, y in _in_turns(len(a), len(b)):
                 sums[at] = cute.math.fma(a[x], b[y], sums[at])
@@ -301,16 +301,17 @@ def _shared(start: Any, at: int, size: int) -> cute.Tensor:
     return cute.make_tensor(ptr + cute.assume(at, divby=size), cute.make_layout(size))
 
 
-def _write(start: Any, at: int, values: tuple) -> None:
+def write(start: Any, at: int, values: tuple) -> None:
+    """Store up to four fp32 `at` elements after byte `start` of shared memory."""
     rX = cute.make_rmem_tensor(len(values), cutlass.Float32)
     _copy(list(values), rX)
     cute.autovec_copy(rX, _shared(start, at, len(values)))
 
 
-def _read(start: Any, at: int) -> list[Any]:
-    rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
-    cute.autovec_copy(_shared(start, at, GROUP), rX)
-    return [rX[x] for x in range(GROUP)]
+def _read(start: Any, at: int, size: int) -> list[Any]:
+    rX = cute.make_rmem_tensor(size, cutlass.Float32)
+    cute.autovec_copy(_shared(start, at, size), rX)
+    return [rX[x] for x in range(size)]
 
 
 def _copy(values: list[Any], target: cute.Tensor) -> None:

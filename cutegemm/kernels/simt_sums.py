@@ -30,7 +30,7 @@ from cutegemm.kernels.simt_tile import GROUP
 class SharedSums:
     """The sums of one tile: (SLICE, GROUPS, 4, OWNERS) vectors of four fp32 in the shared memory of each CTA.
 
-    A group is four rows by four columns of what one thread owns.
+    A group is four rows (two, `SimtTile.group`) by four columns of what one thread owns.
     """
 
     config: SimtConfig
@@ -69,7 +69,7 @@ class SharedSums:
         cute.arch.sync_threads()  # every thread has read all of the ring
         for i in range(config.thread_tile[0]):
             for j in range(across):
-                line = (i // GROUP * across + j) * GROUP + i % GROUP
+                line = (i // config.group * across + j) * config.group + i % config.group
                 values = [acc[i * config.thread_tile[1] + j * GROUP + x] for x in range(GROUP)]
                 self._store(slice_ * self.vectors + line * config.owners + owner, values)
         if config.slices > 1:
@@ -84,15 +84,15 @@ class SharedSums:
         self._barrier()  # every CTA's sums are written
 
     def gather(self, acc: cute.Tensor, group: Any, owner: Any) -> None:
-        """acc = the whole sums of patch `group` of thread `owner`, (4 * 4 * GATES,) row by row."""
+        """acc = the whole sums of patch `group` of thread `owner`, (GROUP * 4 * GATES,) row by row."""
         config = self.config
         totals: list = []
         for rank in range(config.split):
             source = self.sX if config.split == 1 else cute.arch.map_dsmem_ptr(self.sX, cutlass.Int32(rank))
             part = []
-            for x in range(GROUP):
+            for x in range(config.group):
                 for gate in range(config.gates):
-                    line = (group * config.gates + gate) * GROUP + x
+                    line = (group * config.gates + gate) * config.group + x
                     part += _read(source, line * config.owners + owner)
             totals = part if rank == 0 else [x + y for x, y in zip(totals, part, strict=True)]
         for x, value in enumerate(totals):

@@ -118,14 +118,16 @@ class TileShape(OperandTile):
 
 @dataclass(frozen=True)
 class Owned:
-    """A thread's rows (or columns) of a tile: four from each of `first` + `offsets` on, all multiples of four."""
+    """A thread's rows (or columns) of a tile: `width` from each of `first` + `offsets` on, all multiples of it."""
 
     first: Any
     offsets: tuple[int, ...]
+    # neighbours from each offset on
+    width: int = GROUP
 
     def group(self, i: int) -> Owned:
         """The i-th four alone."""
-        return Owned(self.first, self.offsets[i : i + 1])
+        return Owned(self.first, self.offsets[i : i + 1], self.width)
 
     @property
     def groups(self) -> list[Any]:

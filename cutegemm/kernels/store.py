@@ -2,15 +2,18 @@
 """Stored matrices: a piece's values from registers to global memory, each output in one of three ways.
 
     tma      registers -> stmatrix -> shared memory -> TMA. The output must be TMA-addressable.
-    staged   registers -> stmatrix -> shared memory -> coalesced, guarded element stores. Any strides.
+    staged   registers -> stmatrix -> shared memory -> coalesced words of lines at any address (`line_store`);
+             guarded elements where neither axis has unit stride.
     direct   registers -> guarded element stores. Any strides; poorly coalesced.
 
 Synchronisation per piece: the warpgroup's named barrier, once before shared memory is overwritten (its
-last reader, TMA or the warpgroup itself, is done) and once after it is written.
+last reader, TMA or the warpgroup itself, is done) and once after it is written. Where every warp itself stores all
+that it staged, and nothing else, its lanes wait for each other only.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +22,11 @@ import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import KernelConfig, OutputConfig
+from cutegemm.config import SECTOR, KernelConfig, OutputConfig
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.hints import hint
-from cutegemm.kernels.pieces import Piece, key_of, to_shared
+from cutegemm.kernels.line_store import PieceLines
+from cutegemm.kernels.pieces import Piece, Role, key_of, to_shared
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Output:
         """Allocate staging buffers and, for TMA, partition the matrix into pieces."""
         if matrix.store == "direct":
             return Output(config, matrix, mD, None, None, None, None, shape)
+        if matrix.store == "staged" and matrix.major != "strided":
+            return Output(config, matrix, mD, None, None, _line_buffers(config, matrix, smem), None, shape)
         layout = ops.piece_layout(config, matrix, config.epilogue_stages)
         sD = smem.allocate_tensor(ops.NUMERIC[matrix.dtype], layout.outer, hw.SMEM_ALIGN, layout.inner)
         if matrix.store == "staged":
@@ -67,33 +73,88 @@ class Output:
         """Whether TMA stores it."""
         return self.matrix.store == "tma"
 
+    @property
+    def by_lines(self) -> bool:
+        """Whether its lines leave in whole sectors (`line_store`)."""
+        return self.matrix.store == "staged" and self.matrix.major != "strided"
 
-def store_piece(outputs: tuple[Output, ...], piece: Piece, values: list[list[Any]], turn: Any) -> bool:
+    @property
+    def by_warps(self) -> bool:
+        """Whether every warp stores what it staged: lines are rows, of which a warp holds as many as it stores."""
+        return self.matrix.store == "staged" and self.matrix.major == "n"
+
+
+def _line_buffers(config: KernelConfig, matrix: OutputConfig, smem: Any) -> cute.Tensor:
+    """Staging buffers of an output's lines (`line_store`): (WGMMA_M, EPI_N, CONSUMERS * EPI_STAGE)."""
+    numeric, pitch = ops.NUMERIC[matrix.dtype], config.line_pitch(matrix) // matrix.dtype.bytes
+    shape = (hw.WGMMA_M, config.epi_n)
+    (lines, length), strides = (shape, (pitch, 1)) if matrix.major != "m" else (shape[::-1], (1, pitch))
+    buffers = config.consumers * config.epilogue_stages
+    held = smem.allocate_array(numeric, buffers * lines * pitch, byte_alignment=hw.SMEM_ALIGN)
+    layout = cute.make_layout((*shape, buffers), stride=(*strides, lines * pitch))
+    return cute.make_tensor(held + (pitch - length), layout)
+
+
+def store_piece(
+    outputs: tuple[Output, ...], piece: Piece, values: list[list[Any]], turn: Any, rests: dict
+) -> bool:
     """Store one piece of every output; returns whether the warpgroup synchronised after evaluating it.
 
     Args:
         values: per output, a thread's fp32 values in accumulator order.
         turn: the staging buffer to use, of EPI_STAGE.
+        rests: per output, what this thread holds of its lines' ends for the next piece; updated.
     """
     buffer = piece.role.slot * piece.config.epilogue_stages + turn
     registers = [_converted(x, v) for x, v in zip(outputs, values, strict=True)]
     staged = [(x, r) for x, r in zip(outputs, registers) if x.staged]
+    together = synchronise_warpgroup(outputs)
+    wait = piece.role.barrier if together else cute.arch.sync_warp
     if staged:
         if any(x.by_tma for x in outputs):
             _wait_for_buffer(piece.config.epilogue_stages, piece.role.thread)
-        piece.role.barrier()
-        for output, rD in staged:
+        wait()
+        for i, (output, rD) in enumerate(staged):
+            if output.by_lines:
+                lines, rest = _lines(output, piece, buffer), rests.pop(i, None)
+                # a row of less than a sector leaves what lies before it, too
+                if rest is not None or (lines.kept and lines.width < SECTOR):
+                    lines.carry(piece.role.thread, rest)
             _fill_buffer(output, piece, rD, buffer)
         if any(x.by_tma for x in outputs):
             cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before TMA reads
-        piece.role.barrier()
+        wait()
         _tma_stores([x for x in outputs if x.by_tma], piece, buffer)
+    for i, (output, _) in enumerate(staged):
+        if output.by_lines:
+            lines = _lines(output, piece, buffer)
+            if lines.kept:
+                rests[i] = lines.rest(piece.role.thread)
+            lines.store(piece.role.thread)
+        elif not output.by_tma:
+            _store_elements(output, piece.role.thread, buffer, (*piece.origin, piece.batch))
     for output, rD in zip(outputs, registers):
-        if output.matrix.store == "staged":
-            _store_staged(output, piece.role.thread, buffer, (*piece.origin, piece.batch))
-        elif output.matrix.store == "direct":
+        if not output.staged:
             _store_direct(output, rD, piece)
-    return bool(staged)
+    return together
+
+
+def placed(role: Role, outputs: tuple[Output, ...]) -> Role:
+    """The role that stores a tile. Where lines are stored the compiler is not to know a thread's number to be small.
+
+    It would work out places of lines in 8 and 16 bits, with conversions and dot products of two.
+    """
+    if not any(x.by_lines for x in outputs):
+        return role
+    thread = cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[cutlass.Int32], read_only_args=[cutlass.Int32(role.thread)]
+    )
+    return dataclasses.replace(role, thread=thread)
+
+
+def synchronise_warpgroup(outputs: tuple[Output, ...]) -> bool:
+    """Whether storing a piece of these takes the warpgroup's barrier."""
+    return any(x.staged and not x.by_warps for x in outputs)
 
 
 def _converted(output: Output, values: list[Any]) -> cute.Tensor:
@@ -145,9 +206,25 @@ def _store_direct(output: cutlass.Constexpr, rD: cute.Tensor, piece: cutlass.Con
             mD[row, col, batch] = rD[v]
 
 
+def _lines(output: Output, piece: Piece, buffer: Any) -> PieceLines:
+    """A piece's lines, which are rows that go on in the tile's next piece, or columns."""
+    config, matrix = output.config, output.matrix
+    return PieceLines(
+        matrix=matrix,
+        shape=(hw.WGMMA_M, config.epi_n),
+        mD=output.mD,
+        start=output.sD[None, None, buffer].iterator.toint(),
+        pitch=config.line_pitch(matrix),
+        extents=output.shape,
+        origin=(*piece.origin, piece.batch),
+        held=min(piece.index[1] * config.epi_n * matrix.dtype.bytes, SECTOR) if output.by_warps else 0,
+        kept=output.by_warps and piece.index[1] < config.pieces_n - 1,
+    )
+
+
 @cute.jit
-def _store_staged(output: cutlass.Constexpr, thread: Any, buffer: Any, origin: Any) -> None:
-    """Guarded stores from shared memory: a warp's lanes take neighbours along the output's unit-stride axis."""
+def _store_elements(output: cutlass.Constexpr, thread: Any, buffer: Any, origin: Any) -> None:
+    """Guarded stores from shared memory, element by element: of an output without unit stride."""
     row0, col0, batch = origin
     config = output.config
     mD, sD, (rows, cols) = output.mD, output.sD, output.shape

@@ -2,11 +2,11 @@
 """From a spec and a problem to a plan: pure Python, without torch, DSL or GPU.
 
 the way in and out              `planner` (`plan`), `checks`, `request`, `representative`, `kernel_plan`
-what is tried, in which order   `setting`, `candidates`, `model`, `times` with `columns`, `left`, `power`,
-                                `choose`, `swap`, `narrow` with `boxes`, `ways`, `invariance`
+what is tried, in which order   `setting`, `candidates` with `cuts`, `model`, `times` with `columns`, `left`, `power`,
+                                `choose`, `swap`, `narrow` with `boxes`, `ways`, `edges`, `invariance`
 what follows from a candidate   `tensor_core`, `kernel`, `operands`, `loads`, `epilogue`, `pieces`, `budget`,
                                 `parts`, `grid`, `serpentine`
-kernels on the CUDA cores       `simt`, `simt_tiles`
+kernels on the CUDA cores       `simt`, `simt_tiles`, `simt_times`, `simt_vectors`
 launches and their arguments    `steps`, `splits`, `adding`, `reductions`, `arguments`
 for people                      `text`, `why`, `weighed`
 """

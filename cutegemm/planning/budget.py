@@ -52,13 +52,21 @@ def piece_bytes(config: KernelConfig, bytes_per_element: int) -> int:
     return config.consumers * hw.WGMMA_M * config.epi_n * bytes_per_element
 
 
+def _staged_bytes(config: KernelConfig, output: OutputConfig) -> int:
+    """Shared memory of one staged piece of an output, for every consumer warpgroup."""
+    if output.store == "tma" or output.major == "strided":
+        return piece_bytes(config, output.dtype.bytes)
+    lines = config.epi_n if output.major == "m" else hw.WGMMA_M
+    return config.consumers * lines * config.line_pitch(output)
+
+
 def epilogue_regions(config: KernelConfig) -> tuple[Region, ...]:
     """What the epilogue needs in shared memory, in allocation order; offsets from the first's."""
     if not config.stores:
         return ()
     graph = config.epilogue
     sizes = [
-        (f"{result.name} staging", config.epilogue_stages * piece_bytes(config, x.dtype.bytes), hw.SMEM_ALIGN)
+        (f"{result.name} staging", config.epilogue_stages * _staged_bytes(config, x), hw.SMEM_ALIGN)
         for result, x in zip(graph.stores, config.outputs)
         if x.store != "direct"
     ]

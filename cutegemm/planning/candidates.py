@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
+from cutegemm.planning import edges
+from cutegemm.planning.cuts import fewest_parts, given_splits, launched, tiles_of
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, MAX_SPLITS, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
@@ -23,7 +25,7 @@ BLOCK_K = 64
 WIDTHS = (256, 224, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)
 # rows and cluster of tiles that consumers share
 SHARED_SHAPES = ((128, (2, 1)), (128, (1, 1)), (256, (2, 1)), (256, (1, 1)), (64, (1, 1)), (64, (2, 1)))
-SHARED_ELEMENTS = 128 * 256
+SHARED_ELEMENTS = edges.LARGEST
 # tiles of consumers that take turns
 TURN_TILES = tuple((128, n) for n in (192, 176, 160, 144, 128, 96, 64)) + ((64, 128),)
 TURN_CLUSTER = (2, 1)
@@ -44,13 +46,6 @@ TEAMS = (2, 3, 1)
 # passes over a tile's rows that any number of accumulators allows: 24 of 16 columns are 192 a thread
 MAX_PASSES = 24
 
-# parts of K that the planner chooses among, for products at least so deep, where none of these fields is given
-PARTS = (1, 2, 4, 8)
-LEAST_SPLIT_K = 2048
-# K is deep from so many times D's shorter and longer side on: parts then meet outside clusters too
-DEEP = (8, 2)
-# rows or columns of D up to which sums of deep K are small enough for clusters
-FEW = 32
 # D's shorter and longer side where a product's time is that of streaming one operand
 STREAMS = (128, 2048)
 # (CTAs of a cluster along M and N that share operands of parts of K, depth of a stage). Where one operand streams from
@@ -65,7 +60,6 @@ RING_STAGES = 5
 SUM_BYTES_PER_NS = 25.0
 # where parts that no cluster adds up meet
 ADDED = {"workspace": "in workspace", "launch": "by a launch", "atomic": "as they come"}
-FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
 
 class Candidate(NamedTuple):
@@ -122,11 +116,7 @@ def given_tile(spec: GemmSpec, tile: Tile, limits: Limits, halves: int = 1) -> C
     schedule = "cooperative" if spec.schedule not in TENSOR_CORE_SCHEDULES else spec.schedule
     team = _team(spec, schedule, tile.m // halves, limits)
     found = Candidate((tile.m, tile.n, tile.k), spec.plane or (1, 1), schedule, team)
-    return cut(spec, found, _given_splits(spec), limits)
-
-
-def _given_splits(spec: GemmSpec) -> int:
-    return spec.split_k if isinstance(spec.split_k, int) else spec.depth or 1
+    return cut(spec, found, given_splits(spec), limits)
 
 
 def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candidate:
@@ -150,31 +140,6 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     return whole._replace(splits=parts, depth=depth, reduction=reduction)
 
 
-def splits_for(spec: GemmSpec, problem: Problem, device: Device) -> tuple[int, ...]:
-    """Parts of K that are worth considering: the given number, or several where tiles are too few for the SMs."""
-    if isinstance(spec.split_k, int) or spec.depth is not None:
-        return (_given_splits(spec),)
-    if not _open(spec, problem, device):
-        return (1,)
-    # of deep K no sum in clusters came near that of a launch: 11.0 us and 6.3 at 128 x 128 x 16384 (H200)
-    tried = min(problem.m, problem.n) <= FEW or not launched(spec, problem, device)
-    return PARTS if tried else (1,)
-
-
-def launched(spec: GemmSpec, problem: Problem, device: Device) -> bool:
-    """Whether the planner considers parts of K that meet outside clusters, as many as fill the SMs (`spread`)."""
-    if spec.split_reduction == "cluster" or not _open(spec, problem, device):
-        return False
-    return spec.split_reduction != AUTO or deep(problem, device)
-
-
-def _open(spec: GemmSpec, problem: Problem, device: Device) -> bool:
-    """Whether parts of K are the planner's choice, and worth one; how many pay depends on M (`batch_invariant`)."""
-    given = isinstance(spec.split_k, int) or spec.depth is not None or spec.batch_invariant is True
-    fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
-    return not given and not fixed and _few(problem, device)
-
-
 @functools.lru_cache(256)
 def preferred(
     spec: GemmSpec,
@@ -185,6 +150,8 @@ def preferred(
     gathers: bool = False,
     splits: tuple[int, ...] = (1,),
     short: bool = False,
+    uneven: bool = False,
+    shared: bool = False,
 ) -> tuple[Candidate, ...]:
     """The candidates that an order chooses among, for a spec that leaves its tile open.
 
@@ -198,23 +165,30 @@ def preferred(
         gathers: whether the producer's threads load an operand, which leaves it no time for two consumers' turns.
         splits: numbers of parts of K (`splits_for`).
         short: whether K is short and D small (`short`).
+        uneven: whether what tiles leave over is much (`edges.uneven`).
+        shared: whether operands are worth sharing among four (`edges.shared`).
     """
-    shared = "multistage" if spec.schedule == "multistage" else "cooperative"
-    single = gathers or shared == "multistage" or spec.sms == 1
+    together = "multistage" if spec.schedule == "multistage" else "cooperative"
+    single = gathers or together == "multistage" or spec.sms == 1
     shapes = [
-        (m, n, cluster, shared) for m, cluster in SHARED_SHAPES for n in WIDTHS if m * n <= SHARED_ELEMENTS
+        (m, n, cluster, together) for m, cluster in SHARED_SHAPES for n in WIDTHS if m * n <= SHARED_ELEMENTS
     ]
+    if uneven and not single:
+        shapes += edges.shapes(WIDTHS)
+    if shared and not single:
+        shapes += edges.shared_shapes(WIDTHS)
     if spec.schedule == "pingpong" or not gathers:
         shapes += [(m, n, (1, 1) if single else TURN_CLUSTER, "pingpong") for m, n in TURN_TILES]
     if not gathers:
         tiles = (*MULTISTAGE_TILES, *(SHORT_TILES if short else ()))
         shapes += [(m, n, (1, 1), "multistage") for m, n in tiles]
+    least = edges.LEAST_PAIRED if shared else edges.LEAST_SLICED if uneven else SHARED_ELEMENTS
     seen = set()
     listed = []
     for m, n, own, schedule in shapes:
         cluster = spec.plane or own
         found = Candidate((m, n, BLOCK_K), cluster, schedule, _team(spec, schedule, m, limits))
-        narrow = schedule != "pingpong" and cluster != (1, 1) and n % 32
+        narrow = schedule != "pingpong" and cluster[0] > 1 and n % 32 and n < least
         split = m % (limits.mma_m * found.team) or not _whole(n, gates, n_major)
         if found in seen or narrow or split or (single and own != (1, 1)) or not _allowed(spec, found):
             continue
@@ -232,29 +206,22 @@ def preferred(
 def short(problem: Problem, device: Device) -> bool:
     """Whether K is so short, and wider tiles, which read operands less often, leave more than half of the SMs idle."""
     (m, n), *_ = MULTISTAGE_TILES
-    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
-    return problem.k <= SHORT_K and 2 * tiles < device.sms
+    return problem.k <= SHORT_K and 2 * tiles_of(problem, m, n) < device.sms
 
 
 def deepened(found: Sequence[Candidate], k: int) -> tuple[Candidate, ...]:
-    """Candidates for a producer whose threads load: small tiles are twice as deep, for half the stages."""
+    """Candidates for a producer whose threads load: small tiles are twice as deep, for half the stages.
+
+    Where half a stage holds all of K the other half would be loads of zeros: 157 x 11811 x 31 takes 6.7 us, 7.7 with it
+    (H200).
+    """
     depth = 2 * BLOCK_K
+    if 2 * k <= BLOCK_K:
+        return tuple(x._replace(tile=(*x.tile[:2], BLOCK_K // 2)) for x in found)
     return tuple(
         x._replace(tile=(*x.tile[:2], depth)) if sum(x.tile[:2]) <= SHIFTED and k > BLOCK_K else x
         for x in found
     )
-
-
-def deep(problem: Problem, device: Device) -> bool:
-    """Whether K is deep beside both sides of a D of few tiles."""
-    short, long = sorted((problem.m, problem.n))
-    return _few(problem, device) and problem.k >= max(DEEP[0] * short, DEEP[1] * long)
-
-
-def _few(problem: Problem, device: Device) -> bool:
-    """Whether tiles are too few for the SMs and K is worth parts."""
-    tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
-    return 2 * tiles <= device.sms and problem.k >= LEAST_SPLIT_K
 
 
 def spread(
@@ -270,15 +237,18 @@ def spread(
     reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
     shapes = [
         (plane, depth, -(-problem.k // depth), device.resident_clusters(math.prod(plane)))
-        for plane, depth in (STREAMED if streams(problem) else DEEP_SHAPES)
+        for plane, depth in (STREAMED if streams(problem) else (*DEEP_SHAPES, *edges.eights(problem)))
     ]
+    sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else edges.LARGEST
     for (m, n, _), cluster, schedule, consumers, whole, *_ in found:
         if schedule != "cooperative" or cluster != (1, 1) or whole != 1:
             continue
         if m >= 2 * max(problem.m, 32) or n >= 2 * max(problem.n, 32):
             continue
         for plane, depth, steps, resident in shapes:
-            if plane != (1, 1) and n % 32:
+            if plane != (1, 1) and n % 32 and n < sliced:
+                continue
+            if plane in edges.EIGHTS and m * n > edges.EIGHT_ELEMENTS:
                 continue
             if depth > BLOCK_K and DEEP_STAGES * 2 * (m + n) * depth > device.limits.smem_bytes:
                 continue
@@ -287,11 +257,6 @@ def spread(
             if most > 1:
                 parts = fewest_parts(steps, most)
                 yield Candidate((m, n, depth), plane, schedule, consumers, parts, 1, reduction)
-
-
-def fewest_parts(steps: int, most: int) -> int:
-    """The fewest parts of so many k tiles of which the longest is as long as with `most` parts."""
-    return -(-steps // -(-steps // most))
 
 
 def streams(problem: Problem) -> bool:
@@ -322,7 +287,7 @@ def every(spec: GemmSpec, gates: int, limits: Limits, halves: int = 1) -> Iterat
             rows = limits.mma_m * halves * (1 if schedule == "pingpong" else consumers)
             for tile in _tiles(spec, rows, MAX_PASSES if buffers else 1, gates, limits):
                 whole = Candidate(tile, cluster, schedule, consumers)
-                found = cut(spec, whole, _given_splits(spec), limits)
+                found = cut(spec, whole, given_splits(spec), limits)
                 if _allowed(spec, found):
                     yield found
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning import candidates, invariance
+from cutegemm.planning import candidates, cuts, edges, invariance
 from cutegemm.planning.candidates import Candidate, Order, Ranked
 from cutegemm.planning.grid import Grid, grid_of
 from cutegemm.planning.kernel import configured
@@ -75,7 +75,7 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
     else:
         n_major = first.problem.b.unit_col
         gathers = first.loads.gathers
-        splits = candidates.splits_for(spec, first.problem, asked.device)
+        splits = cuts.splits_for(spec, first.problem, asked.device, gathers)
         found = candidates.preferred(
             spec,
             limits,
@@ -84,6 +84,8 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
             gathers=gathers,
             splits=splits,
             short=candidates.short(first.problem, asked.device),
+            uneven=edges.uneven(first.problem, asked.device),
+            shared=not cuts.deep(first.problem, asked.device) and edges.shared(first.problem, asked.device),
         )
         if gathers:
             found = candidates.deepened(found, first.problem.k)

@@ -48,7 +48,8 @@ def _store(spec: GemmSpec, name: str, operand: Operand, reasons: list[str]) -> s
         return spec.store
     if why_not is None:
         return "tma"
-    reasons.append(f"{shown} is stored element by element through shared memory: {why_not}")
+    words = "element by element" if major(operand, "m", "n") == "strided" else "in words shifted together"
+    reasons.append(f"{shown} is stored {words}, through shared memory: {why_not}")
     return "staged"
 
 

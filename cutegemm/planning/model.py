@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cutegemm.arch.device import Device
-from cutegemm.planning.candidates import BLOCK_K, LEAST_SPLIT_K, PARTS, SHIFTED, Candidate, Ranked
+from cutegemm.planning.candidates import BLOCK_K, SHIFTED, Candidate, Ranked
+from cutegemm.planning.cuts import LEAST_LOADED_K, PARTS
 from cutegemm.problems import Problem, round_up
 
 # times faster that threads shift stages of twice the depth, each of which costs its barriers: 64 x 40 x 128 takes
@@ -98,7 +99,7 @@ def loads_ns(problem: Problem, chosen: Mapping[str, str], widths: Mapping[str, i
 
 def _parts(problem: Problem, tiles: int, device: Device) -> int:
     """Parts of K that bring few tiles to all SMs, where clusters can add them up."""
-    if problem.k < LEAST_SPLIT_K:
+    if problem.k < LEAST_LOADED_K:
         return 1
     return max(x for x in PARTS if x == 1 or tiles <= device.resident_clusters(x))
 

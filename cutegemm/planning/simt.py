@@ -7,26 +7,22 @@ import dataclasses
 import math
 
 from cutegemm.config import OperandConfig, OutputConfig, SimtConfig, SimtTile
-from cutegemm.dtypes import DType
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.operands import check_grid, epilogue_inputs, gated_half, major
 from cutegemm.planning.reductions import plan_reductions
 from cutegemm.planning.request import Request
+from cutegemm.planning.simt_vectors import OUTPUT_WIDTHS, loads, vector_elements
 from cutegemm.planning.steps import Multiply
 from cutegemm.problems import Operand
 
-# elements that a global access may move, widest first; 16-bit elements go one by one
-FP32_WIDTHS = (4, 2)
-OUTPUT_WIDTHS = (4,)
-
 
 def plan_simt(asked: Request, order: Order) -> KernelPlan:
-    """The plan of a problem that runs on the CUDA cores. There is one choice, so `order` has nothing to order.
+    """The plan of a problem that runs on the CUDA cores, whose tiles have a model of their own instead of an `order`.
 
     Raises:
-        PlanError: the grid is larger than a launch may be.
+        PlanError: what is given names no tile of theirs, or the grid is larger than a launch may be.
     """
     problem, device = asked.problem, asked.device
     tile = simt_tiles.choose(
@@ -34,6 +30,8 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
         device,
         pairs=asked.epilogue.gated is not None,
         invariant=asked.spec.batch_invariant is True,
+        # without K there is no mainloop that a tile could be given for
+        spec=asked.spec if problem.k else None,
     )
     config, half, gate = _configured(asked, tile)
     tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
@@ -66,13 +64,11 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
 def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, int | None]:
     """The kernel of a tile, and B and its gate as the kernel sees them."""
     problem, epilogue = asked.problem, asked.epilogue
-    widths = FP32_WIDTHS if problem.a.dtype is DType.FP32 else ()
     outputs = dict(problem.outputs)
     seen, gate = gated_half(problem, epilogue)
     half = seen.b
     vector = (
-        vector_elements(problem.a, widths),
-        vector_elements(half, widths, gate),
+        *(loads(tile, seen, gate) or (1, 1)),
         min((vector_elements(x, OUTPUT_WIDTHS) for x in outputs.values()), default=1),
     )
     if tile.staged and tile.slices == 1 and min(vector[:2]) == 1:
@@ -97,16 +93,3 @@ def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, in
         vector=vector,
     )
     return config, half, gate
-
-
-def vector_elements(x: Operand, widths: tuple[int, ...], gate: int | None = None) -> int:
-    """Elements per global access of a CUDA-core kernel: the first of `widths` that every line allows, or 1."""
-    if not (x.unit_row or x.unit_col):
-        return 1
-    extent, leading = (x.cols, x.strides[0]) if x.unit_col else (x.rows, x.strides[1])
-    batch = x.strides[2] if x.batch > 1 else 0
-    for width in widths:
-        whole = all(v % width == 0 for v in (extent, leading, batch, gate or 0))
-        if whole and x.align % (width * x.dtype.bytes) == 0:
-            return width
-    return 1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tile a CUDA-core kernel gets, and how its K is shared out: a model over a short list of tiles.
+"""Which tile a CUDA-core kernel gets, and how its K is shared out: the fastest predicted of a short list.
 
-The time of a tile's k tiles on an SM, times the CTAs of the busiest SM, plus what a launch costs outside its
-mainloop; never less than DRAM takes. K is cut where tiles are too few to occupy every SM. Cuts depend on the
-problem and the device alone, so equal calls give equal bits.
+A spec may name a tile of the list by its extents, how many tiles of shared memory a ring has, and how K is cut; the
+rest of a tile follows from its extents. K is cut where tiles are too few to occupy every SM. Cuts depend on the problem
+and the device alone, so equal calls give equal bits.
 """
 
 from __future__ import annotations
@@ -13,107 +13,168 @@ import math
 
 from cutegemm.arch.device import Device
 from cutegemm.config import SimtTile
+from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError, field_error
+from cutegemm.planning.simt_times import estimate, tiles_of
+from cutegemm.planning.simt_vectors import loads
 from cutegemm.problems import Problem
+from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile, tile_fault
 
-# multiply-adds an SM does per clock: 32 lanes in each of four quarters
-FMA_PER_CLOCK = 128
-# GHz
-CLOCK = 1.98
-# ns of a launch outside its mainloop, and of the meeting of shared sums
-LAUNCH_NS = 2_500.0
-SHARE_NS = 1_500.0
-# ns more for every doubling of the CTAs that share a tile
-DOUBLING_NS = 400.0
-# ns of a CTA's first tile and its store, which the SM's other CTAs hide in part
-CTA_NS = 1_500.0
-# ns that a k tile of a staged CTA, which is one tile ahead, takes at least: DRAM's answer, or L2's after a prefetch
-DRAM_NS = 850.0
-L2_NS = 450.0
-# ns of a k tile between its last multiply-add and the next tile's first, where no other CTA fills them; the same after
-# a prefetch
-ALONE_NS = 300.0
-AHEAD_ALONE_NS = 150.0
 # bytes of the elements that a ring can take: cp.async does not convert
 RING_BYTES = 4
 # CTAs that share an output tile
 SPLITS = (1, 2, 4, 8)
-# warps of an SM -> share of its clocks that they keep busy
-BUSY = ((4, 0.65), (8, 0.9), (12, 1.0))
 # accumulators of a thread that leave room for a gated pair's
 PAIRED_VALUES = 64
+# shared-memory tiles of what comes through registers: one is computed on while the next is written
+STAGED_STAGES = 2
 
-# Tile -> share of the SM's multiply-adds that it reaches where nothing else holds it up. Of staged tiles the share that
-# multiply-adds have of their loop's issue slots; of the two of 128 x 128, and of the others, what they reach on an H200
-# (`benchmarks/probes/simt_tiles.py`). Larger tiles first among equals.
-TILES = {
-    SimtTile(tile=(128, 128, 8), thread_tile=(16, 8), lanes_m=4, staged=True, residents=2): 0.98,
-    SimtTile(tile=(128, 128, 8), staged=True, residents=2): 0.72,
-    SimtTile(tile=(64, 128, 16), staged=True, slices=2, residents=2): 0.85,
-    SimtTile(tile=(64, 64, 16), staged=True, slices=4, residents=2): 0.83,
-    SimtTile(tile=(64, 64, 32), thread_tile=(8, 16), staged=True, slices=8, ahead=4): 0.98,
-    SimtTile(tile=(64, 64, 32), staged=True, slices=8): 0.83,
-    SimtTile(tile=(64, 16, 32), thread_tile=(8, 4), slices=8, stages=6, residents=2): 0.30,
-    SimtTile(tile=(16, 64, 32), thread_tile=(4, 8), lanes_m=4, slices=8, stages=6, residents=2): 0.30,
-}
+# Larger tiles first among equals; of those with the same extents the first that serves. What each reaches on an H200:
+# `benchmarks/probes/simt_tiles.py`.
+TILES = (
+    SimtTile(tile=(128, 128, 8), thread_tile=(16, 8), lanes_m=4, staged=True, residents=2),
+    SimtTile(tile=(128, 128, 8), staged=True, residents=2),
+    # three of 112 rows are 336
+    SimtTile(tile=(112, 128, 8), thread_tile=(14, 8), staged=True, residents=2),
+    SimtTile(tile=(64, 128, 16), staged=True, slices=2, residents=2),
+    SimtTile(tile=(64, 64, 16), staged=True, slices=4, residents=2),
+    SimtTile(tile=(64, 64, 32), thread_tile=(8, 16), staged=True, slices=8, ahead=4),
+    SimtTile(tile=(64, 64, 32), staged=True, slices=8),
+    SimtTile(tile=(64, 32, 64), staged=True, slices=16, ahead=4),
+    SimtTile(tile=(64, 16, 32), thread_tile=(8, 4), slices=8, stages=6, residents=2),
+    SimtTile(tile=(16, 64, 32), thread_tile=(4, 8), lanes_m=4, slices=8, stages=6, residents=2),
+)
 
 
-def choose(problem: Problem, device: Device, *, pairs: bool = False, invariant: bool = False) -> SimtTile:
-    """The tile and the cut of K that the model finds fastest; `pairs` and `invariant` as for `weigh`."""
-    return min(weigh(problem, device, pairs=pairs, invariant=invariant), key=lambda pair: pair[0])[1]
+def choose(
+    problem: Problem,
+    device: Device,
+    *,
+    pairs: bool = False,
+    invariant: bool = False,
+    spec: GemmSpec | None = None,
+) -> SimtTile:
+    """The tile and the cut of K that the model finds fastest; arguments as for `weigh`."""
+    found = weigh(problem, device, pairs=pairs, invariant=invariant, spec=spec)
+    return min(found, key=lambda pair: pair[0])[1]
 
 
 def weigh(
-    problem: Problem, device: Device, *, pairs: bool = False, invariant: bool = False
+    problem: Problem,
+    device: Device,
+    *,
+    pairs: bool = False,
+    invariant: bool = False,
+    spec: GemmSpec | None = None,
 ) -> list[tuple[float, SimtTile]]:
     """(nanoseconds, tile) of every tile and cut of K that may serve, larger tiles and fewer cuts first.
 
     Args:
         pairs: whether the epilogue takes gated pairs. Of 16-bit operands those are not cut along K, nor shared out: a
             thread's accumulators, single elements in flight and the sum's addresses do not fit its registers.
-        invariant: whether the order of additions must not depend on M: every product is added by one thread.
+        invariant: whether the order of additions must not depend on M: every product is added by one thread, unless the
+            spec says how.
+        spec: what is given: its tile, stages and split_k.
+
+    Raises:
+        PlanError: nothing serves what is given.
     """
+    asked = GemmSpec() if spec is None else spec
+    alone = pairs and problem.a.dtype.bytes != RING_BYTES
+    named = isinstance(asked.tile, Tile)
+    kinds = _named(_kinds(problem, pairs, alone or (invariant and not named)), asked)
+    splits = _splits(asked, alone)
     found = []
-    whole = invariant or (pairs and problem.a.dtype.bytes != RING_BYTES)
-    for tile, rate in TILES.items():
-        if (whole and tile.slices > 1) or (pairs and math.prod(tile.thread_tile) > PAIRED_VALUES):
-            continue
-        for split in (1,) if whole else SPLITS:
-            x = dataclasses.replace(tile, split=split)
-            serves = tile.staged or problem.a.dtype.bytes == RING_BYTES
-            if serves and (split == 1 or _may_split(problem, x, device)):
-                found.append((estimate(problem, x, rate, device), x))
+    for kind in kinds:
+        for split in (1,) if splits is None and (alone or invariant) else splits or SPLITS:
+            x = dataclasses.replace(kind, split=split)
+            if splits is not None or split == 1 or _may_split(problem, x, device):
+                found.append((estimate(problem, x, device), x))
     return found
+
+
+def fields_of(x: SimtTile) -> tuple[tuple[str, object], ...]:
+    """Fields of a `GemmSpec` that ask for a tile."""
+    stages = STAGED_STAGES if x.staged else x.stages
+    return ("schedule", "simt"), ("tile", x.tile), ("stages", stages), ("split_k", x.split)
+
+
+def _kinds(problem: Problem, pairs: bool, whole: bool) -> list[SimtTile]:
+    """The tiles that serve a problem, one of each extents; `whole` forbids to share out a tile's K."""
+    found: dict[tuple[int, int, int], SimtTile] = {}
+    for x in TILES:
+        room = not pairs or math.prod(x.thread_tile) <= PAIRED_VALUES
+        taken = x.staged or problem.a.dtype.bytes == RING_BYTES
+        if room and taken and not (whole and x.slices > 1) and loads(x, problem) is not None:
+            found.setdefault(x.tile, x)
+    return list(found.values())
+
+
+def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
+    """Those that have what a spec gives.
+
+    Raises:
+        PlanError: none has.
+    """
+    if isinstance(spec.tile, Tile):
+        given = tuple(spec.tile)
+        legal = [x.tile for x in kinds]
+        kinds = [x for x in kinds if x.tile == given]
+        if not kinds:
+            raise _no_tile(spec, given, legal)
+    if spec.stages == AUTO:
+        return kinds
+    found = []
+    for x in kinds:
+        if not x.staged and spec.stages >= STAGED_STAGES:
+            found.append(dataclasses.replace(x, stages=spec.stages))
+        elif x.staged and spec.stages == STAGED_STAGES:
+            found.append(x)
+    if not found:
+        rings = [x for x in kinds if not x.staged]
+        rule = f"tiles that come through registers have {STAGED_STAGES}"
+        if rings:
+            rule += f", a ring {STAGED_STAGES} to {MAX_STAGES}"
+        raise field_error(PlanError, "stages", spec.stages, rule, STAGED_STAGES)
+    return found
+
+
+def _no_tile(spec: GemmSpec, given: tuple[int, ...], legal: list[tuple[int, int, int]]) -> PlanError:
+    """What says that a given tile is none of those that are legal, and the nearest that this spec may name."""
+    listed = ", ".join("x".join(map(str, x)) for x in legal)
+    rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
+    if spec.schedule != "simt" and DType.FP32 not in (spec.a_dtype, spec.b_dtype):
+        # a spec that does not say that it means the CUDA cores must name what the tensor cores could have, too
+        legal = [x for x in legal if None in (tile_fault(Tile(*x)), tile_fault(Tile(*x), swap=True))]
+    return field_error(PlanError, "tile", spec.tile, rule, Tile(*min(legal, key=lambda x: _apart(x, given))))
+
+
+def _splits(spec: GemmSpec, alone: bool) -> tuple[int] | None:
+    """The cut that a spec gives; None where it leaves it open.
+
+    Raises:
+        PlanError: it is none of the CUDA cores'.
+    """
+    parts = spec.split_k
+    if isinstance(parts, str):
+        return None
+    if alone and parts != 1:
+        rule = "gated pairs of 16-bit operands leave no registers for a sum that CTAs share"
+        raise field_error(PlanError, "split_k", parts, rule, 1)
+    if parts not in SPLITS:
+        rule = f"parts of K on the CUDA cores are added by a cluster of {', '.join(map(str, SPLITS))} CTAs"
+        raise field_error(
+            PlanError, "split_k", parts, rule, min(SPLITS, key=lambda x: _apart((x,), (parts,)))
+        )
+    return (parts,)
+
+
+def _apart(x: tuple[int, ...], y: tuple[int, ...]) -> float:
+    """How far two tiles' extents are apart."""
+    return sum(abs(math.log(p / q)) for p, q in zip(x, y, strict=True))
 
 
 def _may_split(problem: Problem, x: SimtTile, device: Device) -> bool:
     """Whether half the cut leaves room on the SMs, and every CTA's part of K fills its ring."""
     room = tiles_of(problem, x) * x.split // 2 < device.sms * x.residents
     return room and problem.k >= x.split * x.tile[2] * x.stages
-
-
-def tiles_of(problem: Problem, x: SimtTile) -> int:
-    """Output tiles."""
-    return math.ceil(problem.m / x.tile[0]) * math.ceil(problem.n / x.tile[1]) * problem.batch
-
-
-def estimate(problem: Problem, x: SimtTile, rate: float, device: Device) -> float:
-    """Nanoseconds for the whole problem; `rate` is the tile's in `TILES`."""
-    # CTAs of a cluster stand on different SMs, and an SM takes as many of other clusters as it has room for
-    busiest = math.ceil(tiles_of(problem, x) / device.resident_clusters(x.split))
-    turns, rest = divmod(busiest, x.residents)
-    steps = math.ceil(problem.k / x.split / x.tile[2])
-    mainloop = steps * (turns * _step(x, x.residents, rate) + (_step(x, rest, rate) if rest else 0.0))
-    mainloop += busiest * CTA_NS / x.residents
-    shared = (SHARE_NS if x.split * x.slices > 1 else 0.0) + DOUBLING_NS * math.log2(x.split)
-    return max(mainloop, problem.min_bytes / device.dram_gbs) + shared + LAUNCH_NS
-
-
-def _step(x: SimtTile, together: int, rate: float) -> float:
-    """Nanoseconds of one k tile of each of an SM's CTAs, `together` of them."""
-    clocks = together * x.tile[0] * x.tile[1] * x.tile[2] / (FMA_PER_CLOCK * rate)
-    busy = next((share for most, share in BUSY if together * x.warps <= most), 1.0)
-    time = clocks / CLOCK / busy
-    if x.staged:
-        alone = AHEAD_ALONE_NS if x.ahead else ALONE_NS
-        time = max(time + (alone if together == 1 else 0.0), L2_NS if x.ahead else DRAM_NS)
-    return time

@@ -18,7 +18,15 @@ from cutegemm.arch.device import Device
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
-from cutegemm.planning.candidates import PARTS, Candidate, Order, Ranked, cut, launched, splits_for
+from cutegemm.planning.candidates import (
+    BLOCK_K,
+    SHORT_K,
+    Candidate,
+    Order,
+    Ranked,
+    cut,
+)
+from cutegemm.planning.cuts import PARTS, launched, splits_for
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.parts import Box, Region
 from cutegemm.planning.request import Request
@@ -187,8 +195,22 @@ def found(asked: Request) -> list[Ranked]:
         whole = Candidate((rows, width, depth), (1, 1), "cooperative", rows // (64 * halves))
         candidate = _cut(asked, whole, -(-problem.m // rows) * problem.batch, stages)
         why = f"few rows: {longest((rows, depth))[0]} columns of D a CTA at most"
+        if whole.tile[2] == BLOCK_K and _bare(asked, candidate):
+            ranked.append(Ranked(whole._replace(schedule="multistage"), why))
         ranked.append(Ranked(candidate, why))
     return ranked
+
+
+def _bare(asked: Request, candidate: Candidate) -> bool:
+    """Whether a kernel without a producer warp is faster: all of K is loaded before the first product anyway.
+
+    48 x 13760 x 504 takes 7.1 us so, 7.6 with one, and 32 x 6328 x 384 as long; shorter K takes longer (H200).
+    """
+    # a producer warp is what loads constant operands early, and what takes works in turn
+    if any(getattr(asked.spec, name) != AUTO for name in ("schedule", "consumers", "scheduler", "constant")):
+        return False
+    k, tiles = asked.problem.k, candidate.tiles(asked.problem) * candidate.splits
+    return LEAST_K < k <= SHORT_K and candidate.splits == 1 and tiles <= asked.device.sms
 
 
 def _cut(asked: Request, whole: Candidate, tiles: int, stages: int) -> Candidate:

@@ -23,6 +23,9 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     Raises:
         PlanError: a given field contradicts another or the problem.
     """
+    columns = narrow.mirrored(asked)
+    if columns:
+        return _in_d(asked, *_turned(asked, narrow.order_narrow(asked, columns, order)))
     few = narrow.taken(asked)
     if few or not swap.wanted(asked):
         return _weighed(asked, narrow.order_narrow(asked, few, order), order)

@@ -16,26 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
+from cutegemm.config import SECTOR
 from cutegemm.planning import boxes
-from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate, deep
+from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate
+from cutegemm.planning.cuts import deep
+from cutegemm.planning.edges import straddles
 from cutegemm.planning.left import STREAM_FILL, left_ns
-from cutegemm.planning.operands import L2_LINE
 from cutegemm.planning.pieces import widest
 from cutegemm.planning.power import capped
-from cutegemm.problems import Operand, Problem, round_up
+from cutegemm.problems import Problem, round_up
 
 # a value of every candidate
 Column = NDArray[np.float64]
 
 # bytes a row of an output's piece, below which its barriers are no longer hidden
 NARROW_BYTES = 32
-# of an element that a warpgroup stores by itself, as lines of D begin off multiples of 16 bytes, in pieces of so many
-# columns or fewer: 2048 x 50257 x 768 takes 369 us in 128 x 176, whose pieces have 16 columns, 431 in 128 x 192 (H200)
-WIDE_COLUMNS = 32
-NARROW_STORE_NS = 0.65
-WIDE_STORE_NS = 0.83
-# the same where no mainloop runs beside it: 333 x 50257 x 1023 in 128 x 192 takes 90 us beside its copies
-SHARED_STORE_NS = 0.42
+# of 16 bits that a warpgroup stores by itself, as lines of D begin off multiples of 16 bytes; and how many sectors of
+# L2 a part of one counts for, of which a tile's row has two: what 11095 x 2589 x 23 and 3187 x 9609 x 37 take in tiles
+# of 96, 128, 192 and 256 columns, 4 % off (H200)
+LINE_STORE_NS = 0.173
+PART_SECTORS = 2.5
 # of a cluster's sum over parts of K, per work, beside its bytes
 SUM_NS = 700.0
 # shares of what L2 and memory deliver to other kernels that clusters with parts of K get (suite deep_k, H200)
@@ -48,8 +48,8 @@ DEEP_TRAFFIC = 0.06
 COUNT_NS = 1000.0
 PARTS_BYTES_PER_NS = 33.0
 MEETINGS = ("launch", "workspace", "atomic")  # where parts meet that no cluster adds up
-# of a launch of clusters, whose CTAs wait for one another before they begin: 384^3 and 512^3 in tiles of 64 x 32,
-# 333 x 777 x 555 in 64 x 64 (H200)
+# of a launch of clusters of two, and of each doubling: CTAs wait for one another before they begin. 384^3 and 512^3 in
+# tiles of 64 x 32, 333 x 777 x 555 in 64 x 64 (H200)
 CLUSTER_NS = 180.0
 # what memory takes longer where several clusters at once ask it for the same bytes of a streamed operand, and rows or
 # columns of D up to which it is: 128 x 7168 x 16384 takes 80 us in 64 x 112, 64 in 64 x 128 whose pairs share them
@@ -94,7 +94,8 @@ class Table:
         m, n, depth: of the tile; splits: parts of K, held: those that a cluster adds up.
         left, counted: whether the others meet in a launch of their own, or in workspace; merged: added there as they
             come.
-        pingpong, multistage: whether the schedule is that; clustered: whether CTAs are launched in clusters.
+        pingpong, multistage: whether the schedule is that; clustered: how often the CTAs that share
+            operands double, 1 in any cluster.
         repeats: clusters along D's shorter side, which read the same of the longer one's operand.
         ctas: that the launch has, clusters filled up.
         tiles: CTA tiles of the problem, clusters filled up; waves: of their parts on the device.
@@ -144,11 +145,11 @@ class Table:
         stages = np.ceil(problem.k / (depth * splits))
         edges = _loaded_rows(problem, m, along, depth * splits) / along, n / across
         delivered = (edges[0] + edges[1]) * depth * 2
-        straddling = sum(x * _straddles(y) for x, y in zip(edges, (problem.a, problem.b), strict=True))
+        straddling = sum(x * straddles(y) for x, y in zip(edges, (problem.a, problem.b), strict=True))
         ctas = works * cluster
         return Table(
             m, n, depth, splits, held, left, counted, merged, schedule == "pingpong", schedule == "multistage",
-            clustered=cluster > 1,
+            clustered=np.where(cluster > 1, np.maximum(1, np.log2(across * along)), 0),
             repeats=rows if problem.m <= problem.n else cols,
             tiles=whole * across * along,
             ctas=ctas,
@@ -222,15 +223,16 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     beside = np.maximum(mainloop + time.turn, pieces * time.piece + store)
     shared = np.zeros_like(store)
     if any(x.tma_reason() is not None for _, x in problem.outputs):
-        rate = np.where(columns < WIDE_COLUMNS, NARROW_STORE_NS, WIDE_STORE_NS)
-        many = np.where(of.waves > 1, of.m * of.n, 0.0)
-        shared = many * SHARED_STORE_NS / np.minimum(2, of.m // 64)
+        rows = d_bytes * of.n + 2 * PART_SECTORS * SECTOR
+        lines = np.where(of.waves > 1, of.m * rows / 2 * LINE_STORE_NS, 0.0)
+        shared = lines / np.minimum(2, of.m // 64)
         # a warpgroup's mainloop and its stores, of which two take turns
-        beside = np.maximum(beside, (mainloop + many * rate) / 2)
+        alone = mainloop + time.turn + pieces * time.piece + lines
+        beside = np.maximum(beside, np.where(lines > 0, alone / 2, 0.0))
     turns = of.waves * (beside + visible + pieces * time.narrow_piece * narrow) + store
     alone = mainloop + (time.tile + _sum_ns(of))
     shares = of.waves * (alone + np.maximum(pieces * time.piece + store, shared) + time.shared * visible)
-    start = np.where(of.clustered, CLUSTER_NS, 0.0)
+    start = CLUSTER_NS * of.clustered
     return start + np.where(of.pingpong, turns, shares)
 
 
@@ -246,9 +248,3 @@ def _meet_ns(of: Table) -> Column:
     waits = of.waves * (share + COUNT_NS)
     counted, merged = waits + share * (of.splits / of.held), waits + COUNT_NS + share
     return np.where(of.counted, counted, np.where(of.merged, merged, 0.0))
-
-
-def _straddles(operand: Operand) -> bool:
-    """Whether 128-byte rows of a box lie across two lines of L2; a copy's rows begin at whole lines."""
-    leading = operand.strides[0] if operand.unit_col else operand.strides[1]
-    return operand.tma_reason() is None and leading * operand.dtype.bytes % L2_LINE != 0

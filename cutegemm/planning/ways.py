@@ -2,7 +2,8 @@
 """Which way round a product is planned where no rule of few rows speaks: as given, or swapped as predicted faster.
 
 A tile's rows come in steps of 64 and its columns in steps of 8 to 32, so that a short side of D is padded less along
-columns: 184 rows are 256 in tiles of 128 and 192 columns in two of 96. Where both sides are long neither way differs.
+columns: 184 rows are 256 in tiles of 128 and 192 columns in two of 96. Where tiles are few and long both ways differ
+by what is left over in their last wave, too; elsewhere neither way differs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 
 from cutegemm.arch.device import Device
-from cutegemm.planning import swap
+from cutegemm.planning import edges, swap
 from cutegemm.planning.choose import Chosen
 from cutegemm.planning.model import predicted_ns
 from cutegemm.planning.request import Request
@@ -23,25 +24,31 @@ SHORT_SIDE = 256
 CLEARLY = 1.05
 # times D's elements that tiles of a plan must have, for another way to pad less: weighing it takes as long again
 PADDED = 1.1
+# share of the SMs' time below which another way may leave less idle: 14344 x 504 x 27288 takes 702 us in 128 x 256,
+# 608 swapped in 128 x 224; 320 x 744 x 28704 35.7 in 64 x 192, 32.0 swapped in 128 x 160 (H200)
+FULL = 0.93
 # fields that say how the planner should cut D, or whose meaning depends on the way round
 OTHERS = ("scheduler", "sms", "ctas_per_sm", "batch_invariant")
 
 
 def open_to(asked: Request, made: Chosen) -> bool:
-    """Whether both ways are worth weighing: nothing given, TMA loads both operands, one side short, tiles padded.
+    """Whether both ways are worth weighing: nothing given, TMA loads both operands, tiles padded or SMs idle.
 
     Few rows have rules of their own (`swap.wanted`, `narrow`).
     """
     spec, problem = asked.spec, asked.problem
     few = problem.m <= swap.MOST_ROWS and problem.m < problem.n
-    if few or min(problem.m, problem.n) > SHORT_SIDE or asked.epilogue.gated:
+    if few or asked.epilogue.gated:
         return False
     if any(getattr(spec, name) != AUTO for name in ("swap", *swap.SHAPING, *OTHERS)):
         return False
     if problem.a.tma_reason() is not None or problem.b.tma_reason() is not None:
         return False
-    m, n, _ = made.config.tile
-    return math.prod(made.grid.tiles) * m * n > PADDED * problem.m * problem.n * problem.batch
+    elements, size = problem.m * problem.n * problem.batch, math.prod(made.config.tile[:2])
+    if min(problem.m, problem.n) <= SHORT_SIDE and math.prod(made.grid.tiles) * size > PADDED * elements:
+        return True
+    slots = math.ceil(made.grid.waves) * asked.device.sms * size
+    return edges.uneven(problem, asked.device) and elements * made.config.splits < FULL * slots
 
 
 def clearly(other: Chosen, made: Chosen, device: Device) -> bool:

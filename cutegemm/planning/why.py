@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cutegemm.config import KernelConfig, SimtConfig, SimtTile
 from cutegemm.errors import PlanError
-from cutegemm.planning import invariance, narrow, simt_tiles, swap, ways
+from cutegemm.planning import invariance, narrow, simt_tiles, simt_times, swap, ways
 from cutegemm.planning.candidates import Candidate, Order
 from cutegemm.planning.choose import choose, preferred, served
 from cutegemm.planning.kernel_plan import KernelPlan
@@ -93,15 +93,21 @@ def predicted_us(made: KernelPlan) -> float:
 
 
 def weigh_simt(made: KernelPlan) -> Why:
-    """The fate of each tile and cut of K of a CUDA-core plan."""
-    pairs = bool(made.config is not None and made.config.epilogue.gated)
-    invariant = made.spec.batch_invariant is True
-    weighed = simt_tiles.weigh(made.problem, made.device, pairs=pairs, invariant=invariant)
-    least, taken = min(weighed, key=lambda pair: pair[0])
+    """The fate of each tile and cut of K of a CUDA-core plan; the plan's own is among them, whoever chose it."""
+    config = made.config
+    assert isinstance(config, SimtConfig)
+    pairs, invariant = bool(config.epilogue.gated), made.spec.batch_invariant is True
+    spec = made.spec if made.problem.k else None
+    weighed = simt_tiles.weigh(made.problem, made.device, pairs=pairs, invariant=invariant, spec=spec)
+    named = {simt_tiles.fields_of(x): (ns, x) for ns, x in weighed}
+    own = simt_tiles.fields_of(config)
+    if own not in named:
+        named[own] = simt_times.estimate(made.problem, config, made.device), config
+    least = named[own][0]
     return Why(
         tuple(
-            Weighed(_tile_words(x), ns / 1e3, "" if x is taken else _lost(ns, least))
-            for ns, x in sorted(weighed, key=lambda pair: pair[0])
+            Weighed(_tile_words(x), ns / 1e3, "" if fields == own else _lost(ns, least), fields)
+            for fields, (ns, x) in sorted(named.items(), key=lambda pair: pair[1][0])
         )
     )
 
@@ -112,11 +118,13 @@ def candidate_of(made: KernelPlan) -> Candidate | None:
 
 
 def fields_of(made: KernelPlan) -> dict[str, object]:
-    """Fields of a `GemmSpec` that ask for a plan's candidate, walk and loads; none of a CUDA-core plan.
+    """Fields of a `GemmSpec` that ask for a plan's candidate, walk and loads; on the CUDA cores for its tile.
 
-    What else a kernel has (a stream of works, hints, a trigger) they do not say.
+    What else a kernel has (a stream of works, hints, a trigger) they do not say. Without K there are none.
     """
     config = made.config
+    if isinstance(config, SimtConfig) and made.problem.k:
+        return dict(simt_tiles.fields_of(config))
     if not isinstance(config, KernelConfig):
         return {}
     found = _candidate(config)

@@ -110,7 +110,7 @@ def proposals(
 def explicit(spec: GemmSpec, proposal: Proposal) -> dict[str, Any]:
     """A proposal's fields, so that they name the same kernel under any model: the model's own choice in full.
 
-    Where its fields do not say all of a kernel (CUDA cores), they stay {}: whatever the model chooses.
+    Where its fields do not say all of a kernel, they stay {}: whatever the model chooses.
     """
     made = proposal.plan
     if proposal.fields:
@@ -168,7 +168,7 @@ def _variants(
 ) -> Iterator[dict[str, Any]]:
     """A candidate's fields with other loads of what TMA cannot address, other walks and triggers, and as a stream."""
     made = _planned(spec, fields, problem, device)
-    if made is None or not fields:
+    if made is None or not fields or fields.get("schedule") == "simt":
         return
     if fields.get("schedule") == "cooperative":
         yield from (_loaded(fields, x) for x in _odd_loads(spec, problem, ODD_LOADS))

@@ -72,11 +72,11 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
     },
     "gather": {
         "fence.mbarrier_init.release.cluster": (1, "no asynchronous copy uses the barriers; the CTA barrier orders"),
-        "bar.sync": (1, "before a staging buffer is overwritten: with two of them, the barrier after the write of the "
-                        "other one has already ordered its readers"),
+        "bar.warp.sync": (1, "before a staging buffer is overwritten: its readers, lanes of the same warp, have met "
+                             "again in the mainloop between"),
     },
     "shift": {
-        "bar.sync": (1, "as for gather"),
+        "bar.warp.sync": (1, "as for gather"),
     },
     "shift by cp.async": {
         "bar.warp.sync": (1, "before words are read: lanes of a warp are told apart for plain accesses, not for "

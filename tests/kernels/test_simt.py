@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import itertools
 import re
 
 import pytest
@@ -58,6 +59,7 @@ TILES = {
         "ahead": 4,
         "split": 2,
     },
+    "three of 336 rows": {"tile": (112, 128, 8), "thread_tile": (14, 8), "staged": True, "split": 2},
     "eight slices": {"tile": (64, 64, 32), "staged": True, "slices": 8, "ahead": 4},
     "shared out": {"tile": (64, 64, 16), "residents": 3, "slices": 2, "split": 4, "staged": False},
     "few rows": {
@@ -127,6 +129,17 @@ def test_strided_kernel_does_not_spill(tile):
     assert not re.findall(r"st\.global\.v", kernel.ptx)
 
 
+def test_elements_one_by_one_are_stored_in_fours():
+    """Where lines begin at any element, a tile of 112 rows loads single elements and stores four neighbours at once;
+    a thread's pairs of rows and fours of columns come by one load each, without spills."""
+    config = dataclasses.replace(simt("k", "k", vector=(1, 1, 1)), **TILES["three of 336 rows"])
+    kernel = compiled(config)
+    assert kernel.resources.frame_bytes == 0 and kernel.resources.instructions["fma.f32"] == 8 * 14 * 8
+    before_sums = kernel.ptx[: kernel.ptx.rindex("ld.global")]
+    assert set(re.findall(r"st\.shared\S*", before_sums)) == {"st.shared.v4.b32"}
+    assert set(re.findall(r"ld\.shared\S*", before_sums)) == {"ld.shared.v2.b32", "ld.shared.v4.b32"}
+
+
 def test_addresses_are_64_bit():
     """Offsets are products of 64-bit strides: no 32-bit product is widened into an address."""
     assert "mad.lo.s64" in compiled(STRIDED).ptx or "mul.lo.s64" in compiled(STRIDED).ptx
@@ -194,6 +207,7 @@ def assert_close(d, a, b, c=None, alpha=1.0, beta=0.0):
         ("cut", "k", "k", (68, 68, 20)),
         ("two slices", "k", "k", (68, 132, 92)),
         ("eight slices", "k", "n", (65, 67, 67)),
+        ("three of 336 rows", "k", "k", (115, 131, 37)),
     ],
 )
 def test_tiles_and_shares_match_fp64(monkeypatch, tile, a, b, shape):
@@ -215,8 +229,13 @@ def test_shared_sums_in_place_and_batched(monkeypatch):
     assert_close(d, a, b, before, 2.0, 1.0)
 
 
-@pytest.mark.parametrize("name", ["softmax_partials", "swiglu"])
-@pytest.mark.parametrize("tile", ["two slices", "shared out", "few rows"])
+@pytest.mark.parametrize(
+    "tile,name",
+    [
+        *itertools.product(["two slices", "shared out", "few rows"], ["softmax_partials", "swiglu"]),
+        ("three of 336 rows", "softmax_partials"),
+    ],
+)
 def test_epilogues_over_shared_sums(monkeypatch, name, tile):
     """Reductions and gated pairs see each sum once, whole, whoever holds its parts."""
     graph = {"softmax_partials": epi.softmax_partials(), "swiglu": epi.swiglu("halves")}[name]
@@ -225,10 +244,23 @@ def test_epilogues_over_shared_sums(monkeypatch, name, tile):
     inputs = random_inputs(
         graph, (20, 40 if graph.gated else 80), torch.Generator().manual_seed(1), (FP32, FP32)
     )
+    if tile == "three of 336 rows":
+        # such a tile takes elements one by one along k
+        a, b = a[:, 1:], factor(70, 80, False)[1:]
     got = emulated(monkeypatch, TILES[tile], (a, b), graph=graph, races=False, **inputs)
     named = {"d": got} if isinstance(got, torch.Tensor) else vars(got)
     found = {key: x.finish() if isinstance(x, Partial) else x for key, x in named.items()}
     assert_outputs_close(found, graph, a, b, inputs)
+
+
+def test_pairs_of_rows_reach_a_column_major_d(monkeypatch):
+    """Two neighbouring rows of a thread lie side by side in D, aligned for four or not; without a cut of K, too."""
+    torch.manual_seed(7)
+    tile = TILES["three of 336 rows"] | {"split": 1}
+    for m in (116, 113):
+        a, b = factor(m, 21, True), factor(21, 130, False)
+        out = torch.full((130, m), float("nan")).mT
+        assert_close(emulated(monkeypatch, tile, (a, b), out=out), a, b)
 
 
 TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

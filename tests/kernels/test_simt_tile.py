@@ -11,6 +11,7 @@ from cutegemm.config import (
 )
 from cutegemm.dtypes import as_dtype
 from cutegemm.kernels.simt_epilogue import LANE_BITS
+from cutegemm.kernels.simt_runs import RunShape
 from cutegemm.kernels.simt_staged import StagedShape
 from cutegemm.kernels.simt_tile import TileShape
 from tests.support.simt_configs import simt
@@ -127,6 +128,29 @@ def test_staged_tile_is_loaded_once_into_distinct_aligned_places(major, rows, de
     assert len(places) == rows * depth
     assert max(places) < shape.elements
     assert all(shape.line(k) % 4 == 0 for k in range(depth))
+
+
+@pytest.mark.parametrize("rows,depth,threads", [(112, 8, 128), (128, 8, 128), (128, 16, 256), (64, 16, 256)])
+def test_runs_cover_a_tile_and_are_free_of_bank_conflicts(rows, depth, threads):
+    """Every element of a tile is loaded once, four rows side by side; a quarter of a warp stores to all 32 banks."""
+    matrix = MatrixConfig(dtype=as_dtype("fp32"), major="k")
+    shape = RunShape(matrix=matrix, rows=rows, depth=depth, vector=1, threads=threads)
+    assert shape.fits and shape.pitch % 8 == 4
+    seen = []
+    for thread in range(threads):
+        row0, k0 = shape.place(thread)
+        for i in range(shape.loads):
+            more, none = shape.move(i)
+            assert none == 0 and (row0 + more) % 4 == i % 4
+            seen.append((row0 + more, k0))
+    assert len(set(seen)) == len(seen) and set(seen) >= {
+        (row, k) for row in range(rows) for k in range(depth)
+    }
+    places = {shape.line(k) + row for row, k in seen}
+    assert len(places) == len(seen) and max(places) < shape.elements
+    for first in range(0, threads, 8):
+        starts = [shape.line(k) + row for row, k in map(shape.place, range(first, first + 8))]
+        assert sorted(x // 4 % 8 for x in starts) == list(range(8))
 
 
 @pytest.mark.parametrize("vector,depth", [(4, 16), (4, 32), (2, 16), (1, 16), (1, 32)])

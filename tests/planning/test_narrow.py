@@ -132,3 +132,22 @@ def test_the_model_counts_the_rows_that_boxes_bring():
 def test_no_consumer_idles_for_a_tile_as_fast():
     """A box of 64 rows serves a tile of 128 as well, whose second warpgroup would have no row of D."""
     assert taken(64, 10240, 8192, GemmSpec(swap=False, sms=132)) == (False, (64, 80, 64))
+
+
+@pytest.mark.parametrize("shape", [(12992, 8, 3624), (13000, 32, 2048)])
+def test_few_columns_of_a_large_a_are_the_mirror_image(shape):
+    """12992 x 8 x 3624: 26.6 us swapped in 64 x 104, 28.8 in pairs of 128 x 32; a small A stays in L2 (H200)."""
+    m, n, k = shape
+    assert taken(m, n, k, GemmSpec()) == (True, (64, 104, 128))
+    assert not taken(m, n, k, GemmSpec(swap=False))[0]
+    assert not taken(m, n, k, GemmSpec(batch_invariant=True))[0]
+    assert not plan(GemmSpec(), of(m, n, k, "mk")).swapped
+    assert taken(m, n, k, GemmSpec(tile=Tile(64, 32, 64))) == (False, (64, 32, 64))
+    assert not taken(4440, 24, 1048, GemmSpec())[0]
+
+
+def test_a_swapped_tile_whose_ring_holds_all_of_k_has_no_producer():
+    """48 x 13760 x 504 takes 7.1 us so, 7.6 with one; of longer K the operands stream (H200)."""
+    for k, producers in ((504, False), (1008, True)):
+        assert bool(plan(GemmSpec(), of(48, 13760, k)).config.producers) is producers
+    assert plan(GemmSpec(schedule="cooperative", swap=True), of(48, 13760, 504)).config.producers

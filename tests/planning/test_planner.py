@@ -34,8 +34,14 @@ def epilogue_regions(config, piece):
     """Shared memory of the epilogue by the region's name; `piece` elements of a matrix."""
     sizes = {}
     for result, x in zip(config.epilogue.stores, config.outputs, strict=True):
+        held = piece * x.dtype.bytes
+        if x.store == "staged" and x.major != "strided":
+            # a line has a sector of 32 bytes before it and is an odd number of 16-byte chunks from the next
+            lines, length = (64, config.epi_n)[:: -1 if x.major == "m" else 1]
+            pitch = length * x.dtype.bytes + 32
+            held = (pitch + (16 if pitch % 32 == 0 else 0)) * lines * config.consumers
         if x.store != "direct":
-            sizes[f"{result.name} staging"] = config.epilogue_stages * piece * x.dtype.bytes
+            sizes[f"{result.name} staging"] = config.epilogue_stages * held
     fetched = {name: x for name, x in config.input_of.items() if x.load == "tma"}
     sizes |= {f"{name} pieces": config.input_stages * piece * x.dtype.bytes for name, x in fetched.items()}
     if fetched:

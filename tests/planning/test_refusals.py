@@ -66,6 +66,9 @@ def GATED(gate, up):  # noqa: N802
     return epi.silu(gate) * up
 
 
+CORES = "128x128x8, 64x128x16, 64x64x16, 64x64x32, 64x32x64"
+# of elements that come one by one along k
+ODD_CORES = CORES.replace(" 64x128", " 112x128x8, 64x128", 1)
 REFUSALS = [
     ({"a_dtype": "fp16"}, odd(), "a_dtype='fp16': the problem's A is bf16; nearest legal value: 'bf16'"),
     ({"d_dtype": "fp32"}, odd(), "d_dtype='fp32': the problem's D is bf16; nearest legal value: 'bf16'"),
@@ -91,9 +94,26 @@ REFUSALS = [
      "cluster=(2, 1): an operand that threads load cannot be multicast; nearest legal value: (1, 1)"),
     ({"schedule": "cooperative"}, problem(64, 64, 64, dtype="fp32"),
      "schedule='cooperative': fp32 operands run on the CUDA cores; nearest legal value: 'simt'"),
+    ({"cluster": (2, 1)}, problem(64, 64, 64, dtype="fp32"),
+     "cluster=(2, 1): has no meaning for fp32 operands, which run on the CUDA cores; nearest legal value: 'auto'"),
+    # what a spec that does not say the CUDA cores could name; of those that it could not, 128 x 128 x 8 is nearer
     ({"tile": Tile(128, 128, 64)}, problem(64, 64, 64, dtype="fp32"),
-     "tile=Tile(m=128, n=128, k=64): has no meaning for fp32 operands, which run on the CUDA cores; "
-     "nearest legal value: 'auto'"),
+     f"tile=Tile(m=128, n=128, k=64): tiles of the CUDA cores are {CORES}, 64x16x32, 16x64x32 for these operands and "
+     "this epilogue; nearest legal value: Tile(m=64, n=128, k=16)"),
+    ({"tile": Tile(128, 120, 8), "a_dtype": "fp32"}, problem(64, 64, 64, dtype="fp32"),
+     f"tile=Tile(m=128, n=120, k=8): tiles of the CUDA cores are {CORES}, 64x16x32, 16x64x32 for these operands and "
+     "this epilogue; nearest legal value: Tile(m=128, n=128, k=8)"),
+    ({"tile": Tile(16, 64, 32), "schedule": "simt"}, odd(),
+     f"tile=Tile(m=16, n=64, k=32): tiles of the CUDA cores are {ODD_CORES} for these operands and this epilogue; "
+     "nearest legal value: Tile(m=64, n=64, k=32)"),
+    ({"tile": Tile(64, 64, 32), "stages": 3}, problem(64, 64, 64, dtype="fp32"),
+     "stages=3: tiles that come through registers have 2; nearest legal value: 2"),
+    ({"tile": Tile(64, 16, 32), "stages": 1}, problem(64, 64, 64, dtype="fp32"),
+     "stages=1: tiles that come through registers have 2, a ring 2 to 16; nearest legal value: 2"),
+    ({"split_k": 3}, problem(64, 64, 64, dtype="fp32"),
+     "split_k=3: parts of K on the CUDA cores are added by a cluster of 1, 2, 4, 8 CTAs; nearest legal value: 4"),
+    ({"split_k": 2, "schedule": "simt", "epilogue": GATED}, problem(64, 64, 64, epilogue=GATED),
+     "split_k=2: gated pairs of 16-bit operands leave no registers for a sum that CTAs share; nearest legal value: 1"),
     ({"tile": Tile(256, 256, 64), "consumers": 2}, odd(),
      "tile.n=256: 2 consumer warpgroups hold 256 accumulators per thread, more than 192; nearest legal value: 192"),
     ({"tile": Tile(192, 256, 64), "schedule": "cooperative", "scheduler": "stream_k"}, odd(),

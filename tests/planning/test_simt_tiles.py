@@ -7,11 +7,14 @@ import math
 import pytest
 
 from cutegemm import GemmSpec
+from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.planner import plan
-from cutegemm.planning.simt_tiles import TILES, choose, tiles_of
+from cutegemm.planning.simt_tiles import TILES, choose, fields_of, weigh
+from cutegemm.planning.simt_times import estimate, tiles_of
 from cutegemm.problems import problem
+from cutegemm.spec import Tile
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,69 @@ def test_tiles_differ_and_fit():
         sums = tile.tile[0] * tile.tile[1] * 4 * tile.slices
         assert max(ring, sums) * tile.residents <= 227 * 1024
         assert tile.warps * tile.residents <= 64
+
+
+ALIGNED = problem(333, 5028, 1024, dtype="fp32", majors="kk")
+ODD = problem(333, 5025, 1023, dtype="fp32", majors="kk")
+
+
+@pytest.mark.parametrize("of", [ALIGNED, ODD], ids=["aligned", "odd"])
+def test_a_spec_names_every_tile(of):
+    """Each tile and cut that the model weighs is planned when a spec gives its fields, and has them."""
+    for _, tile in weigh(of, H200):
+        made = plan(GemmSpec(**dict(fields_of(tile))), of)
+        config = made.config
+        same = {x.name for x in dataclasses.fields(tile)} - {"residents"}
+        assert all(getattr(config, name) == getattr(tile, name) for name in same)
+        assert made.why.taken is not None and dict(made.why.taken.fields)["tile"] == tile.tile
+
+
+def test_a_plan_says_why_also_where_another_chose():
+    """Of a plan whose spec does not name its tile, as the database leaves it, that tile is the one taken."""
+    given = plan(GemmSpec(schedule="simt", tile=Tile(64, 16, 32), stages=9, split_k=2), ODD)
+    assert (given.config.stages, given.config.split) == (9, 2)
+    why = dataclasses.replace(given, spec=GemmSpec()).why
+    assert dict(why.taken.fields) == {"schedule": "simt", "tile": (64, 16, 32), "stages": 9, "split_k": 2}
+    assert all(x.lost for x in why.weighed if x is not why.taken) and len(why.weighed) > 10
+
+
+def test_333_rows_are_three_tiles_of_112():
+    """Where lines begin at any element 112 x 128 in two parts takes 93.5 us, 128 x 128 99.5, cuBLAS 96.3 (H200)."""
+    config = plan(GemmSpec(), ODD).config
+    assert (config.tile, config.thread_tile, config.split) == ((112, 128, 8), (14, 8), 2)
+    # 112 rows are no whole vectors for 128 threads
+    assert all(x.tile != (112, 128, 8) for _, x in weigh(ALIGNED, H200))
+
+
+def test_without_k_a_tile_means_nothing():
+    """The epilogue alone takes whatever tile; one of the tensor cores may be given, as for any other K."""
+    of = problem(64, 64, 0)
+    assert plan(GemmSpec(tile=Tile(128, 128, 64)), of).config == plan(GemmSpec(), of).config
+
+
+def test_a_given_tile_is_batch_invariant_whatever_shares_its_k():
+    """Left open no warps share K, whose tiles would change with M; a given tile is the same for every M."""
+    of = problem(64, 4096, 4096, dtype="fp32")
+    left = weigh(of, H200, invariant=True)
+    assert {(x.slices, x.split) for _, x in left} == {(1, 1)}
+    given = GemmSpec(tile=Tile(64, 64, 32), split_k=2, batch_invariant=True)
+    config = plan(given, of).config
+    assert (config.slices, config.split) == (8, 2)
+    assert plan(GemmSpec(tile=Tile(64, 64, 32), batch_invariant=True), of).config.split == 1
+
+
+def test_gated_pairs_have_tiles_of_their_own():
+    """Of 64 x 64 x 32 a pair takes the form of 8 x 8 a thread: a thread's 8 x 16 leaves no room for two."""
+    graph = epi.swiglu("halves")
+    of = problem(512, 512, 512, dtype="fp32", epilogue=graph)
+    config = plan(GemmSpec(tile=Tile(64, 64, 32), epilogue=graph), of).config
+    assert config.thread_tile == (8, 8)
+
+
+def test_shared_memory_bounds_a_threads_8_x_8():
+    """In 2048^3 tiles of 128 x 128 take 326 us with 16 x 8 a thread and 408 with 8 x 8 (H200): as many issue slots, but
+    a fifth less is read from shared memory."""
+    of = problem(2048, 2048, 2048, dtype="fp32", majors="kk")
+    wide, narrow = (x for x in TILES if x.tile == (128, 128, 8))
+    ratio = estimate(of, narrow, H200) / estimate(of, wide, H200)
+    assert narrow.thread_tile == (8, 8) and 1.08 < ratio < 1.3

@@ -59,8 +59,15 @@ def check_honoured(spec, p):
             assert matrices[name].dtype is operand.dtype
     if isinstance(config, SimtConfig):
         open_fields = {"a_dtype", "b_dtype", "c_dtype", "d_dtype", "acc_dtype", "a_major", "b_major", "c_major",
-                       "d_major", "schedule", "epilogue"}  # fmt: skip
-        assert p.problem.k == 0 or set(given_fields) <= open_fields
+                       "d_major", "schedule", "epilogue", "tile", "stages", "split_k"}  # fmt: skip
+        if p.problem.k:
+            assert set(given_fields) <= open_fields
+            made = {
+                "tile": Tile(*config.tile),
+                "stages": 2 if config.staged else config.stages,
+                "split_k": config.split,
+            }
+            assert all(made[name] == value for name, value in given_fields.items() if name in made)
         return
     cluster = config.cluster if spec.depth is None else (*config.cluster, config.cluster_parts)
     direct = {

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cutegemm import GemmSpec, Tile, plan, problem
 from cutegemm.arch.records import H200
-from cutegemm.planning.candidates import fewest_parts
-from cutegemm.tuning.proposals import _what, proposals
+from cutegemm.database.entry import refined
+from cutegemm.planning.cuts import fewest_parts
+from cutegemm.tuning.proposals import _what, explicit, proposals
 
 FIRST = 12
 
@@ -58,6 +61,32 @@ def test_fp32_of_64_rows_prefetches():
     config = plan(GemmSpec(), problem(64, 4096, 4096, dtype="fp32", majors="kk"), H200).config
     assert (config.tile, config.thread_tile) == ((64, 64, 32), (8, 16))
     assert (config.slices, config.split, config.ahead) == (8, 2, 4)
+
+
+# (M, N, K) -> a CUDA-core tile, its stages and its parts of K, that an H200 ran faster than what was chosen before, or
+# within 2 % of the best
+CORES = {
+    (333, 5025, 1023): ((112, 128, 8), 2, 2),
+    (1023, 1023, 1023): ((128, 128, 8), 2, 2),
+    (512, 512, 512): ((64, 32, 64), 2, 1),
+    (64, 4096, 4096): ((64, 64, 32), 2, 2),
+    (16, 4096, 4096): ((16, 64, 32), 6, 2),
+    (1024, 1024, 1024): ((64, 128, 16), 2, 2),
+}
+
+
+@pytest.mark.parametrize("extents", CORES, ids=lambda x: "x".join(map(str, x)))
+def test_tiles_of_the_cuda_cores_are_proposed_and_kept_by_name(extents):
+    """A tuner measures the tile that is known best; whichever wins, the model's own too, is kept so that it stays."""
+    tile, stages, parts = CORES[extents]
+    of = problem(*extents, dtype="fp32", majors="kk")
+    wanted = _what(plan(GemmSpec(schedule="simt", tile=Tile(*tile), stages=stages, split_k=parts), of, H200))
+    found = proposals(GemmSpec(), of, H200, FIRST)
+    assert wanted in [_what(x.plan) for x in found] and len(found) == FIRST
+    for x in found:
+        fields = json.loads(json.dumps(explicit(GemmSpec(), x)))
+        assert set(fields) == {"schedule", "tile", "stages", "split_k"}
+        assert _what(plan(refined(GemmSpec(), fields), of, H200)) == _what(x.plan)
 
 
 def test_parts_are_no_more_than_the_longest_needs():

@@ -123,24 +123,24 @@ class Lanes:
         """
         if self.offset.__class__ is not ND and old.offset.__class__ is not ND and self.m is old.m:
             return False
+        if self.matrix and old.matrix:
+            return self.write != old.write
         unit = min(self.size, old.size, 4)
         mine, theirs = self._units(unit), old._units(unit)
-        if theirs is None or mine is None:
-            return old.matrix != self.matrix or self.write != old.write
         same = mine[0][:, None] == theirs[0][None]
         other = mine[1][:, None] != theirs[1][None]
         if old.known_to is not None:
-            other = other & ~old.known_to[mine[1]][:, None]
+            # whoever is none of the lanes knows what all of them know
+            known = np.append(old.known_to, old.known_to.all())
+            other = other & ~known[mine[1]][:, None]
         if not old.write:
             return bool((same & other).any())
         own = (same & ~other).any(1)
         return bool(((same & other).any(1) & ~own).any())
 
-    def _units(self, unit: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Units of bytes each lane reaches, and the lanes."""
-        if self.matrix:
-            return None
-        lanes = self._lanes()
+    def _units(self, unit: int) -> tuple[np.ndarray, np.ndarray]:
+        """Units of bytes each lane reaches, and the lanes; of a matrix's rows -1, which is none of them."""
+        lanes = np.full(np.size(self.offset), -1) if self.matrix else self._lanes()
         offset = np.broadcast_to(np.asarray(self.offset).astype(np.int64), len(lanes))
         first = offset[:, None] // unit + np.arange(max(self.size // unit, 1))
         return first.ravel(), np.repeat(lanes, first.shape[1])

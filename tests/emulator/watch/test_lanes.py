@@ -56,6 +56,17 @@ END: {late}"""
     assert kinds(body) == found
 
 
+@pytest.mark.parametrize("sync, beside, found", [
+    ("", 0, [RACE]), ("bar.warp.sync 0xffffffff;", 0, []), ("", 12, [RACE]), ("", 16, []),
+])  # fmt: skip
+def test_rows_of_stmatrix_meet_only_the_bytes_that_they_are(sync, beside, found):
+    """A lane writes within a row of 16 bytes, which all lanes then write together, twice, or between two rows."""
+    body = f""" mov.u32 %r0, %tid.x; mov.u32 %r9, buf; and.b32 %r1, %r0, 7; shl.b32 %r1, %r1, 5; add.u32 %r1, %r1, %r9;
+ add.u32 %r2, %r1, {beside}; setp.gt.u32 %p0, %r0, 7; @!%p0 st.shared.u32 [%r2], %r0; {sync}
+ stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r1], {{%r0}}; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r1], {{%r0}};"""
+    assert kinds(body) == found
+
+
 @pytest.mark.parametrize("value, at, found", [
     ("%r0", "%r9", [RACE]), ("7", "%r9", []), ("%r0", "%r1", []), ("%r0", "%r2", [RACE]), ("%r3", "%r2", []),
 ])  # fmt: skip

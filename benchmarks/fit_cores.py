@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measured tiles of the CUDA cores, and how well their model of time ranks them (`cutegemm.planning.simt_times`).
+
+Tiles are read from files of `benchmarks.probes.simt_tiles`, whose rows name any tile, and from sweeps and tuning
+databases, whose specs name those of the planner's list.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import candidates as specs
+from benchmarks import tuned_rows
+from benchmarks.fit_loads import fared
+from cutegemm import Problem, plan, problem
+from cutegemm.arch.device import CoreModel, Device
+from cutegemm.arch.records import RECORDS
+from cutegemm.config import SimtConfig, SimtTile
+from cutegemm.errors import GemmError
+from cutegemm.planning.simt_times import estimate
+
+# the constants, what of a device holds them, and what is measured
+NAMES = tuple(x.name for x in dataclasses.fields(CoreModel))
+PART, WHAT = "cores", "tiles"
+# fields of a spec that make a tile
+CHOSEN = {"schedule", "tile", "stages", "split_k"}
+SUITE = "cores"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One problem's tiles: microseconds, timed beside each other or beside one baseline."""
+
+    gpu: str
+    suite: str
+    problem: Problem
+    us: dict[SimtTile, float]
+
+
+def name_of(x: SimtTile) -> str:
+    """A tile in short: its extents, what a thread owns, and every field that is not the default."""
+    words = [f"{'S' if x.staged else 'R'}{'x'.join(map(str, x.tile))}"]
+    for field in dataclasses.fields(x):
+        value = getattr(x, field.name)
+        if field.name not in ("tile", "staged") and value != field.default:
+            words.append(f"{field.name}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
+    return " ".join(words)
+
+
+def tile_of(name: str) -> SimtTile | None:
+    """The tile that `name_of` names; None where a name is no tile's."""
+    first, *words = name.split()
+    if first[0] not in "SR" or not first[1:].replace("x", "").isdigit():
+        return None
+    fields: dict[str, Any] = {"tile": _extents(first[1:]), "staged": first[0] == "S"}
+    for word in words:
+        field, value = word.split("=")
+        fields[field] = _extents(value) if "x" in value else int(value)
+    return SimtTile(**fields)
+
+
+def _extents(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("x")))
+
+
+def read(paths: Sequence[Path]) -> list[Timed]:
+    """Problems of which two tiles and more were timed."""
+    found: dict[tuple[str, Problem, Path], Timed] = {}
+    for path in paths:
+        for gpu, suite, of, tile, us in _rows(path):
+            group = found.setdefault((gpu, of, path), Timed(gpu, suite, of, {}))
+            group.us[tile] = min(us, group.us.get(tile, us))
+    return [x for x in found.values() if len(x.us) > 1]
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str, Problem, SimtTile, float]]:
+    if path.suffix == tuned_rows.SUFFIX:
+        for record in RECORDS:
+            yield from _swept(tuned_rows.document(path, record.name))
+        return
+    data = json.loads(path.read_text())
+    if isinstance(data.get("problems"), list):
+        for of in data["problems"]:
+            posed = problem(*_extents(of["shape"]), dtype="fp32", majors=of["majors"])
+            for name, row in of["rows"].items():
+                tile = tile_of(name)
+                if tile is not None:
+                    yield data["gpu"], SUITE, posed, tile, row["us"]
+    elif data.get("rows") and "spec" in data["rows"][-1]:
+        yield from _swept(data)
+
+
+def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, SimtTile, float]]:
+    """Rows whose specs name a tile of the CUDA cores and nothing else."""
+    for row in data["rows"]:
+        spec = row.get("spec")
+        if row["dtype"] != "fp32" or not spec or not {"tile"} <= set(spec) <= CHOSEN or not row.get("ratio"):
+            continue
+        of = problem(row["m"], row["n"], row["k"], batch=row["batch"], dtype="fp32", majors=row["majors"])
+        try:
+            config = plan(specs.spec(spec), of).config
+        except GemmError:
+            continue
+        if isinstance(config, SimtConfig):
+            tile = SimtTile(**{x.name: getattr(config, x.name) for x in dataclasses.fields(SimtTile)})
+            beside = row.get("baseline_us") or row["us"] * row["ratio"]
+            yield data["environment"]["gpu"], row.get("suite", SUITE), of, tile, beside / row["ratio"]
+
+
+def predicted(of: Timed, device: Device) -> dict[SimtTile, float]:
+    """Microseconds of each tile by the device's model."""
+    return {x: estimate(of.problem, x, device) / 1e3 for x in of.us}
+
+
+def score(of: Timed, device: Device, blur: float) -> tuple[float, float, float]:
+    """How the device's model ranks the tiles of one problem (`fit_loads.fared`)."""
+    times = predicted(of, device)
+    return fared(np.array(list(times.values())), np.array([of.us[x] for x in times]), blur)
+
+
+def cost(found: Sequence[Timed], device: Device, blur: float, weight: float) -> float:
+    """The mean over problems of expected regret, with a little of the error."""
+    scores = [score(x, device, blur) for x in found]
+    return statistics.fmean(expected + weight * error for _, expected, error in scores)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long products of few waves: the tiles, parts of K and ways round that save what tiles leave over, as measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutegemm import GemmSpec, plan, problem
+from cutegemm.arch.records import DEFAULT
+from cutegemm.planning import edges
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((6488, 976, 3320), (False, (128, 208), (2, 1), 1)),
+        ((14344, 504, 27288), (True, (128, 224), (2, 1), 1)),
+        ((5088, 152, 22264), (False, (128, 160), (2, 1), 3)),
+        ((344, 1336, 32416), (True, (128, 176), (1, 2), 6)),
+        ((2632, 544, 23440), (False, (128, 192), (2, 1), 2)),
+    ],
+)
+def test_what_tiles_leave_over_is_weighed(shape, expected):
+    """H200, the choices without these: 76.8 us (70.6 now), 702 (608), 109 (77), 66.1 (56.9) and 137 (118)."""
+    made = plan(GemmSpec(), problem(*shape, majors="kk"))
+    config = made.config
+    assert (made.swapped, config.tile[:2], config.cluster, config.splits) == expected
+
+
+def test_tall_tiles_and_clusters_along_n_are_among_them():
+    """448 x 10400 in tiles of 256 x 160 is one wave of 130, in tiles of 128 x 160 two."""
+    made = plan(GemmSpec(), problem(448, 10400, 3432, majors="kk"))
+    assert made.config.tile[:2] == edges.TALL and made.config.cluster == (1, 2)
+    fields = {x.fields for x in made.why.weighed if x.serves}
+    assert any(dict(x)["tile"][:2] == (128, 96) and dict(x).get("cluster") == (1, 2) for x in fields)
+
+
+@pytest.mark.parametrize(
+    "shape", [(4096, 4096, 4096), (512, 512, 8192), (1000, 1000, 1000), (5856, 3456, 64)]
+)
+def test_many_waves_and_short_products_have_the_usual_tiles(shape):
+    """There the model does not tell likes apart, and what tiles leave over is little beside the rest."""
+    of = problem(*shape, majors="kk")
+    assert not edges.uneven(of, DEFAULT)
+    assert all(dict(x.fields)["tile"][1] not in edges.WIDTHS for x in plan(GemmSpec(), of).why.weighed)
+
+
+def test_clusters_of_eight_are_for_very_deep_k():
+    """256 x 256 x 32768 takes 14.2 us in 4 x 2 and 14.6 in 2 x 2, 512 x 512 x 8192 12.8 and 12.5 (H200)."""
+    sizes = [plan(GemmSpec(), problem(x, x, k)).config.cluster for x, k in ((256, 32768), (512, 8192))]
+    assert [x * y for x, y in sizes] == [8, 4]
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "size"),
+    [((6648, 176, 3568), 128, 4), ((128, 3448, 264), 64, 4), ((96, 3336, 1432), 64, 4)],
+)
+def test_few_lines_that_straddle_are_shared_among_four(shape, rows, size):
+    """H200: 23.3 us in pairs (20.0 now), 3.90 alone (3.48) and 9.0 in pairs (6.3); aligned rows are not."""
+    m, n, k = shape
+    config = plan(GemmSpec(), problem(m, n, k, majors="kk")).config
+    assert config.tile[0] == rows and config.cluster[0] * config.cluster[1] == size
+    aligned = problem(m, n, k // 64 * 64, majors="kk")
+    assert edges.shared(problem(m, n, k, majors="kk"), DEFAULT) and not edges.shared(aligned, DEFAULT)
+
+
+def test_a_streamed_operand_is_not_asked_for_twice():
+    """256 x 6144 x 4096: 24.3 us in 128 x 96 in pairs along M, which share B; in pairs along N 27.3 (H200)."""
+    made = plan(GemmSpec(), problem(256, 6144, 4096, majors="kk"))
+    assert made.config.cluster == (2, 1)
