@@ -16,7 +16,7 @@ from cutegemm.planning.candidates import SUM_BYTES_PER_NS, Candidate, Order, Ran
 from cutegemm.planning.kernel import trigger
 from cutegemm.planning.request import Request
 from cutegemm.problems import Problem, round_up
-from cutegemm.spec import AUTO, TILE_N_STEP
+from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
 
 # rows of D and columns of a tile up to which such tiles are considered; columns from which they are taken by
 # themselves, rows up to which in several waves: as measured
@@ -78,7 +78,7 @@ def mirrored(asked: Request) -> list[Candidate]:
     """
     spec, problem = asked.spec, asked.problem
     few = problem.n <= MOST_ROWS < problem.m and 2 * problem.a.bytes > asked.device.l2_bytes
-    if not few or spec.swap != AUTO or spec.batch_invariant is True:
+    if not few or spec.swap != AUTO or spec.batch_invariant is True or _shaped(spec):
         return []
     turned = found(swap.transposed(asked)) if problem.a.unit_col else []
     return [x for x in turned if x.splits == 1 and x.tile[1] >= LEAST_COLUMNS]
@@ -153,13 +153,17 @@ def stream_ns(asked: Request, candidate: Candidate) -> float:
     return float((read**BEND + taken**BEND) ** (1 / BEND) + beside)
 
 
+def _shaped(spec: GemmSpec) -> bool:
+    """Whether a given field says how the planner should cut D."""
+    return any(getattr(spec, name) != AUTO for name in (*swap.SHAPING, *OTHERS))
+
+
 def _plain(asked: Request) -> bool:
     """Whether a request leaves its tile open and TMA loads both operands, A's box by its rows."""
     spec, problem = asked.spec, asked.problem
-    shaped = any(getattr(spec, name) != AUTO for name in (*swap.SHAPING, *OTHERS))
     loads = ((spec.a_load, problem.a), (spec.b_load, problem.b))
     by_tma = all(load in (AUTO, "tma") and x.tma_reason() is None for load, x in loads)
-    return problem.a.unit_col and by_tma and not shaped
+    return problem.a.unit_col and by_tma and not _shaped(spec)
 
 
 def _box_rows(problem: Problem, candidate: Candidate) -> int:

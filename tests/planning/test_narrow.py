@@ -142,6 +142,7 @@ def test_few_columns_of_a_large_a_are_the_mirror_image(shape):
     assert not taken(m, n, k, GemmSpec(swap=False))[0]
     assert not taken(m, n, k, GemmSpec(batch_invariant=True))[0]
     assert not plan(GemmSpec(), of(m, n, k, "mk")).swapped
+    assert taken(m, n, k, GemmSpec(tile=Tile(64, 32, 64))) == (False, (64, 32, 64))
     assert not taken(4440, 24, 1048, GemmSpec())[0]
 
 
