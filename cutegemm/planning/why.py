@@ -98,7 +98,10 @@ def weigh_simt(made: KernelPlan) -> Why:
     assert isinstance(config, SimtConfig)
     pairs, invariant = bool(config.epilogue.gated), made.spec.batch_invariant is True
     spec = made.spec if made.problem.k else None
-    weighed = simt_tiles.weigh(made.problem, made.device, pairs=pairs, invariant=invariant, spec=spec)
+    summed = invariance.along_rows(requested(made.spec, made.problem, made.device)[0])
+    weighed = simt_tiles.weigh(
+        made.problem, made.device, pairs=pairs, invariant=invariant, summed=summed, spec=spec
+    )
     named = {simt_tiles.fields_of(x): (ns, x) for ns, x in weighed}
     own = simt_tiles.fields_of(config)
     if own not in named:
