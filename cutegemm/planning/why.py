@@ -38,13 +38,16 @@ def _way(asked: Request, swapped: bool) -> tuple[Request, Order]:
     """The request as a way round has it, and the order of its candidates."""
     pinned = invariance.pinned(asked, swapped=swapped)
     if swapped:
-        turned = swap.transposed(pinned)
-        return turned, swap.order_swapped(turned, by_model)
+        turned, mirrored = swap.transposed(pinned), narrow.mirrored(asked)
+        own = narrow.order_narrow(asked, mirrored, by_model, swapped=True)
+        return turned, swap.order_swapped(turned, own)
     return pinned, narrow.order_narrow(asked, narrow.taken(asked), by_model)
 
 
 def _both(asked: Request) -> bool:
     """Whether both ways round were weighed."""
+    if narrow.mirrored(asked):
+        return False
     try:
         return ways.open_to(asked, choose(*_way(asked, swapped=False)))
     except PlanError:
