@@ -318,7 +318,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--sample", type=float, default=Regime.sample, help=f"seconds of a sample; default {Regime.sample}")
     capped = f"the same of products at the power cap; default {Regime.capped}"
     add("--capped", type=float, default=Regime.capped, help=capped)
-    add("--pairs", type=int, default=Regime.pairs, help=f"pairs of samples; default {Regime.pairs}")
+    pairs = f"pairs of samples, of two of which nobody wins; default {Regime.pairs}"
+    add("--pairs", type=int, default=Regime.pairs, help=pairs)
     add("--device", type=int, default=0, help="number of the GPU")
     add("--beat", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tuner on a fake GPU: only what is right wins, by more than the spread; everything is kept, shared and resumed."""
+"""The tuner on a fake GPU: only what is right wins, and clearly; everything is kept, shared and resumed."""
 
 from __future__ import annotations
 
