@@ -103,7 +103,7 @@ def _kinds(problem: Problem, pairs: bool, whole: bool) -> list[SimtTile]:
     """The tiles that serve a problem, one of each extents; `whole` forbids to share out a tile's K."""
     found: dict[tuple[int, int, int], SimtTile] = {}
     for x in TILES:
-        room = not pairs or math.prod(x.thread_tile) <= PAIRED_VALUES
+        room = not pairs or (x.takes_pairs and math.prod(x.thread_tile) <= PAIRED_VALUES)
         taken = x.staged or problem.a.dtype.bytes == RING_BYTES
         if room and taken and not (whole and x.slices > 1) and loads(x, problem) is not None:
             found.setdefault(x.tile, x)
