@@ -184,6 +184,12 @@ def occupied_table(rows: list[Row]) -> list[str]:
     return markdown(["M×N×K", "scheduler", "µs alone", "SMs held", "µs beside", "times longer"], lines)
 
 
+PEERS_SAY = (
+    "Times as fast as other libraries on three problems of each suite (quack-kernels wants rows of 16-byte multiples;",
+    "torch.compile at max-autotune), and the squares' speed and energy:",
+)
+
+
 def peers_table(rows: list[Row]) -> list[str]:
     """By suite how many times as fast as each other contender ours is, on three problems; then the squares' energy."""
     names = {
@@ -203,6 +209,7 @@ def peers_table(rows: list[Row]) -> list[str]:
         [size_of(group[contenders.OURS]), *(_energy(group.get(x)) for x in (contenders.OURS, *names))]
         for group in squares
     ]
+    table = [*PEERS_SAY, "", *table]
     return [*table, "", *markdown(head, lines)] if lines else table
 
 

@@ -81,11 +81,6 @@ class PieceLines:
         across, along = (self.extents[x] - self.origin[x] for x in (1 - self.axis, self.axis))
         return across, along * self.size
 
-    @property
-    def edges(self) -> int:
-        """Times that a warp's lanes take a sector's elements of some of its lines each, or of more than it has."""
-        return -(-self.per_warp // self.size)
-
     def address(self, line: Any) -> Any:
         """Where a line begins in global memory; Int64."""
         m, n = (0, line) if self.axis == 0 else (line, 0)
@@ -172,16 +167,13 @@ class PieceLines:
             rX[x] = sX[x]
         return cute.recast_tensor(rX, cutlass.Uint32)[0]
 
-    @cute.jit
     def _head(self, first: Any, lane: Any) -> None:
         """Store the elements before each line's first whole sector."""
         lines, length = self.left
-        own, at = divided(lane * self.size, SECTOR)
-        for i in cutlass.range(self.edges, unroll=1):
-            line = first + own + i * self.size
+        for line, at in self._edge(first, lane):
             start = self.address(line)
             end = cutlass.min(cutlass.min(self._first_sector(start), length), self.width)
-            wanted = self._own(line, first, lines) & cutlass.Boolean(at < end)
+            wanted = cutlass.Boolean(line < lines) & cutlass.Boolean(at < end)
             self._store_element(wanted, line, at, start)
 
     @cute.jit
@@ -193,18 +185,15 @@ class PieceLines:
         elif length <= self.width:
             self._last(first, lane, lines, length)
 
-    @cute.jit
     def _last(self, first: Any, lane: Any, lines: Any, length: Any) -> None:
         """Store the elements behind the last whole sector of lines of so many bytes."""
-        own, back = divided(lane * self.size, SECTOR)
-        for i in cutlass.range(self.edges, unroll=1):
-            line = first + own + i * self.size
+        for line, back in self._edge(first, lane):
             start = self.address(line)
             at = length - self.size - back
             behind = (cutlass.Int32(start) + length) & (SECTOR - 1)
-            wanted = self._own(line, first, lines) & cutlass.Boolean(back < behind)
+            wanted = cutlass.Boolean(line < lines) & cutlass.Boolean(back < behind)
             wanted &= cutlass.Boolean(length > 0)
-            if cutlass.const_expr(self.held < SECTOR):
+            if self.held < SECTOR:
                 # what is before the first whole sector has left
                 wanted &= cutlass.Boolean(at >= self._first_sector(start))
             self._store_element(wanted, line, at, start)
@@ -213,10 +202,10 @@ class PieceLines:
         """The first byte of a line, which begins at `start`, that is in a sector which the tile's row fills."""
         return ((self.held - cutlass.Int32(start)) & (SECTOR - 1)) - self.held
 
-    def _own(self, line: Any, first: Any, lines: Any) -> Any:
-        """Whether a line is one of the `lines` of the output and of the warp's, of which there is a `first`."""
-        inside = cutlass.Boolean(line < lines)
-        return inside & cutlass.Boolean(line < first + self.per_warp) if self.per_warp % self.size else inside
+    def _edge(self, first: Any, lane: Any) -> list[tuple[Any, Any]]:
+        """(line, byte) of the elements of a sector, of all of a warp's lines: of every step of the lane."""
+        line, at = divided(lane * self.size, SECTOR)
+        return [(first + i + line, at) for i in range(0, self.per_warp, self.size)]
 
     @property
     def _pitch(self) -> Any:

@@ -152,6 +152,7 @@ def preferred(
     short: bool = False,
     uneven: bool = False,
     shared: bool = False,
+    vast: bool = False,
 ) -> tuple[Candidate, ...]:
     """The candidates that an order chooses among, for a spec that leaves its tile open.
 
@@ -167,6 +168,7 @@ def preferred(
         short: whether K is short and D small (`short`).
         uneven: whether what tiles leave over is much (`edges.uneven`).
         shared: whether operands are worth sharing among four (`edges.shared`).
+        vast: whether D has very many tiles (`edges.vast`).
     """
     together = "multistage" if spec.schedule == "multistage" else "cooperative"
     single = gathers or together == "multistage" or spec.sms == 1
@@ -177,6 +179,8 @@ def preferred(
         shapes += edges.shapes(WIDTHS)
     if shared and not single:
         shapes += edges.shared_shapes(WIDTHS)
+    if vast and not single:
+        shapes.append((*edges.VAST_TILE, edges.VAST_CLUSTER, together))
     if spec.schedule == "pingpong" or not gathers:
         shapes += [(m, n, (1, 1) if single else TURN_CLUSTER, "pingpong") for m, n in TURN_TILES]
     if not gathers:

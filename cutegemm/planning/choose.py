@@ -86,6 +86,7 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
             short=candidates.short(first.problem, asked.device),
             uneven=edges.uneven(first.problem, asked.device),
             shared=not cuts.deep(first.problem, asked.device) and edges.shared(first.problem, asked.device),
+            vast=edges.vast(first.problem, asked.device),
         )
         if gathers:
             found = candidates.deepened(found, first.problem.k)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates beside the usual ones, of few waves: for what tiles leave over, and for operands that are seldom read.
+"""Candidates beside the usual ones: for what tiles leave over, and for operands that are seldom read.
 
 Where the largest tile has few waves, a tile a little narrower or taller may save one, or a seventh of the padding. So
 more of them are weighed there, if the tensor cores work for so long that beginning and end count for little. Where rows
-of operands straddle lines of L2, and of very deep K, clusters of four and eight are.
+of operands straddle lines of L2, and of very deep K, clusters of four and eight are. Of a vast D the largest tile that
+registers hold is, as the power that bytes take is taken from the tensor cores.
 """
 
 from __future__ import annotations
@@ -57,6 +58,18 @@ SLICES = {1: 16, 2: 16, 4: 32}
 EIGHTS = ((2, 4), (4, 2))
 EIGHTS_K = 16_384
 EIGHT_ELEMENTS = 64 * 192
+# the tile of most rows and columns whose sums fit in the registers of two consumers, its cluster, and waves of it from
+# which on bytes count for more than what is left over: 16384^3 takes 12,438 us so and 12,842 in 128 x 256 in pairs,
+# 8192 x 57344 x 8192 10,873 and 11,010; 8192 x 10240 x 8192, of 13 waves, 2,018 and 1,993 (H200)
+VAST_TILE = (256, 192)
+VAST_CLUSTER = (1, 2)
+VAST_WAVES = 36
+
+
+def vast(problem: Problem, device: Device) -> bool:
+    """Whether D has so many of the largest tiles that reading operands less often is worth one more wave."""
+    m, n = VAST_TILE
+    return -(-problem.m // m) * -(-problem.n // n) * problem.batch >= VAST_WAVES * device.sms
 
 
 def eights(problem: Problem) -> Iterator[tuple[tuple[int, int], int]]:

@@ -124,7 +124,9 @@ def test_table_in_full(bench):
     for row in rows:
         row |= {"tflops": 700.0, "tflop_per_j": 1.02 if row["contender"] == "cutegemm" else None}
     text = table.render("peers", {"r.json": {"environment": ENVIRONMENT, "rows": rows}})
+    said = "\n".join(table.PEERS_SAY)
     assert text.startswith(
+        f"{said}\n\n"
         "| suite, three problems | × cuBLAS (least) | × quack (least) | × quack, tuned (least) "
         "| × torch.compile (least) |\n"
         "| --- | --- | --- | --- | --- |\n"

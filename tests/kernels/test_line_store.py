@@ -20,7 +20,7 @@ TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # columns of a piece, type, whether lines are rows
 PIECES = [
     *((8, "bf16", True), (16, "bf16", True), (32, "fp32", True), (64, "bf16", True)),
-    *((8, "bf16", False), (64, "bf16", False), (8, "fp32", False)),
+    *((8, "bf16", False), (64, "bf16", False), (16, "fp32", False)),
 ]
 
 

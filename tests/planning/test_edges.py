@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long products of few waves: the tiles, parts of K and ways round that save what tiles leave over, as measured."""
+"""Tiles beside the usual ones: what saves what tiles leave over, and what saves bytes, as measured."""
 
 from __future__ import annotations
 
@@ -65,3 +65,15 @@ def test_a_streamed_operand_is_not_asked_for_twice():
     """256 x 6144 x 4096: 24.3 us in 128 x 96 in pairs along M, which share B; in pairs along N 27.3 (H200)."""
     made = plan(GemmSpec(), problem(256, 6144, 4096, majors="kk"))
     assert made.config.cluster == (2, 1)
+
+
+def test_the_largest_tile_is_for_vast_products():
+    """16384^3 takes 12,438 us in 256 x 192 and 12,842 in 128 x 256; 8192 x 10240 x 8192 loses by it (H200)."""
+    vast = plan(GemmSpec(), problem(16384, 16384, 16384, majors="kk")).config
+    assert (vast.tile[:2], vast.cluster) == (edges.VAST_TILE, edges.VAST_CLUSTER)
+    weighed = {
+        shape: any(dict(x.fields)["tile"][:2] == edges.VAST_TILE for x in plan(GemmSpec(), of).why.weighed)
+        for shape in ((8192, 57344, 8192), (8192, 10240, 8192))
+        for of in (problem(*shape, majors="kk"),)
+    }
+    assert list(weighed.values()) == [True, False]
