@@ -7,7 +7,7 @@ import dataclasses
 import math
 
 from cutegemm.config import OperandConfig, OutputConfig, SimtConfig, SimtTile
-from cutegemm.planning import simt_tiles
+from cutegemm.planning import invariance, simt_tiles
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.operands import check_grid, epilogue_inputs, gated_half, major
@@ -30,6 +30,7 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
         device,
         pairs=asked.epilogue.gated is not None,
         invariant=asked.spec.batch_invariant is True,
+        rows=invariance.along_rows(asked),
         # without K there is no mainloop that a tile could be given for
         spec=asked.spec if problem.k else None,
     )

@@ -52,10 +52,11 @@ def choose(
     *,
     pairs: bool = False,
     invariant: bool = False,
+    rows: bool = False,
     spec: GemmSpec | None = None,
 ) -> SimtTile:
     """The tile and the cut of K that the model finds fastest; arguments as for `weigh`."""
-    found = weigh(problem, device, pairs=pairs, invariant=invariant, spec=spec)
+    found = weigh(problem, device, pairs=pairs, invariant=invariant, rows=rows, spec=spec)
     return min(found, key=lambda pair: pair[0])[1]
 
 
@@ -65,6 +66,7 @@ def weigh(
     *,
     pairs: bool = False,
     invariant: bool = False,
+    rows: bool = False,
     spec: GemmSpec | None = None,
 ) -> list[tuple[float, SimtTile]]:
     """(nanoseconds, tile) of every tile and cut of K that may serve, larger tiles and fewer cuts first.
@@ -74,6 +76,8 @@ def weigh(
             thread's accumulators, single elements in flight and the sum's addresses do not fit its registers.
         invariant: whether the order of additions must not depend on M: every product is added by one thread, unless the
             spec says how.
+        rows: whether the order in which the epilogue's values are added along a row must not either
+            (`invariance.along_rows`): it is the tile's, so that of those that are left open the first serves every M.
         spec: what is given: its tile, stages and split_k.
 
     Raises:
@@ -82,7 +86,8 @@ def weigh(
     asked = GemmSpec() if spec is None else spec
     alone = pairs and problem.a.dtype.bytes != RING_BYTES
     named = isinstance(asked.tile, Tile)
-    kinds = _named(_kinds(problem, pairs, alone or (invariant and not named)), asked)
+    kinds = _kinds(problem, pairs, alone or (invariant and not named))
+    kinds = _named(kinds[:1] if rows and not named else kinds, asked)
     splits = _splits(asked, alone)
     found = []
     for kind in kinds:

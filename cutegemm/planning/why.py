@@ -96,9 +96,15 @@ def weigh_simt(made: KernelPlan) -> Why:
     """The fate of each tile and cut of K of a CUDA-core plan; the plan's own is among them, whoever chose it."""
     config = made.config
     assert isinstance(config, SimtConfig)
-    pairs, invariant = bool(config.epilogue.gated), made.spec.batch_invariant is True
-    spec = made.spec if made.problem.k else None
-    weighed = simt_tiles.weigh(made.problem, made.device, pairs=pairs, invariant=invariant, spec=spec)
+    asked, _ = requested(made.spec, made.problem, made.device)
+    weighed = simt_tiles.weigh(
+        made.problem,
+        made.device,
+        pairs=bool(config.epilogue.gated),
+        invariant=made.spec.batch_invariant is True,
+        rows=invariance.along_rows(asked),
+        spec=made.spec if made.problem.k else None,
+    )
     named = {simt_tiles.fields_of(x): (ns, x) for ns, x in weighed}
     own = simt_tiles.fields_of(config)
     if own not in named:
