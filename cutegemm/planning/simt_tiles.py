@@ -104,6 +104,11 @@ def fields_of(x: SimtTile) -> tuple[tuple[str, object], ...]:
     return ("schedule", "simt"), ("tile", x.tile), ("stages", stages), ("split_k", x.split)
 
 
+def has_tile(problem: Problem, tile: Tile) -> bool:
+    """Whether a tile of some extents can load a problem's operands."""
+    return any(x.tile == tuple(tile) and loads(x, problem) is not None for x in TILES)
+
+
 def _kinds(problem: Problem, pairs: bool, whole: bool) -> list[SimtTile]:
     """The tiles that serve a problem, one of each extents; `whole` forbids to share out a tile's K."""
     found: dict[tuple[int, int, int], SimtTile] = {}
