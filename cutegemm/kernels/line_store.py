@@ -173,7 +173,7 @@ class PieceLines:
         for line, at in self._edge(first, lane):
             start = self.address(line)
             end = cutlass.min(cutlass.min(self._first_sector(start), length), self.width)
-            wanted = cutlass.Boolean(line < lines) & cutlass.Boolean(at < end)
+            wanted = self._own(line, first, lines) & cutlass.Boolean(at < end)
             self._store_element(wanted, line, at, start)
 
     @cute.jit
@@ -191,7 +191,7 @@ class PieceLines:
             start = self.address(line)
             at = length - self.size - back
             behind = (cutlass.Int32(start) + length) & (SECTOR - 1)
-            wanted = cutlass.Boolean(line < lines) & cutlass.Boolean(back < behind)
+            wanted = self._own(line, first, lines) & cutlass.Boolean(back < behind)
             wanted &= cutlass.Boolean(length > 0)
             if self.held < SECTOR:
                 # what is before the first whole sector has left
@@ -202,8 +202,16 @@ class PieceLines:
         """The first byte of a line, which begins at `start`, that is in a sector which the tile's row fills."""
         return ((self.held - cutlass.Int32(start)) & (SECTOR - 1)) - self.held
 
+    def _own(self, line: Any, first: Any, lines: Any) -> Any:
+        """Whether a line is one of the `lines` of the output and of the warp's, of which there is a `first`."""
+        inside = cutlass.Boolean(line < lines)
+        return inside & cutlass.Boolean(line < first + self.per_warp) if self.per_warp % self.size else inside
+
     def _edge(self, first: Any, lane: Any) -> list[tuple[Any, Any]]:
-        """(line, byte) of the elements of a sector, of all of a warp's lines: of every step of the lane."""
+        """(line, byte) of the elements of a sector, of all of a warp's lines: of every step of the lane.
+
+        Where a warp has fewer than its lanes take at once, some are not its own.
+        """
         line, at = divided(lane * self.size, SECTOR)
         return [(first + i + line, at) for i in range(0, self.per_warp, self.size)]
 

@@ -239,24 +239,27 @@ def spread(
     if not launched(spec, problem, device):
         return
     reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
+    # a plan weighs some hundred of these: what does not change is worked out once
     shapes = [
         (plane, depth, -(-problem.k // depth), device.resident_clusters(math.prod(plane)))
         for plane, depth in (STREAMED if streams(problem) else (*DEEP_SHAPES, *edges.eights(problem)))
     ]
     sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else edges.LARGEST
+    rows, columns, batch = problem.m, problem.n, problem.batch
+    tallest, widest = 2 * max(rows, 32), 2 * max(columns, 32)
     for (m, n, _), cluster, schedule, consumers, whole, *_ in found:
-        if schedule != "cooperative" or cluster != (1, 1) or whole != 1:
+        if schedule != "cooperative" or cluster != (1, 1) or whole != 1 or m >= tallest or n >= widest:
             continue
-        if m >= 2 * max(problem.m, 32) or n >= 2 * max(problem.n, 32):
-            continue
+        alone = n % 32 and n < sliced
+        large = m * n > edges.EIGHT_ELEMENTS
         for plane, depth, steps, resident in shapes:
-            if plane != (1, 1) and n % 32 and n < sliced:
+            if alone and plane != (1, 1):
                 continue
-            if plane in edges.EIGHTS and m * n > edges.EIGHT_ELEMENTS:
+            if large and plane in edges.EIGHTS:
                 continue
             if depth > BLOCK_K and DEEP_STAGES * 2 * (m + n) * depth > device.limits.smem_bytes:
                 continue
-            tiles = -(-problem.m // (m * plane[0])) * -(-problem.n // (n * plane[1])) * problem.batch
+            tiles = -(-rows // (m * plane[0])) * -(-columns // (n * plane[1])) * batch
             most = min(MAX_SPLITS, steps, resident // tiles)
             if most > 1:
                 parts = fewest_parts(steps, most)

@@ -8,7 +8,8 @@ tiles, schedules, clusters and swapped operands change no bit of a sum, and may 
     parts of K              as many as the spec says, 1 where it leaves that open; their ends are multiples of the
                             tile's depth, which is therefore the same for every M
     reductions along rows   their partial results are those of a tile's columns, as many for every M; of a swapped
-                            kernel those of 16 columns whatever its tile is, so D is always swapped or never
+                            kernel those of 16 columns whatever its tile is, so D is always swapped or never; on the
+                            CUDA cores those of a warp's columns, 32 in every tile (`simt_tiles`)
 """
 
 from __future__ import annotations

@@ -84,12 +84,14 @@ def mirrored(asked: Request) -> list[Candidate]:
     return [x for x in turned if x.splits == 1 and x.tile[1] >= LEAST_COLUMNS]
 
 
-def order_narrow(asked: Request, own: Sequence[Candidate], order: Order) -> Order:
-    """What is `taken`, before the candidates of an order."""
+def order_narrow(asked: Request, own: Sequence[Candidate], order: Order, *, swapped: bool = False) -> Order:
+    """What is `taken`, before the candidates of an order; `swapped`: what is `mirrored`, for the transpose."""
+    few, streams = ("columns", "A") if swapped else ("rows", "B")
 
     def ordered(problem: Problem, device: Device, gates: int, rest: Sequence[Candidate]) -> Iterator[Ranked]:
+        seen = swap.transposed(asked) if swapped and own else asked
         for x in own:
-            yield Ranked(x, f"few rows: B streams in {stream_ns(asked, x) / 1e3:,.1f} us")
+            yield Ranked(x, f"few {few}: {streams} streams in {stream_ns(seen, x) / 1e3:,.1f} us")
         yield from order(problem, device, gates, rest)
 
     return ordered if own else order

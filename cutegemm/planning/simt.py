@@ -30,7 +30,7 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
         device,
         pairs=asked.epilogue.gated is not None,
         invariant=asked.spec.batch_invariant is True,
-        rows=invariance.along_rows(asked),
+        summed=invariance.along_rows(asked),
         # without K there is no mainloop that a tile could be given for
         spec=asked.spec if problem.k else None,
     )

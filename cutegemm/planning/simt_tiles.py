@@ -52,11 +52,11 @@ def choose(
     *,
     pairs: bool = False,
     invariant: bool = False,
-    rows: bool = False,
+    summed: bool = False,
     spec: GemmSpec | None = None,
 ) -> SimtTile:
     """The tile and the cut of K that the model finds fastest; arguments as for `weigh`."""
-    found = weigh(problem, device, pairs=pairs, invariant=invariant, rows=rows, spec=spec)
+    found = weigh(problem, device, pairs=pairs, invariant=invariant, summed=summed, spec=spec)
     return min(found, key=lambda pair: pair[0])[1]
 
 
@@ -66,7 +66,7 @@ def weigh(
     *,
     pairs: bool = False,
     invariant: bool = False,
-    rows: bool = False,
+    summed: bool = False,
     spec: GemmSpec | None = None,
 ) -> list[tuple[float, SimtTile]]:
     """(nanoseconds, tile) of every tile and cut of K that may serve, larger tiles and fewer cuts first.
@@ -76,8 +76,7 @@ def weigh(
             thread's accumulators, single elements in flight and the sum's addresses do not fit its registers.
         invariant: whether the order of additions must not depend on M: every product is added by one thread, unless the
             spec says how.
-        rows: whether the order in which the epilogue's values are added along a row must not either
-            (`invariance.along_rows`): it is the tile's, so that of those that are left open the first serves every M.
+        summed: whether a reduction along rows must not depend on M either (`invariance.along_rows`).
         spec: what is given: its tile, stages and split_k.
 
     Raises:
@@ -86,8 +85,7 @@ def weigh(
     asked = GemmSpec() if spec is None else spec
     alone = pairs and problem.a.dtype.bytes != RING_BYTES
     named = isinstance(asked.tile, Tile)
-    kinds = _kinds(problem, pairs, alone or (invariant and not named))
-    kinds = _named(kinds[:1] if rows and not named else kinds, asked)
+    kinds = _named(_kinds(problem, pairs, alone or (invariant and not named), summed), asked)
     splits = _splits(asked, alone)
     found = []
     for kind in kinds:
@@ -109,10 +107,14 @@ def has_tile(problem: Problem, tile: Tile) -> bool:
     return any(x.tile == tuple(tile) and loads(x, problem) is not None for x in TILES)
 
 
-def _kinds(problem: Problem, pairs: bool, whole: bool) -> list[SimtTile]:
-    """The tiles that serve a problem, one of each extents; `whole` forbids to share out a tile's K."""
+def _kinds(problem: Problem, pairs: bool, whole: bool, summed: bool) -> list[SimtTile]:
+    """The tiles that serve a problem, one of each extents; `whole` forbids to share out a tile's K.
+
+    Partial results along rows are those of a warp's columns. Where those must be the same for every M (`summed`) it is
+    the last of each extents, which serves every problem; a warp of those that do not share out K has 32 columns.
+    """
     found: dict[tuple[int, int, int], SimtTile] = {}
-    for x in TILES:
+    for x in reversed(TILES) if summed else TILES:
         room = not pairs or (x.takes_pairs and math.prod(x.thread_tile) <= PAIRED_VALUES)
         taken = x.staged or problem.a.dtype.bytes == RING_BYTES
         if room and taken and not (whole and x.slices > 1) and loads(x, problem) is not None:

@@ -25,7 +25,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     """
     columns = narrow.mirrored(asked)
     if columns:
-        return _in_d(asked, *_turned(asked, narrow.order_narrow(asked, columns, order)))
+        return _in_d(asked, *_turned(asked, narrow.order_narrow(asked, columns, order, swapped=True)))
     few = narrow.taken(asked)
     if few or not swap.wanted(asked):
         return _weighed(asked, narrow.order_narrow(asked, few, order), order)

@@ -38,13 +38,16 @@ def _way(asked: Request, swapped: bool) -> tuple[Request, Order]:
     """The request as a way round has it, and the order of its candidates."""
     pinned = invariance.pinned(asked, swapped=swapped)
     if swapped:
-        turned = swap.transposed(pinned)
-        return turned, swap.order_swapped(turned, by_model)
+        turned, mirrored = swap.transposed(pinned), narrow.mirrored(asked)
+        own = narrow.order_narrow(asked, mirrored, by_model, swapped=True)
+        return turned, swap.order_swapped(turned, own)
     return pinned, narrow.order_narrow(asked, narrow.taken(asked), by_model)
 
 
 def _both(asked: Request) -> bool:
     """Whether both ways round were weighed."""
+    if narrow.mirrored(asked):
+        return False
     try:
         return ways.open_to(asked, choose(*_way(asked, swapped=False)))
     except PlanError:
@@ -96,14 +99,11 @@ def weigh_simt(made: KernelPlan) -> Why:
     """The fate of each tile and cut of K of a CUDA-core plan; the plan's own is among them, whoever chose it."""
     config = made.config
     assert isinstance(config, SimtConfig)
-    asked, _ = requested(made.spec, made.problem, made.device)
+    pairs, invariant = bool(config.epilogue.gated), made.spec.batch_invariant is True
+    spec = made.spec if made.problem.k else None
+    summed = invariance.along_rows(requested(made.spec, made.problem, made.device)[0])
     weighed = simt_tiles.weigh(
-        made.problem,
-        made.device,
-        pairs=bool(config.epilogue.gated),
-        invariant=made.spec.batch_invariant is True,
-        rows=invariance.along_rows(asked),
-        spec=made.spec if made.problem.k else None,
+        made.problem, made.device, pairs=pairs, invariant=invariant, summed=summed, spec=spec
     )
     named = {simt_tiles.fields_of(x): (ns, x) for ns, x in weighed}
     own = simt_tiles.fields_of(config)

@@ -108,3 +108,15 @@ def test_reductions_along_rows_have_the_same_bits():
     assert drawn == {128}
     small = problem(3, N, K, epilogue=with_norm)
     assert plan(GemmSpec(epilogue=with_norm), small).swapped and not plan(spec, small).swapped
+
+
+def test_warps_of_the_cuda_cores_reduce_as_many_columns():
+    """Tiles of 112 and of 128 rows, and of any layout of A: a row's partial results are those of 32 columns."""
+    spec = GemmSpec(batch_invariant=True, epilogue=with_norm)
+    found = [
+        plan(spec, problem(m, 2048, 1023, dtype="fp32", majors=majors, epilogue=with_norm)).config
+        for m in (1, 3, 1037, 4096)
+        for majors in ("kk", "mk")
+    ]
+    assert len({x.tile for x in found}) == 2
+    assert {x.partial_width[1] for x in found} == {32}

@@ -66,6 +66,13 @@ def test_lines_of_any_length():
         check((5, n, 16), "bf16", lines(True, 0, n % 4 // 2), 64)
 
 
+@pytest.mark.parametrize("columns", [8, 24])
+def test_warps_of_two_columns_store_no_others(columns):
+    """A sector's elements are eight lanes' in fp32, so that lanes for four columns meet a warp's two."""
+    for (m, n), pad, offset in (((67, 2 * columns + 3), 0, 1), ((70, 4 * columns), 3, 5)):
+        check((m, n, 16), "fp32", lines(False, pad, offset), columns)
+
+
 def test_batches():
     """Batches begin off the grid, too."""
     check((66, 65, 16, 3), "bf16", lines(True, 0, 1), 64)

@@ -146,6 +146,15 @@ def test_few_columns_of_a_large_a_are_the_mirror_image(shape):
     assert not taken(4440, 24, 1048, GemmSpec())[0]
 
 
+def test_a_plan_of_few_columns_says_why_in_terms_of_d():
+    """The time is that of the transpose's tiles, which `why` lists, and no other way round than was weighed."""
+    made, mirror = plan(GemmSpec(), of(12992, 16, 3624)), plan(GemmSpec(swap=False), of(16, 12992, 3624))
+    assert made.swapped and made.config.tile == mirror.config.tile
+    time = mirror.reasons[-1].partition("B streams in ")[2]
+    assert made.reasons[-1].endswith(f"few columns: A streams in {time}")
+    assert all(dict(x.fields)["swap"] for x in made.why.weighed)
+
+
 def test_a_swapped_tile_whose_ring_holds_all_of_k_has_no_producer():
     """48 x 13760 x 504 takes 7.1 us so, 7.6 with one; of longer K the operands stream (H200)."""
     for k, producers in ((504, False), (1008, True)):

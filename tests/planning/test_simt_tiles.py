@@ -9,7 +9,6 @@ import pytest
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
-from cutegemm.epilogue.graph import linear_combination
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.planner import plan
 from cutegemm.planning.representative import representative
@@ -128,25 +127,6 @@ def test_a_given_tile_is_batch_invariant_whatever_shares_its_k():
     config = plan(given, of).config
     assert (config.slices, config.split) == (8, 2)
     assert plan(GemmSpec(tile=Tile(64, 64, 32), batch_invariant=True), of).config.split == 1
-
-
-def test_batch_invariant_sums_along_rows_have_one_tile():
-    """Tiles of 112 and 128 rows add a row's values in other orders; for every M it is the same one then. D alone is
-    added along K, in the same order by either."""
-
-    @epi.define
-    def normed(acc):
-        return epi.Output(d=acc, norm=epi.SumSquares(acc, axis=1))
-
-    def tiles(graph):
-        spec = GemmSpec(batch_invariant=True, epilogue=graph)
-        of = (problem(m, 5025, 1023, dtype="fp32", majors="kk", epilogue=graph) for m in (1, 333, 685))
-        made = [plan(spec, x) for x in of]
-        assert all(x.why.taken.fields == fields_of(x.config) for x in made)
-        return {(x.config.tile, x.config.thread_tile, x.config.slices, x.config.split) for x in made}
-
-    assert tiles(normed) == {((128, 128, 8), (16, 8), 1, 1)}
-    assert len(tiles(linear_combination(False))) == 2
 
 
 def test_gated_pairs_have_tiles_of_their_own():
