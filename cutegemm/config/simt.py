@@ -68,6 +68,11 @@ class SimtTile:
         return FOUR if self.thread_tile[0] % FOUR == 0 else FOUR // 2
 
     @property
+    def takes_pairs(self) -> bool:
+        """Whether a thread owns neighbouring columns of both halves of gated pairs."""
+        return self.thread_tile[1] % (2 * FOUR) == 0
+
+    @property
     def owners(self) -> int:
         """Threads that hold one copy of the tile's accumulators."""
         return self.tile[0] * self.tile[1] // (self.thread_tile[0] * self.thread_tile[1])

@@ -60,6 +60,9 @@ class SimtGemm:
                     f"along {axis} must be a multiple of {lanes} lanes x {own} elements in groups of {group}"
                 )
                 raise field_error(CompileError, "tile", config.tile, rule)
+        if config.gates == 2 and not config.takes_pairs:
+            rule = f"a thread that owns {config.thread_tile[1]} columns has none of a pair's second half"
+            raise field_error(CompileError, "thread_tile", config.thread_tile, rule)
         block_m, block_n, block_k = config.tile
         if not config.staged and block_k % (GROUP * config.slices):
             rule = f"along k must be a multiple of {GROUP} for each of {config.slices} slices"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -85,6 +85,17 @@ class Joined(Linear):
             if x is not None:
                 found.append(None if x.is_inference() else x._version)
         return weight, bias, found
+
+    def named_modules(
+        self, memo: set[torch.nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, torch.nn.Module]]:
+        """Itself once, also where a module is asked for at every place that has it.
+
+        torch.func.functional_call puts tensors in all places of a parameter and takes them out in the same order, so
+        that a module which hangs at several of them would keep the caller's.
+        """
+        found: Iterator[tuple[str, torch.nn.Module]] = super().named_modules(memo, prefix, True)
+        return found
 
     def _replicate_for_data_parallel(self) -> Joined:
         """A replica, which works in a thread of its own; its products are its own, too."""

@@ -102,6 +102,11 @@ def fields_of(x: SimtTile) -> tuple[tuple[str, object], ...]:
     return ("schedule", "simt"), ("tile", x.tile), ("stages", stages), ("split_k", x.split)
 
 
+def has_tile(problem: Problem, tile: Tile) -> bool:
+    """Whether a tile of some extents can load a problem's operands."""
+    return any(x.tile == tuple(tile) and loads(x, problem) is not None for x in TILES)
+
+
 def _kinds(problem: Problem, pairs: bool, whole: bool, summed: bool) -> list[SimtTile]:
     """The tiles that serve a problem, one of each extents; `whole` forbids to share out a tile's K.
 
@@ -110,7 +115,7 @@ def _kinds(problem: Problem, pairs: bool, whole: bool, summed: bool) -> list[Sim
     """
     found: dict[tuple[int, int, int], SimtTile] = {}
     for x in reversed(TILES) if summed else TILES:
-        room = not pairs or math.prod(x.thread_tile) <= PAIRED_VALUES
+        room = not pairs or (x.takes_pairs and math.prod(x.thread_tile) <= PAIRED_VALUES)
         taken = x.staged or problem.a.dtype.bytes == RING_BYTES
         if room and taken and not (whole and x.slices > 1) and loads(x, problem) is not None:
             found.setdefault(x.tile, x)

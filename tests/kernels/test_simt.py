@@ -253,6 +253,25 @@ def test_epilogues_over_shared_sums(monkeypatch, name, tile):
     assert_outputs_close(found, graph, a, b, inputs)
 
 
+def test_gated_pairs_of_few_columns_are_all_stored():
+    """fp32 pairs of a narrow B take a tile whose threads own columns of both halves; one that has none is refused."""
+    graph = epi.swiglu("halves")
+    torch.manual_seed(9)
+    a, b = torch.randn(3, 12), torch.randn(40, 12).T
+    spec = GemmSpec(a_dtype="fp32", epilogue=graph)
+    out = torch.full((3, 20), float("nan"))
+    made = cutegemm.emulator.run(Gemm(spec, representative(spec)), a, b, out=out)
+    assert made.findings == []
+    assert_outputs_close({"d": out}, graph, a, b, {})
+    from cutegemm.kernels.simt import SimtGemm
+
+    config = cutegemm.plan(spec, cutegemm.problem(3, 40, 12, dtype="fp32", epilogue=graph)).config
+    with pytest.raises(
+        CompileError, match=r"thread_tile=\(8, 4\): .* columns has none of a pair's second half"
+    ):
+        SimtGemm(dataclasses.replace(config, tile=(64, 16, 32), thread_tile=(8, 4), lanes_m=8))
+
+
 def test_pairs_of_rows_reach_a_column_major_d(monkeypatch):
     """Two neighbouring rows of a thread lie side by side in D, aligned for four or not; without a cut of K, too."""
     torch.manual_seed(7)

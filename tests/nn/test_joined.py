@@ -142,6 +142,22 @@ def other_weights(ours, x):
     torch.func.functional_call(ours.q_proj, names, x)
 
 
+@pytest.mark.parametrize("names", [NAMES, NAMES[::-1]], ids=["in order", "in reverse"])
+def test_a_functional_call_gives_the_parameters_back(names):
+    """torch.func lends a model other weights, by any of its parts or as a whole; afterwards it has its own."""
+    ours = Attention(True)
+    nn.convert(ours, fallback="reference", joined=[names])
+    x, own = torch.randn(3, 12), dict(ours.named_parameters())
+    before = ours(x)
+    zeros = torch.func.functional_call(ours, {name: p * 0 for name, p in own.items()}, (x,))
+    assert not zeros.any()
+    weight = f"{names[1]}.joined.weight"
+    other = torch.func.functional_call(ours, {weight: ours.k_proj.joined.weight * 0}, (x,))
+    assert not torch.allclose(other, before)
+    assert all(x is y for x, y in zip(dict(ours.named_parameters()).values(), own.values(), strict=True))
+    assert torch.equal(ours(x), before)
+
+
 # what happens between two parts of one tensor, the first of them already called where it is a write
 BETWEEN = {
     "input": lambda ours, x: (ours.q_proj(x), x.add_(1)),

@@ -11,6 +11,7 @@ from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.planner import plan
+from cutegemm.planning.representative import representative
 from cutegemm.planning.simt_tiles import TILES, choose, fields_of, weigh
 from cutegemm.planning.simt_times import estimate, tiles_of
 from cutegemm.problems import problem
@@ -101,6 +102,14 @@ def test_333_rows_are_three_tiles_of_112():
     assert (config.tile, config.thread_tile, config.split) == ((112, 128, 8), (14, 8), 2)
     # 112 rows are no whole vectors for 128 threads
     assert all(x.tile != (112, 128, 8) for _, x in weigh(ALIGNED, H200))
+
+
+@pytest.mark.parametrize("given", [{"a_dtype": "fp32"}, {"schedule": "simt"}], ids=["fp32", "simt"])
+@pytest.mark.parametrize("tile", dict.fromkeys(x.tile for x in TILES), ids=str)
+def test_a_bare_spec_may_name_every_tile(given, tile):
+    """Before a problem is named, too: the one that stands for it is of a kind that the tile serves."""
+    spec = GemmSpec(tile=Tile(*tile), split_k=2, **given)
+    assert plan(spec, representative(spec)).config.tile == tile
 
 
 def test_without_k_a_tile_means_nothing():
