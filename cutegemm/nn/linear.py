@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.errors import InputError, field_error
+from cutegemm.ops.fallback import torch_linear
 from cutegemm.ops.functions import linear
 from cutegemm.spec import GemmSpec
 
@@ -60,7 +61,7 @@ class Linear(torch.nn.Linear):
     def product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The product by a weight as this layer does it, its own or some rows of it."""
         if unserved(self, weight):
-            return torch.nn.functional.linear(input, weight, bias)
+            return torch_linear(input, weight, bias)
         spec = promised(self, weight) if self.constant_weights else None
         found: Tensor = linear(input, weight, bias, spec=spec, fallback=self.fallback)
         return found

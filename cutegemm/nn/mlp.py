@@ -14,6 +14,7 @@ from cutegemm.epilogue.library import act, bias_act, swiglu
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear, promised, unserved
+from cutegemm.ops.fallback import torch_linear
 from cutegemm.ops.functions import linear
 from cutegemm.ops.perceptron import perceptron
 
@@ -185,7 +186,7 @@ class SwiGLU(torch.nn.Module):
         """The gated perceptron."""
         down: Any = self.down_proj
         if unserved(self, self.gate_up_weight):
-            gate, up = torch.nn.functional.linear(input, self.gate_up_weight).chunk(2, -1)
+            gate, up = torch_linear(input, self.gate_up_weight, None).chunk(2, -1)
             product: Tensor = down(torch.nn.functional.silu(gate) * up)
             return product
         if _fusable(self, down):
