@@ -297,7 +297,8 @@ def _fit_beside(args: argparse.Namespace, start: Device, paths: Sequence[Path]) 
         return 1
 
     def judged(some: Sequence[Any], device: Device) -> float:
-        return float(of.cost(some, device, BLUR, RATIO_WEIGHT))
+        scores = [of.score(x, device, BLUR) for x in some]
+        return statistics.fmean(expected + RATIO_WEIGHT * error for _, expected, error in scores)
 
     def fitted(some: Sequence[Any]) -> Device:
         return search(lambda device: judged(some, device), start, of.NAMES, len(some), of.PART)

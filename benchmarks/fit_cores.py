@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from benchmarks import candidates as specs
 from benchmarks import tuned_rows
@@ -122,11 +119,4 @@ def predicted(of: Timed, device: Device) -> dict[SimtTile, float]:
 
 def score(of: Timed, device: Device, blur: float) -> tuple[float, float, float]:
     """How the device's model ranks the tiles of one problem (`fit_loads.fared`)."""
-    times = predicted(of, device)
-    return fared(np.array(list(times.values())), np.array([of.us[x] for x in times]), blur)
-
-
-def cost(found: Sequence[Timed], device: Device, blur: float, weight: float) -> float:
-    """The mean over problems of expected regret, with a little of the error."""
-    scores = [score(x, device, blur) for x in found]
-    return statistics.fmean(expected + weight * error for _, expected, error in scores)
+    return fared(predicted(of, device), of.us, blur)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import tuned_rows
 from cutegemm import Problem, problem
@@ -79,11 +79,10 @@ def predicted(of: Loaded, device: Device) -> dict[tuple[str, str], float]:
     return {way: kernel + beside(way) for way in of.us}
 
 
-def fared(
-    times: NDArray[np.float64], measured: NDArray[np.float64], blur: float
-) -> tuple[float, float, float]:
-    """Regret, regret to be expected, and mean error of predicted times, as logarithms (`fit.Score`)."""
-    logs = np.log(times)
+def fared(times: Mapping[Any, float], us: Mapping[Any, float], blur: float) -> tuple[float, float, float]:
+    """Regret, regret to be expected and mean error of times beside measured ones, as logarithms (`fit.Score`)."""
+    measured = np.array([us[x] for x in times])
+    logs = np.log(list(times.values()))
     drawn = np.exp((logs.min() - logs) / blur)
     expected = float(drawn @ measured / drawn.sum())
     first = measured[int(logs.argmin())]
@@ -93,11 +92,4 @@ def fared(
 
 def score(of: Loaded, device: Device, blur: float) -> tuple[float, float, float]:
     """How the device's model ranks the ways of one problem (`fared`)."""
-    times = predicted(of, device)
-    return fared(np.array(list(times.values())), np.array([of.us[x] for x in times]), blur)
-
-
-def cost(found: Sequence[Loaded], device: Device, blur: float, weight: float) -> float:
-    """The mean over problems of expected regret, with a little of the error."""
-    scores = [score(x, device, blur) for x in found]
-    return statistics.fmean(expected + weight * error for _, expected, error in scores)
+    return fared(predicted(of, device), of.us, blur)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -186,9 +186,27 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Run the command; 1 when a contender refused a problem or was wrong."""
     args = parse(arguments)
-    console, sensors, out = runs.open_run(args)
     todo = select(args.suites, args.shapes, args.dtype, args.majors)
-    bench = Bench(args.contenders, timing.REGIMES[args.regime], sensors)
+    return carry_out(args, todo, Bench, describe, summarize)
+
+
+def carry_out(
+    args: argparse.Namespace,
+    todo: Sequence[Case],
+    bench_of: Callable[..., Bench],
+    describe: Callable[[Row], str],
+    summarize: Callable[[list[Row], Console], None],
+) -> int:
+    """Measure problems as a command line says; 1 when a contender refused one or was wrong.
+
+    Args:
+        args: with contenders, regime, and what `runs.add_options` adds.
+        todo: the problems.
+        bench_of: makes the bench of contenders, regime and sensors.
+        describe, summarize: what is printed of a row, and of all in the end.
+    """
+    console, sensors, out = runs.open_run(args)
+    bench = bench_of(args.contenders, timing.REGIMES[args.regime], sensors)
     left = [case for case in todo if not out.has(bench.keys(case))]
     console.print(f"{contenders.ready(args.contenders, left, current_device()[1])} kernels ready")
     outcome = runs.run(todo, bench, out, seconds=args.seconds, console=console, describe=describe)

@@ -18,7 +18,6 @@ from rich.console import Console
 
 from benchmarks import contenders, gemm, libraries, peer_rows, results, runs, suites, timing
 from benchmarks.results import Case, Row
-from cutegemm.running.launcher import current_device
 
 NAMES = [*contenders.NAMES, *libraries.NAMES]
 # of problems too small to reach the power cap
@@ -115,14 +114,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Run the command; 1 when cutegemm or cuBLAS refused a problem or was wrong."""
     args = parse(arguments)
-    console, sensors, out = runs.open_run(args)
-    todo = cases(args.suites, args.part)
-    bench = Bench(args.contenders, timing.REGIMES[args.regime], sensors)
-    left = [case for case in todo if not out.has(bench.keys(case))]
-    console.print(f"{contenders.ready(args.contenders, left, current_device()[1])} kernels ready")
-    outcome = runs.run(todo, bench, out, seconds=args.seconds, console=console, describe=describe)
-    summarize(out.rows, console)
-    return runs.report(outcome, console)
+    return gemm.carry_out(args, cases(args.suites, args.part), Bench, describe, summarize)
 
 
 if __name__ == "__main__":
