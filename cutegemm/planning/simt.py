@@ -7,7 +7,7 @@ import dataclasses
 import math
 
 from cutegemm.config import OperandConfig, OutputConfig, SimtConfig, SimtTile
-from cutegemm.planning import invariance, simt_tiles
+from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.operands import check_grid, epilogue_inputs, gated_half, major
@@ -25,15 +25,7 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
         PlanError: what is given names no tile of theirs, or the grid is larger than a launch may be.
     """
     problem, device = asked.problem, asked.device
-    tile = simt_tiles.choose(
-        problem,
-        device,
-        pairs=asked.epilogue.gated is not None,
-        invariant=asked.spec.batch_invariant is True,
-        summed=invariance.along_rows(asked),
-        # without K there is no mainloop that a tile could be given for
-        spec=asked.spec if problem.k else None,
-    )
+    tile = simt_tiles.choose(asked)
     config, half, gate = _configured(asked, tile)
     tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
     count = math.prod(tiles)

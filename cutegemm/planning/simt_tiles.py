@@ -15,6 +15,8 @@ from cutegemm.arch.device import Device
 from cutegemm.config import SimtTile
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
+from cutegemm.planning import invariance
+from cutegemm.planning.request import Request
 from cutegemm.planning.simt_times import estimate, tiles_of
 from cutegemm.planning.simt_vectors import loads
 from cutegemm.problems import Problem
@@ -46,18 +48,30 @@ TILES = (
 )
 
 
-def choose(
-    problem: Problem,
-    device: Device,
-    *,
-    pairs: bool = False,
-    invariant: bool = False,
-    summed: bool = False,
-    spec: GemmSpec | None = None,
-) -> SimtTile:
-    """The tile and the cut of K that the model finds fastest; arguments as for `weigh`."""
-    found = weigh(problem, device, pairs=pairs, invariant=invariant, summed=summed, spec=spec)
-    return min(found, key=lambda pair: pair[0])[1]
+def choose(asked: Request) -> SimtTile:
+    """The tile and the cut of K that the model finds fastest for a request.
+
+    Raises:
+        PlanError: nothing serves what is given.
+    """
+    return min(weighed(asked), key=lambda pair: pair[0])[1]
+
+
+def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
+    """(nanoseconds, tile) of everything that may serve a request: `weigh`, with what its spec and epilogue say.
+
+    Raises:
+        PlanError: nothing serves what is given.
+    """
+    return weigh(
+        asked.problem,
+        asked.device,
+        pairs=asked.epilogue.gated is not None,
+        invariant=asked.spec.batch_invariant is True,
+        summed=invariance.along_rows(asked),
+        # without K there is no mainloop that a tile could be given for
+        spec=asked.spec if asked.problem.k else None,
+    )
 
 
 def weigh(

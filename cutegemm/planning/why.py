@@ -99,12 +99,8 @@ def weigh_simt(made: KernelPlan) -> Why:
     """The fate of each tile and cut of K of a CUDA-core plan; the plan's own is among them, whoever chose it."""
     config = made.config
     assert isinstance(config, SimtConfig)
-    pairs, invariant = bool(config.epilogue.gated), made.spec.batch_invariant is True
-    spec = made.spec if made.problem.k else None
-    summed = invariance.along_rows(requested(made.spec, made.problem, made.device)[0])
-    weighed = simt_tiles.weigh(
-        made.problem, made.device, pairs=pairs, invariant=invariant, summed=summed, spec=spec
-    )
+    asked, _ = requested(made.spec, made.problem, made.device)
+    weighed = simt_tiles.weighed(asked)
     named = {simt_tiles.fields_of(x): (ns, x) for ns, x in weighed}
     own = simt_tiles.fields_of(config)
     if own not in named:

@@ -12,10 +12,16 @@ from cutegemm.arch.records import H200
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.planner import plan
 from cutegemm.planning.representative import representative
-from cutegemm.planning.simt_tiles import TILES, choose, fields_of, weigh
+from cutegemm.planning.request import requested
+from cutegemm.planning.simt_tiles import TILES, fields_of, weigh
 from cutegemm.planning.simt_times import estimate, tiles_of
 from cutegemm.problems import problem
 from cutegemm.spec import Tile
+
+
+def chosen(of):
+    """The tile of a problem, of which nothing is given."""
+    return simt_tiles.choose(requested(GemmSpec(), of, H200)[0])
 
 
 @pytest.mark.parametrize(
@@ -25,7 +31,7 @@ def test_few_tiles_are_cut_until_most_multiprocessors_work(shape):
     """Where output tiles cannot occupy the GPU, K is cut; the CTAs then cover at least two thirds of its SMs or are
     as many as a cluster holds."""
     posed = problem(*shape, dtype="fp32")
-    tile = choose(posed, H200)
+    tile = chosen(posed)
     assert tile.split > 1
     assert tiles_of(posed, tile) * tile.split >= H200.sms * 2 / 3 or tile.split == max(simt_tiles.SPLITS)
 
@@ -34,7 +40,7 @@ def test_few_tiles_are_cut_until_most_multiprocessors_work(shape):
 def test_middling_products_give_every_multiprocessor_warps_enough(shape):
     """All clusters run at once, on nearly all SMs, each with sixteen warps, or eight of 8 x 16 a thread."""
     posed = problem(*shape, dtype="fp32")
-    tile = choose(posed, H200)
+    tile = chosen(posed)
     places = H200.resident_clusters(tile.split)
     busiest = -(-tiles_of(posed, tile) // places)
     values = math.prod(tile.thread_tile)
@@ -52,14 +58,14 @@ def test_element_loads_leave_tiles_of_slices_their_residents():
 @pytest.mark.parametrize("extent", [2048, 4096, 8192])
 def test_many_tiles_are_not_cut(extent):
     """Large squares take the largest tile, whole."""
-    tile = choose(problem(extent, extent, extent, dtype="fp32"), H200)
+    tile = chosen(problem(extent, extent, extent, dtype="fp32"))
     assert (tile.tile, tile.staged, tile.split) == ((128, 128, 8), True, 1)
 
 
 @pytest.mark.parametrize("shape", [(16, 4096, 4096), (512, 512, 512), (3000, 40, 50)])
 def test_16_bit_elements_come_through_registers(shape):
     """A ring takes no elements that have to be converted."""
-    assert choose(problem(*shape), H200).staged
+    assert chosen(problem(*shape)).staged
 
 
 def test_tiles_differ_and_fit():
