@@ -126,8 +126,9 @@ def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
             if named is not None:
                 dtype = reference.TORCH_DTYPE[_dtype(named)]
             major = x.major or (spec.d_major if own and spec.d_major != AUTO else None)
-        made = a.new_empty([*batch, n, m] if major == "m" else shape, dtype=dtype)
-        made = made.mT if major == "m" else made
+        columns_first = major == "m" and not _one_line(m, call.lead)
+        made = a.new_empty([*batch, n, m] if columns_first else shape, dtype=dtype)
+        made = made.mT if columns_first else made
         found.append(unfolded(program, made, x.name, call.lead))
     return found
 
@@ -144,6 +145,11 @@ def _batch(a: torch.Tensor, b: torch.Tensor) -> list[int]:
     if len(batched) == 2 and isinstance(batched[0], int) and batched[0] == 1:
         return batched[1:]
     return batched[:1]
+
+
+def _one_line(rows: Any, lead: tuple[int, ...] | None) -> bool:
+    """Whether D is a single row that unfolds, which tensors do as a contiguous one; fakes do by strides of 1, too."""
+    return lead is not None and len(lead) > 1 and type(rows) is int and rows == 1
 
 
 def _numeric(x: torch.Tensor) -> bool:

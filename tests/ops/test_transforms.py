@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The op under torch's transforms: its contract (`opcheck`), vmap, torch.func, autocast, devices without memory."""
 
+import itertools
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional as F
 
 import cutegemm
@@ -102,6 +105,30 @@ def test_outputs_are_described_from_layouts_alone():
     with FakeTensorMode():
         assert call("cpu") == real
     assert call("meta") == real
+
+
+@pytest.mark.parametrize("major", ["n", "m"])
+def test_fakes_have_the_strides_of_a_run_at_extents_of_one_and_odd_ones(major):
+    """Also of leading dimensions that unfold, and of a batch of matrices."""
+    spec = cutegemm.GemmSpec(d_major=major)
+
+    def layer(x, w):
+        return cutegemm.linear(x, w, spec=spec, fallback="reference")
+
+    def product(x, w):
+        return cutegemm.matmul(x, w.t(), spec=spec, fallback="reference")
+
+    leads = ((), (1,), (5,), (1, 1), (1, 5), (5, 1), (3, 5), (1, 1, 1), (3, 1, 5))
+    for lead, n in itertools.product(leads, (1, 5)):
+        x, w = torch.randn(*lead, 12), torch.randn(n, 12)
+        for call in (layer, product) if 0 < len(lead) < 3 else (layer,):
+            real = call(x, w)
+            found = {"meta": call(x.to("meta"), w.to("meta"))}
+            for name, shapes in (("fake", None), ("symbolic", ShapeEnv())):
+                with FakeTensorMode(shape_env=shapes) as mode:
+                    found[name] = call(mode.from_tensor(x), mode.from_tensor(w))
+            for name, y in found.items():
+                assert (y.shape, y.stride()) == (real.shape, real.stride()), (lead, n, name)
 
 
 def layer(x, w, b):
