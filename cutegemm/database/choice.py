@@ -16,6 +16,7 @@ from cutegemm.database.exchange import shipped
 from cutegemm.database.store import Database
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import KernelPlan, plan
+from cutegemm.planning.refined import keeps_bits
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 
@@ -60,6 +61,8 @@ def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database 
     try:
         made = plan(refined(spec, fields), problem, device)
     except (GemmError, TypeError):
+        made = None
+    if made is None or not keeps_bits(spec, made):
         return Choice(_said(own, spec, f"{MODEL}: an entry of the database does not serve"))
     if near and _slower(made, own):
         return Choice(_said(own, spec, f"{MODEL}, which finds the choice of {_words(extents)} slower"))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
+from cutegemm.config import KernelConfig
 from cutegemm.planning import edges
 from cutegemm.planning.cuts import fewest_parts, given_splits, launched, tiles_of
 from cutegemm.problems import Problem
@@ -73,6 +74,13 @@ class Candidate(NamedTuple):
     # of those parts, how many a cluster adds up; and how all are added (`KernelConfig.split_reduction`)
     depth: int = 1
     reduction: str = "none"
+
+    @classmethod
+    def of(cls, config: KernelConfig) -> Candidate:
+        """The candidate that a kernel comes from."""
+        schedule = "pingpong" if config.pingpong else "cooperative" if config.producers else "multistage"
+        parts = config.splits, config.cluster_parts, "none" if config.streamed else config.split_reduction
+        return cls(config.tile, config.cluster, schedule, config.consumers, *parts)
 
     @property
     def pingpong(self) -> bool:

@@ -25,7 +25,7 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
     config = made.config
     assert isinstance(config, KernelConfig)
     asked, _ = requested(made.spec, made.problem, made.device)
-    own, (turned, order) = _candidate(config), _way(asked, made.swapped)
+    own, (turned, order) = Candidate.of(config), _way(asked, made.swapped)
     least = predicted_ns(first_setting(turned).problem, made.device, own)
     found = _fates(turned, order, made.swapped, own, least)
     if _both(asked):
@@ -88,7 +88,7 @@ def predicted_us(made: KernelPlan) -> float:
     config, problem = made.config, made.problem
     if isinstance(config, KernelConfig):
         product = swap.transposed_problem(problem) if made.swapped else problem
-        return predicted_ns(product, made.device, _candidate(config)) / 1e3
+        return predicted_ns(product, made.device, Candidate.of(config)) / 1e3
     if isinstance(config, SimtConfig):
         (found,) = (x.us for x in weigh_simt(made).weighed if not x.lost)
         return found
@@ -116,7 +116,7 @@ def weigh_simt(made: KernelPlan) -> Why:
 
 def candidate_of(made: KernelPlan) -> Candidate | None:
     """The candidate that a plan's tensor-core kernel comes from, of the product that the kernel sees."""
-    return _candidate(made.config) if isinstance(made.config, KernelConfig) else None
+    return Candidate.of(made.config) if isinstance(made.config, KernelConfig) else None
 
 
 def fields_of(made: KernelPlan) -> dict[str, object]:
@@ -129,7 +129,7 @@ def fields_of(made: KernelPlan) -> dict[str, object]:
         return dict(simt_tiles.fields_of(config))
     if not isinstance(config, KernelConfig):
         return {}
-    found = _candidate(config)
+    found = Candidate.of(config)
     shown = _in_d(found) if made.swapped else found
     fields = {**dict(_fields(shown, made.swapped)), "raster": made.raster}
     copied = {copy.operand for step in made.steps if isinstance(step, Relayout) for copy in step.copies}
@@ -138,14 +138,6 @@ def fields_of(made: KernelPlan) -> dict[str, object]:
         if getattr(made.problem, name).tma_reason() is not None:
             fields[f"{name}_load"] = "relayout" if name in copied else load
     return fields
-
-
-def _candidate(config: KernelConfig) -> Candidate:
-    """The candidate that a kernel comes from."""
-    multistage = not config.producers
-    schedule = "pingpong" if config.pingpong else "multistage" if multistage else "cooperative"
-    parts = config.splits, config.cluster_parts, "none" if config.streamed else config.split_reduction
-    return Candidate(config.tile, config.cluster, schedule, config.consumers, *parts)
 
 
 def _lost(ns: float, least: float, turned: bool = False) -> str:

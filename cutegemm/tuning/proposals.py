@@ -17,6 +17,7 @@ from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
 from cutegemm.planning.candidates import BLOCK_K, SHIFTED
 from cutegemm.planning.planner import KernelPlan, plan
+from cutegemm.planning.refined import keeps_bits
 from cutegemm.planning.why import fields_of, predicted_us
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, THREAD_LOADS, GemmSpec
@@ -215,11 +216,12 @@ def _odd_loads(spec: GemmSpec, problem: Problem, ways: tuple[str, ...]) -> Itera
 
 
 def _planned(spec: GemmSpec, fields: Fields, problem: Problem, device: Device) -> KernelPlan | None:
-    """The plan under more fields; None where there is none."""
+    """The plan under more fields; None where there is none, or it breaks what the spec promises of a row's bits."""
     try:
-        return plan(refined(spec, fields), problem, device)
+        made = plan(refined(spec, fields), problem, device)
     except (GemmError, TypeError):
         return None
+    return made if keeps_bits(spec, made) else None
 
 
 def _what(made: KernelPlan) -> tuple[Any, ...]:

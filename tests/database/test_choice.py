@@ -59,6 +59,15 @@ def test_given_fields_are_honoured(tmp_path):
     assert found.config.cluster == (2, 1) and found.config.tile == (128, 64, 64)
 
 
+def test_an_entry_that_would_change_a_rows_bits_is_not_taken(tmp_path):
+    """Of parts of K that nobody gave, as a database from elsewhere may name them, under batch_invariant=True."""
+    spec = GemmSpec(batch_invariant=True)
+    fields = {"tile": [128, 64, 64], "split_k": 2}
+    found = choose(spec, OF, H200, filled(tmp_path / "a.sqlite", OF, spec=spec, fields=fields))
+    assert found.plan.chosen_by == "the model: an entry of the database does not serve"
+    assert found.plan.config.splits == 1
+
+
 NEAREST = [
     ((1024, 1024, 1024, 1), [(1024, 1024, 1024, 1), (1024, 1024, 1032, 1)], (1024, 1024, 1024, 1)),
     ((1000, 1024, 1024, 1), [(1024, 1024, 1024, 1), (900, 1024, 1024, 1)], (1024, 1024, 1024, 1)),

@@ -8,9 +8,11 @@ import json
 import pytest
 
 from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.database.entry import refined
 from cutegemm.planning.cuts import fewest_parts
+from cutegemm.planning.refined import keeps_bits
 from cutegemm.tuning.proposals import _what, explicit, proposals
 
 FIRST = 12
@@ -95,3 +97,42 @@ def test_parts_are_no_more_than_the_longest_needs():
     for steps, most in ((256, 30), (512, 15), (128, 3), (7, 100), (1, 1)):
         found = fewest_parts(steps, most)
         assert found <= most and -(-steps // found) == -(-steps // most)
+
+
+PARTS_OF_K = {"tile": [64, 128, 64], "split_k": 4, "split_reduction": "launch"}
+# what is given beside batch_invariant=True, type -> fields of seeds whose order of additions the planner would not take
+OTHER_BITS = [
+    ({}, "bf16", PARTS_OF_K),
+    ({}, "bf16", {"cluster": [1, 1, 2]}),
+    ({}, "bf16", {"scheduler": "stream_k"}),
+    ({}, "bf16", {"schedule": "simt"}),
+    ({"split_k": 2}, "bf16", {"tile": [64, 128, 128]}),
+    ({"split_k": 4}, "bf16", {"tile": [64, 128, 64], "cluster": [1, 1, 2]}),
+    ({"epilogue": epi.row_max()}, "bf16", {"tile": [64, 64, 64]}),
+    ({"epilogue": epi.row_max(), "tile": Tile(64, 64, 64)}, "bf16", {"swap": True}),
+    ({}, "fp32", {"schedule": "simt", "tile": [64, 64, 32], "split_k": 1}),
+    ({"tile": Tile(64, 64, 32)}, "fp32", {"split_k": 2}),
+]
+
+
+@pytest.mark.parametrize(("given", "dtype", "fields"), OTHER_BITS, ids=lambda x: str(x)[:40])
+def test_seeds_that_change_the_order_of_additions_are_passed_over(given, dtype, fields):
+    """Under batch_invariant=True: parts of K, depths, widths and CUDA-core tiles that would follow M."""
+    epilogue = given.get("epilogue")
+    of = problem(64, 4096, 4096, dtype=dtype, majors="kk", epilogue=epilogue)
+    spec = GemmSpec(batch_invariant=True, **given)
+    found = proposals(spec, of, H200, 4, first=[fields], seeds=[fields])
+    assert fields not in [x.fields for x in found]
+    assert all(keeps_bits(spec, x.plan) for x in found)
+    assert not keeps_bits(spec, plan(refined(GemmSpec(**given), fields), of, H200))
+
+
+@pytest.mark.parametrize("given", [{}, {"split_k": 2}, {"split_k": 8}, {"cluster": (1, 1, 2)}], ids=str)
+def test_what_the_planner_takes_keeps_its_bits(given):
+    """At every M; and so do seeds that differ in what changes none."""
+    spec = GemmSpec(batch_invariant=True, **given)
+    for m in (1, 16, 64, 200, 1000):
+        of = problem(m, 4096, 4096, majors="kk")
+        assert keeps_bits(spec, plan(spec, of, H200))
+    seed = {"tile": [128, 64, 64], "stages": 4}
+    assert seed in [x.fields for x in proposals(spec, of, H200, 2, seeds=[seed])]
