@@ -2,7 +2,7 @@
 """Candidates: what a tensor-core kernel can be, before anyone says which is best.
 
 A `Candidate` is all that is chosen together; everything else of a kernel follows from it. `preferred` are those
-worth ordering by time; `every` are all that could serve a spec, for specs that none of the preferred serves.
+worth ordering by time; `kinds` and `shapes` are all that could serve a spec, where none of the preferred does.
 An `Order` (a model, a tuner, a database of measurements) puts candidates in the order in which they are tried.
 """
 
@@ -61,6 +61,8 @@ RING_STAGES = 5
 SUM_BYTES_PER_NS = 25.0
 # where parts that no cluster adds up meet
 ADDED = {"workspace": "in workspace", "launch": "by a launch", "atomic": "as they come"}
+# of a kind of candidate, whatever its tile
+NO_TILE = (0, 0, 0)
 
 
 class Candidate(NamedTuple):
@@ -286,40 +288,38 @@ def _holds(tile: tuple[int, int, int], limits: Limits) -> bool:
     return 4 * m * n + RING_STAGES * 2 * (m + n) * k <= limits.smem_bytes
 
 
-def every(spec: GemmSpec, gates: int, limits: Limits, halves: int = 1) -> Iterator[Candidate]:
-    """Everything that could serve a spec beside its given fields, large tiles first.
-
-    More rows than one pass of the consumers matter only where buffers must be filled.
-
-    Args:
-        halves: 2 where a tile holds equally many rows of two halves of A.
-    """
-    buffers = isinstance(spec.epilogue_stages, int) or isinstance(spec.input_stages, int)
+def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:
+    """Everything that could serve a spec beside its given fields, but for the tile: those here have `NO_TILE`."""
     cluster = spec.plane or (1, 1)
     schedules = TENSOR_CORE_SCHEDULES if spec.schedule not in TENSOR_CORE_SCHEDULES else (spec.schedule,)
     for schedule in schedules:
         for consumers in _teams(spec, schedule):
-            rows = limits.mma_m * halves * (1 if schedule == "pingpong" else consumers)
-            for tile in _tiles(spec, rows, MAX_PASSES if buffers else 1, gates, limits):
-                whole = Candidate(tile, cluster, schedule, consumers)
-                found = cut(spec, whole, given_splits(spec), limits)
-                if _allowed(spec, found):
-                    yield found
+            found = cut(spec, Candidate(NO_TILE, cluster, schedule, consumers), given_splits(spec), limits)
+            if _allowed(spec, found):
+                yield found
 
 
-def _tiles(
-    spec: GemmSpec, rows: int, passes: int, gates: int, limits: Limits
-) -> Iterator[tuple[int, int, int]]:
-    """The given tile if `rows` divide it, or all of at most so many passes."""
+def shapes(
+    spec: GemmSpec, kind: Candidate, limits: Limits, elements: int, rows: int, gates: int = 1
+) -> Iterator[tuple[int, int, range]]:
+    """(columns, depth, passes over its rows) of tiles of at most so many elements, or of the given one.
+
+    More than one pass of the consumers matters only where buffers must be filled.
+
+    Args:
+        elements: rows times columns that the consumers' registers hold.
+        rows: of a pass of all consumers that share a tile.
+        gates: 2 where a tile holds equally many columns of two halves of B.
+    """
     if isinstance(spec.tile, Tile):
-        if spec.tile.m % rows == 0:
-            yield spec.tile.m, spec.tile.n, spec.tile.k
+        m, n, k = spec.tile
+        yield n, k, range(m // rows, m // rows + (m % rows == 0))
         return
-    step = TILE_N_STEP * gates
+    buffers = isinstance(spec.epilogue_stages, int) or isinstance(spec.input_stages, int)
+    step, most = TILE_N_STEP * gates, MAX_PASSES if buffers else 1
     for k in (64, 48, 32, 16):
         for n in range(limits.mma_max_n // step * step, 0, -step):
-            for count in range(1, passes + 1):
-                yield rows * count, n, k
+            yield n, k, range(1, min(most, elements // (rows * n)) + 1)
 
 
 def _teams(spec: GemmSpec, schedule: str) -> Iterable[int]:

@@ -9,15 +9,18 @@ about what was given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import candidates, cuts, edges, invariance
-from cutegemm.planning.candidates import Candidate, Order, Ranked
-from cutegemm.planning.grid import Grid, grid_of
-from cutegemm.planning.kernel import configured
+from cutegemm.planning.candidates import NO_TILE, Candidate, Order, Ranked
+from cutegemm.planning.grid import Grid, check_sms, grid_of
+from cutegemm.planning.kernel import check_kind, configured, most_accumulators
+from cutegemm.planning.prospects import passes
 from cutegemm.planning.request import Request
 from cutegemm.planning.setting import Setting, first_setting, settings
 from cutegemm.spec import AUTO, GemmSpec, Tile
@@ -38,33 +41,89 @@ class Chosen(NamedTuple):
         return (*self.setting.reasons, f"{candidate}: {why}") if why else self.setting.reasons
 
 
+class Refusals:
+    """The refusal to give should no candidate serve: the first about something given, or about no field of a spec."""
+
+    def __init__(self, spec: GemmSpec) -> None:
+        self._spec = spec
+        self.first: PlanError | None = None
+
+    def add(self, error: PlanError) -> None:
+        """A candidate is refused."""
+        if self.first is None and not any(error.concerns(name) for name in self._open):
+            self.first = error
+
+    @functools.cached_property
+    def _open(self) -> list[str]:
+        given = self._spec.given()
+        return [name for name in GemmSpec.__dataclass_fields__ if name not in given]
+
+    def error(self) -> PlanError:
+        """What to raise."""
+        return self.first or field_error(PlanError, "tile", AUTO, "no tile serves the other given fields")
+
+
 def choose(asked: Request, order: Order) -> Chosen:
     """The kernel of a request.
 
     Raises:
         PlanError: the given fields contradict one another or the problem.
     """
-    refusals: list[PlanError] = []
-    first = first_setting(asked)
-    for setting, ranked in tries(asked, first, order):
+    refusals = Refusals(asked.spec)
+    for setting, ranked in tries(asked, first_setting(asked), order, refusals):
         if not invariance.allows(asked, ranked.candidate):
             continue
         try:
             config, grid = served(asked, setting, ranked.candidate)
         except PlanError as error:
-            refusals.append(error)
+            refusals.add(error)
             continue
         return Chosen(setting, ranked, config, grid)
-    raise _refusal(asked.spec, refusals)
+    raise refusals.error()
 
 
-def tries(asked: Request, first: Setting, order: Order) -> Iterator[tuple[Setting, Ranked]]:
-    """What to try, best first, each with the reason to give if it serves."""
+def tries(
+    asked: Request, first: Setting, order: Order, refusals: Refusals
+) -> Iterator[tuple[Setting, Ranked]]:
+    """What to try, best first, each with the reason to give if it serves.
+
+    Where no tile mends what a kind of candidate breaks, none is tried; and once it is known what to refuse with,
+    none that is quickly known not to serve.
+    """
+    spec, limits = asked.spec, first.limits
+    broken = functools.cache(functools.partial(_broken, spec, first))
     for ranked in preferred(asked, first, order):
-        yield first, ranked
+        if refusals.first is None or not _hopeless(first, ranked.candidate, broken):
+            yield first, ranked
     for setting in settings(asked, first):
-        for candidate in candidates.every(asked.spec, first.gates, first.limits, first.halves):
-            yield setting, Ranked(candidate, "the given fields leave little else")
+        for kind in candidates.kinds(spec, limits):
+            error = _broken(spec, setting, kind)
+            if error:
+                refusals.add(error)
+                continue
+            rows = limits.mma_m * setting.halves * kind.team
+            elements = most_accumulators(setting, kind)[0] * kind.team * limits.warpgroup
+            for n, k, counts in candidates.shapes(spec, kind, limits, elements, rows, setting.gates):
+                for count in counts if refusals.first is None else passes(setting, kind, n, k, counts):
+                    candidate = kind._replace(tile=(rows * count, n, k))
+                    yield setting, Ranked(candidate, "the given fields leave little else")
+
+
+def _hopeless(setting: Setting, candidate: Candidate, broken: Callable[[Candidate], object]) -> bool:
+    """Whether it is quickly known that a candidate does not serve; `broken` says what its kind breaks."""
+    (m, n, k), kind = candidate.tile, candidate._replace(tile=NO_TILE)
+    count = m // (setting.limits.mma_m * setting.halves * kind.team)
+    return bool(broken(kind)) or not passes(setting, kind, n, k, range(count, count + 1))
+
+
+def _broken(spec: GemmSpec, setting: Setting, kind: Candidate) -> PlanError | None:
+    """What a kind of candidate breaks that no tile mends, if anything."""
+    try:
+        check_kind(setting, kind)
+        check_sms(spec, math.prod(kind.cluster) * kind.depth)
+    except PlanError as error:
+        return error
+    return None
 
 
 def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
@@ -106,11 +165,3 @@ def served(asked: Request, setting: Setting, candidate: Candidate) -> tuple[Kern
         rule = "loads and products of one stage would alternate"
         raise field_error(PlanError, "stages", config.stages, rule, 2)
     return config, grid
-
-
-def _refusal(spec: GemmSpec, refusals: list[PlanError]) -> PlanError:
-    """The first error that is about something given, or about no field of a spec at all."""
-    left_open = {name for name in GemmSpec.__dataclass_fields__ if name not in spec.given()}
-    about = (x for x in refusals if not any(x.concerns(name) for name in left_open))
-    fallback = field_error(PlanError, "tile", AUTO, "no tile serves the other given fields")
-    return next(about, fallback)

@@ -22,6 +22,22 @@ class Grid(NamedTuple):
     waves: float
 
 
+def check_sms(spec: GemmSpec, cluster_size: int) -> None:
+    """The given SMs hold a cluster of so many CTAs, and a walk keeps to them.
+
+    Raises:
+        PlanError: they do not.
+    """
+    if not isinstance(spec.sms, int):
+        return
+    if spec.scheduler == "per_tile":
+        rule = 'an SM limit needs scheduler="persistent"'
+        raise field_error(PlanError, "sms", spec.sms, rule, AUTO)
+    if spec.sms < cluster_size:
+        rule = f"a cluster occupies {cluster_size} SMs"
+        raise field_error(PlanError, "sms", spec.sms, rule, cluster_size)
+
+
 def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Device) -> Grid:
     """The launch of a kernel.
 
@@ -34,13 +50,8 @@ def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Devi
     # works: cluster tiles, each as often as other clusters add up parts of its K
     count = across_m * across_n * problem.batch * (config.splits // config.cluster_parts)
     resident = device.resident_clusters(config.cluster_size) * config.ctas_per_sm
+    check_sms(spec, config.cluster_size)
     if isinstance(spec.sms, int):
-        if not config.persistent:
-            rule = 'an SM limit needs scheduler="persistent"'
-            raise field_error(PlanError, "sms", spec.sms, rule, AUTO)
-        if spec.sms < config.cluster_size:
-            rule = f"a cluster occupies {config.cluster_size} SMs"
-            raise field_error(PlanError, "sms", spec.sms, rule, config.cluster_size)
         resident = min(resident, spec.sms // config.cluster_size)
     # of a stream every cluster gets at least one k tile
     most = count * math.ceil(problem.k / config.tile[2]) if config.streamed else count

@@ -67,7 +67,7 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         persistent=spec.scheduler != "per_tile",
         raster=raster(setting, candidate)[0],
         serpentine=turns_back(setting, candidate),
-        ctas_per_sm=_ctas_per_sm(spec),
+        ctas_per_sm=ctas_per_sm(spec),
         trigger=trigger(spec, setting.problem, candidate, setting.sms),
         early=_early(setting, candidate),
         evict_first=_hinted(setting, "evict_first") or _read_once(setting, candidate),
@@ -117,7 +117,8 @@ def _split_reduction(setting: Setting, candidate: Candidate) -> str:
     return "workspace" if setting.spec.scheduler == "stream_k" else candidate.reduction
 
 
-def _ctas_per_sm(spec: GemmSpec) -> int:
+def ctas_per_sm(spec: GemmSpec) -> int:
+    """The CTAs that are to share an SM."""
     return spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1
 
 
@@ -227,8 +228,23 @@ def _dynamic(setting: Setting, candidate: Candidate) -> bool:
     return True
 
 
-def _check_splits(setting: Setting, candidate: Candidate) -> None:
-    """A cluster and K hold as many parts as K is cut into, and there is who adds them."""
+def check_kind(setting: Setting, candidate: Candidate) -> None:
+    """The rules for which a candidate's tile does not matter: what breaks one of them serves with no tile.
+
+    Raises:
+        PlanError: one is broken.
+    """
+    _check_gathered_cluster(setting, candidate.cluster)
+    most_accumulators(setting, candidate)
+    _check_meeting(setting, candidate)
+    for field in ("evict_first", "evict_last"):
+        _hinted(setting, field)
+    _streamed(setting, candidate)
+    _dynamic(setting, candidate)
+
+
+def _check_meeting(setting: Setting, candidate: Candidate) -> None:
+    """A cluster holds as many parts of K as it adds up, and there is who adds them."""
     parts, limits = candidate.splits, setting.limits
     if parts == 1:
         return
@@ -240,6 +256,14 @@ def _check_splits(setting: Setting, candidate: Candidate) -> None:
         rule = f"a cluster has at most {limits.max_cluster} CTAs, {plane} of them along M and N"
         raise field_error(PlanError, "split_k", parts, rule, limits.max_cluster // plane)
     _check_left(setting, candidate)
+
+
+def _check_splits(setting: Setting, candidate: Candidate) -> None:
+    """K holds as many parts as it is cut into, and they can be added up."""
+    parts = candidate.splits
+    if parts == 1:
+        return
+    _check_meeting(setting, candidate)
     k_tiles = -(-setting.problem.k // candidate.tile[2])
     if parts > k_tiles:
         rule = f"K is {k_tiles} tiles of {candidate.tile[2]}; each part needs one"
@@ -288,28 +312,35 @@ def _check_multicast(
             raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
 
 
-def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
-    """A thread's registers hold its share of the tile."""
-    tile, consumers, team = candidate.tile, candidate.consumers, candidate.team
+def most_accumulators(setting: Setting, candidate: Candidate) -> tuple[int, str]:
+    """How many accumulators a thread of such a kernel holds at most, whatever its tile, and who holds them.
+
+    Raises:
+        PlanError: it leaves no room for the given CTAs of an SM.
+    """
+    consumers, shared = candidate.consumers, ctas_per_sm(setting.spec)
     roles = of_schedule(candidate.schedule).roles
-    blocks = tile[0] // setting.limits.mma_m
-    shared = _ctas_per_sm(setting.spec)
     if shared > 1:
         if setting.loads.gathers or consumers not in roles.shared_accumulators:
             rule = f"{consumers} consumer warpgroups need all of an SM, and so does a gathering producer"
             raise field_error(PlanError, "ctas_per_sm", shared, rule, 1)
-        most = roles.shared_accumulators[consumers]
         who = f"{consumers} consumer warpgroups, with {shared} CTAs an SM, hold"
-    elif candidate.pingpong:
-        most = roles.turns[setting.loads.gathers]
-        who = "a warpgroup of a pingpong kernel holds"
-    else:
-        # beside its own accumulators a thread holds what it reads of other parts
-        adds = _split_reduction(setting, candidate) != "none" and not (
-            candidate.reduction == "launch" and candidate.depth == 1
-        )
-        laden = setting.loads.gathers or adds
-        most, who = roles.most(consumers, laden), f"{consumers} consumer warpgroups hold"
+        return roles.shared_accumulators[consumers], who
+    if candidate.pingpong:
+        return roles.turns[setting.loads.gathers], "a warpgroup of a pingpong kernel holds"
+    # beside its own accumulators a thread holds what it reads of other parts
+    adds = _split_reduction(setting, candidate) != "none" and not (
+        candidate.reduction == "launch" and candidate.depth == 1
+    )
+    laden = setting.loads.gathers or adds
+    return roles.most(consumers, laden), f"{consumers} consumer warpgroups hold"
+
+
+def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
+    """A thread's registers hold its share of the tile."""
+    tile, team = candidate.tile, candidate.team
+    blocks = tile[0] // setting.limits.mma_m
+    most, who = most_accumulators(setting, candidate)
     held = accumulators(tile, team, setting.limits)
     if held <= most:
         return
@@ -332,11 +363,16 @@ def _check_halves(config: KernelConfig) -> None:
 
 def _swizzle(spec: GemmSpec, matrix: OperandConfig, extent: int, depth: int) -> str:
     """The widest swizzle whose row divides the tile's contiguous extent, or the given one if it does."""
-    contiguous = (depth if matrix.k_major else extent) * matrix.dtype.bytes
-    legal = [name for name, span in reversed(SWIZZLE_SPANS.items()) if contiguous % span == 0]
+    contiguous, legal = swizzles(matrix, extent, depth)
     if spec.swizzle == AUTO:
         return legal[0]
     if spec.swizzle not in legal:
         rule = f"the tile is contiguous over {contiguous} bytes, no multiple of {SWIZZLE_SPANS[spec.swizzle]}"
         raise field_error(PlanError, "swizzle", spec.swizzle, rule, legal[0])
     return spec.swizzle
+
+
+def swizzles(matrix: OperandConfig, extent: int, depth: int) -> tuple[int, list[str]]:
+    """The bytes over which a tile is contiguous, and the swizzles that divide them, widest first."""
+    contiguous = (depth if matrix.k_major else extent) * matrix.dtype.bytes
+    return contiguous, [name for name, span in reversed(SWIZZLE_SPANS.items()) if contiguous % span == 0]
