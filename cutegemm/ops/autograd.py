@@ -11,7 +11,10 @@ from torch.autograd.function import _SingleLevelFunction
 
 from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError
+from cutegemm.ops.fallback import constant
+from cutegemm.ops.grad_batches import takes_batches
 from cutegemm.ops.gradient import OutputGradient, Plan, gradient_name, plan_gradient
+from cutegemm.ops.once import TWICE, final
 from cutegemm.ops.program import PLAIN, Program, kept
 from cutegemm.ops.serve import serve
 from cutegemm.ops.shortcuts import remember
@@ -21,10 +24,6 @@ from cutegemm.spec import GemmSpec
 _compiling = torch.compiler.is_compiling
 # a program, and the numbers and integers of a call
 What = tuple[Program, Sequence[float], Sequence[int]]
-TWICE = (
-    "cutegemm's gradient has no gradient of its own: double backward (create_graph=True, gradient penalties) is not "
-    "supported; use torch's matmul there"
-)
 
 
 def taken(ctx: Any) -> Any:
@@ -56,6 +55,12 @@ class Product(_SingleLevelFunction):
     forward = _forward(below)
 
     @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
+        """What compiled autograd tells our nodes by, as `torch.autograd.Function` has it."""
+        return (ctx._autograd_function_id,)
+
+    @staticmethod
+    @takes_batches
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """The gradients of a, b and inputs."""
         names = ("a", "b", *ctx.call[0].keeps)
@@ -66,9 +71,7 @@ class Product(_SingleLevelFunction):
         recorded = torch.is_grad_enabled()
         with torch.no_grad():
             found = _gradients(ctx, saved, grads)
-        if recorded:
-            found = [None if x is None else once(x.detach().requires_grad_()) for x in found]
-        return (None, *found)
+        return (None, *final(found, recorded))
 
 
 class Direct(Product):
@@ -140,23 +143,10 @@ def _kept(
     return results
 
 
-class _Once(torch.autograd.Function):
-    """A gradient that refuses to be differentiated."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise InputError(TWICE)
-
-
-once: Any = _Once.apply
-
-
 class Final(_SingleLevelFunction):
     """A part of a gradient: it refuses to be differentiated."""
+
+    _compiled_autograd_key = Product._compiled_autograd_key
 
     @staticmethod
     def forward(
@@ -266,10 +256,30 @@ def _joined(program: Program, parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(parts, -1).flatten(-2)
 
 
-def plain(program: Program, form: str, dtype: Any = None) -> Program:
+def plain(program: Program, form: str) -> Program:
     """alpha * A B in some form, on the backend of a program."""
+    return _plain(form, None, program.backend)
+
+
+@constant
+def _plain_text(form: str, dtype: str | None, backend: Any) -> str:
+    return _plain(form, dtype, backend).text
+
+
+def _plain(form: str, dtype: str | None, backend: Any) -> Program:
     spec = GemmSpec() if dtype is None else GemmSpec(d_dtype=dtype)
-    return kept(Program(spec, PLAIN, form, (), program.backend, final=True))
+    return kept(Program(spec, PLAIN, form, (), backend, final=True))
+
+
+def _product(
+    program: Program, form: str, a: torch.Tensor, b: torch.Tensor, factor: float, dtype: str | None = None
+) -> torch.Tensor:
+    """factor * A B in some form, on the backend of a program; a compiler sees the op alone."""
+    if _compiling():
+        text = _plain_text(form, dtype, program.backend)
+        found: torch.Tensor = torch.ops.cutegemm.gemm.default(a, b, [], [factor], [], text)
+        return found
+    return call(_plain(form, dtype, program.backend), a, b, (), (factor,))[0]
 
 
 def _operands(
@@ -287,7 +297,7 @@ def _operands(
     a_shape, b_shape = ctx.call[3] or (None, None)
     a, b = saved.pop("a"), saved.pop("b")
     if need_b and program.form == "linear":
-        (db,) = call(plain(program, "weight"), acc, a, (), (factor,))
+        db = _product(program, "weight", acc, a, factor)
     elif need_b:
         if (
             b_shape is not None
@@ -297,12 +307,12 @@ def _operands(
             and a.shape[0] == acc.shape[0]
         ):
             # every batch adds to one B: one product over all rows
-            (db,) = call(plain(program, "weight"), a, acc, (), (factor,))
+            db = _product(program, "weight", a, acc, factor)
         else:
             db = _batched(program, a.mT, acc, factor, b_shape)
     del a
     if need_a and program.form == "linear":
-        (da,) = call(plain(program, "input"), acc, b, (), (factor,))
+        da = _product(program, "input", acc, b, factor)
     elif need_a:
         da = _batched(program, acc, b.mT, factor, a_shape)
     return [da, db]
@@ -313,11 +323,11 @@ def _batched(
 ) -> torch.Tensor:
     """A product, summed over batches that shared the operand whose gradient it is."""
     if shape is None:
-        return call(plain(program, "matrix"), a, b, (), (factor,))[0]
+        return _product(program, "matrix", a, b, factor)
     batch = next((x.shape[0] for x in (a, b) if x.dim() == 3 and x.shape[0] != 1), 1)
     shared = batch != 1 and (len(shape) == 2 or shape[0] == 1)
     # the sum is of fp32 products, rounded once
-    (found,) = call(plain(program, "matrix", "fp32" if shared else None), a, b, (), (factor,))
+    found = _product(program, "matrix", a, b, factor, "fp32" if shared else None)
     return summed_to(found, shape).to(a.dtype)
 
 

@@ -17,10 +17,12 @@ from torch import Tensor
 
 from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
-from cutegemm.ops.autograd import once, plain, summed_along, taken
+from cutegemm.ops.autograd import plain, summed_along, taken
 from cutegemm.ops.fallback import HALF, address, autocast_to, constant, found_at
 from cutegemm.ops.functions import BACKENDS, linear, server_of
+from cutegemm.ops.grad_batches import takes_batches
 from cutegemm.ops.gradient import gradient_name, plan_gradient
+from cutegemm.ops.once import final
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
 from cutegemm.ops.serve import serve
 from cutegemm.ops.ways import direct
@@ -138,7 +140,9 @@ def perceptron(
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) in HALF:
         dtype = torch.get_autocast_dtype(device)
         x, weight, last_weight = [autocast_to(dtype, t) for t in (x, weight, last_weight)]
-    h, z = Hidden.apply(texts, x, weight, *rows.values())  # type: ignore[no-untyped-call]
+    # what the epilogue reads has its gradient by `Output`: here it needs none
+    read = [t.detach() for t in rows.values()]
+    h, z = Hidden.apply(texts, x, weight, *read)  # type: ignore[no-untyped-call]
     y: Tensor = Output.apply(texts, h, last_weight, last_bias, z, *rows.values())  # type: ignore[no-untyped-call]
     return y
 
@@ -147,7 +151,7 @@ def _launch(
     text: str, a: Tensor, b: Tensor, inputs: Sequence[Tensor] = (), numbers: Sequence[float] = ()
 ) -> Sequence[Tensor]:
     """All outputs of a product."""
-    if not torch.compiler.is_compiling() and direct(a, b, *inputs):
+    if direct(a, b, *inputs):
         with torch.no_grad():
             return serve(decode(text), a, b, inputs, numbers, ())
     found: list[Tensor] = torch.ops.cutegemm.gemm.many(a, b, list(inputs), list(numbers), [], text)
@@ -169,6 +173,7 @@ class Hidden(torch.autograd.Function):
         return h, z
 
     @staticmethod
+    @takes_batches
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """The gradients of x and W1."""
         _, dz = grads
@@ -200,6 +205,7 @@ class Output(torch.autograd.Function):
         return y
 
     @staticmethod
+    @takes_batches
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """The gradients of W2, its bias, Z and what the epilogue reads."""
         (dy,) = grads
@@ -223,9 +229,7 @@ class Output(torch.autograd.Function):
 
 def _final(*grads: Tensor | None) -> list[Tensor | None]:
     """Gradients that refuse to be differentiated, where autograd records them."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return list(grads)
-    return [None if x is None else once(x.detach().requires_grad_()) for x in grads]
+    return final(grads, torch.is_grad_enabled() and not torch.compiler.is_compiling())
 
 
 __all__ = ["Hidden", "Output", "Texts", "described", "perceptron"]

@@ -15,12 +15,13 @@ _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorc
 _autocast, _recording = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
 # torch.jit.trace records what torch does, and not what a kernel writes
 _tracing = torch._C._is_tracing
+_compiling = torch.compiler.is_compiling
 _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def direct(*tensors: torch.Tensor) -> bool:
     """Whether a call on these tensors needs nothing of torch's dispatcher: no mode, transform, subclass or tracer."""
-    if _modes() or _transforms() or _tracing() or forward_ad._current_level >= 0:
+    if _compiling() or _modes() or _transforms() or _tracing() or forward_ad._current_level >= 0:
         return False
     for x in tensors:
         if type(x) not in _ORDINARY:

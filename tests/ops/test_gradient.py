@@ -3,6 +3,8 @@
 
 import pytest
 import torch
+from torch._dynamo import compiled_autograd
+from torch._vmap_internals import _vmap
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
@@ -12,6 +14,7 @@ from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
 from cutegemm.ops import gradient, ways
 from cutegemm.ops.functions import _made
+from cutegemm.ops.perceptron import perceptron as fused
 from cutegemm.ops.serve import serve
 from tests.support.torch_ops import assert_same, error
 
@@ -243,3 +246,72 @@ def test_out_has_no_gradient():
         plain(a, b, out=torch.empty(9, 7))
     with torch.no_grad():
         plain(a, b, out=torch.empty(9, 7))
+
+
+def perceptron(x, w, b, last):
+    """Two layers whose gradients are fused."""
+    return fused(x, w, b, epi.bias_act("gelu"), last, fallback="reference")
+
+
+BATCHED = {
+    name: CASES[name] for name in ("matmul", "one b", "b of one", "gelu", "swiglu", "a batch of inputs")
+}
+BATCHED["perceptron"] = (
+    perceptron, lambda x, w, b, last: F.linear(F.gelu(F.linear(x, w, b)), last), ((2, 3, 12), (7, 12), (7,), (5, 7))
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_a_batch_of_gradients_at_once(name):
+    """is_grads_batched=True, and vmap over autograd.grad, give for each upstream gradient what a call alone gives."""
+    ours, theirs, shapes = BATCHED[name]
+    tensors = [r(*shape).requires_grad_() for shape in shapes]
+    y, expected = ours(*tensors), theirs(*tensors)
+    upstream = r(4, *y.shape)
+    exact = torch.autograd.grad(expected, tensors, upstream, is_grads_batched=True)
+    found = torch.autograd.grad(y, tensors, upstream, is_grads_batched=True, retain_graph=True)
+    mapped = torch.vmap(lambda g: torch.autograd.grad(y, tensors, g, retain_graph=True))(upstream)
+    for x, mine, other in zip(exact, found, mapped):
+        assert error(mine, x) < 1e-5 and error(other, x) < 1e-5
+
+
+def test_a_batch_of_gradients_of_some_outputs_of_several():
+    """An output that is not used brings nothing; a gradient of the batch is refused where a single one's is."""
+    x, w, bias = r(5, 12), r(7, 12).requires_grad_(), r(7)
+    out = linear(two)(x, w, bias)
+    upstream = r(4, 5, 7)
+    (found,) = torch.autograd.grad(out.pre, w, upstream, is_grads_batched=True, retain_graph=True)
+    assert error(found, upstream.mT @ x) < 1e-5
+    (found,) = torch.autograd.grad(out.pre, w, upstream, is_grads_batched=True, create_graph=True)
+    assert error(found, upstream.mT @ x) < 1e-5
+    with pytest.raises(InputError, match="double backward"):
+        found.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+@pytest.mark.parametrize("name", ["matmul", "gelu", "perceptron"])
+def test_compiled_autograd_takes_our_nodes(name):
+    """A backward pass that torch.compile traces gives the gradients of one that it does not."""
+    ours, _, shapes = BATCHED[name]
+    tensors = [r(*shape).requires_grad_() for shape in shapes]
+    y = ours(*tensors)
+    expected = torch.autograd.grad(y, tensors, torch.ones_like(y), retain_graph=True)
+    with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+        y.sum().backward()
+    for x, exact in zip(tensors, expected):
+        assert error(x.grad, exact) < 1e-5
+
+
+def test_maps_within_maps_of_gradients_are_refused():
+    """Of two maps of torch's older kind none knows the other: the rule, and what maps instead, are named."""
+    w = r(7, 12).requires_grad_()
+    y = cutegemm.linear(r(5, 12), w, fallback="reference")
+
+    def pull(g):
+        return torch.autograd.grad(y, w, g, retain_graph=True)[0]
+
+    with pytest.raises(
+        InputError, match=r"is_grads_batched=True: maps within maps have no rule .* torch.func.jacrev"
+    ):
+        _vmap(_vmap(pull))(r(2, 3, 5, 7))
+    assert torch.vmap(torch.vmap(pull))(r(2, 3, 5, 7)).shape == (2, 3, 7, 12)
