@@ -10,7 +10,7 @@ It knows nothing of how a kernel was planned or written: only its PTX, its launc
 """
 
 from cutegemm.emulator.arguments import tensor_map
-from cutegemm.emulator.front import Run, Step, run, run_steps, tensor_buffer
+from cutegemm.emulator.front import Run, Step, output, run, run_steps, tensor_buffer
 from cutegemm.emulator.launch import Launch, Options, Report, launch
 from cutegemm.emulator.outside import run_ptx, run_sequence
 from cutegemm.emulator.ptx.kernel import Kernel
@@ -35,6 +35,7 @@ __all__ = [
     "Step",
     "compare",
     "launch",
+    "output",
     "profile",
     "run",
     "run_ptx",

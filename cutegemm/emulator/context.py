@@ -30,6 +30,7 @@ from cutegemm.emulator.translate.program import Program
 from cutegemm.emulator.watch.cells import cell_bytes
 from cutegemm.emulator.watch.races import Detector
 from cutegemm.emulator.watch.shadow import Known, Segment
+from cutegemm.emulator.watch.written import Written
 
 if TYPE_CHECKING:
     from cutegemm.emulator.launch import Launch
@@ -50,7 +51,10 @@ def merged(buffers: list[Buffer]) -> list[Buffer]:
 
 
 class Alone:
-    """The context of a launch by itself."""
+    """The context of a launch by itself, or of one of a run whose outputs are watched."""
+
+    def __init__(self, written: Written | None = None) -> None:
+        self.written = written
 
     def memory_of(self, config: Launch) -> GlobalMemory:
         """Global memory of a launch: its buffers."""
@@ -72,6 +76,7 @@ class Chain:
     programs: list[Program]
     buffers: list[Buffer]
     constant: list[Buffer] | None = None  # what an unknown launch before the first one does not write
+    written: Written | None = None  # what has to be written
     pdl: bool = False  # whether the launch that comes next may overlap with the one before
     detector: Detector | None = None
     regions: list[Region] = field(default_factory=list)

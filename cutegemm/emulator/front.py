@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.emulator.arguments import View
+from cutegemm.emulator.context import Alone
 from cutegemm.emulator.launch import Launch, Options, Report, checked, checked_options, kernel_of, launch
 from cutegemm.emulator.result import Result
 from cutegemm.emulator.state.memory import Buffer
+from cutegemm.emulator.watch.findings import read_suppressions, without_suppressed
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import combined
+from cutegemm.emulator.watch.written import Output, Written
 from cutegemm.errors import EmulatorError, field_error
 
 
@@ -74,11 +77,15 @@ def run(gemm: Any, *operands: Any, options: Options | None = None, **call: Any) 
 
 
 def run_steps(
-    steps: Sequence[Step], buffers: Sequence[Buffer], options: Options | None = None
+    steps: Sequence[Step],
+    buffers: Sequence[Buffer],
+    options: Options | None = None,
+    outputs: Sequence[Output] = (),
 ) -> list[Report]:
     """Run the launches of one run in order, with one L2 cache between them.
 
-    Within `run`, its options hold, and it collects the reports.
+    Within `run`, its options hold, and it collects the reports; elements of `outputs` (`output`) that no launch wrote
+    are a finding of the last one.
 
     Raises:
         EmulatorError: see `launch`; steps or buffers that are none.
@@ -101,12 +108,30 @@ def run_steps(
         kernel = kernel_of(step.ptx)
         launches.append((kernel, checked(kernel, what)))
     l2 = L2()
-    reports = [launch(kernel, what, options, l2) for kernel, what in launches]
+    written = Written(outputs) if collecting is not None and outputs else None
+    reports = [launch(kernel, what, options, l2, Alone(written)) for kernel, what in launches]
+    if written is not None and reports:
+        rules = read_suppressions(options.suppressions) if options and options.suppressions else []
+        kept, suppressed = without_suppressed(written.findings(), rules)
+        reports[-1].findings += kept
+        reports[-1].suppressed += suppressed
     if collecting is not None:
         collecting[0].reports += reports
         if collecting[1].meter:
             collecting[0].counters = combined([r.sums for r in reports], l2.dirty * SECTOR_BYTES)
     return reports
+
+
+def output(tensor: Any, name: str, tile: tuple[int, int] | None = None) -> Output:
+    """What `run_steps` is to find written: every element of a CPU tensor or NumPy array.
+
+    Args:
+        tile: rows and columns of it that a CTA writes, for reports.
+
+    Raises:
+        EmulatorError: `tensor` is neither (`View.of`).
+    """
+    return Output(View.needed("tensor", tensor), name, tile)
 
 
 def tensor_buffer(tensor: Any, name: str) -> Buffer:

@@ -70,6 +70,7 @@ class Device:
             context.detector_of(self) if options.races else None,
             Watcher(self) if options.races else None,
             Meter(self) if options.meter else None,
+            context.written,
         )
         self.started = time.monotonic()
         self.clusters = self.geometry.ctas // self.geometry.cluster_ctas

@@ -9,7 +9,7 @@ import torch
 
 from cutegemm.compiling import cache
 from cutegemm.config import Config
-from cutegemm.emulator import Step, run_steps, tensor_buffer
+from cutegemm.emulator import Step, output, run_steps, tensor_buffer
 from cutegemm.errors import EmulatorError
 from cutegemm.launch_layout import COUNTERS
 from cutegemm.planning.arguments import launch_arguments
@@ -51,9 +51,20 @@ class Emulated:
         steps = [step for config, args in launches for step in _steps(config, args)]
         buffers = [tensor_buffer(x, name.upper() if name in "abcd" else name) for name, x in named.items()]
         buffers += [tensor_buffer(workspace, "workspace"), tensor_buffer(counters, "counters")]
-        run_steps(steps, buffers)
+        outputs = [output(named[x.name], *self._shown(x.name)) for x in self.kind.graph.stores]
+        run_steps(steps, buffers, outputs=outputs)
         if counters.any():
             raise EmulatorError("a run must leave its counters zero, and this one did not")
+
+    def _shown(self, name: str) -> tuple[str, tuple[int, int] | None]:
+        """A stored output's name in reports, and the rows and columns of it that a CTA has."""
+        plan = self.kind.plan
+        config = plan.config
+        shown = name.upper() if name == "d" else name
+        if config is None:
+            return shown, None
+        rows, columns = (n // x.halves for n, x in zip(config.tile[:2], config.operands, strict=True))
+        return shown, (columns, rows) if plan.swapped else (rows, columns)
 
 
 def _steps(config: Config, args: tuple[Any, ...]) -> list[Step]:

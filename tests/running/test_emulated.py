@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`backend="emulator"` through the ordinary door."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, emulator
+from cutegemm.emulator.watch.written import NEVER_WRITTEN
 from cutegemm.errors import EmulatorError, InputError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.running import reference
+from cutegemm.running import emulated, reference
 from tests.support.numerics import assert_close
 
 SPECS = {
@@ -55,6 +58,33 @@ def test_in_place_and_batched(no_reference):
     before = c.clone()
     assert gemm.run(a, b, c, out=c, beta=2.0, backend="emulator") is c
     assert_close(c, a, b, before, 1.0, 2.0)
+
+
+WRITTEN = {
+    "tma": GemmSpec(tile=Tile(64, 64, 64), swap=False, scheduler="per_tile"),
+    "staged": GemmSpec(tile=Tile(64, 64, 64), swap=False, scheduler="per_tile", store="staged"),
+    "direct": GemmSpec(tile=Tile(64, 64, 64), swap=False, scheduler="per_tile", store="direct"),
+    "swapped": GemmSpec(tile=Tile(64, 64, 64), swap=True, scheduler="per_tile"),
+    "fp32": GemmSpec(schedule="simt", tile=Tile(64, 64, 32), split_k=1),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_no_launch_writes_is_a_finding(name, monkeypatch):
+    """A run of every way to store reports nothing; without its last CTA, the elements of that one's tile."""
+    gemm = Gemm(WRITTEN[name], representative(WRITTEN[name]))
+    dtype = torch.float32 if name == "fp32" else torch.bfloat16
+    a, b, c = torch.randn(2, 70, 48), torch.randn(48, 88), torch.randn(2, 70, 88)
+    a, b, c = (x.to(dtype) for x in (a, b, c))
+    assert emulator.run(gemm, a, b, c, out=c, beta=1.0).findings == []
+    steps = emulated._steps
+    short = lambda step: dataclasses.replace(step, grid=(step.grid[0] - 1, *step.grid[1:]))
+    monkeypatch.setattr(emulated, "_steps", lambda *args: [short(x) for x in steps(*args)])
+    for options in (None, emulator.Options()):
+        (found,) = (x for x in emulator.run(gemm, a, b, options=options).findings if x.kind == NEVER_WRITTEN)
+        assert (
+            found.text == "144 of 12,320 elements of D, the first at (1, 64, 64), in tile (1, 1) of 64 x 64"
+        )
 
 
 def test_overlap_is_refused_on_the_emulator_too():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who watches a launch: the race detector, coverage and the meter, each of which may be absent.
+"""Who watches a launch: the race detector, coverage, the meter and what was written, each of which may be absent.
 
 Units tell of what they do here; nothing they compute depends on it.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cutegemm.emulator.watch.coverage import Watcher
 from cutegemm.emulator.watch.meter import Meter
 from cutegemm.emulator.watch.races import Detector
+from cutegemm.emulator.watch.written import Written
 
 if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask, Value, Vector
@@ -31,9 +32,17 @@ Touched: TypeAlias = "tuple[Vector, Region, Vector]"
 class Observers:
     """The observers of one launch."""
 
-    def __init__(self, detector: Detector | None, coverage: Watcher | None, meter: Meter | None) -> None:
-        self.track, self.coverage, self.meter = detector, coverage, meter
-        self.listening: list[Detector | Meter] = [o for o in (detector, meter) if o is not None]
+    def __init__(
+        self,
+        detector: Detector | None,
+        coverage: Watcher | None,
+        meter: Meter | None,
+        written: Written | None = None,
+    ) -> None:
+        self.track, self.coverage, self.meter, self.written = detector, coverage, meter, written
+        self.listening: list[Detector | Meter | Written] = [
+            o for o in (detector, meter, written) if o is not None
+        ]
 
     # ---- accesses
 
@@ -74,11 +83,15 @@ class Observers:
         """A tensor store was issued."""
         if self.meter is not None:
             self.meter.tensor_store(group, tensor, reach)
+        if self.written is not None:
+            self.written.tensor_store(group, tensor, reach)
 
     def bulk(self, region: Region, start: int, size: int, write: bool, copies: int) -> None:
         """A bulk copy of bytes in a row of global memory was issued."""
         if self.meter is not None:
             self.meter.bulk(region, start, size, write, copies)
+        if self.written is not None and write:
+            self.written.bulk(region, start, size)
 
     def async_copy(self, to: Touched, source: Touched | None, size: int, around_l1: bool) -> None:
         """A cp.async was issued: `to` and `source` are (lanes, region, offsets); source None reads nothing."""
