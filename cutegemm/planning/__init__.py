@@ -6,7 +6,7 @@ what is tried, in which order   `setting`, `candidates` with `cuts`, `model`, `t
                                 `choose` with `prospects`, `swap`, `narrow` with `boxes`, `ways`, `edges`, `invariance`,
                                 `refined`
 what follows from a candidate   `tensor_core`, `kernel`, `operands`, `loads`, `epilogue`, `pieces`, `budget`,
-                                `parts`, `grid`, `serpentine`
+                                `parts`, `grid`, `serpentine`, `accumulators`
 kernels on the CUDA cores       `simt`, `simt_tiles`, `simt_times`, `simt_vectors`
 launches and their arguments    `steps`, `splits`, `adding`, `reductions`, `arguments`
 for people                      `text`, `why`, `weighed`

@@ -17,9 +17,10 @@ from typing import NamedTuple
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import candidates, cuts, edges, invariance
+from cutegemm.planning.accumulators import most_accumulators
 from cutegemm.planning.candidates import NO_TILE, Candidate, Order, Ranked
 from cutegemm.planning.grid import Grid, check_sms, grid_of
-from cutegemm.planning.kernel import check_kind, configured, most_accumulators
+from cutegemm.planning.kernel import check_kind, configured
 from cutegemm.planning.prospects import passes
 from cutegemm.planning.request import Request
 from cutegemm.planning.setting import Setting, first_setting, settings

@@ -6,13 +6,18 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from cutegemm.arch.limits import Limits
 from cutegemm.config import WIDEST_OF_FOUR, KernelConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
 from cutegemm.planning import boxes
 from cutegemm.planning import epilogue as plan_epilogue
+from cutegemm.planning.accumulators import (
+    check_accumulators,
+    ctas_per_sm,
+    most_accumulators,
+    split_reduction,
+)
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.model import raster_for
 from cutegemm.planning.serpentine import turns_back
@@ -39,7 +44,7 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
     spec, (tile, cluster, schedule, consumers, *_) = setting.spec, candidate
     _check_gated_tile(setting, candidate)
     _check_gathered_cluster(setting, cluster)
-    _check_accumulators(setting, candidate)
+    check_accumulators(setting, candidate)
     _check_splits(setting, candidate)
     a, b = setting.loads.operands
     rows = (tile[0] // a.halves, tile[1] // b.halves)
@@ -75,7 +80,7 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         splits=candidate.splits,
         streamed=_streamed(setting, candidate),
         dynamic=_dynamic(setting, candidate),
-        split_reduction=_split_reduction(setting, candidate),
+        split_reduction=split_reduction(setting, candidate),
         cluster_parts=candidate.depth,
         epilogue=setting.epilogue,
     )
@@ -94,11 +99,6 @@ def raster(setting: Setting, candidate: Candidate) -> tuple[str, int]:
     return raster_for(setting.problem, candidate)
 
 
-def accumulators(tile: tuple[int, int, int], team: int, limits: Limits) -> int:
-    """fp32 registers per thread: its warpgroup's share of BLK_M x BLK_N."""
-    return tile[0] * tile[1] // (team * limits.warpgroup)
-
-
 def _check_gated_tile(setting: Setting, candidate: Candidate) -> None:
     """Each half of a gated tile is made of whole instructions."""
     tile, (a, b) = candidate.tile, setting.loads.operands
@@ -110,16 +110,6 @@ def _check_gated_tile(setting: Setting, candidate: Candidate) -> None:
     if a.halves == 2 and tile[0] % step:
         rule = f"{candidate.team} warpgroups take a multiple of {step} rows of a gated tile"
         raise field_error(PlanError, "tile.m", tile[0], rule, round_up(tile[0], step))
-
-
-def _split_reduction(setting: Setting, candidate: Candidate) -> str:
-    """Where parts of K meet: as the candidate says; in workspace where the walk cuts them."""
-    return "workspace" if setting.spec.scheduler == "stream_k" else candidate.reduction
-
-
-def ctas_per_sm(spec: GemmSpec) -> int:
-    """The CTAs that are to share an SM."""
-    return spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1
 
 
 def _box_rows(setting: Setting, candidate: Candidate, a: OperandConfig) -> int:
@@ -310,47 +300,6 @@ def _check_multicast(
             whole = f"must be a multiple of {8 * peers}"
             rule = f"{peers} CTAs share {shared} lines of {name}'s tile, which {whole}"
             raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
-
-
-def most_accumulators(setting: Setting, candidate: Candidate) -> tuple[int, str]:
-    """How many accumulators a thread of such a kernel holds at most, whatever its tile, and who holds them.
-
-    Raises:
-        PlanError: it leaves no room for the given CTAs of an SM.
-    """
-    consumers, shared = candidate.consumers, ctas_per_sm(setting.spec)
-    roles = of_schedule(candidate.schedule).roles
-    if shared > 1:
-        if setting.loads.gathers or consumers not in roles.shared_accumulators:
-            rule = f"{consumers} consumer warpgroups need all of an SM, and so does a gathering producer"
-            raise field_error(PlanError, "ctas_per_sm", shared, rule, 1)
-        who = f"{consumers} consumer warpgroups, with {shared} CTAs an SM, hold"
-        return roles.shared_accumulators[consumers], who
-    if candidate.pingpong:
-        return roles.turns[setting.loads.gathers], "a warpgroup of a pingpong kernel holds"
-    # beside its own accumulators a thread holds what it reads of other parts
-    adds = _split_reduction(setting, candidate) != "none" and not (
-        candidate.reduction == "launch" and candidate.depth == 1
-    )
-    laden = setting.loads.gathers or adds
-    return roles.most(consumers, laden), f"{consumers} consumer warpgroups hold"
-
-
-def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
-    """A thread's registers hold its share of the tile."""
-    tile, team = candidate.tile, candidate.team
-    blocks = tile[0] // setting.limits.mma_m
-    most, who = most_accumulators(setting, candidate)
-    held = accumulators(tile, team, setting.limits)
-    if held <= most:
-        return
-    rule = f"{who} {held} accumulators per thread, more than {most}"
-    step = TILE_N_STEP * setting.gates
-    columns = most * 2 * team // blocks // step * step
-    if columns:
-        raise field_error(PlanError, "tile.n", tile[1], rule, columns)
-    rows = most * 2 * team // tile[1] // team * setting.limits.mma_m * team
-    raise field_error(PlanError, "tile.m", tile[0], rule, max(rows, setting.limits.mma_m * team))
 
 
 def _check_halves(config: KernelConfig) -> None:

@@ -7,9 +7,10 @@ rules of `kernel`, `epilogue` and `budget` stay the ones that decide; none may r
 
 from __future__ import annotations
 
+from cutegemm.planning.accumulators import ctas_per_sm
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.epilogue import piece_columns
-from cutegemm.planning.kernel import ctas_per_sm, swizzles
+from cutegemm.planning.kernel import swizzles
 from cutegemm.planning.setting import Setting
 from cutegemm.spec import AUTO
 

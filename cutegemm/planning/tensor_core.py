@@ -7,9 +7,10 @@ import contextlib
 
 from cutegemm.errors import PlanError
 from cutegemm.planning import adding, budget, invariance, narrow, splits, swap, ways
+from cutegemm.planning.accumulators import accumulators
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.choose import Chosen, choose
-from cutegemm.planning.kernel import accumulators, raster
+from cutegemm.planning.kernel import raster
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.reductions import plan_reductions
 from cutegemm.planning.request import Request

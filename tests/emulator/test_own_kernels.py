@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cutegemm import GemmSpec, Tile
+from cutegemm.arch.records import DEFAULT
 from cutegemm.compiling import cache
+from cutegemm.database import choose
 from cutegemm.emulator import Buffer, Options, Step, run_steps
 from cutegemm.gemm import Gemm
-from cutegemm.planning.planner import plan
 from cutegemm.problems import problem
 from tests.support.emulator_launch import aligned, to_bits, to_values
 
@@ -43,7 +44,8 @@ def emulate(spec, shape, *, alpha=1.0, beta=0.0, options=None, **kinds):
     addresses = {name: x.ctypes.data for name, (x, _) in memory.items()}
     numbers = {"alpha": alpha} | ({"beta": beta} if "c" in memory else {})
     launches = gemm.launches(of, addresses, workspace.ctypes.data, **numbers)
-    configs = [step.config for step in plan(spec, of).steps]
+    # the launches are those of the database's choice, where it has one
+    configs = [step.config for step in choose(spec, of, DEFAULT).plan.steps]
     steps = [
         Step(cache.artifact(config).ptx, x.grid, x.block, x.cluster, x.smem, x.params)
         for config, x in zip(configs, launches, strict=True)
