@@ -171,13 +171,30 @@ class Final(_SingleLevelFunction):
         raise InputError(TWICE)
 
 
+def _asked(ctx: Any) -> tuple[bool, ...]:
+    """Whether a backward pass wants the gradient of a, b and each input: `torch.autograd.grad` may name but some."""
+    needs: tuple[bool, ...] = ctx.needs_input_grad[1:]
+    if _compiling() or sum(needs) < 2:
+        return needs
+    return tuple([x and _goes_on(node) for x, (node, _) in zip(needs, ctx.next_functions, strict=True)])
+
+
+def _goes_on(node: Any) -> bool:
+    """Whether the pass that is under way takes a gradient to a node."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:
+        # of a leaf that is asked for, and of a backward that no engine calls, it is not said
+        return True
+
+
 def _gradients(
     ctx: Any, saved: dict[str, torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
     """The gradients of a, b and every input; None where none is needed or nothing came in."""
     plan, (_, values, integers), dtype, _, kinds = ctx.call
     program = plan.forward
-    need_a, need_b, *need = ctx.needs_input_grad[1:]
+    need_a, need_b, *need = _asked(ctx)
     numbers = program.named(values, integers) if values or integers else {}
     totals: dict[str, torch.Tensor] = {}
     factor = 1.0
@@ -200,7 +217,7 @@ def _gradients(
     for name in plan.keeps:
         del saved[name]
     found: list[torch.Tensor | None] = [None, None]
-    if plan.accumulators and all(x in totals for x in plan.accumulators):
+    if plan.accumulators and (need_a or need_b) and all(x in totals for x in plan.accumulators):
         acc = _joined(program, [totals[x] for x in plan.accumulators]).to(dtype)
         found = _operands(ctx, program, saved, acc, factor, (need_a, need_b))
     for name, needed, (shape, kind) in zip(program.inputs, need, kinds):
