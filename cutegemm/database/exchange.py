@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from cutegemm.database.entry import Entry, Key
+from cutegemm.database.entry import Entry, Key, key_from
 from cutegemm.database.store import FORMAT, Database
 from cutegemm.errors import InputError, field_error
 
@@ -70,8 +70,8 @@ def read(path: Path) -> dict[Key, Entry]:
 
 
 def _row(row: dict[str, Any]) -> tuple[Key, Entry]:
-    gpu, spec, kind, (m, n, k, batch) = row["key"]
-    return Key(gpu, spec, kind, (m, n, k, batch)), Entry.from_data({x: row[x] for x in row if x != "key"})
+    *words, extents = row["key"]
+    return key_from(words, extents), Entry.from_data({x: row[x] for x in row if x != "key"})
 
 
 @functools.cache
