@@ -15,6 +15,7 @@ from cutegemm.database.entry import Entry, Extents, Key, key_of, nearest, refine
 from cutegemm.database.exchange import shipped
 from cutegemm.database.store import Database
 from cutegemm.errors import GemmError
+from cutegemm.planning.invariance import keeps
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
@@ -58,8 +59,10 @@ def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database 
     # a neighbour's walk fits the neighbour's tiles along M and N
     fields = {name: v for name, v in entry.fields.items() if not (near and name == "raster")}
     try:
-        made = plan(refined(spec, fields), problem, device)
+        made: KernelPlan | None = plan(refined(spec, fields), problem, device)
     except (GemmError, TypeError):
+        made = None
+    if made is None or not keeps(own, made):
         return Choice(_said(own, spec, f"{MODEL}: an entry of the database does not serve"))
     if near and _slower(made, own):
         return Choice(_said(own, spec, f"{MODEL}, which finds the choice of {_words(extents)} slower"))

@@ -10,6 +10,7 @@ import torch
 
 import cutegemm
 from cutegemm import GemmSpec, plan, problem
+from cutegemm import epilogue as epi
 from cutegemm.arch.records import H100, H200
 from cutegemm.compiling import cache
 from cutegemm.database import Database, choose, exchange, key_of
@@ -57,6 +58,44 @@ def test_given_fields_are_honoured(tmp_path):
     database = filled(tmp_path / "a.sqlite", OF, spec=spec)
     found = choose(spec, OF, H200, database).plan
     assert found.config.cluster == (2, 1) and found.config.tile == (128, 64, 64)
+
+
+@epi.define
+def with_norm(acc):
+    """The rows and their sums of squares."""
+    return epi.Output(d=epi.Store(acc, "fp32"), norm=epi.SumSquares(acc, axis=1))
+
+
+INVARIANT = [
+    (GemmSpec(), {"split_k": 2, "split_reduction": "cluster", "cluster": [1, 1, 2], "tile": [128, 64, 64]}),
+    (GemmSpec(epilogue=with_norm), {"swap": True, "tile": [64, 128, 64]}),
+    (GemmSpec(epilogue=with_norm), {"tile": [128, 64, 64]}),
+    (GemmSpec(a_dtype="fp32"), {"tile": [64, 64, 16], "stages": 2, "split_k": 2}),
+]
+
+
+@pytest.mark.parametrize("spec,fields", INVARIANT, ids=["parts", "swapped", "columns", "cuda cores"])
+def test_no_entry_changes_what_batch_invariant_fixes(tmp_path, spec, fields):
+    """An entry of one M that adds in another order is not taken: of another M there is none."""
+    graph = None if spec.epilogue == "auto" else spec.epilogue
+    of = problem(64, 1024, 4096, dtype="bf16" if spec.a_dtype == "auto" else "fp32", epilogue=graph)
+    for invariant in (False, True):
+        asked = dataclasses.replace(spec, batch_invariant=invariant)
+        database = filled(tmp_path / f"{invariant}.sqlite", of, spec=asked, fields=fields)
+        found = choose(asked, of, H200, database)
+        assert (found.entry is None) is invariant
+        assert found.plan.chosen_by.startswith("the model: an entry") is invariant
+
+
+def test_sums_in_chances_order_are_only_asked_for(tmp_path):
+    """An entry that adds parts as they come serves a spec that says so, and no other."""
+    parts = {"tile": [128, 64, 64], "split_k": 4, "split_reduction": "atomic"}
+    asked = GemmSpec(split_reduction="atomic")
+    database = filled(tmp_path / "a.sqlite", OF, spec=asked, fields=parts)
+    assert choose(asked, OF, H200, database).plan.config.split_reduction == "atomic"
+    kept = database.get(key_of(asked, OF, H200))
+    database.put(key_of(GemmSpec(), OF, H200), kept)
+    assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.startswith("the model: an entry")
 
 
 NEAREST = [
