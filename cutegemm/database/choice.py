@@ -40,6 +40,12 @@ class Choice:
     entry: Entry | None = None
     extents: Extents | None = None
 
+    @property
+    def near(self) -> bool:
+        """Whether the entry is a neighbour's, whose kernel may be another."""
+        of = self.plan.problem
+        return self.extents is not None and self.extents != (of.m, of.n, of.k, of.batch)
+
 
 def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database | None = None) -> Choice:
     """The plan that `build` takes for a problem.
@@ -48,7 +54,7 @@ def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database 
         PlanError, SpecError, InputError: as `plan` does.
     """
     own = plan(spec, problem, device)
-    if own.config is None or os.environ.get("CUTEGEMM_DATABASE") == "off":
+    if own.config is None or os.environ.get("CUTEGEMM_DATABASE", "").lower() == "off":
         return Choice(_said(own, spec, MODEL))
     key = key_of(spec, problem, device)
     found = find(key, database or Database())

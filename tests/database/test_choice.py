@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cutegemm
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, Tile, plan, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H100, H200
 from cutegemm.compiling import cache
@@ -168,8 +168,22 @@ def test_build_run_and_explain_take_the_same(tmp_path, monkeypatch):
     assert "chosen by: database (NVIDIA H200" in gemm.explain() and "\nexpired" in gemm.explain()
     key = key_of(GemmSpec(), OF, H200)
     database.put(key, dataclasses.replace(database.get(key), ptx=digest(gemm.ptx)))
-    assert "expired" not in gemm.explain()
+    assert "expired" not in gemm.explain(OF) and "expired" not in cutegemm.build(GemmSpec(), OF).explain()
     meta = torch.empty(512, 512, dtype=torch.bfloat16, device="meta")
     gemm.run(meta, meta)
     (prepared,) = gemm._kinds.values()
     assert prepared.kind.plan.config == gemm.plan.config
+
+
+def test_explain_speaks_of_the_choice_that_was_made(tmp_path, monkeypatch):
+    """An entry that comes later is of later kernels; a neighbour's kernel may differ and has not expired."""
+    stored = cache.directory()
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    (tmp_path / "kernels").symlink_to(stored)
+    given = GemmSpec(tile=Tile(128, 64, 64))
+    gemm = cutegemm.build(given, OF)
+    database = filled(tmp_path / "tuned.sqlite", OF, spec=given, config="0" * 16)
+    assert "chosen by: the model" in gemm.explain() and "expired" not in gemm.explain()
+    assert "\nexpired" in gemm.explain(OF) and "\nexpired" in cutegemm.build(given, OF).explain()
+    near = problem(512, 512, 576)
+    assert choose(given, near, H200, database).near and "expired" not in gemm.explain(near)
