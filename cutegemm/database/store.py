@@ -40,8 +40,9 @@ _SCHEMA = (
 )
 # outcomes of trials that are under way, and during which the process ended
 RUNNING, BROKE_OFF = "running", "broke off"
-# where Linux says which start of the machine this is
+# where Linux says which start of the machine this is, and within which of its containers processes have their numbers
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NUMBERS = Path("/proc/self/ns/pid")
 
 
 def default_path() -> Path:
@@ -56,9 +57,9 @@ def holder() -> str:
 
 
 def _machine() -> str:
-    """This start of this machine."""
+    """This start of this machine, or of one of its containers."""
     try:
-        boot = _BOOT.read_text().strip()
+        boot = f"{_BOOT.read_text().strip()}/{os.readlink(_NUMBERS)}"
     except OSError:
         boot = ""
     return f"{socket.gethostname()} {boot or uuid.uuid4().hex}"

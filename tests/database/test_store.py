@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sqlite3
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def test_one_at_a_time_works_on_a_problem(tmp_path):
     assert not database.claim(KEY, "three", now=2 * LEASE)
 
 
-def test_a_claim_ends_with_its_process(tmp_path):
+def test_a_claim_ends_with_its_process(tmp_path, monkeypatch):
     """What a process of this machine held is free once it has ended; a living one's, or another machine's, is not."""
     database, mine = Database(tmp_path / "t.sqlite"), holder()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -166,7 +167,15 @@ def test_a_claim_ends_with_its_process(tmp_path):
         assert database.claim(KEY, theirs) and not database.claim(KEY, mine)
         process.stdin.close()
         process.wait()
-    elsewhere = f"{host} another-boot {process.pid} {end}"
+    elsewhere = f"{host} {boot}1 {process.pid} {end}"
+    # another container's process has another's number
+    with monkeypatch.context() as inside:
+        inside.setattr(os, "readlink", lambda path: "pid:[1]")
+        contained = holder().split(" ")
+    assert database.claim(KEY, " ".join([*contained[:2], str(process.pid), end])) and not database.claim(
+        KEY, mine
+    )
+    database.release(KEY, " ".join([*contained[:2], str(process.pid), end]))
     assert database.claim(KEY, mine)
     database.release(KEY, mine)
     assert database.claim(KEY, elsewhere) and not database.claim(KEY, mine)
