@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,22 @@ def export(path: Path | str, database: Database | None = None, *, gpu: str | Non
         path: of the file, which is replaced.
         database: None is the user's.
         gpu: only entries of a GPU by this text (`entry.Key`); None is every GPU.
+
+    Raises:
+        InputError: the file cannot be written; what was there before is there still.
     """
     found = (database or Database()).entries(gpu)
     rows = [{"key": [*key[:3], list(key.extents)], **entry.to_data()} for key, entry in sorted(found.items())]
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in rows)
-    Path(path).write_text(f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n' if rows else _EMPTY)
+    part = Path(f"{path}.{os.getpid()}")
+    try:
+        part.write_text(f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n' if rows else _EMPTY)
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise field_error(
+            InputError, "path", str(path), f"must be a file that can be written: {error}"
+        ) from error
     return len(rows)
 
 

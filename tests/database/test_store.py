@@ -223,6 +223,25 @@ def test_a_file_that_is_no_export_is_refused(tmp_path, text, capsys):
     assert main(["--database", str(tmp_path / "a.sqlite"), "import", str(file)]) == 2
 
 
+def test_what_cannot_be_exported_leaves_what_was_there(tmp_path, capsys, monkeypatch):
+    """A database that is not there is no empty one, and a full disk leaves the old file; the command says so."""
+    file, there = tmp_path / "x.json", filled(tmp_path / "a.sqlite", OF)
+    export(file, there)
+    before = file.read_text()
+    for words in (["export", str(file)], ["show"]):
+        assert main(["--database", str(tmp_path / "b.sqlite"), *words]) == 2
+    assert main(["--database", str(there.path), "export", str(tmp_path / "none" / "x.json")]) == 2
+
+    def full(*paths):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="must be a file that can be written: .*No space left"):
+        export(file, there)
+    assert file.read_text() == before and sorted(x.name for x in tmp_path.iterdir()) == ["a.sqlite", "x.json"]
+    assert "must be a file that is there" in capsys.readouterr().err
+
+
 def test_what_ships_is_sound():
     """The package's own file reads, and is at most 1 MB."""
     assert SHIPPED.stat().st_size <= 1_000_000
