@@ -263,6 +263,8 @@ class _Ground:
         found, before = {}, tuner.database.trials(key)
         for x in group:
             screen.says(self._problem, f"proving {_named(x)}", within=STEP_SECONDS)
+            # a batch may take longer than a claim holds
+            tuner.database.claim(key, tuner.holder)
             ptx, trial = _ptx_or_none(x.plan), None
             if ptx is not None:
                 tuner.database.tried(key, x.name, Trial(RUNNING, ptx=ptx))

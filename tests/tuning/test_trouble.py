@@ -14,7 +14,7 @@ from rich.console import Console
 import cutegemm
 from cutegemm import problem
 from cutegemm.compiling import cache
-from cutegemm.database import Database, key_of
+from cutegemm.database import Database, key_of, store
 from cutegemm.errors import CompileError
 from cutegemm.running import emulated
 from cutegemm.tuning import tuner as tuning
@@ -180,3 +180,17 @@ def test_ctrl_c_is_heard_anywhere(tuner, monkeypatch, place):
         pytest.fail("it is not heard")
     assert outcome.status == "interrupted" and outcome.entry == known(tuner, of)
     assert tuner.database.claim(key_of(SPEC, of, tuner.bench.record), "another")
+
+
+def test_a_claim_is_renewed_while_its_candidates_are_proved(tuner, monkeypatch):
+    """However long a batch takes: one candidate may take as long as a claim holds, no more."""
+    key, now, prepare = key_of(SPEC, OF, tuner.bench.record), [0.0], tuning.prepare
+    monkeypatch.setattr(store.time, "time", lambda: now[0])
+
+    def slow(*args, **kwargs):
+        now[0] += 0.9 * store.LEASE
+        assert not tuner.database.claim(key, "another")
+        return prepare(*args, **kwargs)
+
+    monkeypatch.setattr(tuning, "prepare", slow)
+    assert go(tuner, OF)[0].status == "tuned" and now[0] > 4 * store.LEASE
