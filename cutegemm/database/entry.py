@@ -30,10 +30,8 @@ DIGEST = 16
 # A shape takes a neighbour's choice where every extent is within this factor of the neighbour's.
 NEAR = math.sqrt(2)
 # Fields of a spec that say what is asked, or promise something: nobody's choice.
-ASKED = {
-    *(f"{x}_dtype" for x in ("a", "b", "c", "d", "acc")), *(f"{x}_major" for x in "abcd"),
-    "constant", "batch_invariant", "epilogue",
-}  # fmt: skip
+TYPES = {*(f"{x}_dtype" for x in ("a", "b", "c", "d", "acc")), *(f"{x}_major" for x in "abcd")}
+ASKED = TYPES | {"constant", "batch_invariant", "epilogue"}
 
 
 class Key(NamedTuple):
@@ -52,8 +50,9 @@ def key_of(spec: GemmSpec, problem: Problem, device: Device) -> Key:
 
 
 def spec_text(spec: GemmSpec) -> str:
-    """A spec's given fields as JSON, its epilogue as a digest of the graph."""
-    return json.dumps({name: _plain(value) for name, value in spec.given().items()}, sort_keys=True)
+    """A spec's given fields as JSON but types and majors, which its problem has; its epilogue as a digest of the graph."""
+    given = {name: value for name, value in spec.given().items() if name not in TYPES}
+    return json.dumps({name: _plain(value) for name, value in given.items()}, sort_keys=True)
 
 
 def kind_text(problem: Problem) -> str:

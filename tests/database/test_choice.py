@@ -60,6 +60,17 @@ def test_given_fields_are_honoured(tmp_path):
     assert found.config.cluster == (2, 1) and found.config.tile == (128, 64, 64)
 
 
+def test_types_that_are_given_are_the_problems(tmp_path):
+    """Of a problem of these types it is the same spec; of another problem it is another kind."""
+    database = filled(tmp_path / "a.sqlite", OF)
+    told = GemmSpec(
+        a_dtype="bf16", b_dtype="bf16", d_dtype="bf16", acc_dtype="fp32", a_major="k", b_major="n"
+    )
+    found = choose(told, OF, H200, database).plan
+    assert found.chosen_by.startswith("database (") and found.spec == told
+    assert key_of(GemmSpec(), problem(512, 512, 512, dtype="fp16"), H200) not in database.entries()
+
+
 @epi.define
 def with_norm(acc):
     """The rows and their sums of squares."""
