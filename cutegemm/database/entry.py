@@ -50,7 +50,7 @@ def key_of(spec: GemmSpec, problem: Problem, device: Device) -> Key:
 
 
 def spec_text(spec: GemmSpec) -> str:
-    """A spec's given fields as JSON but types and majors, which its problem has; its epilogue as a digest of the graph."""
+    """A spec's given fields as JSON, but types and majors, which its problem has; of its epilogue a digest."""
     given = {name: value for name, value in spec.given().items() if name not in TYPES}
     return json.dumps({name: _plain(value) for name, value in given.items()}, sort_keys=True)
 
