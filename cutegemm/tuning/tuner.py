@@ -159,7 +159,7 @@ class Tuner:
             return Outcome(problem, REFUSED, why="no candidate was right")
         if left:
             return Outcome(problem, BEGUN, found)
-        found = dataclasses.replace(found, complete=True)
+        found = dataclasses.replace(found, complete=True, tried=len(tried))
         self.database.put(key, found)
         return Outcome(problem, TUNED, found)
 

@@ -148,6 +148,16 @@ def test_a_tried_kernel_that_no_longer_compiles_costs_itself(tuner, monkeypatch)
     assert {x.outcome for x in trials} == {"timed", "does not compile"}
 
 
+def test_what_was_refused_counts_as_tried(tuner, monkeypatch):
+    """Where the last batches serve nothing, all that were wanted were tried all the same."""
+    monkeypatch.setattr(tuning, "BATCH", 1)
+    prepare, race, races = tuning.prepare, tuning.race, []
+    monkeypatch.setattr(tuning, "race", lambda *x, **y: races.append(1) or race(*x, **y))
+    monkeypatch.setattr(tuning, "prepare", lambda *x, **y: (fails if len(races) > 1 else prepare)(*x, **y))
+    (outcome,) = go(tuner, OF)
+    assert len(races) == 2 and outcome.status == "tuned" and outcome.entry.tried == 6 == known(tuner).tried
+
+
 def test_where_nothing_serves_any_more_nothing_is_tuned(tuner, monkeypatch):
     """An expired entry stays what it is, and the problem is refused."""
     go(tuner, OF)
