@@ -15,9 +15,9 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
+from cutegemm.planning import invariance
 from cutegemm.planning.candidates import BLOCK_K, SHIFTED
 from cutegemm.planning.planner import KernelPlan, plan
-from cutegemm.planning.refined import keeps_bits
 from cutegemm.planning.why import fields_of, predicted_us
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, THREAD_LOADS, GemmSpec
@@ -101,7 +101,7 @@ def proposals(
         if len(found) >= most:
             break
         made = _planned(spec, fields, problem, device)
-        if made is None or _what(made) in seen:
+        if made is None or _what(made) in seen or not invariance.keeps(own, made):
             continue
         seen.add(_what(made))
         found.append(Proposal(fields, made, predicted_us(made)))
@@ -216,12 +216,11 @@ def _odd_loads(spec: GemmSpec, problem: Problem, ways: tuple[str, ...]) -> Itera
 
 
 def _planned(spec: GemmSpec, fields: Fields, problem: Problem, device: Device) -> KernelPlan | None:
-    """The plan under more fields; None where there is none, or it breaks what the spec promises of a row's bits."""
+    """The plan under more fields; None where there is none."""
     try:
-        made = plan(refined(spec, fields), problem, device)
+        return plan(refined(spec, fields), problem, device)
     except (GemmError, TypeError):
         return None
-    return made if keeps_bits(spec, made) else None
 
 
 def _what(made: KernelPlan) -> tuple[Any, ...]:
