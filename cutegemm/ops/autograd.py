@@ -19,6 +19,7 @@ from cutegemm.ops.ways import below, call
 from cutegemm.spec import GemmSpec
 
 _compiling = torch.compiler.is_compiling
+_transforming = torch._C._are_functorch_transforms_active
 # a program, and the numbers and integers of a call
 What = tuple[Program, Sequence[float], Sequence[int]]
 TWICE = (
@@ -60,15 +61,14 @@ class Product(_SingleLevelFunction):
         """The gradients of a, b and inputs."""
         names = ("a", "b", *ctx.call[0].keeps)
         saved = dict(zip(names, taken(ctx), strict=True))
-        if torch._C._are_functorch_transforms_active():
+        if _transforming():
             # every level records for itself, and refuses for itself
             return (None, *_gradients(ctx, saved, grads))
         recorded = torch.is_grad_enabled()
+        sources = _sources(ctx, saved, grads) if recorded else ()
         with torch.no_grad():
             found = _gradients(ctx, saved, grads)
-        if recorded:
-            found = [None if x is None else once(x.detach().requires_grad_()) for x in found]
-        return (None, *found)
+        return (None, *(final(found, sources) if recorded else found))
 
 
 class Direct(Product):
@@ -130,6 +130,9 @@ def _kept(
         ctx.save_for_backward(keep_a, keep_b, *[known[name] for name in plan.keeps])
     else:
         ctx.save_for_backward(keep_a, keep_b)
+    if plan.saved and needs[1] != needs[2] and not _compiling() and not _transforming():
+        # of what is saved nothing else shows that it depends on the operand that has a gradient
+        ctx.token = _token(a if needs[1] else b)
     shapes = (a.shape, b.shape) if program.form == "matrix" else None
     ctx.call = plan, what, a.dtype, shapes, [(x.shape, x.dtype) for x in inputs] if inputs else ()
     if program.alone:
@@ -140,11 +143,25 @@ def _kept(
     return results
 
 
+def _token(x: torch.Tensor) -> torch.Tensor:
+    """Nothing, which depends on x and does not hold its memory."""
+    with torch.enable_grad():
+        return torch.slice_copy(x, 0, 0, 0)
+
+
+def _sources(
+    ctx: Any, saved: dict[str, torch.Tensor | None], grads: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor, ...]:
+    """The tensors through which the gradients of a call depend on something."""
+    token = getattr(ctx, "token", None)
+    return tuple([x for x in (*grads, *saved.values(), token) if x is not None])
+
+
 class _Once(torch.autograd.Function):
-    """A gradient that refuses to be differentiated."""
+    """A gradient that refuses to be differentiated: by anything that its sources, which it does not read, come from."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
         return x.view_as(x)
 
     @staticmethod
@@ -152,7 +169,16 @@ class _Once(torch.autograd.Function):
         raise InputError(TWICE)
 
 
-once: Any = _Once.apply
+def final(found: Sequence[torch.Tensor | None], sources: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """Gradients of a backward that autograd records. Whoever differentiates them finds a refusal on every way back to
+    what they depend on, where autograd would leave out a way that it does not see.
+
+    Args:
+        found: the gradients.
+        sources: tensors through which they depend on something.
+    """
+    once: Any = _Once.apply
+    return [None if x is None else once(x, *sources) for x in found]
 
 
 class Final(_SingleLevelFunction):
@@ -339,6 +365,7 @@ __all__ = [
     "Final",
     "Plain",
     "Product",
+    "final",
     "plain",
     "record",
     "record_plain",

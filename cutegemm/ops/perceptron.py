@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
-from cutegemm.ops.autograd import once, plain, summed_along, taken
+from cutegemm.ops.autograd import final, plain, summed_along, taken
 from cutegemm.ops.fallback import HALF, address, autocast_to, constant, found_at
 from cutegemm.ops.functions import BACKENDS, linear, server_of
 from cutegemm.ops.gradient import gradient_name, plan_gradient
@@ -173,6 +173,7 @@ class Hidden(torch.autograd.Function):
         """The gradients of x and W1."""
         _, dz = grads
         x, weight = taken(ctx)
+        sources = _sources(dz, x, weight)
         dx = dw = None
         if dz is not None:
             if x is not None:
@@ -180,7 +181,7 @@ class Hidden(torch.autograd.Function):
                 x = None
             if weight is not None:
                 (dx,) = _launch(ctx.texts.input, dz, weight, (), (1.0,))
-        return (None, *_final(dx, dw), *[None] * ctx.inputs)
+        return (None, *_final((dx, dw), sources), *[None] * ctx.inputs)
 
 
 class Output(torch.autograd.Function):
@@ -205,6 +206,7 @@ class Output(torch.autograd.Function):
         (dy,) = grads
         texts: Texts = ctx.texts
         h, weight, z, *inputs = taken(ctx)
+        sources = _sources(dy, weight, z, *inputs)
         needs = ctx.needs_input_grad[2:]
         dw = db = None
         if h is not None:
@@ -218,14 +220,19 @@ class Output(torch.autograd.Function):
         by_name = dict(zip(texts.given[1:], sums))
         others = [by_name.get(gradient_name(name)) for name in texts.inputs]
         others = [None if g is None else g.to(x.dtype) for g, x in zip(others, inputs)]
-        return (None, None, *_final(dw, db, dz, *others))
+        return (None, None, *_final((dw, db, dz, *others), sources))
 
 
-def _final(*grads: Tensor | None) -> list[Tensor | None]:
-    """Gradients that refuse to be differentiated, where autograd records them."""
+def _sources(*tensors: Tensor | None) -> tuple[Tensor, ...] | None:
+    """What gradients depend on, where autograd records them; else None, and no tensor is held."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return list(grads)
-    return [None if x is None else once(x.detach().requires_grad_()) for x in grads]
+        return None
+    return tuple([x for x in tensors if x is not None])
+
+
+def _final(grads: Sequence[Tensor | None], sources: tuple[Tensor, ...] | None) -> Sequence[Tensor | None]:
+    """Gradients that refuse to be differentiated, where autograd records them."""
+    return grads if sources is None else final(grads, sources)
 
 
 __all__ = ["Hidden", "Output", "Texts", "described", "perceptron"]
