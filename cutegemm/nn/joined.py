@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear
+from cutegemm.ops.fallback import autocast_type
 
 is_compiling = torch.compiler.is_compiling
 
@@ -78,8 +79,7 @@ class Joined(Linear):
         weight, bias = (known["weight"], known["bias"]) if "weight" in known else (self.weight, self.bias)
         found: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
         if torch._C._is_any_autocast_enabled():
-            kind = input.device.type
-            found.append(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind))
+            found.append(autocast_type(input.device))
         # torch does not count writes of what was made in inference mode
         for x in (input, weight, bias):
             if x is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
 from cutegemm.ops.autograd import final, plain, summed_along, taken
-from cutegemm.ops.fallback import HALF, address, autocast_to, constant, found_at
+from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, constant, found_at
 from cutegemm.ops.functions import BACKENDS, linear, server_of
 from cutegemm.ops.gradient import gradient_name, plan_gradient
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
@@ -134,9 +134,8 @@ def perceptron(
         hidden = linear(x, weight, epilogue=epilogue, fallback=fallback, **rows)
         found: Tensor = linear(hidden, last_weight, last_bias, fallback=fallback)
         return found
-    device = x.device.type
-    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) in HALF:
-        dtype = torch.get_autocast_dtype(device)
+    dtype = autocast_type(x.device)
+    if dtype in HALF:
         x, weight, last_weight = [autocast_to(dtype, t) for t in (x, weight, last_weight)]
     h, z = Hidden.apply(texts, x, weight, *rows.values())  # type: ignore[no-untyped-call]
     y: Tensor = Output.apply(texts, h, last_weight, last_bias, z, *rows.values())  # type: ignore[no-untyped-call]
