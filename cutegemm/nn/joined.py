@@ -42,7 +42,8 @@ class Joined(Linear):
         the product depends on has changed, else computes it.
         """
         found: Tensor
-        if index == 0:
+        # of a nested tensor, which torch computes, every part its own: torch cannot take back a split of one
+        if index == 0 and not input.is_nested:
             # before the product, which may take a while
             known = [input, *self._circumstances(input)]
             found, *rest = self(input).split(self.sizes, -1)
