@@ -17,6 +17,7 @@ from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
 from torch.autograd import forward_ad
 
 from cutegemm.errors import InputError, field_error
+from cutegemm.ops import flops
 from cutegemm.ops.autograd import Final, Product
 from cutegemm.ops.batching import batched
 from cutegemm.ops.fallback import HALF, autocast_to
@@ -193,6 +194,7 @@ def _register() -> None:
         if not out:
             torch.library.register_vmap(f"{NAMESPACE}::{name}", batched(op), lib=library)
     library.impl("gemm.out", _written, "ADInplaceOrView", with_keyset=True)
+    flops.register()
 
 
 _register()

@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 import cutegemm
 from cutegemm import epilogue as epi
+from cutegemm import nn
 from cutegemm.errors import InputError
 from cutegemm.ops.functions import _made
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, decode, kept
@@ -194,3 +196,25 @@ def test_writing_into_out_is_seen_by_autograd():
     op(torch.randn(4, 12), torch.randn(12, 4), *args[2:], out=[saved])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+def test_operations_are_counted_as_torchs():
+    """Of a perceptron forward and backward, and of products of every form and batch."""
+
+    def counted(f, *shapes):
+        tensors = [torch.randn(shape, requires_grad=True) for shape in shapes]
+        with FlopCounterMode(display=False) as counter:
+            f(*tensors).sum().backward()
+        return counter.get_total_flops()
+
+    ours = nn.MLP(12, 16, fallback="reference")
+    theirs = torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.GELU(), torch.nn.Linear(16, 12))
+    assert counted(ours, (2, 5, 12)) == counted(theirs, (2, 5, 12)) == 6 * 2 * 10 * 12 * 16
+    for shapes in (
+        ((3, 9, 12), (3, 12, 7)),
+        ((3, 9, 12), (12, 7)),
+        ((9, 12), (3, 12, 7)),
+        ((1, 9, 12), (3, 12, 7)),
+    ):
+        found = counted(lambda a, b: cutegemm.matmul(a, b, fallback="reference"), *shapes)
+        assert found == 3 * 2 * 3 * 9 * 12 * 7
