@@ -15,6 +15,7 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.nn.joined import join
 from cutegemm.nn.linear import PROMISE, TYPES, Linear, multiplies
 from cutegemm.nn.mlp import SwiGLU, hooked
+from cutegemm.ops.fallback import FALLBACKS
 
 _HALF = (torch.float16, torch.bfloat16)
 # Modules that multiply by their own weights, of which nothing is converted.
@@ -71,7 +72,7 @@ def convert(
             torch refuses writes to them where autograd records. Layers with a parameter that others have stay apart.
 
     Raises:
-        InputError: constant weights of a model in training; `joined` that is no collection of groups.
+        InputError: constant weights of a model in training; `joined` that is no collection of groups; another fallback.
 
     Example:
         >>> print(convert(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))
@@ -82,6 +83,8 @@ def convert(
     if isinstance(joined, str) or any(isinstance(x, str) for x in joined):
         rule = 'must be groups of names, such as [("q_proj", "k_proj", "v_proj")]'
         raise field_error(InputError, "joined", joined, rule)
+    if fallback not in FALLBACKS:
+        raise field_error(InputError, "fallback", fallback, f"must be one of {', '.join(FALLBACKS)}", "torch")
     converted: list[str] = []
     left: dict[str, str] = {}
     varying: dict[str, str] = {}
