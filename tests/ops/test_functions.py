@@ -208,8 +208,15 @@ def test_a_program_is_the_same_after_its_text():
     assert found is not known and found.text == known.text
     assert vars(found).items() >= {name: getattr(known, name) for name in ("spec", "graph", "form")}.items()
     assert (found.scalars, found.backend, found.final) == (("scale",), "reference", True)
+    # as programs had it that were exported before
+    assert program.decode(known.text.replace("'", '"')).text == known.text
     with pytest.raises(SpecError, match="must be the text of a product"):
         program.decode("{}")
+
+
+def test_a_programs_text_may_stand_in_c():
+    """Inductor's cpp_wrapper writes it between double quotes as it is."""
+    assert not {'"', "\\", "\n"} & set(program.Program(GemmSpec(), many, "linear", ("scale",)).text)
 
 
 def test_the_package_itself_imports_no_torch():
