@@ -13,8 +13,9 @@ import torch
 
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn.joined import join
-from cutegemm.nn.linear import PROMISE, TYPES, Linear
+from cutegemm.nn.linear import PROMISE, TYPES, Linear, multiplies
 from cutegemm.nn.mlp import SwiGLU, hooked
+from cutegemm.ops.fallback import FALLBACKS
 
 _HALF = (torch.float16, torch.bfloat16)
 # Modules that multiply by their own weights, of which nothing is converted.
@@ -71,7 +72,7 @@ def convert(
             torch refuses writes to them where autograd records. Layers with a parameter that others have stay apart.
 
     Raises:
-        InputError: constant weights of a model in training; `joined` that is no collection of groups.
+        InputError: constant weights of a model in training; `joined` that is no collection of groups; another fallback.
 
     Example:
         >>> print(convert(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))
@@ -82,6 +83,8 @@ def convert(
     if isinstance(joined, str) or any(isinstance(x, str) for x in joined):
         rule = 'must be groups of names, such as [("q_proj", "k_proj", "v_proj")]'
         raise field_error(InputError, "joined", joined, rule)
+    if fallback not in FALLBACKS:
+        raise field_error(InputError, "fallback", fallback, f"must be one of {', '.join(FALLBACKS)}", "torch")
     converted: list[str] = []
     left: dict[str, str] = {}
     varying: dict[str, str] = {}
@@ -189,6 +192,8 @@ def _unconverted(module: torch.nn.Module, name: str, skip: Collection[str]) -> s
     weight: Any = module.weight
     if weight.dtype not in TYPES:
         return f"its weight is {weight.dtype}; products are of float16, bfloat16 or float32"
+    if multiplies(type(weight)):
+        return f"its weight is a {type(weight).__name__}, which multiplies in a way of its own"
     return None
 
 
@@ -218,12 +223,14 @@ def _no_swiglu(model: torch.nn.Module, module: Any, name: str, skip: Collection[
         return "its act_fn is not silu"
     if _kind(parts[0].weight) != _kind(parts[1].weight) or parts[0].weight.dtype not in TYPES:
         return "gate_proj and up_proj must be alike, of float16, bfloat16 or float32"
+    if multiplies(type(parts[0].weight)):
+        return "its weights multiply in a way of their own"
     return _shared(model, [name, *(f"{name}.{x}" for x in names[:2])], [module, *parts[:2]])
 
 
 def _kind(x: torch.Tensor) -> tuple[Any, ...]:
     """What parameters of layers that become one have in common."""
-    return x.shape, x.dtype, x.device, x.requires_grad
+    return type(x), x.shape, x.dtype, x.device, x.requires_grad
 
 
 def _silu(act: Any) -> bool:

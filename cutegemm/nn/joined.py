@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear
+from cutegemm.ops.fallback import autocast_type
 
 is_compiling = torch.compiler.is_compiling
 
@@ -41,7 +42,8 @@ class Joined(Linear):
         the product depends on has changed, else computes it.
         """
         found: Tensor
-        if index == 0:
+        # of a nested tensor, which torch computes, every part its own: torch cannot take back a split of one
+        if index == 0 and not input.is_nested:
             # before the product, which may take a while
             known = [input, *self._circumstances(input)]
             found, *rest = self(input).split(self.sizes, -1)
@@ -78,8 +80,7 @@ class Joined(Linear):
         weight, bias = (known["weight"], known["bias"]) if "weight" in known else (self.weight, self.bias)
         found: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
         if torch._C._is_any_autocast_enabled():
-            kind = input.device.type
-            found.append(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind))
+            found.append(autocast_type(input.device))
         # torch does not count writes of what was made in inference mode
         for x in (input, weight, bias):
             if x is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.errors import InputError, field_error
-from cutegemm.ops.fallback import torch_linear
+from cutegemm.ops.fallback import constant, torch_linear
 from cutegemm.ops.functions import linear
 from cutegemm.spec import GemmSpec
 
@@ -60,20 +60,52 @@ class Linear(torch.nn.Linear):
 
     def product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The product by a weight as this layer does it, its own or some rows of it."""
-        if unserved(self, weight):
+        if unserved(self, input, weight):
             return torch_linear(input, weight, bias)
         spec = promised(self, weight) if self.constant_weights else None
         found: Tensor = linear(input, weight, bias, spec=spec, fallback=self.fallback)
         return found
+
+    def __prepare_scriptable__(self) -> Any:
+        """Asked by torch.jit.script.
+
+        Raises:
+            InputError: always.
+        """
+        rule = "is not for torch.jit.script: script before you convert, or take torch.compile or torch.export"
+        raise field_error(InputError, "module", type(self).__name__, rule)
 
     def extra_repr(self) -> str:
         """What is printed of it."""
         return super().extra_repr() + (", constant_weights=True" if self.constant_weights else "")
 
 
-def unserved(module: Any, weight: Tensor) -> bool:
-    """Whether torch computes a layer because no kernel has its type."""
-    return weight.dtype not in TYPES and module.fallback == "torch"
+def unserved(module: Any, input: Tensor, weight: Tensor) -> bool:
+    """Whether torch computes a layer: its weight is of a type that no kernel has, or multiplies in a way of its own, or
+    the input is a nested tensor.
+    """
+    kind = type(weight)
+    plain = kind is torch.nn.Parameter or kind is Tensor or not multiplies(kind)
+    if weight.dtype in TYPES and plain and not input.is_nested:
+        return False
+    found: bool = module.fallback == "torch"
+    return found
+
+
+@constant
+def multiplies(kind: type) -> bool:
+    """Whether tensors of a class multiply in a way of their own that our op does not know, as quantised and sparse
+    weights do.
+
+    Of torch's classes those of sparse matrices; the others, such as DTensor, take every op apart. Of another library's
+    classes those that answer torch's functions or ops themselves.
+    """
+    own, disabled = kind.__module__.partition(".")[0] != "torch", torch._C._disabled_torch_function_impl
+    if not own:
+        return kind.__module__.startswith("torch.sparse")
+    found = [x for x in kind.__mro__ if x.__module__.partition(".")[0] != "torch"]
+    answers = [vars(x).get("__torch_function__") not in (None, disabled) for x in found]
+    return any(answers) or any("__torch_dispatch__" in vars(x) for x in found)
 
 
 def promised(module: torch.nn.Module, weight: Tensor) -> GemmSpec | None:
@@ -87,4 +119,4 @@ def promised(module: torch.nn.Module, weight: Tensor) -> GemmSpec | None:
     return CONSTANT if weight.dtype in (torch.float16, torch.bfloat16) else None
 
 
-__all__ = ["CONSTANT", "PROMISE", "TYPES", "Linear", "promised", "unserved"]
+__all__ = ["CONSTANT", "PROMISE", "TYPES", "Linear", "multiplies", "promised", "unserved"]

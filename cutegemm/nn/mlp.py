@@ -70,7 +70,7 @@ class MLP(torch.nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         """The second layer of the activated first."""
         layers: list[Any] = list(self)
-        if not self._as_made(layers):
+        if not self._as_made(input, layers):
             # one after the other, whatever they are now
             called: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
             return called
@@ -92,13 +92,13 @@ class MLP(torch.nn.Sequential):
         found: Tensor = last(hidden)
         return found
 
-    def _as_made(self, layers: list[Any]) -> bool:
+    def _as_made(self, input: Tensor, layers: list[Any]) -> bool:
         """Whether the layers are still what they were, so that the first two may be one product."""
         if len(layers) != 3:
             return False
         first, activation, _ = layers
         kind, approximate = ACTIVATIONS[self.activation]
-        if type(first) is not Linear or hooked(first) or unserved(first, first.weight):
+        if type(first) is not Linear or hooked(first) or unserved(first, input, first.weight):
             return False
         if type(activation) is not kind or hooked(activation):
             return False
@@ -185,7 +185,7 @@ class SwiGLU(torch.nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """The gated perceptron."""
         down: Any = self.down_proj
-        if unserved(self, self.gate_up_weight):
+        if unserved(self, input, self.gate_up_weight):
             gate, up = torch_linear(input, self.gate_up_weight, None).chunk(2, -1)
             product: Tensor = down(torch.nn.functional.silu(gate) * up)
             return product

@@ -6,7 +6,7 @@ layouts     leading dimensions, and outputs from extents alone
 serve       a call on real tensors
 ways        straight to the kernels, or through the dispatcher
 gradient    what a program's gradient computes; autograd: the function that computes it
-batching    vmap; register: the dispatcher's kernels
+batching    vmap; flops: what it costs; register: the dispatcher's kernels
 perceptron  two linear layers whose gradients meet in one launch
 functions   matmul, linear, bmm; shortcuts: of their commonest calls; fallback: who serves a device
 sharding    rules for DTensor

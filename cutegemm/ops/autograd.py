@@ -22,6 +22,7 @@ from cutegemm.ops.ways import below, call
 from cutegemm.spec import GemmSpec
 
 _compiling = torch.compiler.is_compiling
+_transforming = torch._C._are_functorch_transforms_active
 # a program, and the numbers and integers of a call
 What = tuple[Program, Sequence[float], Sequence[int]]
 
@@ -65,13 +66,14 @@ class Product(_SingleLevelFunction):
         """The gradients of a, b and inputs."""
         names = ("a", "b", *ctx.call[0].keeps)
         saved = dict(zip(names, taken(ctx), strict=True))
-        if torch._C._are_functorch_transforms_active():
+        if _transforming():
             # every level records for itself, and refuses for itself
             return (None, *_gradients(ctx, saved, grads))
         recorded = torch.is_grad_enabled()
+        sources = _sources(ctx, saved, grads) if recorded else ()
         with torch.no_grad():
             found = _gradients(ctx, saved, grads)
-        return (None, *final(found, recorded))
+        return (None, *(final(found, sources) if recorded else found))
 
 
 class Direct(Product):
@@ -133,6 +135,9 @@ def _kept(
         ctx.save_for_backward(keep_a, keep_b, *[known[name] for name in plan.keeps])
     else:
         ctx.save_for_backward(keep_a, keep_b)
+    if plan.saved and needs[1] != needs[2] and not _compiling() and not _transforming():
+        # of what is saved nothing else shows that it depends on the operand that has a gradient
+        ctx.token = _token(a if needs[1] else b)
     shapes = (a.shape, b.shape) if program.form == "matrix" else None
     ctx.call = plan, what, a.dtype, shapes, [(x.shape, x.dtype) for x in inputs] if inputs else ()
     if program.alone:
@@ -141,6 +146,20 @@ def _kept(
     results = tuple(found[: len(program.outputs)])
     ctx.mark_non_differentiable(*(x for x, r in zip(results, program.graph.outputs) if r.kind != STORE))
     return results
+
+
+def _token(x: torch.Tensor) -> torch.Tensor:
+    """Nothing, which depends on x and does not hold its memory."""
+    with torch.enable_grad():
+        return torch.slice_copy(x, 0, 0, 0)
+
+
+def _sources(
+    ctx: Any, saved: dict[str, torch.Tensor | None], grads: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor, ...]:
+    """The tensors through which the gradients of a call depend on something."""
+    token = getattr(ctx, "token", None)
+    return tuple([x for x in (*grads, *saved.values(), token) if x is not None])
 
 
 class Final(_SingleLevelFunction):
@@ -366,6 +385,7 @@ __all__ = [
     "Final",
     "Plain",
     "Product",
+    "final",
     "plain",
     "record",
     "record_plain",

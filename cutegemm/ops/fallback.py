@@ -72,6 +72,14 @@ def server(device: torch.device, fallback: str, door: str) -> str:
     return fallback
 
 
+def autocast_type(device: torch.device) -> torch.dtype | None:
+    """The type of an autocast region, as it is for a device; None outside, and of devices that have no such regions."""
+    kind = device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
+
+
 def autocast_to(dtype: torch.dtype, x: Tensor) -> Tensor:
     """An operand as autocast hands it over: what is floating in its type, but fp64, which autocast leaves alone."""
     return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
@@ -143,6 +151,7 @@ __all__ = [
     "HALF",
     "address",
     "autocast_to",
+    "autocast_type",
     "constant",
     "found_at",
     "refuse_atomic",

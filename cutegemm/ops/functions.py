@@ -147,7 +147,11 @@ def matmul(
     if c is None and beta:
         raise field_error(InputError, "beta", beta, "needs c", 0.0)
     if who == "torch" and _leaves_d_open(spec):
-        return torch_matmul(a, b, c, alpha, 1.0 if beta is None else beta, out)
+        numbers: tuple[Any, Any] = alpha, 1.0 if beta is None else beta
+        if not is_compiling():
+            # torch takes tensors, too, which kernels do not
+            numbers = _number("alpha", "scalar", numbers[0]), _number("beta", "scalar", numbers[1])
+        return torch_matmul(a, b, c, *numbers, out)
     if c is None or (beta is not None and beta == 0):
         return _product(a, b, PLAIN, spec, "matrix", {"alpha": alpha}, out, who)
     named = {"alpha": alpha, "beta": 1.0 if beta is None else beta, "c": c}

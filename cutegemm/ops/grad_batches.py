@@ -38,10 +38,13 @@ def takes_batches(backward: Backward) -> Backward:
 
 def _over_batch(backward: Backward, ctx: Any, grads: tuple[torch.Tensor | None, ...]) -> tuple[Any, ...]:
     """What a backward gives of mapped gradients, mapped likewise; a gradient that is not mapped serves them all."""
-    recorded = torch.is_grad_enabled()
     given = {i: x for i, x in enumerate(grads) if x is not None}
     level = next(_taken_out(x)[0] for x in given.values() if _mapped(x))
     plain = {i: _taken_out(x, level)[1] if _mapped(x) else x for i, x in given.items()}
+    sources: list[torch.Tensor] | None = None
+    if torch.is_grad_enabled():
+        kept = (*plain.values(), *ctx.saved_tensors, getattr(ctx, "token", None))
+        sources = [x for x in kept if x is not None]
     found: list[bool] = []
 
     def one(*some: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -53,7 +56,7 @@ def _over_batch(backward: Backward, ctx: Any, grads: tuple[torch.Tensor | None, 
     dims = tuple(0 if _mapped(x) else None for x in given.values())
     with torch.no_grad():
         made = torch.vmap(one, dims)(*plain.values())
-    results: Iterator[Any] = iter(final(made, recorded))
+    results: Iterator[Any] = iter(made if sources is None else final(made, sources))
     return tuple(torch._add_batch_dim(next(results), 0, level) if there else None for there in found)
 
 

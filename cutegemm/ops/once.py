@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,10 @@ TWICE = (
 
 
 class _Once(torch.autograd.Function):
-    """A gradient that refuses to be differentiated."""
+    """A gradient that refuses to be differentiated: by anything that its sources, which it does not read, come from."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
         return x.view_as(x)
 
     @staticmethod
@@ -31,11 +31,15 @@ class _Once(torch.autograd.Function):
 _once: Any = _Once.apply
 
 
-def final(grads: Iterable[torch.Tensor | None], recorded: bool) -> list[torch.Tensor | None]:
-    """Gradients, which refuse to be differentiated where autograd records them."""
-    if not recorded:
-        return list(grads)
-    return [None if x is None else _once(x.detach().requires_grad_()) for x in grads]
+def final(found: Sequence[torch.Tensor | None], sources: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """Gradients of a backward that autograd records. Whoever differentiates them finds a refusal on every way back to
+    what they depend on, where autograd would leave out a way that it does not see.
+
+    Args:
+        found: the gradients.
+        sources: tensors through which they depend on something.
+    """
+    return [None if x is None else _once(x, *sources) for x in found]
 
 
 __all__ = ["TWICE", "final"]

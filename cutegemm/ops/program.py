@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A `Program`: everything about a call of the op that is no tensor and no number, and its form as text. No torch.
 
-The text is JSON, of the spec's given fields and the epilogue's graph. It travels through compilers, exported programs
-and caches of other processes as an argument of the op, which finds its `Gemm` by it.
+The text is JSON with single quotes, of the spec's given fields and the epilogue's graph. It travels through compilers,
+exported programs and caches of other processes as an argument of the op, which finds its `Gemm` by it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class Program:
             "final": self.final,
             "merged": list(self.merged),
         }
-        return json.dumps(data, separators=(",", ":"))
+        # names are identifiers; Inductor writes text into C++ (`cpp_wrapper`) without escaping double quotes
+        return json.dumps(data, separators=(",", ":")).replace('"', "'")
 
     @cached_property
     def gemm(self) -> Gemm:
@@ -170,7 +171,7 @@ def decode(text: str) -> Program:
     if known is not None:
         return known
     try:
-        data = json.loads(text)
+        data = json.loads(text.replace("'", '"'))
         spec, graph = GemmSpec(**_fields(data["spec"])), Graph.from_data(data["epilogue"])
         scalars, merged = tuple(data["scalars"]), tuple(data["merged"])
         program = Program(spec, graph, data["form"], scalars, data["backend"], data["final"], merged)

@@ -15,14 +15,17 @@ from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
     enable_single_level_autograd_function,
 )
 from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
 
 from cutegemm.errors import InputError, field_error
+from cutegemm.ops import flops
 from cutegemm.ops.autograd import Final, Product
 from cutegemm.ops.batching import batched
 from cutegemm.ops.fallback import HALF, autocast_to
 from cutegemm.ops.layouts import described_outputs, matrices
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.serve import serve
+from cutegemm.running.results import Outputs
 
 NAMESPACE = "cutegemm"
 _ARGUMENTS = "Tensor a, Tensor b, Tensor[] inputs, float[] numbers, SymInt[] integers, str program"
@@ -193,6 +196,18 @@ def _register() -> None:
         if not out:
             torch.library.register_vmap(f"{NAMESPACE}::{name}", batched(op), lib=library)
     library.impl("gemm.out", _written, "ADInplaceOrView", with_keyset=True)
+    flops.register()
+    # what transforms, exported programs and sharded modules look into for tensors
+    pytree.register_pytree_node(
+        Outputs,
+        lambda outputs: (list(vars(outputs).values()), list(vars(outputs))),
+        lambda tensors, names: Outputs(**dict(zip(names, tensors))),
+        serialized_type_name="cutegemm.Outputs",
+        flatten_with_keys_fn=lambda outputs: (
+            [(pytree.GetAttrKey(name), x) for name, x in vars(outputs).items()],
+            list(vars(outputs)),
+        ),
+    )
 
 
 _register()

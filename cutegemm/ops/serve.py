@@ -50,7 +50,7 @@ def serve(
     if backend is None and a.is_cuda and not hopper(a.device):
         backend = "reference"
     short = outs is None and program.plain
-    if short and not inputs and (program.form == "matrix" or a.dim() == 2):
+    if short and not inputs and (program.form == "matrix" or a.dim() == b.dim() == 2):
         # most calls are of this kind
         if program.form == "linear":
             b = b.t()

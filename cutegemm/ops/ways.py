@@ -70,7 +70,9 @@ def below(
     """`call` from the forward of an autograd function: what lies below this level of functorch may record it."""
     if not torch._C._are_functorch_transforms_active():
         return call(program, a, b, inputs, numbers, integers)
-    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
+    # tangents of a level below are seen there, and refused
+    tangents = forward_ad._set_fwd_grad_enabled(True)
+    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad(), tangents:
         return call(program, a, b, inputs, numbers, integers)
 
 

@@ -30,10 +30,14 @@ def tensor(name: str, x: Any) -> Any:
     """An array as a tensor of the same memory; what is no array of another library as it is.
 
     Raises:
-        InputError: torch cannot take it in, such as for its type or its device.
+        InputError: torch cannot take it in, such as for its type, its strides or its device.
     """
     if not is_foreign(x):
         return x
+    strides = getattr(x, "strides", None)
+    if isinstance(strides, (tuple, list)) and any(n < 0 for n in strides):
+        # torch would end the process
+        raise field_error(InputError, f"{name}.strides", strides, "must not be negative: pass a copy")
     try:
         return from_dlpack(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -45,10 +49,12 @@ def writable(name: str, x: Any) -> Any:
     """An output that the caller gave, as a tensor.
 
     Raises:
-        InputError: its library's arrays never change.
+        InputError: its library's arrays never change, or it is read-only, which torch does not look at.
     """
     if is_foreign(x) and _library(x) in _IMMUTABLE:
         raise field_error(InputError, name, x, f"arrays of {_library(x)} are not written to; leave it out")
+    if is_foreign(x) and getattr(getattr(x, "flags", None), "writeable", True) is False:
+        raise field_error(InputError, f"{name}.flags.writeable", False, "must be written to", True)
     return tensor(name, x)
 
 
@@ -67,7 +73,11 @@ def run(call: Any, a: Any, b: Any, named: Mapping[str, Any], out: Any, options: 
         a, b, named: the operands and what the epilogue reads.
         out: the outputs that the caller gave.
         options: the run's other arguments.
+
+    Raises:
+        InputError: an array cannot be taken in, or nothing can be given back as A is.
     """
+    _maker(a)
     tensors = {name: tensor(name, x) for name, x in named.items()}
     found = call(tensor("a", a), tensor("b", b), out=outputs(out), **tensors, **options)
     return returned(found, out, a)
@@ -86,13 +96,26 @@ def returned(found: Any, out: Any, like: Any) -> Any:
 
 def _array(x: Any, like: Any) -> Any:
     """A tensor as an array of the library of `like`."""
-    if not isinstance(x, torch.Tensor) or isinstance(like, torch.Tensor):
-        return x
+    make = _maker(like)
+    return x if make is None or not isinstance(x, torch.Tensor) else make(x)
+
+
+def _maker(like: Any) -> Any:
+    """What makes an array of the library of `like` of a tensor; None where that is torch.
+
+    Raises:
+        InputError: the library has no such function.
+    """
+    if not is_foreign(like):
+        return None
     if hasattr(like, "__array_namespace__"):
         library = like.__array_namespace__()
     else:
         library = sys.modules[_library(like)]
-    return library.from_dlpack(x)
+    if not hasattr(library, "from_dlpack"):
+        rule = f"of {_library(like)}, which has no from_dlpack to give the product by: pass a tensor"
+        raise field_error(InputError, "a", type(like).__name__, rule)
+    return library.from_dlpack
 
 
 def _library(x: Any) -> str:

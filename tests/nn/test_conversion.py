@@ -71,6 +71,16 @@ def test_what_is_left_alone_is_said():
     assert "left head: skip='he*'" in str(report)
 
 
+def test_another_fallback_is_refused():
+    """Before a layer is touched."""
+    model = torch.nn.Linear(4, 4)
+    with pytest.raises(
+        InputError, match="fallback='eager': must be one of torch, error, reference, emulator"
+    ):
+        nn.convert(model, fallback="eager")
+    assert type(model) is torch.nn.Linear
+
+
 def test_constant_weights_are_for_inference():
     """A model in training is refused and unchanged; in evaluation weights that cannot load early are named."""
     model = torch.nn.Sequential(

@@ -183,6 +183,14 @@ def test_what_has_changed_since_is_computed_anew(name):
     assert found.dtype == torch.float32 and not found.is_inference()
 
 
+def test_a_device_without_autocast_may_be_in_a_region():
+    """Of the CPU's, as a model on the meta device is."""
+    ours, _ = pair(True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ours.to("meta")(torch.randn(3, 12, device="meta"))
+    assert y.is_meta and y.dtype == torch.float32
+
+
 def test_a_copy_is_without_what_has_not_been_taken():
     """Shares that autograd recorded, which cannot be copied, and large ones, which nobody wants in a file."""
     ours, theirs = pair(True)

@@ -6,9 +6,11 @@ import pickle
 
 import pytest
 import torch
+from torch.sparse import SparseSemiStructuredTensor
 
 from cutegemm import nn
 from cutegemm.errors import HardwareError, InputError
+from cutegemm.nn import linear as layers
 
 
 def test_it_is_torchs_layer():
@@ -32,6 +34,63 @@ def test_constant_weights_are_refused_in_training():
         layer(x)
     assert torch.allclose(layer.eval()(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
     assert "constant_weights=True" in repr(layer)
+
+
+class Quantised(torch.Tensor):
+    """A weight that knows torch's linear layer and nothing else, as libraries of quantisation have them."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        """Twice the product."""
+        if function is torch.nn.functional.linear:
+            return 2 * function(args[0], args[1].as_subclass(torch.Tensor), *args[2:])
+        return super().__torch_function__(function, types, args, kwargs)
+
+
+class Named(torch.Tensor):
+    """A tensor of another name, and nothing more."""
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_weights_that_multiply_themselves_are_left_to_torch(compiled, monkeypatch):
+    """As on a GPU, where a quantised weight would meet an op that it does not know; also one that came later."""
+
+    def ours(*args, **options):
+        raise NotImplementedError("our op")
+
+    layer, x = nn.Linear(12, 8, bias=False), torch.randn(3, 12)
+    w = layer.weight.detach()
+    monkeypatch.setattr(layers, "linear", ours)
+    torch._dynamo.reset()
+    run = torch.compile(layer, backend="eager") if compiled else layer
+    layer.weight = torch.nn.Parameter(w.as_subclass(Quantised), requires_grad=False)
+    assert torch.allclose(run(x), 2 * x @ w.t(), atol=1e-5)
+    assert [layers.multiplies(x) for x in (Quantised, Named, torch.nn.Parameter, SparseSemiStructuredTensor)] == [
+        True, False, False, True,
+    ]  # fmt: skip
+    theirs = torch.nn.Linear(12, 8, bias=False)
+    theirs.weight = layer.weight
+    assert nn.convert(theirs).left == {"": "its weight is a Quantised, which multiplies in a way of its own"}
+
+
+def test_nested_tensors_are_left_to_torch():
+    """Layers that take them as torch's do; a named fallback still refuses them."""
+    rows = torch.randn(7, 12)
+    x = torch.nested.nested_tensor([rows[:2], rows[2:]], layout=torch.jagged)
+    parts = torch.nn.ModuleDict({name: torch.nn.Linear(12, 4) for name in "qk"})
+    nn.convert(parts, joined=[("q", "k")])
+    for layer in (nn.Linear(12, 5), nn.MLP(12, 8), nn.SwiGLU(12, 8), parts["q"], parts["k"]):
+        y = layer(x)
+        assert torch.allclose(y.values(), layer(rows), atol=1e-6)
+        y.values().sum().backward()
+    with pytest.raises(InputError, match="not a nested one"):
+        nn.Linear(12, 5, fallback="reference")(x)
+
+
+def test_a_script_is_refused():
+    """By a sentence, where torch would stumble over something."""
+    with pytest.raises(InputError, match="module='Linear': is not for torch.jit.script"):
+        torch.jit.script(torch.nn.Sequential(nn.SwiGLU(3, 4)))
 
 
 def test_the_fallback_is_the_layers():

@@ -282,6 +282,19 @@ def test_a_perceptron_follows_autocast_and_freezing(name):
     assert first.grad is None and all(error(p.grad, g) <= 1e-2 for p, g in zip(rest, whole))
 
 
+@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+def test_a_perceptron_without_memory_has_a_shape(name):
+    """On the meta device with gradients, which has no autocast; also inside another device's region."""
+    ours, theirs = (model.to("meta") for model in pair(name))
+    x = torch.randn(3, 12, device="meta", requires_grad=True)
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            y = ours(x)
+        assert y.is_meta and y.shape == theirs(x).shape and y.dtype == torch.float32
+        y.sum().backward()
+    assert x.grad.is_meta
+
+
 def test_a_perceptrons_gradient_is_not_differentiated():
     """Double backward is refused, as of every product."""
     ours, x = pair("gelu")[0], torch.randn(5, 12).requires_grad_()

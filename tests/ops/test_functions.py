@@ -120,8 +120,9 @@ REFUSED = {
     "no tensor": (lambda a: cutegemm.matmul([1], a), InputError, "a: must be a torch.Tensor, got list"),
     "not read": (lambda a: cutegemm.matmul(a, a, bias=a[0]), InputError, "bias=.*: the plain epilogue reads c, alpha"),
     "beta": (lambda a: cutegemm.matmul(a, a, beta=2.0), InputError, "beta=2.0: needs c; nearest legal value: 0.0"),
-    "alpha": (
-        lambda a: cutegemm.matmul(a, a, alpha=a, fallback="reference"), InputError, "alpha=.*: must be a number"),
+    "weight": (
+        lambda a: cutegemm.linear(a, a[None], fallback="reference"), InputError,
+        r"weight.shape=\(1, 4, 4\): must have 2 dimensions \(N, K\)"),
     "missing": (lambda a: cutegemm.linear(a, a, epilogue=epi.bias()), InputError, "bias: missing"),
     "unknown": (
         lambda a: cutegemm.linear(a, a, a[0], epilogue=epi.bias(), bais=a[0]), InputError,
@@ -146,6 +147,8 @@ REFUSED = {
         ("c", lambda a, how: cutegemm.matmul(a, a, a[0], fallback=how), "c.shape=.*: must have 2 or 3 dim"),
         ("out's extents", lambda a, how: cutegemm.matmul(a, a, out=a[:3].clone(), fallback=how),
          r"out.shape=\(3, 4\): must be \(4, 4\)"),
+        ("alpha", lambda a, how: cutegemm.matmul(a, a, alpha=a[0, 0], fallback=how), "alpha=.*: must be a number"),
+        ("beta", lambda a, how: cutegemm.matmul(a, a, a, beta="1", fallback=how), "beta='1': must be a number"),
         ("out", lambda a, how: cutegemm.matmul(a, a, out={"d": a.clone()}, fallback=how), "out: must be a torch"),
     )
 }  # fmt: skip
@@ -205,8 +208,15 @@ def test_a_program_is_the_same_after_its_text():
     assert found is not known and found.text == known.text
     assert vars(found).items() >= {name: getattr(known, name) for name in ("spec", "graph", "form")}.items()
     assert (found.scalars, found.backend, found.final) == (("scale",), "reference", True)
+    # as programs had it that were exported before
+    assert program.decode(known.text.replace("'", '"')).text == known.text
     with pytest.raises(SpecError, match="must be the text of a product"):
         program.decode("{}")
+
+
+def test_a_programs_text_may_stand_in_c():
+    """Inductor's cpp_wrapper writes it between double quotes as it is."""
+    assert not {'"', "\\", "\n"} & set(program.Program(GemmSpec(), many, "linear", ("scale",)).text)
 
 
 def test_the_package_itself_imports_no_torch():

@@ -11,12 +11,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 import cutegemm
-from cutegemm import GemmSpec
+from cutegemm import GemmSpec, nn
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
 from cutegemm.ops import gradient, ways
 from cutegemm.ops.functions import _made
 from cutegemm.ops.perceptron import perceptron as fused
+from cutegemm.ops.program import PLAIN
 from cutegemm.ops.serve import serve
 from tests.support.torch_ops import assert_same, error
 
@@ -252,6 +253,50 @@ def test_double_backward_is_refused():
     inner = torch.func.grad(lambda w: layer(x, w, bias).sum())
     with pytest.raises(InputError, match="double backward"):
         torch.func.grad(lambda w: inner(w).sum())(w.detach())
+
+
+def penalised(f, x):
+    """A gradient of a loss and of the norm of its gradient; torch leaves out ways back that it does not see."""
+    x = x.detach().requires_grad_()
+    loss = f(x)
+    (g,) = torch.autograd.grad(loss, x, create_graph=True)
+    return torch.autograd.grad(loss + g.square().sum(), x)
+
+
+TWICE = {
+    "penalty": penalised,
+    "hessian": torch.autograd.functional.hessian,
+    "func.hessian": lambda f, x: torch.func.hessian(f)(x),
+    "func.jacrev": lambda f, x: torch.func.jacrev(torch.func.jacrev(f))(x),
+    "jvp of grad": lambda f, x: torch.func.jvp(torch.func.grad(f), (x,), (x,)),
+}
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["", "frozen"])
+@pytest.mark.parametrize("name", TWICE)
+def test_no_second_derivative_is_left_out(name, frozen):
+    """However it is asked for, it is refused, and not taken for zero; a perceptron's too, and of frozen weights."""
+    w, x = r(12, 12).requires_grad_(not frozen), r(5, 12)
+    plain_layer, gelu, mlp = (
+        linear(PLAIN, alpha=1.0),
+        linear(epi.bias_act("gelu")),
+        nn.MLP(12, 8, fallback="reference"),
+    )
+    mlp.requires_grad_(not frozen)
+    for f in (
+        lambda x: plain_layer(x, w).square().sum(),
+        lambda x: gelu(x, w, w[0]).sum(),
+        lambda x: mlp(x).sum(),
+    ):
+        with pytest.raises(InputError, match="double backward|has a tangent"):
+            TWICE[name](f, x)
+
+
+def test_a_gradient_that_is_recorded_depends_on_what_it_is_made_of():
+    """Of a product of frozen weights the gradient of x is a constant of the graph, as torch has it."""
+    x, w, b = r(5, 12).requires_grad_(), r(12, 7), r(7)
+    (g,) = torch.autograd.grad(linear(epi.bias())(x, w.t(), b).sum(), x, create_graph=True)
+    assert not g.requires_grad and error(g, w.sum(1).expand(5, 12)) < 1e-5
 
 
 def test_forward_mode_is_refused():

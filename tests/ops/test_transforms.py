@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The op under torch's transforms: its contract (`opcheck`), vmap, torch.func, autocast, devices without memory."""
 
+import io
 import itertools
 
 import pytest
@@ -8,13 +9,17 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import cutegemm
 from cutegemm import epilogue as epi
+from cutegemm import nn
 from cutegemm.errors import InputError
 from cutegemm.ops.functions import _made
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, decode, kept
 from cutegemm.ops.sharding import cuts
+from cutegemm.running.results import Outputs
 from tests.support.torch_ops import error
 
 OPS = torch.ops.cutegemm.gemm
@@ -221,3 +226,64 @@ def test_writing_into_out_is_seen_by_autograd():
     op(torch.randn(4, 12), torch.randn(12, 4), *args[2:], out=[saved])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+def test_operations_are_counted_as_torchs():
+    """Of a perceptron forward and backward, and of products of every form and batch."""
+
+    def counted(f, *shapes):
+        tensors = [torch.randn(shape, requires_grad=True) for shape in shapes]
+        with FlopCounterMode(display=False) as counter:
+            f(*tensors).sum().backward()
+        return counter.get_total_flops()
+
+    ours = nn.MLP(12, 16, fallback="reference")
+    theirs = torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.GELU(), torch.nn.Linear(16, 12))
+    assert counted(ours, (2, 5, 12)) == counted(theirs, (2, 5, 12)) == 6 * 2 * 10 * 12 * 16
+    for shapes in (
+        ((3, 9, 12), (3, 12, 7)),
+        ((3, 9, 12), (12, 7)),
+        ((9, 12), (3, 12, 7)),
+        ((1, 9, 12), (3, 12, 7)),
+    ):
+        found = counted(lambda a, b: cutegemm.matmul(a, b, fallback="reference"), *shapes)
+        assert found == 3 * 2 * 3 * 9 * 12 * 7
+
+
+class Several(torch.nn.Module):
+    """A product with two outputs."""
+
+    def forward(self, a, b):
+        """Both, as one object."""
+        return cutegemm.matmul(a, b, epilogue=_ROWS, fallback="reference")
+
+
+_ROWS = epi.row_max()
+
+
+def exported(f, a, b):
+    """The results of a program that was written and read."""
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(f, (a, b)), file)
+    file.seek(0)
+    return torch.export.load(file).module()(a, b)
+
+
+WAYS = {
+    "eager": lambda f, a, b: f(a, b),
+    "vmap": lambda f, a, b: torch.vmap(f, (0, None))(a, b),
+    "checkpoint": lambda f, a, b: checkpoint(f, a, b, use_reentrant=False),
+    "export": exported,
+    "compile": lambda f, a, b: torch.compile(f, fullgraph=True, backend="aot_eager")(a, b),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_several_outputs_are_a_tree(name):
+    """Transforms find the tensors in them, and give them back as they were."""
+    a, b = torch.randn(3, 9, 12), torch.randn(12, 7)
+    found = WAYS[name](Several(), a, b)
+    leaves, tree = torch.utils._pytree.tree_flatten(found)
+    assert type(found) is Outputs and [tuple(x.shape) for x in leaves] == [(3, 9, 7), (3, 9)]
+    assert error(found.d, a @ b) < 1e-5 and error(found.row_max, (a @ b).amax(-1)) < 1e-5
+    assert type(torch.utils._pytree.tree_unflatten(leaves, tree)) is Outputs

@@ -108,6 +108,20 @@ def test_what_cannot_be_taken_in_is_refused():
         gemm().run(a, a, out=Frozen(torch.zeros(4, 4)))
 
 
+def test_what_torch_would_not_look_at_is_refused():
+    """Strides that end its process, outputs that are read-only; and a library that takes nothing back."""
+    a, fixed = drawn(4, 4), drawn(4, 4)
+    fixed.setflags(write=False)
+    with pytest.raises(InputError, match=r"b.strides=\(-16, 4\): must not be negative: pass a copy"):
+        gemm().run(a, a[::-1])
+    with pytest.raises(InputError, match="d.flags.writeable=False: must be written to"):
+        gemm().run(a, a, out={"d": fixed})
+    assert np.allclose(gemm().run(fixed, a), fixed @ a, atol=1e-5)
+    Mute = type("Mute", (Foreign,), {"__array_namespace__": lambda self: object()})
+    with pytest.raises(InputError, match="a='Mute': of tests, which has no from_dlpack"):
+        gemm().run(Mute(torch.zeros(4, 4)), a)
+
+
 def test_jax_arrays_stay_jax_arrays():
     """JAX in, JAX out, in bf16."""
     jnp = pytest.importorskip("jax.numpy")
