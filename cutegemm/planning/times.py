@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
 from cutegemm.config import SECTOR
-from cutegemm.planning import boxes
+from cutegemm.planning import boxes, threaded
 from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate
 from cutegemm.planning.cuts import deep
 from cutegemm.planning.edges import straddles
@@ -240,7 +240,13 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     alone = mainloop + (time.tile + _sum_ns(of))
     shares = of.waves * (alone + np.maximum(pieces * time.piece + store, shared) + time.shared * visible)
     start = CLUSTER_NS * of.clustered
-    return start + np.where(of.pingpong, turns, shares)
+    found: Column = start + np.where(of.pingpong, turns, shares)
+    loaded = threaded.stage_ns(problem, device, of)
+    if loaded is None:
+        return found
+    # what a warpgroup does with a tile hides the loads of the next
+    last = time.tile + _sum_ns(of) + pieces * time.piece + store
+    return np.maximum(found, of.waves * of.stages * loaded + last)
 
 
 def _sum_ns(of: Table) -> Column:
