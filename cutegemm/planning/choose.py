@@ -90,7 +90,11 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
         )
         if gathers:
             found = candidates.deepened(found, first.problem.k)
-        found += tuple(candidates.spread(spec, first.problem, asked.device, found, gathers))
+        found += tuple(
+            candidates.spread(
+                spec, first.problem, asked.device, found, gathers=gathers, fits=first.gates == 1
+            )
+        )
         yield from order(first.seen, asked.device, first.gates, found)
 
 
