@@ -12,12 +12,13 @@ global memory the emulator's detector sees (`tests/kernels`).
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 
 import torch
 
 import cutegemm
-from cutegemm import GemmSpec, Tile
+from cutegemm import DType, GemmSpec, Tile
 
 SMALL = Tile(64, 64, 64)
 # name -> (spec, (m, n, k))
@@ -59,6 +60,11 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
         GemmSpec(tile=SMALL, swap=False, a_load="cp_async", b_load="cp_async"),
         (130, 78, 258),
     ),
+    # D of an odd leading dimension in whole sectors, from a tile that ends beyond it
+    "lines": (GemmSpec(tile=SMALL, swap=False, store="staged"), (133, 77, 264)),
+    "lines_swapped": (GemmSpec(tile=Tile(32, 64, 64), swap=True, store="staged"), (21, 77, 264)),
+    # so narrow that a warp's last lines lie beyond D
+    "lines_few": (GemmSpec(tile=Tile(64, 16, 64), swap=False, d_dtype="fp32", store="staged"), (69, 3, 264)),
 }
 TOLERANCE = 5e-3  # Frobenius norm of the error over that of the product, of results in bf16
 
@@ -76,19 +82,26 @@ def names(text: str) -> list[str]:
 
 
 def error_of(name: str, device: str = "cuda", backend: str | None = None) -> float:
-    """The relative error of a case's product; it runs twice, so that what a run leaves behind meets the next one."""
+    """The larger relative error of a case's products, D row-major and column-major.
+
+    Each runs twice, so that what a run leaves behind meets the next one.
+    """
     spec, (m, n, k) = CASES[name]
     generator = torch.Generator(device).manual_seed(1)
     a, b = (
         torch.randn(x, generator=generator, device=device, dtype=torch.float32).bfloat16()
         for x in ((m, k), (k, n))
     )
+    dtype = torch.float32 if spec.d_dtype is DType.FP32 else torch.bfloat16
     gemm = cutegemm.build(spec)
-    out = torch.full((m, n), torch.nan, device=device, dtype=torch.bfloat16)
-    for _ in range(2):
-        gemm.run(a, b, out=out, backend=backend)
-    wanted = a.double() @ b.double()
-    return float((out.double() - wanted).norm() / wanted.norm())
+    wanted, errors = a.double() @ b.double(), []
+    # row-major and column-major
+    for shape, axes in (((m, n), (0, 1)), ((n, m), (1, 0))):
+        out = torch.full(shape, torch.nan, device=device, dtype=dtype).permute(axes)
+        for _ in range(2):
+            gemm.run(a, b, out=out, backend=backend)
+        errors.append(float((out.double() - wanted).norm() / wanted.norm()))
+    return max(errors, key=lambda x: (math.isnan(x), x))
 
 
 def main(arguments: list[str]) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +128,11 @@ class OutputConfig:
     dtype: DType
     major: str
     store: str = "direct"
+
+
+def plain(epilogue: Graph, outputs: Sequence[OutputConfig]) -> bool:
+    """Whether threads hold no more than accumulators and what one store by TMA needs: D alone, and nothing reduced."""
+    return len(outputs) == 1 and outputs[0].store == "tma" and not epilogue.reductions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cutegemm.arch.instructions import Instruction, instruction
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OutputConfig
 from cutegemm.families import FAMILIES
-from cutegemm.families.family import Roles
+from cutegemm.families.family import PLAIN_CONSUMERS, Roles
 from cutegemm.layouts.sm90 import widest_swizzle
 
 PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
@@ -270,4 +270,6 @@ class KernelConfig(EpilogueConfig):
         """
         if self.ctas_per_sm > 1:
             return self.roles.shared_registers.get(self.consumers)
+        if self.consumers == PLAIN_CONSUMERS and self.tile_values > self.roles.accumulators[PLAIN_CONSUMERS]:
+            return self.roles.plain_registers
         return self.roles.registers.get(self.gathers, {}).get(self.consumers)

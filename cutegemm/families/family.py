@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# consumer warpgroups whose threads may hold more under a plain epilogue
+PLAIN_CONSUMERS = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class Roles:
@@ -22,6 +25,9 @@ class Roles:
             Empty where that changes nothing.
         turns: the same for consumers that take tiles in turn, by whether a producer gathers, which leaves
             fewer registers. Empty where they cannot.
+        plain_accumulators, plain_registers: the same of two consumers, sharing a tile or taking turns, under a plain
+            epilogue (`cutegemm.config.plain`); (producer, consumer) registers of those that hold more than
+            `accumulators` has.
         shared_accumulators, shared_registers: the same of a CTA that leaves half of the SM to another, by consumer
             warpgroups: accumulators per thread, and (producer, consumer) registers, which sum to at most 256.
         multiplies: whether it makes sums; else it adds up those that another kernel left.
@@ -34,6 +40,8 @@ class Roles:
     laden: Mapping[int, int] = field(default_factory=dict)
     turns: Mapping[bool, int] = field(default_factory=dict)
     registers: Mapping[bool, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
+    plain_accumulators: int = 0
+    plain_registers: tuple[int, int] | None = None
     shared_accumulators: Mapping[int, int] = field(default_factory=dict)
     shared_registers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     multiplies: bool = True

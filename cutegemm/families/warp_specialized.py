@@ -15,6 +15,9 @@ FAMILY = Family(
         accumulators={1: 144, 2: 192, 3: 128},
         laden={1: 144, 2: 128, 3: 96},
         turns={False: 192, True: 128},
+        # 208 columns of a turn; 224 spill
+        plain_accumulators=208,
+        plain_registers=(24, 240),
         # a gathering producer with fewer than 96 spills its loads in flight
         shared_accumulators={1: 96, 2: 48},
         shared_registers={1: (40, 216), 2: (24, 104)},

@@ -7,9 +7,10 @@ import dataclasses
 import math
 
 from cutegemm.arch.limits import Limits
-from cutegemm.config import WIDEST_OF_FOUR, KernelConfig, MatrixConfig, OperandConfig, OutputConfig
+from cutegemm.config import WIDEST_OF_FOUR, KernelConfig, MatrixConfig, OperandConfig, OutputConfig, plain
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
+from cutegemm.families.family import PLAIN_CONSUMERS
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
 from cutegemm.planning import boxes
 from cutegemm.planning import epilogue as plan_epilogue
@@ -294,6 +295,11 @@ def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
     roles = of_schedule(candidate.schedule).roles
     blocks = tile[0] // setting.limits.mma_m
     shared = _ctas_per_sm(setting.spec)
+    # beside its own accumulators a thread holds what it reads of other parts
+    adds = _split_reduction(setting, candidate) != "none" and not (
+        candidate.reduction == "launch" and candidate.depth == 1
+    )
+    laden = setting.loads.gathers or adds
     if shared > 1:
         if setting.loads.gathers or consumers not in roles.shared_accumulators:
             rule = f"{consumers} consumer warpgroups need all of an SM, and so does a gathering producer"
@@ -304,12 +310,14 @@ def _check_accumulators(setting: Setting, candidate: Candidate) -> None:
         most = roles.turns[setting.loads.gathers]
         who = "a warpgroup of a pingpong kernel holds"
     else:
-        # beside its own accumulators a thread holds what it reads of other parts
-        adds = _split_reduction(setting, candidate) != "none" and not (
-            candidate.reduction == "launch" and candidate.depth == 1
-        )
-        laden = setting.loads.gathers or adds
         most, who = roles.most(consumers, laden), f"{consumers} consumer warpgroups hold"
+    if (
+        shared == 1
+        and consumers == PLAIN_CONSUMERS
+        and not laden
+        and plain(setting.epilogue, setting.outputs)
+    ):
+        most = max(most, roles.plain_accumulators)
     held = accumulators(tile, team, setting.limits)
     if held <= most:
         return

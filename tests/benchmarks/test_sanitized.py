@@ -11,7 +11,10 @@ from cutegemm import plan, problem
 
 def test_every_case_is_what_its_name_says():
     """Ways to meet, walks and loads, each of one plan."""
-    found = {name: plan(spec, problem(*shape)) for name, (spec, shape) in sanitized.CASES.items()}
+    found = {
+        name: plan(spec, problem(*shape, d_dtype=None if spec.d_dtype == "auto" else spec.d_dtype))
+        for name, (spec, shape) in sanitized.CASES.items()
+    }
     for name, made in found.items():
         config, kind = made.config, name.split("_")[0]
         if kind in ("launch", "cluster", "workspace", "atomic"):
@@ -21,6 +24,8 @@ def test_every_case_is_what_its_name_says():
         elif kind == "shift":
             b = config.operands[1]
             assert b.load == "shift" and b.boxed(*config.tile[1:]) is (name == "shift")
+        elif kind == "lines":
+            assert config.outputs[0].store == "staged" and sanitized.CASES[name][1][1] % 2
         else:
             assert config.walk == name
         assert (config.cluster_parts > 1) is (
@@ -29,7 +34,7 @@ def test_every_case_is_what_its_name_says():
     assert found["launch_adders"].storing.config.adders == 2
 
 
-@pytest.mark.parametrize("name", ["atomic", "launch_adders"])
+@pytest.mark.parametrize("name", ["atomic", "launch_adders", "lines_few"])
 def test_a_case_runs_and_is_compared(name):
     """On the emulator it gives the product twice; a wrong one would be seen."""
     assert sanitized.error_of(name, "cpu", "emulator") <= sanitized.TOLERANCE

@@ -6,9 +6,11 @@ import re
 import pytest
 
 from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import epilogue as epi
 from cutegemm.compiling import cache
 from cutegemm.compiling.resources import Resources, kernel_name, measure, param_sizes, sass
-from cutegemm.errors import CompileError
+from cutegemm.errors import CompileError, PlanError
+from cutegemm.gemm import build
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,27 @@ def test_spills_are_seen():
     )
     assert str(used) == text
     assert "no spills" in str(Resources(8, 0, 0, 0, 32))
+
+
+WIDE = {
+    "fp32 columns": (Tile(128, 208, 64), {"d_dtype": "fp32", "c_dtype": "fp32", "d_major": "m"}),
+    "gelu": (Tile(256, 208, 64), {"epilogue": epi.bias_act("gelu")}),
+    "swiglu, swapped": (Tile(208, 128, 64), {"epilogue": epi.swiglu(), "swap": True}),
+    "dynamic": (Tile(128, 208, 64), {"c_dtype": "bf16", "scheduler": "dynamic"}),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_the_widest_tiles_do_not_spill(name):
+    """208 accumulators a thread under plain epilogues; more than one output holds them to 192."""
+    tile, fields = WIDE[name]
+    kind = {"schedule": "cooperative" if tile.m == 256 else "pingpong", "cluster": (2, 1)}
+    gemm = build(GemmSpec(tile=tile, **({"swap": False} | kind | fields)))
+    assert gemm.plan.accumulators == 208 and gemm.plan.registers == (24, 240)
+    assert gemm.resources.frame_bytes == 0
+    two = epi.define(lambda acc: epi.Output(d=acc, pre=epi.Store(acc)))
+    with pytest.raises(PlanError, match="208 accumulators per thread, more than 192"):
+        build(GemmSpec(tile=tile, swap="swap" in name, epilogue=two, **kind))
 
 
 @pytest.mark.parametrize("cubin", [b"", b"not an ELF file at all", b"\x7fEL"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cutegemm import GemmSpec, plan, problem
 from cutegemm.arch.records import H200
-from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig
+from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig, plain
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.families import FAMILIES
 from cutegemm.planning import budget
@@ -143,6 +143,12 @@ def check_fits(p):
     roles = FAMILIES[config.family].roles
     shared = roles.most(config.consumers, laden=config.gathers or config.adds_up)
     most = roles.turns[config.gathers] if config.pingpong else shared
+    if (
+        config.consumers == 2
+        and not (config.gathers or config.adds_up)
+        and plain(config.epilogue, config.outputs)
+    ):
+        most = max(most, roles.plain_accumulators)
     if config.ctas_per_sm > 1:
         most = roles.shared_accumulators[config.consumers]
     assert p.accumulators <= most <= per_thread - 24

@@ -156,6 +156,14 @@ CASES = {
     "pingpong 128x192, 2x1, fp32": Case(
         spec(schedule="pingpong", tile=Tile(128, 192, 64), cluster=(2, 1)), d_dtype=FP32, c_dtype=FP32
     ),
+    # 208 accumulators a thread
+    "pingpong 128x208, 2x1, C col": Case(
+        spec(schedule="pingpong", tile=Tile(128, 208, 64), cluster=(2, 1)), c=COL, c_dtype=FP32
+    ),
+    "tile 256x208, 1x2": Case(spec(tile=Tile(256, 208, 64), cluster=(1, 2)), b=COL),
+    "pingpong 208x128, swapped": Case(
+        spec(schedule="pingpong", tile=Tile(208, 128, 64), cluster=(2, 1), swap=True)
+    ),
     "pingpong gather a": Case(spec(schedule="pingpong", a_load="gather"), a=ODD_ROW),
     "pingpong staged, 3 SMs": Case(spec(schedule="pingpong", sms=3), a=COL, b=COL, d=ODD_ROW, c=ODD_ROW),
     # operands swapped, K cut among CTAs
