@@ -186,6 +186,7 @@ def preferred(
     ]
     if uneven and not single:
         shapes += edges.shapes(WIDTHS)
+        shapes += [(m, n, edges.TURNS_CLUSTER, "pingpong") for m, n in TURN_TILES]
     if shared and not single:
         shapes += edges.shared_shapes(WIDTHS)
     if vast and not single:

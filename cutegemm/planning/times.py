@@ -244,8 +244,8 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     loaded = threaded.stage_ns(problem, device, of)
     if loaded is None:
         return found
-    # what a warpgroup does with a tile hides the loads of the next; lines of D leave in no pieces (8191 x 33 x 2047 takes
-    # 16.0 us in 64 x 40 and 64 x 48, 18.2 in 64 x 64, H200)
+    # what a warpgroup does with a tile hides the loads of the next; lines of D leave in no pieces (8191 x 33 x 2047
+    # takes 16.0 us in 64 x 40 and 64 x 48, 18.2 in 64 x 64, H200)
     by_lines = any(x.tma_reason() is not None for _, x in problem.outputs)
     last = time.tile + _sum_ns(of) + store + (0.0 if by_lines else pieces * time.piece)
     return np.maximum(found, of.waves * of.stages * loaded + last)
