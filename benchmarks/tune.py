@@ -43,7 +43,7 @@ from cutegemm.database.exchange import SHIPPED
 from cutegemm.errors import GemmError
 from cutegemm.tuning import CANDIDATES
 from cutegemm.tuning.bench import Bench, Gpu
-from cutegemm.tuning.report import ELSEWHERE, INTERRUPTED, REFUSED, Outcome, Screen
+from cutegemm.tuning.report import ELSEWHERE, INTERRUPTED, REFUSED, TUNED, Outcome, Screen
 from cutegemm.tuning.tuner import BATCH, COMPILE_SECONDS, Tuner
 
 SPEC = GemmSpec()
@@ -206,7 +206,7 @@ class Work:
                     screen.done(outcome)
                     if outcome.status == INTERRUPTED:
                         return found
-                    if outcome.status in (REFUSED, ELSEWHERE):
+                    if outcome.status in (TUNED, REFUSED, ELSEWHERE):
                         self._dropped.add(problem)
                     self._longest = max(self._longest, self._clock() - began)
         return found

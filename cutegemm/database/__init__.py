@@ -2,7 +2,8 @@
 """What was measured best, by GPU, spec and problem: the user's own file, and one that ships.
 
 entry      what is known of a problem, its key, which neighbour a shape takes
-store      the user's file: SQLite, WAL, many processes
+file       one SQLite file: WAL, many processes, damage
+store      the user's: entries, trials, claims
 exchange   entries as JSON: `export`, `import_`, and the file that ships
 choice     the plan that `build` takes
 

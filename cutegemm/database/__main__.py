@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from cutegemm.database import Database, export, import_
-from cutegemm.errors import InputError
+from cutegemm.errors import InputError, field_error
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 2 where a file cannot be read."""
+    """Run the command; 2 where a file cannot be read or written."""
     parser = argparse.ArgumentParser(prog="python -m cutegemm.database", description=__doc__)
     parser.add_argument("--database", type=Path, help="another file than the user's")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -31,19 +31,25 @@ def main(arguments: list[str]) -> int:
             command.add_argument("--gpu", help='only of this one, such as "NVIDIA H200, 132 SMs"')
     args = parser.parse_args(arguments)
     database = Database(args.database)
+    try:
+        if args.command != "import" and args.database is not None and not args.database.exists():
+            raise field_error(InputError, "--database", str(args.database), "must be a file that is there")
+        _run(args, database)
+    except InputError as error:
+        print(f"python -m cutegemm.database: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(args: argparse.Namespace, database: Database) -> None:
     if args.command == "export":
         print(f"{export(args.file, database, gpu=args.gpu)} entries written to {args.file}")
     elif args.command == "import":
-        try:
-            print(f"{import_(args.file, database)} entries taken into {database.path}")
-        except InputError as error:
-            print(f"python -m cutegemm.database: {error}", file=sys.stderr)
-            return 2
+        print(f"{import_(args.file, database)} entries taken into {database.path}")
     else:
         for key, entry in database.entries().items():
             extents = " x ".join(map(str, key.extents[:3])) + f", batch {key.extents[3]}"
             print(f"{key.gpu}; {extents}; {key.kind}; {key.spec}: {entry.us:,.1f} us, {dict(entry.fields)}")
-    return 0
 
 
 if __name__ == "__main__":

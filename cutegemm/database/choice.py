@@ -15,6 +15,7 @@ from cutegemm.database.entry import Entry, Extents, Key, key_of, nearest, refine
 from cutegemm.database.exchange import shipped
 from cutegemm.database.store import Database
 from cutegemm.errors import GemmError
+from cutegemm.planning.invariance import keeps
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
@@ -39,6 +40,12 @@ class Choice:
     entry: Entry | None = None
     extents: Extents | None = None
 
+    @property
+    def near(self) -> bool:
+        """Whether the entry is a neighbour's, whose kernel may be another."""
+        of = self.plan.problem
+        return self.extents is not None and self.extents != (of.m, of.n, of.k, of.batch)
+
 
 def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database | None = None) -> Choice:
     """The plan that `build` takes for a problem.
@@ -47,7 +54,7 @@ def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database 
         PlanError, SpecError, InputError: as `plan` does.
     """
     own = plan(spec, problem, device)
-    if own.config is None or os.environ.get("CUTEGEMM_DATABASE") == "off":
+    if own.config is None or os.environ.get("CUTEGEMM_DATABASE", "").lower() == "off":
         return Choice(_said(own, spec, MODEL))
     key = key_of(spec, problem, device)
     found = find(key, database or Database())
@@ -58,8 +65,10 @@ def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database 
     # a neighbour's walk fits the neighbour's tiles along M and N
     fields = {name: v for name, v in entry.fields.items() if not (near and name == "raster")}
     try:
-        made = plan(refined(spec, fields), problem, device)
+        made: KernelPlan | None = plan(refined(spec, fields), problem, device)
     except (GemmError, TypeError):
+        made = None
+    if made is None or not keeps(own, made):
         return Choice(_said(own, spec, f"{MODEL}: an entry of the database does not serve"))
     if near and _slower(made, own):
         return Choice(_said(own, spec, f"{MODEL}, which finds the choice of {_words(extents)} slower"))

@@ -8,26 +8,30 @@ broadcast) and its extents. Of a kind the extents alone differ, so that entries 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cutegemm.arch.device import Device
 from cutegemm.config import Config
 from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import GemmError
+from cutegemm.errors import GemmError, SpecError, field_error
 from cutegemm.planning.operands import major
 from cutegemm.problems import Operand, Problem
-from cutegemm.spec import GemmSpec, Tile
+from cutegemm.spec import AUTO, GemmSpec, Tile
 
 Extents = tuple[int, int, int, int]
 # digits of a digest: 64 bits tell a kernel from its own later versions
 DIGEST = 16
 # A shape takes a neighbour's choice where every extent is within this factor of the neighbour's.
 NEAR = math.sqrt(2)
+# Fields of a spec that say what is asked, or promise something: nobody's choice.
+TYPES = {*(f"{x}_dtype" for x in ("a", "b", "c", "d", "acc")), *(f"{x}_major" for x in "abcd")}
+ASKED = TYPES | {"constant", "batch_invariant", "epilogue"}
 
 
 class Key(NamedTuple):
@@ -46,8 +50,9 @@ def key_of(spec: GemmSpec, problem: Problem, device: Device) -> Key:
 
 
 def spec_text(spec: GemmSpec) -> str:
-    """A spec's given fields as JSON, its epilogue as a digest of the graph."""
-    return json.dumps({name: _plain(value) for name, value in spec.given().items()}, sort_keys=True)
+    """A spec's given fields as JSON, but types and majors, which its problem has; of its epilogue a digest."""
+    given = {name: value for name, value in spec.given().items() if name not in TYPES}
+    return json.dumps({name: _plain(value) for name, value in given.items()}, sort_keys=True)
 
 
 def kind_text(problem: Problem) -> str:
@@ -136,12 +141,15 @@ class Entry:
         try:
             found = Entry(**data)
             kinds = {"config": str, "ptx": str, "tried": int, "complete": bool, "date": str, "made_with": str}
-            kinds |= dict.fromkeys(("us", "spread", "model_us"), (int, float))  # type: ignore[arg-type]
+            numbers = {name: getattr(found, name) for name in ("us", "spread", "model_us")}
+            kinds |= dict.fromkeys(numbers, (int, float))  # type: ignore[arg-type]
             legal = all(isinstance(getattr(found, name), kind) for name, kind in kinds.items())
+            legal = legal and not any(isinstance(x, bool) or not math.isfinite(x) for x in numbers.values())
             if not (legal and isinstance(found.fields, Mapping) and found.us > 0):
                 raise ValueError("a value is of another type")
-            found.refined(GemmSpec())
-        except (TypeError, GemmError) as error:
+            datetime.datetime.fromisoformat(found.date)
+            _with(GemmSpec(), found.fields)
+        except (TypeError, OverflowError, GemmError) as error:
             raise ValueError(f"no entry: {error}") from error
         return found
 
@@ -150,9 +158,18 @@ def refined(spec: GemmSpec, fields: Mapping[str, Any]) -> GemmSpec:
     """A spec with more fields, where it leaves them open; lists stand for tuples, as in JSON.
 
     Raises:
-        GemmError: a value has no legal meaning.
+        GemmError: a value has no legal meaning, or what it means may only be asked for.
         TypeError: there is no such field.
     """
+    new = _with(spec, fields)
+    if new.split_reduction == "atomic" != spec.split_reduction:
+        raise field_error(SpecError, "split_reduction", "atomic", "last bits differ: is only asked for", AUTO)
+    return new
+
+
+def _with(spec: GemmSpec, fields: Mapping[str, Any]) -> GemmSpec:
+    for name in ASKED & fields.keys():
+        raise field_error(SpecError, name, fields[name], "says what is asked and is nobody's choice", AUTO)
     given = spec.given()
     new: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -160,6 +177,20 @@ def refined(spec: GemmSpec, fields: Mapping[str, Any]) -> GemmSpec:
         if name not in given
     }
     return dataclasses.replace(spec, **new)
+
+
+def key_from(words: Sequence[Any], extents: Sequence[Any]) -> Key:
+    """A key that was read: texts of GPU, spec and kind, and four extents.
+
+    Raises:
+        ValueError: it is none.
+    """
+    gpu, spec, kind = words
+    m, n, k, batch = extents
+    legal = all(isinstance(x, str) for x in words) and all(type(x) is int and x >= 0 for x in extents)
+    if not legal:
+        raise ValueError("no key: a value is of another type")
+    return Key(gpu, spec, kind, (m, n, k, batch))
 
 
 def nearest(extents: Extents, among: Iterable[Extents]) -> Extents | None:

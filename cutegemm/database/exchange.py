@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
 
-from cutegemm.database.entry import Entry, Key
+from cutegemm.database.entry import Entry, Key, key_from
 from cutegemm.database.store import FORMAT, Database
 from cutegemm.errors import InputError, field_error
 
@@ -27,11 +28,22 @@ def export(path: Path | str, database: Database | None = None, *, gpu: str | Non
         path: of the file, which is replaced.
         database: None is the user's.
         gpu: only entries of a GPU by this text (`entry.Key`); None is every GPU.
+
+    Raises:
+        InputError: the file cannot be written; what was there before is there still.
     """
     found = (database or Database()).entries(gpu)
     rows = [{"key": [*key[:3], list(key.extents)], **entry.to_data()} for key, entry in sorted(found.items())]
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in rows)
-    Path(path).write_text(f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n' if rows else _EMPTY)
+    part = Path(f"{path}.{os.getpid()}")
+    try:
+        part.write_text(f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n' if rows else _EMPTY)
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise field_error(
+            InputError, "path", str(path), f"must be a file that can be written: {error}"
+        ) from error
     return len(rows)
 
 
@@ -70,8 +82,8 @@ def read(path: Path) -> dict[Key, Entry]:
 
 
 def _row(row: dict[str, Any]) -> tuple[Key, Entry]:
-    gpu, spec, kind, (m, n, k, batch) = row["key"]
-    return Key(gpu, spec, kind, (m, n, k, batch)), Entry.from_data({x: row[x] for x in row if x != "key"})
+    *words, extents = row["key"]
+    return key_from(words, extents), Entry.from_data({x: row[x] for x in row if x != "key"})
 
 
 @functools.cache

@@ -35,7 +35,8 @@ class Kernels:
 
     def _choose_again(self) -> None:
         """Choose for the representative problem; what was chosen before is forgotten."""
-        self.plan = self._choice(self._representative).plan
+        self._chosen = self._choice(self._representative)
+        self.plan = self._chosen.plan
 
     def _choice(self, of: Problem) -> Choice:
         """What a run of a problem would take on the current device."""
@@ -137,8 +138,8 @@ class Kernels:
             of: the problem.
             why: whether to list every candidate with its predicted time and the reason it lost (`KernelPlan.why`).
         """
-        choice = self._choice(self._representative if of is None else of)
-        return explained(self.plan if of is None else choice.plan, choice.entry, why)
+        choice = self._chosen if of is None else self._choice(of)
+        return explained(choice.plan, None if choice.near else choice.entry, why)
 
     def __str__(self) -> str:
         return f"{self.spec!r}\n{self.explain()}"

@@ -15,9 +15,12 @@ tiles, schedules, clusters and swapped operands change no bit of a sum, and may 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+from cutegemm.config import KernelConfig, SimtConfig
 from cutegemm.planning.candidates import BLOCK_K, Candidate
-from cutegemm.planning.request import Request
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.request import Request, requested
 from cutegemm.spec import AUTO
 
 # columns of a tile, where they must be the same for every M: near the best of both few and many rows
@@ -45,3 +48,25 @@ def pinned(asked: Request, swapped: bool = False) -> Request:
 def allows(asked: Request, candidate: Candidate) -> bool:
     """Whether a candidate has what every tile of a request must have."""
     return all(x in (None, y) for x, y in zip(asked.pinned, candidate.tile[1:], strict=True))
+
+
+def keeps(own: KernelPlan, other: KernelPlan) -> bool:
+    """Whether a plan whose choices came from elsewhere, such as a database, gives rows the bits of the planner's own.
+
+    For one M alone nothing would say otherwise: of the given choices the planner believes that they are so for every M.
+
+    Args:
+        own: of the spec that was asked; other: of the same with more fields.
+    """
+    return own.spec.batch_invariant is not True or _order(own) == _order(other)
+
+
+def _order(made: KernelPlan) -> tuple[Any, ...]:
+    """What decides in which order a row's products and results are added."""
+    config, order = made.config, tuple[Any, ...]()
+    if isinstance(config, SimtConfig) and config.shares:
+        order = (config.slices, config.split, config.tile[2])
+    if isinstance(config, KernelConfig) and config.splits > 1:
+        order = (config.splits, config.cluster_parts, config.split_reduction, config.tile[2])
+    reduced = along_rows(requested(made.spec, made.problem, made.device)[0])
+    return isinstance(config, SimtConfig), order, made.partial_width[ALONG_ROWS] if reduced else None

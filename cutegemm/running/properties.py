@@ -8,6 +8,7 @@ fills an SM; bandwidth from a copy of a gibibyte, which takes some milliseconds.
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -101,12 +102,13 @@ def _kept(key: str) -> Found | None:
     """An earlier answer; None where there is none that can be read."""
     try:
         data = json.loads(path().read_text())[key]
-        found = Found(
-            tuple((int(x), int(y)) for x, y in data["clusters"]), data["clock_mhz"], data["dram_gbs"]
-        )
-        return found if found.dram_gbs > 0 and found.clusters else None
-    except (OSError, ValueError, KeyError, TypeError):
+        clusters = tuple((int(x), int(y)) for x, y in data["clusters"])
+        found = Found(clusters, float(data["clock_mhz"]), float(data["dram_gbs"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
+    counts = [x for pair in clusters for x in pair]
+    legal = counts and min(counts) > 0 and 0 <= found.clock_mhz < math.inf and 0 < found.dram_gbs < math.inf
+    return found if legal else None
 
 
 def _ask(key: str, asked: Asked) -> Found:

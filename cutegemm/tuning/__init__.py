@@ -49,16 +49,16 @@ def tune(
     """Measure which kernels serve problems best, and keep the winners where `build` and `run` find them.
 
     A candidate must be right before it is timed. The model's choice is kept unless another beats it by more than
-    their times differ from round to round. Everything known is kept after every eight candidates: stop it with Ctrl-C,
+    their times differ from round to round. Everything known is kept after every twelve candidates: stop it with Ctrl-C,
     and the same call goes on where it was. Several processes may run the same call at a time, on one GPU or on several
     of a kind: each problem is measured by one of them.
 
     Args:
         spec: what is given; what it leaves open is tuned.
         problems: to tune, in this order.
-        candidates: measured of each problem, at most.
+        candidates: measured of each problem, at most; of one that had fewer, by an earlier call, the others.
         again: whether to measure problems that are known.
-        seconds: after which no further eight candidates begin; None is until all are done.
+        seconds: after which no further twelve candidates begin; None is until all are done.
         database: None is the user's.
         bench: what candidates run on; None is the current CUDA device.
         regime: how long to time; None is sustained, some 5 s a problem.

@@ -15,6 +15,7 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
+from cutegemm.planning import invariance
 from cutegemm.planning.candidates import BLOCK_K, SHIFTED
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.planning.why import fields_of, predicted_us
@@ -100,7 +101,7 @@ def proposals(
         if len(found) >= most:
             break
         made = _planned(spec, fields, problem, device)
-        if made is None or _what(made) in seen:
+        if made is None or _what(made) in seen or not invariance.keeps(own, made):
             continue
         seen.add(_what(made))
         found.append(Proposal(fields, made, predicted_us(made)))

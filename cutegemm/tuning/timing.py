@@ -97,7 +97,7 @@ class Sampler:
     ) -> None:
         # compiles, loads modules and creates handles, none of which a capture may do
         one_pass()
-        passes = max(1, math.ceil(GRAPH_SECONDS / device.time(one_pass)))
+        passes = max(1, math.ceil(GRAPH_SECONDS / _positive(device.time(one_pass))))
 
         def launches() -> None:
             for _ in range(passes):
@@ -109,7 +109,7 @@ class Sampler:
         self.replay = device.capture(launches)
         # the first replay uploads the graph
         self.replay()
-        self.replays = max(1, math.ceil(sample / device.time(self.replay)))
+        self.replays = max(1, math.ceil(sample / _positive(device.time(self.replay))))
         self.us: list[float] = []
         self.readings: list[tuple[float, float]] = []
 
@@ -119,14 +119,31 @@ class Sampler:
             self.replay()
 
     def measure(self, device: Replayer, sensors: Readable | None = None) -> float:
-        """Take one sample; returns its seconds. Readings of its first half still show what ran before it."""
+        """Take one sample; returns its seconds. Readings of its first half still show what ran before it.
+
+        Raises:
+            RuntimeError: the device's clock does not tell.
+        """
         readings: list[tuple[float, float]] = []
         # brings the clock up and replaces the previous contender's lines in L2
         self.replay()
-        seconds = device.time(self.work, None if sensors is None else lambda: readings.append(sensors.read()))
+        seconds = _positive(
+            device.time(self.work, None if sensors is None else lambda: readings.append(sensors.read()))
+        )
         self.us.append(seconds / (self.replays * self.calls) * 1e6)
         self.readings += readings[len(readings) // 2 :]
         return seconds
+
+
+def _positive(seconds: float) -> float:
+    """A time that something can take.
+
+    Raises:
+        RuntimeError: it is none.
+    """
+    if not 0 < seconds < math.inf:
+        raise RuntimeError(f"a call was timed at {seconds} s")
+    return seconds
 
 
 _T = TypeVar("_T")

@@ -48,7 +48,7 @@ class Oracle:
                     return f"{name}{'' if not rows.start else f' from row {rows.start}'}: {said}"
         second = self._run(prepared)
         for name, value in first.items():
-            differ = int((value.view(torch.uint8) != second[name].view(torch.uint8)).sum())
+            differ = int((_bits(value) != _bits(second[name])).sum())
             if differ:
                 return f"{name}: {differ} bytes differ on a second run"
         return None
@@ -98,6 +98,11 @@ class Oracle:
 
 
 _ALL = slice(None)
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's bytes; a reduction over everything has no axis to view them along."""
+    return x.reshape(-1).view(torch.uint8)
 
 
 def _kept(x: Bound, dtype: torch.dtype) -> Bound:

@@ -77,18 +77,19 @@ class Tuner:
 
     def tune(self, problem: Problem, screen: Screen, *, again: bool = False) -> Outcome:
         """One problem: what was known, what is known now, or who else is at it."""
-        key = key_of(self.spec, problem, self.bench.record)
-        known = self.database.get(key)
-        if not again and known is not None and self.done(known, problem):
-            return Outcome(problem, KNOWN, known)
-        if self.late:
-            return Outcome(problem, BEGUN, known, "no time was left")
-        if not self.database.claim(key, self.holder):
-            return Outcome(problem, ELSEWHERE, known)
+        key, claimed = key_of(self.spec, problem, self.bench.record), False
         try:
-            if again or (known is not None and known.complete):
+            known = self.database.get(key)
+            if not again and known is not None and self.done(known, problem):
+                return Outcome(problem, KNOWN, known)
+            if self.late:
+                return Outcome(problem, BEGUN, known, "no time was left")
+            claimed = True
+            if not self.database.claim(key, self.holder):
+                return Outcome(problem, ELSEWHERE, known)
+            if again or (known is not None and known.complete and not self._holds(known, problem)):
                 self.database.forget_trials(key)
-            return self._tuned(key, problem, known, screen)
+            return self._tuned(key, problem, None if again else known, screen)
         except KeyboardInterrupt:
             return Outcome(problem, INTERRUPTED, self.database.get(key))
         except GemmError as error:
@@ -96,11 +97,22 @@ class Tuner:
         except torch.OutOfMemoryError as error:
             return Outcome(problem, REFUSED, why=f"it does not fit in the GPU's memory: {_first_line(error)}")
         finally:
-            self.database.release(key, self.holder)
+            if claimed:
+                self.database.release(key, self.holder)
 
     def done(self, entry: Entry, problem: Problem) -> bool:
-        """Whether a problem's entry leaves nothing to try: all candidates were, and its kernel is the same still."""
-        return entry.complete and self._holds(entry, problem)
+        """Whether a problem's entry leaves nothing to try: all candidates were, and its kernel is the same still.
+
+        All that were wanted then may be fewer than are wanted now.
+        """
+        if not entry.complete or not self._holds(entry, problem):
+            return False
+        if entry.tried >= self.most:
+            return True
+        key = key_of(self.spec, problem, self.bench.record)
+        own, *others = self.proposals(problem, [entry.fields, *self._first(key)])
+        # what was tried elsewhere is known by its number alone
+        return 1 + len(others) <= entry.tried or {x.name for x in others} <= self._done(key, others)
 
     def _holds(self, entry: Entry, problem: Problem) -> bool:
         """Whether an entry's kernel is the one that its fields give now."""
@@ -114,10 +126,13 @@ class Tuner:
         """Try what is left to try, batch by batch."""
         first = self._first(key)
         own, *others = self.proposals(problem, first)
+        if own.plan.config is None:
+            return Outcome(problem, REFUSED, why="nothing is launched, D is empty")
         leader = self._leader(known, problem, own, others)
         screen.says(problem, "drawing operands", within=STEP_SECONDS)
         ground = _Ground(self, problem)
         tried: set[str] = set()
+        found: Entry | None = None
         for number in itertools.count():
             # variants of who leads come before what the model finds next
             own, *others = self.proposals(problem, [leader.fields, *first])
@@ -137,14 +152,14 @@ class Tuner:
             self._keep(key, group, times)
             leader = _faster(group, leader, times)
             model = times.get(own.name, times[leader.name])
-            self.database.put(key, self._entry(leader, times[leader.name], model, len(tried)))
+            found = self._entry(leader, times[leader.name], model, len(tried))
+            self.database.put(key, found)
             self.database.claim(key, self.holder)
-        found = self.database.get(key)
         if found is None:
             return Outcome(problem, REFUSED, why="no candidate was right")
         if left:
             return Outcome(problem, BEGUN, found)
-        found = dataclasses.replace(found, complete=True)
+        found = dataclasses.replace(found, complete=True, tried=len(tried))
         self.database.put(key, found)
         return Outcome(problem, TUNED, found)
 
@@ -163,7 +178,7 @@ class Tuner:
         done = set()
         for x in others:
             trial = trials.get(x.name)
-            if trial is not None and (not trial.ptx or trial.ptx == _ptx(x.plan)):
+            if trial is not None and (not trial.ptx or trial.ptx == _ptx_or_none(x.plan)):
                 done.add(x.name)
         return done
 
@@ -172,7 +187,11 @@ class Tuner:
         trials, found = self.database.trials(key), set()
         for x in all_of_them:
             trial = trials.get(x.name)
-            if trial is not None and trial.outcome in (RUNNING, BROKE_OFF) and trial.ptx == _ptx(x.plan):
+            if (
+                trial is not None
+                and trial.outcome in (RUNNING, BROKE_OFF)
+                and trial.ptx == _ptx_or_none(x.plan)
+            ):
                 found.add(x.name)
                 why = trial.why or "the process ended while it ran for the first time"
                 self.database.tried(key, x.name, Trial(BROKE_OFF, why=why, ptx=trial.ptx))
@@ -181,8 +200,8 @@ class Tuner:
     def _leader(
         self, known: Entry | None, problem: Problem, own: Proposal, others: Sequence[Proposal]
     ) -> Proposal:
-        """Who leads when work begins: the winner of what was interrupted, or the model's choice."""
-        if known is None or known.complete or not self._holds(known, problem):
+        """Who leads when work begins: the winner of what is gone on with, or the model's choice."""
+        if known is None or not self._holds(known, problem):
             return own
         return next((x for x in others if dict(x.fields) == dict(known.fields)), own)
 
@@ -244,6 +263,8 @@ class _Ground:
         found, before = {}, tuner.database.trials(key)
         for x in group:
             screen.says(self._problem, f"proving {_named(x)}", within=STEP_SECONDS)
+            # a batch may take longer than a claim holds
+            tuner.database.claim(key, tuner.holder)
             ptx, trial = _ptx_or_none(x.plan), None
             if ptx is not None:
                 tuner.database.tried(key, x.name, Trial(RUNNING, ptx=ptx))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from cutegemm import GemmSpec, plan, problem
 from cutegemm.arch.records import H100, H200, RECORDS
-from cutegemm.database import Database, export, import_, key_of
+from cutegemm.database import Database, choose, export, import_, key_of
 from cutegemm.database.__main__ import main
 from cutegemm.database.exchange import SHIPPED, read, shipped
 from cutegemm.database.store import LEASE, Trial, holder
@@ -74,7 +75,22 @@ def test_a_damaged_or_older_file_is_set_aside(tmp_path, damage, writes):
 
 
 @pytest.mark.parametrize(
-    "change", [{"us": "fast"}, {"fields": {"tile": [1, 2, 3]}}, {"extra": 1}, {"fields": {"colour": 1}}]
+    "change",
+    [
+        {"us": "fast"},
+        {"us": float("nan")},
+        {"us": float("inf")},
+        {"us": True},
+        {"us": 10**400},
+        {"date": "soon"},
+        {"extra": 1},
+        {"fields": {"tile": [1, 2, 3]}},
+        {"fields": {"colour": 1}},
+        # what only a user may promise, or ask for
+        {"fields": {"constant": ["b"]}},
+        {"fields": {"d_dtype": "fp16"}},
+    ],
+    ids=lambda x: str(x)[:24],
 )
 def test_a_row_that_is_no_entry_is_left_out(tmp_path, change):
     """Values of other types, and fields that no spec has, are told and not used."""
@@ -83,6 +99,29 @@ def test_a_row_that_is_no_entry_is_left_out(tmp_path, change):
     sqlite3.connect(database.path, isolation_level=None).execute("UPDATE entries SET data = ?", (data,))
     with pytest.warns(RuntimeWarning, match="a row is left out: "):
         assert database.get(KEY) is None
+
+
+@pytest.mark.parametrize(
+    "column,value",
+    [
+        ("data", None),
+        ("data", "[" * 100_000),
+        ("data", b"\xff"),
+        ("m", "many"),
+        ("k", None),
+        ("batch", b"x"),
+        ("n", -8),
+    ],
+    ids=lambda x: str(x)[:8],
+)
+def test_a_row_of_other_types_is_left_out(tmp_path, column, value):
+    """SQLite keeps any value in any column: such rows are told, and neither taken nor exported."""
+    database = filled(tmp_path / "a.sqlite", OF)
+    sqlite3.connect(database.path, isolation_level=None).execute(f"UPDATE entries SET {column} = ?", (value,))
+    with pytest.warns(RuntimeWarning, match="a row is left out: "):
+        assert not choose(GemmSpec(), OF, H200, database).plan.chosen_by.startswith("database")
+    with pytest.warns(RuntimeWarning, match="a row is left out: "):
+        assert export(tmp_path / "out.json", database) == 0
 
 
 def _write(path, count, first):
@@ -113,9 +152,13 @@ def test_one_at_a_time_works_on_a_problem(tmp_path):
     assert not database.claim(KEY, "one", now=2 * LEASE)
     database.release(KEY, "two")
     assert database.claim(KEY, "one", now=2 * LEASE)
+    # a clock that was a year ahead keeps nobody off for a year
+    database.release(KEY, "one")
+    assert database.claim(KEY, "one", now=3e7) and database.claim(KEY, "two", now=2 * LEASE)
+    assert not database.claim(KEY, "three", now=2 * LEASE)
 
 
-def test_a_claim_ends_with_its_process(tmp_path):
+def test_a_claim_ends_with_its_process(tmp_path, monkeypatch):
     """What a process of this machine held is free once it has ended; a living one's, or another machine's, is not."""
     database, mine = Database(tmp_path / "t.sqlite"), holder()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -124,7 +167,15 @@ def test_a_claim_ends_with_its_process(tmp_path):
         assert database.claim(KEY, theirs) and not database.claim(KEY, mine)
         process.stdin.close()
         process.wait()
-    elsewhere = f"{host} another-boot {process.pid} {end}"
+    elsewhere = f"{host} {boot}1 {process.pid} {end}"
+    # another container's process has another's number
+    with monkeypatch.context() as inside:
+        inside.setattr(os, "readlink", lambda path: "pid:[1]")
+        contained = holder().split(" ")
+    assert database.claim(KEY, " ".join([*contained[:2], str(process.pid), end])) and not database.claim(
+        KEY, mine
+    )
+    database.release(KEY, " ".join([*contained[:2], str(process.pid), end]))
     assert database.claim(KEY, mine)
     database.release(KEY, mine)
     assert database.claim(KEY, elsewhere) and not database.claim(KEY, mine)
@@ -157,7 +208,12 @@ def test_entries_travel_as_json(tmp_path, capsys):
     assert "1024 x 1024 x 1024, batch 1; a bf16 row-major; b bf16 row-major" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"format": 0, "entries": []}', '{"format": 1, "entries": [{}]}'])
+BAD = json.dumps({"format": 1, "entries": [{"key": [*KEY[:3], [1024, 1024, "k", 1]], **entry(OF).to_data()}]})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"format": 0, "entries": []}', '{"format": 1, "entries": [{}]}', BAD]
+)
 def test_a_file_that_is_no_export_is_refused(tmp_path, text, capsys):
     """It is named, and nothing of it is taken."""
     file = tmp_path / "x.json"
@@ -165,6 +221,25 @@ def test_a_file_that_is_no_export_is_refused(tmp_path, text, capsys):
     with pytest.raises(InputError, match="must be a file that cutegemm.database.export wrote"):
         import_(file, Database(tmp_path / "a.sqlite"))
     assert main(["--database", str(tmp_path / "a.sqlite"), "import", str(file)]) == 2
+
+
+def test_what_cannot_be_exported_leaves_what_was_there(tmp_path, capsys, monkeypatch):
+    """A database that is not there is no empty one, and a full disk leaves the old file; the command says so."""
+    file, there = tmp_path / "x.json", filled(tmp_path / "a.sqlite", OF)
+    export(file, there)
+    before = file.read_text()
+    for words in (["export", str(file)], ["show"]):
+        assert main(["--database", str(tmp_path / "b.sqlite"), *words]) == 2
+    assert main(["--database", str(there.path), "export", str(tmp_path / "none" / "x.json")]) == 2
+
+    def full(*paths):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="must be a file that can be written: .*No space left"):
+        export(file, there)
+    assert file.read_text() == before and sorted(x.name for x in tmp_path.iterdir()) == ["a.sqlite", "x.json"]
+    assert "must be a file that is there" in capsys.readouterr().err
 
 
 def test_what_ships_is_sound():

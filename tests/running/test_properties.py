@@ -71,11 +71,24 @@ def test_a_known_gpu_is_not_asked():
     assert properties.device_for("NVIDIA H200", 132, 1, forbidden) is H200
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"NVIDIA GH200 480GB, 120 SMs": {"clusters": []}}'])
+ANSWER = '{"NVIDIA GH200 480GB, 120 SMs": {"clusters": %s, "clock_mhz": %s, "dram_gbs": %s}}'
+DAMAGED = [
+    "",
+    "[]",
+    '{"NVIDIA GH200 480GB, 120 SMs": {"clusters": []}}',
+    ANSWER % ("[[1, 0]]", 1980, 3000),
+    ANSWER % ("[[1, 120]]", '"fast"', 3000),
+    ANSWER % ("[[1, 120]]", 1980, "1e999"),
+    ANSWER % ("[[1, 120]]", "NaN", 3000),
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_answer_is_asked_again(folder, text):
-    """What cannot be read is replaced."""
+    """What cannot be read, or is no figure of a GPU, is replaced."""
     (folder / properties.FILE).write_text(text)
     found = properties.device_for(NAME, 120, 7, FakeGpu)
+    assert found.dram_gbs == pytest.approx(3_500) and found.clusters[0] == (1, 120)
     assert properties.device_for(NAME, 120, 7, forbidden) == found
 
 

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 import cutegemm
-from cutegemm import GemmSpec, Tile, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.compiling import cache
 from cutegemm.database import Database, choose, key_of
 from cutegemm.database.entry import config_digest, refined
@@ -20,39 +20,14 @@ from cutegemm.database.store import Trial
 from cutegemm.errors import CompileError, HardwareError, InputError, SpecError
 from cutegemm.tuning import proposals as proposing
 from cutegemm.tuning import tuner as tuning
-from cutegemm.tuning.race import Regime
-from cutegemm.tuning.report import Screen
-from cutegemm.tuning.tuner import Tuner, each
 from tests.support.fake_bench import FakeBench
-
-# one tile, so that candidates are walks over tiles: ("m", 8), ("m", 4), ("m", 16), ("n", 8), and two streams, the
-# second with the walk that leads
-SPEC = GemmSpec(tile=Tile(64, 32, 32), consumers=1, stages=2)
-OF, OTHER = problem(1088, 256, 64), problem(1088, 320, 64)
-# the model's choice, in full
-OWN = {"schedule": "cooperative", "swap": False, "cluster": [1, 1], "split_k": 1, "raster": ["m", 8]}
-QUICK = Regime(preheat=0.0, sample=1e-4, pairs=3)
-COSTS = {("m", 8): 4e-6, ("m", 4): 3e-6, ("m", 16): 2e-6, ("n", 8): 5e-6}
-
-
-def cost(plan):
-    """Seconds of a call: the walk's, and a stream takes longest."""
-    return 9e-6 if plan.config.streamed else COSTS[plan.raster]
+from tests.support.fake_tuner import COSTS, OF, OTHER, OWN, QUICK, SPEC, fake_tuner, go
 
 
 @pytest.fixture
 def tuner(tmp_path, monkeypatch):
-    """A tuner whose kernels are not compiled: a kernel's PTX is its config's digest."""
-    made = Tuner(SPEC, FakeBench(cost), Database(tmp_path / "t.sqlite"), 32, QUICK, compile=list)
-    monkeypatch.setattr(tuning, "_ptx", lambda plan: config_digest(plan.config))
-    monkeypatch.setattr(Tuner, "_holds", lambda self, entry, of: not entry.made_with.endswith("expired"))
-    return made
-
-
-def go(tuner, *problems, again=False):
-    """The outcomes of problems."""
-    with Screen(Console(file=io.StringIO()), len(problems)) as screen:
-        return list(each(tuner, problems, screen, again))
+    """A tuner whose kernels are not compiled."""
+    return fake_tuner(tmp_path, monkeypatch)
 
 
 def test_the_fastest_is_kept_and_build_takes_it(tuner):
