@@ -3,7 +3,7 @@
 
 the way in and out              `planner` (`plan`), `checks`, `request`, `representative`, `kernel_plan`
 what is tried, in which order   `setting`, `candidates` with `cuts`, `model`, `times` with `columns`, `left`, `power`,
-                                `choose` with `prospects`, `swap`, `narrow` with `boxes`, `ways`, `edges`,
+                                `threaded`, `choose` with `prospects`, `swap`, `narrow` with `boxes`, `ways`, `edges`,
                                 `invariance`
 what follows from a candidate   `tensor_core`, `kernel`, `operands`, `loads`, `epilogue`, `pieces`, `budget`,
                                 `parts`, `grid`, `serpentine`, `accumulators`

@@ -18,7 +18,7 @@ from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
 from cutegemm.planning import edges
 from cutegemm.planning.cuts import fewest_parts, given_splits, launched, tiles_of
-from cutegemm.problems import Problem
+from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, MAX_SPLITS, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
 # elements: 128 bytes, one row of the 128-byte swizzle
@@ -38,8 +38,15 @@ MULTISTAGE_TILES = ((64, 128),)
 SHORT_TILES = ((64, 64), (64, 32))
 SHORT_K = 640
 
-# rows and columns together up to which tiles that threads load are twice as deep (`deepened`)
-SHIFTED = 112
+# rows and columns together up to which tiles that threads load are twice as deep (`deepened`): at 61 x 3537 x 12459
+# 64 x 64 x 128 takes 61 us with K in two parts, 64 x 64 x 64 93 in eight (H200)
+SHIFTED = 128
+# times faster that threads shift stages of twice the depth, each of which costs its barriers: 64 x 40 x 128 takes
+# 23 us at 8191 x 33 x 2047 and 64 deep 31, 8 x 64 x 128 takes 16 us at 1 x 4097 x 4095 and 64 deep 20 (H200)
+DEEP_SHIFT = 1.25
+# times longer that they take where clusters add parts of K: 64 x 64 x 128 1.65 us a stage, 1.31 where a launch does, at
+# 63 x 19 x 7343, 99 x 119 x 7045 and 103 x 95 x 1543 (H200)
+CLUSTERED = 1.25
 
 TENSOR_CORE_SCHEDULES = ("cooperative", "pingpong", "multistage")
 # consumer warpgroups that share a tile, best first
@@ -55,6 +62,8 @@ STREAMS = (128, 2048)
 DEEP_SHAPES = tuple((x, BLOCK_K) for x in ((1, 1), (2, 1), (1, 2), (2, 2)))
 STREAMED = (((1, 1), BLOCK_K), ((1, 1), 2 * BLOCK_K), ((2, 1), BLOCK_K), ((1, 2), BLOCK_K))
 DEEP_STAGES = 4
+# the same where threads load: no cluster shares what they bring
+SHIFTED_SHAPES = (((1, 1), BLOCK_K), ((1, 1), 2 * BLOCK_K))
 # mainloop stages that must fit beside the buffer of parts that a cluster adds up
 RING_STAGES = 5
 # what a CTA of such a cluster sends into distributed shared memory
@@ -187,6 +196,7 @@ def preferred(
     ]
     if uneven and not single:
         shapes += edges.shapes(WIDTHS)
+        shapes += [(m, n, edges.TURNS_CLUSTER, "pingpong") for m, n in TURN_TILES]
     if shared and not single:
         shapes += edges.shared_shapes(WIDTHS)
     if vast and not single:
@@ -239,26 +249,42 @@ def deepened(found: Sequence[Candidate], k: int) -> tuple[Candidate, ...]:
 
 
 def spread(
-    spec: GemmSpec, problem: Problem, device: Device, found: Sequence[Candidate]
+    spec: GemmSpec,
+    problem: Problem,
+    device: Device,
+    found: Sequence[Candidate],
+    *,
+    gathers: bool = False,
+    fits: bool = True,
 ) -> Iterator[Candidate]:
     """Of candidates those of whole K, with K in as many parts as bring their tiles to all SMs at once (`launched`).
 
     Those meet in a launch of their own, or in workspace where the spec says so. Parts are no more than the longest
     one's stages ask for: what they leave has to be added up.
+
+    Args:
+        gathers: whether the producer's threads load an operand.
+        fits: whether tiles may have any number of columns.
     """
     if not launched(spec, problem, device):
         return
     reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
+    planes = STREAMED if streams(problem) else (*DEEP_SHAPES, *edges.eights(problem))
+    if gathers:
+        planes = SHIFTED_SHAPES
     # a plan weighs some hundred of these: what does not change is worked out once
     shapes = [
         (plane, depth, -(-problem.k // depth), device.resident_clusters(math.prod(plane)))
-        for plane, depth in (STREAMED if streams(problem) else (*DEEP_SHAPES, *edges.eights(problem)))
+        for plane, depth in planes
     ]
     sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else edges.LARGEST
     rows, columns, batch = problem.m, problem.n, problem.batch
     tallest, widest = 2 * max(rows, 32), 2 * max(columns, 32)
-    for (m, n, _), cluster, schedule, consumers, whole, *_ in found:
-        if schedule != "cooperative" or cluster != (1, 1) or whole != 1 or m >= tallest or n >= widest:
+    lone = [x for x in found if x.schedule == "cooperative" and x.cluster == (1, 1) and x.splits == 1]
+    if fits and problem.b.unit_row:
+        lone += _fitting(lone, columns)
+    for (m, n, _), _, schedule, consumers, *_ in lone:
+        if m >= tallest or n >= widest:
             continue
         alone = n % 32 and n < sliced
         large = m * n > edges.EIGHT_ELEMENTS
@@ -267,6 +293,8 @@ def spread(
                 continue
             if large and plane in edges.EIGHTS:
                 continue
+            if depth > BLOCK_K and gathers and m + n > SHIFTED:
+                continue
             if depth > BLOCK_K and DEEP_STAGES * 2 * (m + n) * depth > device.limits.smem_bytes:
                 continue
             tiles = -(-rows // (m * plane[0])) * -(-columns // (n * plane[1])) * batch
@@ -274,6 +302,18 @@ def spread(
             if most > 1:
                 parts = fewest_parts(steps, most)
                 yield Candidate((m, n, depth), plane, schedule, consumers, parts, 1, reduction)
+
+
+def _fitting(found: Sequence[Candidate], columns: int) -> list[Candidate]:
+    """Tiles like some, of all of few columns or of half of them.
+
+    2088 x 24 x 7712 takes 11.3 us in 64 x 24 in four parts, 11.9 in 64 x 32 (H200).
+    """
+    if columns > STREAMS[0]:
+        return []
+    widths = {round_up(-(-columns // x), TILE_N_STEP) for x in (1, 2)} - set(WIDTHS)
+    narrowest = [x for x in found if x.tile[1] == WIDTHS[-1]]
+    return [x._replace(tile=(x.tile[0], n, x.tile[2])) for n in sorted(widths) for x in narrowest]
 
 
 def streams(problem: Problem) -> bool:

@@ -150,8 +150,12 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
         )
         if gathers:
             found = candidates.deepened(found, first.problem.k)
-        found += tuple(candidates.spread(spec, first.problem, asked.device, found))
-        yield from order(first.problem, asked.device, first.gates, found)
+        found += tuple(
+            candidates.spread(
+                spec, first.problem, asked.device, found, gathers=gathers, fits=first.gates == 1
+            )
+        )
+        yield from order(first.seen, asked.device, first.gates, found)
 
 
 def served(asked: Request, setting: Setting, candidate: Candidate) -> tuple[KernelConfig, Grid]:

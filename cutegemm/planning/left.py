@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from cutegemm.arch.device import Device
+from cutegemm.planning import threaded
 from cutegemm.planning.columns import Column, Table
 from cutegemm.problems import Problem
 
@@ -55,7 +56,10 @@ def left_ns(problem: Problem, device: Device, of: Table) -> Column:
     sums = sum((x / longest) ** HIDES for x in (memory, cold, port, compute))
     left = 4 * of.m * of.n * of.tiles * (of.splits / of.held)
     bare = (memory + cold + compute - longest) * np.minimum(1.0, BARE_K / (of.stages * of.depth))
+    loaded = threaded.stage_ns(problem, device, of)
+    shifted = np.zeros_like(longest) if loaded is None else of.waves * of.stages * loaded
     product = np.maximum(longest * sums ** (1 / HIDES), of.waves * of.stages * STAGE_NS) + bare
+    product = np.maximum(product, shifted)
     readers = np.minimum(device.sms, of.tiles * (of.m / 64) * (of.n / 8))
     added = left / np.minimum(PARTS_BYTES_PER_NS, readers * READER_BYTES_PER_NS)
     found: Column = product + np.maximum(LEAST_ADD_NS, ADD_NS + added)

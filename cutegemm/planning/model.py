@@ -8,13 +8,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cutegemm.arch.device import Device
-from cutegemm.planning.candidates import BLOCK_K, SHIFTED, Candidate, Ranked
-from cutegemm.planning.cuts import LEAST_LOADED_K, PARTS
+from cutegemm.planning.candidates import BLOCK_K, CLUSTERED, DEEP_SHIFT, SHIFTED, Candidate, Ranked
+from cutegemm.planning.cuts import LEAST_LOADED_K, PARTS, deep
 from cutegemm.problems import Problem, round_up
-
-# times faster that threads shift stages of twice the depth, each of which costs its barriers: 64 x 40 x 128 takes
-# 23 us at 8191 x 33 x 2047 and 64 deep 31, 8 x 64 x 128 takes 16 us at 1 x 4097 x 4095 and 64 deep 20 (H200)
-DEEP_SHIFT = 1.25
 
 # clusters across a panel of the walk, and of wide tiles by turns
 PANEL = 8
@@ -53,7 +49,7 @@ def cheapest_loads(
     """How to load the operands that TMA cannot address.
 
     Copies are one launch and two passes over each operand; what the producer's threads load costs every stage of
-    every tile, and pays only where there are few of either: few rows or columns, tiny products.
+    every tile, and pays only where there are few of either: few rows or columns, tiny products, K in many parts.
 
     Args:
         widths: of those operands, "a", "b" or both: the copies of cp.async that they allow, bytes; 0 is none.
@@ -79,42 +75,58 @@ def _loads(problem: Problem, name: str, width: int) -> tuple[str, ...]:
 
 def loads_ns(problem: Problem, chosen: Mapping[str, str], widths: Mapping[str, int], device: Device) -> float:
     """What loads cost beside what TMA would."""
-    time, edges = device.time, _edges(problem, device)
+    copies = [getattr(problem, name).bytes for name, load in chosen.items() if load == "relayout"]
+    total: float = device.time.relayout * bool(copies) + 2 * sum(copies) / device.dram_gbs
+    if len(copies) < len(chosen):
+        total += min(_threads_ns(problem, chosen, widths, device, x) for x in _edges(problem, device))
+    return total
+
+
+def _threads_ns(
+    problem: Problem,
+    chosen: Mapping[str, str],
+    widths: Mapping[str, int],
+    device: Device,
+    edges: Mapping[str, int],
+) -> float:
+    """The time of the stages that threads load, of tiles of so many rows of A and of B."""
+    time = device.time
     tiles = math.ceil(problem.m / edges["a"]) * math.ceil(problem.n / edges["b"]) * problem.batch
-    lines = math.ceil(tiles / device.sms) * round_up(problem.k, BLOCK_K) / _parts(problem, tiles, device)
-    deep = DEEP_SHIFT if sum(edges.values()) <= SHIFTED else 1.0
-    total = time.relayout * ("relayout" in chosen.values())
+    parts, slower = _parts(problem, tiles, device)
+    lines = math.ceil(tiles / device.sms) * round_up(math.ceil(problem.k / parts), BLOCK_K) * slower
+    faster = DEEP_SHIFT if sum(edges.values()) <= SHIFTED else 1.0
+    total = 0.0
     for name, load in chosen.items():
-        operand = getattr(problem, name)
-        size = operand.dtype.bytes
-        if load == "relayout":
-            total += 2 * operand.bytes / device.dram_gbs
-        elif load == "gather":
+        size = getattr(problem, name).dtype.bytes
+        if load == "gather":
             total += lines * edges[name] * time.gather
-        else:
-            rate = deep * time.shift if load == "shift" else time.copy * widths[name]
+        elif load != "relayout":
+            rate = faster * time.shift if load == "shift" else time.copy * widths[name]
             total += lines * edges[name] * size / rate
     return total
 
 
-def _parts(problem: Problem, tiles: int, device: Device) -> int:
-    """Parts of K that bring few tiles to all SMs, where clusters can add them up."""
+def _parts(problem: Problem, tiles: int, device: Device) -> tuple[int, float]:
+    """Parts of K that bring few tiles to all SMs, in clusters or by a launch, and how much longer their stages take."""
+    if deep(problem, device) and tiles < device.sms:
+        return max(1, min(math.ceil(problem.k / (2 * BLOCK_K)), device.sms // tiles)), 1.0
     if problem.k < LEAST_LOADED_K:
-        return 1
-    return max(x for x in PARTS if x == 1 or tiles <= device.resident_clusters(x))
+        return 1, 1.0
+    parts = max(x for x in PARTS if x == 1 or tiles <= device.resident_clusters(x))
+    return parts, CLUSTERED if parts > 1 else 1.0
 
 
-def _edges(problem: Problem, device: Device) -> dict[str, int]:
+def _edges(problem: Problem, device: Device) -> list[dict[str, int]]:
     """Rows of A's and of B's tiles to reckon with: 128, or 64 where those do not fill the SMs, or all there are.
 
-    Of the shorter side of D 32, where tiles of 64 x 64 do not fill half of them.
+    Of the shorter side of D 32, where tiles of 64 x 64 do not fill half of them; of deep K either.
     """
     wide = math.ceil(problem.m / 128) * math.ceil(problem.n / 128) * problem.batch >= device.sms
     few = math.ceil(problem.m / 64) * math.ceil(problem.n / 64) * problem.batch <= device.sms // 2
     edge = 128 if wide else 64
-    short, long = (32, edge) if few else (edge, edge)
-    a, b = (short, long) if problem.m < problem.n else (long, short)
-    return {"a": min(a, round_up(problem.m, 8)), "b": min(b, round_up(problem.n, 8))}
+    shorts = [32 if few else edge, *([edge] if few and deep(problem, device) else [])]
+    pairs = [(x, edge) if problem.m < problem.n else (edge, x) for x in shorts]
+    return [{"a": min(a, round_up(problem.m, 8)), "b": min(b, round_up(problem.n, 8))} for a, b in pairs]
 
 
 def raster_for(problem: Problem, found: Candidate) -> tuple[str, int]:

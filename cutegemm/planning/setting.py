@@ -40,6 +40,14 @@ class Setting:
     reasons: tuple[str, ...]
 
     @property
+    def seen(self) -> Problem:
+        """The problem as the kernel reads it: what was copied lies in lines that TMA can address."""
+        if not self.loads.copies:
+            return self.problem
+        a, b = self.loads.views
+        return dataclasses.replace(self.problem, a=a, b=b)
+
+    @property
     def gates(self) -> int:
         """Accumulator columns per output column."""
         return 2 if self.epilogue.gated_axis == "n" else 1

@@ -58,4 +58,4 @@ def clearly(other: Chosen, made: Chosen, device: Device) -> bool:
 
 def _ns(x: Chosen, device: Device) -> float:
     """Nanoseconds that the model predicts, if it was not the order that made the choice."""
-    return predicted_ns(x.setting.problem, device, x.ranked.candidate) if x.ranked.ns is None else x.ranked.ns
+    return predicted_ns(x.setting.seen, device, x.ranked.candidate) if x.ranked.ns is None else x.ranked.ns

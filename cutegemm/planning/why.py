@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from cutegemm.config import KernelConfig, SimtConfig, SimtTile
 from cutegemm.errors import PlanError
 from cutegemm.planning import invariance, narrow, simt_tiles, simt_times, swap, ways
@@ -10,11 +12,13 @@ from cutegemm.planning.candidates import Candidate, Order
 from cutegemm.planning.choose import choose, preferred, served
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.model import by_model, predicted_ns
+from cutegemm.planning.operands import aligned_copy
 from cutegemm.planning.request import Request, requested
 from cutegemm.planning.setting import first_setting
 from cutegemm.planning.steps import Relayout
 from cutegemm.planning.times import fastest_first
 from cutegemm.planning.weighed import Weighed, Why
+from cutegemm.problems import Problem
 
 
 def weigh_tensor_core(made: KernelPlan) -> Why:
@@ -26,7 +30,7 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
     assert isinstance(config, KernelConfig)
     asked, _ = requested(made.spec, made.problem, made.device)
     own, (turned, order) = Candidate.of(config), _way(asked, made.swapped)
-    least = predicted_ns(first_setting(turned).problem, made.device, own)
+    least = predicted_ns(_seen(first_setting(turned).problem, config), made.device, own)
     found = _fates(turned, order, made.swapped, own, least)
     if _both(asked):
         turned, order = _way(asked, not made.swapped)
@@ -65,7 +69,7 @@ def _fates(asked: Request, order: Order, swapped: bool, own: Candidate | None, l
     if own is not None and own not in tried:
         tried.append(own)
     found = []
-    for candidate, ns in zip(tried, fastest_first(first.problem, asked.device, tried)[1], strict=True):
+    for candidate, ns in zip(tried, fastest_first(first.seen, asked.device, tried)[1], strict=True):
         lost, serves = "", True
         try:
             served(asked, first, candidate)
@@ -88,11 +92,20 @@ def predicted_us(made: KernelPlan) -> float:
     config, problem = made.config, made.problem
     if isinstance(config, KernelConfig):
         product = swap.transposed_problem(problem) if made.swapped else problem
-        return predicted_ns(product, made.device, Candidate.of(config)) / 1e3
+        return predicted_ns(_seen(product, config), made.device, Candidate.of(config)) / 1e3
     if isinstance(config, SimtConfig):
         (found,) = (x.us for x in weigh_simt(made).weighed if not x.lost)
         return found
     return 0.0
+
+
+def _seen(product: Problem, config: KernelConfig) -> Problem:
+    """A product as its kernel reads it: what TMA brings although it cannot address it has been copied."""
+    a, b = (
+        aligned_copy(operand, config.limits)[0] if x.load == "tma" and operand.tma_reason() else operand
+        for operand, x in zip((product.a, product.b), config.operands, strict=True)
+    )
+    return product if (a, b) == (product.a, product.b) else dataclasses.replace(product, a=a, b=b)
 
 
 def weigh_simt(made: KernelPlan) -> Why:
