@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning import candidates, cuts, edges, invariance
+from cutegemm.planning import candidates, invariance
 from cutegemm.planning.accumulators import most_accumulators
 from cutegemm.planning.candidates import NO_TILE, Candidate, Order, Ranked
 from cutegemm.planning.grid import Grid, check_sms, grid_of
 from cutegemm.planning.kernel import check_kind, configured
+from cutegemm.planning.listed import listed
 from cutegemm.planning.prospects import passes
 from cutegemm.planning.request import Request
 from cutegemm.planning.setting import Setting, first_setting, settings
@@ -133,28 +134,7 @@ def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
     if isinstance(spec.tile, Tile):
         yield Ranked(candidates.given_tile(spec, spec.tile, limits, first.halves), "")
     else:
-        n_major = first.problem.b.unit_col
-        gathers = first.loads.gathers
-        splits = cuts.splits_for(spec, first.problem, asked.device, gathers)
-        found = candidates.preferred(
-            spec,
-            limits,
-            gates=first.gates,
-            n_major=n_major,
-            gathers=gathers,
-            splits=splits,
-            short=candidates.short(first.problem, asked.device),
-            uneven=edges.uneven(first.problem, asked.device),
-            shared=not cuts.deep(first.problem, asked.device) and edges.shared(first.problem, asked.device),
-            vast=edges.vast(first.problem, asked.device),
-        )
-        if gathers:
-            found = candidates.deepened(found, first.problem.k)
-        found += tuple(
-            candidates.spread(
-                spec, first.problem, asked.device, found, gathers=gathers, fits=first.gates == 1
-            )
-        )
+        found = listed(spec, first.problem, asked.device, first.gates, first.loads.gathers)
         yield from order(first.seen, asked.device, first.gates, found)
 
 

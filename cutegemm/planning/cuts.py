@@ -35,18 +35,25 @@ def splits_for(spec: GemmSpec, problem: Problem, device: Device, gathers: bool =
     if isinstance(spec.split_k, int) or spec.depth is not None:
         return (given_splits(spec),)
     least = LEAST_LOADED_K if gathers else LEAST_SPLIT_K
-    if not (_open(spec) and _few(problem, device, least)):
+    if not (_open(spec) and few(problem, device, least)):
         return (1,)
     # of deep K no sum in clusters came near that of a launch: 11.0 us and 6.3 at 128 x 128 x 16384 (H200)
     tried = min(problem.m, problem.n) <= FEW or not launched(spec, problem, device)
     return PARTS if tried else (1,)
 
 
-def launched(spec: GemmSpec, problem: Problem, device: Device) -> bool:
-    """Whether the planner considers parts of K that meet outside clusters, as many as fill the SMs (`spread`)."""
+def launched(spec: GemmSpec, problem: Problem, device: Device, gathers: bool = False) -> bool:
+    """Whether the planner considers parts of K that meet outside clusters, as many as fill the SMs (`spread`).
+
+    Args:
+        gathers: whether the producer's threads load an operand, which is what is then spread: 147 x 683 x 1187 takes
+            7.4 us in four parts, 15 x 2009 x 1369 6.4, in clusters 8.4 and whole 12.7 (H200).
+    """
     if spec.split_reduction == "cluster" or not _open(spec):
         return False
-    return deep(problem, device) or (spec.split_reduction != AUTO and _few(problem, device))
+    if gathers and few(problem, device, LEAST_LOADED_K):
+        return True
+    return deep(problem, device) or (spec.split_reduction != AUTO and few(problem, device))
 
 
 def _open(spec: GemmSpec) -> bool:
@@ -62,13 +69,13 @@ def deep(problem: Problem, device: Device) -> bool:
     Of the largest: 544 x 2632 x 17208 takes 87 us in 128 x 192 in two parts, 105 in one wave of 128 x 96 (H200).
     """
     short, long = sorted((problem.m, problem.n))
-    few = _few(problem, device)
+    fits = few(problem, device)
     tiles = min(tiles_of(problem, 128, 256), tiles_of(problem, 256, 128))
-    least = max(LEAST_SPLIT_K, DEEP[0] * short, (DEEP[1] if few else DEEPEST) * long)
-    return problem.k >= least and (few or 2 * tiles <= device.sms)
+    least = max(LEAST_SPLIT_K, DEEP[0] * short, (DEEP[1] if fits else DEEPEST) * long)
+    return problem.k >= least and (fits or 2 * tiles <= device.sms)
 
 
-def _few(problem: Problem, device: Device, least: int = LEAST_SPLIT_K) -> bool:
+def few(problem: Problem, device: Device, least: int = LEAST_SPLIT_K) -> bool:
     """Whether tiles are too few for the SMs and K is worth parts."""
     return problem.k >= least and 2 * tiles_of(problem, 128, 128) <= device.sms
 

@@ -10,6 +10,7 @@ from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config import OperandConfig
 from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
+from cutegemm.planning import whole
 from cutegemm.planning.model import cheapest_loads
 from cutegemm.planning.operands import WORKSPACE_ALIGN, aligned_copy, gated_half, major
 from cutegemm.planning.request import Request
@@ -119,7 +120,10 @@ def _chosen(
     # none of these leaves room for a producer whose threads load
     copied = spec.schedule == "multistage" or spec.scheduler == "dynamic" or spec.plane not in (None, (1, 1))
     widths = {name: copy_width(getattr(problem, name), gates[name]) for name in left}
-    found = cheapest_loads(problem, dict.fromkeys(left, 0) if copied else widths, asked.device, copied)
+    if whole.open_to(asked, problem, left):
+        found = whole.cheapest(asked, problem, left)
+    else:
+        found = cheapest_loads(problem, dict.fromkeys(left, 0) if copied else widths, asked.device, copied)
     for name, load in found.items():
         reasons.append(f"{name.upper()} is {HOW[load]}: {getattr(problem, name).tma_reason()}")
     return given["a"] if "a" not in found else found["a"], given["b"] if "b" not in found else found["b"]

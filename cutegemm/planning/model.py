@@ -75,10 +75,16 @@ def _loads(problem: Problem, name: str, width: int) -> tuple[str, ...]:
 
 def loads_ns(problem: Problem, chosen: Mapping[str, str], widths: Mapping[str, int], device: Device) -> float:
     """What loads cost beside what TMA would."""
+    total = copies_ns(problem, chosen, device)
+    if any(load != "relayout" for load in chosen.values()):
+        total += min(_threads_ns(problem, chosen, widths, device, x) for x in _edges(problem, device))
+    return total
+
+
+def copies_ns(problem: Problem, chosen: Mapping[str, str], device: Device) -> float:
+    """What copies cost: one launch, and two passes over each operand."""
     copies = [getattr(problem, name).bytes for name, load in chosen.items() if load == "relayout"]
     total: float = device.time.relayout * bool(copies) + 2 * sum(copies) / device.dram_gbs
-    if len(copies) < len(chosen):
-        total += min(_threads_ns(problem, chosen, widths, device, x) for x in _edges(problem, device))
     return total
 
 

@@ -30,7 +30,6 @@ from cutegemm.planning.cuts import PARTS, launched, splits_for
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.parts import Box, Region
 from cutegemm.planning.request import Request
-from cutegemm.planning.setting import first_setting
 from cutegemm.planning.steps import Multiply, Relayout, Step
 from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec, Tile, tile_fault
@@ -188,7 +187,8 @@ def found(asked: Request) -> list[Ranked]:
         tiles = -(-problem.m // shape[0]) * problem.batch
         return -(-tiles // device.sms) * shape[0], -shape[0]
 
-    loaded = problem.a.tma_reason() is not None and first_setting(asked).loads.gathers
+    # what was to be copied is seen as a copy (`Setting.seen`)
+    loaded = problem.a.tma_reason() is not None
     stages = LOADED_STAGES if loaded else PART_STAGES
     ranked = []
     for rows, depth in sorted(shapes, key=longest):

@@ -105,6 +105,7 @@ class Table:
             port once for the cluster. astride: those of them in rows that straddle lines of L2.
         traffic: bytes that all CTAs take from L2.
         idle: rows of a tile whose warpgroups have no row of D.
+        shifts_a, shifts_b: whether the producer's threads load that operand.
     """
 
     m: Column
@@ -127,10 +128,12 @@ class Table:
     astride: Column
     traffic: Column
     idle: Column
+    shifts_a: Column
+    shifts_b: Column
 
     @staticmethod
     def of(problem: Problem, device: Device, candidates: Sequence[Candidate]) -> Table:
-        """The columns of some candidates."""
+        """The columns of some candidates, whose threads load whatever TMA cannot address."""
         shapes, clusters, schedules, _, parts, depths, meetings = zip(*candidates, strict=True)
         m, n, depth = _columns(shapes, 3)
         across, along = _columns(clusters, 2)
@@ -160,7 +163,15 @@ class Table:
             astride=straddling * depth * 2,
             traffic=ctas * stages * delivered,
             idle=np.maximum(0, m - round_up(problem.m, device.limits.mma_m)),
+            shifts_a=np.full_like(m, problem.a.tma_reason() is not None),
+            shifts_b=np.full_like(m, problem.b.tma_reason() is not None),
         )  # fmt: skip
+
+    def loaded(self, places: Sequence[int], shifts_a: Column, shifts_b: Column) -> Table:
+        """The candidates of these places, in this order, with such loads."""
+        index = np.array(places, dtype=np.intp)
+        columns = {name: column[index] for name, column in vars(self).items()}
+        return Table(**(columns | {"shifts_a": shifts_a, "shifts_b": shifts_b}))
 
 
 def _columns(rows: Sequence[tuple[int, ...]], count: int) -> NDArray[np.float64]:
@@ -248,7 +259,9 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     # takes 16.0 us in 64 x 40 and 64 x 48, 18.2 in 64 x 64, H200)
     by_lines = any(x.tma_reason() is not None for _, x in problem.outputs)
     last = time.tile + _sum_ns(of) + store + (0.0 if by_lines else pieces * time.piece)
-    return np.maximum(found, of.waves * of.stages * loaded + last)
+    first = np.where(of.splits > 1, 0.0, threaded.FIRST_NS)
+    by_threads = first + np.maximum(found, of.waves * of.stages * loaded + last)
+    return np.where(loaded > 0, by_threads, found)
 
 
 def _sum_ns(of: Table) -> Column:

@@ -89,7 +89,7 @@ def test_shifted_stages_are_predicted(shape):
         ((63, 19, 7343), {"a": "shift", "b": "shift"}, 58),
         ((19, 1029, 7109), {"a": "shift", "b": "shift"}, 7),
         ((61, 3537, 12459), {"a": "tma", "b": "shift"}, 2),
-        ((69, 2437, 5955), {"a": "tma", "b": "tma"}, 2),
+        ((69, 2437, 5955), {"a": "tma", "b": "shift"}, 4),
     ],
 )
 def test_parts_of_odd_lines_spread_their_loads(shape, loads, parts):
