@@ -286,7 +286,7 @@ def spread(
     for (m, n, _), _, schedule, consumers, *_ in lone:
         if m >= tallest or n >= widest:
             continue
-        alone = n % 32 and n < sliced
+        alone = n % 32 and n < (min(sliced, edges.LEAST_PAIRED) if m <= edges.SLICED_ROWS else sliced)
         large = m * n > edges.EIGHT_ELEMENTS
         for plane, depth, steps, resident in shapes:
             if alone and plane != (1, 1):

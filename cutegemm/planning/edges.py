@@ -39,20 +39,24 @@ TURNS_CLUSTER = (1, 4)
 TALL = (256, 160)
 TALL_CLUSTERS = ((2, 1), (1, 1), (1, 2))
 # clusters of small tiles that share operands of rows that straddle lines of L2: of D's shorter side all CTAs ask for
-# the same lines at once. 8720 x 168 x 440 takes 6.4 us swapped in 192 x 80 in 1 x 4, 8.5 in 128 x 144 in pairs;
+# the same lines at once. 8720 x 168 x 440 takes 6.4 us swapped in 192 x 80 in 1 x 4, 7.2 in pairs along N;
 # 48 x 13760 x 504 6.4 in 64 x 128 in 1 x 4, 7.1 alone; 96 x 3336 x 1432 6.3 swapped in 64 x 48 in 2 x 2, 9.0 in 64 x 64
 # in pairs; 6648 x 176 x 3568 20.0 in 128 x 96 in 2 x 2, 23.3 in 64 x 192 in pairs (H200)
 SHARED_SHAPES = (
     (64, (1, 2), 16),
     (128, (1, 2), 32),
     *((m, x, 32) for m in (64, 128) for x in ((2, 2), (1, 4), (4, 1))),
-    *((192, x, 64) for x in ((1, 2), (1, 4))),
+    (192, (1, 4), 64),
 )
 MOST_SHARED = 128
 # K from which on that is worth their launch
 SHARED_K = 256
 # columns from which on pairs along M need not have whole groups of 32
 LEAST_PAIRED = 48
+# rows of tiles for which that holds of parts of K, too: 112 x 1008 x 5024 takes 8.2 us in 64 x 80 in 2 x 2, 9.0 in
+# 64 x 96, 152 x 512 x 6288 7.3 swapped and 7.8, 248 x 80 x 3808 5.0 in 2 x 1 and 6.0, 328 x 72 x 10408 7.4 in 64 x 48
+# and 8.1 in 64 x 64; of more rows 5088 x 152 x 22264 79.4 in 256 x 80, 77.9 in 128 x 160 (H200)
+SLICED_ROWS = 64
 # columns whose multiples clusters of so many CTAs along M share
 SLICES = {1: 16, 2: 16, 4: 32}
 # clusters of eight with parts of K, from which K on, and elements of their tiles at most, which read operands often:
