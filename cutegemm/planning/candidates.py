@@ -39,8 +39,9 @@ SHORT_TILES = ((64, 64), (64, 32))
 SHORT_K = 640
 
 # rows and columns together up to which tiles that threads load are twice as deep (`deepened`): at 61 x 3537 x 12459
-# 64 x 64 x 128 takes 61 us with K in two parts, 64 x 64 x 64 93 in eight (H200)
-SHIFTED = 128
+# 64 x 64 x 128 takes 61 us with K in two parts, 64 x 64 x 64 93 in eight; 64 x 72 x 128 7.3 at 451 x 65 x 3991, half as
+# deep 8.4 (H200)
+SHIFTED = 136
 # times faster that threads shift stages of twice the depth, each of which costs its barriers: 64 x 40 x 128 takes
 # 23 us at 8191 x 33 x 2047 and 64 deep 31, 8 x 64 x 128 takes 16 us at 1 x 4097 x 4095 and 64 deep 20 (H200)
 DEEP_SHIFT = 1.25
