@@ -4,7 +4,7 @@
     python -m benchmarks.table [--check] [--readme README.md] [--results benchmarks/results]
 
 `<!-- benchmark:NAME -->` to `<!-- /benchmark:NAME -->` is replaced; NAME is "summary", "host", or a suite,
-"epilogue" among them.
+"epilogue" among them. NAME-h100 is the same of the files in the folder of that name, which another GPU's stand in.
 """
 
 from __future__ import annotations
@@ -229,6 +229,8 @@ TABLES = {  # of suites with a table of their own
     "occupied": occupied_table,
     "peers": peers_table,
 }
+# of results, each of another GPU than the files beside it
+FOLDERS = ("h100",)
 # tables that may stand empty until a results file has rows for them
 TO_MEASURE = ("epilogue", "llama", "invariant", "occupied", "peers")
 
@@ -248,9 +250,11 @@ def render(name: str, documents: dict[str, Document]) -> str:
         NoRows: no results file has rows for it.
         ValueError: no such table.
     """
-    if name not in ("summary", *TABLES, *PRODUCTS):
+    name, _, folder = (whole := name).partition("-")
+    if name not in ("summary", *TABLES, *PRODUCTS) or folder not in ("", *FOLDERS):
         suites = ", ".join([*PRODUCTS, *(x for x in TABLES if x != "host")])
-        raise ValueError(f"table {name!r}: must be summary, host or a suite of {suites}")
+        raise ValueError(f"table {whole!r}: must be summary, host or a suite of {suites}, perhaps with -h100")
+    documents = {path: x for path, x in documents.items() if _folder(path) == folder}
     newest: dict[tuple[Any, ...], Row] = {}
     source: dict[tuple[Any, ...], str] = {}
     for path, document in sorted(documents.items(), key=lambda item: item[1]["environment"]["date"]):
@@ -258,11 +262,17 @@ def render(name: str, documents: dict[str, Document]) -> str:
             newest[results.key(row)] = row
             source[results.key(row)] = path
     if not newest:
-        raise NoRows(f"table {name!r}: no results file has rows for it")
+        raise NoRows(f"table {whole!r}: no results file has rows for it")
     rows = list(newest.values())
     table = summary_table(rows) if name == "summary" else TABLES.get(name, suite_table)(rows)
     used = [_source(path, documents[path]["environment"]) for path in dict.fromkeys(source.values())]
     return "\n".join([*table, "", "Measured: " + "; ".join(used) + ".", ""])
+
+
+def _folder(path: str) -> str:
+    """The folder of another GPU's results that a file lies in; none where it lies in no such folder."""
+    parent = Path(path).parent.name
+    return parent if parent in FOLDERS else ""
 
 
 def _belongs(suite: str, name: str) -> bool:
@@ -301,6 +311,12 @@ def fill(text: str, documents: dict[str, Document]) -> str:
     return filled
 
 
+def found(folder: Path) -> dict[str, Document]:
+    """Results by path: those of a folder, and of other GPUs' below it."""
+    paths = [x for below in ("", *FOLDERS) for x in sorted((folder / below).glob("*.json"))]
+    return {path.as_posix(): results.load(path) for path in paths}
+
+
 def main(arguments: list[str]) -> int:
     """Write, or with --check only compare: 1 when the README is out of date or cannot be filled."""
     parser = argparse.ArgumentParser(
@@ -314,7 +330,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--readme", type=Path, default=Path("README.md"))
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args(arguments)
-    documents = {path.as_posix(): results.load(path) for path in sorted(args.results.glob("*.json"))}
+    documents = found(args.results)
     text = args.readme.read_text(encoding="utf-8")
     try:
         filled = fill(text, documents)

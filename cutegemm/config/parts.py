@@ -131,8 +131,9 @@ class OutputConfig:
 
 
 def plain(epilogue: Graph, outputs: Sequence[OutputConfig]) -> bool:
-    """Whether threads hold no more than accumulators and what one store by TMA needs: D alone, and nothing reduced."""
-    return len(outputs) == 1 and outputs[0].store == "tma" and not epilogue.reductions
+    """Whether threads hold little beside accumulators: one output, stored by TMA, no sums, nothing drawn at random."""
+    alone = len(outputs) == 1 and outputs[0].store == "tma"
+    return alone and not epilogue.reductions and all(node.op != "random" for node in epilogue.nodes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,17 @@ def test_summary_table_has_the_geometric_mean():
     assert "[a.json](a.json)" in text and "[b.json](b.json)" in text
 
 
+def test_another_gpus_results_have_tables_of_their_own():
+    """Files of its folder, and of no other; a folder must be known."""
+    here, there = {"r/a.json": document()}, {"r/h100/a.json": document(us=70.0)}
+    assert "| **3.50** |" in table.render("summary", here | there)
+    assert "| **0.50** |" in table.render("summary-h100", here | there)
+    with pytest.raises(table.NoRows, match="'summary-h100'"):
+        table.render("summary-h100", here)
+    with pytest.raises(ValueError, match="'summary-h200': must be summary, .* -h100"):
+        table.render("summary-h200", here)
+
+
 def test_host_table_in_units_for_readers():
     """A call is in microseconds, a compile in seconds."""
     rows = []
@@ -141,14 +152,11 @@ def test_command_without_results_says_so(tmp_path, capsys):
     assert capsys.readouterr().err.endswith("README.md: table 'odd': no results file has rows for it\n")
 
 
-def test_readme_of_the_project_is_up_to_date():
+def test_readme_of_the_project_is_up_to_date(monkeypatch):
     """The project's README says what its results files say."""
-    root = Path(__file__).resolve().parents[2]
-    files = sorted((root / "benchmarks" / "results").glob("*.json"))
-    if not files:
-        pytest.skip("no results file in benchmarks/results yet")
-    documents = {path.relative_to(root).as_posix(): results.load(path) for path in files}
-    readme = (root / "README.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+    documents = table.found(Path("benchmarks/results"))
+    readme = Path("README.md").read_text(encoding="utf-8")
     assert table.fill(readme, documents) == readme, "run python -m benchmarks.table"
 
 
