@@ -39,8 +39,7 @@ SHORT_TILES = ((64, 64), (64, 32))
 SHORT_K = 640
 
 # rows and columns together up to which tiles that threads load are twice as deep (`deepened`): at 61 x 3537 x 12459
-# 64 x 64 x 128 takes 61 us with K in two parts, 64 x 64 x 64 93 in eight; 64 x 72 x 128 7.3 at 451 x 65 x 3991, half as
-# deep 8.4 (H200)
+# 64 x 64 x 128 takes 61 us in two parts, 64 x 64 x 64 93 in eight; 451 x 65 x 3991 7.3 in 64 x 72 x 128, 8.4 so (H200)
 SHIFTED = 136
 # times faster that threads shift stages of twice the depth, each of which costs its barriers: 64 x 40 x 128 takes
 # 23 us at 8191 x 33 x 2047 and 64 deep 31, 8 x 64 x 128 takes 16 us at 1 x 4097 x 4095 and 64 deep 20 (H200)
@@ -205,7 +204,9 @@ def preferred(
     if spec.schedule == "pingpong" or not gathers:
         shapes += [(m, n, (1, 1) if single else TURN_CLUSTER, "pingpong") for m, n in TURN_TILES]
     if not gathers:
-        tiles = (*MULTISTAGE_TILES, *(SHORT_TILES if short else ()))
+        # no cluster shares lines that straddle those of L2: 7.2 us at 48 x 13760 x 504, predicted 5.1 (H200)
+        tiles: tuple[tuple[int, int], ...] = () if shared and spec.schedule == AUTO else MULTISTAGE_TILES
+        tiles += SHORT_TILES if short else ()
         shapes += [(m, n, (1, 1), "multistage") for m, n in tiles]
     least = edges.LEAST_PAIRED if shared else edges.LEAST_SLICED if uneven else SHARED_ELEMENTS
     seen = set()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cutegemm.arch.device import Device
 from cutegemm.config import SECTOR
 from cutegemm.planning import boxes, threaded
-from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, Candidate
+from cutegemm.planning.candidates import BLOCK_K, SUM_BYTES_PER_NS, TENSOR_CORE_SCHEDULES, Candidate
 from cutegemm.planning.cuts import deep
 from cutegemm.planning.edges import straddles
 from cutegemm.planning.left import STREAM_FILL, left_ns
@@ -138,8 +138,8 @@ class Table:
         m, n, depth = _columns(shapes, 3)
         across, along = _columns(clusters, 2)
         splits, held = np.array(parts, dtype=np.float64), np.array(depths, dtype=np.float64)
-        schedule, meeting = np.array(schedules), np.array(meetings)
-        left, counted, merged = (meeting == x for x in MEETINGS)
+        schedule, meeting = _places(schedules, TENSOR_CORE_SCHEDULES), _places(meetings, MEETINGS)
+        left, counted, merged = (meeting == i for i in range(len(MEETINGS)))
         rows, cols = np.ceil(problem.m / (m * across)), np.ceil(problem.n / (n * along))
         whole = rows * cols * problem.batch
         works = whole * (splits / held)
@@ -152,7 +152,7 @@ class Table:
         straddling = sum(x * straddles(y) for x, y in zip(edges, (problem.a, problem.b), strict=True))
         ctas = works * cluster
         return Table(
-            m, n, depth, splits, held, left, counted, merged, schedule == "pingpong", schedule == "multistage",
+            m, n, depth, splits, held, left, counted, merged, schedule == 1, schedule == 2,
             clustered=np.where(cluster > 1, np.maximum(1, np.log2(across * along)), 0),
             repeats=rows if problem.m <= problem.n else cols,
             tiles=whole * across * along,
@@ -178,6 +178,12 @@ def _columns(rows: Sequence[tuple[int, ...]], count: int) -> NDArray[np.float64]
     """So many columns of rows of numbers; `np.array` takes 1.7 times as long."""
     flat = np.fromiter(itertools.chain.from_iterable(rows), np.float64, count * len(rows))
     return flat.reshape(-1, count).T
+
+
+def _places(words: Sequence[str], among: Sequence[str]) -> NDArray[np.intp]:
+    """The place of each word among some, -1 of others; NumPy takes twice as long to compare text."""
+    known = {x: i for i, x in enumerate(among)}
+    return np.fromiter((known.get(x, -1) for x in words), np.intp, len(words))
 
 
 def _loaded_rows(problem: Problem, m: Column, along: Column, depth: Column) -> Column:
