@@ -30,9 +30,12 @@ def open_to(asked: Request, problem: Problem, odd: Sequence[str]) -> bool:
     """Whether a request leaves open all that a way to load its odd operands would ask for, and has few tiles.
 
     Of several waves no law tells how much of what threads load a tile's epilogue hides: 333 x 50257 x 1023 takes 132 us
-    with A copied in 128 x 192 and 130 in 192 x 128, a third less predicted for it (H200).
+    with A copied in 128 x 192 and 130 in 192 x 128, a third less predicted for it (H200). Of few rows and deep K the
+    parts decide, which the short rule reckons with (`model.cheapest_loads`).
     """
     spec = asked.spec
+    if min(problem.m, problem.n) <= cuts.FEW and cuts.deep(problem, asked.device):
+        return False
     if asked.epilogue.gated or spec.batch_invariant is True or not cuts.few(problem, asked.device, 0):
         return False
     if any(getattr(spec, name) != AUTO for name in (*FIXED, "a_load", "b_load")):
