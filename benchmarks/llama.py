@@ -336,6 +336,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     real = [name for name in MODELS if name != "tiny"]
     add("--models", type=runs.names_among(list(MODELS)), default=real, help=f"default {','.join(real)}")
     add("--works", type=runs.names_among(list(WORKS)), default=list(WORKS), help=f"default {','.join(WORKS)}")
+    words = f"of {', '.join(NAMES)}; default all. Compiling takes most of the time"
+    add("--contenders", type=runs.names_among(list(NAMES)), default=list(NAMES), help=words)
     runs.add_options(parser)
     return parser.parse_args(arguments)
 
@@ -367,7 +369,8 @@ def main(arguments: list[str]) -> int:
     scenarios = [Scenario(model, work) for model in args.models for work in args.works]
     # a model at work heats the GPU by itself
     regime = dataclasses.replace(timing.REGIMES["sustained"], preheat=0.1, sample=0.03)
-    bench = Bench(regime, sensors, keep=out.put, seconds=args.seconds)
+    names = tuple(args.contenders)
+    bench = Bench(regime, sensors, names=names, keep=out.put, seconds=args.seconds)
     outcome = runs.run(scenarios, bench, out, seconds=args.seconds, console=console, describe=describe)
     for what, ratio in results.compiled_ratios(out.rows).items():
         console.print(f"{what:16} cutegemm_compile x torch_compile {ratio:.3f}", markup=False)
