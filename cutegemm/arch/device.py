@@ -145,9 +145,14 @@ class Device:
         """Clusters of `size` CTAs that the GPU holds at once (one CTA an SM).
 
         A persistent grid larger than this runs in two waves. Graphics processing clusters have
-        unequal SM counts, so the number is below `sms // size` for clusters of four and more.
+        unequal SM counts, so the number is below `sms // size` for clusters of four and more; where it
+        is not known, a tenth below.
         """
-        return self._resident.get(size, self.sms // size * 9 // 10 or 1)
+        known = self._resident.get(size)
+        if known is None:
+            # the two SMs of a TPC are never apart
+            known = self.sms // size * (10 if size <= 2 else 9) // 10 or 1
+        return known
 
     @functools.cached_property
     def _resident(self) -> dict[int, int]:

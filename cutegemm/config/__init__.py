@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from cutegemm.config.helpers import FinishConfig, RelayoutConfig
-from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig, plain
+from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.config.simt import SimtConfig, SimtTile
 from cutegemm.config.tensor_core import (
     PARTIAL_ROWS,
@@ -51,5 +51,4 @@ __all__ = [
     "SimtConfig",
     "SimtTile",
     "config_from_data",
-    "plain",
 ]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,12 +127,6 @@ class OutputConfig:
     dtype: DType
     major: str
     store: str = "direct"
-
-
-def plain(epilogue: Graph, outputs: Sequence[OutputConfig]) -> bool:
-    """Whether threads hold little beside accumulators: one output, stored by TMA, no sums, nothing drawn at random."""
-    alone = len(outputs) == 1 and outputs[0].store == "tma"
-    return alone and not epilogue.reductions and all(node.op != "random" for node in epilogue.nodes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ class Roles:
         turns: the same for consumers that take tiles in turn, by whether a producer gathers, which leaves
             fewer registers. Empty where they cannot.
         plain_accumulators, plain_registers: the same of two consumers, sharing a tile or taking turns, under a plain
-            epilogue (`cutegemm.config.plain`); (producer, consumer) registers of those that hold more than
+            epilogue (`planning.accumulators.plain`); (producer, consumer) registers of those that hold more than
             `accumulators` has.
         shared_accumulators, shared_registers: the same of a CTA that leaves half of the SM to another, by consumer
             warpgroups: accumulators per thread, and (producer, consumer) registers, which sum to at most 256.

@@ -3,8 +3,8 @@
 
 the way in and out              `planner` (`plan`), `checks`, `request`, `representative`, `kernel_plan`
 what is tried, in which order   `setting`, `candidates` with `cuts`, `model`, `times` with `columns`, `left`, `power`,
-                                `threaded`, `choose` with `listed` and `prospects`, `swap`, `narrow` with `boxes`,
-                                `ways`, `whole`, `edges`, `invariance`
+                                `threaded`, `choose` with `listed`, `spread` and `prospects`, `swap`, `narrow` with
+                                `boxes`, `ways`, `whole`, `edges`, `given`, `invariance`
 what follows from a candidate   `tensor_core`, `kernel`, `operands`, `loads`, `epilogue`, `pieces`, `budget`,
                                 `parts`, `grid`, `serpentine`, `accumulators`
 kernels on the CUDA cores       `simt`, `simt_tiles`, `simt_times`, `simt_vectors`

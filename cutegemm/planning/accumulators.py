@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cutegemm.arch.limits import Limits
-from cutegemm.config import plain
+from cutegemm.config import OutputConfig
+from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.families.family import PLAIN_CONSUMERS
@@ -26,6 +29,12 @@ def ctas_per_sm(spec: GemmSpec) -> int:
 def split_reduction(setting: Setting, candidate: Candidate) -> str:
     """Where parts of K meet: as the candidate says; in workspace where the walk cuts them."""
     return "workspace" if setting.spec.scheduler == "stream_k" else candidate.reduction
+
+
+def plain(epilogue: Graph, outputs: Sequence[OutputConfig]) -> bool:
+    """Whether threads hold little beside accumulators: one output, stored by TMA, no sums, nothing drawn at random."""
+    alone = len(outputs) == 1 and outputs[0].store == "tma"
+    return alone and not epilogue.reductions and all(node.op != "random" for node in epilogue.nodes)
 
 
 def most_accumulators(setting: Setting, candidate: Candidate) -> tuple[int, str]:
@@ -77,4 +86,11 @@ def check_accumulators(setting: Setting, candidate: Candidate) -> None:
     raise field_error(PlanError, "tile.m", tile[0], rule, max(rows, setting.limits.mma_m * team))
 
 
-__all__ = ["accumulators", "check_accumulators", "ctas_per_sm", "most_accumulators", "split_reduction"]
+__all__ = [
+    "accumulators",
+    "check_accumulators",
+    "ctas_per_sm",
+    "most_accumulators",
+    "plain",
+    "split_reduction",
+]

@@ -17,9 +17,9 @@ from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
 from cutegemm.planning import edges
-from cutegemm.planning.cuts import fewest_parts, given_splits, launched, tiles_of
-from cutegemm.problems import Problem, round_up
-from cutegemm.spec import AUTO, MAX_SPLITS, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
+from cutegemm.planning.cuts import given_splits, tiles_of
+from cutegemm.problems import Problem
+from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
 # elements: 128 bytes, one row of the 128-byte swizzle
 BLOCK_K = 64
@@ -54,16 +54,6 @@ TEAMS = (2, 3, 1)
 # passes over a tile's rows that any number of accumulators allows: 24 of 16 columns are 192 a thread
 MAX_PASSES = 24
 
-# D's shorter and longer side where a product's time is that of streaming one operand
-STREAMS = (128, 2048)
-# (CTAs of a cluster along M and N that share operands of parts of K, depth of a stage). Where one operand streams from
-# memory, 256 bytes of a row at a time are read 2 % faster than 128 (64 x 4096 x 65536, H200), and clusters of four
-# leave SMs idle; and stages that a ring of such depth holds at least
-DEEP_SHAPES = tuple((x, BLOCK_K) for x in ((1, 1), (2, 1), (1, 2), (2, 2)))
-STREAMED = (((1, 1), BLOCK_K), ((1, 1), 2 * BLOCK_K), ((2, 1), BLOCK_K), ((1, 2), BLOCK_K))
-DEEP_STAGES = 4
-# the same where threads load: no cluster shares what they bring
-SHIFTED_SHAPES = (((1, 1), BLOCK_K), ((1, 1), 2 * BLOCK_K))
 # mainloop stages that must fit beside the buffer of parts that a cluster adds up
 RING_STAGES = 5
 # what a CTA of such a cluster sends into distributed shared memory
@@ -250,82 +240,6 @@ def deepened(found: Sequence[Candidate], k: int) -> tuple[Candidate, ...]:
     )
 
 
-def spread(
-    spec: GemmSpec,
-    problem: Problem,
-    device: Device,
-    found: Sequence[Candidate],
-    *,
-    gathers: bool = False,
-    fits: bool = True,
-) -> Iterator[Candidate]:
-    """Of candidates those of whole K, with K in as many parts as bring their tiles to all SMs at once (`launched`).
-
-    Those meet in a launch of their own, or in workspace where the spec says so. Parts are no more than the longest
-    one's stages ask for: what they leave has to be added up.
-
-    Args:
-        gathers: whether the producer's threads load an operand.
-        fits: whether tiles may have any number of columns.
-    """
-    if not launched(spec, problem, device, gathers):
-        return
-    reduction = "launch" if spec.split_reduction == AUTO else spec.split_reduction
-    planes = STREAMED if streams(problem) else (*DEEP_SHAPES, *edges.eights(problem))
-    if gathers:
-        planes = SHIFTED_SHAPES
-    # a plan weighs some hundred of these: what does not change is worked out once
-    shapes = [
-        (plane, depth, -(-problem.k // depth), device.resident_clusters(math.prod(plane)))
-        for plane, depth in planes
-    ]
-    sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else edges.LARGEST
-    rows, columns, batch = problem.m, problem.n, problem.batch
-    tallest, widest = 2 * max(rows, 32), 2 * max(columns, 32)
-    lone = [x for x in found if x.schedule == "cooperative" and x.cluster == (1, 1) and x.splits == 1]
-    if fits and problem.b.unit_row:
-        lone += _fitting(lone, columns, 2 if gathers else 1)
-    for (m, n, _), _, schedule, consumers, *_ in lone:
-        if m >= tallest or n >= widest:
-            continue
-        alone = n % 32 and n < (min(sliced, edges.LEAST_PAIRED) if m <= edges.SLICED_ROWS else sliced)
-        large = m * n > edges.EIGHT_ELEMENTS
-        for plane, depth, steps, resident in shapes:
-            if alone and plane != (1, 1):
-                continue
-            if large and plane in edges.EIGHTS:
-                continue
-            if depth > BLOCK_K and gathers and m + n > SHIFTED:
-                continue
-            if depth > BLOCK_K and DEEP_STAGES * 2 * (m + n) * depth > device.limits.smem_bytes:
-                continue
-            tiles = -(-rows // (m * plane[0])) * -(-columns // (n * plane[1])) * batch
-            most = min(MAX_SPLITS, steps, resident // tiles)
-            if most > 1:
-                parts = fewest_parts(steps, most)
-                yield Candidate((m, n, depth), plane, schedule, consumers, parts, 1, reduction)
-
-
-def _fitting(found: Sequence[Candidate], columns: int, halves: int) -> list[Candidate]:
-    """Tiles like some, of all of few columns or of half of them; `halves`: of twice as many columns, too.
-
-    2088 x 24 x 7712 takes 11.3 us in 64 x 24 in four parts, 11.9 in 64 x 32; with both operands shifted
-    175 x 135 x 13681 10.9 in 64 x 72 in 22 (H200).
-    """
-    if columns > halves * STREAMS[0]:
-        return []
-    fitting = {round_up(-(-columns // x), TILE_N_STEP) for x in (1, 2)}
-    widths = {x for x in fitting if x <= STREAMS[0]} - set(WIDTHS)
-    narrowest = [x for x in found if x.tile[1] == WIDTHS[-1]]
-    return [x._replace(tile=(x.tile[0], n, x.tile[2])) for n in sorted(widths) for x in narrowest]
-
-
-def streams(problem: Problem) -> bool:
-    """Whether D is so narrow and long that the time is that of reading one operand."""
-    short, long = sorted((problem.m, problem.n))
-    return short <= STREAMS[0] and long >= STREAMS[1]
-
-
 def _holds(tile: tuple[int, int, int], limits: Limits) -> bool:
     """Whether what a cluster's CTA receives of a tile's parts leaves room for a ring worth its name."""
     m, n, k = tile
@@ -380,12 +294,18 @@ def _team(spec: GemmSpec, schedule: str, rows: int, limits: Limits) -> int:
     )
 
 
+def has_given(spec: GemmSpec, candidate: Candidate) -> bool:
+    """Whether a candidate that was made without asking a spec has the cluster, consumers and schedule that it gives."""
+    shared = spec.plane in (None, candidate.cluster) and spec.consumers in (AUTO, candidate.consumers)
+    return shared and _allowed(spec, candidate)
+
+
 def _allowed(spec: GemmSpec, candidate: Candidate) -> bool:
     """Whether the given fields leave room for a candidate's schedule and cluster."""
-    if spec.schedule not in ("auto", candidate.schedule):
+    if spec.schedule not in (AUTO, candidate.schedule):
         return False
     if candidate.pingpong and (
-        spec.consumers not in ("auto", PINGPONG_CONSUMERS) or spec.scheduler == "per_tile"
+        spec.consumers not in (AUTO, PINGPONG_CONSUMERS) or spec.scheduler == "per_tile"
     ):
         return False
     size = candidate.cluster[0] * candidate.cluster[1]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 
 from cutegemm.arch.device import Device
+from cutegemm.planning.given import PARTING, gives
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -20,7 +21,6 @@ DEEP = (8, 2)
 DEEPEST = 4
 # rows or columns of D up to which sums of deep K are small enough for clusters
 FEW = 32
-FIXED_PARTS = ("tile", "cluster", "scheduler", "schedule", "consumers", "sms", "stages", "input_stages")
 
 
 def given_splits(spec: GemmSpec) -> int:
@@ -65,9 +65,8 @@ def launched(spec: GemmSpec, problem: Problem, device: Device, gathers: bool = F
 
 def _open(spec: GemmSpec) -> bool:
     """Whether parts of K are the planner's choice; how many pay depends on M (`batch_invariant`)."""
-    given = isinstance(spec.split_k, int) or spec.depth is not None or spec.batch_invariant is True
-    fixed = any(getattr(spec, name) != "auto" for name in FIXED_PARTS)
-    return not given and not fixed
+    cut = isinstance(spec.split_k, int) or spec.depth is not None or spec.batch_invariant is True
+    return not cut and not gives(spec, *PARTING)
 
 
 # a plan asks some twenty times

@@ -99,7 +99,8 @@ def with_buffers(spec: GemmSpec, config: KernelConfig) -> KernelConfig:
     config = dataclasses.replace(config, epilogue_stages=_staging_buffers(spec, config))
     config = dataclasses.replace(config, input_stages=_input_stages(spec, config))
     room = budget.room(config)
-    if room < MAX_RING_STAGES and spec.epilogue_stages == AUTO and config.epilogue_stages > LEAST_BUFFERS:
+    wanted = spec.stages if isinstance(spec.stages, int) else MAX_RING_STAGES
+    if room < wanted and spec.epilogue_stages == AUTO and config.epilogue_stages > LEAST_BUFFERS:
         # 448 x 10400 x 3432 takes 57.6 us in 256 x 160 with three stages and four buffers, 53.0 so (H200)
         fewer = dataclasses.replace(config, epilogue_stages=LEAST_BUFFERS)
         if budget.room(fewer) > room:

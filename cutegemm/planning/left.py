@@ -13,11 +13,10 @@ import numpy as np
 
 from cutegemm.arch.device import Device
 from cutegemm.planning import threaded
+from cutegemm.planning.candidates import BLOCK_K
 from cutegemm.planning.columns import Column, Table
 from cutegemm.problems import Problem
 
-# elements along K of a stage: 128 bytes of each row
-SHORT_DEPTH = 64
 # share of `TimeModel.l2`, times SMs, that L2 delivers of what it reads for the first time
 COLD_L2 = 0.8
 # bandwidth falls by this power of the share of SMs that stream: 0.94 of it with 107 CTAs at 128 x 10240 x 8192, 0.82
@@ -43,7 +42,7 @@ PARTS_BYTES_PER_NS = 1900.0
 def left_ns(problem: Problem, device: Device, of: Table) -> Column:
     """Nanoseconds of each candidate's product and of adding up its parts, without the first launch."""
     time = device.time
-    rows = np.where(of.depth > SHORT_DEPTH, 1.0, SHORT_ROWS)
+    rows = np.where(of.depth > BLOCK_K, 1.0, SHORT_ROWS)
     fill = np.minimum(1.0, of.ctas / device.sms) ** STREAM_FILL
     # a CTA of a tile that is partly padding takes as long as the others
     padded = of.m * of.n * of.tiles / (problem.m * problem.n * problem.batch)
@@ -51,7 +50,7 @@ def left_ns(problem: Problem, device: Device, of: Table) -> Column:
     cold = of.traffic / (COLD_L2 * time.l2 * device.sms)
     # an SM's own port, in kernels so short that the clock stays high
     port = of.waves * of.stages * of.delivered / time.l2_lone
-    compute = of.waves * of.stages * time.mma * of.m * of.n * (of.depth / SHORT_DEPTH)
+    compute = of.waves * of.stages * time.mma * of.m * of.n * (of.depth / BLOCK_K)
     longest: Column = np.maximum(memory, np.maximum(np.maximum(cold, port), compute))
     sums = sum((x / longest) ** HIDES for x in (memory, cold, port, compute))
     left = 4 * of.m * of.n * of.tiles * (of.splits / of.held)

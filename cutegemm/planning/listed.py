@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 
 from cutegemm.arch.device import Device
-from cutegemm.planning import candidates, cuts, edges
+from cutegemm.planning import candidates, cuts, edges, spread
 from cutegemm.planning.candidates import Candidate
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
@@ -38,4 +38,4 @@ def listed(
     )
     if gathers:
         found = candidates.deepened(found, problem.k)
-    return found + tuple(candidates.spread(spec, problem, device, found, gathers=gathers, fits=gates == 1))
+    return found + tuple(spread.spread(spec, problem, device, found, gathers=gathers, fits=gates == 1))

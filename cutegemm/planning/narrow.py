@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from cutegemm.arch.device import Device
 from cutegemm.planning import boxes, swap
 from cutegemm.planning.candidates import SUM_BYTES_PER_NS, Candidate, Order, Ranked, cut
+from cutegemm.planning.given import SHAPING, WALKING, gives
 from cutegemm.planning.kernel import trigger
 from cutegemm.planning.request import Request
 from cutegemm.problems import Problem, round_up
@@ -24,8 +25,6 @@ MOST_ROWS = 64
 MOST_COLUMNS = 128
 LEAST_COLUMNS = 32
 WAVES_ROWS = 32
-# given fields beside those that shape a tile, with one of which such tiles are not considered
-OTHERS = ("scheduler", "sms", "ctas_per_sm")
 # columns of B in rows of 128 bytes, or of 64 where those fill too few SMs, where B is contiguous along them: shorter
 # rows cost TMA more than balance gains (at 1 x 6144 x 4096 64 x 48 takes 17.7 us, 64 x 64 13.9)
 N_MAJOR_STEPS = (64, 32)
@@ -157,7 +156,7 @@ def stream_ns(asked: Request, candidate: Candidate) -> float:
 
 def _shaped(spec: GemmSpec) -> bool:
     """Whether a given field says how the planner should cut D."""
-    return any(getattr(spec, name) != AUTO for name in (*swap.SHAPING, *OTHERS))
+    return gives(spec, *SHAPING, *WALKING)
 
 
 def _plain(asked: Request) -> bool:

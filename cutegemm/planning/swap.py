@@ -25,8 +25,10 @@ from cutegemm.planning.candidates import (
     Order,
     Ranked,
     cut,
+    has_given,
 )
 from cutegemm.planning.cuts import PARTS, launched, splits_for
+from cutegemm.planning.given import SHAPING, gives
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.parts import Box, Region
 from cutegemm.planning.request import Request
@@ -43,8 +45,6 @@ FEW_ROWS = 32
 LEAST_FILL = 0.65
 # times D's columns from which on K is that deep: at 64 x 4096 x 65536 parts of 64 x 128 take 133 us, swapped ones 145
 DEEPEST = 8
-# given fields that say how the planner should cut D; with one of them it does not swap by itself
-SHAPING = ("tile", "cluster", "consumers", "raster", "schedule")
 # rows of the weights of a swapped tile, and its depth: every stage moves 16 KiB of them
 SWAPPED_TILES = ((64, 128), (128, 64))
 # stages of a part's mainloop below which the planner does not split K: at 16 x 4096 x 4096 two parts of 16 take
@@ -73,8 +73,7 @@ def wanted(asked: Request) -> bool:
     if invariance.along_rows(asked):
         # a swapped kernel's partial results are of other columns
         return False
-    shaped = any(getattr(spec, name) != AUTO for name in SHAPING)
-    if shaped or problem.m > MOST_ROWS or problem.m >= problem.n:
+    if gives(spec, *SHAPING) or problem.m > MOST_ROWS or problem.m >= problem.n:
         return False
     if problem.m <= FEW_ROWS:
         return True
@@ -145,7 +144,7 @@ def error_in_d(error: PlanError) -> PlanError:
 
 
 def order_swapped(asked: Request, order: Order) -> Order:
-    """Candidates for the transpose of a D of few rows before those of an order.
+    """Candidates for the transpose of a D of few rows, of those that have what is given, before those of an order.
 
     Args:
         asked: the transposed request.
@@ -157,7 +156,10 @@ def order_swapped(asked: Request, order: Order) -> Order:
         others = iter(order(problem, device, gates, rest))
         if problem.n > MOST_ROWS or not rest:
             return others
-        own = found(dataclasses.replace(asked, problem=problem, device=device))
+        few = found(dataclasses.replace(asked, problem=problem, device=device))
+        own = [x for x in few if has_given(asked.spec, x.candidate)]
+        if not own:
+            return others
         # no order is asked for its best where that cannot overrule
         parted = any(x.splits > own[0].candidate.splits for x in rest)
         best = list(itertools.islice(others, int(parted)))
@@ -211,7 +213,7 @@ def _bare(asked: Request, candidate: Candidate) -> bool:
     48 x 13760 x 504 takes 7.1 us so, 7.6 with one, and 32 x 6328 x 384 as long; shorter K takes longer (H200).
     """
     # a producer warp is what loads constant operands early, and what takes works in turn
-    if any(getattr(asked.spec, name) != AUTO for name in ("schedule", "consumers", "scheduler", "constant")):
+    if gives(asked.spec, "schedule", "consumers", "scheduler", "constant"):
         return False
     k, tiles = asked.problem.k, candidate.tiles(asked.problem) * candidate.splits
     return LEAST_K < k <= SHORT_K and candidate.splits == 1 and tiles <= asked.device.sms

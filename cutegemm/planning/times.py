@@ -245,17 +245,16 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
     visible = (time.inputs + pieces * time.input_piece) * reads
     narrow = (columns * d_bytes < NARROW_BYTES) & (not reads)
     beside = np.maximum(mainloop + time.turn, pieces * time.piece + store)
-    shared = np.zeros_like(store)
-    if any(x.tma_reason() is not None for _, x in problem.outputs):
-        rows = d_bytes * of.n + 2 * PART_SECTORS * SECTOR
-        lines = np.where(of.waves > 1, of.m * rows / 2 * LINE_STORE_NS, 0.0)
-        shared = lines / np.minimum(2, of.m // 64)
+    stored = pieces * time.piece + store
+    by_lines = any(x.tma_reason() is not None for _, x in problem.outputs)
+    if by_lines:
+        lines = _lines_ns(of, d_bytes)
+        stored = np.maximum(stored, lines / np.minimum(2, of.m // 64))
         # a warpgroup's mainloop and its stores, of which two take turns
-        alone = mainloop + time.turn + pieces * time.piece + lines
-        beside = np.maximum(beside, np.where(lines > 0, alone / 2, 0.0))
+        both = mainloop + time.turn + pieces * time.piece + lines
+        beside = np.maximum(beside, np.where(lines > 0, both / 2, 0.0))
     turns = of.waves * (beside + visible + pieces * time.narrow_piece * narrow) + store
-    alone = mainloop + (time.tile + _sum_ns(of))
-    shares = of.waves * (alone + np.maximum(pieces * time.piece + store, shared) + time.shared * visible)
+    shares = of.waves * (mainloop + (time.tile + _sum_ns(of)) + stored + time.shared * visible)
     start = CLUSTER_NS * of.clustered
     found: Column = start + np.where(of.pingpong, turns, shares)
     loaded = threaded.stage_ns(problem, device, of)
@@ -263,11 +262,20 @@ def _kernel_ns(problem: Problem, device: Device, of: Table) -> Column:
         return found
     # what a warpgroup does with a tile hides the loads of the next; lines of D leave in no pieces (8191 x 33 x 2047
     # takes 16.0 us in 64 x 40 and 64 x 48, 18.2 in 64 x 64, H200)
-    by_lines = any(x.tma_reason() is not None for _, x in problem.outputs)
     last = time.tile + _sum_ns(of) + store + (0.0 if by_lines else pieces * time.piece)
     first = np.where(of.splits > 1, 0.0, threaded.FIRST_NS)
     by_threads = first + np.maximum(found, of.waves * of.stages * loaded + last)
     return np.where(loaded > 0, by_threads, found)
+
+
+def _lines_ns(of: Table, d_bytes: int) -> Column:
+    """Nanoseconds of one warpgroup's stores of a tile of D whose lines begin off multiples of 16 bytes.
+
+    None of a single wave, after which nothing is left to wait for them.
+    """
+    row = d_bytes * of.n + 2 * PART_SECTORS * SECTOR
+    found: Column = np.where(of.waves > 1, of.m * row / 2 * LINE_STORE_NS, 0.0)
+    return found
 
 
 def _sum_ns(of: Table) -> Column:

@@ -13,9 +13,9 @@ import math
 from cutegemm.arch.device import Device
 from cutegemm.planning import edges, swap
 from cutegemm.planning.choose import Chosen
+from cutegemm.planning.given import SHAPING, WALKING, gives
 from cutegemm.planning.model import predicted_ns
 from cutegemm.planning.request import Request
-from cutegemm.spec import AUTO
 
 # D's shorter side up to which both ways are weighed
 SHORT_SIDE = 256
@@ -27,8 +27,6 @@ PADDED = 1.1
 # share of the SMs' time below which another way may leave less idle: 14344 x 504 x 27288 takes 702 us in 128 x 256,
 # 608 swapped in 128 x 224; 320 x 744 x 28704 35.7 in 64 x 192, 32.0 swapped in 128 x 160 (H200)
 FULL = 0.93
-# fields that say how the planner should cut D, or whose meaning depends on the way round
-OTHERS = ("scheduler", "sms", "ctas_per_sm", "batch_invariant")
 
 
 def open_to(asked: Request, made: Chosen) -> bool:
@@ -40,7 +38,7 @@ def open_to(asked: Request, made: Chosen) -> bool:
     few = problem.m <= swap.MOST_ROWS and problem.m < problem.n
     if few or asked.epilogue.gated:
         return False
-    if any(getattr(spec, name) != AUTO for name in ("swap", *swap.SHAPING, *OTHERS)):
+    if spec.batch_invariant is True or gives(spec, "swap", *SHAPING, *WALKING):
         return False
     if problem.a.tma_reason() is not None or problem.b.tma_reason() is not None:
         return False

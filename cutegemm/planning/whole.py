@@ -12,14 +12,11 @@ import itertools
 from collections.abc import Sequence
 
 from cutegemm.planning import cuts
+from cutegemm.planning.given import LOADING, gives
 from cutegemm.planning.listed import listed
 from cutegemm.planning.model import copies_ns
 from cutegemm.planning.request import Request
 from cutegemm.problems import Problem
-from cutegemm.spec import AUTO
-
-# given fields that say which candidates there are, or whose meaning the loads change
-FIXED = ("tile", "cluster", "consumers", "raster", "schedule", "scheduler", "sms", "ctas_per_sm", "split_k")
 
 # times faster that threads must be predicted than copies of all: of 246 plans of odd products the median is 7 % off
 # what was measured (H200)
@@ -38,7 +35,7 @@ def open_to(asked: Request, problem: Problem, odd: Sequence[str]) -> bool:
         return False
     if asked.epilogue.gated or spec.batch_invariant is True or not cuts.few(problem, asked.device, 0):
         return False
-    if any(getattr(spec, name) != AUTO for name in (*FIXED, "a_load", "b_load")):
+    if gives(spec, *LOADING):
         return False
     return all(x.unit_row or x.unit_col for x in (getattr(problem, name) for name in odd))
 

@@ -12,7 +12,7 @@ from cutegemm.planning.candidates import Candidate, Order
 from cutegemm.planning.choose import choose, preferred, served
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.model import by_model, predicted_ns
-from cutegemm.planning.operands import aligned_copy
+from cutegemm.planning.operands import aligned_copy, gated_half
 from cutegemm.planning.request import Request, requested
 from cutegemm.planning.setting import first_setting
 from cutegemm.planning.steps import Relayout
@@ -65,7 +65,8 @@ def _fates(asked: Request, order: Order, swapped: bool, own: Candidate | None, l
         own: the one that was taken; None where the other way was. least: its nanoseconds.
     """
     first = first_setting(asked)
-    tried = [ranked.candidate for ranked in preferred(asked, first, order)]
+    # an order may name one twice: for a rule of its own, then by its time
+    tried = list(dict.fromkeys(ranked.candidate for ranked in preferred(asked, first, order)))
     if own is not None and own not in tried:
         tried.append(own)
     found = []
@@ -76,7 +77,8 @@ def _fates(asked: Request, order: Order, swapped: bool, own: Candidate | None, l
         except PlanError as error:
             lost, serves = f"refused: {error}", False
         if candidate == own:
-            lost, serves = "", True
+            # its operands may be copied where the first setting's threads load them
+            ns, lost, serves = least, "", True
         elif not invariance.allows(asked, candidate):
             lost, serves = "refused: batch_invariant=True pins other columns or another depth", False
         elif serves:
@@ -92,7 +94,8 @@ def predicted_us(made: KernelPlan) -> float:
     config, problem = made.config, made.problem
     if isinstance(config, KernelConfig):
         product = swap.transposed_problem(problem) if made.swapped else problem
-        return predicted_ns(_seen(product, config), made.device, Candidate.of(config)) / 1e3
+        half, _ = gated_half(product, config.epilogue)
+        return predicted_ns(_seen(half, config), made.device, Candidate.of(config)) / 1e3
     if isinstance(config, SimtConfig):
         (found,) = (x.us for x in weigh_simt(made).weighed if not x.lost)
         return found

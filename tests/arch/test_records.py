@@ -46,7 +46,9 @@ def test_an_unknown_gpu_says_so():
 def test_a_part_of_a_gpu_is_not_the_whole():
     """An instance with fewer SMs bears the whole GPU's name; its grid is its own."""
     part = find("NVIDIA H200", sms=16)
-    assert part is not H200 and part.resident_clusters(1) <= 16 and "16 SMs" in part.note
+    assert (
+        part is not H200 and [part.resident_clusters(x) for x in (1, 2)] == [16, 8] and "16 SMs" in part.note
+    )
     p = plan(GemmSpec(), problem(4096, 4096, 4096), part)
     assert p.clusters * p.config.cluster_size <= 16 and p.device is part
 

@@ -61,6 +61,20 @@ def test_the_planner_finds_what_fits(fields, changed):
     check_honoured(GemmSpec(**fields), plan(GemmSpec(**fields), of))
 
 
+@pytest.mark.parametrize("name", ["cluster", "schedule", "consumers", "raster"])
+def test_few_rows_that_are_swapped_have_what_is_given(name):
+    """Tiles of their own are for what a spec leaves open, and for a spec that gives what they have anyway."""
+    values = {
+        "schedule": ("cooperative", "pingpong", "multistage"),
+        "cluster": ((1, 1), (2, 1), (1, 2), (2, 1, 2)),
+    }
+    for value, shape in itertools.product(values.get(name, ALONE[name]), ((16, 4096, 4096), (33, 640, 504))):
+        spec = GemmSpec(swap=True, **{name: value})
+        check_honoured(spec, plan(spec, problem(*shape)))
+    few = plan(GemmSpec(swap=True, consumers=1), problem(16, 4096, 4096))
+    assert few.config == plan(GemmSpec(swap=True), problem(16, 4096, 4096)).config
+
+
 def test_what_gives_way_is_said():
     """The reasons name a copy, or a store from registers, that the given fields made necessary."""
     spec = GemmSpec(tile=Tile(128, 192, 64), schedule="pingpong")

@@ -46,6 +46,14 @@ def test_tall_tiles_and_clusters_along_n_are_among_them():
     assert any(dict(x)["tile"][:2] == (128, 96) and dict(x).get("cluster") == (1, 2) for x in fields)
 
 
+def test_buffers_make_room_for_stages_that_are_wanted():
+    """Four buffers leave 256 x 160 three stages: that is enough where three are given, and none gives way for more."""
+    of = problem(448, 10400, 3432, majors="kk")
+    for stages, buffers in ((3, 4), (4, 2)):
+        config = plan(GemmSpec(tile=(*edges.TALL, 64), cluster=(1, 2), stages=stages), of).config
+        assert (config.stages, config.epilogue_stages) == (stages, buffers)
+
+
 @pytest.mark.parametrize(
     "shape", [(4096, 4096, 4096), (512, 512, 8192), (1000, 1000, 1000), (5856, 3456, 64)]
 )

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from cutegemm import GemmSpec, plan, problem
 from cutegemm.arch.records import H200
-from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig, plain
+from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.families import FAMILIES
 from cutegemm.planning import budget
-from cutegemm.planning.accumulators import accumulators
+from cutegemm.planning.accumulators import accumulators, plain
 from cutegemm.problems import output_extent
 from tests.support.planned import (
     as_multiplied,

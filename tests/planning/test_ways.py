@@ -40,6 +40,14 @@ def test_likes_and_given_fields_stay_as_they_are():
     assert not plan(GemmSpec(epilogue=gated), problem(184, 2560, 12216, epilogue=gated)).swapped
 
 
+def test_what_asks_for_nothing_changes_nothing():
+    """`batch_invariant=False` is what a spec means that leaves it open."""
+    for shape in ((184, 2520, 12216), (4096, 4096, 4096), (69, 2437, 5955)):
+        of = problem(*shape)
+        made, other = plan(GemmSpec(), of), plan(GemmSpec(batch_invariant=False), of)
+        assert made.steps == other.steps
+
+
 def test_short_k_of_few_tiles_needs_no_producer():
     """816 x 336 x 56 and 333 x 777 x 555 were faster in 64 x 64 without one; longer K and more tiles were not."""
     for shape in ((816, 336, 56), (333, 777, 555), (512, 512, 512)):

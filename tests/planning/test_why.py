@@ -10,6 +10,7 @@ import time
 import pytest
 
 from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import epilogue as epi
 from cutegemm.arch.records import RECORDS
 from cutegemm.planning import planner
 from cutegemm.planning.candidates import Ranked
@@ -52,6 +53,26 @@ def test_one_candidate_is_taken_and_every_other_has_a_reason(of, device):
     assert all(x.us >= taken.us for x in weighed if x.lost.startswith("slower"))
     if not made.swapped:
         assert all(not x.serves for x in weighed[: weighed.index(taken)])
+
+
+@pytest.mark.parametrize(
+    ("fields", "shape", "epilogue"),
+    [
+        # a gated pair, read as one of its halves
+        ({}, (203, 376, 103), epi.swiglu("halves")),
+        # named by the rule of few rows and by the order
+        ({}, (16, 4096, 100), None),
+        # copied where threads would load it, had nothing been given
+        ({"cluster": (2, 1)}, (203, 375, 1003), None),
+        ({"evict_first": ("a",)}, (103, 95, 1543), None),
+    ],
+)
+def test_what_was_taken_is_listed_once_at_its_own_time(fields, shape, epilogue):
+    """Whatever way the operands come, and however often an order names it."""
+    given = fields | ({"epilogue": epilogue} if epilogue else {})
+    made = plan(GemmSpec(**given), problem(*shape, epilogue=epilogue))
+    (taken,) = (x for x in made.why.weighed if not x.lost)
+    assert taken.us == pytest.approx(predicted_us(made))
 
 
 def test_a_refusal_names_its_rule():
