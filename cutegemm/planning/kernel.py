@@ -23,7 +23,7 @@ from cutegemm.planning.model import raster_for
 from cutegemm.planning.serpentine import turns_back
 from cutegemm.planning.setting import Setting
 from cutegemm.problems import Problem, round_up
-from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
+from cutegemm.spec import AUTO, TILE_K_STEP, TILE_N_STEP, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
@@ -254,13 +254,21 @@ def _check_splits(setting: Setting, candidate: Candidate) -> None:
     if parts == 1:
         return
     _check_meeting(setting, candidate)
-    k_tiles = -(-setting.problem.k // candidate.tile[2])
-    if parts > k_tiles:
-        rule = f"K is {k_tiles} tiles of {candidate.tile[2]}; each part needs one"
-        depth = setting.spec.depth or 1
-        if depth > k_tiles:
-            raise field_error(PlanError, "cluster", setting.spec.cluster, rule, candidate.cluster)
-        raise field_error(PlanError, "split_k", parts, rule, k_tiles // depth * depth)
+    spec, step = setting.spec, candidate.tile[2]
+    k_tiles = -(-setting.problem.k // step)
+    if parts <= k_tiles:
+        return
+    rule = f"K is {k_tiles} tiles of {step}; each part needs one"
+    if spec.tile == AUTO and spec.batch_invariant is not True:
+        # a tile may be as deep as one instruction
+        most = -(-setting.problem.k // TILE_K_STEP)
+        if parts <= most:
+            raise field_error(PlanError, "tile.k", step, rule, TILE_K_STEP)
+        k_tiles, rule = most, f"K is {most} tiles of {TILE_K_STEP} at most; each part needs one"
+    depth = spec.depth or 1
+    if depth > k_tiles:
+        raise field_error(PlanError, "cluster", spec.cluster, rule, candidate.cluster)
+    raise field_error(PlanError, "split_k", parts, rule, k_tiles // depth * depth)
 
 
 def _check_left(setting: Setting, candidate: Candidate) -> None:

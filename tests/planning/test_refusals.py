@@ -197,6 +197,23 @@ def test_a_tile_with_too_many_parts_of_k_is_refused(columns, parts):
     plan(corrected(spec, e.value), of)
 
 
+@pytest.mark.parametrize(("k", "parts"), [(115, 8), (64, 4), (17, 2), (200, 13)])
+def test_more_parts_than_k_has_are_refused_with_the_most(k, parts):
+    """An open tile may be no deeper than one instruction."""
+    of = problem(227, 114, k)
+    with pytest.raises(
+        PlanError, match=f"^split_k=16: K is {parts} tiles of 16 at most; each part needs one"
+    ) as e:
+        plan(GemmSpec(split_k=16), of)
+    assert e.value.nearest == parts and plan(GemmSpec(split_k=parts), of).config.splits == parts
+
+
+def test_parts_that_a_flatter_tile_holds_are_no_reason():
+    """Two tiles of 128 cannot be four parts, nine of 16 can: what is refused is a cluster of four on two SMs."""
+    with pytest.raises(PlanError, match="^sms=2: a cluster occupies 4 SMs"):
+        plan(GemmSpec(input_stages=4, sms=2, split_k=4), problem(5, 1128, 139))
+
+
 @epi.define
 def NARROW(acc):  # noqa: N802
     """A matrix of single bytes."""
