@@ -51,7 +51,13 @@ def spread(
         planes = SHIFTED_SHAPES
     # a plan weighs some hundred of these: what does not change is worked out once
     shapes = [
-        (plane, depth, -(-problem.k // depth), device.resident_clusters(math.prod(plane)))
+        (
+            plane,
+            plane in edges.EIGHTS,
+            depth,
+            -(-problem.k // depth),
+            device.resident_clusters(math.prod(plane)),
+        )
         for plane, depth in planes
     ]
     sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else edges.LARGEST
@@ -66,10 +72,8 @@ def spread(
         # too few columns for CTAs of a cluster to have whole slices
         narrow = n % 32 and n < (min(sliced, edges.LEAST_PAIRED) if m <= edges.SLICED_ROWS else sliced)
         large = m * n > edges.EIGHT_ELEMENTS
-        for plane, depth, steps, resident in shapes:
-            if narrow and plane != (1, 1):
-                continue
-            if large and plane in edges.EIGHTS:
+        for plane, eight, depth, steps, resident in shapes:
+            if (narrow and plane != (1, 1)) or (large and eight):
                 continue
             if depth > BLOCK_K and gathers and m + n > SHIFTED:
                 continue
