@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from cutegemm.checks import integers
 from cutegemm.emulator.arguments import View
 from cutegemm.emulator.context import Alone
 from cutegemm.emulator.launch import Launch, Options, Report, checked, checked_options, kernel_of, launch
@@ -24,7 +25,7 @@ from cutegemm.emulator.watch.findings import read_suppressions, without_suppress
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import combined
 from cutegemm.emulator.watch.written import Output, Written
-from cutegemm.errors import EmulatorError, field_error
+from cutegemm.errors import EmulatorError, check, field_error
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,12 @@ def run_steps(
     are a finding of the last one.
 
     Raises:
-        EmulatorError: see `launch`; steps or buffers that are none.
+        EmulatorError: see `launch`; steps, buffers or outputs that are none.
     """
     if not isinstance(steps, (tuple, list)) or not all(isinstance(step, Step) for step in steps):
         raise field_error(EmulatorError, "steps", steps, "must be a list of emulator.Step(...)")
+    if not isinstance(outputs, (tuple, list)) or not all(isinstance(x, Output) for x in outputs):
+        raise field_error(EmulatorError, "outputs", outputs, "must be a list of emulator.output(...)")
     collecting, options = _COLLECTING.get(), checked_options(options)
     if collecting is not None:
         options = collecting[1]
@@ -126,12 +129,20 @@ def output(tensor: Any, name: str, tile: tuple[int, int] | None = None) -> Outpu
     """What `run_steps` is to find written: every element of a CPU tensor or NumPy array.
 
     Args:
+        name: what reports call it.
         tile: rows and columns of it that a CTA writes, for reports.
 
     Raises:
-        EmulatorError: `tensor` is neither (`View.of`).
+        EmulatorError: `tensor` is neither (`View.of`); `name` is no text, or `tile` no two extents.
     """
-    return Output(View.needed("tensor", tensor), name, tile)
+    view = View.needed("tensor", tensor)
+    check(isinstance(name, str), EmulatorError, "must be a str", field="name", value=name)
+    if tile is None:
+        return Output(view, name)
+    extents = integers(tile)
+    if extents is None or len(extents) != 2 or min(extents) < 1:
+        raise field_error(EmulatorError, "tile", tile, "must be None or (rows, columns), both at least 1")
+    return Output(view, name, (extents[0], extents[1]))
 
 
 def tensor_buffer(tensor: Any, name: str) -> Buffer:

@@ -9,8 +9,9 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.families.family import PLAIN_CONSUMERS
 from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.epilogue import columns_step
 from cutegemm.planning.setting import Setting
-from cutegemm.spec import TILE_N_STEP, GemmSpec
+from cutegemm.spec import GemmSpec
 
 
 def accumulators(tile: tuple[int, int, int], team: int, limits: Limits) -> int:
@@ -69,7 +70,7 @@ def check_accumulators(setting: Setting, candidate: Candidate) -> None:
     if held <= most:
         return
     rule = f"{who} {held} accumulators per thread, more than {most}"
-    step = TILE_N_STEP * setting.gates
+    step = columns_step(setting.outputs, setting.inputs) * setting.gates
     columns = most * 2 * team // blocks // step * step
     if columns:
         raise field_error(PlanError, "tile.n", tile[1], rule, columns)

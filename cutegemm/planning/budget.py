@@ -15,7 +15,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.layouts import banks, sm90
 from cutegemm.planning.parts import Barrier, Box, Region
 from cutegemm.problems import round_up
-from cutegemm.spec import AUTO, TILE_N_STEP, GemmSpec
+from cutegemm.spec import AUTO, GemmSpec
 
 COUNT_ALIGN = 16
 WORDS_ALIGN = 128  # where TMA may write a box (PTX ISA, cp.async.bulk.tensor)
@@ -104,9 +104,7 @@ def _end(regions: tuple[Region, ...]) -> int:
 
 
 def stages(spec: GemmSpec, config: KernelConfig, most: int) -> int:
-    """As many stages as fit, which are `most` (`room`), or the given number if it does."""
-    if most < 1:
-        raise _no_room(spec, config)
+    """As many stages as fit, which are `most` (`room`), at least one, or the given number if it does."""
     if spec.stages == AUTO:
         return min(most, MOST_STAGES if config.a.box_rows == 0 else MOST_NARROW_STAGES)
     if spec.stages > most:
@@ -115,10 +113,14 @@ def stages(spec: GemmSpec, config: KernelConfig, most: int) -> int:
     return spec.stages
 
 
+def bytes_beside(config: KernelConfig) -> int:
+    """Shared memory of all but the mainloop's ring."""
+    return epilogue_bytes(config) + sum(x.size for x in _last_regions(config, 0))
+
+
 def room(config: KernelConfig) -> int:
     """Mainloop stages that fit beside the epilogue, with what aligning the regions costs."""
-    beside = epilogue_bytes(config) + sum(x.size for x in _last_regions(config, 0))
-    most = (config.smem_limit - beside) // (stage_bytes(config) + STAGE_BARRIERS)
+    most = (config.smem_limit - bytes_beside(config)) // (stage_bytes(config) + STAGE_BARRIERS)
     likely = (dataclasses.replace(config, stages=n) for n in (most, most - 1) if n > 0)
     return next((x.stages for x in likely if smem_bytes(x) <= config.smem_limit), 0)
 
@@ -126,39 +128,6 @@ def room(config: KernelConfig) -> int:
 def smem_bytes(config: KernelConfig) -> int:
     """All of the kernel's shared memory."""
     return shared_memory(config)[-1].end
-
-
-def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
-    """Not one stage fits: name a depth of the given tile that does, or fewer buffers of the epilogue."""
-    beside = epilogue_bytes(config) + sum(x.size for x in _last_regions(config, 0))
-    need = stage_bytes(config) + beside + STAGE_BARRIERS
-    rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {config.smem_limit:,}"
-    left = config.smem_limit - beside - STAGE_BARRIERS
-    depth = left * config.tile[2] // stage_bytes(config) // 16 * 16
-    if spec.tile != AUTO and depth > 0:
-        return field_error(PlanError, "tile.k", config.tile[2], rule, depth)
-    legal = {
-        "input_stages": {
-            x: dataclasses.replace(config, input_stages=x)
-            for x in range(1, config.input_stages)
-            if config.pieces % x == 0
-        },
-        "epilogue_stages": {
-            x: dataclasses.replace(config, epilogue_stages=x) for x in range(1, config.epilogue_stages)
-        },
-    }
-    for field, fewer in legal.items():
-        if fewer:
-            fits = [x for x, smaller in fewer.items() if room(smaller) >= 1]
-            return field_error(PlanError, field, getattr(config, field), rule, max(fits, default=1))
-    m, n, k = config.tile
-    step = TILE_N_STEP * config.b.halves
-    narrower = (
-        x for x in range(n - step, 0, -step) if room(dataclasses.replace(config, tile=(m, x, k))) >= 1
-    )
-    if (fits_in := next(narrower, None)) is not None:
-        return field_error(PlanError, "tile.n", n, rule, fits_in)
-    return field_error(PlanError, "tile", config.tile, rule)
 
 
 def shared_memory(config: KernelConfig) -> tuple[Region, ...]:

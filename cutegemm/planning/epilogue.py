@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 
 from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
 from cutegemm.epilogue.graph import Graph
@@ -13,7 +14,7 @@ from cutegemm.planning import budget
 from cutegemm.planning.operands import epilogue_inputs, major
 from cutegemm.planning.pieces import epilogue_columns
 from cutegemm.problems import Operand, Problem
-from cutegemm.spec import AUTO, GemmSpec
+from cutegemm.spec import AUTO, TILE_K_STEP, TILE_N_STEP, GemmSpec, Tile
 
 # of a matrix row in shared memory: a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
 CHUNK_BYTES = 16
@@ -75,11 +76,16 @@ def piece_columns(columns: int, outputs: tuple[OutputConfig, ...], inputs: tuple
     return epilogue_columns(columns, max(widths, default=2))
 
 
+def columns_step(outputs: tuple[OutputConfig, ...], inputs: tuple[MatrixConfig, ...]) -> int:
+    """Output columns that a slice or a tile is a multiple of: an instruction's, and those of chunks in each row."""
+    staged: list[MatrixConfig | OutputConfig] = [x for x in outputs if x.store != "direct"]
+    staged += [x for x in inputs if x.load == "tma"]
+    return max([TILE_N_STEP, *(CHUNK_BYTES // x.dtype.bytes for x in staged if x.major != "m")])
+
+
 def sliced(config: KernelConfig, most: int) -> KernelConfig:
     """The config with its tile's columns in as many slices, at most so many, as whole pieces allow."""
-    staged: list[MatrixConfig | OutputConfig] = [x for x in config.outputs if x.store != "direct"]
-    staged += [x for x in config.inputs if x.load == "tma"]
-    step = max([8, *(CHUNK_BYTES // x.dtype.bytes for x in staged if x.major != "m")])
+    step = columns_step(config.outputs, config.inputs)
     slices = max(
         (x for x in range(1, most + 1) if config.columns % (step * x) == 0),
         default=1,
@@ -110,7 +116,70 @@ def with_buffers(spec: GemmSpec, config: KernelConfig) -> KernelConfig:
         if spec.input_stages == AUTO:
             config = dataclasses.replace(config, input_stages=1)
         room = budget.room(config)
+    if room < 1:
+        raise _no_room(spec, config)
     return dataclasses.replace(config, stages=budget.stages(spec, config, room))
+
+
+def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
+    """Not one stage fits: name a depth of the given tile that does, fewer buffers of the epilogue or a smaller tile."""
+    need = budget.stage_bytes(config) + budget.bytes_beside(config) + budget.STAGE_BARRIERS
+    rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {config.smem_limit:,}"
+    m, n, k = config.tile
+    deepest = min(config.smem_limit * k // budget.stage_bytes(config), k - 1)
+    depths = range(deepest // TILE_K_STEP * TILE_K_STEP, 0, -TILE_K_STEP)
+    if spec.tile != AUTO and (flatter := _largest(config, [(m, n, x) for x in depths])):
+        return field_error(PlanError, "tile.k", k, rule, flatter[2])
+    inputs = [x for x in range(1, config.input_stages) if config.pieces % x == 0]
+    legal = {
+        "input_stages": {x: dataclasses.replace(config, input_stages=x) for x in inputs},
+        "epilogue_stages": {
+            x: dataclasses.replace(config, epilogue_stages=x) for x in range(1, config.epilogue_stages)
+        },
+    }
+    for field, fewer in legal.items():
+        fits = [x for x, smaller in fewer.items() if budget.room(smaller) >= 1]
+        if fits:
+            return field_error(PlanError, field, getattr(config, field), rule, max(fits))
+    if spec.tile != AUTO and (error := _smaller(config, rule, depths)):
+        return error
+    # no one field mends it: the fewest buffers are as near as it gets
+    for field, fewer in legal.items():
+        if fewer:
+            return field_error(PlanError, field, getattr(config, field), rule, 1)
+    return field_error(PlanError, "tile", Tile(*config.tile), rule)
+
+
+def _smaller(config: KernelConfig, rule: str, depths: Iterable[int]) -> PlanError | None:
+    """The refusal of a given tile by its columns, its rows or all of it, if there is a smaller one that fits."""
+    m, n, k = config.tile
+    step = columns_step(config.outputs, config.inputs) * config.b.halves
+    columns = range(n - step, 0, -step)
+    if narrower := _largest(config, [(m, x, k) for x in columns]):
+        return field_error(PlanError, "tile.n", n, rule, narrower[1])
+    # parts of K take the same whatever the columns, once no slice of them can be narrower
+    step = config.limits.mma_m * config.team * config.a.halves
+    rows = range(m - step, 0, -step)
+    if lower := _largest(config, [(x, n, k) for x in rows]):
+        return field_error(PlanError, "tile.m", m, rule, lower[0])
+    # no extent alone: as many rows and columns as have room for the least depth, then the depth that they leave
+    sizes = sorted(((x, y) for x in (m, *rows) for y in (n, *columns)), key=math.prod, reverse=True)
+    least = _largest(config, [(x, y, TILE_K_STEP) for x, y in sizes])
+    found = least and _largest(config, [(*least[:2], x) for x in depths])
+    return field_error(PlanError, "tile", Tile(m, n, k), rule, Tile(*found)) if found else None
+
+
+def _largest(config: KernelConfig, tiles: Iterable[tuple[int, int, int]]) -> tuple[int, int, int] | None:
+    """The first of some tiles of which a stage fits beside the epilogue, cut into pieces and slices anew."""
+    for tile in tiles:
+        smaller = dataclasses.replace(config, tile=tile, slices=1)
+        columns = piece_columns(smaller.columns, config.outputs, config.inputs)
+        smaller = dataclasses.replace(smaller, epi_n=columns)
+        if smaller.cluster_parts > 1:
+            smaller = sliced(smaller, smaller.cluster_parts)
+        if budget.room(smaller) >= 1:
+            return tile
+    return None
 
 
 def _input_stages(spec: GemmSpec, config: KernelConfig) -> int:

@@ -6,10 +6,11 @@ import math
 import re
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig, plain
 from cutegemm.errors import PlanError, SpecError
@@ -238,6 +239,22 @@ def test_any_spec_and_problem_plan_or_are_refused(spec, of):
         check_workspace(result)
 
 
+@epi.define(gated="halves")
+def GATED(gate, up):  # noqa: N802
+    """A gated pair: a slice of 8 output columns is 16 of the accumulators."""
+    return gate * up
+
+
+def parts_of(tile, parts):
+    """A spec and a gated problem whose K is that many parts, which meet in a cluster."""
+    of = problem(1024, 1024, 16 * parts, dtype="fp16", epilogue=GATED)
+    return GemmSpec(tile=Tile(*tile), a_load="tma", split_k=parts), (GATED, of)
+
+
+# 229,376 bytes of parts of K, which no narrower or flatter tile has fewer of
+@example(*parts_of((512, 16, 16), 7))
+# the same once the columns that registers hold, 64, are four slices
+@example(*parts_of((512, 96, 16), 7))
 @given(specs(), fused_problems())
 def test_any_fused_epilogue_plans_or_is_refused(spec, fused):
     """The same for any epilogue: rows, columns, matrices, scalars, gated pairs, several outputs, reductions."""

@@ -186,6 +186,44 @@ def test_a_tile_too_large_for_one_stage_is_refused():
     plan(corrected(GemmSpec(tile=Tile(256, 128, 512)), e.value), problem(512, 512, 512))
 
 
+@pytest.mark.parametrize(("columns", "parts"), [(16, 7), (48, 7), (64, 8)])
+def test_a_tile_with_too_many_parts_of_k_is_refused(columns, parts):
+    """Where no depth and no width makes room for the parts of K, the rows that do are named, and serve at once."""
+    spec = GemmSpec(tile=Tile(512, columns, 16), split_k=parts, epilogue=GATED)
+    of = problem(1024, 1024, 1024, epilogue=GATED)
+    with pytest.raises(PlanError, match="bytes of shared memory, a CTA has 232,448") as e:
+        plan(spec, of)
+    assert (e.value.field, e.value.value, e.value.nearest) == ("tile.m", 512, 384)
+    plan(corrected(spec, e.value), of)
+
+
+@epi.define
+def NARROW(acc):  # noqa: N802
+    """A matrix of single bytes."""
+    return epi.Output(d=epi.Store(acc, dtype="fp8_e4m3"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "nearest"),
+    [
+        # parts of K need fewer rows, and the ring less depth
+        ({"tile": Tile(512, 16, 4096), "split_k": 7, "epilogue": GATED}, "tile", Tile(384, 16, 64)),
+        # one buffer would still be too much
+        ({"tile": Tile(128, 184, 64), "cluster": (2, 1, 4), "epilogue_stages": 3}, "tile.n", 176),
+        # 40 columns would be enough for registers, but no row of whole chunks
+        ({"tile": Tile(768, 256, 64), "a_load": "gather", "epilogue": NARROW}, "tile.n", 32),
+    ],
+)
+def test_a_nearest_value_obeys_the_other_rules(fields, field, nearest):
+    """What a refusal names is not refused in its turn, though several rules meet in it."""
+    spec = GemmSpec(**fields)
+    of = problem(4096, 4096, 32768, **({"epilogue": spec.epilogue} if "epilogue" in fields else {}))
+    with pytest.raises(PlanError) as e:
+        plan(spec, of)
+    assert (e.value.field, e.value.nearest) == (field, nearest)
+    plan(corrected(spec, e.value), of)
+
+
 def test_a_problem_type_error_is_not_hidden():
     """A spec of one type planned for a `Problem` of another names the spec's field, also when D is empty."""
     with pytest.raises(PlanError, match="^a_dtype='fp16'"):

@@ -92,7 +92,12 @@ FUNCTIONS: dict[str, tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "emulator.run_steps": (
         emulator.run_steps,
         {"steps": [STEP], "buffers": []},
-        {"steps": (None, 3, [3]), "buffers": (None, 3, [A]), "options": (3, "lazy", {})},
+        {
+            "steps": (None, 3, [3]),
+            "buffers": (None, 3, [A]),
+            "options": (3, "lazy", {}),
+            "outputs": (None, 3, "x", [A]),
+        },
     ),
     **{
         f"emulator.run_steps, {name}": (
@@ -123,6 +128,15 @@ FUNCTIONS: dict[str, tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
             "dtype": (3, [], "x", "f32"),
         },
     ),
+    "emulator.output": (
+        emulator.output,
+        {"tensor": A, "name": "d"},
+        {
+            "tensor": NO_MEMORY,
+            "name": (3, None),
+            "tile": (3, "x", (), (64,), (64, 64, 64), (0, 64), (64, -1), (1.5, 64), (True, 64), ("64", 64)),
+        },
+    ),
     "emulator.tensor_buffer": (
         emulator.tensor_buffer, {"tensor": A, "name": "a"}, {"tensor": NO_MEMORY, "name": (3, None)},
     ),
@@ -145,5 +159,6 @@ FUNCTIONS: dict[str, tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
 ANY_ARRAY = {
     ("emulator.run_ptx, args[0]", "args"),
     ("emulator.tensor_map", "array"),
+    ("emulator.output", "tensor"),
     ("emulator.tensor_buffer", "tensor"),
 }
