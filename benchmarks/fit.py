@@ -254,7 +254,7 @@ def worse(found: Sequence[Measured], before: Device, after: Device) -> str | Non
     return f"it ranks suites worse: {', '.join(lost)}" if lost else None
 
 
-def given(names: Sequence[str]) -> str:
+def unfitted(names: Sequence[str]) -> str:
     """The constants of kernels that a fit leaves as they were, in words of a record's source."""
     kernels = [x.name for x in dataclasses.fields(TimeModel) if x.name not in fit_loads.NAMES]
     return f"not fitted: {', '.join(x for x in kernels if x not in names)}"
@@ -389,7 +389,7 @@ def main(arguments: list[str]) -> int:
         return 1
     if args.write:
         of = ", ".join(x.name for x in paths if _measures(x, start.name))
-        write(fitted, f"fitted by benchmarks.fit to {of}; {given(names)}", args.record)
+        write(fitted, f"fitted by benchmarks.fit to {of}; {unfitted(names)}", args.record)
         console.print(f"written to {args.record}")
     return 0
 

@@ -269,11 +269,13 @@ class Bench:
                 failures.append((name, "no time was left"))
                 continue
             try:
-                model = make_model(scenario, name, self._memory, self._compiler)
-                step = Step(scenario, model, self._memory)
+                step = self._step(scenario, name)
                 if not expected:
-                    step()
-                    expected = dict(step.result)
+                    # torch's, also where it is not among those that are timed
+                    baseline = step if name == BASELINE else self._step(scenario, BASELINE)
+                    baseline()
+                    expected = dict(baseline.result)
+                    del baseline
                 check(step, expected)
                 peaks[name] = self._peak(step)
                 # beside those before it: a step that cannot be captured is left out of what follows
@@ -283,6 +285,10 @@ class Bench:
             except Exception as error:  # whatever one contender dies of, the others are measured
                 failures.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
         return found, failures
+
+    def _step(self, scenario: Scenario, name: str) -> Step:
+        """A call of a contender's model."""
+        return Step(scenario, make_model(scenario, name, self._memory, self._compiler), self._memory)
 
     def _timed(self, scenario: Scenario, right: list[Contender], peaks: dict[str, float | None]) -> list[Row]:
         """Rows of contenders, measured beside each other."""
@@ -342,10 +348,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def show(scenarios: Sequence[Scenario], console: Console) -> int:
+def show(scenarios: Sequence[Scenario], names: tuple[str, ...], console: Console) -> int:
     """Run scenarios on the CPU and print what came of them; nothing is kept. 1 when a contender failed or was wrong."""
     quick = dataclasses.replace(timing.REGIMES["sustained"], preheat=0.0, sample=1e-3, rounds=2)
-    bench = Bench(quick, None, compiler=lambda x: torch.compile(x, backend="aot_eager"), memory="cpu")
+    compiler: Callable[[Any], Any] = lambda x: torch.compile(x, backend="aot_eager")
+    bench = Bench(quick, None, compiler=compiler, names=names, memory="cpu")
     failed = 0
     for scenario in scenarios:
         measured, failures = bench.measure(scenario)
@@ -364,7 +371,7 @@ def main(arguments: list[str]) -> int:
         found = [
             Scenario(model, work, SHRINK) for model in args.models if model == "tiny" for work in args.works
         ]
-        return show(found, runs.console())
+        return show(found, tuple(args.contenders), runs.console())
     console, sensors, out = runs.open_run(args)
     scenarios = [Scenario(model, work) for model in args.models for work in args.works]
     # a model at work heats the GPU by itself

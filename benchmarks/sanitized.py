@@ -95,7 +95,6 @@ def error_of(name: str, device: str = "cuda", backend: str | None = None) -> flo
     dtype = torch.float32 if spec.d_dtype is DType.FP32 else torch.bfloat16
     gemm = cutegemm.build(spec)
     wanted, errors = a.double() @ b.double(), []
-    # row-major and column-major
     for shape, axes in (((m, n), (0, 1)), ((n, m), (1, 0))):
         out = torch.full(shape, torch.nan, device=device, dtype=dtype).permute(axes)
         for _ in range(2):

@@ -229,7 +229,7 @@ TABLES = {  # of suites with a table of their own
     "occupied": occupied_table,
     "peers": peers_table,
 }
-# of results, each of another GPU than the files beside it
+# below the results' own, each of another GPU
 FOLDERS = ("h100",)
 # tables that may stand empty until a results file has rows for them
 TO_MEASURE = ("epilogue", "llama", "invariant", "occupied", "peers")
@@ -250,10 +250,14 @@ def render(name: str, documents: dict[str, Document]) -> str:
         NoRows: no results file has rows for it.
         ValueError: no such table.
     """
-    name, _, folder = (whole := name).partition("-")
+    whole = name
+    name, _, folder = whole.partition("-")
     if name not in ("summary", *TABLES, *PRODUCTS) or folder not in ("", *FOLDERS):
         suites = ", ".join([*PRODUCTS, *(x for x in TABLES if x != "host")])
-        raise ValueError(f"table {whole!r}: must be summary, host or a suite of {suites}, perhaps with -h100")
+        folders = " or ".join(f"-{x}" for x in FOLDERS)
+        raise ValueError(
+            f"table {whole!r}: must be summary, host or a suite of {suites}, perhaps with {folders}"
+        )
     documents = {path: x for path, x in documents.items() if _folder(path) == folder}
     newest: dict[tuple[Any, ...], Row] = {}
     source: dict[tuple[Any, ...], str] = {}

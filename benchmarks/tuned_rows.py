@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks import candidates, results, suites
 from cutegemm import GemmSpec, Problem, problem
 from cutegemm.arch.records import RECORDS
-from cutegemm.database.entry import Key, kind_text, spec_text
+from cutegemm.database.entry import Key, gpu_text, kind_text, spec_text
 from cutegemm.database.store import Database
 
 SUFFIX = ".sqlite"
@@ -35,13 +35,13 @@ Row = dict[str, Any]
 def document(path: Path, gpu: str) -> dict[str, Any]:
     """What a sweep's file of the trials on a GPU holds: problems under the empty spec alone."""
     found = Database(path)
-    sms = {x.name: x.sms for x in RECORDS}[gpu]
-    dates = [x.date for x in found.entries(f"{gpu}, {sms} SMs").values()]
+    of = {x.name: gpu_text(x) for x in RECORDS}[gpu]
+    dates = [x.date for x in found.entries(of).values()]
     what = "us a call of trials by benchmarks.tune: medians of a race, the model's choice beside"
     rows = [
         row
         for key, tried in found.all_trials().items()
-        if key.gpu == f"{gpu}, {sms} SMs" and key.spec == spec_text(GemmSpec())
+        if key.gpu == of and key.spec == spec_text(GemmSpec())
         for row in _rows(key, {name: x.us for name, x in tried.items() if x.us}, tried)
     ]
     return {"environment": {"gpu": gpu, "date": max(dates, default="")[:10], "what": what}, "rows": rows}

@@ -46,7 +46,12 @@ class Key(NamedTuple):
 def key_of(spec: GemmSpec, problem: Problem, device: Device) -> Key:
     """The key of a problem under a spec on a GPU."""
     extents = (problem.m, problem.n, problem.k, problem.batch)
-    return Key(f"{device.name}, {device.sms} SMs", spec_text(spec), kind_text(problem), extents)
+    return Key(gpu_text(device), spec_text(spec), kind_text(problem), extents)
+
+
+def gpu_text(device: Device) -> str:
+    """A GPU's model and SMs: parts of one model may have some of them switched off."""
+    return f"{device.name}, {device.sms} SMs"
 
 
 def spec_text(spec: GemmSpec) -> str:

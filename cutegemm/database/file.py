@@ -104,7 +104,7 @@ class File:
             version = file.execute("PRAGMA user_version").fetchone()[0]
             if version != self._version:
                 raise DamagedError(f"its format is {version}, not {self._version}")
-            if self._sound != (this := self.path.stat().st_ino):
+            if self._sound != (this := self._inode()):
                 if (said := file.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                     raise DamagedError(" ".join(said.split()))
                 self._sound = this

@@ -178,10 +178,11 @@ class Database:
         """What has been tried, by key and the candidate's fields as JSON."""
 
         def read(file: sqlite3.Connection) -> list[Key]:
-            return [
-                _key(row)
-                for row in file.execute(f"SELECT DISTINCT {_PRIMARY} FROM trials ORDER BY {_PRIMARY}")
-            ]
+            found = []
+            for row in file.execute(f"SELECT DISTINCT {_PRIMARY} FROM trials ORDER BY {_PRIMARY}"):
+                with contextlib.suppress(ValueError):
+                    found.append(key_from(row[:3], row[3:]))
+            return found
 
         nothing: list[Key] = []
         return {key: self.trials(key) for key in self._file.read(read, nothing)}
@@ -230,11 +231,6 @@ class Database:
         except (TypeError, ValueError, RecursionError) as error:
             warnings.warn(f"{self.path}: a row is left out: {error}", RuntimeWarning, stacklevel=5)
             return None
-
-
-def _key(row: tuple[Any, ...]) -> Key:
-    gpu, spec, kind, m, n, k, batch = row[:7]
-    return Key(gpu, spec, kind, (m, n, k, batch))
 
 
 def _flat(key: Key) -> tuple[Any, ...]:

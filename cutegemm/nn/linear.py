@@ -100,12 +100,18 @@ def multiplies(kind: type) -> bool:
     Of torch's classes those of sparse matrices; the others, such as DTensor, take every op apart. Of another library's
     classes those that answer torch's functions or ops themselves.
     """
-    own, disabled = kind.__module__.partition(".")[0] != "torch", torch._C._disabled_torch_function_impl
-    if not own:
+    if _torchs(kind):
         return kind.__module__.startswith("torch.sparse")
-    found = [x for x in kind.__mro__ if x.__module__.partition(".")[0] != "torch"]
-    answers = [vars(x).get("__torch_function__") not in (None, disabled) for x in found]
-    return any(answers) or any("__torch_dispatch__" in vars(x) for x in found)
+    disabled = torch._C._disabled_torch_function_impl
+    found = [vars(x) for x in kind.__mro__ if not _torchs(x)]
+    return any(
+        x.get("__torch_function__") not in (None, disabled) or "__torch_dispatch__" in x for x in found
+    )
+
+
+def _torchs(kind: type) -> bool:
+    """Whether a class is torch's own."""
+    return kind.__module__.partition(".")[0] == "torch"
 
 
 def promised(module: torch.nn.Module, weight: Tensor) -> GemmSpec | None:

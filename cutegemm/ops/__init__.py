@@ -6,6 +6,7 @@ layouts     leading dimensions, and outputs from extents alone
 serve       a call on real tensors
 ways        straight to the kernels, or through the dispatcher
 gradient    what a program's gradient computes; autograd: the function that computes it
+saved       what a backward reads; once: gradients that refuse to be differentiated; grad_batches: many at once
 batching    vmap; flops: what it costs; register: the dispatcher's kernels
 perceptron  two linear layers whose gradients meet in one launch
 functions   matmul, linear, bmm; shortcuts: of their commonest calls; fallback: who serves a device

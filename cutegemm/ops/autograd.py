@@ -14,8 +14,9 @@ from cutegemm.errors import InputError
 from cutegemm.ops.fallback import constant
 from cutegemm.ops.grad_batches import takes_batches
 from cutegemm.ops.gradient import OutputGradient, Plan, gradient_name, plan_gradient
-from cutegemm.ops.once import TWICE, final
+from cutegemm.ops.once import TWICE, final, sources_of
 from cutegemm.ops.program import PLAIN, Program, kept
+from cutegemm.ops.saved import taken
 from cutegemm.ops.serve import serve
 from cutegemm.ops.shortcuts import remember
 from cutegemm.ops.ways import below, call
@@ -25,14 +26,6 @@ _compiling = torch.compiler.is_compiling
 _transforming = torch._C._are_functorch_transforms_active
 # a program, and the numbers and integers of a call
 What = tuple[Program, Sequence[float], Sequence[int]]
-
-
-def taken(ctx: Any) -> Any:
-    """What a forward saved; each tensor is free as soon as the caller lets it go, unless the graph is kept."""
-    saved = ctx.saved_tensors
-    if not _compiling():
-        ctx.maybe_clear_saved_tensors()
-    return saved
 
 
 def _forward(solve: Any) -> Any:
@@ -66,14 +59,12 @@ class Product(_SingleLevelFunction):
         """The gradients of a, b and inputs."""
         names = ("a", "b", *ctx.call[0].keeps)
         saved = dict(zip(names, taken(ctx), strict=True))
-        if _transforming():
-            # every level records for itself, and refuses for itself
+        if _by_levels():
             return (None, *_gradients(ctx, saved, grads))
-        recorded = torch.is_grad_enabled()
-        sources = _sources(ctx, saved, grads) if recorded else ()
+        sources = sources_of(*grads, *saved.values(), getattr(ctx, "token", None))
         with torch.no_grad():
             found = _gradients(ctx, saved, grads)
-        return (None, *(final(found, sources) if recorded else found))
+        return (None, *final(found, sources))
 
 
 class Direct(Product):
@@ -148,18 +139,16 @@ def _kept(
     return results
 
 
+def _by_levels() -> bool:
+    """Whether levels of torch.func take gradients, each of which records for itself, and refuses for itself."""
+    top = torch._C._functorch.peek_interpreter_stack() if _transforming() else None
+    return top is not None and top.key() != torch._C._functorch.TransformType.Vmap
+
+
 def _token(x: torch.Tensor) -> torch.Tensor:
     """Nothing, which depends on x and does not hold its memory."""
     with torch.enable_grad():
         return torch.slice_copy(x, 0, 0, 0)
-
-
-def _sources(
-    ctx: Any, saved: dict[str, torch.Tensor | None], grads: Sequence[torch.Tensor | None]
-) -> tuple[torch.Tensor, ...]:
-    """The tensors through which the gradients of a call depend on something."""
-    token = getattr(ctx, "token", None)
-    return tuple([x for x in (*grads, *saved.values(), token) if x is not None])
 
 
 class Final(_SingleLevelFunction):
@@ -385,11 +374,9 @@ __all__ = [
     "Final",
     "Plain",
     "Product",
-    "final",
     "plain",
     "record",
     "record_plain",
     "summed_along",
     "summed_to",
-    "taken",
 ]

@@ -32,8 +32,8 @@ def flops(
 
 def register() -> None:
     """Tell torch."""
-    register: Any = register_flop_formula(torch.ops.cutegemm.gemm)
-    register(flops)
+    of_our_op: Any = register_flop_formula(torch.ops.cutegemm.gemm)
+    of_our_op(flops)
 
 
 __all__ = ["flops", "register"]

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from cutegemm.errors import InputError, field_error
-from cutegemm.ops.once import final
+from cutegemm.ops.once import final, sources_of
+from cutegemm.ops.saved import Read
 
 # nested maps that are looked at for a tensor's own (at::kVmapMaxTensorDims)
 LEVELS = range(1, 65)
@@ -41,10 +42,9 @@ def _over_batch(backward: Backward, ctx: Any, grads: tuple[torch.Tensor | None, 
     given = {i: x for i, x in enumerate(grads) if x is not None}
     level = next(_taken_out(x)[0] for x in given.values() if _mapped(x))
     plain = {i: _taken_out(x, level)[1] if _mapped(x) else x for i, x in given.items()}
-    sources: list[torch.Tensor] | None = None
-    if torch.is_grad_enabled():
-        kept = (*plain.values(), *ctx.saved_tensors, getattr(ctx, "token", None))
-        sources = [x for x in kept if x is not None]
+    # outside of the map, which a checkpoint's forward, run once more for them, would take part in
+    ctx = Read(ctx)
+    sources = sources_of(*plain.values(), *ctx.saved_tensors, getattr(ctx, "token", None))
     found: list[bool] = []
 
     def one(*some: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -56,7 +56,7 @@ def _over_batch(backward: Backward, ctx: Any, grads: tuple[torch.Tensor | None, 
     dims = tuple(0 if _mapped(x) else None for x in given.values())
     with torch.no_grad():
         made = torch.vmap(one, dims)(*plain.values())
-    results: Iterator[Any] = iter(made if sources is None else final(made, sources))
+    results: Iterator[Any] = iter(final(made, sources))
     return tuple(torch._add_batch_dim(next(results), 0, level) if there else None for there in found)
 
 

@@ -20,8 +20,17 @@ class _Once(torch.autograd.Function):
     """A gradient that refuses to be differentiated: by anything that its sources, which it does not read, come from."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
+    def forward(x: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+        # to autograd no view, which nobody may change in place
+        return x.detach()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: torch.Tensor, *sources: torch.Tensor) -> Any:
+        return _once(x, *sources), in_dims[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -31,15 +40,28 @@ class _Once(torch.autograd.Function):
 _once: Any = _Once.apply
 
 
-def final(found: Sequence[torch.Tensor | None], sources: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """Gradients of a backward that autograd records. Whoever differentiates them finds a refusal on every way back to
+def sources_of(*tensors: torch.Tensor | None) -> Sequence[torch.Tensor] | None:
+    """The tensors through which a backward's gradients depend on something, where autograd records them; elsewhere
+    None, and no tensor is held.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return None
+    return [x for x in tensors if x is not None]
+
+
+def final(
+    found: Sequence[torch.Tensor | None], sources: Sequence[torch.Tensor] | None
+) -> Sequence[torch.Tensor | None]:
+    """Gradients of a backward. Whoever differentiates those that autograd records finds a refusal on every way back to
     what they depend on, where autograd would leave out a way that it does not see.
 
     Args:
         found: the gradients.
-        sources: tensors through which they depend on something.
+        sources: as `sources_of` gave them before.
     """
+    if sources is None:
+        return found
     return [None if x is None else _once(x, *sources) for x in found]
 
 
-__all__ = ["TWICE", "final"]
+__all__ = ["TWICE", "final", "sources_of"]

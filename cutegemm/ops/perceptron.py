@@ -17,13 +17,14 @@ from torch import Tensor
 
 from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
-from cutegemm.ops.autograd import plain, summed_along, taken
+from cutegemm.ops.autograd import plain, summed_along
 from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, constant, found_at
 from cutegemm.ops.functions import BACKENDS, linear, server_of
 from cutegemm.ops.grad_batches import takes_batches
 from cutegemm.ops.gradient import gradient_name, plan_gradient
-from cutegemm.ops.once import final
+from cutegemm.ops.once import final, sources_of
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
+from cutegemm.ops.saved import taken
 from cutegemm.ops.serve import serve
 from cutegemm.ops.ways import direct
 from cutegemm.spec import GemmSpec
@@ -177,7 +178,7 @@ class Hidden(torch.autograd.Function):
         """The gradients of x and W1."""
         _, dz = grads
         x, weight = taken(ctx)
-        sources = _sources(dz, x, weight)
+        sources = sources_of(dz, x, weight)
         dx = dw = None
         if dz is not None:
             if x is not None:
@@ -185,7 +186,7 @@ class Hidden(torch.autograd.Function):
                 x = None
             if weight is not None:
                 (dx,) = _launch(ctx.texts.input, dz, weight, (), (1.0,))
-        return (None, *_final((dx, dw), sources), *[None] * ctx.inputs)
+        return (None, *final((dx, dw), sources), *[None] * ctx.inputs)
 
 
 class Output(torch.autograd.Function):
@@ -211,7 +212,7 @@ class Output(torch.autograd.Function):
         (dy,) = grads
         texts: Texts = ctx.texts
         h, weight, z, *inputs = taken(ctx)
-        sources = _sources(dy, weight, z, *inputs)
+        sources = sources_of(dy, weight, z, *inputs)
         needs = ctx.needs_input_grad[2:]
         dw = db = None
         if h is not None:
@@ -225,19 +226,7 @@ class Output(torch.autograd.Function):
         by_name = dict(zip(texts.given[1:], sums))
         others = [by_name.get(gradient_name(name)) for name in texts.inputs]
         others = [None if g is None else g.to(x.dtype) for g, x in zip(others, inputs)]
-        return (None, None, *_final((dw, db, dz, *others), sources))
-
-
-def _sources(*tensors: Tensor | None) -> tuple[Tensor, ...] | None:
-    """What gradients depend on, where autograd records them; else None, and no tensor is held."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return None
-    return tuple([x for x in tensors if x is not None])
-
-
-def _final(grads: Sequence[Tensor | None], sources: tuple[Tensor, ...] | None) -> Sequence[Tensor | None]:
-    """Gradients that refuse to be differentiated, where autograd records them."""
-    return grads if sources is None else final(grads, sources)
+        return (None, None, *final((dw, db, dz, *others), sources))
 
 
 __all__ = ["Hidden", "Output", "Texts", "described", "perceptron"]

@@ -77,6 +77,7 @@ def run(call: Any, a: Any, b: Any, named: Mapping[str, Any], out: Any, options: 
     Raises:
         InputError: an array cannot be taken in, or nothing can be given back as A is.
     """
+    # refused before anything is written
     _maker(a)
     tensors = {name: tensor(name, x) for name, x in named.items()}
     found = call(tensor("a", a), tensor("b", b), out=outputs(out), **tensors, **options)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -231,4 +230,4 @@ def _what(made: KernelPlan) -> tuple[Any, ...]:
 
 def under(spec: GemmSpec, proposal: Proposal) -> GemmSpec:
     """The spec that asks for a proposal."""
-    return dataclasses.replace(refined(spec, proposal.fields))
+    return refined(spec, proposal.fields)

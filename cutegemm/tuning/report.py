@@ -25,7 +25,7 @@ class Outcome:
         status: "tuned" now; "known" already; at work "elsewhere"; "interrupted", with what was known by then;
             "begun", where time was over before its last candidate; "refused", which `why` explains.
         entry: what the database holds; None where there is nothing.
-        why: of a problem that was refused.
+        why: of a problem that was refused, or of which nothing is known yet.
     """
 
     problem: Problem

@@ -155,10 +155,11 @@ class Tuner:
             found = self._entry(leader, times[leader.name], model, len(tried))
             self.database.put(key, found)
             self.database.claim(key, self.holder)
+        # beside a complete entry, which has expired, every call begins anew: none would end
+        if left and (found is not None or known is None or not known.complete):
+            return Outcome(problem, BEGUN, found, "" if found else "no candidate was right so far")
         if found is None:
             return Outcome(problem, REFUSED, why="no candidate was right")
-        if left:
-            return Outcome(problem, BEGUN, found)
         found = dataclasses.replace(found, complete=True, tried=len(tried))
         self.database.put(key, found)
         return Outcome(problem, TUNED, found)
@@ -356,3 +357,5 @@ def _each(tuner: Tuner, problems: Sequence[Problem], screen: Screen, again: bool
         outcome = tuner.tune(problem, screen)
         screen.done(outcome)
         yield outcome
+        if outcome.status == INTERRUPTED:
+            return

@@ -42,6 +42,34 @@ def test_a_model_that_computes_something_else_is_not_timed(monkeypatch):
     assert [name for name, _ in failures] == ["cutegemm"] and "of hidden" in failures[0][1]
 
 
+def test_who_is_measured_alone_is_held_to_torch_too(monkeypatch, capsys):
+    """Where torch is none of the contenders, in the command as well, whose --contenders hold without a GPU, too."""
+    convert = llama.nn.convert
+
+    def wrong(model, **options):
+        convert(model, **options)
+        model.layers[1].mlp.down_proj.weight.data.mul_(1.5)
+
+    command = [
+        "--out",
+        "x",
+        "--commit",
+        "c",
+        "--models",
+        "tiny",
+        "--works",
+        "decode1",
+        "--contenders",
+        "cutegemm",
+    ]
+    monkeypatch.setattr(llama.torch.cuda, "is_available", lambda: False)
+    assert llama.main(command) == 0
+    assert "cutegemm " in (said := capsys.readouterr().out) and "torch " not in said
+    monkeypatch.setattr(llama.nn, "convert", wrong)
+    assert llama.main(command) == 1
+    assert "tiny decode1 cutegemm: NOT TIMED: WrongResult" in capsys.readouterr().out
+
+
 def test_rows_are_kept_after_every_contender_and_none_begins_late():
     """With whom it was measured beside so far; out of time the rest is left, and said to be."""
     kept = []

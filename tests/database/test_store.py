@@ -46,6 +46,14 @@ def test_nothing_is_made_by_looking(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_trials_of_what_is_no_key_are_left_out(tmp_path):
+    """Of all trials, too, nothing is trusted."""
+    database = Database(tmp_path / "a.sqlite")
+    for key in (KEY, KEY._replace(extents=(-1, 8, 8, 1)), KEY._replace(gpu=None)):
+        database.tried(key, "{}", Trial("timed", 1.0))
+    assert list(database.all_trials()) == [KEY]
+
+
 DAMAGE = {
     "noise": lambda path: path.write_bytes(b"\x07" * 5000),
     "a page": lambda path: path.write_bytes(

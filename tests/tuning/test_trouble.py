@@ -168,6 +168,38 @@ def test_where_nothing_serves_any_more_nothing_is_tuned(tuner, monkeypatch):
     assert outcome.status == "refused" and outcome.why == "no candidate was right" and known(tuner) == expired
 
 
+def test_where_the_first_candidates_are_wrong_others_are_left(tuner, monkeypatch):
+    """A call that ends after them refuses nothing, and the next ones go on; beside an expired entry none could."""
+    monkeypatch.setattr(tuning, "BATCH", 2)
+    one, prepare = dataclasses.replace(tuner, batches=1), tuning.prepare
+    monkeypatch.setattr(tuning, "prepare", fails)
+    (outcome,) = go(one, OF)
+    assert (outcome.status, outcome.why) == ("begun", "no candidate was right so far")
+    assert known(tuner) is None
+    monkeypatch.setattr(tuning, "prepare", prepare)
+    assert go(tuner, OF)[0].status == "tuned" and known(tuner).tried == 5
+    tuner.database.put(
+        key_of(SPEC, OF, tuner.bench.record), dataclasses.replace(known(tuner), made_with="expired")
+    )
+    monkeypatch.setattr(tuning, "prepare", fails)
+    assert go(one, OF)[0].status == "refused"
+
+
+def test_ctrl_c_is_heard_among_those_at_work_elsewhere(tuner, monkeypatch):
+    """They are looked at once more at the end: Ctrl-C leaves them all, not one."""
+    for of in (OF, OTHER):
+        tuner.database.claim(key_of(SPEC, of, tuner.bench.record), "another")
+    calls, claim = itertools.count(), Database.claim
+
+    def stopped(*args, **kwargs):
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return claim(*args, **kwargs)
+
+    monkeypatch.setattr(Database, "claim", stopped)
+    assert [x.status for x in go(tuner, OF, OTHER)] == ["interrupted"]
+
+
 @pytest.mark.parametrize("place", ["_holds", "claim", "proposals"])
 def test_ctrl_c_is_heard_anywhere(tuner, monkeypatch, place):
     """Also while an entry's kernel is compiled, or as the problem is claimed: the report says so, the claim is gone."""
