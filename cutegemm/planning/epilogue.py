@@ -103,7 +103,8 @@ def with_buffers(spec: GemmSpec, config: KernelConfig) -> KernelConfig:
         PlanError: the given stages or buffers do not fit.
     """
     config = dataclasses.replace(config, epilogue_stages=_staging_buffers(spec, config))
-    config = dataclasses.replace(config, input_stages=_input_stages(spec, config))
+    if config.input_stages != (held := _input_stages(spec, config)):
+        config = dataclasses.replace(config, input_stages=held)
     room = budget.room(config)
     wanted = spec.stages if isinstance(spec.stages, int) else MAX_RING_STAGES
     if room < wanted and spec.epilogue_stages == AUTO and config.epilogue_stages > LEAST_BUFFERS:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -13,11 +14,12 @@ from cutegemm.planning.cuts import fewest_parts, launched
 from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, MAX_SPLITS, TILE_N_STEP, GemmSpec
 
+# CTAs of a cluster along M and N that share operands of parts of K, and the depth of a stage
+Plane = tuple[tuple[int, int], int]
 # D's shorter and longer side where a product's time is that of streaming one operand
 STREAMS = (128, 2048)
-# (CTAs of a cluster along M and N that share operands of parts of K, depth of a stage). Where one operand streams from
-# memory, 256 bytes of a row at a time are read 2 % faster than 128 (64 x 4096 x 65536, H200), and clusters of four
-# leave SMs idle; and stages that a ring of such depth holds at least
+# where one operand streams from memory, 256 bytes of a row at a time are read 2 % faster than 128 (64 x 4096 x 65536,
+# H200), and clusters of four leave SMs idle; and stages that a ring of such depth holds at least
 DEEP_SHAPES = tuple((x, BLOCK_K) for x in ((1, 1), (2, 1), (1, 2), (2, 2)))
 STREAMED = (((1, 1), BLOCK_K), ((1, 1), 2 * BLOCK_K), ((2, 1), BLOCK_K), ((1, 2), BLOCK_K))
 DEEP_STAGES = 4
@@ -49,42 +51,53 @@ def spread(
     planes = STREAMED if streams(problem) else (*DEEP_SHAPES, *edges.eights(problem))
     if gathers:
         planes = SHIFTED_SHAPES
-    # a plan weighs some hundred of these: what does not change is worked out once
-    shapes = [
-        (
-            plane,
-            plane in edges.EIGHTS,
-            depth,
-            -(-problem.k // depth),
-            device.resident_clusters(math.prod(plane)),
-        )
-        for plane, depth in planes
-    ]
     sliced = edges.LEAST_SLICED if edges.uneven(problem, device) else edges.LARGEST
     rows, columns, batch = problem.m, problem.n, problem.batch
     tallest, widest = 2 * max(rows, 32), 2 * max(columns, 32)
     lone = [x for x in found if x.schedule == "cooperative" and x.cluster == (1, 1) and x.splits == 1]
     if fits and problem.b.unit_row:
         lone += _fitting(lone, columns, 2 if gathers else 1)
-    for (m, n, _), _, schedule, consumers, *_ in lone:
-        if m >= tallest or n >= widest:
+    steps = {depth: -(-problem.k // depth) for _, depth in planes}
+    for whole, along_m, along_n, resident in _planed(tuple(lone), planes, device, gathers, sliced):
+        tile, cluster, schedule, consumers, *_ = whole
+        if tile[0] >= tallest or tile[1] >= widest:
             continue
+        tiles = -(-rows // along_m) * -(-columns // along_n) * batch
+        most = min(MAX_SPLITS, steps[tile[2]], resident // tiles)
+        if most > 1:
+            parts = fewest_parts(steps[tile[2]], most)
+            yield Candidate(tile, cluster, schedule, consumers, parts, 1, reduction)
+
+
+# a plan weighs some hundred of these: what does not change from problem to problem is worked out once
+@functools.lru_cache(64)
+def _planed(
+    found: tuple[Candidate, ...], planes: tuple[Plane, ...], device: Device, gathers: bool, sliced: int
+) -> list[tuple[Candidate, int, int, int]]:
+    """Candidates in the clusters and depths that parts of K may have; rows and columns that such a cluster covers; and
+    how many of them are resident.
+
+    Args:
+        gathers: whether the producer's threads load an operand.
+        sliced: columns from which on a tile may have any number of them.
+    """
+    planed = []
+    for x in found:
+        m, n, _ = x.tile
         # too few columns for CTAs of a cluster to have whole slices
         narrow = n % 32 and n < (min(sliced, edges.LEAST_PAIRED) if m <= edges.SLICED_ROWS else sliced)
         large = m * n > edges.EIGHT_ELEMENTS
-        for plane, eight, depth, steps, resident in shapes:
-            if (narrow and plane != (1, 1)) or (large and eight):
+        for plane, depth in planes:
+            if (narrow and plane != (1, 1)) or (large and plane in edges.EIGHTS):
                 continue
             if depth > BLOCK_K and gathers and m + n > SHIFTED:
                 continue
             # of 16-bit operands
             if depth > BLOCK_K and DEEP_STAGES * 2 * (m + n) * depth > device.limits.smem_bytes:
                 continue
-            tiles = -(-rows // (m * plane[0])) * -(-columns // (n * plane[1])) * batch
-            most = min(MAX_SPLITS, steps, resident // tiles)
-            if most > 1:
-                parts = fewest_parts(steps, most)
-                yield Candidate((m, n, depth), plane, schedule, consumers, parts, 1, reduction)
+            whole = x._replace(tile=(m, n, depth), cluster=plane)
+            planed.append((whole, m * plane[0], n * plane[1], device.resident_clusters(math.prod(plane))))
+    return planed
 
 
 def _fitting(found: Sequence[Candidate], columns: int, halves: int) -> list[Candidate]:

@@ -38,6 +38,8 @@ def test_a_silent_process_is_ended(tmp_path):
 
 def test_being_stopped_reaches_it(tmp_path):
     """Ctrl-C here is Ctrl-C there, once, and what it keeps is kept before this returns."""
+    # a shell's background process has it ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     text = "try:\n    beat(); time.sleep(60)\n"
     text += "except KeyboardInterrupt:\n    pathlib.Path(sys.argv[1] + '.kept').touch()"
 
@@ -52,6 +54,7 @@ def test_being_stopped_reaches_it(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         watch(command(tmp_path / "beat", text), tmp_path / "beat")
     stopper.join()
+    signal.signal(signal.SIGINT, before)
     assert (tmp_path / "beat.kept").exists()
 
 
