@@ -110,8 +110,8 @@ def with_buffers(spec: GemmSpec, config: KernelConfig) -> KernelConfig:
     if room < wanted and spec.epilogue_stages == AUTO and config.epilogue_stages > LEAST_BUFFERS:
         # 448 x 10400 x 3432 takes 57.6 us in 256 x 160 with three stages and four buffers, 53.0 so (H200)
         fewer = dataclasses.replace(config, epilogue_stages=LEAST_BUFFERS)
-        if budget.room(fewer) > room:
-            config, room = fewer, budget.room(fewer)
+        if (more := budget.room(fewer)) > room:
+            config, room = fewer, more
     if room < (spec.stages if isinstance(spec.stages, int) else 1):
         if spec.epilogue_stages == AUTO:
             config = dataclasses.replace(config, epilogue_stages=1)
