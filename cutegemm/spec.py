@@ -108,7 +108,7 @@ class GemmSpec:
         split_reduction: how parts are added, to the same bits on every run: "cluster" (over the shared memory of a
             cluster whose third extent is `split_k`: no workspace, one launch), "workspace" (by the last CTA to arrive)
             or "launch" (by a launch of its own on all SMs); or "atomic", as they come, so that last bits differ from
-            run to run: only where it is asked for. Of the latter three a cluster's CTAs along K add up theirs first.
+            run to run: only where it is asked for. A cluster adds its CTAs' splits first; "launch" needs two clusters.
         ctas_per_sm: CTAs that share an SM, 1 or 2: one's start and end then lie under the other's mainloop.
         trigger: when the next launch on the stream may begin its set-up (programmatic dependent launch): "never" before
             this one has ended, at its "start", or after the last of its "loads". Whatever it is, a kernel waits for

@@ -24,8 +24,14 @@ FEW = 32
 
 
 def given_splits(spec: GemmSpec) -> int:
-    """The spec's number of parts of K, or 1."""
-    return spec.split_k if isinstance(spec.split_k, int) else spec.depth or 1
+    """The spec's number of splits, or what it means by the ones of a cluster; 1 where it gives neither.
+
+    A launch needs more than one cluster's sum to add: it gets two where only the cluster's splits are given.
+    """
+    if isinstance(spec.split_k, int):
+        return spec.split_k
+    depth = spec.depth or 1
+    return 2 * depth if depth > 1 and spec.split_reduction == "launch" else depth
 
 
 def splits_for(spec: GemmSpec, problem: Problem, device: Device, gathers: bool = False) -> tuple[int, ...]:

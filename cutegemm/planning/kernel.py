@@ -23,7 +23,7 @@ from cutegemm.planning.model import raster_for
 from cutegemm.planning.serpentine import turns_back
 from cutegemm.planning.setting import Setting
 from cutegemm.problems import Problem, round_up
-from cutegemm.spec import AUTO, TILE_K_STEP, TILE_N_STEP, GemmSpec
+from cutegemm.spec import AUTO, THREAD_LOADS, TILE_K_STEP, TILE_N_STEP, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
@@ -44,6 +44,7 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
     spec, (tile, cluster, schedule, consumers, *_) = setting.spec, candidate
     _check_gated_tile(setting, candidate)
     _check_gathered_cluster(setting, cluster)
+    _check_producer(setting, candidate)
     check_accumulators(setting, candidate)
     _check_splits(setting, candidate)
     a, b = setting.loads.operands
@@ -225,6 +226,7 @@ def check_kind(setting: Setting, candidate: Candidate) -> None:
         PlanError: one is broken.
     """
     _check_gathered_cluster(setting, candidate.cluster)
+    _check_producer(setting, candidate)
     most_accumulators(setting, candidate)
     _check_meeting(setting, candidate)
     for field in ("evict_first", "evict_last"):
@@ -245,6 +247,9 @@ def _check_meeting(setting: Setting, candidate: Candidate) -> None:
     if plane * candidate.depth > limits.max_cluster:
         rule = f"a cluster has at most {limits.max_cluster} CTAs, {plane} of them along M and N"
         raise field_error(PlanError, "split_k", parts, rule, limits.max_cluster // plane)
+    if candidate.reduction == "launch" and parts == candidate.depth:
+        rule = f"a cluster adds up all {parts} splits and leaves the launch nothing to add"
+        raise field_error(PlanError, "split_k", parts, rule, 2 * parts)
     _check_left(setting, candidate)
 
 
@@ -266,6 +271,11 @@ def _check_splits(setting: Setting, candidate: Candidate) -> None:
             raise field_error(PlanError, "tile.k", step, rule, TILE_K_STEP)
         k_tiles, rule = most, f"K is {most} tiles of {TILE_K_STEP} at most; each part needs one"
     depth = spec.depth or 1
+    if spec.split_k == AUTO and depth < parts:
+        # a launch adds the sums of several clusters
+        deepest = k_tiles // (parts // depth)
+        nearest = (*candidate.cluster, deepest) if deepest > 1 else candidate.cluster
+        raise field_error(PlanError, "cluster", spec.cluster, rule, nearest)
     if depth > k_tiles:
         raise field_error(PlanError, "cluster", spec.cluster, rule, candidate.cluster)
     raise field_error(PlanError, "split_k", parts, rule, k_tiles // depth * depth)
@@ -296,6 +306,16 @@ def _check_gathered_cluster(setting: Setting, cluster: tuple[int, int]) -> None:
     if cluster != (1, 1) and setting.loads.gathers:
         rule = "an operand that threads load cannot be multicast"
         raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
+
+
+def _check_producer(setting: Setting, candidate: Candidate) -> None:
+    """Loads by threads need a producer warpgroup."""
+    if of_schedule(candidate.schedule).roles.producers:
+        return
+    for role, load in zip("ab", setting.loads.chosen, strict=True):
+        if load in THREAD_LOADS:
+            rule = 'threads that load are the producer warpgroup of schedule="cooperative"'
+            raise field_error(PlanError, f"{role}_load", load, rule, "relayout")
 
 
 def _check_multicast(

@@ -49,8 +49,8 @@ def _way(asked: Request, swapped: bool) -> tuple[Request, Order]:
 
 
 def _both(asked: Request) -> bool:
-    """Whether both ways round were weighed."""
-    if narrow.mirrored(asked):
+    """Whether both ways round were weighed: the planner decided neither by a rule (`plan_tensor_core`)."""
+    if narrow.mirrored(asked) or (swap.wanted(asked) and not narrow.taken(asked)):
         return False
     try:
         return ways.open_to(asked, choose(*_way(asked, swapped=False)))

@@ -158,6 +158,27 @@ def test_what_parts_exclude_is_refused(fields, field, nearest):
     plan(GemmSpec(tile=Tile(64, 128, 64), **fields), of)
 
 
+@pytest.mark.parametrize("depth", [2, 4, 8])
+def test_a_launch_adds_the_sums_of_several_clusters(depth):
+    """Where only a cluster's splits are given there are two clusters' sums; one would leave the launch none to add."""
+    spec = GemmSpec(tile=SMALL, cluster=(1, 1, depth), split_reduction="launch", swap=False)
+    m, n, k = 128, 64, 2 * depth * SMALL.k
+    config = plan(spec, problem(m, n, k)).config
+    assert (config.splits, config.cluster_parts, config.outer_parts) == (2 * depth, depth, 2)
+    generator = torch.Generator().manual_seed(depth)
+    a, b = (torch.randn(shape, generator=generator).bfloat16() for shape in ((m, k), (k, n)))
+    run = emulator.run(Gemm(spec), a, b, options=Options(policy="random", seed=1, races=True))
+    assert not run.findings
+    assert_close(run.d, a, b)
+    with pytest.raises(PlanError) as given:
+        plan(dataclasses.replace(spec, split_k=depth), problem(m, n, k))
+    assert (given.value.field, given.value.nearest) == ("split_k", 2 * depth)
+    with pytest.raises(PlanError) as short:
+        plan(spec, problem(m, n, k - SMALL.k))
+    assert short.value.field == "cluster"
+    plan(dataclasses.replace(spec, cluster=short.value.nearest), problem(m, n, k - SMALL.k))
+
+
 def test_shares_of_unequal_parts_are_padded():
     """Nine parts of two warpgroups: the second one's share lacks one, which counts as nothing."""
     spec = GemmSpec(tile=SMALL, split_k=9, split_reduction="launch", swap=False, sms=4)

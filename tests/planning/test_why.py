@@ -103,6 +103,12 @@ def test_the_other_way_round_is_listed_where_it_was_weighed():
     assert not any(x.what.endswith(", swapped") for x in upright)
 
 
+def test_a_tile_that_is_legal_only_swapped_is_weighed_only_so():
+    """The planner did not weigh the problem as given, so its fate is not listed."""
+    made = plan(GemmSpec(tile=Tile(32, 64, 64), input_stages=1), problem(64, 64, 64))
+    assert made.swapped and [x.lost for x in made.why.weighed] == [""]
+
+
 def test_another_order_shows():
     """What another order took first is taken, and what the model finds faster says that it came later."""
 
