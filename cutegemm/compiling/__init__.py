@@ -2,6 +2,7 @@
 """From a config to a compiled kernel, kept on disk and loaded. Needs no GPU.
 
 one kernel                      `compiler`, `resources` (what it uses), `loader` (launched, or recorded)
-kept on disk                    `cache`, `store` (sealed files), `sources` (what a key covers)
+kept on disk                    `cache`, `store` (sealed files), `sources` (what a key covers),
+                                `folders` (where files lie)
 several at once                 `jobs`, `job`, `progress`
 """

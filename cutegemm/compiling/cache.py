@@ -25,10 +25,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from cutegemm.arch import sm90 as hw
-from cutegemm.compiling import jobs, sources, store
+from cutegemm.compiling import folders, jobs, sources, store
 from cutegemm.compiling.compiler import Artifact, compile_config, record_launches
 from cutegemm.compiling.loader import Launch
 from cutegemm.compiling.resources import Resources
@@ -43,7 +41,7 @@ _LOCK = threading.RLock()
 
 def directory() -> Path:
     """Where entries lie: $CUTEGEMM_CACHE_DIR, or the user's cache directory."""
-    return Path(os.environ.get("CUTEGEMM_CACHE_DIR") or platformdirs.user_cache_dir("cutegemm")) / "kernels"
+    return folders.cache_folder() / "kernels"
 
 
 @functools.cache

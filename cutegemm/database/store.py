@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
+from cutegemm.compiling import folders
 from cutegemm.database.entry import Entry, Extents, Key, key_from
 from cutegemm.database.file import File
 
@@ -47,8 +46,7 @@ _NUMBERS = Path("/proc/self/ns/pid")
 
 def default_path() -> Path:
     """$CUTEGEMM_CACHE_DIR/tuned.sqlite, or the same in the user's data directory."""
-    folder = os.environ.get("CUTEGEMM_CACHE_DIR") or platformdirs.user_data_dir("cutegemm")
-    return Path(folder) / FILE
+    return folders.data_folder() / FILE
 
 
 def holder() -> str:

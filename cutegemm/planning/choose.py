@@ -19,7 +19,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import candidates, invariance
 from cutegemm.planning.accumulators import most_accumulators
 from cutegemm.planning.candidates import NO_TILE, Candidate, Order, Ranked
-from cutegemm.planning.grid import Grid, check_sms, grid_of
+from cutegemm.planning.grid import Grid, check_per_tile, check_sms, grid_of
 from cutegemm.planning.kernel import check_kind, configured
 from cutegemm.planning.listed import listed
 from cutegemm.planning.prospects import passes
@@ -71,6 +71,7 @@ def choose(asked: Request, order: Order) -> Chosen:
     Raises:
         PlanError: the given fields contradict one another or the problem.
     """
+    check_per_tile(asked.spec, asked.problem, asked.device.limits)
     refusals = Refusals(asked.spec)
     for setting, ranked in tries(asked, first_setting(asked), order, refusals):
         if not invariance.allows(asked, ranked.candidate):

@@ -7,9 +7,10 @@ import math
 from typing import NamedTuple
 
 from cutegemm.arch.device import Device
+from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.operands import check_grid
+from cutegemm.planning.operands import grid_fault
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -38,6 +39,19 @@ def check_sms(spec: GemmSpec, cluster_size: int) -> None:
         raise field_error(PlanError, "sms", spec.sms, rule, cluster_size)
 
 
+def check_per_tile(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
+    """A launch of a CTA per tile is refused before any tile is tried if no tile is large enough.
+
+    The accumulators of a tile lie in the registers of its SM, so a tile has at most as many elements.
+
+    Raises:
+        PlanError: the grid would be larger than a launch may be.
+    """
+    fewest = problem.m * problem.n * problem.batch // limits.registers_per_sm
+    if spec.scheduler == "per_tile" and fewest > limits.max_grid:
+        raise grid_fault(spec, problem, fewest, limits)
+
+
 def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Device) -> Grid:
     """The launch of a kernel.
 
@@ -56,6 +70,8 @@ def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Devi
     # of a stream every cluster gets at least one k tile
     most = count * math.ceil(problem.k / config.tile[2]) if config.streamed else count
     clusters = min(most, resident) if config.persistent else count
-    check_grid(clusters * config.cluster_size, device.limits)
+    ctas = clusters * config.cluster_size
+    if ctas > device.limits.max_grid:
+        raise grid_fault(spec, problem, ctas, device.limits)
     tiles = (across_m * cluster_m, across_n * cluster_n, problem.batch)
     return Grid(tiles, clusters, count / resident)

@@ -10,6 +10,7 @@ from cutegemm.config import MatrixConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.problems import Operand, Problem, alignment, round_up
+from cutegemm.spec import AUTO, GemmSpec
 
 # bytes: alignment of torch's allocations, enough for TMA
 WORKSPACE_ALIGN = 256
@@ -81,12 +82,20 @@ def aligned_copy(source: Operand, limits: Limits) -> tuple[Operand, int]:
     return target, size * source.batch * source.dtype.bytes
 
 
-def check_grid(ctas: int, limits: Limits) -> None:
-    """Refuse a launch of more CTAs than a grid holds.
+def grid_rule(ctas: int, limits: Limits) -> str:
+    """The rule that a launch of too many CTAs breaks."""
+    return f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
 
-    Raises:
-        PlanError: `ctas` exceeds `limits.max_grid`.
+
+def grid_fault(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> PlanError:
+    """The error of a launch with a CTA for every tile that is larger than a grid may be.
+
+    It is about what a caller can change: the field that asks for such a launch, else the problem's largest extent.
     """
-    if ctas > limits.max_grid:
-        rule = f"a launch has at most {limits.max_grid} CTAs"
-        raise field_error(PlanError, "grid", ctas, rule, limits.max_grid)
+    rule = grid_rule(ctas, limits)
+    for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
+        given = getattr(spec, field)
+        if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):
+            return field_error(PlanError, field, given, rule, nearest)
+    field, extent = max((("m", problem.m), ("n", problem.n), ("batch", problem.batch)), key=lambda x: x[1])
+    return field_error(PlanError, field, extent, f"{rule}: split the problem along {field}")

@@ -10,7 +10,7 @@ from cutegemm.config import OperandConfig, OutputConfig, SimtConfig, SimtTile
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.operands import check_grid, epilogue_inputs, gated_half, major
+from cutegemm.planning.operands import epilogue_inputs, gated_half, grid_fault, major
 from cutegemm.planning.reductions import plan_reductions
 from cutegemm.planning.request import Request
 from cutegemm.planning.simt_vectors import OUTPUT_WIDTHS, loads, vector_elements
@@ -29,7 +29,8 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
     config, half, gate = _configured(asked, tile)
     tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
     count = math.prod(tiles)
-    check_grid(count * config.split, device.limits)
+    if count * config.split > device.limits.max_grid:
+        raise grid_fault(asked.spec, problem, count * config.split, device.limits)
     reductions = plan_reductions(config, problem, tiles, 0)
     multiply = Multiply.of(
         problem,

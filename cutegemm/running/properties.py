@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import platformdirs
 import torch
 
 from cutegemm.arch import records
 from cutegemm.arch.device import Device
+from cutegemm.compiling import folders
 
 FILE = "gpus.json"
 CLUSTER_SIZES = (1, 2, 4, 8)
@@ -95,7 +95,7 @@ def device_for(name: str, sms: int, l2_bytes: int, asked: Callable[[], Asked]) -
 
 def path() -> Path:
     """Where answers are kept: $CUTEGEMM_CACHE_DIR, or the user's cache directory."""
-    return Path(os.environ.get("CUTEGEMM_CACHE_DIR") or platformdirs.user_cache_dir("cutegemm")) / FILE
+    return folders.cache_folder() / FILE
 
 
 def _kept(key: str) -> Found | None:

@@ -13,6 +13,8 @@ import pytest
 
 from cutegemm import DType, GemmSpec, Tile, plan, problem
 from cutegemm.compiling import cache, store
+from cutegemm.database.store import default_path
+from cutegemm.running import properties
 from tests.support.compiled import CONFIG, OTHER, isolated
 
 
@@ -39,9 +41,14 @@ def no_compiler(monkeypatch):
 
 
 def test_the_directory_is_the_users_choice(monkeypatch, tmp_path):
-    """CUTEGEMM_CACHE_DIR overrides the user's cache directory."""
+    """CUTEGEMM_CACHE_DIR overrides the user's folders for kernels, GPUs and measurements; ~ is the home directory."""
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
     assert cache.directory() == tmp_path / "kernels"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", "~/kept")
+    home = tmp_path / "kept"
+    assert cache.directory().parent == home
+    assert properties.path().parent == home and default_path().parent == home
     monkeypatch.delenv("CUTEGEMM_CACHE_DIR")
     assert "cutegemm" in str(cache.directory())
 

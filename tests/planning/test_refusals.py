@@ -172,10 +172,17 @@ def test_a_grid_beyond_the_launch_limit_is_refused():
     """More CTAs than a launch may have are refused; nothing wraps around."""
     big = problem((1 << 31) - 1, (1 << 31) - 1, 8)
     with pytest.raises(
-        PlanError, match=r"^grid=\d+: a launch has at most 2147483647 CTAs; nearest legal value: "
+        PlanError,
+        match=r"^scheduler='per_tile': needs a launch of [\d,]+ CTAs or more, which has at most 2,147,483,647; "
+        "nearest legal value: 'persistent'$",
     ):
-        plan(GemmSpec(scheduler="per_tile"), big)
+        # before any tile is tried
+        plan(GemmSpec(scheduler="per_tile"), big, order=lambda *_: pytest.fail("tiles were tried"))
     assert plan(GemmSpec(), big).clusters <= H200.sms
+    with pytest.raises(PlanError, match=r"^schedule='simt': .* nearest legal value: 'auto'$"):
+        plan(GemmSpec(schedule="simt"), big)
+    with pytest.raises(PlanError, match=r"^batch=2147483647: .*: split the problem along batch$"):
+        plan(GemmSpec(), problem(512, 512, 8, batch=(1 << 31) - 1, dtype="fp32"))
 
 
 def test_a_tile_too_large_for_one_stage_is_refused():
