@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cutegemm.errors import GemmError, field_error
 
@@ -63,6 +64,14 @@ def choice(kind: type[GemmError], field: str, value: object, legal: Sequence[str
     if not isinstance(value, str) or value not in legal:
         raise field_error(kind, field, value, f"must be one of {', '.join(legal)}")
     return str(value)
+
+
+def near(name: str, legal: Iterable[str]) -> str | None:
+    """The legal name that a misspelt one means; None where nothing is so near that it could be meant.
+
+    Three letters of four must agree: fewer make "min" of "sin".
+    """
+    return next(iter(difflib.get_close_matches(name, list(legal), 1, 0.75)), None)
 
 
 def _index(value: object) -> int | None:

@@ -5,7 +5,8 @@ linear       `Linear`
 mlp          `MLP` and `SwiGLU`, whose activations are epilogues
 joined       layers that are called on the same tensor, as one product
 state_dicts  one tensor for several, in state dicts
-conversion   `convert`: an existing model's layers
+conversion   `convert`: an existing model's layers; `asked` checks its arguments, `gated` recognises perceptrons
+tracing      torch.fx
 """
 
 from cutegemm.nn.conversion import Conversion, convert

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from cutegemm.errors import InputError, field_error
-from cutegemm.nn.joined import join
-from cutegemm.nn.linear import PROMISE, TYPES, Linear, multiplies
+from cutegemm.nn.asked import Asked, asked
+from cutegemm.nn.gated import NAMES, not_swiglu, swiglu_of
+from cutegemm.nn.joined import Joined, Part, join
+from cutegemm.nn.linear import TYPES, Linear, multiplies
 from cutegemm.nn.mlp import SwiGLU, hooked
-from cutegemm.ops.fallback import FALLBACKS
 
 _HALF = (torch.float16, torch.bfloat16)
 # Modules that multiply by their own weights, of which nothing is converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
+_OURS = (Linear, SwiGLU, Joined, Part)
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,21 @@ class Conversion:
         converted: the layers that multiply with cutegemm now.
         left: the layers that do not, and why.
         varying: of the converted the ones that `constant_weights` says nothing about, and why.
+        others: how many modules of other kinds have parameters, by the names of their classes, such as "Embedding".
     """
 
     converted: tuple[str, ...]
     left: dict[str, str] = field(default_factory=dict)
     varying: dict[str, str] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"converted {len(self.converted)} of {len(self.converted) + len(self.left)} layers"]
         lines += [f"left {name}: {why}" for name, why in self.left.items()]
         lines += [f"without constant weights {name}: {why}" for name, why in self.varying.items()]
+        if self.others:
+            kinds = (f"{count} {kind}" for kind, count in self.others.items())
+            lines.append(f"other modules with parameters: {', '.join(kinds)}")
         return "\n".join(lines)
 
 
@@ -62,79 +67,107 @@ def convert(
         constant_weights: for inference: weights load before the launch before has ended. It is the caller's promise
             that no launch which may still run writes them; refused for a model in training, here and at every call.
         fallback: what is done without a Hopper GPU, as of `cutegemm.matmul`.
-        skip: names of modules to leave alone, with *, as "lm_head" or "*.router".
+        skip: names of modules to leave alone, with *, as "lm_head" or "*.router". What matches no module is refused, as
+            of the next two.
         swiglu: classes of perceptrons that compute down_proj(silu(gate_proj(x)) * up_proj(x)), such as transformers'
-            LlamaMLP, to be replaced by `SwiGLU`. Their gate and up become one new parameter, so convert before an
-            optimizer is made; the state dict stays as it is.
+            LlamaMLP, to be replaced by `SwiGLU` where their forward is found to do just that. Their gate and up become
+            one new parameter, so convert before an optimizer is made; the state dict stays as it is.
         joined: names of layers of one module that are called one after another on the same unchanged tensor, such as
             ("q_proj", "k_proj", "v_proj"): they become one product, whose parts they give. Their weights become one new
             parameter, as of `swiglu`; `layer.weight` is a view of it. Their results are views of one tensor, so that
             torch refuses writes to them where autograd records. Layers with a parameter that others have stay apart.
 
     Raises:
-        InputError: constant weights of a model in training; `joined` that is no collection of groups; another fallback.
+        InputError: an argument is of another kind or matches nothing in the model; constant weights of a model in
+            training. Nothing has been changed then.
 
     Example:
         >>> print(convert(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))
         converted 1 of 1 layers
     """
-    if constant_weights and any(x.training for x in model.modules()):
-        raise field_error(InputError, "model.training", True, PROMISE, False)
-    if isinstance(joined, str) or any(isinstance(x, str) for x in joined):
-        rule = 'must be groups of names, such as [("q_proj", "k_proj", "v_proj")]'
-        raise field_error(InputError, "joined", joined, rule)
-    if fallback not in FALLBACKS:
-        raise field_error(InputError, "fallback", fallback, f"must be one of {', '.join(FALLBACKS)}", "torch")
-    converted: list[str] = []
-    left: dict[str, str] = {}
-    varying: dict[str, str] = {}
-    for parent, key, name, module in list(_named(model)):
-        if isinstance(module, tuple(swiglu)):
-            why = _no_swiglu(model, module, name, skip)
-            if why is None and parent is not None:
-                setattr(parent, key, _swiglu(module, fallback, constant_weights))
-                converted.append(name)
-            else:
-                left[name] = why or "is the model itself, which cannot be replaced"
-    for _, _, name, module in list(_named(model)):
-        for names in joined:
-            layers = [getattr(module, x, None) for x in names]
-            if len(names) < 2 or not all(isinstance(x, torch.nn.Linear) for x in layers):
-                continue
-            every = [f"{name}.{x}" if name else x for x in names]
-            why = _not_joined(every, layers, skip) or _shared(model, every, layers)
-            if why is not None:
-                left[f"{every[0]} with {', '.join(names[1:])}"] = why
-                continue
-            whole = join(module, names, layers)
-            _settle(whole, every[0], fallback, constant_weights, varying)
-            converted += every
+    what = asked(model, skip, swiglu, joined, fallback, constant_weights)
+    made = Conversion(())
+    converted = [*_gated(model, what, made), *_joined(model, what, made)]
     for _, _, name, module in _named(model):
         if isinstance(module, Linear) or not isinstance(module, (torch.nn.Linear, *_OWN_PRODUCTS)):
+            _overlook(name, module, made)
             continue
-        why = _unconverted(module, name, skip)
+        why = _unconverted(module, name, what)
         if why is not None:
-            left[name] = why
+            made.left[name] = why
             continue
         module.__class__ = Linear
-        _settle(module, name, fallback, constant_weights, varying)
+        _settle(module, name, what, made)
         converted.append(name)
-    return Conversion(tuple(converted), left, varying)
+    return replace(made, converted=tuple(converted))
 
 
-def _settle(layer: Any, name: str, fallback: str, constant_weights: bool, varying: dict[str, str]) -> None:
+def _gated(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[str]:
+    """Replace gated perceptrons of the classes that the caller named; the names of those that were."""
+    for parent, key, name, module in list(_named(model)):
+        if not isinstance(module, what.swiglu):
+            continue
+        parts: list[Any] = [getattr(module, x, None) for x in NAMES]
+        why = what.skipped(name) or not_swiglu(module)
+        if why is None and parent is None:
+            why = "is the model itself, which cannot be replaced"
+        names = [name, *(f"{name}.{x}" for x in NAMES[:2])]
+        why = why or _shared(model, names, [module, *parts[:2]])
+        if why is not None:
+            made.left[name] = why
+            continue
+        early = what.constant_weights and _varies(parts[0]) is None
+        setattr(parent, key, swiglu_of(module, what.fallback, early))
+        yield name
+
+
+def _joined(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[str]:
+    """Make one of each group of layers that the caller named; the names of those layers."""
+    for _, _, name, module in list(_named(model)):
+        for names in what.joined:
+            layers: list[Any] = [module._modules.get(x) for x in names]
+            if None in layers or all(isinstance(x, Part) for x in layers):
+                continue
+            every = [f"{name}.{x}" if name else x for x in names]
+            why = _not_joined(every, layers, what) or _shared(model, every, layers)
+            if why is not None:
+                made.left[f"{every[0]} with {', '.join(names[1:])}"] = why
+                continue
+            _settle(join(module, names, layers), every[0], what, made)
+            yield from every
+
+
+def _overlook(name: str, module: torch.nn.Module, made: Conversion) -> None:
+    """Say of a module that is no linear layer that it was seen: by name where it may multiply by a weight."""
+    own = list(module.parameters(recurse=False))
+    if not own or isinstance(module, _OURS) or name in made.left:
+        return
+    kind = type(module).__name__
+    weight = next((x for x in own if x.dim() > 1 and x.is_floating_point()), None)
+    if weight is not None and type(module).__module__.partition(".")[0] != "torch":
+        shape = tuple(weight.shape)
+        made.left[name] = (
+            f"{kind} is no torch.nn.Linear, and may multiply by its weight {shape} in its own way"
+        )
+    else:
+        made.others[kind] = made.others.get(kind, 0) + 1
+
+
+def _settle(layer: Any, name: str, what: Asked, made: Conversion) -> None:
     """Give a layer that is ours now its options; say in `varying` why its weights cannot load early."""
-    layer.fallback = fallback
-    varies = _varies(layer) if constant_weights else None
-    layer.constant_weights = constant_weights and varies is None
+    layer.fallback = what.fallback
+    varies = _varies(layer) if what.constant_weights else None
+    layer.constant_weights = what.constant_weights and varies is None
     if varies is not None:
-        varying[name] = varies
+        made.varying[name] = varies
 
 
-def _not_joined(names: Sequence[str], layers: Sequence[Any], skip: Collection[str]) -> str | None:
+def _not_joined(names: Sequence[str], layers: Sequence[Any], what: Asked) -> str | None:
     """Why layers cannot become one product; None if they can."""
     for name, layer in zip(names, layers):
-        if why := _unconverted(layer, name, skip):
+        if not isinstance(layer, torch.nn.Linear):
+            return f"{name}: {type(layer).__name__} is no torch.nn.Linear"
+        if why := _unconverted(layer, name, what):
             return f"{name}: {why}"
         if hooked(layer):
             return f"{name}: something is done around its call (a hook)"
@@ -171,18 +204,11 @@ def _named(model: torch.nn.Module) -> Iterator[tuple[Any, str, str, torch.nn.Mod
         yield (modules[above] if name else None), key, name, module
 
 
-def _skipped(name: str, skip: Collection[str]) -> str | None:
-    """Why a module is left alone that the caller named."""
-    patterns = (skip,) if isinstance(skip, str) else skip
-    found = next((x for x in patterns if fnmatchcase(name, x)), None)
-    return None if found is None else f"skip={found!r}"
-
-
-def _unconverted(module: torch.nn.Module, name: str, skip: Collection[str]) -> str | None:
+def _unconverted(module: torch.nn.Module, name: str, what: Asked) -> str | None:
     """Why a module that multiplies is left alone; None if it is not."""
     kind = type(module).__name__
-    if _skipped(name, skip):
-        return _skipped(name, skip)
+    if why := what.skipped(name):
+        return why
     if isinstance(module, _OWN_PRODUCTS):
         return f"{kind} multiplies by its weights itself"
     if type(module) is not torch.nn.Linear:
@@ -205,56 +231,6 @@ def _varies(module: Any) -> str | None:
     if not weight.is_contiguous() or weight.shape[1] * weight.element_size() % 16:
         return f"rows of {tuple(weight.shape)} are not multiples of 16 bytes, which TMA needs"
     return None
-
-
-def _no_swiglu(model: torch.nn.Module, module: Any, name: str, skip: Collection[str]) -> str | None:
-    """Why a perceptron cannot become a `SwiGLU`; None if it can."""
-    names = ("gate_proj", "up_proj", "down_proj")
-    parts: list[Any] = [getattr(module, x, None) for x in names]
-    if _skipped(name, skip):
-        return _skipped(name, skip)
-    if {x for x, _ in module.named_children()} - {*names, "act_fn"}:
-        return "has other modules than gate_proj, up_proj, down_proj and act_fn"
-    if any(type(x) is not torch.nn.Linear or x.bias is not None for x in parts):
-        return "gate_proj, up_proj and down_proj must be torch.nn.Linear without biases"
-    if any(hooked(x) for x in (module, *parts[:2])):
-        return "something is done around its call or its layers' (a hook, another forward)"
-    if not _silu(getattr(module, "act_fn", None)):
-        return "its act_fn is not silu"
-    if _kind(parts[0].weight) != _kind(parts[1].weight) or parts[0].weight.dtype not in TYPES:
-        return "gate_proj and up_proj must be alike, of float16, bfloat16 or float32"
-    if multiplies(type(parts[0].weight)):
-        return "its weights multiply in a way of their own"
-    return _shared(model, [name, *(f"{name}.{x}" for x in names[:2])], [module, *parts[:2]])
-
-
-def _kind(x: torch.Tensor) -> tuple[Any, ...]:
-    """What parameters of layers that become one have in common."""
-    return type(x), x.shape, x.dtype, x.device, x.requires_grad
-
-
-def _silu(act: Any) -> bool:
-    """Whether a function gives what silu gives."""
-    # wherever the model is, and whatever the current device
-    probe = torch.tensor([-2.0, -0.5, 0.0, 1.5], device="cpu")
-    try:
-        return torch.equal(act(probe), torch.nn.functional.silu(probe))
-    except (RuntimeError, TypeError):
-        # it takes no such tensor, or is no function
-        return False
-
-
-def _swiglu(module: Any, fallback: str, constant_weights: bool) -> SwiGLU:
-    """A perceptron's weights in a `SwiGLU`; down_proj stays the same object."""
-    gate, up, down = module.gate_proj.weight, module.up_proj.weight, module.down_proj
-    made = SwiGLU(gate.shape[1], gate.shape[0], down.out_features, device="meta", dtype=gate.dtype)
-    both = torch.cat((gate.detach(), up.detach()))
-    made.gate_up_weight = torch.nn.Parameter(both, requires_grad=gate.requires_grad)
-    made.down_proj = down
-    made.fallback = fallback
-    made.constant_weights = constant_weights and _varies(module.gate_proj) is None
-    made.train(module.training)
-    return made
 
 
 __all__ = ["Conversion", "convert"]

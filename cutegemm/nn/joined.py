@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear
+from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.fallback import autocast_type
 
 is_compiling = torch.compiler.is_compiling
@@ -120,6 +121,8 @@ class Part(torch.nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Its share of the product."""
+        if isinstance(input, Proxy):
+            return leaf(self, input)
         found: Tensor = self.joined.share(self.index, input)
         return found
 

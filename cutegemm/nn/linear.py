@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.errors import InputError, field_error
+from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.fallback import constant, torch_linear
 from cutegemm.ops.functions import linear
 from cutegemm.spec import GemmSpec
@@ -56,6 +57,8 @@ class Linear(torch.nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """input @ weight.T + bias, for any leading dimensions."""
+        if isinstance(input, Proxy):
+            return leaf(self, input)
         return self.product(input, self.weight, self.bias)
 
     def product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -14,6 +14,7 @@ from cutegemm.epilogue.library import act, bias_act, swiglu
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear, promised, unserved
+from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.fallback import torch_linear
 from cutegemm.ops.functions import linear
 from cutegemm.ops.perceptron import perceptron
@@ -69,6 +70,8 @@ class MLP(torch.nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """The second layer of the activated first."""
+        if isinstance(input, Proxy):
+            return leaf(self, input)
         layers: list[Any] = list(self)
         if not self._as_made(input, layers):
             # one after the other, whatever they are now
@@ -184,6 +187,8 @@ class SwiGLU(torch.nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The gated perceptron."""
+        if isinstance(input, Proxy):
+            return leaf(self, input)
         down: Any = self.down_proj
         if unserved(self, input, self.gate_up_weight):
             gate, up = torch_linear(input, self.gate_up_weight, None).chunk(2, -1)

@@ -115,9 +115,9 @@ def test_gated_perceptrons_become_one_product():
     assert type(model[0]) is nn.SwiGLU and type(model[1]) is Gated
     assert torch.allclose(model[0](x), expected, atol=1e-6)
     assert report.left == {
-        "1": "its act_fn is not silu",
+        "1": "its act_fn is GELU, which is not known to be silu",
         "2": "gate_proj, up_proj and down_proj must be torch.nn.Linear without biases",
-        "3": "its act_fn is not silu",
+        "3": "its act_fn is PReLU, which is not known to be silu",
         "4": "something is done around its call or its layers' (a hook, another forward)",
         "5": "gate_proj and up_proj must be alike, of float16, bfloat16 or float32",
         "6": "something is done around its call or its layers' (a hook, another forward)",
@@ -130,3 +130,133 @@ def test_gated_perceptrons_become_one_product():
     assert all(torch.equal(state[k], v) for k, v in model.state_dict().items() if k != meta)
     # three layers of each that is left alone, but for the replaced forward
     assert len(report.converted) == 1 + 1 + 7 * 3 - 1
+
+
+class Clamped(torch.nn.Module):
+    """What equals silu up to 2."""
+
+    def forward(self, x):
+        """silu of the clamped input."""
+        return torch.nn.functional.silu(torch.clamp(x, max=2.0))
+
+
+class Scaled(Gated):
+    """A perceptron with a parameter and a buffer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+        self.register_buffer("seen", torch.zeros(()))
+
+
+class Doubled(Gated):
+    """A perceptron whose forward does something else with the same layers."""
+
+    def forward(self, x):
+        """Twice the product."""
+        return 2 * super().forward(x)
+
+
+class Branching(Gated):
+    """A perceptron whose forward asks for values."""
+
+    def forward(self, x):
+        """Another result for a negative sum."""
+        return super().forward(x) if x.sum() > 0 else x
+
+
+class Inlined(Gated):
+    """A perceptron that calls torch's function, on the right of the product."""
+
+    def __init__(self):
+        super().__init__()
+        del self.act_fn
+
+    def forward(self, x):
+        """Up times silu(gate)."""
+        return self.down_proj(self.up_proj(x) * torch.nn.functional.silu(self.gate_proj(x)))
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda: Gated(Clamped()), "its act_fn is Clamped, which is not known to be silu"),
+        (lambda: Gated(torch.nn.PReLU()), "its act_fn is PReLU, which is not known to be silu"),
+        (lambda: Gated(lambda x: x), "its act_fn is <lambda>, which is not known to be silu"),
+        (Scaled, "has parameters or buffers of its own: scale, seen"),
+        (Doubled, "its forward is not down_proj(silu(gate_proj(x)) * up_proj(x))"),
+        (Branching, "its forward cannot be read: TraceError"),
+        (lambda: Gated(torch.nn.functional.silu), None),
+        (Inlined, None),
+    ],
+    ids=["clamped", "learned", "lambda", "own parameters", "twice", "branching", "function", "inlined"],
+)
+def test_a_perceptron_is_recognised_by_type_and_structure(made, why):
+    """What only looks like a gated perceptron is left with everything it has; what is one gives the same values."""
+    model, x = torch.nn.Sequential(made()), torch.randn(3, 12) * 4
+    expected, state = model(x), dict(model.state_dict())
+    report = nn.convert(model, swiglu=[Gated], fallback="reference")
+    assert report.left.get("0") == why
+    assert (type(model[0]) is nn.SwiGLU) == (why is None)
+    assert torch.allclose(model(x), expected, atol=1e-4) and list(model.state_dict()) == list(state)
+
+
+class Conv1D(torch.nn.Module):
+    """A linear layer of transformers' GPT-2: its weight is (in, out)."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(4, 8))
+
+
+def test_what_is_no_linear_layer_is_named_or_counted():
+    """A module that may multiply by a weight of its own is named with its type; torch's other modules are counted."""
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(3, 4),
+        Conv1D(),
+        torch.nn.LayerNorm(8),
+        torch.nn.LayerNorm(8),
+        torch.nn.Linear(8, 4),
+    )
+    report = nn.convert(model)
+    assert report.converted == ("4",) and report.others == {"Embedding": 1, "LayerNorm": 2}
+    rule = "Conv1D is no torch.nn.Linear, and may multiply by its weight (4, 8) in its own way"
+    assert report.left == {"1": rule}
+    assert str(report).splitlines()[-1] == "other modules with parameters: 1 Embedding, 2 LayerNorm"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"skip": ["0", "lm_haed"]},
+            "skip[1]='lm_haed': is the name of no module of the model; nearest legal value: 'lm_head'",
+        ),
+        ({"swiglu": [Scaled]}, "swiglu[0]='Scaled': is the class of no module of the model"),
+        ({"joined": [("q", "k")]}, "joined[0]=('q', 'k'): no module of the model has these layers"),
+        ({"joined": [("0",)]}, "joined[0]=('0',): must be the names of several layers"),
+    ],
+)  # fmt: skip
+def test_what_matches_nothing_is_refused(options, message):
+    """A misspelt name is an error before anything is changed; what was converted before still matches."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), Gated())
+    model.lm_head = torch.nn.Linear(4, 4)
+    with pytest.raises(InputError) as e:
+        nn.convert(model, **options)
+    assert str(e.value) == message and type(model.lm_head) is torch.nn.Linear
+    for _ in range(2):
+        nn.convert(model, swiglu=[Gated], joined=[("0", "lm_head")], skip="lm_*")
+    assert type(model[1]) is nn.SwiGLU
+
+
+def test_a_converted_model_is_traced_by_torch_fx():
+    """Every layer of ours is one node, as torch.nn.Linear is; a layer alone is refused by its name."""
+    model = torch.nn.Sequential(torch.nn.Linear(12, 12), Gated(), nn.MLP(12, 16, bias=False))
+    model.q, model.k = torch.nn.Linear(12, 12), torch.nn.Linear(12, 12)
+    nn.convert(model, swiglu=[Gated], joined=[("q", "k")], fallback="reference")
+    traced = torch.fx.symbolic_trace(model)
+    assert [x.target for x in traced.graph.nodes if x.op == "call_module"] == ["0", "1", "2", "q", "k"]
+    x = torch.randn(3, 12)
+    assert torch.equal(traced(x), model(x))
+    with pytest.raises(InputError, match="module='SwiGLU': is one node of a torch.fx graph"):
+        torch.fx.symbolic_trace(model[1])

@@ -318,7 +318,7 @@ def test_what_cannot_be_joined_says_why():
     ):
         model = Attention(True)
         change(model)
-        report = nn.convert(model, joined=[NAMES, ("absent", "q_proj")])
+        report = nn.convert(model, joined=[NAMES])
         assert why in report.left["q_proj with k_proj, v_proj"] and set(NAMES) < set(report.converted)
     report = nn.convert(Attention(True), joined=[NAMES], skip=["k_proj"])
     assert "skip='k_proj'" in report.left["q_proj with k_proj, v_proj"]

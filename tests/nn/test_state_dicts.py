@@ -23,6 +23,10 @@ class Layers(torch.nn.Module):
         self.down_proj = torch.nn.Linear(8, 4, bias=False)
         self.act_fn = torch.nn.SiLU()
 
+    def forward(self, x):
+        """Of two layers the gated perceptron, in its other order."""
+        return self.down_proj(self.up_proj(x) * self.act_fn(self.gate_proj(x)))
+
 
 JOINED, GATED = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
@@ -31,7 +35,8 @@ def pair(names):
     """(ours, torch's) with equal parameters, both in a model."""
     theirs = torch.nn.ModuleDict({"inner": Layers(*names), "last": torch.nn.Linear(2, 2)})
     ours = copy.deepcopy(theirs)
-    done = nn.convert(ours, fallback="reference", joined=[JOINED], swiglu=[Layers] if names == GATED else ())
+    options = {"swiglu": [Layers]} if names == GATED else {"joined": [JOINED]}
+    done = nn.convert(ours, fallback="reference", **options)
     assert not done.left
     return ours, theirs
 

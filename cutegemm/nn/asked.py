@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller asks of `convert`, checked against the model before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from cutegemm import checks
+from cutegemm.errors import InputError, field_error
+from cutegemm.nn.linear import PROMISE
+from cutegemm.nn.mlp import SwiGLU
+from cutegemm.ops.fallback import FALLBACKS
+
+_GROUPS = 'must be groups of names, such as [("q_proj", "k_proj", "v_proj")]'
+_NAMES = 'must be names of modules, with *, such as ["lm_head", "*.router"]'
+_CLASSES = "must be classes of modules, such as [LlamaMLP]"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of `convert`, as it uses them.
+
+    Attributes:
+        skip: patterns of names.
+        swiglu: classes of gated perceptrons.
+        joined: names of layers that one module calls on the same tensor.
+        fallback, constant_weights: as of `Linear`.
+    """
+
+    skip: tuple[str, ...]
+    swiglu: tuple[type[torch.nn.Module], ...]
+    joined: tuple[tuple[str, ...], ...]
+    fallback: str
+    constant_weights: bool
+
+    def skipped(self, name: str) -> str | None:
+        """Why a module is left alone that the caller named; None where the caller did not."""
+        found = next((x for x in self.skip if fnmatchcase(name, x)), None)
+        return None if found is None else f"skip={found!r}"
+
+
+def asked(model: Any, skip: Any, swiglu: Any, joined: Any, fallback: Any, constant_weights: Any) -> Asked:
+    """The arguments of `convert`.
+
+    Raises:
+        InputError: an argument is of another kind, names nothing in the model, or promises constant weights in
+            training.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise field_error(InputError, "model", model, "must be a torch.nn.Module")
+    checks.truth(InputError, "constant_weights", constant_weights)
+    if not isinstance(fallback, str) or fallback not in FALLBACKS:
+        raise field_error(InputError, "fallback", fallback, f"must be one of {', '.join(FALLBACKS)}", "torch")
+    if constant_weights and any(x.training for x in model.modules()):
+        raise field_error(InputError, "model.training", True, PROMISE, False)
+    made = Asked(
+        tuple(_several("skip", [skip] if isinstance(skip, str) else skip, str, _NAMES)),
+        tuple(_several("swiglu", swiglu, type, _CLASSES)),
+        tuple(
+            tuple(_several("joined", x, str, _GROUPS)) for x in _several("joined", joined, Sequence, _GROUPS)
+        ),
+        fallback,
+        constant_weights,
+    )
+    _check_matches(made, dict(model.named_modules()))
+    return made
+
+
+def _several(field: str, value: Any, kind: type, rule: str) -> list[Any]:
+    """The values of a collection, each of some kind.
+
+    Raises:
+        InputError: it is none, or holds something else.
+    """
+    listed = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping, torch.Tensor))
+    found = list(value) if listed else None
+    # a name is a sequence of names, too
+    if found is None or not all(
+        isinstance(x, kind) and (kind is str or not isinstance(x, str)) for x in found
+    ):
+        raise field_error(InputError, field, value, rule)
+    return found
+
+
+def _check_matches(made: Asked, modules: dict[str, torch.nn.Module]) -> None:
+    """Refuse what names nothing in the model, such as a misspelt layer.
+
+    Raises:
+        InputError: a pattern, a class or a group names nothing.
+    """
+    for i, pattern in enumerate(made.skip):
+        if not any(fnmatchcase(x, pattern) for x in modules):
+            near = checks.near(pattern, modules)
+            raise field_error(
+                InputError, f"skip[{i}]", pattern, "is the name of no module of the model", near
+            )
+    # what was converted before is of their classes no more
+    again = any(isinstance(x, SwiGLU) for x in modules.values())
+    for i, kind in enumerate(made.swiglu):
+        if not issubclass(kind, torch.nn.Module):
+            raise field_error(InputError, f"swiglu[{i}]", kind, _CLASSES)
+        if not again and not any(isinstance(x, kind) for x in modules.values()):
+            near = checks.near(kind.__name__, {type(x).__name__ for x in modules.values()})
+            rule = "is the class of no module of the model"
+            raise field_error(InputError, f"swiglu[{i}]", kind.__name__, rule, near)
+    for i, names in enumerate(made.joined):
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise field_error(InputError, f"joined[{i}]", names, "must be the names of several layers")
+        if not any(all(y in x._modules for y in names) for x in modules.values()):
+            raise field_error(InputError, f"joined[{i}]", names, "no module of the model has these layers")
+
+
+__all__ = ["Asked", "asked"]
