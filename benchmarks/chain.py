@@ -23,7 +23,7 @@ from benchmarks import contenders, correctness, results, runs, timing
 from benchmarks.results import Measurement, Row
 from benchmarks.suites import CHAIN_BYTES, CHAIN_ROWS, CHAINS
 from benchmarks.timing import Contender
-from cutegemm import GemmSpec
+from cutegemm import GemmSpec, KernelPlan
 from cutegemm.errors import GemmError
 
 Layer = tuple[int, int]  # N, K
@@ -31,6 +31,7 @@ ROOF = "read"  # the contender that reads the weights
 WEIGHT = "b"  # the operand that no kernel writes
 DTYPE = torch.bfloat16
 NAMES = (contenders.OURS, contenders.BASELINE)
+UNDECLARED = "cutegemm_undeclared"  # ours, the weights not declared constant
 
 
 def label(layers: Sequence[Layer]) -> str:
@@ -117,9 +118,8 @@ def walk(name: str, multiply: Callable[[int], Multiply], plan: str | None = None
 
 
 def spec(*, constant: bool) -> GemmSpec:
-    """The spec that is measured; the weights are declared constant where asked and where specs can say so."""
-    known = {field.name for field in dataclasses.fields(GemmSpec)}
-    return GemmSpec(constant=(WEIGHT,)) if constant and "constant" in known else GemmSpec()  # type: ignore[call-arg]
+    """The spec that is measured; the weights are declared constant where asked."""
+    return GemmSpec(constant=(WEIGHT,)) if constant else GemmSpec()
 
 
 def make(name: str, chain: Chain, declared: GemmSpec) -> Contender:
@@ -133,17 +133,24 @@ def make(name: str, chain: Chain, declared: GemmSpec) -> Contender:
     if name == ROOF:
         # As integers, in which a maximum is one operation an element and has no NaN to look for.
         return Contender(name, lambda operands: operands.flat.view(torch.int32).amax())
+    if name == UNDECLARED:
+        declared = spec(constant=False)
     problems = {(n, k): cutegemm.problem(chain.m, n, k, majors="kk") for n, k in chain.layers}
     gemms = {layer: cutegemm.build(declared, solved) for layer, solved in problems.items()}
-    plans = [contenders.plan_label(gemms[layer].kernel(problems[layer]).plan) for layer in chain.layers]
+    plans = [gemms[layer].kernel(problems[layer]).plan for layer in chain.layers]
     shapes = chain.shapes
 
     def multiply(i: int) -> Multiply:
         gemm = gemms[shapes[i]]
         return lambda x, weight, out: gemm.run(x, weight, out=out)
 
-    words = "weights constant: " if getattr(declared, "constant", ()) else ""
-    return walk(name, multiply, words + " | ".join(plans))
+    return walk(name, multiply, plan_words(declared, plans))
+
+
+def plan_words(declared: GemmSpec, plans: Sequence[KernelPlan]) -> str:
+    """One line that tells a chain's plans from others."""
+    words = "weights constant: " if declared.constant else ""
+    return words + " | ".join(map(contenders.plan_label, plans))
 
 
 def check(contender: Contender, operands: Operands) -> None:
@@ -176,6 +183,7 @@ class Bench:
         regime: of timing.
         sensors: of the GPU, read meanwhile.
         constant: whether to declare the weights constant.
+        names: of the contenders.
         device: what captures and times.
         memory: torch's name of the device that holds the operands.
     """
@@ -186,25 +194,26 @@ class Bench:
         sensors: timing.Readable | None,
         *,
         constant: bool = True,
+        names: Sequence[str] = NAMES,
         device: timing.Replayer | None = None,
         memory: str = "cuda",
     ) -> None:
         self._regime, self._sensors = regime, sensors
-        self._spec = spec(constant=constant)
+        self._spec, self._names = spec(constant=constant), names
         self._device = device or timing.Device()
         self._memory = memory
 
     def keys(self, chain: Chain) -> list[Row]:
         """The key fields of the rows that measuring `chain` gives."""
         fixed = {"suite": "chain", "what": label(chain.layers), "dtype": "bf16", "m": chain.m}
-        return [fixed | {"contender": name, "regime": self._regime.name} for name in NAMES]
+        return [fixed | {"contender": name, "regime": self._regime.name} for name in self._names]
 
     def measure(self, chain: Chain) -> tuple[list[Row], runs.Failures]:
         """Rows of the contenders that are right, and (contender, why) of the others."""
         operands = make_operands(chain, self._memory)
         right: list[Contender] = []
         failures: runs.Failures = []
-        for name in NAMES:
+        for name in self._names:
             try:
                 contender = make(name, chain, self._spec)
                 check(contender, operands)

@@ -21,6 +21,7 @@ from cutegemm.compiling import cache
 from cutegemm.config import Config
 from cutegemm.database import choose
 from cutegemm.errors import GemmError
+from cutegemm.planning.planner import plan
 
 Compile = Callable[[Iterable[Config]], None]
 
@@ -67,18 +68,19 @@ def _cublas(case: Case) -> Contender:
 
 def _model(case: Case) -> Contender:
     """Our kernel for a case, no database read: neither where it is built nor where it first runs."""
-    with _no_database():
+    with no_database():
         ours = cutegemm_contender(case, name=MODEL)
 
     def call(inputs: InputSet) -> None:
-        with _no_database():
+        with no_database():
             ours.call(inputs)
 
     return Contender(MODEL, call, ours.plan)
 
 
 @contextlib.contextmanager
-def _no_database() -> Iterator[None]:
+def no_database() -> Iterator[None]:
+    """Within it, `build` and `run` take what the model alone chooses."""
     before = os.environ.get("CUTEGEMM_DATABASE")
     os.environ["CUTEGEMM_DATABASE"] = "off"
     try:
@@ -125,7 +127,7 @@ def ready(
     for name, case in itertools.product(names, cases):
         if name in (OURS, MODEL, INVARIANT):
             spec = GemmSpec(batch_invariant=True) if name == INVARIANT else GemmSpec()
-            planner = cutegemm.plan if name == MODEL else lambda *x: choose(*x).plan
+            planner = plan if name == MODEL else lambda *x: choose(*x).plan
             with contextlib.suppress(GemmError):
                 # whoever is refused says so when it is made
                 configs += [step.config for step in planner(spec, problem(case), device).steps]

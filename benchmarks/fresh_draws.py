@@ -92,7 +92,7 @@ def draw(family: str, seed: int | str, count: int = COUNT) -> list[Case]:
         count: how many; fewer are the first of more.
 
     Raises:
-        ValueError: it is no such seed.
+        ValueError: the seed is neither.
     """
     training = isinstance(seed, int)
     if not (0 <= seed < TRAINING_SEEDS if isinstance(seed, int) else re.fullmatch("[0-9a-f]{64}", seed)):

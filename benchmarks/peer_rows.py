@@ -17,8 +17,7 @@ PEERS = (contenders.BASELINE, *libraries.NAMES)
 
 def left_out(case: Case, name: str, why: str, regime: str) -> Row:
     """The row of a contender without times."""
-    empty = dict.fromkeys(results.PEER_FIELDS)
-    return empty | asdict(case) | {"contender": name, "regime": regime, "refused": why}
+    return results.refused_row(asdict(case) | {"contender": name, "regime": regime}, why)
 
 
 def by_problem(rows: Iterable[Row]) -> list[dict[str, Row]]:

@@ -46,8 +46,14 @@ LLAMA_FIELDS = (
 PYTORCH_FIELDS = (
     "suite", "what", "contender", *TIMES, *REGIME, "peak_mib", *BASELINE, "samples", "error",
 )  # fmt: skip
-# of suites whose rows are no single products
-FIELDS = {"host": HOST_FIELDS, "chain": CHAIN_FIELDS, "llama": LLAMA_FIELDS, "pytorch": PYTORCH_FIELDS}
+# of suites whose rows are not single GEMMs
+FIELDS = {
+    "host": HOST_FIELDS,
+    "chain": CHAIN_FIELDS,
+    "fresh_chain": (*CHAIN_FIELDS, "refused"),
+    "llama": LLAMA_FIELDS,
+    "pytorch": PYTORCH_FIELDS,
+}
 KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")
 
 # What must agree for rows to stand in one file. Date, temperature and clocks at the start may differ.
@@ -148,6 +154,11 @@ def host_rows(what: str, measured: dict[str, Measurement], baseline: str) -> lis
     """Rows of suite "host": `what` is the thing timed on the CPU."""
     rows = compare(measured, baseline)
     return [{field: (row | {"suite": "host", "what": what})[field] for field in HOST_FIELDS} for row in rows]
+
+
+def refused_row(key: Row, why: str) -> Row:
+    """The row of a contender without times, of its key fields."""
+    return dict.fromkeys(FIELDS.get(str(key["suite"]), PEER_FIELDS)) | key | {"refused": why}
 
 
 def key(row: Row) -> tuple[Any, ...]:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The problems that every speed figure of this project is measured on; figures of different dates compare by them.
 
-`SUITES` are single products D[M, N] = A[M, K] @ B[K, N], of which `DRAWN` are drawn (`drawn.py`), `BATCHED` many of one
-shape, `CHAINS` the layers of a model at decode, each of which reads what the one before it wrote, and `EPILOGUES`
-products with something fused.
+`SUITES` are single GEMMs D[M, N] = A[M, K] @ B[K, N], `BATCHED` many of one shape, `CHAINS` the layers of a model at
+decode, each of which reads what the one before it wrote, and `EPILOGUES` GEMMs with something fused. `DRAWN` are drawn
+(`drawn.py`). All of these are training data: rules of the planner were made for some, kernels were tuned on others.
+Problems that judge the model come from `fresh_draws`.
 """
 
 from benchmarks import drawn
@@ -56,11 +57,11 @@ SUITES: dict[str, list[Shape]] = {
     ],
     # Drawn as those of the next suite are, with another seed: what the model is fitted to.
     "sampled": drawn.shapes(drawn.SAMPLED_SEED, odd=False),
-    # In no database and never tuned on: how well the model chooses alone (contender cutegemm_model).
+    # In no database, but rules were made for some of them: training data, too.
     "drawn": drawn.shapes(drawn.EVEN_SEED, odd=False),
     "drawn_odd": drawn.shapes(drawn.ODD_SEED, odd=True),
 }
-DRAWN = ("drawn", "drawn_odd")  # which must not be tuned
+DRAWN = ("drawn", "drawn_odd")  # no entry of the database that ships
 DTYPES = {"fp32": "fp32"}  # operand type of suites that have one of their own
 
 # Three problems of each suite of bf16 products, by names for readers, that other libraries are measured on, too.

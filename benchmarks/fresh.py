@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model alone on problems that nobody has seen, beside cuBLAS (no tuning database).
+
+    python -m benchmarks.fresh --compile-only                # without a GPU: kernels go to CUTEGEMM_CACHE_DIR
+    python -m benchmarks.fresh --seconds 540                 # where the repository is
+    python -m benchmarks.fresh --trees A,B --commit HASH     # where it is not; `benchmarks.fresh_tree` prints these
+    python -m benchmarks.fresh --regret ...                  # the choice over the best of the tuner's candidates
+    python -m benchmarks.fresh_check FILE...                 # verifies files, prints their figures
+
+Problems follow from the sources that are measured (`fresh_tree`, `fresh_draws`). The header is written to
+`benchmarks/results/fresh-<tree>.json` before anything is measured. The same command goes on where an earlier one
+stopped; no row is ever replaced, and what could not be timed has a row that says why. The lowest rows of a family are
+measured again, and both values stand. `--training N` measures problems that the model may be fitted to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import fresh_bench, fresh_check, fresh_draws, fresh_tree, runs
+from benchmarks.fresh_bench import AGAIN, FIRST, PREFIX, Bench, Measure, Regret
+from benchmarks.results import Case, Results, Row
+from cutegemm.arch.device import Device
+from cutegemm.arch.records import RECORDS
+from cutegemm.compiling import cache
+from cutegemm.errors import GemmError
+from cutegemm.running.launcher import current_device
+from cutegemm.tuning import CANDIDATES
+
+FOLDER = fresh_tree.ROOT / fresh_tree.BENCHMARKS / fresh_tree.RESULTS
+REGRETS = 8  # problems of a family whose candidates are measured
+NAMED = 12  # digits of a seed in a file's name
+
+
+def name_of(seed: int | str, regret: bool) -> str:
+    """The name of a run's file."""
+    words = ["fresh", f"training-{seed}" if isinstance(seed, int) else seed[:NAMED]]
+    return "-".join([*words, *(["regret"] if regret else [])]) + ".json"
+
+
+def header(args: argparse.Namespace) -> Row:
+    """What a run says of itself before it measures."""
+    return {
+        "seed": args.seed,
+        "trees": None if args.trees is None else args.trees._asdict(),
+        "count": args.count,
+        "families": list(args.families),
+        "regret": args.regret,
+    }
+
+
+def begun(out: Results, said: Row) -> None:
+    """Write the header; a run that goes on adds its families to those of the file.
+
+    Raises:
+        ValueError: the file is another run's.
+    """
+    before = out.environment.get("fresh")
+    if before is not None:
+        differing = [name for name in said if name != "families" and said[name] != before[name]]
+        if differing:
+            raise ValueError(f"{out.path}: {', '.join(differing)} must be those of the run that wrote it")
+        said = said | {"families": list(dict.fromkeys([*before["families"], *said["families"]]))}
+    out.environment["fresh"] = said
+    out.put([])
+
+
+def measure(
+    args: argparse.Namespace, first: Measure, again: Measure | None, out: Results, console: Console
+) -> runs.Outcome:
+    """Measure family after family, the lowest rows of each again, within the time."""
+    ends = time.monotonic() + args.seconds
+    total = runs.Outcome(0, 0, [], 0)
+
+    def go(bench: Measure, cases: Sequence[Case]) -> None:
+        nonlocal total
+        left = ends - time.monotonic()
+        done = runs.run(cases, bench, out, seconds=left, console=console, describe=fresh_check.describe)
+        failures = [*total.failures, *done.failures]
+        total = runs.Outcome(
+            total.skipped + done.skipped, total.measured + done.measured, failures, total.left + done.left
+        )
+
+    for family in args.families:
+        cases = fresh_bench.cases_of(family, args.seed, args.count)
+        go(first, cases)
+        if again is not None:
+            go(again, fresh_check.lowest(cases, out.rows))
+    return total
+
+
+def compile_all(args: argparse.Namespace, record: Device, console: Console) -> int:
+    """Have the kernels of all problems compiled, side by side; returns how many there are."""
+    cases = list(itertools.chain(*(fresh_bench.cases_of(x, args.seed, args.count) for x in args.families)))
+    configs = list(fresh_bench.configs(cases, record))
+    if args.regret:
+        regret = Regret(None, record, args.candidates)
+        configs += regret.configs(cases)
+    wanted = list(dict.fromkeys(configs))
+    console.print(f"{len(wanted)} kernels of {len(cases)} problems")
+    try:
+        cache.ensure(wanted)
+    except GemmError as error:
+        # whose kernel it is, says so when it is measured
+        console.print(str(error), markup=False)
+    return len(wanted)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line.
+
+    Raises:
+        SystemExit: it is wrong, or sources differ from the last commit.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fresh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    families = tuple(fresh_draws.FAMILIES)
+    add("--families", type=runs.names_among(families), default=list(families), help=", ".join(families))
+    add(
+        "--seconds", type=runs.positive_seconds, default=float("inf"), help="budget; the same command goes on"
+    )
+    add(
+        "--trees",
+        type=fresh_tree.trees_from,
+        help="hashes of the measured trees, where there is no repository",
+    )
+    add("--commit", help="hash of the measured commit, beside --trees")
+    add("--training", type=int, help="draw with this training seed instead; nothing of it may be reported")
+    add("--regret", action="store_true", help="measure the tuner's candidates, not cuBLAS alone")
+    add(
+        "--count",
+        type=int,
+        help=f"problems of a family; default {fresh_draws.COUNT}, {REGRETS} with --regret",
+    )
+    add("--candidates", type=int, default=CANDIDATES, help=f"of a problem, at most; default {CANDIDATES}")
+    add("--compile-only", action="store_true", help="compile the kernels and measure nothing")
+    names = [record.name for record in RECORDS]
+    add("--gpu", choices=names, default=names[0], help="that --compile-only plans for")
+    add("--folder", type=Path, default=FOLDER, help="of the results file")
+    add("--device", type=int, default=0, help="number of the GPU")
+    args = parser.parse_args(arguments)
+    try:
+        _settle(args)
+        args.seed = args.trees.seed if args.training is None else args.training
+        fresh_draws.draw("square", args.seed, 0)
+    except ValueError as error:
+        parser.error(str(error))
+    args.count = args.count or (REGRETS if args.regret else fresh_draws.COUNT)
+    if args.regret:
+        # candidates are of single GEMMs
+        args.families = [x for x in args.families if PREFIX + x != fresh_bench.CHAIN]
+    args.out = args.folder / name_of(args.seed, args.regret)
+    return args
+
+
+def _settle(args: argparse.Namespace) -> None:
+    """Take trees and commit from the repository where they are not given.
+
+    Raises:
+        ValueError: there is none, or its sources differ from the last commit.
+    """
+    if args.training is None and args.trees is None:
+        if files := fresh_tree.changed():
+            raise ValueError(f"commit first what differs: {', '.join(files)}")
+        args.trees, args.commit = fresh_tree.trees_of(), fresh_tree.commit_of()
+    elif args.commit is None:
+        raise ValueError("--commit must be given beside --trees and --training")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 1 when a contender refused a problem or was wrong, 2 when the file is another run's."""
+    args = parse(arguments)
+    if args.compile_only:
+        record = next(x for x in RECORDS if x.name == args.gpu)
+        compile_all(args, record, runs.console())
+        return 0
+    before = args.out.exists()
+    console, sensors, out = runs.open_run(args)
+    if before and out.dropped:
+        console.print(f"{args.out}: measured in another environment; nothing is overwritten", markup=False)
+        return 2
+    begun(out, header(args))
+    record = current_device()[1]
+    compile_all(args, record, console)
+    if args.regret:
+        outcome = measure(args, Regret(sensors, record, args.candidates), None, out, console)
+    else:
+        benches = [Bench(regime, sensors, keep=out.put) for regime in (FIRST, AGAIN)]
+        outcome = measure(args, *benches, out, console)
+    console.print(fresh_check.table([{"environment": out.environment, "rows": out.rows}]))
+    return runs.report(outcome, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
