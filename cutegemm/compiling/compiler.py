@@ -7,9 +7,12 @@ process compiles one kernel at a time, and several specs compile in subprocesses
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +62,7 @@ def compile_config(config: Config) -> Artifact:
         driver, arguments = _driver(config)
         options = f"--enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder} --gpu-arch {hw.ARCH}"
         try:
-            with announced(lambda: f"compiling a {config.family} kernel"):
+            with announced(lambda: f"compiling a {config.family} kernel"), _standard_error():
                 compiled = cute.compile(driver, *arguments, make_fake_stream(), options=options)
             path = Path(folder) / "kernel.o"
             compiled.export_to_c(str(path), function_name=loader.ENTRY)
@@ -70,6 +73,25 @@ def compile_config(config: Config) -> Artifact:
         obj, ptx, cubin = path.read_bytes(), compiled.__ptx__, compiled.__cubin__
     launch = record_launches(obj, ptx, (*layout_of(config).sample(), 0))[0]
     return Artifact(obj, ptx, cubin, resources.measure(ptx, cubin, launch.smem))
+
+
+@contextlib.contextmanager
+def _standard_error() -> Iterator[None]:
+    """Give the DSL a `sys.stderr` and a descriptor 2, which it flushes and redirects; a service may lack both."""
+    with contextlib.ExitStack() as stack:
+        try:
+            os.fstat(2)
+        except OSError:
+            # the lowest free descriptor may be another one
+            sink = os.open(os.devnull, os.O_WRONLY)
+            if sink != 2:
+                os.dup2(sink, 2)
+                os.close(sink)
+            stack.callback(os.close, 2)
+        if sys.stderr is None or sys.stderr.closed:
+            text = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stderr(text))
+        yield
 
 
 def _last_words(error: Exception) -> str:

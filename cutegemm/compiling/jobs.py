@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 
 from cutegemm.compiling.progress import announced
 from cutegemm.config import Config
@@ -24,39 +26,67 @@ LAST_WORDS = 300
 def compile_parallel(configs: Sequence[Config], workers: int) -> None:
     """Compile into the disk cache in `workers` fresh interpreters, and say how far it is.
 
+    Ctrl-C ends them all at once; what they have compiled by then is kept.
+
     Raises:
         CompileError: a kernel does not compile; the others of its share may be missing too.
     """
     done: list[None] = []
     with (
         announced(lambda: f"compiling kernels, {len(done)} of {len(configs)}"),
+        tempfile.TemporaryDirectory() as folder,
         concurrent.futures.ThreadPoolExecutor(workers) as pool,
+        _killed_when_interrupted() as processes,
     ):
-        shares = [configs[i::workers] for i in range(workers)]
-        jobs = [pool.submit(compile_elsewhere, share, lambda: done.append(None)) for share in shares]
+        processes += [_started(folder) for _ in range(workers)]
+        jobs = [
+            pool.submit(_followed, process, configs[i::workers], lambda: done.append(None))
+            for i, process in enumerate(processes)
+        ]
         for job in concurrent.futures.as_completed(jobs):
             job.result()
 
 
-def compile_elsewhere(configs: Sequence[Config], advance: Callable[[], None]) -> None:
-    """Compile configs in one subprocess; `advance` is called after each.
+@contextlib.contextmanager
+def _killed_when_interrupted() -> Iterator[list[subprocess.Popen[str]]]:
+    """A list of processes, which all end when anything but a kernel that does not compile is raised."""
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        yield processes
+    except CompileError:
+        raise
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
 
-    Raises:
-        CompileError: a kernel does not compile, or the process broke off.
-    """
+
+def _started(folder: str) -> subprocess.Popen[str]:
+    """A process that waits for a list of configs; its temporary files lie in a folder, also when it is killed."""
     paths = os.pathsep.join(p for p in sys.path if p)
-    said: list[str] = []
-    with subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "cutegemm.compiling.job"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"PYTHONPATH": paths},
-    ) as process:
+        env=os.environ | {"PYTHONPATH": paths, "TMPDIR": folder},
+    )
+
+
+def _followed(started: subprocess.Popen[str], configs: Sequence[Config], advance: Callable[[], None]) -> None:
+    """Have a process compile configs, and read what it says; `advance` is called after each.
+
+    Raises:
+        CompileError: a kernel does not compile, or the process broke off.
+    """
+    said: list[str] = []
+    with started as process:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps([config.to_data() for config in configs]))
-        process.stdin.close()
+        # one that broke off before it read is told of below
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps([config.to_data() for config in configs]))
+            process.stdin.close()
         for line in process.stdout:
             said.append(line)
             if line == DONE:

@@ -182,7 +182,7 @@ def test_two_processes_at_once_compile_once(monkeypatch, tmp_path):
 def test_missing_kernels_are_compiled_elsewhere(fresh, made, monkeypatch):
     """`ensure` compiles several missing configs in subprocesses and nothing that is there."""
     asked = []
-    monkeypatch.setattr(cache.jobs, "compile_elsewhere", lambda configs, advance: asked.extend(configs))
+    monkeypatch.setattr(cache.jobs, "compile_parallel", lambda configs, workers: asked.extend(configs))
     monkeypatch.setattr(cache, "compile_config", lambda config: made)
     wanted = [CONFIG, *CHANGES.values(), CONFIG]
     cache.ensure(wanted)

@@ -5,6 +5,8 @@ instructions that its spec stands for."""
 import contextlib
 import dataclasses
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -310,10 +312,31 @@ def test_a_kernel_that_the_dsl_refuses_is_reported():
 
 
 def test_a_kernel_that_takes_long_is_announced(monkeypatch, capsys):
-    """After a second of compiling a line says what is compiled and for how long."""
-    monkeypatch.setattr("cutegemm.compiling.progress.QUIET_SECONDS", 0.02)
+    """A line says what is compiled and for how long."""
+    monkeypatch.setattr("cutegemm.compiling.progress.QUIET_PIPE_SECONDS", 0.02)
     compile_config(plan(GemmSpec(tile=SMALL), problem(**ALIGNED)).config)
     said = capsys.readouterr().err.splitlines()
     assert said and all(
         re.fullmatch(r"cutegemm: compiling a warp_specialized kernel, \d+ s so far", x) for x in said
     )
+
+
+NO_STREAMS = """
+import os, sys
+told = os.dup(1)
+os.close(2)
+sys.stderr = sys.stdout = None
+from cutegemm.compiling.compiler import compile_config
+from tests.support.compiled import CONFIG
+os.write(told, str(compile_config(CONFIG).resources.frame_bytes).encode())
+try:
+    os.fstat(2)
+except OSError:
+    os.write(told, b" closed")
+"""
+
+
+def test_a_service_without_standard_streams_compiles():
+    """Where sys.stderr is None and descriptor 2 is closed kernels compile, and both stay as they were."""
+    done = subprocess.run([sys.executable, "-c", NO_STREAMS], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "0 closed")

@@ -2,23 +2,25 @@
 """Processes that compile a share each."""
 
 import dataclasses
+import os
+import signal
 import sys
+import threading
 
 import pytest
 
-from cutegemm.compiling import jobs
+from cutegemm.compiling import cache, jobs
 from cutegemm.errors import CompileError
-from tests.support.compiled import CONFIG, isolated
+from tests.support.compiled import CONFIG, OTHER, isolated
 
 
 def test_a_failure_elsewhere_is_raised_here(monkeypatch, tmp_path):
     """A config that does not compile in its subprocess raises with the compiler's words; those before it count."""
     isolated(monkeypatch, tmp_path)
     broken = dataclasses.replace(CONFIG, tile=(128, 60, 64))
-    done = []
     with pytest.raises(CompileError, match=r"^warp_specialized kernel does not compile: .{20,240}$") as e:
-        jobs.compile_elsewhere([CONFIG, broken], lambda: done.append(1))
-    assert done == [1] and "\n" not in str(e.value)
+        jobs.compile_parallel([OTHER, broken], 1)
+    assert cache.entry(OTHER).exists() and "\n" not in str(e.value)
 
 
 def test_a_process_that_breaks_off_is_reported(monkeypatch, tmp_path):
@@ -28,4 +30,32 @@ def test_a_process_that_breaks_off_is_reported(monkeypatch, tmp_path):
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
     with pytest.raises(CompileError, match="^a compiling process broke off with status 137: out of memory$"):
-        jobs.compile_elsewhere([CONFIG], lambda: None)
+        jobs.compile_parallel([CONFIG], 1)
+
+
+def test_ctrl_c_ends_every_compiler_at_once(monkeypatch, tmp_path):
+    """An interrupt kills all compiling processes, their temporary files go, and nobody waits for their kernels."""
+    started = tmp_path / "started"
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\ntouch $TMPDIR/left\necho $$ $TMPDIR >> {started}\nexec sleep 600\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+    def interrupt():
+        while not started.exists() or len(started.read_text().splitlines()) < 2:
+            pass
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    # a shell that runs this in the background ignores it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            jobs.compile_parallel([CONFIG, OTHER], 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for line in started.read_text().splitlines():
+        process, folder = line.split()
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(process), 0)
+        assert not os.path.exists(folder)

@@ -4,7 +4,9 @@
 import io
 import re
 import sys
+import threading
 import time
+import types
 
 import pytest
 
@@ -13,26 +15,86 @@ from cutegemm.compiling import progress
 
 @pytest.fixture
 def hurried(monkeypatch):
-    """Fifty times less patience than users get."""
+    """Far less patience than users get."""
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "QUIET_PIPE_SECONDS", 0.02)
+
+
+class Pipe(io.StringIO):
+    """Keeps each write apart, as the readers of a pipe that several processes share see them."""
+
+    def __init__(self):
+        super().__init__()
+        self.writes = []
+        self.third = threading.Event()
+
+    def write(self, text):
+        """One write."""
+        self.writes.append(text)
+        if len(self.writes) == 3:
+            self.third.set()
+        return len(text)
 
 
 def test_nothing_is_said_of_what_is_quick(capsys):
-    """Within the first second the screen stays empty."""
+    """A terminal stays empty for a second, a pipe for ten."""
+    assert (progress.QUIET_SECONDS, progress.QUIET_PIPE_SECONDS) == (1, 10)
     with progress.announced(lambda: "compiling"):
         pass
     assert capsys.readouterr() == ("", "")
 
 
-def test_lines_with_the_elapsed_time_come_less_and_less_often(hurried, capsys):
-    """What takes long is named on standard error with the seconds so far, again after four times as long."""
-    counts = iter(range(100))
+def test_a_pipe_gets_whole_lines_less_and_less_often(hurried, monkeypatch):
+    """Each line is one write, so that those of several processes never mix; the waits between them quadruple."""
+    pipe, waits, counts = Pipe(), [], iter(range(100))
+
+    class Watched(threading.Event):
+        """Notes for how long the teller waits."""
+
+        def wait(self, timeout=None):
+            """As an event does."""
+            waits.append(timeout)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(sys, "stderr", pipe)
+    monkeypatch.setattr(progress, "threading", types.SimpleNamespace(Event=Watched, Thread=threading.Thread))
     with progress.announced(lambda: f"compiling {next(counts)} of 9"):
-        time.sleep(0.25)
-    said = capsys.readouterr().err.splitlines()
-    assert 2 <= len(said) <= 3
-    for i, line in enumerate(said):
-        assert re.fullmatch(rf"cutegemm: compiling {i} of 9, \d+ s so far", line)
+        pipe.third.wait(60)
+    for i, line in enumerate(pipe.writes):
+        assert re.fullmatch(rf"cutegemm: compiling {i} of 9, \d+ s so far\n", line)
+    first, second, third = waits[:3]
+    assert first == 0.02 and second >= 3 * first and third >= 3 * (first + second)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_without_standard_error_nothing_is_said(hurried, monkeypatch, closed):
+    """A service without standard error, or one that closed it, goes on in silence."""
+    stream = io.StringIO() if closed else None
+    if closed:
+        stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress.announced(lambda: pytest.fail("nobody listens")):
+        time.sleep(0.1)
+
+
+def test_a_reader_that_goes_away_is_no_error(hurried, monkeypatch):
+    """A pipe that nobody reads any more ends the progress, not the work."""
+    tried = threading.Event()
+
+    class Broken(io.StringIO):
+        """A pipe without a reader."""
+
+        def write(self, text):
+            """Fails."""
+            tried.set()
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Broken())
+    failures = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    with progress.announced(lambda: "compiling"):
+        assert tried.wait(60)
+    assert failures == []
 
 
 class Terminal(io.StringIO):

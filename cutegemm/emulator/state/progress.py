@@ -18,7 +18,9 @@ class Progress:
 
     def __init__(self, total: int, wanted: bool | None) -> None:
         self.total = total
-        self.wanted = sys.stderr.isatty() if wanted is None else wanted
+        # a service may have no standard error
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self.wanted = terminal if wanted is None else wanted and sys.stderr is not None
         self.started = time.monotonic()
         self.bar: rich.progress.Progress | None = None
 

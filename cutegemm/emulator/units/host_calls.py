@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import struct
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +51,7 @@ def vprintf(group: Group, m: Mask, format_at: int, values_at: int, result_at: in
         pointer = _argument(group, lane, values_at)
         printed = _formatted(group, lane, text, pointer)
         group.device.printed.append(printed)
-        sys.stdout.write(printed)
+        print(printed, end="")
     if result_at is not None:
         count = np.full(group.lanes, 0, np.uint64)
         group.local.data[(count + group.local_bases(None) + np.uint64(result_at)).astype(np.int64)] = 1
