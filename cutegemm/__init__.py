@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import GemmError
-from cutegemm.gemm import Gemm, build
+from cutegemm.gemm import Gemm, Loaded, build, build_many, load
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Operand, Problem, problem
 from cutegemm.running.pack import pack
@@ -27,12 +27,15 @@ __all__ = [
     "GemmError",
     "GemmSpec",
     "KernelPlan",
+    "Loaded",
     "Operand",
     "Problem",
     "Tile",
     "bmm",
     "build",
+    "build_many",
     "linear",
+    "load",
     "matmul",
     "pack",
     "plan",

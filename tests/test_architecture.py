@@ -28,7 +28,7 @@ FLOORS = (
     {"launch_layout"},
     {"planning", "kernels"},
     {"compiling"},
-    {"database"},
+    {"aot", "database"},
     {"running"},
     {"tuning"},
     {"gemm"},

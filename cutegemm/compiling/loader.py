@@ -47,6 +47,7 @@ class Launch:
         grid, block, cluster: CTAs, threads, CTAs per cluster, each (x, y, z).
         smem: dynamic shared memory, bytes.
         params: the bytes of every kernel parameter, tensor maps included, in PTX order.
+        pdl: whether it may start before the launch before it has ended (programmatic dependent launch).
     """
 
     kernel: str
@@ -55,6 +56,7 @@ class Launch:
     cluster: tuple[int, int, int]
     smem: int
     params: tuple[bytes, ...]
+    pdl: bool = False
 
 
 def load(obj: bytes) -> Callable[..., None]:
@@ -180,6 +182,7 @@ class _LaunchConfig(ctypes.Structure):
 
 _ATTRIBUTE_BYTES = 72  # sizeof(cudaLaunchAttribute): an id, padding, and a 64-byte value
 _CLUSTER_DIMENSION = 4  # cudaLaunchAttributeClusterDimension
+_PROGRAMMATIC = 6  # cudaLaunchAttributeProgrammaticStreamSerialization
 
 
 class _Recording:
@@ -197,13 +200,16 @@ def _record_launch(config: int, _kernel: int, args: int) -> int:
     launch = ctypes.cast(config, ctypes.POINTER(_LaunchConfig))[0]
     pointers = ctypes.cast(args, ctypes.POINTER(ctypes.c_void_p))
     cluster: tuple[int, ...] = (1, 1, 1)
+    pdl = False
     for i in range(launch.count):
         raw = ctypes.string_at(launch.attrs + _ATTRIBUTE_BYTES * i, _ATTRIBUTE_BYTES)
-        if int.from_bytes(raw[:4], "little") == _CLUSTER_DIMENSION:
+        kind = int.from_bytes(raw[:4], "little")
+        pdl |= kind == _PROGRAMMATIC and any(raw[8:12])
+        if kind == _CLUSTER_DIMENSION:
             cluster = tuple(int.from_bytes(raw[8 + 4 * j : 12 + 4 * j], "little") for j in range(3))
     params = tuple(ctypes.string_at(pointers[i], size) for i, size in enumerate(_RECORDING.sizes))
     grid, block = _triple(launch.grid), _triple(launch.block)
-    record = Launch(_RECORDING.kernel, grid, block, _triple(cluster), launch.smem, params)
+    record = Launch(_RECORDING.kernel, grid, block, _triple(cluster), launch.smem, params, pdl)
     _RECORDING.launches.append(record)
     return 0
 

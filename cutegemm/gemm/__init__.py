@@ -5,11 +5,13 @@ kernel      one problem's kernel, and what it shows
 kernels     a spec's kernels: chosen, compiled on first need, kept, tuned
 launches    the launches of a run, recorded on a machine without a GPU
 gemm        `Gemm`, which runs them, and `build`
+saving      an artefact of chosen problems (`cutegemm.aot`); loaded: `Loaded`, which runs one, and `load`
 eager       torch.compile leaves a run to Python
 """
 
-from cutegemm.gemm.gemm import Gemm, build, recalled
+from cutegemm.gemm.gemm import Gemm, build, build_many, recalled
 from cutegemm.gemm.kernel import Kernel
+from cutegemm.gemm.loaded import Loaded, load
 from cutegemm.planning.representative import representative
 
-__all__ = ["Gemm", "Kernel", "build", "recalled", "representative"]
+__all__ = ["Gemm", "Kernel", "Loaded", "build", "build_many", "load", "recalled", "representative"]

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from cutegemm.compiling import cache
 from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import InputError, field_error
 from cutegemm.gemm import eager
 from cutegemm.gemm.kernels import Kernels
 from cutegemm.problems import Problem, checked
@@ -25,27 +27,16 @@ Backend = Literal["gpu", "reference", "emulator"]
 _FAKE = "FakeTensor"
 
 
-class Gemm(Kernels):
-    """Kernels built under one `GemmSpec`, compiled on first need and kept.
-
-    `build(spec)` compiles the representative kernel at once; `Gemm(spec)` compiles nothing yet.
+class Runs:
+    """The run of a call: of a spec's kernels, or of those that an artefact holds.
 
     Attributes:
         spec: the declaration.
-        plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
-        shortcuts: of calls, by what their callers remember them by (`running.shortcut`); attempts: to make each.
     """
 
-    def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
-        super().__init__(spec, of)
-        self._fused = Signature(spec.epilogue) if isinstance(spec.epilogue, Graph) else None
-        eager.leave(Gemm.run)
-
-    def _choose_again(self) -> None:
-        super()._choose_again()
-        self._kinds: Memo[Prepared] = Memo()
-        self.shortcuts: Memo[Any] = Memo()
-        self.attempts: Memo[int] = Memo()
+    spec: GemmSpec
+    _fused: Signature | None
+    _kinds: Memo[Prepared]
 
     @overload
     def run(
@@ -206,10 +197,37 @@ class Gemm(Kernels):
 
     def _first(self, call: Unprepared, backend: Any, workspace: Any) -> Any:
         """A call of a kind that is not among the recent ones."""
+        raise NotImplementedError
+
+
+class Gemm(Runs, Kernels):
+    """Kernels built under one `GemmSpec`, compiled on first need and kept.
+
+    `build(spec)` compiles the representative kernel at once; `Gemm(spec)` compiles nothing yet.
+
+    Attributes:
+        spec: the declaration.
+        plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
+        shortcuts: of calls, by what their callers remember them by (`running.shortcut`); attempts: to make each.
+    """
+
+    def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
+        Kernels.__init__(self, spec, of)
+        self._fused = Signature(spec.epilogue) if isinstance(spec.epilogue, Graph) else None
+        eager.leave(Runs.run)
+
+    def _choose_again(self) -> None:
+        super()._choose_again()
+        self._kinds: Memo[Prepared] = Memo()
+        self.shortcuts: Memo[Any] = Memo()
+        self.attempts: Memo[int] = Memo()
+
+    def _first(self, call: Unprepared, backend: Any, workspace: Any) -> Any:
+        """A call of a kind that is not among the recent ones."""
         # imports torch
         from cutegemm.running import run as path
 
-        eager.leave(Gemm.run)
+        eager.leave(Runs.run)
         return path.first(self.spec, self._kinds, call, backend, workspace)
 
 
@@ -255,4 +273,30 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
     return gemm
 
 
-__all__ = ["Gemm", "build", "recalled"]
+def build_many(
+    specs: Iterable[GemmSpec | tuple[GemmSpec, Problem | None]],
+) -> list[Gemm]:
+    """`build` for a list, such as that of a service's start: missing kernels compile in parallel subprocesses.
+
+    Args:
+        specs: a GemmSpec, or a pair of one and the problem that it is built for, each.
+
+    Returns:
+        A Gemm for each, in order.
+
+    Raises:
+        InputError, SpecError: an entry is something else.
+        PlanError: a spec cannot serve its problem.
+        CompileError: a kernel does not compile.
+    """
+    if isinstance(specs, (GemmSpec, str)) or not isinstance(specs, Iterable):
+        raise field_error(InputError, "specs", specs, "must be several specs, or pairs of spec and problem")
+    gemms = []
+    for entry in specs:
+        spec, of = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, None)
+        gemms.append(Gemm(checked_spec(spec), None if of is None else checked("problem", of)))
+    cache.ensure([step.config for x in gemms for step in x.plan.steps])
+    return gemms
+
+
+__all__ = ["Gemm", "build", "build_many", "recalled"]

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cutegemm.aot.file import write
 from cutegemm.compiling import cache, loader, resources
 from cutegemm.database import Choice, choose
+from cutegemm.errors import InputError, field_error
 from cutegemm.gemm import launches
 from cutegemm.gemm.kernel import Kernel, explained
+from cutegemm.gemm.saving import saved
 from cutegemm.planning.representative import representative
 from cutegemm.problems import Problem, checked, listed
 from cutegemm.running import here
@@ -92,6 +97,31 @@ class Kernels:
         if index is not None:
             for config in configs:
                 function_for(config, index)
+
+    def save(self, path: str | os.PathLike[str], problems: Iterable[Problem] | None = None) -> Path:
+        """Write an artefact: the launches of chosen problems, ready to run without planning, compiling or the DSL.
+
+        `cutegemm.load(path)` runs it. Extents, types, strides and the alignment of addresses are those of the
+        problems; addresses, alpha, beta and other numbers are a call's own.
+
+        Args:
+            path: of the file, by custom ending in ".cutegemm".
+            problems: None is the representative problem.
+
+        Returns:
+            The path.
+
+        Raises:
+            InputError: `problems` is no iterable of problems, or empty.
+            PlanError: the spec cannot serve a problem.
+            CompileError: a kernel does not compile.
+        """
+        wanted = [self._representative] if problems is None else listed("problems", problems)
+        if not wanted:
+            raise field_error(InputError, "problems", [], "must hold at least one problem")
+        target = Path(path).expanduser()
+        write(target, saved(self.spec, [self._choice(x).plan for x in wanted]))
+        return target
 
     def tune(self, problems: Iterable[Problem] | None = None, **options: Any) -> Report:
         """`cutegemm.tune` of this spec, for problems or the representative one; later runs take what it found.

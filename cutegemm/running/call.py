@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from cutegemm.config import GemmConfig
     from cutegemm.running.named import Signature
 
 # kinds of calls that a `Gemm` remembers at least; a kind holds a plan and converted arguments, some 10 KiB
@@ -18,6 +19,34 @@ REMEMBERED = 512
 NOWHERE = -1
 
 V = TypeVar("V")
+
+
+class Planned(Protocol):
+    """What a run needs to know of how it is served: a `KernelPlan`, or a recipe of an artefact."""
+
+    @property
+    def steps(self) -> Sequence[Any]:
+        """The launches; none where D is empty."""
+
+    @property
+    def config(self) -> GemmConfig | None:
+        """The GEMM kernel's config, where it is known."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory beside the operands."""
+
+    @property
+    def counter_bytes(self) -> int:
+        """Counters that a run finds zero and leaves zero."""
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Partial results per result of a reduction over D's rows, columns and all."""
+
+    @property
+    def partial_width(self) -> tuple[int, int]:
+        """D's rows and columns that one partial result covers."""
 
 
 @dataclass(frozen=True)

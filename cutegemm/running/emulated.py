@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -13,6 +13,7 @@ from cutegemm.emulator import Step, output, run_steps, tensor_buffer
 from cutegemm.errors import EmulatorError
 from cutegemm.launch_layout import COUNTERS
 from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running import check
 from cutegemm.running.kind import Kind
 
@@ -47,8 +48,7 @@ class Emulated:
             workspace = torch.empty(max(plan.workspace_bytes, 1), dtype=torch.uint8)
         counters = torch.zeros(max(plan.counter_bytes, 1), dtype=torch.uint8)
         addresses = {name: x.data_ptr() for name, x in named.items()} | {COUNTERS: counters.data_ptr()}
-        launches = launch_arguments(plan, addresses, workspace.data_ptr(), numbers, stream=0)
-        steps = [step for config, args in launches for step in _steps(config, args)]
+        steps = self._steps(addresses, workspace.data_ptr(), numbers)
         buffers = [tensor_buffer(x, name.upper() if name in "abcd" else name) for name, x in named.items()]
         buffers += [tensor_buffer(workspace, "workspace"), tensor_buffer(counters, "counters")]
         outputs = [output(named[x.name], *self._shown(x.name)) for x in self.kind.graph.stores]
@@ -56,9 +56,15 @@ class Emulated:
         if counters.any():
             raise EmulatorError("a run must leave its counters zero, and this one did not")
 
+    def _steps(self, addresses: dict[str, int], workspace: int, numbers: dict[str, float]) -> list[Step]:
+        """Every launch of one call, with its parameters."""
+        plan = cast(KernelPlan, self.kind.plan)
+        launches = launch_arguments(plan, addresses, workspace, numbers, stream=0)
+        return [step for config, args in launches for step in _steps(config, args)]
+
     def _shown(self, name: str) -> tuple[str, tuple[int, int] | None]:
         """A stored output's name in reports, and the rows and columns of it that a CTA has."""
-        plan = self.kind.plan
+        plan = cast(KernelPlan, self.kind.plan)
         config = plan.config
         shown = name.upper() if name == "d" else name
         if config is None:

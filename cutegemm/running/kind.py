@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from cutegemm.epilogue.graph import Graph
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.running.call import Planned
 from cutegemm.running.describe import Call
 from cutegemm.running.named import Order
 from cutegemm.running.results import Shapes
@@ -31,7 +31,7 @@ class Kind:
     graph: Graph
     order: Order
     call: Call
-    plan: KernelPlan
+    plan: Planned
     shapes: Shapes
     device: torch.device
 

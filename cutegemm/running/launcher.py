@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import tvm_ffi
@@ -17,6 +17,7 @@ from cutegemm.config import Config
 from cutegemm.errors import CompileError, HardwareError
 from cutegemm.launch_layout import COUNTERS, layout_of
 from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running import check, counters, properties
 from cutegemm.running.call import Request
 from cutegemm.running.kind import Kind
@@ -59,26 +60,31 @@ class Launcher:
         self.device = kind.device
         self.index: Any = self.device.index
         plan = kind.plan
-        self.need = plan.workspace_bytes
+        self.need, self.counts = plan.workspace_bytes, plan.counter_bytes
         self.first_out = kind.order.first_out
         self.single = kind.shapes.alone
         self.dtype = TORCH_DTYPE[kind.shapes.wanted[0].dtype]
         self.like = torch.empty(0, dtype=self.dtype, device=self.device)
         self.pairs = _pairs(kind, request)
-        self.functions = [function_for(step.config, self.index) for step in plan.steps]
-        self.counts = plan.counter_bytes
-        if self.counts and not torch.cuda.is_current_stream_capturing():
-            counters.owner(self.index).reserve(self.counts)
         # the kernel of calls that are one launch
         self.alone: Function | None = None
-        if plan.multiply is not None:
-            if not self.need and not self.counts:
-                self.alone = _taking(plan.multiply.factors, self.functions[plan.steps.index(plan.multiply)])
-            layout, fixed = layout_of(plan.multiply.config), plan.multiply.fixed()
-            # converted once instead of at every call
-            self.extents, self.strides, self.walk = (
-                tvm_ffi.convert(layout[name].pack(fixed[name])) for name in ("shape", "strides", "walk")
-            )
+        self._make_ready()
+        if self.counts and not torch.cuda.is_current_stream_capturing():
+            counters.owner(self.index).reserve(self.counts)
+
+    def _make_ready(self) -> None:
+        """Load the plan's kernels, and convert what is the same for every call."""
+        plan = cast(KernelPlan, self.kind.plan)
+        self.functions = [function_for(step.config, self.index) for step in plan.steps]
+        if plan.multiply is None:
+            return
+        if not self.need and not self.counts:
+            self.alone = _taking(plan.multiply.factors, self.functions[plan.steps.index(plan.multiply)])
+        layout, fixed = layout_of(plan.multiply.config), plan.multiply.fixed()
+        # converted once instead of at every call
+        self.extents, self.strides, self.walk = (
+            tvm_ffi.convert(layout[name].pack(fixed[name])) for name in ("shape", "strides", "walk")
+        )
 
     def __call__(
         self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
@@ -145,7 +151,14 @@ class Launcher:
         named, values = dict(zip(order.names, addresses)), dict(zip(order.numbers, numbers))
         # kept until everything is launched
         held, named[COUNTERS] = self._counters(stream)
-        launches = launch_arguments(self.kind.plan, named, workspace.data_ptr(), values, stream)
+        self._launch(named, workspace.data_ptr(), values, stream)
+
+    def _launch(
+        self, addresses: dict[str, int], workspace: int, numbers: dict[str, float], stream: int
+    ) -> None:
+        """All launches of one call, its addresses and numbers by name."""
+        plan = cast(KernelPlan, self.kind.plan)
+        launches = launch_arguments(plan, addresses, workspace, numbers, stream)
         for function, (_, args) in zip(self.functions, launches):
             function(*args)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cutegemm.epilogue.graph import NEUTRAL, Graph, Result
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.running.call import Planned
 from cutegemm.running.describe import Call, Wanted
 from cutegemm.running.reference import TORCH_DTYPE, combine
 
@@ -56,7 +56,7 @@ class Partial:
 class Shapes:
     """How a kind of call's outputs are allocated and handed over."""
 
-    def __init__(self, graph: Graph, call: Call, plan: KernelPlan | None, device: torch.device) -> None:
+    def __init__(self, graph: Graph, call: Call, plan: Planned | None, device: torch.device) -> None:
         self.graph, self.wanted, self.device = graph, call.outputs, device
         self.results = {x.name: x for x in graph.outputs}
         self.alone = [x.name for x in graph.outputs] == ["d"]

@@ -19,11 +19,10 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.database.choice import choose
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import GemmError, InputError, field_error
-from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
 from cutegemm.running import check
 from cutegemm.running.blas import PLAIN_WITH_C
-from cutegemm.running.call import Memo, Request, Unprepared
+from cutegemm.running.call import Memo, Planned, Request, Unprepared
 from cutegemm.running.checked import Checked
 from cutegemm.running.describe import Call, describe
 from cutegemm.running.kind import Kind, Prepared
@@ -49,10 +48,12 @@ def described(spec: GemmSpec, graph: Graph, request: Request) -> Call:
     return call if _has_no_memory(request) else check.aligned(call, request)
 
 
-Planner = Callable[[GemmSpec, Problem, Device], KernelPlan]
+Planner = Callable[[GemmSpec, Problem, Device], Planned]
+# (backend, kind, first call) -> what serves calls of the kind
+Maker = Callable[[str, Kind, Request], Prepared]
 
 
-def _chosen(spec: GemmSpec, problem: Problem, device: Device) -> KernelPlan:
+def _chosen(spec: GemmSpec, problem: Problem, device: Device) -> Planned:
     """The plan that is taken where nobody says which: what was measured, or the model's."""
     return choose(spec, problem, device).plan
 
@@ -64,6 +65,7 @@ def prepare(
     given: tuple[Any, ...],
     backend: str | None,
     planner: Planner = _chosen,
+    make: Maker | None = None,
 ) -> Prepared:
     """Validate and plan one kind of call and return what serves it.
 
@@ -74,6 +76,7 @@ def prepare(
         given: the first call's tensors.
         backend: as the caller names it.
         planner: makes the plan.
+        make: makes what serves the kind; None compiles the plan's kernels.
 
     Raises:
         InputError, PlanError, HardwareError, CompileError: see `Gemm.run`.
@@ -90,14 +93,20 @@ def prepare(
     found = planner(spec, call.problem, device)
     shapes = Shapes(graph, call, None if chosen == "reference" else found, request.a.device)
     kind = Kind(graph, order, call, found, shapes, request.a.device)
-    prepared = _make(chosen, kind, request)
+    prepared = (make or _make)(chosen, kind, request)
     if chosen != "meta" and os.environ.get("CUTEGEMM_CHECK") == "1":
         return Checked(prepared)
     return prepared
 
 
 def first(
-    spec: GemmSpec, kinds: Memo[Prepared], call: Unprepared, backend: str | None, workspace: Any
+    spec: GemmSpec,
+    kinds: Memo[Prepared],
+    call: Unprepared,
+    backend: str | None,
+    workspace: Any,
+    planner: Planner = _chosen,
+    make: Maker | None = None,
 ) -> Any:
     """A call of a kind that is not among the recent ones: validate, plan, remember, serve.
 
@@ -106,6 +115,7 @@ def first(
         kinds: where the kind is remembered, if the call has a key.
         call: the call.
         backend, workspace: as the caller gave them.
+        planner, make: as for `prepare`.
 
     Raises:
         InputError, PlanError, HardwareError, CompileError: see `Gemm.run`.
@@ -119,7 +129,7 @@ def first(
                 # C is not read when beta is 0, but must be legal
                 whole = Request(call.given[0], call.given[1], {"c": call.unread})
                 described(spec, PLAIN_WITH_C.graph, whole)
-            prepared = prepare(spec, call.signature.graph, order, call.given, backend)
+            prepared = prepare(spec, call.signature.graph, order, call.given, backend, planner, make)
         except GemmError as error:
             raise error.about(spec=spec, **circumstances(order, call.given)) from None
         if call.key is not None:

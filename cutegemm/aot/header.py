@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An artefact as one C header: kernels and recipes as constants, launched through the CUDA driver API.
+
+The header needs `cuda.h` and libcuda, no Python, no DSL and no runtime library. C11 and C++17 compile it. Each recipe
+becomes a struct of arguments and a function; what they share stands in the preamble.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from cutegemm.aot.file import Artefact, Recipe
+from cutegemm.aot.recipe import CHUNK, FLOAT, WORKSPACE, KernelLaunch
+from cutegemm.errors import InputError, field_error
+from cutegemm.launch_layout import COUNTERS
+
+LINE_BYTES = 24  # of a byte array, per line of C
+
+PREAMBLE = """\
+#include <cuda.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifndef CUTEGEMM_ARTEFACT_RUNTIME
+#define CUTEGEMM_ARTEFACT_RUNTIME
+/* One place of a launch's parameters that a call fills. kind: 0 an address, 1 an address rounded down to 16 bytes,
+ * 2 four bytes of a number. */
+typedef struct { uint32_t source, kind, offset; int64_t addend; } cutegemm_patch;
+
+/* One launch: parameters as one block, with the offset of each. */
+typedef struct {
+  unsigned kernel, grid[3], block[3], cluster[3], smem, pdl, params, bytes, patches;
+  const uint32_t *offsets;
+  const unsigned char *block_bytes;
+  const cutegemm_patch *patch;
+} cutegemm_launch;
+
+static inline CUresult cutegemm_run(const CUkernel *kernels, const cutegemm_launch *launch, const uint64_t *sources,
+                                    unsigned char *memory, void **pointers, CUstream stream) {
+  unsigned char *base = (unsigned char *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
+  memcpy(base, launch->block_bytes, launch->bytes);
+  for (unsigned i = 0; i < launch->patches; ++i) {
+    const cutegemm_patch *p = &launch->patch[i];
+    uint64_t value = sources[p->source] + (uint64_t)p->addend;
+    if (p->kind == 1) value &= ~(uint64_t)15;
+    memcpy(base + p->offset, &value, p->kind == 2 ? 4 : 8);
+  }
+  for (unsigned i = 0; i < launch->params; ++i) pointers[i] = base + launch->offsets[i];
+  CUlaunchAttribute attributes[2];
+  CUlaunchConfig config;
+  memset(&config, 0, sizeof config);
+  memset(attributes, 0, sizeof attributes);
+  config.gridDimX = launch->grid[0], config.gridDimY = launch->grid[1], config.gridDimZ = launch->grid[2];
+  config.blockDimX = launch->block[0], config.blockDimY = launch->block[1], config.blockDimZ = launch->block[2];
+  config.sharedMemBytes = launch->smem;
+  config.hStream = stream;
+  config.attrs = attributes;
+  if (launch->cluster[0] * launch->cluster[1] * launch->cluster[2] > 1) {
+    CUlaunchAttribute *a = &attributes[config.numAttrs++];
+    a->id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    a->value.clusterDim.x = launch->cluster[0];
+    a->value.clusterDim.y = launch->cluster[1];
+    a->value.clusterDim.z = launch->cluster[2];
+  }
+  if (launch->pdl) {
+    CUlaunchAttribute *a = &attributes[config.numAttrs++];
+    a->id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    a->value.programmaticStreamSerializationAllowed = 1;
+  }
+  return cuLaunchKernelEx(&config, (CUfunction)kernels[launch->kernel], pointers, NULL);
+}
+#endif
+"""
+
+LOADING = """\
+typedef struct {{ CUlibrary libraries[{count}]; CUkernel kernels[{count}]; }} {name}_module;
+
+/* Loads the kernels; a context must be current on a device of compute capability 9.0 with at least {sms} SMs. */
+static inline CUresult {name}_load({name}_module *module) {{
+  static const unsigned char *const images[] = {{{images}}};
+  static const char *const names[] = {{{names}}};
+  static const unsigned smem[] = {{{smem}}};
+  CUdevice device;
+  CUresult status = cuCtxGetDevice(&device);
+  for (unsigned i = 0; !status && i < {count}; ++i) {{
+    status = cuLibraryLoadData(&module->libraries[i], images[i], NULL, NULL, 0, NULL, NULL, 0);
+    if (!status) status = cuLibraryGetKernel(&module->kernels[i], module->libraries[i], names[i]);
+    if (!status && smem[i])
+      status = cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)smem[i],
+                                    module->kernels[i], device);
+  }}
+  return status;
+}}
+
+static inline void {name}_unload({name}_module *module) {{
+  for (unsigned i = 0; i < {count}; ++i) cuLibraryUnload(module->libraries[i]);
+}}
+"""
+
+CALL = """\
+/* {shape}
+{lies}
+ * workspace: {workspace} bytes, 16-byte aligned. counters: {counters} bytes, zero before the first launch; each
+ * launch leaves them zero. Both may be 0 where they have no bytes. Launches of one stream may share them. */
+typedef struct {{ {fields} }} {name}_args;
+enum {{ {name}_workspace_bytes = {workspace}, {name}_counter_bytes = {counters} }};
+
+static inline CUresult {name}(const {module}_module *module, const {name}_args *args, CUstream stream) {{
+  uint64_t sources[{sources}] = {{{values}}};
+{numbers}  unsigned char memory[{bytes} + 64];
+  void *pointers[{params}];
+  CUresult status = CUDA_SUCCESS;
+{launches}  return status;
+}}
+"""
+
+
+def header(artefact: Artefact, name: str) -> str:
+    """The text of a header.
+
+    Args:
+        artefact: with recipes that launch something.
+        name: prefix of all that is defined, a C identifier.
+
+    Raises:
+        InputError: the name is none.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise field_error(InputError, "name", name, "must be a C identifier", "gemm")
+    guard = f"{name.upper()}_CUTEGEMM_H"
+    versions = ", ".join(f"{x} {y}" for x, y in artefact.versions.items())
+    head = f"/* {artefact.spec!r}, planned for {artefact.gpu}; {versions}. Made by cutegemm: do not edit. */"
+    parts = [head.replace("*/ ", "* / "), f"#ifndef {guard}\n#define {guard}", PREAMBLE]
+    for i, kernel in enumerate(artefact.kernels):
+        parts.append(_array(f"static const unsigned char {name}_cubin_{i}[]", kernel.cubin))
+    parts.append(_loading(artefact, name))
+    for i, recipe in enumerate(artefact.recipes):
+        parts += _call(recipe, name, f"{name}_{i}")
+    return "\n\n".join([*parts, f"#endif /* {guard} */\n"])
+
+
+def _loading(artefact: Artefact, name: str) -> str:
+    count = len(artefact.kernels)
+    smem = [0] * count
+    for recipe in artefact.recipes:
+        for step in recipe.steps:
+            smem[step.kernel] = max(smem[step.kernel], step.smem)
+    return LOADING.format(
+        name=name,
+        count=count,
+        sms=artefact.sms,
+        images=", ".join(f"{name}_cubin_{i}" for i in range(count)),
+        names=", ".join(f'"{x.name}"' for x in artefact.kernels),
+        smem=", ".join(map(str, smem)),
+    )
+
+
+def _call(recipe: Recipe, module: str, name: str) -> Iterator[str]:
+    """The constants of a recipe's launches, and the function that makes them."""
+    tensors = [*recipe.tensors, WORKSPACE, COUNTERS]
+    sources = [*tensors, *recipe.numbers]
+    fields = {WORKSPACE: "workspace", COUNTERS: "counters"}
+    kinds = {p.source: p.kind for step in recipe.steps for p in step.patches}
+    for i, step in enumerate(recipe.steps):
+        yield from _constants(step, f"{name}_{i}", sources)
+    p = recipe.problem
+    known = {"a": p.a, "b": p.b, **dict(p.inputs), **dict(p.outputs)}
+    lies = [
+        f" * {x}: {o.dtype.value}, {o.rows} x {o.cols} x {o.batch}, strides {o.strides}, {o.align}-byte aligned."
+        for x, o in known.items()
+    ]
+    typed = {x: "float" if kinds.get(x, FLOAT) == FLOAT else "int32_t" for x in recipe.numbers}
+    yield CALL.format(
+        shape=f"M x N x K = {p.m} x {p.n} x {p.k}, batch {p.batch}. Strides (row, column, batch) are in elements.",
+        lies="\n".join(lies),
+        workspace=recipe.workspace_bytes,
+        counters=recipe.counter_bytes,
+        fields=" ".join(
+            [f"CUdeviceptr {fields.get(x, x)};" for x in tensors]
+            + [f"{kind} {x};" for x, kind in typed.items()]
+        ),
+        name=name,
+        module=module,
+        sources=len(sources),
+        values=", ".join(f"(uint64_t)args->{fields.get(x, x)}" for x in tensors),
+        numbers="".join(f"  memcpy(&sources[{sources.index(x)}], &args->{x}, 4);\n" for x in recipe.numbers),
+        bytes=max((x.offsets[-1] for x in recipe.steps), default=1),
+        params=max((len(x.params) for x in recipe.steps), default=1),
+        launches="".join(
+            f"  if (!status) status = cutegemm_run(module->kernels, &{name}_{i}, sources, memory, pointers, stream);\n"
+            for i in range(len(recipe.steps))
+        ),
+    )
+
+
+def _constants(step: KernelLaunch, name: str, sources: Sequence[str]) -> Iterator[str]:
+    """A launch's parameters, offsets and patches as C constants."""
+    *offsets, size = step.offsets
+    block = bytearray(size)
+    for x, offset in zip(step.params, offsets):
+        block[offset : offset + len(x)] = x
+    yield _array(f"static const unsigned char {name}_block[]", bytes(block))
+    yield f"static const uint32_t {name}_offsets[] = {{{', '.join(map(str, offsets))}}};"
+    rows = [
+        f"{{{sources.index(p.source)}, {2 if p.size == 4 else int(p.kind == CHUNK)}, "
+        f"{offsets[p.param] + p.offset}, {p.addend}}}"
+        for p in step.patches
+    ]
+    yield f"static const cutegemm_patch {name}_patches[] = {{{', '.join(rows) or '{0, 0, 0, 0}'}}};"
+    extents = ", ".join("{" + ", ".join(map(str, x)) + "}" for x in (step.grid, step.block, step.cluster))
+    numbers = f"{step.smem}, {int(step.pdl)}, {len(offsets)}, {size}, {len(rows)}"
+    yield (
+        f"static const cutegemm_launch {name} = {{{step.kernel}, {extents}, {numbers}, "
+        f"{name}_offsets, {name}_block, {name}_patches}};"
+    )
+
+
+def _array(declaration: str, data: bytes) -> str:
+    lines = (
+        ", ".join(f"0x{x:02x}" for x in data[i : i + LINE_BYTES]) for i in range(0, len(data), LINE_BYTES)
+    )
+    return f"{declaration} = {{\n" + ",\n".join(lines) + "\n};"
+
+
+__all__ = ["header"]

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan's launches as plain data: parameter bytes, and where each call writes its addresses and numbers.
+
+The host code of a compiled kernel turns a call's arguments into kernel parameters, tensor maps among them. For one
+problem everything but addresses and scalars is constant. `record` runs the host code several times with CUDA replaced,
+each time with other addresses and numbers, and compares the parameters: what differs is a patch, the rest a template.
+A last recording, with addresses and numbers that were not used before, must equal what the patches predict.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cutegemm.compiling import cache
+from cutegemm.compiling.loader import Launch
+from cutegemm.compiling.resources import kernel_name
+from cutegemm.config import Config
+from cutegemm.errors import CompileError
+from cutegemm.launch_layout import COUNTERS
+from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.kernel_plan import KernelPlan
+
+WORKSPACE = "run.workspace"  # among the addresses of a launch; no name of a tensor has a dot
+TENSOR_MAP_BYTES = 128
+PARAM_ALIGN = 64  # bytes: of a tensor map's address (CUDA driver API, CUtensorMap)
+# the hardware reads 64 of a tensor map's 128 bytes; the host code leaves the others undefined
+TENSOR_MAP_READ = 64
+# kinds of patches: what is written at the place
+ADDRESS, CHUNK, FLOAT, INTEGER = "address", "chunk", "float32", "int32"
+# a tensor map's base address is a multiple of 16 bytes
+CHUNK_BYTES = 16
+# recordings: two to find the patches, one to prove them
+RECORDINGS = 3
+# where recordings place tensors, how far apart, and the alignment of what the run allocates, bytes
+BASE, SPACING, ALIGNED = 1 << 46, 1 << 41, 1024
+# PTX ISA, ld: a load of a kernel parameter by name; a name anywhere else takes its address
+_PARAM_LOAD = re.compile(r"ld\.param(?:\.v(\d))?\.[a-z](\d+)\s[^;]*\[[\w$]+_param_(\d+)(?:\+(\d+))?\]")
+_PARAM_NAME = re.compile(r"_param_(\d+)\b")
+_ADDRESS_FORM, _NUMBER_FORMS = struct.Struct("<Q"), {FLOAT: struct.Struct("<f"), INTEGER: struct.Struct("<i")}
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One place of a launch's parameters that a call fills.
+
+    Attributes:
+        source: the tensor, workspace, counters or number.
+        kind: "address", "chunk" (the address rounded down to 16 bytes), "float32" or "int32".
+        param: index of the kernel parameter; offset: in it, bytes.
+        addend: bytes from the source's address to the one that is written.
+    """
+
+    source: str
+    kind: str
+    param: int
+    offset: int
+    addend: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that are written."""
+        return 4 if self.kind in _NUMBER_FORMS else _ADDRESS_FORM.size
+
+    def value(self, addresses: Mapping[str, int], numbers: Mapping[str, float]) -> bytes:
+        """What a call writes there."""
+        if self.kind in _NUMBER_FORMS:
+            return _NUMBER_FORMS[self.kind].pack(numbers[self.source])
+        place = addresses[self.source] + self.addend
+        return _ADDRESS_FORM.pack(place & -CHUNK_BYTES if self.kind == CHUNK else place)
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One launch of a recipe. Its parameters lie in one block, each where a tensor map may begin.
+
+    Attributes:
+        kernel: index among the artefact's kernels.
+        grid, block, cluster: CTAs, threads, CTAs per cluster, each (x, y, z).
+        smem: dynamic shared memory, bytes.
+        pdl: whether it may start before the launch before it has ended (programmatic dependent launch).
+        params: the bytes of each kernel parameter; zeros where a patch goes.
+        patches: what a call fills in.
+    """
+
+    kernel: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    smem: int
+    pdl: bool
+    params: tuple[bytes, ...]
+    patches: tuple[Patch, ...]
+
+    @functools.cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each parameter begins in the block, and the block's size at the end; bytes."""
+        sizes = (-(-len(x) // PARAM_ALIGN) * PARAM_ALIGN for x in self.params)
+        return tuple(itertools.accumulate(sizes, initial=0))
+
+    def filled(self, addresses: Mapping[str, int], numbers: Mapping[str, float]) -> tuple[bytes, ...]:
+        """The parameters of one call."""
+        found = [bytearray(x) for x in self.params]
+        for patch in self.patches:
+            value = patch.value(addresses, numbers)
+            found[patch.param][patch.offset : patch.offset + len(value)] = value
+        return tuple(bytes(x) for x in found)
+
+
+@dataclass(frozen=True)
+class KernelBinary:
+    """A kernel of an artefact: its name in cubin and PTX, and both."""
+
+    name: str
+    cubin: bytes
+    ptx: str
+
+
+class _Values(NamedTuple):
+    """What one recording passes: addresses and numbers by name."""
+
+    addresses: dict[str, int]
+    numbers: dict[str, float]
+
+
+def record(
+    plan: KernelPlan,
+    tensors: Mapping[str, int],
+    numbers: Mapping[str, str],
+    kernels: list[KernelBinary],
+) -> tuple[KernelLaunch, ...]:
+    """The launches of a plan as data; kernels that are not yet in `kernels` are added to it.
+
+    Args:
+        plan: of one problem; its kernels are compiled if need be.
+        tensors: alignment of each tensor's address by name, bytes.
+        numbers: what is passed by value, "scalar" or "integer" by name.
+        kernels: of the artefact.
+
+    Raises:
+        CompileError: a kernel does not compile, or its parameters depend on addresses in another way than by a sum.
+    """
+    versions = [_values(i, tensors, numbers) for i in range(RECORDINGS)]
+    recordings = [list(_recorded(plan, x)) for x in versions]
+    found = []
+    for launches in zip(*recordings, strict=True):
+        made = cache.artifact(launches[0][0])
+        binary = KernelBinary(kernel_name(made.ptx), made.cubin, made.ptx)
+        if binary not in kernels:
+            kernels.append(binary)
+        found.append(_template(kernels.index(binary), made.ptx, [x[1] for x in launches], versions, numbers))
+    return tuple(found)
+
+
+def _values(index: int, tensors: Mapping[str, int], numbers: Mapping[str, str]) -> _Values:
+    """Addresses and numbers of recording `index`; no two sources move by the same distance between recordings."""
+    aligns = {**tensors, COUNTERS: ALIGNED, WORKSPACE: ALIGNED}
+    addresses = {}
+    for i, (name, align) in enumerate(aligns.items(), 1):
+        # far apart, and in the last recording at another place of a 16-byte chunk where the alignment allows it
+        moved = index * (i * SPACING + i * ALIGNED)
+        odd = align if align < CHUNK_BYTES and index == RECORDINGS - 1 else 0
+        addresses[name] = BASE + i * SPACING + moved + odd
+    passed: dict[str, float] = {}
+    for i, (name, kind) in enumerate(numbers.items(), 1):
+        # every byte of the number differs between recordings
+        bits = sum((0x11 + 0x20 * index + i) << 8 * x for x in range(4))
+        passed[name] = bits if kind == "integer" else _NUMBER_FORMS[FLOAT].unpack(struct.pack("<I", bits))[0]
+    return _Values(addresses, passed)
+
+
+def _recorded(plan: KernelPlan, values: _Values) -> Iterator[tuple[Config, Launch]]:
+    """(config, launch) of every launch that the host code makes with these values."""
+    workspace = values.addresses[WORKSPACE]
+    for config, arguments in launch_arguments(plan, values.addresses, workspace, values.numbers, 0):
+        for launch in cache.launches(config, arguments):
+            yield config, launch
+
+
+def _template(
+    kernel: int, ptx: str, launches: Sequence[Launch], versions: Sequence[_Values], numbers: Mapping[str, str]
+) -> KernelLaunch:
+    """One launch's template and patches, from its recordings.
+
+    Raises:
+        CompileError: the patches do not predict the last recording.
+    """
+    cleaned = [_cleaned(ptx, x.params) for x in launches]
+    first, second, last = cleaned
+    patches = tuple(
+        patch for i, (p, q) in enumerate(zip(first, second)) for patch in _patches(i, p, q, versions, numbers)
+    )
+    params = [bytearray(x) for x in first]
+    for patch in patches:
+        params[patch.param][patch.offset : patch.offset + patch.size] = bytes(patch.size)
+    one = launches[0]
+    found = KernelLaunch(
+        kernel, one.grid, one.block, one.cluster, one.smem, one.pdl, tuple(bytes(x) for x in params), patches
+    )
+    shapes = {(x.grid, x.block, x.cluster, x.smem, x.pdl) for x in launches}
+    if len(shapes) > 1 or found.filled(*versions[-1]) != last:
+        raise CompileError("its launch parameters depend on addresses in a way that no template holds")
+    return found
+
+
+def _patches(
+    param: int, first: bytes, second: bytes, versions: Sequence[_Values], numbers: Mapping[str, str]
+) -> Iterator[Patch]:
+    """The places of one parameter that differ between two recordings.
+
+    Raises:
+        CompileError: a place differs and holds neither an address nor a number.
+    """
+    offset = 0
+    while offset < len(first):
+        if first[offset : offset + 4] == second[offset : offset + 4]:
+            offset += 4
+            continue
+        found = _address(param, offset, first, second, versions) or _number(
+            param, offset, first, second, versions, numbers
+        )
+        if found is None:
+            raise CompileError(
+                f"byte {offset} of kernel parameter {param} depends on addresses or numbers in an unknown way"
+            )
+        yield found
+        offset += found.size
+
+
+def _address(
+    param: int, offset: int, first: bytes, second: bytes, versions: Sequence[_Values]
+) -> Patch | None:
+    """The patch of an address at a place: the one source that moved as far as the place's value."""
+    size = _ADDRESS_FORM.size
+    if offset + size > len(first):
+        return None
+    p, q = (_ADDRESS_FORM.unpack_from(x, offset)[0] for x in (first, second))
+    for name, place in versions[0].addresses.items():
+        if q - p == versions[1].addresses[name] - place:
+            # the base of a tensor map is a whole chunk; a pointer is what it is
+            kind = CHUNK if len(first) == TENSOR_MAP_BYTES and offset == 0 else ADDRESS
+            return Patch(name, kind, param, offset, p - place)
+    return None
+
+
+def _number(
+    param: int,
+    offset: int,
+    first: bytes,
+    second: bytes,
+    versions: Sequence[_Values],
+    numbers: Mapping[str, str],
+) -> Patch | None:
+    """The patch of a number at a place."""
+    for name, kind in numbers.items():
+        form = INTEGER if kind == "integer" else FLOAT
+        pair = [_NUMBER_FORMS[form].pack(x.numbers[name]) for x in versions[:2]]
+        if [x[offset : offset + 4] for x in (first, second)] == pair:
+            return Patch(name, form, param, offset)
+    return None
+
+
+def _cleaned(ptx: str, params: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Parameters with zeros where the kernel reads nothing: host code leaves padding undefined."""
+    read, whole = _bytes_read(ptx)
+    found = []
+    for i, x in enumerate(params):
+        if len(x) == TENSOR_MAP_BYTES:
+            found.append(x[:TENSOR_MAP_READ] + bytes(len(x) - TENSOR_MAP_READ))
+        elif i in whole:
+            found.append(x)
+        else:
+            found.append(bytes(byte if (i, at) in read else 0 for at, byte in enumerate(x)))
+    return tuple(found)
+
+
+@functools.lru_cache(64)
+def _bytes_read(ptx: str) -> tuple[frozenset[tuple[int, int]], frozenset[int]]:
+    """(parameter, byte) of all that `ld.param` reads by name (PTX ISA, ld), and the parameters read by address."""
+    body = ptx[ptx.index("{", ptx.index(".entry")) :]
+    read: set[tuple[int, int]] = set()
+    for vector, bits, index, offset in _PARAM_LOAD.findall(body):
+        start, size = int(offset or 0), int(vector or 1) * int(bits) // 8
+        read |= {(int(index), at) for at in range(start, start + size)}
+    return frozenset(read), frozenset(map(int, _PARAM_NAME.findall(_PARAM_LOAD.sub("", body))))
+
+
+__all__ = ["KernelBinary", "KernelLaunch", "Patch", "WORKSPACE", "record"]

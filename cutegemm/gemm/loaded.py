@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`load`: the kernels of an artefact, run without planning, compiling or the DSL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cutegemm.aot.file import Artefact, Recipe, read
+from cutegemm.aot.header import header
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import InputError, field_error
+from cutegemm.gemm import eager
+from cutegemm.gemm.gemm import Runs
+from cutegemm.problems import Problem
+from cutegemm.running.call import Memo, Unprepared
+from cutegemm.running.named import Signature
+from cutegemm.spec import GemmSpec
+
+if TYPE_CHECKING:
+    from cutegemm.running.kind import Prepared
+    from cutegemm.running.replayed import Replay
+
+
+class Loaded(Runs):
+    """The kernels of an artefact. `run` takes what `Gemm.run` takes, for the artefact's problems.
+
+    Attributes:
+        artefact: what the file holds: spec, problems, kernels, GPU, versions.
+        spec: that was built.
+    """
+
+    def __init__(self, artefact: Artefact) -> None:
+        self.artefact, self.spec = artefact, artefact.spec
+        self._fused = Signature(self.spec.epilogue) if isinstance(self.spec.epilogue, Graph) else None
+        self._kinds: Memo[Prepared] = Memo()
+        self._replay: Replay | None = None
+        eager.leave(Runs.run)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems that the artefact serves."""
+        return tuple(x.problem for x in self.artefact.recipes)
+
+    def explain(self) -> str:
+        """The plan of every problem, as it was saved."""
+        return "\n\n".join(
+            f"{x.plan}\nchosen by  {x.chosen_by or 'the model'}" for x in self.artefact.recipes
+        )
+
+    def header(self, name: str = "gemm") -> str:
+        """The artefact as one C header for C11 and C++17, launched through the CUDA driver API (`aot.header`).
+
+        Args:
+            name: prefix of all that it defines.
+
+        Raises:
+            InputError: the name is no C identifier.
+        """
+        return header(self.artefact, name)
+
+    def _first(self, call: Unprepared, backend: Any, workspace: Any) -> Any:
+        # import torch
+        from cutegemm.running import run as path
+        from cutegemm.running.replayed import Replay
+
+        eager.leave(Runs.run)
+        if self._replay is None:
+            self._replay = Replay(self.artefact)
+        replay = self._replay
+
+        def planner(_: GemmSpec, problem: Problem, device: Any) -> Recipe:
+            return replay.recipe(problem, device)
+
+        return path.first(self.spec, self._kinds, call, backend, workspace, planner, replay.make)
+
+    def __repr__(self) -> str:
+        return (
+            f"<artefact of {self.spec!r}, {len(self.artefact.recipes)} problem(s), for {self.artefact.gpu}>"
+        )
+
+
+def load(path: str | os.PathLike[str]) -> Loaded:
+    """Load an artefact that `Gemm.save` wrote: nothing is planned or compiled, and the DSL is not needed.
+
+    Loading runs native code: the file's kernels run on the GPU with the rights of this process. Load only files that
+    you trust; the checksums find damage, not malice.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        InputError: there is no such file, or it is truncated, changed, foreign, or of another format.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise field_error(InputError, "path", path, "must be the path of an artefact")
+    return Loaded(read(Path(path).expanduser()))
+
+
+__all__ = ["Loaded", "load"]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From plans to an artefact (`cutegemm.aot`)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable
+
+from cutegemm.aot.file import Artefact, Recipe
+from cutegemm.aot.recipe import KernelBinary, record
+from cutegemm.compiling import cache
+from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.running.named import Order
+from cutegemm.spec import GemmSpec
+
+
+def saved(spec: GemmSpec, plans: Iterable[KernelPlan]) -> Artefact:
+    """An artefact of plans under one spec; kernels that are not in the cache are compiled.
+
+    Raises:
+        CompileError: a kernel does not compile, or its launch cannot be written down.
+    """
+    chosen = list(plans)
+    cache.ensure([step.config for x in chosen for step in x.steps])
+    kernels: list[KernelBinary] = []
+    recipes = tuple(_recipe(x, kernels) for x in chosen)
+    device = chosen[0].device
+    versions = {"cutegemm": _version("cutegemm"), "nvidia-cutlass-dsl": cache.dsl_version()}
+    return Artefact(
+        spec=spec, recipes=recipes, kernels=tuple(kernels), gpu=device.name, sms=device.sms, versions=versions
+    )
+
+
+def _recipe(plan: KernelPlan, kernels: list[KernelBinary]) -> Recipe:
+    problem, graph = plan.problem, plan.spec.epilogue
+    if not isinstance(graph, Graph):
+        graph = linear_combination(problem.c is not None)
+    order = Order.of(graph, problem.device_scalars)
+    known = {"a": problem.a, "b": problem.b, **dict(problem.inputs), **dict(problem.outputs)}
+    # scalars on the device and results of reductions are fp32
+    aligns = {name: known[name].align if name in known else 4 for name in order.names}
+    numbers = {name: graph.numbers[name] for name in order.numbers}
+    return Recipe(
+        problem=problem,
+        tensors=order.names,
+        numbers=order.numbers,
+        steps=record(plan, aligns, numbers, kernels),
+        workspace_bytes=plan.workspace_bytes,
+        counter_bytes=plan.counter_bytes,
+        parts=plan.parts,
+        partial_width=plan.partial_width,
+        plan=str(plan),
+        chosen_by=plan.chosen_by,
+    )
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+__all__ = ["saved"]
