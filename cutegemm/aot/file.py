@@ -85,6 +85,21 @@ class Artefact:
     versions: Mapping[str, str]
 
 
+def checked_path(value: object) -> Path:
+    """The path of an artefact that a caller gave; `~` is the home directory.
+
+    Raises:
+        InputError: it is none.
+    """
+    if (
+        not isinstance(value, (str, os.PathLike))
+        or not isinstance(os.fspath(value), str)
+        or not os.fspath(value)
+    ):
+        raise field_error(InputError, "path", value, "must be the path of an artefact", "gemm.cutegemm")
+    return Path(value).expanduser()
+
+
 def write(path: Path, artefact: Artefact) -> None:
     """Write an artefact; a file that is there is replaced whole or not at all.
 
@@ -238,4 +253,4 @@ def _problem_of(data: Mapping[str, Any]) -> Problem:
     )
 
 
-__all__ = ["Artefact", "Recipe", "read", "write"]
+__all__ = ["Artefact", "Recipe", "checked_path", "read", "write"]

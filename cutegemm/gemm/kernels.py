@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cutegemm.aot.file import write
+from cutegemm.aot.file import checked_path, write
 from cutegemm.compiling import cache, loader, resources
 from cutegemm.database import Choice, choose
 from cutegemm.errors import InputError, field_error
@@ -117,9 +117,9 @@ class Kernels:
             CompileError: a kernel does not compile.
         """
         wanted = [self._representative] if problems is None else listed("problems", problems)
+        target = checked_path(path)
         if not wanted:
             raise field_error(InputError, "problems", [], "must hold at least one problem")
-        target = Path(path).expanduser()
         write(target, saved(self.spec, [self._choice(x).plan for x in wanted]))
         return target
 

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cutegemm.aot.file import Artefact, Recipe, read
+from cutegemm.aot.file import Artefact, Recipe, checked_path, read
 from cutegemm.aot.header import header
 from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import InputError, field_error
 from cutegemm.gemm import eager
 from cutegemm.gemm.gemm import Runs
 from cutegemm.problems import Problem
@@ -93,9 +91,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
     Raises:
         InputError: there is no such file, or it is truncated, changed, foreign, or of another format.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise field_error(InputError, "path", path, "must be the path of an artefact")
-    return Loaded(read(Path(path).expanduser()))
+    return Loaded(read(checked_path(path)))
 
 
 __all__ = ["Loaded", "load"]

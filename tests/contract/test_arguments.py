@@ -197,6 +197,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "unheard": (1.0, None),
         },
     ),
+    "Gemm.save": (
+        PLAIN.save,
+        {"path": "x.cutegemm", "problems": [OF]},
+        {"path": (None, 3, b"x"), "problems": (OF, 3, [], [(1, 2, 3)], "x")},
+    ),
+    "load": (cutegemm.load, {"path": "x.cutegemm"}, {"path": (None, 3, b"x", "", "none.cutegemm")}),
+    "build_many": (cutegemm.build_many, {"specs": []}, {"specs": (None, 3, GemmSpec(), "x")}),
     "Gemm.warm": (PLAIN.warm, {}, {"problems": (OF, 3, None, [(1, 2, 3)], "x", numpy.array(3))}),
     "epi.with_saved": (
         epi.with_saved, {"graph": MLP}, {"graph": (None, *NO_GRAPH), "dtype": NO_DTYPE, "wrt": ("x", 3, [["acc"]])},
@@ -278,10 +285,11 @@ def test_a_wrong_argument_is_refused_by_name(function, good, argument, value):
 
 def test_every_public_function_is_in_the_table():
     """What `cutegemm` exports and can be called is in the table, errors and results apart."""
-    results = {"DType", "Gemm", "GemmError", "KernelPlan"}
+    results = {"DType", "Gemm", "GemmError", "KernelPlan", "Loaded"}
     called = {name for name in cutegemm.__all__ if callable(getattr(cutegemm, name))}
     assert called - results <= set(FUNCTIONS)
-    methods = {x for x in vars(Gemm) if not x.startswith("_") and callable(getattr(Gemm, x))}
+    defined = {name for base in Gemm.__mro__[:-1] for name in vars(base)}
+    methods = {x for x in defined if not x.startswith("_") and callable(getattr(Gemm, x))}
     assert {f"Gemm.{x}" for x in methods} <= set(FUNCTIONS)
 
 
