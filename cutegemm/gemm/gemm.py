@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from cutegemm.compiling import cache
@@ -274,7 +274,7 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
 
 
 def build_many(
-    specs: Iterable[GemmSpec | tuple[GemmSpec, Problem | None]],
+    specs: Sequence[GemmSpec | tuple[GemmSpec, Problem | None]],
 ) -> list[Gemm]:
     """`build` for a list, such as that of a service's start: missing kernels compile in parallel subprocesses.
 
@@ -285,16 +285,19 @@ def build_many(
         A Gemm for each, in order.
 
     Raises:
-        InputError, SpecError: an entry is something else.
+        InputError: an entry is something else.
         PlanError: a spec cannot serve its problem.
         CompileError: a kernel does not compile.
     """
-    if isinstance(specs, (GemmSpec, str)) or not isinstance(specs, Iterable):
-        raise field_error(InputError, "specs", specs, "must be several specs, or pairs of spec and problem")
+    rule = "must be a list of specs, or of pairs of spec and problem"
+    if not isinstance(specs, (list, tuple)):
+        raise field_error(InputError, "specs", specs, rule, [GemmSpec()])
     gemms = []
-    for entry in specs:
+    for i, entry in enumerate(specs):
         spec, of = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, None)
-        gemms.append(Gemm(checked_spec(spec), None if of is None else checked("problem", of)))
+        if not isinstance(spec, GemmSpec):
+            raise field_error(InputError, f"specs[{i}]", entry, rule, GemmSpec())
+        gemms.append(Gemm(spec, None if of is None else checked(f"specs[{i}]", of)))
     cache.ensure([step.config for x in gemms for step in x.plan.steps])
     return gemms
 

@@ -241,9 +241,9 @@ def test_build_many_builds_in_order():
     of = problem(100, 72, 136)
     first, second = cutegemm.build_many([SPEC, (SPEC, of)])
     assert first.plan.problem == problem(4096, 4096, 4096) and second.plan.problem == of
-    with pytest.raises(InputError, match="several specs"):
+    with pytest.raises(InputError, match="must be a list of specs"):
         cutegemm.build_many(SPEC)
-    with pytest.raises(cutegemm.GemmError, match="must be a GemmSpec"):
+    with pytest.raises(cutegemm.GemmError, match=r"specs\[0\]=3: must be a list of specs"):
         cutegemm.build_many([3])
 
 
