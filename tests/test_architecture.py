@@ -34,6 +34,8 @@ FLOORS = (
     {"gemm"},
     {"ops"},
     {"nn", "inductor"},
+    {"cli"},
+    {"__main__"},
     {"__init__"},
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

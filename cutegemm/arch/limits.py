@@ -14,9 +14,12 @@ class Limits:
         name: what the compiler is asked for, such as "sm_90a".
         capability: the compute capability that runs it, (major, minor).
         smem_bytes: shared memory that a CTA may use, bytes.
+        smem_sm_bytes, smem_reserved: shared memory of an SM, and what each resident CTA takes of it beside its own.
         smem_align: alignment of a tile in shared memory, bytes.
         registers_per_sm, registers_per_thread: 32-bit registers; the second is the most that a thread may have.
         register_step: `setmaxnreg` takes multiples of it.
+        register_unit: registers are given to a warp in multiples of it.
+        sm_threads, sm_ctas: resident on an SM at once, at most.
         warp, warpgroup: threads that run together; that issue one matrix instruction together.
         max_threads: per CTA.
         max_cluster: CTAs per cluster.
@@ -30,10 +33,15 @@ class Limits:
     name: str
     capability: tuple[int, int]
     smem_bytes: int
+    smem_sm_bytes: int
+    smem_reserved: int
     smem_align: int
     registers_per_sm: int
     registers_per_thread: int
     register_step: int
+    register_unit: int
+    sm_threads: int
+    sm_ctas: int
     warp: int
     warpgroup: int
     max_threads: int

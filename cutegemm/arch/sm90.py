@@ -55,12 +55,19 @@ LIMITS = Limits(
     name=ARCH,
     capability=(9, 0),
     smem_bytes=SMEM_BYTES,
+    smem_sm_bytes=SMEM_SM_BYTES,
+    smem_reserved=SMEM_CTA_RESERVED,
     smem_align=SMEM_ALIGN,
     registers_per_sm=REGISTERS_PER_SM,
     # CG
     registers_per_thread=255,
     # in [24, 256], PTX setmaxnreg
     register_step=8,
+    # of a warp: CUDA occupancy calculator, register allocation unit size
+    register_unit=256,
+    # CG
+    sm_threads=2_048,
+    sm_ctas=32,
     warp=WARP,
     warpgroup=WARPGROUP,
     max_threads=MAX_THREADS,

@@ -86,6 +86,11 @@ def artifact(config: Config) -> Artifact:
     return found
 
 
+def stored(config: Config) -> Artifact | None:
+    """The compiled kernel of a config if there is one, from memory or from disk; nothing is compiled."""
+    return _MEMORY.get(config) or _read(entry(config))[0]
+
+
 def launches(config: Config, arguments: tuple[Any, ...]) -> list[Launch]:
     """What the host code of a config launches with these arguments, CUDA replaced.
 

@@ -150,7 +150,7 @@ def sass(cubin: bytes) -> str:
     Raises:
         CompileError: no nvdisasm was found, or it failed.
     """
-    tool = _nvdisasm()
+    tool = nvdisasm()
     if tool is None:
         raise CompileError("sass needs nvdisasm: pip install nvidia-cuda-nvdisasm")
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -162,7 +162,8 @@ def sass(cubin: bytes) -> str:
     return result.stdout
 
 
-def _nvdisasm() -> str | None:
+def nvdisasm() -> str | None:
+    """The path of nvdisasm: of the wheel, of CUDA_HOME or on PATH; None where there is none."""
     try:
         for file in importlib.metadata.files("nvidia-cuda-nvdisasm") or []:
             if file.name == "nvdisasm":

@@ -108,6 +108,11 @@ def _check_folder(folder: Path) -> None:
         raise UnusableError(f"directory {folder} {reason}")
 
 
+def complaint(path: Path) -> str | None:
+    """Why a file or directory is not the user's own, so that nothing in it is used; None where it is."""
+    return _complaint(os.stat(path))
+
+
 def _complaint(found: os.stat_result) -> str | None:
     """Why a file or directory is not the user's own (the rule of ssh's StrictModes), or None."""
     if found.st_uid not in (0, os.geteuid()):

@@ -7,8 +7,8 @@ stmatrix fix), `banks` (shared-memory bank conflicts), `draw` (plain-text pictur
 """
 
 from cutegemm.layouts.algebra import coalesce, complement, composition, left_inverse, right_inverse
-from cutegemm.layouts.layout import Layout, make_layout, ordered_layout, parse, row_major, slice_
-from cutegemm.layouts.swizzle import ComposedLayout, Swizzle
+from cutegemm.layouts.layout import Layout, make_layout, ordered_layout, row_major, slice_
+from cutegemm.layouts.swizzle import ComposedLayout, Swizzle, parse
 from cutegemm.layouts.tiling import (
     blocked_product,
     flat_divide,

@@ -8,15 +8,17 @@ the TMA and WGMMA modes are listed in PTX ISA, "Shared Memory Matrix Layout" and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
-from cutegemm.errors import SpecError, check
+from cutegemm.errors import SpecError, check, field_error
 from cutegemm.layouts import int_tuple
 from cutegemm.layouts.int_tuple import IntTuple
 from cutegemm.layouts.layout import Layout, slice_
+from cutegemm.layouts.layout import parse as parse_plain
 
 
 @dataclass(frozen=True)
@@ -148,12 +150,37 @@ class ComposedLayout:
         return self.swizzle(self.offset + self.layout(*coordinate))
 
     def __str__(self) -> str:
-        """The notation S<bits,base,shift> o offset o shape:stride."""
+        """The notation S<bits,base,shift> o offset o shape:stride; `parse` reads it."""
         s = self.swizzle
         return f"S<{s.bits},{s.base},{s.shift}> o {self.offset} o {self.layout}"
 
 
 AnyLayout = Layout | ComposedLayout
+_COMPOSED = re.compile(r"S<\s*(\d+)\s*,\s*(\d+)\s*,\s*(-?\d+)\s*>\s*o\s*(?:(\d+)\s*o\s*)?(.*)", re.DOTALL)
+
+
+def parse(text: str) -> AnyLayout:
+    """Read a layout as `str` prints it, with or without a swizzle; stride and offset may be left out.
+
+    Raises:
+        SpecError: the text is not a layout.
+
+    >>> parse("(4,2):(1,4)")
+    Layout((4, 2), (1, 4))
+    >>> print(parse("S<3,3,3> o 0 o (8,64):(64,1)"))
+    S<3,3,3> o 0 o (8,64):(64,1)
+    """
+    text = text.strip()
+    if not text.startswith("S"):
+        return parse_plain(text)
+    found = _COMPOSED.fullmatch(text)
+    if found is None:
+        rule = "must be shape:stride, or S<bits,base,shift> o offset o shape:stride"
+        raise field_error(SpecError, "layout", text, rule, "S<3,3,3> o 0 o (8,64):(64,1)")
+    bits, base, shift, offset = (int(x or 0) for x in found.groups()[:4])
+    return ComposedLayout(Swizzle(bits, base, shift), offset, parse_plain(found[5]))
+
+
 L = TypeVar("L", Layout, ComposedLayout)
 P = ParamSpec("P")
 

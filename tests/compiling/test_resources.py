@@ -112,6 +112,6 @@ def test_a_failed_disassembly_is_reported(monkeypatch):
     """Without nvdisasm, or with a file it cannot read, `sass` says what to do or what nvdisasm said."""
     with pytest.raises(CompileError, match="^nvdisasm failed: "):
         sass(b"\x7fELF but nothing more")
-    monkeypatch.setattr("cutegemm.compiling.resources._nvdisasm", lambda: None)
+    monkeypatch.setattr("cutegemm.compiling.resources.nvdisasm", lambda: None)
     with pytest.raises(CompileError, match="^sass needs nvdisasm: pip install nvidia-cuda-nvdisasm$"):
         sass(b"")

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands, and what they end with: 0, 1 where there are findings, 2 where something was asked wrongly."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cutegemm.cli import doctor, explain, layout, schema
+from cutegemm.errors import GemmError
+
+FINDINGS, USAGE, INTERRUPTED = 1, 2, 130
+
+
+class Commands(TyperGroup):
+    """The commands; errors raised on purpose end them with a line on standard error and status 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except (GemmError, OSError) as error:
+            # a reader of the pipe that went away is no error of ours
+            if isinstance(error, BrokenPipeError):
+                raise
+            typer.echo(f"{ctx.info_name} {ctx.invoked_subcommand or ''}".rstrip() + f": {error}", err=True)
+            raise typer.Exit(USAGE) from error
+        except KeyboardInterrupt as error:
+            typer.echo("stopped", err=True)
+            raise typer.Exit(INTERRUPTED) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Explain, compare, compile, emulate, time and tune Hopper GEMM kernels.",
+    epilog="Nothing needs a GPU unless it says so. Exit status: 0, 1 for findings, 2 for usage.",
+)
+app.command()(explain.explain)
+app.command()(doctor.doctor)
+app.command()(layout.layout)
+
+
+@app.command("schema")
+def show_schema(
+    command: Annotated[
+        str, typer.Argument(help="explain, layout, …", autocompletion=lambda: list(schema.DOCUMENTS))
+    ],
+) -> None:
+    """Print the JSON schema of what a command's --json prints."""
+    if command not in schema.DOCUMENTS:
+        raise typer.BadParameter(f"must be one of {', '.join(schema.DOCUMENTS)}", param_hint="COMMAND")
+    typer.echo(json.dumps(schema.document(command), indent=1))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"cutegemm {importlib.import_module('cutegemm').__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="cutegemm")
+
+
+__all__ = ["FINDINGS", "INTERRUPTED", "USAGE", "app", "main"]

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cutegemm explain`: what `build` would run for a problem, why, and what bounds it; as text, JSON or a page."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cutegemm.cli import given
+from cutegemm.cli.output import say, table, width, wrapped, write_json
+
+if TYPE_CHECKING:
+    from cutegemm.cli.facts.explained import Explained
+    from cutegemm.cli.facts.timeline import Timeline
+
+# candidates that are listed without --why, and letters of why each lost
+BEST, FATE = 6, 26
+
+
+def explain(
+    m: given.M,
+    n: given.N,
+    k: given.K,
+    spec: given.Spec = "",
+    epilogue: given.Epilogue = "",
+    gpu: given.GpuName = "",
+    dtype: given.Dtype = "",
+    batch: given.Batch = 1,
+    majors: given.Majors = "",
+    why: Annotated[bool, typer.Option("--why", help="list every candidate")] = False,
+    json: given.Json = False,
+) -> None:
+    """Show the plan that build would run for M N K, why, and what bounds it."""
+    from cutegemm.cli.facts.explained import explained
+
+    asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+    _, found = explained(asked)
+    if json:
+        write_json("explain", found)
+        return
+    say(as_text(found, why))
+
+
+def as_text(found: Explained, why: bool = False) -> str:
+    """The explanation, a paragraph for each question."""
+    lines = [wrapped("problem", found.problem)]
+    lines.append(wrapped("gpu", f"{found.gpu.name}, {found.gpu.sms} SMs ({found.gpu.source})"))
+    if found.gpu.note:
+        lines.append(wrapped("", found.gpu.note))
+    lines.append(wrapped("chosen by", _chosen(found)))
+    lines += [wrapped("because" if not i else "", x) for i, x in enumerate(found.chosen.reasons)]
+    if found.kernel is None:
+        return "\n".join(lines)
+    lines += _kernel(found)
+    lines += ["", *_memory(found), "", *_occupancy(found), "", *_roofline(found)]
+    if found.timeline is not None:
+        lines += ["", *_timeline(found.timeline)]
+    if found.candidates:
+        lines += ["", *_candidates(found, why)]
+    return "\n".join(lines)
+
+
+def _chosen(found: Explained) -> str:
+    chosen = found.chosen
+    words = f"{chosen.by}; {chosen.us:,.1f} us {chosen.basis}"
+    return words + (f", {chosen.predicted_us:,.1f} us predicted" if chosen.basis == "measured" else "")
+
+
+def _kernel(found: Explained) -> list[str]:
+    kernel, launch = found.kernel, found.launch
+    assert kernel is not None and launch is not None
+    tile = " x ".join(map(str, kernel.tile))
+    words = f"{kernel.family}, {kernel.schedule}: CTA tile {tile}, {kernel.stages} stages, {kernel.scheduler}"
+    grid = f"{launch.grid} CTAs of {launch.threads} threads, clusters of {launch.cluster[0]}"
+    lines = [wrapped("kernel", words + (", on the transposes" if kernel.swapped else ""))]
+    lines.append(wrapped("roles", kernel.roles))
+    lines.append(wrapped("loads", "; ".join(kernel.loads)))
+    lines.append(wrapped("stores", "; ".join(kernel.stores) or "none"))
+    lines += [wrapped("epilogue" if not i else "", x) for i, x in enumerate(kernel.epilogue)]
+    lines.append(wrapped("launches", f"{' -> '.join(launch.steps)}; GEMM: {grid}"))
+    if launch.workspace_bytes:
+        lines.append(wrapped("workspace", f"{launch.workspace_bytes:,} B"))
+    boxes = [f"{x.operand} {x.count} x ({x.inner} x {x.outer})" for x in found.boxes]
+    if boxes:
+        lines.append(wrapped("tma boxes", ", ".join(boxes)))
+    return lines
+
+
+def _memory(found: Explained) -> list[str]:
+    memory, registers = found.memory, found.registers
+    assert memory is not None and registers is not None
+    total = "unknown" if memory.bytes is None else f"{memory.bytes:,}"
+    lines = [wrapped("", f"shared memory: {total} of {memory.limit:,} B a CTA ({memory.source})", 0)]
+    bar = max(10, width() - 46)
+    rows = []
+    for x in memory.regions:
+        share = "#" * max(1, round(bar * x.bytes / memory.limit))
+        rows.append((x.name, f"{x.offset:,}", f"{x.bytes:,}", share))
+    if rows:
+        lines.append(table(("region", "offset", "bytes", ""), rows, right=(1, 2)))
+    shared = (
+        "the compiled kernel" if registers.source == "compiled" else "the plan's budget, not compiled yet"
+    )
+    words = f"{registers.at_launch} a thread at launch"
+    if registers.producer is not None:
+        words += (
+            f", after setmaxnreg {registers.producer} in the producer and {registers.consumer} in consumers"
+        )
+    words += f"; {registers.accumulators} accumulators"
+    if registers.spilled_bytes is not None:
+        words += f"; {registers.spilled_bytes} B spilled" if registers.spilled_bytes else "; no spills"
+    return [*lines, wrapped("registers", f"{words} ({shared})")]
+
+
+def _occupancy(found: Explained) -> list[str]:
+    waves, whole = found.waves, found.occupancy
+    assert waves is not None and whole is not None
+    rows = [(x.resource, x.ctas, x.arithmetic) for x in whole.bounds]
+    head = f"occupancy: {whole.ctas} CTA{'s' * (whole.ctas != 1)} and {whole.warps} warps an SM ({whole.share:.0%})"
+    lines = [wrapped("", f"{head}, limited by {' and '.join(whole.limited_by)}", 0)]
+    lines.append(table(("resource", "CTAs", "arithmetic"), rows, right=(1,)))
+    tail = (
+        f"{waves.arithmetic}; the last has {waves.last} of {waves.at_once}: {waves.efficiency:.0%} efficient"
+    )
+    lines.append(
+        wrapped("waves", tail + (f"; {waves.padding:.1%} of tiles lies outside D" if waves.padding else ""))
+    )
+    return lines
+
+
+def _roofline(found: Explained) -> list[str]:
+    roof = found.roofline
+    assert roof is not None and found.traffic is not None
+    rows = [
+        (x.resource, f"{x.us:,.1f} us", f"{x.us / roof.us:.0%}" if roof.us else "", x.arithmetic)
+        for x in roof.rates
+    ]
+    head = f"roofline: {roof.tflops:,.1f} of {roof.attainable_tflops:,.1f} TFLOP/s attainable; bound by {roof.bound}"
+    lines = [wrapped("", head, 0), table(("resource", "alone", "of time", "work / rate"), rows, right=(1, 2))]
+    side = "above" if roof.intensity >= roof.ridge else "below"
+    lines.append(wrapped("intensity", f"{roof.intensity:,.1f} FLOP/B, {side} the ridge of {roof.ridge:,.1f}"))
+    return lines
+
+
+def _timeline(found: Timeline) -> list[str]:
+    """A line of characters for each role: loads, mainloops, epilogues, and dots for waiting."""
+    name = max(len(x.role) for x in found.tracks)
+    room = max(20, width() - min(name, 24) - 10)
+    head = f"timeline of a CTA, {found.end / 1e3:,.1f} us ({found.source})"
+    shown = (
+        f"first {found.tiles} of {found.of_tiles} tiles, {found.k_tiles} of {found.of_k_tiles} k tiles each"
+    )
+    each = f"a stage: load {found.load_ns:,.0f} ns, products {found.mma_ns:,.0f} ns; epilogue "
+    each += f"{found.epilogue_ns:,.0f} ns"
+    lines = [wrapped("", head, 0), wrapped("", f"{shown}; {each}", 2)]
+    marks = {"load": "L", "mainloop": "M", "epilogue": "E"}
+    for track in found.tracks:
+        cells = ["."] * room
+        for span in track.spans:
+            first = int(span.start / found.end * room)
+            for i in range(first, max(first + 1, min(room, round(span.end / found.end * room)))):
+                cells[min(i, room - 1)] = marks[span.does]
+        lines.append(f"  {track.role[:24]:<{min(name, 24)}} {''.join(cells)} {track.waits:4.0%}")
+    lines.append("  L load, M mainloop, E epilogue, . waits (the share at the end)")
+    return lines
+
+
+def _candidates(found: Explained, why: bool) -> list[str]:
+    listed = found.candidates if why else _best(found)
+    rows = [(f"{x.us:,.1f} us", _short(x.what), _fate(x.lost, why)) for x in listed]
+    lines = [f"candidates: {len(found.candidates)}, predicted times", table(("", "", ""), rows, right=(0,))]
+    if len(listed) < len(found.candidates):
+        lines.append(f"  --why lists the other {len(found.candidates) - len(listed)}")
+    return lines
+
+
+def _short(what: str) -> str:
+    """ "tile (128, 256, 64), cluster (2, 1)" as "128x256x64, cluster 2x1"."""
+    found = re.sub(r"\(([\d, ]+)\)", lambda x: x[1].replace(", ", "x"), what)
+    return found.removeprefix("tile ").replace("K in", "split-K").replace(" parts", "")
+
+
+def _fate(lost: str, why: bool) -> str:
+    words = lost.replace("slower by ", "+") if lost else "taken"
+    return words if why or len(words) <= FATE else words[: FATE - 2] + " …"
+
+
+def _best(found: Explained) -> list:  # type: ignore[type-arg]
+    """The first few, and the one that was taken wherever it stands."""
+    served = [x for x in found.candidates if x.serves]
+    return served[:BEST] + [x for x in served[BEST:] if not x.lost][:1]
+
+
+__all__ = ["as_text", "explain"]

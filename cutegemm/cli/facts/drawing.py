@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layout as a table of cells, the owners of an instruction's elements, and the bank conflicts of an access."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cutegemm.errors import InputError, field_error
+from cutegemm.layouts import ComposedLayout, Layout, Swizzle, banks, make_layout, parse, sm90
+from cutegemm.layouts.swizzle import AnyLayout
+
+BANKS, WARP = 32, 32
+_MMA = re.compile(r"m64n(\d+)k(8|16|32)")
+_BITS_OF_K = {"8": 32, "16": 16, "32": 8}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One element of a table.
+
+    Attributes:
+        row, column: its coordinate.
+        offset: of a layout, in elements; of an instruction -1.
+        bank: of a layout, the shared-memory bank of its first byte.
+        thread, value: of an instruction, who holds it and in which register of theirs; of a layout -1.
+    """
+
+    row: int
+    column: int
+    offset: int = -1
+    bank: int = -1
+    thread: int = -1
+    value: int = -1
+
+
+@dataclass(frozen=True)
+class Conflicts:
+    """One warp's access: words that each phase wants from each bank, and the wavefronts that this takes."""
+
+    access: str
+    phases: list[list[int]]
+    wavefronts: int
+    conflicts: int
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture of a layout or an instruction.
+
+    Attributes:
+        layout: in CuTe's notation.
+        what: what the cells hold: "offset", or "thread:value".
+        rows, columns: of the table.
+        size, cosize: elements; and how many an array for the layout needs.
+        cells: row by row.
+        banks: of the access that was asked for.
+    """
+
+    layout: str
+    what: str
+    rows: int
+    columns: int
+    size: int
+    cosize: int
+    cells: list[Cell]
+    banks: Conflicts | None = None
+
+
+def drawn(text: str, swizzle: str = "", access: str = "", bits: int = 16, width: int = 4) -> Drawn:
+    """The table of a layout, its first mode down and the others across.
+
+    Args:
+        text: as `str` of a layout prints it.
+        swizzle: "bits,base,shift" to put around it; empty is none.
+        access: of `ACCESSES`, whose bank conflicts are counted; empty is none.
+        bits: of an element.
+        width: bytes that a lane of "row" or "column" moves.
+
+    Raises:
+        GemmError: an argument has no legal meaning.
+    """
+    layout = parse(text)
+    if swizzle:
+        layout = _swizzled(layout, swizzle)
+    if bits not in (8, 16, 32):
+        raise field_error(InputError, "--bits", bits, "must be 8, 16 or 32", 16)
+    table = _as_table(layout)
+    rows, columns = (mode.size for mode in _plain(table))
+    cells = []
+    for row in range(rows):
+        for column in range(columns):
+            offset = table(row, column)
+            cells.append(Cell(row, column, offset, offset * bits // 32 % BANKS))
+    conflicts = _conflicts(table, access, bits, width) if access else None
+    return Drawn(str(layout), "offset", rows, columns, layout.size, layout.cosize, cells, conflicts)
+
+
+def instruction(name: str, operand: str = "c") -> Drawn:
+    """Who holds which element of a wgmma's accumulator ("c"), or of A in registers ("a").
+
+    Raises:
+        InputError: there is no such instruction or operand.
+    """
+    found = _MMA.fullmatch(name)
+    if found is None:
+        rule = "must be m64nNk8, m64nNk16 or m64nNk32 with N a multiple of 8 up to 256"
+        raise field_error(InputError, "--mma", name, rule, "m64n16k16")
+    if operand not in ("a", "c"):
+        raise field_error(
+            InputError, "--operand", operand, "must be c (accumulators) or a (A in registers)", "c"
+        )
+    columns = int(found[1]) if operand == "c" else int(found[2])
+    layout = sm90.wgmma_c_layout(int(found[1]))
+    if operand == "a":
+        layout = sm90.wgmma_a_layout(_BITS_OF_K[found[2]])
+    owners = {}
+    threads, values = layout
+    for thread in range(threads.size):
+        for value in range(values.size):
+            owners[layout(thread, value)] = thread, value
+    cells = [
+        Cell(row, column, -1, -1, *owners[row + 64 * column])
+        for row in range(64)
+        for column in range(columns)
+    ]
+    return Drawn(str(layout), "thread:value", 64, columns, layout.size, layout.cosize, cells)
+
+
+def _plain(layout: AnyLayout) -> Layout:
+    return layout.layout if isinstance(layout, ComposedLayout) else layout
+
+
+def _swizzled(layout: AnyLayout, text: str) -> ComposedLayout:
+    parts = text.replace("S<", "").replace(">", "").split(",")
+    try:
+        bits, base, shift = map(int, parts)
+    except ValueError as error:
+        raise field_error(InputError, "--swizzle", text, "must be bits,base,shift", "3,3,3") from error
+    if isinstance(layout, ComposedLayout):
+        raise field_error(
+            InputError, "--swizzle", text, f"the layout has a swizzle already, {layout.swizzle}"
+        )
+    return ComposedLayout(Swizzle(bits, base, shift), 0, layout)
+
+
+def _as_table(layout: AnyLayout) -> AnyLayout:
+    """The same function with two modes: the first down, all others across."""
+    plain = _plain(layout)
+    modes = list(plain)
+    if len(modes) == 1:
+        two = make_layout(Layout(1, 0), modes[0])
+    else:
+        two = plain if len(modes) == 2 else make_layout(modes[0], make_layout(*modes[1:]))
+    return ComposedLayout(layout.swizzle, layout.offset, two) if isinstance(layout, ComposedLayout) else two
+
+
+def _matrices(layout: AnyLayout, bits: int, count: int) -> banks.BankUsage:
+    """ldmatrix: rows of 16 bytes along the second mode, eight a matrix, matrices below and then beside each other."""
+    rows, columns = (mode.size for mode in _plain(layout))
+    step = 128 // bits
+    places = [(8 * (i % 2) + row, step * (i // 2)) for i in range(count) for row in range(8)]
+    if max(x for x, _ in places) >= rows or max(y for _, y in places) + step > columns:
+        need = f"ldmatrix.x{count} reads {8 * min(count, 2)} rows of {step * max(1, count // 2)} elements"
+        raise field_error(InputError, "layout", str(layout), need)
+    return banks.matrix_access(banks.layout_addresses(layout, places, bits))
+
+
+def _lanes(layout: AnyLayout, bits: int, width: int, down: bool) -> banks.BankUsage:
+    """Thirty-two lanes that read `width` bytes each: side by side along a row, or one below the other."""
+    rows, columns = (mode.size for mode in _plain(layout))
+    step = max(1, width * 8 // bits)
+    count = min(WARP, rows if down else columns // step)
+    places = [(i, 0) if down else (0, i * step) for i in range(max(1, count))]
+    return banks.access(banks.layout_addresses(layout, places, bits), width)
+
+
+# an access -> its bank usage of (layout, bits of an element, bytes of a lane)
+ACCESSES: dict[str, Callable[[AnyLayout, int, int], banks.BankUsage]] = {
+    "ldmatrix": lambda layout, bits, width: _matrices(layout, bits, 4),
+    "ldmatrix.x2": lambda layout, bits, width: _matrices(layout, bits, 2),
+    "ldmatrix.x1": lambda layout, bits, width: _matrices(layout, bits, 1),
+    "stmatrix": lambda layout, bits, width: _matrices(layout, bits, 4),
+    "row": lambda layout, bits, width: _lanes(layout, bits, width, down=False),
+    "column": lambda layout, bits, width: _lanes(layout, bits, width, down=True),
+}
+
+
+def _conflicts(layout: AnyLayout, access: str, bits: int, width: int) -> Conflicts:
+    if access not in ACCESSES:
+        raise field_error(InputError, "--banks", access, f"must be one of {', '.join(ACCESSES)}", "ldmatrix")
+    usage = ACCESSES[access](layout, bits, width)
+    phases = [[len(words) for words in phase] for phase in usage.phases]
+    return Conflicts(access, phases, usage.wavefronts, usage.conflicts)
+
+
+__all__ = ["ACCESSES", "Cell", "Conflicts", "Drawn", "drawn", "instruction"]

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that `explain` shows of a problem, computed from the plan that `build` would run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cutegemm.cli.facts.occupancy import Occupancy, Waves, occupancy, waves_of
+from cutegemm.cli.facts.raster import Raster, raster_of
+from cutegemm.cli.facts.roofline import Roofline, roofline_of
+from cutegemm.cli.facts.timeline import Timeline, timeline_of
+from cutegemm.cli.facts.traffic import Traffic, traffic_of
+from cutegemm.cli.given import Asked
+from cutegemm.compiling import cache
+from cutegemm.compiling.compiler import Artifact
+from cutegemm.config import KernelConfig, OperandConfig
+from cutegemm.database.choice import Choice, choose
+from cutegemm.families import FAMILIES
+from cutegemm.planning.kernel_plan import KernelPlan
+
+MEASURED, PREDICTED = "measured", "predicted"
+
+
+@dataclass(frozen=True)
+class Where:
+    """The GPU of the plan: its name and SMs, why it is this one, and what of its figures is not its own."""
+
+    name: str
+    sms: int
+    source: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Where the plan comes from.
+
+    Attributes:
+        by: in words.
+        basis: "measured" or "predicted".
+        us: microseconds, measured or predicted as `basis` says; predicted_us: by the cost model in any case.
+        reasons: of the planner.
+    """
+
+    by: str
+    basis: str
+    us: float
+    predicted_us: float
+    reasons: list[str]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One that was considered: predicted microseconds, and why it lost (empty for the one taken)."""
+
+    what: str
+    us: float
+    lost: str
+    serves: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """A region of shared memory."""
+
+    name: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Shared memory of a CTA: regions in order, their total, and what a CTA may have.
+
+    `source` says whether the total is the plan's or the compiled kernel's; None in `bytes` where neither knows it.
+    """
+
+    regions: list[Part]
+    bytes: int | None
+    limit: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Registers:
+    """Registers of a thread.
+
+    Attributes:
+        source: "compiled" (read from the cubin in the cache), or "plan" (not compiled yet: the most it may have).
+        at_launch: of every thread; producer, consumer: after setmaxnreg, None where the launch's stay.
+        accumulators: of them, fp32 sums of a consumer thread.
+        spilled_bytes: to local memory, of a thread; None where it is not compiled.
+    """
+
+    source: str
+    at_launch: int
+    producer: int | None
+    consumer: int | None
+    accumulators: int
+    spilled_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The GEMM's launch: CTAs, threads, CTAs of a cluster; and all launches of a run by name."""
+
+    grid: int
+    threads: int
+    cluster: list[int]
+    steps: list[str]
+    workspace_bytes: int
+
+
+@dataclass(frozen=True)
+class BoxOf:
+    """What one TMA instruction moves: inner and outer extent in elements, and how many for a tile."""
+
+    operand: str
+    inner: int
+    outer: int
+    count: int
+    swizzle: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel in short.
+
+    Attributes:
+        family, schedule, scheduler: of its kind.
+        tile: rows, columns, depth of K in D's coordinates; stages: of the pipeline.
+        roles: warpgroups and what they do.
+        swapped: whether D's transpose is computed.
+        loads: how A and B arrive; stores: how outputs leave.
+        epilogue: its formula, a line each.
+        pipelines: barriers with their arrivals, in words.
+    """
+
+    family: str
+    schedule: str
+    scheduler: str
+    tile: list[int]
+    stages: int
+    roles: str
+    swapped: bool
+    loads: list[str]
+    stores: list[str]
+    epilogue: list[str]
+    pipelines: list[str]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A problem's plan, explained; the parts are None where D is empty and nothing runs."""
+
+    problem: str
+    spec: str
+    gpu: Where
+    chosen: Chosen
+    candidates: list[Candidate]
+    kernel: Kernel | None
+    launch: Launch | None
+    memory: Memory | None
+    registers: Registers | None
+    boxes: list[BoxOf]
+    occupancy: Occupancy | None
+    waves: Waves | None
+    traffic: Traffic | None
+    roofline: Roofline | None
+    raster: Raster | None
+    timeline: Timeline | None
+
+
+def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
+    """The plan that `build` takes for what was asked, and what there is to say of it."""
+    choice = choose(asked.spec, asked.problem, asked.device)
+    plan = choice.plan
+    empty = plan.config is None
+    problem = _problem(asked)
+    where = Where(asked.device.name, asked.device.sms, asked.source, asked.device.note)
+    chosen = _chosen(choice)
+    if empty:
+        return plan, Explained(
+            problem, repr(asked.spec), where, chosen, [], *(None,) * 4, [], *(None,) * 6
+        )  # fmt: skip
+    made = None if plan.config is None else cache.stored(plan.config)
+    registers, memory = _registers(plan, made), _memory(plan, made)
+    waves, traffic = waves_of(plan), traffic_of(plan)
+    assert plan.config is not None
+    whole = occupancy(plan.config.limits, plan.config.threads, registers.at_launch, memory.bytes)
+    return plan, Explained(
+        problem=problem,
+        spec=repr(asked.spec),
+        gpu=where,
+        chosen=chosen,
+        candidates=[Candidate(x.what, x.us, x.lost, x.serves) for x in plan.why.weighed],
+        kernel=_kernel(plan),
+        launch=_launch(plan),
+        memory=memory,
+        registers=registers,
+        boxes=_boxes(plan),
+        occupancy=whole,
+        waves=waves,
+        traffic=traffic,
+        roofline=roofline_of(plan, traffic, chosen.us),
+        raster=raster_of(plan, waves.at_once),
+        timeline=timeline_of(plan, waves.work_tiles, waves.at_once),
+    )
+
+
+def _problem(asked: Asked) -> str:
+    p = asked.problem
+    shape = f"{p.m} x {p.n} x {p.k}" + (f", batch {p.batch}" if p.batch != 1 else "")
+    outputs = "".join(f", {'D' if name == 'd' else name} {x.dtype.value}" for name, x in p.outputs)
+    return f"{shape}; A, B {p.a.dtype.value}{outputs}"
+
+
+def _chosen(choice: Choice) -> Chosen:
+    from cutegemm.planning.why import predicted_us
+
+    plan, own = choice.plan, choice.entry is not None and not choice.near
+    predicted = predicted_us(plan) if plan.config is not None and plan.problem.k else 0.0
+    us = choice.entry.us if own and choice.entry is not None else predicted
+    return Chosen(plan.chosen_by, MEASURED if own else PREDICTED, us, predicted, list(plan.reasons))
+
+
+def _registers(plan: KernelPlan, made: Artifact | None) -> Registers:
+    config = plan.config
+    assert config is not None
+    producer, consumer = plan.registers or (None, None)
+    if made is not None:
+        at_launch, spilled = made.resources.registers, made.resources.frame_bytes
+        return Registers("compiled", at_launch, producer, consumer, plan.accumulators, spilled)
+    limits = config.limits
+    residents = config.ctas_per_sm if isinstance(config, KernelConfig) else config.residents
+    most = limits.registers_per_sm // (config.threads * residents)
+    at_launch = min(limits.registers_per_thread, most // limits.register_step * limits.register_step)
+    return Registers("plan", at_launch, producer, consumer, plan.accumulators, None)
+
+
+def _memory(plan: KernelPlan, made: Artifact | None) -> Memory:
+    assert plan.config is not None
+    limit = plan.config.limits.smem_bytes
+    regions = [Part(x.name, x.offset, x.size) for x in plan.smem]
+    if isinstance(plan.config, KernelConfig):
+        return Memory(regions, plan.smem_bytes, limit, "plan")
+    if made is not None:
+        return Memory(regions, made.resources.smem_bytes, limit, "compiled")
+    return Memory(regions, None, limit, "not compiled yet: `cutegemm ptx` compiles it")
+
+
+def _launch(plan: KernelPlan) -> Launch:
+    config = plan.config
+    assert config is not None
+    cluster = [config.cluster_size, 1, 1]
+    steps = [x.name for x in plan.steps]
+    return Launch(plan.clusters * config.cluster_size, config.threads, cluster, steps, plan.workspace_bytes)
+
+
+def _boxes(plan: KernelPlan) -> list[BoxOf]:
+    config = plan.config
+    if not isinstance(config, KernelConfig):
+        return []
+    assert plan.multiply is not None
+    pairs = zip(plan.multiply.factors, config.operands, strict=True)
+    swizzles: dict[str, str] = {name.upper(): x.swizzle for name, x in pairs}
+    matrices: list[tuple[str, Any]] = list(config.input_of.items())
+    matrices += [(x.name, y) for x, y in zip(config.epilogue.stores, config.outputs, strict=False)]
+    swizzles |= {(x.upper() if x in ("c", "d") else x): config.piece_swizzle(y) for x, y in matrices}
+    return [
+        BoxOf(x.operand, x.extents[0], x.extents[1], x.count, swizzles.get(x.operand, "none"))
+        for x in plan.boxes
+    ]
+
+
+def _kernel(plan: KernelPlan) -> Kernel:
+    config = plan.config
+    assert config is not None
+    formula = str(config.epilogue).splitlines()
+    stores = [f"{x.name} by {y.store}" for x, y in zip(config.epilogue.stores, config.outputs, strict=False)]
+    assert plan.multiply is not None
+    pairs = sorted(zip(plan.multiply.factors, config.operands, strict=True), key=lambda x: x[0])
+    loads = [f"{name.upper()} by {x.load} ({_major(name, x)}, swizzle {x.swizzle})" for name, x in pairs]
+    if not isinstance(config, KernelConfig):
+        roles = f"{config.threads} threads that load and compute"
+        stages = 2 if config.staged else config.stages
+        tile = list(config.tile)
+        return Kernel("simt", "simt", "per_tile", tile, stages, roles, False, loads, stores, formula, [])
+    schedule = "pingpong" if config.pingpong else next(iter(FAMILIES[config.family].schedules))
+    scheduler = "persistent" if config.persistent else "per_tile"
+    if config.walk != "static":
+        scheduler = config.walk
+    roles = f"{config.consumers} warpgroup{'s' * (config.consumers > 1)} that load and compute"
+    if config.producers:
+        roles = f"{config.producers} producer + {config.consumers} consumer warpgroups"
+    pipelines = [f"{x.count} {x.name}: {x.arrives} ({x.arrivals}) -> {x.waits}" for x in plan.barriers]
+    m, n, depth = config.tile
+    tile = [n, m, depth] if plan.swapped else [m, n, depth]
+    return Kernel(
+        config.family, schedule, scheduler, tile, config.stages, roles, plan.swapped, loads, stores,
+        formula, pipelines,
+    )  # fmt: skip
+
+
+def _major(name: str, x: OperandConfig) -> str:
+    """The unit-stride axis in the caller's terms: a transposed A is the kernel's B."""
+    own = {"a": "m", "b": "n"}[name]
+    return f"{'k' if x.major == 'k' else own if x.major in ('m', 'n') else x.major}-major"
+
+
+def to_data(found: Explained) -> dict[str, Any]:
+    """Plain data, as `--json` prints it."""
+    return asdict(found)
+
+
+__all__ = ["MEASURED", "PREDICTED", "Explained", "explained", "to_data"]

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `doctor` looks at: each check is a function of what it is given, so that a test can plant its fault."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from cutegemm.arch.records import RECORDS
+from cutegemm.cli.facts import wheels
+from cutegemm.cli.machine import Machine, hopper, machine
+
+OK, NOTE, FINDING = "ok", "note", "finding"
+# compute capability -> what our kernels need and such a GPU lacks
+_LACKS = {
+    (8, 0): "wgmma, TMA and clusters",
+    (8, 6): "wgmma, TMA and clusters",
+    (8, 9): "wgmma, TMA and clusters",
+    (10, 0): "wgmma (it has tcgen05 instead)",
+    (12, 0): "wgmma",
+}
+# the CUDA of the DSL's default libraries
+DSL_CUDA = (12, 9)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: of the thing.
+        status: "ok", "note" (nothing to do) or "finding".
+        says: what was found.
+        fix: the command that fixes a finding; empty otherwise.
+    """
+
+    name: str
+    status: str
+    says: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Health:
+    """All checks of this machine."""
+
+    checks: list[Check]
+
+    @property
+    def findings(self) -> list[Check]:
+        """The checks that need something done."""
+        return [x for x in self.checks if x.status == FINDING]
+
+
+def examine() -> Health:
+    """Look at everything."""
+    here, folder = machine(), _cache_folder()
+    torch = torch_build()
+    found = [
+        check_python(sys.version_info[:2]),
+        check_driver(here, torch),
+        check_gpu(here),
+        *wheels.check_wheels(list(metadata.distributions())),
+        check_torch(torch, here),
+        check_folder("kernel cache", folder / "kernels"),
+        check_database(folder),
+        _of_ladder("nvrtc", "load_nvrtc", "pip install nvidia-cuda-nvrtc"),
+        _of_ladder("CUDA headers", "include_dirs", "pip install nvidia-cuda-runtime nvidia-cuda-crt"),
+        check_nvdisasm(),
+    ]
+    return Health(found)
+
+
+def check_python(version: tuple[int, ...]) -> Check:
+    """Python is one that the package supports."""
+    says = ".".join(map(str, version))
+    if version >= (3, 10):
+        return Check("python", OK, says)
+    return Check("python", FINDING, f"{says}: 3.10 or newer is needed", "python3.12 -m venv .venv")
+
+
+def check_driver(here: Machine, torch: tuple[str, str | None] | None) -> Check:
+    """The driver runs what torch and the DSL were built for."""
+    if here.version is None:
+        return Check("driver", NOTE, f"none ({here.trouble}): kernels compile, and run in the emulator")
+    says = f"runs CUDA up to {here.version[0]}.{here.version[1]}"
+    fix = "sudo apt-get install --only-upgrade cuda-drivers"
+    if here.trouble:
+        return Check("driver", FINDING, f"{says}, but does not start: {here.trouble}", "nvidia-smi")
+    built = tuple(map(int, (torch[1] or "0.0").split(".")[:2])) if torch else (0, 0)
+    need = max(built[0], DSL_CUDA[0])
+    if here.version[0] < need:
+        return Check("driver", FINDING, f"{says}; torch and the DSL need CUDA {need}", fix)
+    return Check("driver", OK, says)
+
+
+def check_gpu(here: Machine) -> Check:
+    """A Hopper GPU; what another one lacks."""
+    gpu = hopper(here)
+    if gpu is None and not here.gpus:
+        return Check("gpu", NOTE, "none: plans are made for an H200, kernels run in the emulator")
+    if gpu is None:
+        other = here.gpus[0]
+        major, minor = other.capability
+        lacks = _LACKS.get(other.capability, "instructions of sm_90a")
+        says = f"{other.name} ({major}.{minor}) lacks {lacks}: calls on it are refused or left to torch"
+        return Check("gpu", NOTE, says)
+    if any(x.name == gpu.name and x.sms == gpu.sms for x in RECORDS):
+        return Check("gpu", OK, f"{gpu.name}, {gpu.sms} SMs")
+    says = f"{gpu.name}, {gpu.sms} SMs: no record; planned with the H200's times and this GPU's own figures"
+    return Check("gpu", NOTE, says)
+
+
+def torch_build() -> tuple[str, str | None] | None:
+    """torch's version and the CUDA it was built for, read from its files; None where it is not installed."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(next(iter(spec.submodule_search_locations))) / "version.py"
+    words = path.read_text() if path.exists() else ""
+    version = re.search(r"__version__\s*=\s*'([^']+)'", words)
+    cuda = re.search(r"cuda[^=]*=\s*'([\d.]+)'", words)
+    return version[1] if version else "unknown", cuda[1] if cuda else None
+
+
+def check_torch(torch: tuple[str, str | None] | None, here: Machine) -> Check:
+    """torch is there, and built for CUDA where there is a GPU."""
+    if torch is None:
+        return Check(
+            "torch", FINDING, "not installed: Gemm.run and cutegemm.nn need it", "pip install 'torch>=2.11'"
+        )
+    version, cuda = torch
+    if cuda is not None:
+        return Check("torch", OK, f"{version}, CUDA {cuda}")
+    if not here.gpus:
+        return Check("torch", NOTE, f"{version}, built without CUDA: enough without a GPU")
+    fix = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
+    return Check("torch", FINDING, f"{version} was built without CUDA, and there is a GPU", fix)
+
+
+def _cache_folder() -> Path:
+    """The parent of the kernels' cache."""
+    from cutegemm.compiling import cache
+
+    return cache.directory().parent
+
+
+def check_folder(name: str, folder: Path) -> Check:
+    """A folder that we write is the user's own, and nobody else's to write."""
+    there = next((x for x in (folder, *folder.parents) if x.exists()), folder)
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        fix = f"export CUTEGEMM_CACHE_DIR=$HOME/.cache/cutegemm  # or: chmod u+rwx {there}"
+        return Check(name, FINDING, f"{there} cannot be written: every kernel compiles again", fix)
+    if there != folder:
+        return Check(name, OK, f"{folder} (not made yet)")
+    from cutegemm.compiling import store
+
+    trouble = store.complaint(folder)
+    if trouble is not None:
+        fix = f"chmod go-w {folder}" if "written by others" in trouble else f"sudo chown $(id -u) {folder}"
+        return Check(name, FINDING, f"{folder} {trouble}, so it is not used", fix)
+    secret = folder / store.SECRET
+    if secret.exists() and not os.access(secret, os.R_OK):
+        return Check(name, FINDING, f"{secret} cannot be read: nothing kept is used", f"chmod u+r {secret}")
+    return Check(name, OK, str(folder))
+
+
+def check_database(folder: Path) -> Check:
+    """The user's database opens."""
+    import sqlite3
+
+    from cutegemm.database.store import default_path
+
+    path = default_path()
+    if not path.exists():
+        return Check("database", OK, f"{path} (nothing tuned yet)")
+    try:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as file:
+            count = file.execute("SELECT count(*) FROM entries").fetchone()[0]
+    except sqlite3.Error as error:
+        fix = f"mv {path} {path}.damaged"
+        return Check("database", FINDING, f"{path} is not readable: {error}", fix)
+    return Check("database", OK, f"{path}, {count} entries")
+
+
+def _of_ladder(name: str, function: str, fix: str) -> Check:
+    """What the handwritten ladder compiles with."""
+    try:
+        from handwritten.ladder import toolkit
+    except ImportError as error:
+        return Check(name, NOTE, f"the ladder is not installed ({error}); only it needs this")
+    return check_call(name, getattr(toolkit, function), fix)
+
+
+def check_call(name: str, call: Callable[[], object], fix: str) -> Check:
+    """A call that raises where something is missing."""
+    try:
+        found = call()
+    # a loader of libraries raises what it likes
+    except Exception as error:
+        return Check(name, FINDING, f"missing, so the ladder does not compile: {error}", fix)
+    return Check(name, OK, str(found[0]) if isinstance(found, tuple) and found else "found")
+
+
+def check_nvdisasm() -> Check:
+    """The disassembler is there."""
+    from cutegemm.compiling import resources
+
+    tool = resources.nvdisasm()
+    if tool is None:
+        return Check("nvdisasm", FINDING, "missing: no SASS", "pip install nvidia-cuda-nvdisasm")
+    return Check("nvdisasm", OK, tool)
+
+
+__all__ = [
+    "FINDING", "NOTE", "OK", "Check", "Health", "check_call", "check_database", "check_driver", "check_folder",
+    "check_gpu", "check_nvdisasm", "check_python", "check_torch", "examine", "torch_build",
+]  # fmt: skip

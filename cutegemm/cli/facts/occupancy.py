@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CTAs that an SM holds, each limit with its arithmetic; and how a launch's tiles fill the GPU in waves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cutegemm.arch.limits import Limits
+from cutegemm.config import KernelConfig
+from cutegemm.planning.kernel_plan import KernelPlan
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one resource allows: CTAs on an SM, and the arithmetic in words."""
+
+    resource: str
+    ctas: int
+    arithmetic: str
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """CTAs and warps on an SM at once.
+
+    Attributes:
+        ctas: resident on an SM; the least of the bounds.
+        warps, share: of them together, and of the warps that an SM may have.
+        bounds: what each resource allows.
+        limited_by: the resources that allow no more.
+    """
+
+    ctas: int
+    warps: int
+    share: float
+    bounds: list[Bound]
+    limited_by: list[str]
+
+
+def occupancy(limits: Limits, threads: int, registers: int, smem: int | None) -> Occupancy:
+    """Of a kernel with so many threads a CTA, registers a thread and bytes of shared memory a CTA, where known."""
+    warps = math.ceil(threads / limits.warp)
+    of_warp = math.ceil(registers * limits.warp / limits.register_unit) * limits.register_unit
+    bounds = [] if smem is None else [_by_memory(limits, smem)]
+    bounds += [
+        Bound(
+            "registers",
+            limits.registers_per_sm // (of_warp * warps),
+            f"{limits.registers_per_sm:,} / ({warps} warps x {of_warp:,})",
+        ),
+        Bound("threads", limits.sm_threads // (warps * limits.warp), f"{limits.sm_threads:,} / {threads}"),
+        Bound("CTA slots", limits.sm_ctas, f"{limits.sm_ctas}"),
+    ]
+    ctas = min(x.ctas for x in bounds)
+    limited = [x.resource for x in bounds if x.ctas == ctas]
+    share = ctas * warps / (limits.sm_threads // limits.warp)
+    return Occupancy(ctas, ctas * warps, share, bounds, limited)
+
+
+def _by_memory(limits: Limits, smem: int) -> Bound:
+    ctas = limits.smem_sm_bytes // (smem + limits.smem_reserved)
+    return Bound(
+        "shared memory", ctas, f"{limits.smem_sm_bytes:,} B / ({smem:,} + {limits.smem_reserved:,} B)"
+    )
+
+
+@dataclass(frozen=True)
+class Waves:
+    """How tiles fill the GPU.
+
+    Attributes:
+        tiles: CTA tiles along M, N and the batch, clusters filled up.
+        work_tiles: what CTAs or clusters take one by one, splits of K included.
+        at_once: of them in flight.
+        waves: work tiles over those in flight; whole: rounded up.
+        last: work tiles of the last wave.
+        efficiency: waves over whole waves: what the last one wastes is the rest.
+        padding: share of the computed elements that lie outside D.
+        arithmetic: in words.
+    """
+
+    tiles: list[int]
+    work_tiles: int
+    at_once: int
+    waves: float
+    whole: int
+    last: int
+    efficiency: float
+    padding: float
+    arithmetic: str
+
+
+def waves_of(plan: KernelPlan) -> Waves:
+    """The waves of a plan's GEMM launch."""
+    config, step = plan.config, plan.multiply
+    if config is None or step is None:
+        return Waves([0, 0, 0], 0, 0, 0.0, 0, 0, 1.0, 0.0, "D is empty")
+    size = config.cluster_size
+    if isinstance(config, KernelConfig):
+        work = math.prod(plan.tiles) // (config.cluster[0] * config.cluster[1])
+        work *= config.splits // config.cluster_parts
+        at_once = round(work / plan.waves) if plan.waves else work
+        rows, columns = config.rows, config.columns
+        kind = "clusters" if size > 1 else "CTAs"
+    else:
+        work, at_once = math.prod(plan.tiles), plan.device.sms
+        rows, columns, kind = config.tile[0], config.columns, "CTAs"
+    # a kernel whose clusters all have the same share of K has no last wave
+    whole = math.ceil(plan.waves) if not getattr(config, "streamed", False) else plan.waves
+    last = work - at_once * (math.ceil(plan.waves) - 1)
+    m, n, _, _ = step.extents
+    rows_of, columns_of = (math.ceil(x / y) * y for x, y in ((m, rows), (n, columns)))
+    covered = rows_of * columns_of
+    padding = 1 - m * n / covered if covered else 0.0
+    words = f"{work:,} work tiles / {at_once:,} {kind} at once = {plan.waves:.2f} waves"
+    efficiency = plan.waves / whole if whole else 1.0
+    return Waves(
+        list(plan.tiles), work, at_once, plan.waves, math.ceil(plan.waves), last, efficiency, padding, words
+    )
+
+
+__all__ = ["Bound", "Occupancy", "Waves", "occupancy", "waves_of"]

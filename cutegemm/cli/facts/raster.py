@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which a launch takes its tiles, and what the tiles of a wave share in L2.
+
+The order is `kernels.scheduler.tile_of`, on the host: panels along the raster axis, every second one backwards where
+the scheduler is serpentine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cutegemm.config import KernelConfig
+from cutegemm.planning.kernel_plan import KernelPlan
+
+
+@dataclass(frozen=True)
+class Wave:
+    """The work tiles that are in flight together.
+
+    Attributes:
+        tiles: of them.
+        rows, columns: different cluster rows of A and cluster columns of B that they read.
+        reuse: how often each byte that leaves device memory is read from L2, A and B together.
+    """
+
+    tiles: int
+    rows: int
+    columns: int
+    reuse: float
+
+
+@dataclass(frozen=True)
+class Raster:
+    """The order of work tiles over one GEMM of a batch.
+
+    Attributes:
+        axis, group: of the panels, in the kernel's own coordinates; swapped: whether those are D's transpose.
+        across, down: work tiles along N and M.
+        tile: rows and columns of D's product that a work tile covers.
+        order: for each work tile (m, n), in the order in which they start; at most `MOST` of them.
+        at_once: in flight together.
+        waves: of the first GEMM of the batch.
+        note: what the order does not say.
+    """
+
+    axis: str
+    group: int
+    swapped: bool
+    across: int
+    down: int
+    tile: list[int]
+    order: list[list[int]]
+    at_once: int
+    waves: list[Wave]
+    note: str
+
+
+# work tiles that are listed
+MOST = 4096
+
+
+def tile_of(
+    index: int, tiles_m: int, tiles_n: int, group: int, raster: str, serpentine: bool = False
+) -> tuple[int, int]:
+    """(m, n) of the index-th work tile of one GEMM, as the kernels compute it."""
+    along, across = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
+    panel, rest = divmod(index, group * across)
+    width = min(group, along - panel * group)
+    step, first = divmod(rest, width)
+    if serpentine and panel % 2:
+        step = across - 1 - step
+    place = panel * group + first
+    return (place, step) if raster == "m" else (step, place)
+
+
+def raster_of(plan: KernelPlan, at_once: int) -> Raster:
+    """The order of a plan whose GPU has so many work tiles in flight."""
+    config, step = plan.config, plan.multiply
+    assert config is not None and step is not None
+    m, n, k, _ = step.extents
+    rows, columns = config.tile[0], config.columns
+    axis, group = step.raster
+    serpentine, note = False, ""
+    if isinstance(config, KernelConfig):
+        rows, columns = config.rows * config.cluster[0], config.columns * config.cluster[1]
+        serpentine = config.serpentine
+        if config.dynamic:
+            note = "tiles are taken from a counter: the order is that of the counter, not of any one CTA"
+        elif config.streamed:
+            note = "the last tiles are split along K so that all clusters end together"
+        elif config.splits > config.cluster_parts:
+            note = f"each tile comes {config.splits // config.cluster_parts} times in a row, once for each split of K"
+            at_once = max(1, at_once * config.cluster_parts // config.splits)
+    down, across = math.ceil(m / rows), math.ceil(n / columns)
+    count = min(down * across, MOST)
+    order = [tile_of(i, down, across, group, axis, serpentine) for i in range(count)]
+    if count < down * across:
+        note = f"{note}; " * bool(note) + f"the first {count:,} of {down * across:,} work tiles"
+    waves = [_wave(order[i : i + at_once], (rows, columns)) for i in range(0, count, max(1, at_once))]
+    return Raster(
+        axis,
+        group,
+        plan.swapped,
+        across,
+        down,
+        [rows, columns],
+        [list(x) for x in order],
+        at_once,
+        waves,
+        note,
+    )
+
+
+def _wave(tiles: list[tuple[int, int]], tile: tuple[int, int]) -> Wave:
+    rows, columns = len({m for m, _ in tiles}), len({n for _, n in tiles})
+    read = len(tiles) * (tile[0] + tile[1])
+    return Wave(len(tiles), rows, columns, read / (rows * tile[0] + columns * tile[1]))
+
+
+__all__ = ["MOST", "Raster", "Wave", "raster_of", "tile_of"]

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a launch stands on the roofline of its GPU's record, and what bounds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutegemm.arch.device import Device
+from cutegemm.cli.facts.traffic import Traffic
+from cutegemm.config import KernelConfig
+from cutegemm.planning.kernel_plan import KernelPlan
+
+# `TimeModel.mma` is of this many elements along K
+STAGE_K = 64
+# lanes of a quarter of an SM, and quarters
+LANES, QUARTERS = 32, 4
+# the share of the time below which no single rate explains it
+EXPLAINS = 0.5
+
+
+@dataclass(frozen=True)
+class Rate:
+    """One resource: its work over its rate, in microseconds, with the arithmetic."""
+
+    resource: str
+    us: float
+    arithmetic: str
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A launch against the rates that the planner's record of the GPU holds.
+
+    Attributes:
+        peak_tflops: sustained, of the tensor cores or of the CUDA cores.
+        dram_gbs, l2_gbs: of a copy in device memory, and delivered by L2 to all SMs.
+        intensity: FLOP per byte of device memory, at the least traffic; ridge: where both rates meet.
+        rates: what the work takes of each resource alone.
+        us: of the launch: measured or predicted; tflops: what that is.
+        attainable_tflops: the lower of the roof and intensity times bandwidth.
+        bound: the resource that takes longest, or "latency" where none explains the time.
+        share: of the time that the bound explains.
+    """
+
+    peak_tflops: float
+    dram_gbs: float
+    l2_gbs: float
+    intensity: float
+    ridge: float
+    rates: list[Rate]
+    us: float
+    tflops: float
+    attainable_tflops: float
+    bound: str
+    share: float
+
+
+def peak_tflops(device: Device, tensor_cores: bool) -> float:
+    """Of the GPU's record: sustained FLOP per ns of all SMs, in TFLOP/s."""
+    if tensor_cores:
+        return device.sms * 2 * STAGE_K / device.time.mma / 1e3
+    return device.sms * 2 * LANES * QUARTERS / device.cores.slot / 1e3
+
+
+def roofline_of(plan: KernelPlan, traffic: Traffic, us: float) -> Roofline:
+    """A plan whose run takes so many microseconds."""
+    device, tensor = plan.device, isinstance(plan.config, KernelConfig)
+    peak, l2 = peak_tflops(device, tensor), device.time.l2 * device.sms
+    unit = "tensor cores" if tensor else "CUDA cores"
+    rates = [
+        Rate(
+            unit,
+            traffic.executed_flops / peak / 1e6,
+            f"{traffic.executed_flops / 1e9:,.3f} GFLOP / {peak:,.0f} TFLOP/s",
+        ),
+        Rate("L2", traffic.l2_bytes / l2 / 1e3, f"{traffic.l2_bytes / 1e6:,.2f} MB / {l2:,.0f} GB/s"),
+        Rate(
+            "DRAM",
+            traffic.dram_bytes / device.dram_gbs / 1e3,
+            f"{traffic.dram_bytes / 1e6:,.2f} MB / {device.dram_gbs:,.0f} GB/s",
+        ),
+    ]
+    longest = max(rates, key=lambda x: x.us)
+    share = longest.us / us if us else 0.0
+    intensity = traffic.flops / traffic.dram_bytes if traffic.dram_bytes else 0.0
+    return Roofline(
+        peak_tflops=peak,
+        dram_gbs=device.dram_gbs,
+        l2_gbs=l2,
+        intensity=intensity,
+        ridge=peak * 1e3 / device.dram_gbs,
+        rates=rates,
+        us=us,
+        tflops=traffic.flops / us / 1e6 if us else 0.0,
+        attainable_tflops=min(peak, intensity * device.dram_gbs / 1e3),
+        bound=longest.resource if share >= EXPLAINS else "latency",
+        share=share,
+    )
+
+
+__all__ = ["Rate", "Roofline", "peak_tflops", "roofline_of"]

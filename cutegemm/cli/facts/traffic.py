@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan's GEMM launch moves and computes: counted from tiles, boxes and extents, as a profiler would count."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cutegemm.config import KernelConfig
+from cutegemm.planning.kernel_plan import KernelPlan
+
+# of a warpgroup
+WARPS = 4
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Of the GEMM launch.
+
+    Attributes:
+        k_tiles: mainloop stages of one CTA tile, all splits of K together.
+        stages: mainloop stages of the launch: tiles times their k tiles.
+        stage_waits: of consumer warps for a full stage, together.
+        tma_loads, tma_load_bytes: of A and B, a multicast counted once; 0 where threads load.
+        multicast_saved_bytes: what other CTAs of a cluster get from these loads.
+        tma_stores, tma_store_bytes: of the epilogue.
+        stage_bytes: into one CTA's stage.
+        l2_bytes: of A and B that leave L2, out-of-bounds elements left out.
+        dram_bytes: the least: every tensor once.
+        flops: of the problem; executed_flops: of whole tiles.
+        store_conflicts: extra wavefronts of each stmatrix of the epilogue; None where there is none.
+    """
+
+    k_tiles: int
+    stages: int
+    stage_waits: int
+    tma_loads: int
+    tma_load_bytes: int
+    multicast_saved_bytes: int
+    tma_stores: int
+    tma_store_bytes: int
+    stage_bytes: int
+    l2_bytes: int
+    dram_bytes: int
+    flops: int
+    executed_flops: int
+    store_conflicts: int | None
+
+
+def traffic_of(plan: KernelPlan) -> Traffic:
+    """Count it."""
+    config, step, problem = plan.config, plan.multiply, plan.problem
+    if config is None or step is None:
+        return Traffic(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, problem.min_bytes, problem.flops, 0, None)
+    tiles = math.prod(plan.tiles)
+    depth = config.tile[2]
+    k_tiles = math.ceil(step.extents[2] / depth)
+    stages = tiles * k_tiles
+    size = config.a.dtype.bytes
+    stage_bytes = (config.tile[0] + config.tile[1]) * depth * size
+    if not isinstance(config, KernelConfig):
+        executed = 2 * config.tile[0] * config.tile[1] * step.extents[2] * tiles
+        l2 = _l2_bytes(plan, (config.tile[0], config.columns))
+        return Traffic(
+            k_tiles,
+            stages,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            stage_bytes,
+            l2,
+            problem.min_bytes,
+            problem.flops,
+            executed,
+            None,
+        )
+    loads = load_bytes = saved = 0
+    # boxes have the caller's names; a kernel of the transposes has them the other way round
+    for operand, name, peers in zip(config.operands, step.factors, reversed(config.cluster), strict=True):
+        for box in plan.boxes:
+            if box.operand == name.upper():
+                loads += stages * box.count
+                moved = stages * box.count * math.prod(box.extents) * operand.dtype.bytes
+                load_bytes += moved
+                saved += moved * (peers - 1)
+    stores = store_bytes = 0
+    named = {x.name.upper() if x.name == "d" else x.name: x for x in config.epilogue.stores}
+    for box in plan.boxes:
+        if box.operand in named and config.stores:
+            place = list(named).index(box.operand)
+            count = tiles * config.pieces * config.team * config.slices * box.count
+            stores += count
+            store_bytes += count * math.prod(box.extents) * config.outputs[place].dtype.bytes
+    covered = (config.rows * config.cluster[0], config.columns * config.cluster[1])
+    return Traffic(
+        k_tiles, stages, stages * config.team * WARPS, loads, load_bytes, saved, stores, store_bytes, stage_bytes,
+        _l2_bytes(plan, covered), problem.min_bytes, problem.flops,
+        2 * math.prod(config.tile) * stages, plan.store_conflicts,
+    )  # fmt: skip
+
+
+def _l2_bytes(plan: KernelPlan, covered: tuple[int, int]) -> int:
+    """A once for each column of clusters, B once for each row of them."""
+    assert plan.multiply is not None and plan.views is not None
+    m, n, k, batch = plan.multiply.extents
+    a, b = plan.views
+    halves = plan.config.gates if plan.config is not None else 1
+    across_n, across_m = math.ceil(n / covered[1]), math.ceil(m / covered[0])
+    gates = (halves, 1) if plan.swapped else (1, halves)
+    of_a = m * k * gates[0] * a.dtype.bytes * batch * across_n
+    of_b = n * k * gates[1] * b.dtype.bytes * batch * across_m
+    return of_a + of_b
+
+
+__all__ = ["Traffic", "traffic_of"]

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands print: one JSON document, or text that fits the terminal, and 80 columns where there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+# columns where output is piped; and the least that a table's last column is wrapped to
+PIPED, LEAST = 80, 16
+
+
+def width() -> int:
+    """Columns of the terminal that is written to; `PIPED` where it is none."""
+    import shutil
+    import sys
+
+    return max(40, shutil.get_terminal_size((PIPED, 24)).columns) if sys.stdout.isatty() else PIPED
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, tuples and mappings as what JSON has."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(name): plain(x) for name, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(x) for x in value]
+    return value
+
+
+def write_json(command: str, facts: Any) -> None:
+    """Print a command's facts as JSON (`schema` describes them)."""
+    typer.echo(json.dumps({"command": command, **plain(facts)}, indent=1))
+
+
+def say(text: str = "") -> None:
+    """Print lines."""
+    typer.echo(text)
+
+
+def wrapped(label: str, text: str, margin: int = 12) -> str:
+    """A labelled paragraph: the label once, the text beside it."""
+    lines = textwrap.wrap(text, max(20, width() - margin), break_on_hyphens=False) or [""]
+    return "\n".join(f"{label if not i else '':<{margin}}{line}" for i, line in enumerate(lines))
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = (), indent: int = 2
+) -> str:
+    """Columns of text; the last one is wrapped to the width, those whose place is in `right` end together."""
+    cells = [[str(x) for x in heads], *([str(x) for x in row] for row in rows)]
+    if not any(cells[0]):
+        del cells[0]
+    if not cells:
+        return ""
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    before = indent + sum(widths[:-1]) + 2 * (len(widths) - 1)
+    room = width() - before
+    # where the columns leave too little, the last one has a line of its own
+    below = room < min(LEAST, widths[-1])
+    margin, last = (indent + 4, width() - indent - 4) if below else (before, room)
+    lines = []
+    for row in cells:
+        start = " " * indent + "".join(
+            (f"{x:>{w}}" if i in right else f"{x:<{w}}") + "  "
+            for i, (x, w) in enumerate(zip(row[:-1], widths, strict=False))
+        )
+        ends = textwrap.wrap(row[-1], max(LEAST, last), break_on_hyphens=False) or [""]
+        if len(row) - 1 in right:
+            ends = [f"{row[-1]:>{widths[-1]}}"]
+        if below:
+            lines.append(start)
+            start = " " * margin
+        lines += [(start if not i else " " * margin) + end for i, end in enumerate(ends)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+__all__ = ["plain", "say", "table", "width", "wrapped", "write_json"]

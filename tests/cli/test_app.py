@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a whole: help, versions, statuses, schemas, what it imports, how long it takes."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import cutegemm
+from cutegemm.cli import app as application
+from cutegemm.cli import schema
+from cutegemm.cli.app import app
+from tests.support import command
+
+NAMES = [x.name or x.callback.__name__ for x in app.registered_commands]
+
+
+def process(*words):
+    """A command as a process of its own, and the seconds of CPU time that it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_says_what_it_does(name):
+    """The help of each command fits 80 columns and begins with a sentence."""
+    text = command.run(name, "--help")
+    assert "Usage: cutegemm " + name in text and "." in text
+
+
+def test_help_lists_the_commands():
+    """`cutegemm` alone lists all commands, and asks for one with status 2."""
+    found = CliRunner().invoke(app, [], prog_name="cutegemm")
+    assert found.exit_code == 2
+    assert all(f"\n  {name} " in found.output for name in NAMES)
+
+
+def test_the_version_is_the_package_s():
+    """`--version` prints the package's version."""
+    assert command.run("--version").strip() == f"cutegemm {cutegemm.__version__}"
+
+
+def test_python_m_is_the_same_command():
+    """`python -m cutegemm` is `cutegemm`, down to its name in errors and its status."""
+    done, _ = process("-m", "cutegemm", "layout", "(8,8")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("cutegemm layout: ") and "Traceback" not in done.stderr
+
+
+def test_an_unknown_option_is_a_matter_of_usage():
+    """What typer refuses ends with 2 as well."""
+    assert "No such option: --nope" in command.refused("layout", "--nope")
+
+
+def test_an_interrupted_command_says_so(monkeypatch):
+    """Ctrl-C ends a command with a word and 130, the shell's status of a signal."""
+
+    def interrupted(**ignored):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cutegemm.cli.facts.health.examine", interrupted)
+    found = CliRunner().invoke(app, ["doctor"])
+    assert (found.exit_code, found.stderr) == (application.INTERRUPTED, "stopped\n")
+
+
+@pytest.mark.parametrize("name", schema.DOCUMENTS)
+def test_schemas_are_printed(name):
+    """`schema` prints one for each command that has --json."""
+    found = json.loads(command.run("schema", name))
+    assert found["properties"]["command"] == {"const": name}
+    assert set(found["required"]) == set(found["properties"])
+
+
+def test_a_schema_of_nothing_is_refused():
+    """`schema` names the commands it knows."""
+    assert "must be one of explain, layout" in command.refused("schema", "nothing")
+
+
+def test_a_schema_knows_every_kind_of_field():
+    """A field whose type has no schema is a mistake of ours."""
+    with pytest.raises(TypeError, match="no schema for"):
+        schema._of(bytes)
+
+
+def test_the_validator_finds_what_is_wrong():
+    """The tests' validator refuses a missing, an unknown and a wrong field."""
+    of = schema.document("doctor")
+    good = {"command": "doctor", "checks": []}
+    assert not list(command.complaints(good, of))
+    assert list(command.complaints(good | {"checks": [{"name": 3}]}, of))
+    assert list(command.complaints(good | {"more": 1}, of))
+    assert list(command.complaints({"checks": []}, of))
+
+
+def test_shells_complete():
+    """Shell completion offers commands and the values of options."""
+    env = {"_CUTEGEMM_COMPLETE": "complete_bash", "COMP_WORDS": "cutegemm explain --gpu h", "COMP_CWORD": "3"}
+    found = CliRunner().invoke(app, [], prog_name="cutegemm", env=env)
+    assert set(found.output.split()) >= {"h200", "h100"}
+
+
+@pytest.mark.parametrize(
+    "words, seconds",
+    [
+        (("layout", "(8,8):(8,1)"), 0.3),
+        (("explain", "4096", "4096", "4096"), 1.0),
+        (("doctor",), 3.0),
+    ],
+    ids=lambda x: x[0] if isinstance(x, tuple) else "",
+)
+def test_commands_start_soon(words, seconds):
+    """A command takes less CPU time than its figure, and neither torch nor, to draw a layout, NumPy is loaded.
+
+    CPU time of the best of three, as others use the machine.
+    """
+    code = (
+        "import sys; from cutegemm.cli.app import app; app(sys.argv[1:], standalone_mode=False);"
+        "print([x for x in ('torch', 'numpy', 'cutlass') if x in sys.modules], file=sys.stderr)"
+    )
+    times = []
+    for _ in range(3):
+        done, taken = process("-c", code, *words)
+        assert done.returncode == 0, done.stderr
+        times.append(taken)
+    heavy = done.stderr.splitlines()[-1]
+    assert heavy == "[]" if words[0] == "layout" else "torch" not in heavy and "cutlass" not in heavy
+    assert min(times) <= seconds, times
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    """`cutegemm explain … | head -1` prints no traceback."""
+    line = f"{sys.executable} -m cutegemm explain 4096 4096 4096 --why | head -n 1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("problem") and "Traceback" not in done.stderr
+
+
+def test_a_terminal_s_width_is_used(monkeypatch):
+    """Text is as wide as the terminal, and 80 columns where there is none."""
+    from cutegemm.cli import output
+
+    assert output.width() == output.PIPED
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback: os.terminal_size((120, 24)))
+    assert output.width() == 120

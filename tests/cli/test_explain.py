@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cutegemm explain`: the plan that build takes, as text within 80 columns and as JSON."""
+
+import pytest
+
+import cutegemm
+from cutegemm.arch.records import H100, H200
+from cutegemm.cli import given, machine
+from cutegemm.cli.machine import Gpu, Machine
+from cutegemm.database import choose
+from tests.support.command import document, refused, run
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    """The GPU of the machine that runs the tests decides nothing."""
+    monkeypatch.setattr(machine, "machine", lambda: Machine(None, (), "a test"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("4096", "4096", "4096"),
+        ("4096", "4096", "4096", "--why"),
+        ("64", "4096", "4096", "--epilogue", "swiglu", "--gpu", "h100"),
+        ("333", "777", "555", "--spec", "schedule='multistage'"),
+        ("300", "300", "300", "--dtype", "fp32"),
+        ("128", "128", "16384", "--batch", "3", "--majors", "mk"),
+        ("0", "3", "3"),
+        ("3", "3", "0"),
+    ],
+    ids=" ".join,
+)
+def test_every_kind_of_problem_reads_at_80_columns(words):
+    """Text, whose lines `run` measures, and JSON that is as its schema says."""
+    text = run("explain", *words)
+    assert text.startswith("problem     " + " x ".join(words[:3]))
+    assert "chosen by" in text
+    found = document("explain", *(x for x in words if x != "--why"))
+    assert found["problem"].startswith(" x ".join(words[:3]))
+
+
+def test_the_plan_is_the_one_that_build_takes():
+    """Measured where the database knows the problem, with its time; predicted where it does not."""
+    of = cutegemm.problem(4096, 4096, 4096)
+    choice = choose(cutegemm.GemmSpec(), of, H200)
+    found = document("explain", 4096, 4096, 4096)
+    assert (found["chosen"]["by"], found["chosen"]["basis"]) == (choice.plan.chosen_by, "measured")
+    assert found["chosen"]["us"] == choice.entry.us
+    assert found["kernel"]["tile"] == list(choice.plan.config.tile)
+    text = run("explain", 4096, 4096, 4096)
+    assert "us measured" in " ".join(text.split()) and "us predicted" in " ".join(text.split())
+    other = document("explain", 777, 555, 333)
+    assert other["chosen"]["basis"] == "predicted"
+    assert other["chosen"]["us"] == other["chosen"]["predicted_us"]
+
+
+def test_the_gpu_is_said(monkeypatch):
+    """--gpu, the GPU here, or the default: each is named as what it is."""
+    assert document("explain", 64, 64, 64, "--gpu", "h100")["gpu"]["name"] == H100.name
+    assert "(no Hopper GPU here: the default)" in run("explain", 64, 64, 64)
+    monkeypatch.setattr(
+        machine, "machine", lambda: Machine((13, 0), (Gpu(H100.name, (9, 0), 132, 50 << 20),))
+    )
+    found = document("explain", 64, 64, 64)["gpu"]
+    assert (found["name"], found["source"]) == (H100.name, "this machine's")
+
+
+def test_candidates_say_why_they_lost():
+    """The one taken and the best others are listed; --why lists all."""
+    short, whole = (run("explain", 2048, 2048, 2048, *words) for words in ((), ("--why",)))
+    assert " taken" in short and "--why lists the other" in short
+    count = len(document("explain", 2048, 2048, 2048)["candidates"])
+    assert whole.count(" us  ") >= count > short.count(" us  ")
+
+
+def test_a_spec_is_honoured():
+    """What --spec fixes stands in the kernel; an epilogue of the library or of a file too."""
+    found = document("explain", 512, 512, 512, "--spec", "GemmSpec(tile=Tile(128, 64, 64), stages=3)")
+    assert (found["kernel"]["tile"], found["kernel"]["stages"]) == ([128, 64, 64], 3)
+    found = document("explain", 512, 512, 512, "--epilogue", "bias_act(relu)")
+    assert found["kernel"]["epilogue"] == ["d = max(acc + bias, 0.0)"]
+
+
+def test_an_epilogue_of_a_file(tmp_path):
+    """FILE.py:NAME runs the file and takes a graph, or a function that makes one."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from cutegemm import epilogue as epi\n"
+        "@epi.define\ndef twice(acc):\n    return acc * 2.0\n"
+        "def made():\n    return twice\nnothing = 3\n"
+    )
+    assert str(given.graph_of(f"{path}:twice")) == str(given.graph_of(f"{path}:made")) == "d = acc * 2.0"
+    assert "must name an epilogue graph" in refused("explain", 64, 64, 64, "--epilogue", f"{path}:nothing")
+    assert "must name a Python file" in refused("explain", 64, 64, 64, "--epilogue", "none.py:x")
+
+
+@pytest.mark.parametrize("name", given.epilogues())
+def test_every_epilogue_of_the_library_is_known(name):
+    """Each name makes a graph without arguments."""
+    assert str(given.graph_of(name))
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (
+            ("--spec", "tiles=(128, 64)"),
+            "tiles='(128, 64)': is not a field of GemmSpec; nearest legal value: 'tile'",
+        ),
+        (("--spec", "GemmSpec(tile="), "must be GemmSpec(...) with literal values"),
+        (("--spec", "__import__('os')"), "must be GemmSpec(...) with literal values"),
+        (("--spec", "tile=open('x')"), "must be a literal value"),
+        (("--spec", "tile=Tile(1, 2, 3, 4)"), "must be Tile(m, n, k)"),
+        (("--spec", "tile=Tile(100, 64)"), "tile.m=100"),
+        (("--epilogue", "bias_gelu"), "nearest legal value: 'bias"),
+        (("--epilogue", "bias(3)"), "takes 0 positional arguments"),
+        (("--gpu", "a100"), "--gpu='a100': must be one of h200, h100; nearest legal value: 'h200'"),
+        (("--dtype", "int8"), "dtype='int8'"),
+        (("--majors", "xy"), "majors='xy'"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(words, says):
+    """The option, the value, the rule and the nearest legal value, on standard error, with status 2."""
+    assert says in refused("explain", 512, 512, 512, *words)
+
+
+def test_a_spec_prints_what_is_read():
+    """The repr of a spec is read back as that spec."""
+    spec = cutegemm.GemmSpec(
+        tile=cutegemm.Tile(128, 256, 64), cluster=(2, 1), a_dtype="bf16", raster=("m", 8)
+    )
+    assert given.spec_of(repr(spec)) == spec
+    assert given.spec_of("") == cutegemm.GemmSpec()
+    assert given.spec_of("epilogue=bias_act('gelu')").epilogue == given.graph_of("bias_act(activation=gelu)")
