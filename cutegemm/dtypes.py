@@ -45,6 +45,18 @@ _ALIASES = {
 }  # fmt: skip
 
 
+_ACCUMULATE = ("kernels accumulate in fp32 at most", DType.FP32)
+_COMPLEX = ("is complex: multiply real and imaginary parts apart", None)
+_FNUZ = "is a format of other GPUs, whose exponent has another bias"
+# what is known and no kernel has -> why not, and the nearest type that there is
+_UNSUPPORTED: dict[str, tuple[str, DType | None]] = {
+    **dict.fromkeys(("float64", "double", "fp64", "f64"), _ACCUMULATE),
+    **dict.fromkeys(("complex32", "complex64", "complex128", "chalf", "cfloat", "cdouble"), _COMPLEX),
+    "float8_e4m3fnuz": (_FNUZ, DType.FP8_E4M3),
+    "float8_e5m2fnuz": (_FNUZ, DType.FP8_E5M2),
+}  # fmt: skip
+
+
 def as_dtype(value: object, field: str = "dtype") -> DType:
     """Turn a `DType`, a name such as "bf16" or "float32", or a `torch.dtype` into a `DType`.
 
@@ -63,5 +75,7 @@ def as_dtype(value: object, field: str = "dtype") -> DType:
         # a thing that does not even print names no type
         name = ""
     if name not in _ALIASES:
-        raise field_error(SpecError, field, value, f"must be one of {', '.join(x.value for x in DType)}")
+        why, near = _UNSUPPORTED.get(name, ("", None))
+        legal = f"must be one of {', '.join(x.value for x in DType)}"
+        raise field_error(SpecError, field, value, f"{why}; {legal}" if why else legal, near)
     return _ALIASES[name]

@@ -311,17 +311,23 @@ def alignment(pointer: int) -> int:
 def _given(name: str, given: Any, wanted: Operand) -> Operand:
     """An operand that a caller gives, if it is the one of a problem in all but its layout."""
     if not isinstance(given, Operand):
-        if not all(hasattr(given, x) for x in ("stride", "data_ptr", "shape", "dtype")):
-            raise field_error(InputError, name, given, "must be a torch.Tensor or an Operand")
+        # of nested and sparse tensors nothing else can be asked
+        plain = not getattr(given, "is_nested", False) and "strided" in str(
+            getattr(given, "layout", "strided")
+        )
+        if not plain or not all(hasattr(given, x) for x in ("stride", "data_ptr", "shape", "dtype")):
+            raise field_error(InputError, name, given, "must be a strided torch.Tensor or an Operand")
         if len(given.shape) not in (2, 3):
             raise field_error(InputError, f"{name}.shape", tuple(given.shape), "must have 2 or 3 dimensions")
+        as_dtype(given.dtype, f"{name}.dtype")
         return _given(name, dataclasses.replace(operand_of(given), align=alignment(given.data_ptr())), wanted)
     for field, value, rule in (
         ("shape", (given.rows, given.cols), (wanted.rows, wanted.cols)),
         ("dtype", given.dtype.value, wanted.dtype.value),
     ):
         if value != rule:
-            raise field_error(InputError, f"{name}.{field}", value, f"the problem's is {rule}", rule)
+            turned = f", as {name}.T has" if value == rule[::-1] else ""
+            raise field_error(InputError, f"{name}.{field}", value, f"the problem's is {rule}{turned}", rule)
     if given.batch not in (1, wanted.batch):
         raise field_error(InputError, f"{name}.batch", given.batch, f"must be 1 or {wanted.batch}")
     return given

@@ -40,6 +40,21 @@ REFUSALS = [
         "give the graph itself, not its transpose",
     ),
     ({"a_dtype": "fp4"}, "a_dtype='fp4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
+    (
+        {"d_dtype": torch.float8_e4m3fnuz},
+        "d_dtype=torch.float8_e4m3fnuz: is a format of other GPUs, whose exponent has another bias; must be one of "
+        "fp16, bf16, fp32, fp8_e4m3, fp8_e5m2; nearest legal value: 'fp8_e4m3'",
+    ),
+    (
+        {"a_dtype": "fp64"},
+        "a_dtype='fp64': kernels accumulate in fp32 at most; must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2; "
+        "nearest legal value: 'fp32'",
+    ),
+    (
+        {"a_dtype": torch.complex64},
+        "a_dtype=torch.complex64: is complex: multiply real and imaginary parts apart; must be one of fp16, bf16, "
+        "fp32, fp8_e4m3, fp8_e5m2",
+    ),
     ({"d_dtype": torch.int8}, "d_dtype=torch.int8: must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
     *[
         ({name: dtype}, f"{name}='{shown}': operands are fp16, bf16 or fp32; fp8 is a type of inputs and outputs "

@@ -104,46 +104,23 @@ def torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.nn.functional.linear(x, weight, bias)
 
 
-def _check_layouts(a: Tensor, b: Tensor, c: Tensor | None, out: Any) -> None:
-    """Refuse what torch's functions take and no kernel does, so that a call means the same wherever it runs.
+def torch_matmul(
+    a: Tensor, b: Tensor, c: Tensor | None, alpha: Any, beta: Any, out: Tensor | None = None
+) -> Tensor:
+    """The plain product by torch's own functions, with torch's own gradient; of tensors that agree.
 
-    Raises:
-        InputError: a tensor has too few or too many dimensions, or `out` other extents than D.
+    Only a product without C or alpha goes into `out`.
     """
-    for name, x in (("a", a), ("b", b), ("c", c)):
-        if x is not None and x.dim() not in (2, 3):
-            rule = "must have 2 or 3 dimensions (matrix, or batch of them)"
-            raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
-    if out is None:
-        return
-    if not isinstance(out, Tensor):
-        raise InputError(f"must be a torch.Tensor, got {type(out).__name__}", field="out")
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shape = (*batch, a.shape[-2], b.shape[-1])
-    if out.shape != shape:
-        raise field_error(InputError, "out.shape", tuple(out.shape), f"must be {tuple(shape)}")
-
-
-def torch_matmul(a: Tensor, b: Tensor, c: Tensor | None, alpha: Any, beta: Any, out: Any) -> Tensor:
-    """The plain product by torch's own functions, with torch's own gradient.
-
-    Raises:
-        InputError: the layout of a tensor breaks a rule.
-    """
-    _check_layouts(a, b, c, out)
-    given = {} if out is None else {"out": out}
+    if c is None and alpha == 1.0:
+        return torch.matmul(a, b, out=out)
     if c is None:
-        if alpha == 1.0:
-            return torch.matmul(a, b, **given)
-        found = torch.matmul(a, b).mul(alpha)
-        return found if out is None else out.copy_(found)
-    if a.dim() == 2 and b.dim() == 2:
-        return torch.addmm(c, a, b, beta=beta, alpha=alpha, **given)
+        return torch.matmul(a, b).mul(alpha)
+    if a.dim() == 2 and b.dim() == 2 and c.dim() == 2:
+        return torch.addmm(c, a, b, beta=beta, alpha=alpha)
     if a.dim() == 3 and b.dim() == 3 and a.shape[0] == b.shape[0]:
-        return torch.baddbmm(c, a, b, beta=beta, alpha=alpha, **given)
+        return torch.baddbmm(c, a, b, beta=beta, alpha=alpha)
     found = torch.matmul(a, b).mul(alpha)
-    found = found + beta * c if beta else found
-    return found if out is None else out.copy_(found)
+    return found + beta * c if beta else found
 
 
 __all__ = [

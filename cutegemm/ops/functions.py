@@ -14,6 +14,7 @@ from torch import Tensor
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops import sharding
+from cutegemm.ops.agreement import agree, agree_on_type, check_tensor, given_outs, torchs
 from cutegemm.ops.autograd import record, record_plain
 from cutegemm.ops.fallback import (
     FALLBACKS,
@@ -29,8 +30,9 @@ from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, check_num
 from cutegemm.ops.serve import serve
 from cutegemm.ops.shortcuts import remember, shortened
 from cutegemm.ops.ways import direct, way
+from cutegemm.running.blas import PLAIN_READS, PLAIN_RULE
 from cutegemm.running.call import Memo
-from cutegemm.running.named import Signature, outputs_given
+from cutegemm.running.named import Signature, unread
 from cutegemm.running.results import Outputs
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -64,16 +66,11 @@ _SHORT = _Short(
     }
 )
 _ONE = (1.0,)
+# what a call says beside its operands and what its epilogue reads
+_OPTIONS = ("epilogue", "out", "spec", "fallback")
 
 # The programs of recent calls, by the identities of spec and epilogue, which they keep alive.
 _recent: Memo[tuple[Any, Any, Program]] = Memo()
-
-
-def _check_tensor(name: str, x: Any) -> None:
-    if not isinstance(x, Tensor):
-        raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
-    if x.is_nested:
-        raise field_error(InputError, name, x, "must be a tensor of one shape, not a nested one")
 
 
 def server_of(device: torch.device, fallback: str, door: str) -> str:
@@ -125,7 +122,7 @@ def matmul(
         alone = c is None and out is None and beta is None and type(alpha) is float and fallback in _NAMES
         if alone and (found := shortened(_PLAIN, a, b, None, alpha)) is not None:
             return found
-        how = way(a, b, c)
+        how = way(a, b, c) if out is None or isinstance(out, Tensor) else "op"
         if how == "run" and (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
             found = _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
             if alone and who == "gpu":
@@ -136,22 +133,24 @@ def matmul(
                 return record_plain((_SHORT[who, "matrix", "plain"], (alpha,), ()), a, b)
     for name, x in (("a", a), ("b", b), ("c", c)):
         if x is not None or name != "c":
-            _check_tensor(name, x)
+            check_tensor(name, x)
     who = server_of(a.device, fallback, "cutegemm.matmul")
     if _fuses(epilogue, spec):
         inputs = _blas(inputs, c, alpha, beta)
         return _product(a, b, epilogue, spec, "matrix", inputs, out, who)
     if inputs:
-        name = next(iter(inputs))
-        raise field_error(InputError, name, "...", "the plain epilogue reads c, alpha and beta")
+        raise unread(next(iter(inputs)), PLAIN_READS, _OPTIONS, PLAIN_RULE)
     if c is None and beta:
         raise field_error(InputError, "beta", beta, "needs c", 0.0)
-    if who == "torch" and _leaves_d_open(spec):
+    if out is not None:
+        check_tensor("out", out)
+    if who == "torch" and out is None and torchs(spec, a, c):
         numbers: tuple[Any, Any] = alpha, 1.0 if beta is None else beta
         if not is_compiling():
             # torch takes tensors, too, which kernels do not
             numbers = _number("alpha", "scalar", numbers[0]), _number("beta", "scalar", numbers[1])
-        return torch_matmul(a, b, c, *numbers, out)
+        _agree(PLAIN if c is None else PLAIN_WITH_C, spec, "matrix", a, b, c)
+        return torch_matmul(a, b, c, *numbers)
     if c is None or (beta is not None and beta == 0):
         return _product(a, b, PLAIN, spec, "matrix", {"alpha": alpha}, out, who)
     named = {"alpha": alpha, "beta": 1.0 if beta is None else beta, "c": c}
@@ -208,16 +207,16 @@ def linear(
                 return found
     for name, t in (("x", x), ("weight", weight), ("bias", bias)):
         if t is not None or name != "bias":
-            _check_tensor(name, t)
+            check_tensor(name, t)
     who = server_of(x.device, fallback, "cutegemm.linear")
     if bias is not None:
         inputs["bias"] = bias
     if _fuses(epilogue, spec):
         return _product(x, weight, epilogue, spec, "linear", inputs, out, who)
-    if inputs.keys() - {"bias"}:
-        name = next(iter(inputs))
-        raise field_error(InputError, name, "...", "without an epilogue only a bias is read")
-    if who == "torch" and _leaves_d_open(spec) and out is None:
+    if others := [name for name in inputs if name != "bias"]:
+        raise unread(others[0], ("bias",), _OPTIONS, "without an epilogue only a bias is read")
+    if who == "torch" and out is None and torchs(spec, x, bias):
+        _agree(PLAIN if bias is None else BIASED, spec, "linear", x, weight, bias)
         return torch_linear(x, weight, bias)
     if bias is None:
         return _product(x, weight, PLAIN, spec, "linear", {"alpha": 1.0}, out, who)
@@ -241,7 +240,7 @@ def bmm(
         GemmError: as of `matmul`.
     """
     for name, x in (("a", a), ("b", b)):
-        _check_tensor(name, x)
+        check_tensor(name, x)
         if x.dim() != 3:
             rule = "must have 3 dimensions (a batch of matrices)"
             raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
@@ -259,9 +258,12 @@ def _fuses(epilogue: Any, spec: Any) -> bool:
     return epilogue is not None or (spec is not None and spec.epilogue != AUTO)
 
 
-def _leaves_d_open(spec: GemmSpec | None) -> bool:
-    """Whether D is what torch would give; what else a spec says is about kernels."""
-    return spec is None or (spec.d_dtype == AUTO and spec.d_major == AUTO)
+def _agree(graph: Graph, spec: GemmSpec | None, form: str, a: Tensor, b: Tensor, c: Tensor | None) -> None:
+    """Refuse what kernels refuse, of a call that torch's functions serve."""
+    if is_compiling():
+        agree_on_type(a)
+    else:
+        agree(_program(graph, spec, form, {}, None), a, b, () if c is None else (c,))
 
 
 def _blas(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> dict[str, Any]:
@@ -298,6 +300,7 @@ def _product(
     program = _program(epilogue, spec, form, named, backend)
     _check_names(program, named)
     tensors = [named[x] for x in program.inputs]
+    outs = None if out is None else given_outs(program, out)
     floats = [_number(name, "scalar", named[name]) for name in program.numbers]
     whole = [_number(name, "integer", named[name]) for name in program.integers]
     if direct(a, b, *tensors) and not torch._C._is_any_autocast_enabled():
@@ -305,7 +308,6 @@ def _product(
             a.requires_grad or b.requires_grad or any([x.requires_grad for x in tensors])
         )
         if not recorded:
-            outs = None if out is None else outputs_given(program.graph, out)
             found = serve(program, a, b, tensors, floats, whole, outs)
             if outs:
                 found = tuple([outs.get(name, x) for name, x in zip(program.outputs, found)])
@@ -313,6 +315,8 @@ def _product(
         if out is None:
             found = record((program, floats, whole), a, b, *tensors)
             return found if program.alone else Outputs(**dict(zip(program.outputs, found)))
+    for name, x in zip(program.inputs, tensors):
+        check_tensor(name, x)
     return _through_the_op(a, b, tensors, floats, whole, program.text, program.outputs, out)
 
 
@@ -371,7 +375,9 @@ def _made(epilogue: Any, spec: Any, form: str, tensors: tuple[str, ...], backend
         epilogue, spec = spec.epilogue, dataclasses.replace(spec, epilogue=AUTO)
     # checks that it is one
     graph = GemmSpec(epilogue=epilogue).epilogue
-    assert isinstance(graph, Graph)
+    if not isinstance(graph, Graph):
+        rule = "must be an epilogue graph, or None"
+        raise field_error(SpecError, "epilogue", epilogue, rule)
     scalars = tuple(x for x, kind in graph.numbers.items() if kind == "scalar" and x in tensors)
     return kept(Program(spec, graph, form, scalars, backend))
 

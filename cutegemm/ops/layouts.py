@@ -6,6 +6,7 @@ Extents may be symbolic: nothing here asks for their values.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -61,6 +62,8 @@ def matrices(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: Sequenc
     lead = tuple(a.shape[:-1])
     for name, kind in program.graph.tensors.items():
         x = named[name]
+        if x.is_nested:
+            raise field_error(InputError, name, x, "must be a tensor of one shape, not a nested one")
         given = x.shape[:-1] if kind == "matrix" else x.shape
         if kind == "row":
             continue
@@ -106,7 +109,7 @@ def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
         InputError: a tensor breaks a rule.
     """
     a, b = call.a, call.b
-    if all(_numeric(x) for x in (a, b, *call.inputs.values())):
+    if all(numeric(x) for x in (a, b, *call.inputs.values())):
         with torch.no_grad():
             described(program.gemm.spec, program.graph, call.request())
     if a.dtype != b.dtype:
@@ -152,7 +155,7 @@ def _one_line(rows: Any, lead: tuple[int, ...] | None) -> bool:
     return lead is not None and len(lead) > 1 and type(rows) is int and rows == 1
 
 
-def _numeric(x: torch.Tensor) -> bool:
+def numeric(x: torch.Tensor) -> bool:
     """Whether no extent or stride is symbolic."""
     return all(type(n) is int for n in (*x.shape, *x.stride()))
 
@@ -161,4 +164,20 @@ def _shape(extents: Sequence[int]) -> tuple[int, ...]:
     return tuple(extents)
 
 
-__all__ = ["Matrices", "described_outputs", "folded", "matrices", "unfolded"]
+def as_called(program: Program, error: InputError, a: Any, b: Any) -> InputError:
+    """An error about the operands of a product, under the names that `linear` has for them: x and weight."""
+    if program.form != "linear" or error.field is None:
+        return error
+    head, rest = re.match(r"(\w*)(.*)", error.field).groups()  # type: ignore[union-attr]
+    if head not in ("a", "b"):
+        return error
+    error.field = {"a": "x", "b": "weight"}[head] + rest
+    if error.field == "weight.shape" and b.dim() == 2:
+        k = a.shape[-1]
+        error.value, error.rule = tuple(b.shape), f"x is {tuple(a.shape)}, so weight must be (N, {k})"
+        if b.shape[0] == k:
+            error.rule += ", as weight.T is"
+    return error
+
+
+__all__ = ["Matrices", "as_called", "described_outputs", "folded", "matrices", "numeric", "unfolded"]

@@ -22,7 +22,7 @@ from cutegemm.ops import flops
 from cutegemm.ops.autograd import Final, Product
 from cutegemm.ops.batching import batched
 from cutegemm.ops.fallback import HALF, autocast_to
-from cutegemm.ops.layouts import described_outputs, matrices
+from cutegemm.ops.layouts import as_called, described_outputs, matrices
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.serve import serve
 from cutegemm.running.results import Outputs
@@ -77,19 +77,26 @@ def _given(program: Program, out: Sequence[torch.Tensor]) -> dict[str, torch.Ten
     return dict(zip(program.outputs, out))
 
 
+def _described(program: Program, a: Any, b: Any, inputs: Any) -> list[torch.Tensor]:
+    try:
+        return described_outputs(program, matrices(program, a, b, inputs))
+    except InputError as error:
+        raise as_called(program, error, a, b) from None
+
+
 def _fake_one(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> torch.Tensor:
     known = _alone(program)
-    return described_outputs(known, matrices(known, a, b, inputs))[0]
+    return _described(known, a, b, inputs)[0]
 
 
 def _fake_many(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> list[torch.Tensor]:
     known = decode(program)
-    return described_outputs(known, matrices(known, a, b, inputs))
+    return _described(known, a, b, inputs)
 
 
 def _fake_out(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, *, out: Any) -> None:
     known = decode(program)
-    wanted = described_outputs(known, matrices(known, a, b, inputs))
+    wanted = _described(known, a, b, inputs)
     for given, x in zip(_given(known, out).values(), wanted):
         torch._check(given.dim() == x.dim(), lambda: "out: must have the dimensions of the product")
         for n, m in zip(given.shape, x.shape):

@@ -12,9 +12,10 @@ import torch
 from cutegemm.arch import records
 from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError, field_error
-from cutegemm.ops.layouts import Matrices, matrices, unfolded
+from cutegemm.ops.layouts import Matrices, as_called, matrices, unfolded
 from cutegemm.ops.program import Program
 from cutegemm.problems import columns
+from cutegemm.running.describe import shown
 
 
 @cache
@@ -46,36 +47,44 @@ def serve(
     Raises:
         GemmError: see `Gemm.run`.
     """
-    backend: Any = program.backend
-    if backend is None and a.is_cuda and not hopper(a.device):
-        backend = "reference"
-    short = outs is None and program.plain
-    if short and not inputs and (program.form == "matrix" or a.dim() == b.dim() == 2):
-        # most calls are of this kind
-        if program.form == "linear":
-            b = b.t()
-        elif program.form == "weight":
-            a = a.t()
-        return (program.gemm.run(a, b, alpha=numbers[0], backend=backend),)
-    call = matrices(program, a, b, inputs)
-    if program.merged:
-        return _merged(program, call, dict(call.inputs) | program.named(numbers, integers), backend, outs)
-    if short:
-        c, beta = (call.inputs["c"], numbers[1]) if inputs else (None, None)
-        found = program.gemm.run(call.a, call.b, c, alpha=numbers[0], beta=beta, backend=backend)
-        return (unfolded(program, found, "d", call.lead),)
-    named: dict[str, Any] = call.inputs
-    if numbers or integers:
-        named = named | program.named(numbers, integers)
-    if outs is None and program.alone:
-        found = program.gemm.run(call.a, call.b, backend=backend, **named)
-        return (found if call.lead is None else unfolded(program, found, "d", call.lead),)
-    given = None if outs is None else {name: _folded_out(program, name, x) for name, x in outs.items()}
-    out: Any = given.get("d") if given and program.alone else given
-    found = program.gemm.run(call.a, call.b, out=out, backend=backend, **named)
-    if program.alone:
-        return (unfolded(program, found, "d", call.lead),)
-    return tuple(unfolded(program, getattr(found, x), x, call.lead) for x in program.outputs)
+    try:
+        backend: Any = program.backend
+        if backend is None and a.is_cuda and not hopper(a.device):
+            backend = "reference"
+        short = outs is None and program.plain
+        if short and not inputs and (program.form == "matrix" or a.dim() == b.dim() == 2):
+            # most calls are of this kind
+            left, right = a, b
+            if program.form == "linear":
+                right = b.t()
+            elif program.form == "weight":
+                left = a.t()
+            return (program.gemm.run(left, right, alpha=numbers[0], backend=backend),)
+        call = matrices(program, a, b, inputs)
+        if program.merged:
+            return _merged(program, call, dict(call.inputs) | program.named(numbers, integers), backend, outs)
+        if short:
+            c, beta = (call.inputs["c"], numbers[1]) if inputs else (None, None)
+            found = program.gemm.run(call.a, call.b, c, alpha=numbers[0], beta=beta, backend=backend)
+            return (unfolded(program, found, "d", call.lead),)
+        named: dict[str, Any] = call.inputs
+        if numbers or integers:
+            named = named | program.named(numbers, integers)
+        if outs is None and program.alone:
+            found = program.gemm.run(call.a, call.b, backend=backend, **named)
+            return (found if call.lead is None else unfolded(program, found, "d", call.lead),)
+        given = (
+            None
+            if outs is None
+            else {name: _folded_out(program, name, x, a.shape[:-1]) for name, x in outs.items()}
+        )
+        out: Any = given.get("d") if given and program.alone else given
+        found = program.gemm.run(call.a, call.b, out=out, backend=backend, **named)
+        if program.alone:
+            return (unfolded(program, found, "d", call.lead),)
+        return tuple(unfolded(program, getattr(found, x), x, call.lead) for x in program.outputs)
+    except InputError as error:
+        raise as_called(program, error, a, b) from None
 
 
 def _merged(
@@ -96,15 +105,20 @@ def _merged(
     return tuple(unfolded(program, x, name, call.lead) for name, x in given.items())
 
 
-def _folded_out(program: Program, name: str, x: torch.Tensor) -> torch.Tensor:
+def _folded_out(program: Program, name: str, x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
     """An output as the product writes it: the same memory with leading dimensions folded.
 
     Raises:
-        InputError: its layout does not let them fold.
+        InputError: it has other leading dimensions, or its layout does not let them fold.
     """
     if program.form in ("matrix", "weight"):
         return x
     result = next(r for r in program.graph.outputs if r.name == name)
+    given = x.shape[:-1] if result.kind == STORE and x.dim() else x.shape
+    nothing = result.kind == STORE and x.dim() == 0
+    if nothing or ((result.kind == STORE or result.axis == 1) and given != lead):
+        rule = f"must begin with the dimensions {tuple(lead)} of x"
+        raise field_error(InputError, f"{shown(name)}.shape", tuple(x.shape), rule)
     if result.kind != STORE:
         return x.view(-1) if result.axis == 1 else x
     try:

@@ -9,8 +9,10 @@ from typing import Any
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import InputError, field_error
 from cutegemm.running.call import Unprepared
-from cutegemm.running.named import Signature, number
+from cutegemm.running.named import Signature, number, unread
 
+PLAIN_READS = ("c", "alpha", "beta")
+PLAIN_RULE = "the plain epilogue reads c, alpha and beta"
 PLAIN, PLAIN_WITH_C = Signature(linear_combination(False)), Signature(linear_combination(True))
 
 
@@ -34,7 +36,7 @@ def blas_number(name: str, value: Any) -> float:
 def refused(named: Mapping[str, Any], beta: float | None) -> InputError:
     """The error of a run that passes what the plain epilogue does not read, or beta without c."""
     if named:
-        return field_error(InputError, next(iter(named)), "...", "the plain epilogue reads c, alpha and beta")
+        return unread(next(iter(named)), PLAIN_READS, ("out", "backend", "workspace"), PLAIN_RULE)
     return field_error(InputError, "beta", beta, "needs c", 0.0)
 
 
@@ -59,4 +61,13 @@ def plain_call(
     return Unprepared(PLAIN, (a, b, out), (pa, pb, pd), (alpha,), key, unread=c)
 
 
-__all__ = ["PLAIN", "PLAIN_WITH_C", "blas_names", "blas_number", "plain_call", "refused"]
+__all__ = [
+    "PLAIN",
+    "PLAIN_READS",
+    "PLAIN_RULE",
+    "PLAIN_WITH_C",
+    "blas_names",
+    "blas_number",
+    "plain_call",
+    "refused",
+]

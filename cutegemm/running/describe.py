@@ -70,7 +70,8 @@ def describe(
     check(a.dtype == b.dtype, InputError, f"must be a's dtype, {a.dtype}", field="b.dtype", value=b.dtype)
     k = a.shape[-1]
     if b.shape[-2] != k:
-        raise _shape_error("b", b, f"a is {tuple(a.shape)}, so b must have {k} rows (K)")
+        turned = ", as b.T has" if b.shape[-1] == k else ""
+        raise _shape_error("b", b, f"a is {tuple(a.shape)}, so b must have {k} rows (K){turned}")
     batch, lead = _batch(a, b)
     if graph.gated and b.shape[-1] % 2:
         raise _shape_error("b", b, "a gated pair needs an even number of columns")

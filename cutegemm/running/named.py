@@ -7,12 +7,12 @@ tensors, its outputs (stored ones, then reductions; None where one is to be allo
 
 from __future__ import annotations
 
-import difflib
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cutegemm import checks
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.running.call import Request
@@ -128,9 +128,7 @@ class Signature:
     def _check_names(self, named: Mapping[str, Any]) -> None:
         for name in named:
             if name not in self._kinds:
-                near = difflib.get_close_matches(name, self._kinds, 1)
-                rule = f"the epilogue reads {', '.join(self._kinds) or 'nothing'}"
-                raise field_error(InputError, name, _DOTS, rule, near[0] if near else None)
+                raise unread(name, tuple(self._kinds), _OPTIONS)
         for name in self._kinds:
             if named.get(name) is None:
                 raise self._missing(name)
@@ -143,6 +141,22 @@ class Signature:
 
 # what stands for a value in a message about its name
 _DOTS = "..."
+# what a run is told beside its operands
+_OPTIONS = ("c", "alpha", "beta", "out", "backend", "workspace")
+
+
+def unread(name: str, read: Sequence[str], options: Sequence[str], rule: str = "") -> InputError:
+    """The error of a call that passes a keyword which its epilogue does not read.
+
+    Args:
+        name: the keyword.
+        read: the names that the epilogue reads.
+        options: the call's other keywords, one of which may be meant.
+        rule: where there is more to say than what the epilogue reads.
+    """
+    near = checks.near(name, (x for x in (*read, *options) if x != name))
+    rule = rule or f"the epilogue reads {', '.join(read) or 'nothing'}"
+    return field_error(InputError, name, _DOTS, rule, near)
 
 
 def number(name: str, value: Any, rule: str = "must be a number or a 0-d fp32 tensor") -> float:
@@ -192,10 +206,9 @@ def outputs_given(graph: Graph, out: Any) -> dict[str, Any]:
     names = [x.name for x in graph.outputs]
     for name in outs:
         if name not in names:
-            near = difflib.get_close_matches(str(name), names, 1)
             rule = f"the epilogue's outputs are {', '.join(names)}"
-            raise field_error(InputError, "out", name, rule, near[0] if near else None)
+            raise field_error(InputError, "out", name, rule, checks.near(str(name), names))
     return {name: tensor for name, tensor in outs.items() if tensor is not None}
 
 
-__all__ = ["Order", "Signature", "integer", "number", "outputs_given", "passed"]
+__all__ = ["Order", "Signature", "integer", "number", "outputs_given", "passed", "unread"]

@@ -17,6 +17,7 @@ import torch
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.database.choice import choose
+from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.problems import Problem
@@ -42,10 +43,25 @@ def described(spec: GemmSpec, graph: Graph, request: Request) -> Call:
     Raises:
         InputError: a tensor breaks a rule.
     """
-    d_dtype = None if spec.d_dtype == AUTO else spec.d_dtype
-    d_major = None if spec.d_major == AUTO else spec.d_major
-    call = describe(graph, request, d_dtype, d_major)
+    call = describe(graph, request, *_asked_of_d(spec))
     return call if _has_no_memory(request) else check.aligned(call, request)
+
+
+def agreed(spec: GemmSpec, graph: Graph, request: Request) -> None:
+    """Refuse what no kernel serves, for who serves a call without one; where the tensors lie is not asked.
+
+    Raises:
+        InputError: a tensor breaks a rule.
+        PlanError: the spec cannot serve the operands.
+    """
+    call = describe(graph, request, *_asked_of_d(spec))
+    if spec.given():
+        _chosen(spec, call.problem, DEFAULT)
+
+
+def _asked_of_d(spec: GemmSpec) -> tuple[DType | None, str | None]:
+    """The type and the major of D that a spec gives; None where it leaves them open."""
+    return None if spec.d_dtype == AUTO else spec.d_dtype, None if spec.d_major == AUTO else spec.d_major
 
 
 Planner = Callable[[GemmSpec, Problem, Device], Planned]
@@ -196,4 +212,4 @@ def _has_no_memory(request: Request) -> bool:
     return isinstance(a, torch.Tensor) and (a.is_meta or isinstance(a, FakeTensor))
 
 
-__all__ = ["BACKENDS", "backend_for", "circumstances", "described", "first", "prepare", "resolved"]
+__all__ = ["BACKENDS", "agreed", "backend_for", "circumstances", "described", "first", "prepare", "resolved"]

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from cutegemm import checks
 from cutegemm.database import Database
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Problem, listed
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 # candidates of a problem that are measured, where nobody says how many
 CANDIDATES = 32
+# what a bench must have
+_BENCH = ("record", "memory", "backend", "versions", "one_pass", "sound")
 
 
 def tune(
@@ -79,12 +82,21 @@ def tune(
         raise field_error(InputError, "seconds", seconds, "must be a positive number of seconds", 60)
     if database is not None and not isinstance(database, Database):
         raise field_error(InputError, "database", database, "must be a cutegemm.database.Database")
+    checks.truth(InputError, "again", again)
+    if bench is not None and not all(hasattr(bench, x) for x in _BENCH):
+        raise field_error(
+            InputError, "bench", bench, f"must have {', '.join(_BENCH)}, as cutegemm.tuning.bench.Bench"
+        )
+    if console is not None and not hasattr(console, "print"):
+        raise field_error(InputError, "console", console, "must be a rich.console.Console")
     # imports torch
     from cutegemm.tuning.bench import Gpu
     from cutegemm.tuning.race import Regime
     from cutegemm.tuning.report import Report, Screen
     from cutegemm.tuning.tuner import Tuner, each
 
+    if regime is not None and not isinstance(regime, Regime):
+        raise field_error(InputError, "regime", regime, "must be a cutegemm.tuning.race.Regime")
     until = math.inf if seconds is None else time.monotonic() + seconds
     tuner = Tuner(spec, bench or Gpu(), database or Database(), candidates, regime or Regime(), until=until)
     with Screen(console, len(wanted)) as screen:

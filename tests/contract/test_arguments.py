@@ -18,7 +18,7 @@ from cutegemm import DType, GemmSpec, Operand, Problem, Tile, build, emulator, p
 from cutegemm import epilogue as epi
 from cutegemm.errors import ABSENT, GemmError, shown
 from cutegemm.gemm import Gemm, representative
-from tests.support import emulator_wrong
+from tests.support import emulator_wrong, torch_wrong
 from tests.support.wrong import (
     NO_COUNT,
     NO_DTYPE,
@@ -182,6 +182,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         {"gemm": (None, 3, GemmSpec()), "options": (3, "lazy", {}), "backend": (None, "gpu", "emulator")},
     ),
     **emulator_wrong.FUNCTIONS,
+    **torch_wrong.FUNCTIONS,
     **{
         f"Gemm.{name}": (getattr(PLAIN, name), {}, {"of": NO_PROBLEM})
         for name in ("kernel", "explain", "workspace_bytes")

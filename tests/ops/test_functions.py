@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional as F
 
 import cutegemm
-from cutegemm import GemmSpec, ops
+from cutegemm import GemmSpec, linear, matmul, ops
 from cutegemm import epilogue as epi
-from cutegemm.errors import HardwareError, InputError, SpecError
+from cutegemm.errors import GemmError, HardwareError, InputError, SpecError
 from cutegemm.ops import fallback, functions, program
 from tests.support.torch_ops import error
 
@@ -139,8 +139,8 @@ REFUSED = {
         r"must begin with the dimensions \(1, 4\) of x"),
     "shape": (lambda a: cutegemm.matmul(a, a[:3], fallback="reference"), InputError, "b must have 4 rows"),
 } | {
-    f"{name}, {how}": (lambda a, call=call, how=how: call(a, how), InputError, message)
-    for how in ("torch", "reference")
+    f"{name}, {how}": (lambda a, call=call, how=how: call(a, how), GemmError, message)
+    for how in ("torch", "reference", "emulator")
     for name, call, message in (
         ("a vector", lambda a, how: cutegemm.matmul(a[0], a, fallback=how), r"a.shape=\(4,\): must have 2 or 3 dim"),
         ("four", lambda a, how: cutegemm.matmul(a, a[None, None], fallback=how), "b.shape=.*: must have 2 or 3 dim"),
@@ -149,9 +149,34 @@ REFUSED = {
          r"out.shape=\(3, 4\): must be \(4, 4\)"),
         ("alpha", lambda a, how: cutegemm.matmul(a, a, alpha=a[0, 0], fallback=how), "alpha=.*: must be a number"),
         ("beta", lambda a, how: cutegemm.matmul(a, a, a, beta="1", fallback=how), "beta='1': must be a number"),
+        ("two types", lambda a, how: linear(a, a.bfloat16(), fallback=how), "weight.dtype=.*: must be a's dtype"),
+        ("fp64", lambda a, how: matmul(a.double(), a.double(), fallback=how), "a.dtype=.*: must be float16, bf"),
+        ("K", lambda a, how: cutegemm.matmul(a[:, :3], a[:2, :3], fallback=how), r"must have 3 rows \(K\), as b.T has"),
+        ("weight.T", lambda a, how: cutegemm.linear(a[:, :3], a[:3], fallback=how), r"be \(N, 3\), as weight.T is"),
+        ("c of a row", lambda a, how: matmul(a, a, a[:1], fallback=how), r"c.shape=\(1, 4\): must be \(4, 4\)"),
+        ("bias", lambda a, how: cutegemm.linear(a, a, a[0, :1], fallback=how), r"bias.shape=\(1,\): must be \(4,\)"),
+        ("integers", lambda a, how: matmul(a, a, alpha=2.0, out=a.int(), fallback=how), "out.dtype=torch.int32"),
+        ("a itself", lambda a, how: cutegemm.matmul(a, a.clone(), out=a, fallback=how), "out: overlaps a in memory"),
+        ("a gradient", lambda a, how: cutegemm.matmul(a, a.clone().requires_grad_(), out=a.clone(), fallback=how),
+         "out='...': a call with out= has no gradient"),
+        ("the spec", lambda a, how: cutegemm.matmul(a, a, spec=GemmSpec(schedule="pingpong"), fallback=how),
+         "schedule='pingpong': fp32 operands run on the CUDA cores"),
+        ("leading dimensions of out",
+         lambda a, how: linear(a, a, out=a.clone().view(2, 2, 4), fallback=how), "out.shape=.*: must begin with"),
+        ("alpha, misspelt", lambda a, how: cutegemm.matmul(a, a, aplha=2.0, fallback=how), "legal value: 'alpha'"),
+        ("bias, misspelt", lambda a, how: cutegemm.linear(a, a, bais=a[0], fallback=how), "legal value: 'bias'"),
         ("out", lambda a, how: cutegemm.matmul(a, a, out={"d": a.clone()}, fallback=how), "out: must be a torch"),
     )
 }  # fmt: skip
+
+
+def test_a_c_of_another_type_is_taken_by_every_server():
+    """What kernels take, torch's functions are not asked for: C and bias may have any type."""
+    a, row = r(4, 4).bfloat16(), r(4)
+    for how in ("torch", "reference"):
+        c = cutegemm.matmul(a, a, row.expand(4, 4).contiguous(), fallback=how)
+        assert c.dtype == a.dtype and error(c, a.double() @ a.double() + row) < 1e-2
+        assert torch.equal(cutegemm.linear(a, a.t(), row, fallback=how), c)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -149,7 +149,7 @@ def test_majors_and_problems_that_do_not_fit_are_refused():
         ({"b": weight.t()}, r"b.shape=\(71, 135\): the problem's is \(135, 71\)"),
         ({"b": weight, "dtype": "fp16"}, "b.dtype='bf16': the problem's is fp16"),
         ({"b": weight.expand(2, K, N).clone(), "batch": 3}, "b.batch=2: must be 1 or 3"),
-        ({"a": 3}, "a=3: must be a torch.Tensor or an Operand"),
+        ({"a": 3}, "a=3: must be a strided torch.Tensor or an Operand"),
         ({"a": weight[0]}, r"a.shape=\(71,\): must have 2 or 3 dimensions"),
     ):
         with pytest.raises(InputError, match=text):

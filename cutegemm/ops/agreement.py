@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels refuse is refused before torch's own functions serve a call: one check of types and shapes for both."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm.errors import InputError, field_error
+from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
+from cutegemm.ops.layouts import as_called, matrices, numeric
+from cutegemm.ops.program import Program
+from cutegemm.running.call import Memo, identity
+from cutegemm.running.describe import OPERANDS, shown
+from cutegemm.running.named import outputs_given
+from cutegemm.running.run import agreed
+from cutegemm.spec import AUTO, GemmSpec
+
+_tracing = torch._C._is_tracing
+# kinds of calls that were found legal
+_known: Memo[bool] = Memo()
+
+
+def agree_on_type(a: Tensor) -> None:
+    """`agree` for a compiler, for which extents are symbols that torch's functions check.
+
+    Raises:
+        InputError: no kernel has A's type.
+    """
+    if a.dtype not in OPERANDS and not torch._C._is_any_autocast_enabled():
+        raise field_error(InputError, "a.dtype", a.dtype, "must be float16, bfloat16 or float32")
+
+
+def agree(program: Program, a: Tensor, b: Tensor, inputs: Sequence[Tensor] = ()) -> None:
+    """Refuse a call that no kernel would serve, before torch's functions do.
+
+    Raises:
+        InputError: a tensor breaks a rule.
+        PlanError: the spec cannot serve the operands.
+    """
+    dtype = autocast_type(a.device)
+    dtype = dtype if dtype in HALF else None
+    if _tracing():
+        agree_on_type(a)
+        return
+    tensors = (a, b, *inputs)
+    key: Any
+    try:
+        key = (program, dtype, *[identity(x) for x in tensors])
+        if _known.get(key):
+            return
+    except (RuntimeError, TypeError):
+        # no strides, or extents that are symbols
+        key = None
+    if not all(numeric(x) for x in tensors):
+        return
+    if dtype is not None:
+        a, b = autocast_to(dtype, a), autocast_to(dtype, b)
+    spec = program.spec
+    if not program.plain:
+        spec = dataclasses.replace(spec, epilogue=program.graph)
+    try:
+        with torch.no_grad():
+            agreed(spec, program.graph, matrices(program, a, b, inputs).request())
+    except InputError as error:
+        raise as_called(program, error, a, b) from None
+    if key is not None:
+        _known.put(key, True)
+
+
+def check_tensor(name: str, x: Any) -> None:
+    """Refuse what is no tensor of one shape.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not isinstance(x, Tensor):
+        raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
+    if x.is_nested:
+        raise field_error(InputError, name, x, "must be a tensor of one shape, not a nested one")
+
+
+def torchs(spec: GemmSpec | None, a: Tensor, c: Tensor | None) -> bool:
+    """Whether torch's functions give what a kernel gives: D as torch has it, and a C or bias of A's type.
+
+    Kernels take a C of any type. What else a spec says is about kernels alone.
+    """
+    opened = spec is None or (spec.d_dtype == AUTO and spec.d_major == AUTO)
+    return opened and (c is None or c.dtype == a.dtype or torch._C._is_any_autocast_enabled())
+
+
+def given_outs(program: Program, out: Any) -> dict[str, Any]:
+    """The outputs that are given, by name.
+
+    Raises:
+        InputError: there is no such output, or what is given is no tensor.
+    """
+    outs = outputs_given(program.graph, out)
+    for name, x in outs.items():
+        check_tensor(shown(name), x)
+    return outs
+
+
+__all__ = ["agree", "agree_on_type", "check_tensor", "given_outs", "torchs"]

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch's doors do not take: rows of the table of `tests/contract`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+
+import cutegemm
+from cutegemm import epilogue as epi
+from cutegemm import nn
+from tests.support.wrong import NO_GRAPH, A, B
+
+SCALAR, SPARSE, WIDE, COMPLEX = torch.zeros(()), A.to_sparse(), A.double(), A.to(torch.complex64)
+NO_OUT = (3, "x", numpy.zeros((16, 16), numpy.float32), SCALAR, SPARSE, A[:3].clone())
+NO_MATRIX = (3, "x", SCALAR, SPARSE, WIDE, COMPLEX, A[:3], A[:1])
+
+
+def converted(**options: Any) -> Any:
+    """`convert` of a model, or of what is given for one."""
+    return nn.convert(**{"model": torch.nn.Sequential(torch.nn.Linear(4, 4)), **options})
+
+
+# as of `tests/contract`
+FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[Any, ...]]]] = {
+    "nn.convert": (
+        converted,
+        {},
+        {
+            "model": (None, 3, [torch.nn.Linear(4, 4)], torch.nn.Linear),
+            "skip": (None, 3, (3,), "absent", {"0": 1}),
+            "swiglu": (None, 3, (1,), torch.nn.Linear, [torch.nn.GELU], [int]),
+            "joined": (None, 3, "q", ["qk"], [3], [(3, 4)], [("q", "k")], [("0",)]),
+            "fallback": (None, 3, "eager"),
+            "constant_weights": (None, 1, "x"),
+        },
+    ),
+    **{
+        f"{name} by {how}": (
+            getattr(cutegemm, name),
+            {x: A if name == "linear" else B for x in operands} | {"fallback": how},
+            {
+                operands[0]: (WIDE, COMPLEX, SPARSE, SCALAR),
+                operands[1]: (WIDE, COMPLEX, SPARSE, SCALAR),
+                addend: NO_MATRIX,
+                "out": NO_OUT,
+                "epilogue": ("auto", *NO_GRAPH),
+            },
+        )
+        for how in ("torch", "reference", "emulator")
+        for name, operands, addend in (("matmul", ("a", "b"), "c"), ("linear", ("x", "weight"), "bias"))
+    },
+    **{
+        f"{name} and residual by {how}": (
+            getattr(cutegemm, name),
+            {x: A for x in operands} | {"fallback": how, "epilogue": epi.residual(), "residual": A},
+            {"residual": NO_MATRIX, "out": NO_OUT},
+        )
+        for how in ("torch", "reference")
+        for name, operands in (("matmul", ("a", "b")), ("linear", ("x", "weight")))
+    },
+    "problem of tensors": (
+        cutegemm.problem,
+        {"m": 16, "n": 16, "k": 16},
+        dict.fromkeys(("a", "b"), (3, "x", SCALAR, SPARSE, WIDE, A[:3], A.to_sparse_csr())),
+    ),
+    "tune on": (
+        cutegemm.tune,
+        {"spec": cutegemm.GemmSpec(), "problems": []},
+        {"bench": (3, "cuda"), "regime": (3, "fast"), "console": (3, "x"), "again": (1, None)},
+    ),
+}  # fmt: skip
