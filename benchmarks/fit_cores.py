@@ -17,11 +17,12 @@ from typing import Any
 from benchmarks import candidates as specs
 from benchmarks import tuned_rows
 from benchmarks.fit_loads import fared
-from cutegemm import Problem, plan, problem
+from cutegemm import Problem, problem
 from cutegemm.arch.device import CoreModel, Device
 from cutegemm.arch.records import RECORDS
 from cutegemm.config import SimtConfig, SimtTile
 from cutegemm.errors import GemmError
+from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_times import estimate
 
 # the constants, what of a device holds them, and what is measured

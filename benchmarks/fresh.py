@@ -196,8 +196,8 @@ def main(arguments: list[str]) -> int:
     if args.regret:
         outcome = measure(args, Regret(sensors, record, args.candidates), None, out, console)
     else:
-        benches = [Bench(regime, sensors, keep=out.put) for regime in (FIRST, AGAIN)]
-        outcome = measure(args, *benches, out, console)
+        first, again = (Bench(regime, sensors, keep=out.put) for regime in (FIRST, AGAIN))
+        outcome = measure(args, first, again, out, console)
     console.print(fresh_check.table([{"environment": out.environment, "rows": out.rows}]))
     return runs.report(outcome, console)
 

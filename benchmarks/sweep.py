@@ -27,9 +27,10 @@ from rich.table import Table
 from benchmarks import candidates, contenders, correctness, gemm, inputs, results, runs, timing
 from benchmarks.candidates import Fields
 from benchmarks.results import Case, Row
-from cutegemm import GemmSpec, KernelPlan, Problem, plan
+from cutegemm import GemmSpec, KernelPlan, Problem
 from cutegemm.compiling import cache
 from cutegemm.errors import GemmError
+from cutegemm.planning.planner import plan
 from cutegemm.running.launcher import current_device
 
 GROUP = 8  # specs timed together: each holds a graph, and what a group costs bounds what an interrupted call loses

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from benchmarks import candidates as specs
 from benchmarks import tuned_rows
 from benchmarks.contenders import BASELINE
-from cutegemm import Problem, plan, problem
+from cutegemm import Problem, problem
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT, RECORDS
 from cutegemm.errors import GemmError
 from cutegemm.planning.candidates import BLOCK_K, SHARED_ELEMENTS, TURN_TILES, WIDTHS, Candidate
+from cutegemm.planning.planner import plan
 from cutegemm.planning.swap import transposed_problem
 from cutegemm.planning.times import Table
 from cutegemm.planning.why import candidate_of

@@ -36,11 +36,12 @@ from rich.table import Table
 from benchmarks import contenders, environment, gemm, results, runs
 from benchmarks.results import Case
 from benchmarks.watchdog import NEVER, Beat, again, watch
-from cutegemm import GemmSpec, Problem, plan
+from cutegemm import GemmSpec, Problem
 from cutegemm.compiling import cache
 from cutegemm.database import Database, Entry, export, import_, key_of
 from cutegemm.database.exchange import SHIPPED
 from cutegemm.errors import GemmError
+from cutegemm.planning.planner import plan
 from cutegemm.tuning import CANDIDATES
 from cutegemm.tuning.bench import Bench, Gpu
 from cutegemm.tuning.report import ELSEWHERE, INTERRUPTED, REFUSED, TUNED, Outcome, Screen

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import GemmError
-from cutegemm.gemm import Gemm, Loaded, build, build_many, load
-from cutegemm.planning.planner import KernelPlan, plan
+from cutegemm.gemm import Gemm, Loaded, build, build_many, load, plan
+from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Operand, Problem, problem
 from cutegemm.running.pack import pack
 from cutegemm.spec import GemmSpec, Tile

@@ -7,11 +7,12 @@ import json
 import pytest
 from hypothesis import assume, given
 
-from cutegemm import DType, GemmSpec, Tile, plan, problem
+from cutegemm import DType, GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig, SimtConfig, config_from_data
 from cutegemm.epilogue import Graph, Node, Result
 from cutegemm.errors import PlanError
+from cutegemm.planning.planner import plan
 from tests.support.strategies import for_problem, fused_problems, problems, specs
 
 

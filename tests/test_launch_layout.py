@@ -7,12 +7,13 @@ import sys
 import pytest
 from hypothesis import given
 
-from cutegemm import DType, GemmSpec, Tile, plan, problem
+from cutegemm import DType, GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.config import FinishConfig, RelayoutConfig
 from cutegemm.errors import PlanError
 from cutegemm.launch_layout import FLOAT32, INT32, INT64, layout_of
 from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.planner import plan
 from tests.support.strategies import fused_problems
 
 

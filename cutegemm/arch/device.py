@@ -123,6 +123,8 @@ class Device:
         l2_bytes: of the L2 cache.
         time: the model's constants; cores: those of the CUDA cores' kernels.
         power: what the cap leaves; None where that is in `time`.
+        model_error: measured relative error of the model's comparison of two choices. A neighbour's entry of the
+            database serves if the model predicts it slower by no more; None means that no neighbour's entry serves.
         note: what in this record is not measured on this GPU; empty when nothing is.
     """
 
@@ -135,6 +137,7 @@ class Device:
     time: TimeModel
     cores: CoreModel
     power: PowerModel | None = None
+    model_error: float | None = None
     note: str = ""
 
     def __hash__(self) -> int:

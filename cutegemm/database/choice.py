@@ -1,29 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `build` and `run` choose: what was measured where the database knows it, the model's choice otherwise.
+"""What `plan`, `build` and `run` choose: an entry of the database with the problem's extents, else the model's choice.
 
-`plan()` knows nothing of this and stays pure. `CUTEGEMM_DATABASE=off` leaves every choice to the model.
+A neighbour's entry serves only if the GPU's record has the model's error, and the model predicts the entry's choice
+within that error of its own. `CUTEGEMM_DATABASE=off` leaves every choice to the model.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+import time
+from collections.abc import Hashable
 from dataclasses import dataclass
+from pathlib import Path
 
 from cutegemm.arch.device import Device
+from cutegemm.database import store
 from cutegemm.database.entry import Entry, Extents, Key, key_of, nearest, refined
 from cutegemm.database.exchange import shipped
 from cutegemm.database.store import Database
 from cutegemm.errors import GemmError
+from cutegemm.planning import checks
 from cutegemm.planning.invariance import keeps
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 
-# A neighbour's choice is not taken where the model finds it slower than its own by more than this factor: the
-# neighbour's waves fit the neighbour.
-TRUSTED = 1.05
 MODEL = "the model"
+# choices that are kept
+REMEMBERED = 1024
+# seconds between two looks at whether another process has changed the user's file
+LOOK = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,37 +58,113 @@ class Choice:
 def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database | None = None) -> Choice:
     """The plan that `build` takes for a problem.
 
+    Choices from the user's own database are remembered until it changes.
+
+    Args:
+        spec, problem, device: what is asked.
+        database: None is the user's.
+
     Raises:
         PlanError, SpecError, InputError: as `plan` does.
     """
-    own = plan(spec, problem, device)
-    if own.config is None or os.environ.get("CUTEGEMM_DATABASE", "").lower() == "off":
-        return Choice(_said(own, spec, MODEL))
-    key = key_of(spec, problem, device)
-    found = find(key, database or Database())
+    if os.environ.get("CUTEGEMM_DATABASE", "").lower() == "off":
+        return by_model(spec, problem, device)
+    if database is not None:
+        return _chosen(spec, problem, device, database)
+    return _remembered(spec, problem, device, _STATE.now())
+
+
+@functools.lru_cache(REMEMBERED)
+def by_model(spec: GemmSpec, problem: Problem, device: Device) -> Choice:
+    """What the model alone chooses.
+
+    Raises:
+        PlanError, SpecError, InputError: as `plan` does.
+    """
+    return _models(plan(spec, problem, device))
+
+
+@functools.lru_cache(REMEMBERED)
+def _remembered(spec: GemmSpec, problem: Problem, device: Device, state: Hashable) -> Choice:
+    return _chosen(spec, problem, device, Database())
+
+
+class _State:
+    """What the user's database is known by: its place, this process's changes, and its files' own times."""
+
+    def __init__(self) -> None:
+        self._folder: str | None = None
+        self._files: tuple[str, ...] = ()
+        self._until = -1.0
+        self._stamps: tuple[int, ...] = ()
+
+    def now(self) -> Hashable:
+        """Another value once the database may have changed; files are looked at once in `LOOK` seconds."""
+        folder, now = os.environ.get("CUTEGEMM_CACHE_DIR"), time.monotonic()
+        if now >= self._until or folder != self._folder:
+            path = str(store.default_path())
+            self._folder, self._files, self._until = folder, (path, f"{path}-wal"), now + LOOK
+            self._stamps = tuple(map(_stamp, self._files))
+        return self._files, store.changes(), self._stamps
+
+
+def _stamp(path: str) -> int:
+    """When a file was last written, in ns; -1 where there is none."""
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return -1
+
+
+_STATE = _State()
+
+
+def _chosen(spec: GemmSpec, problem: Problem, device: Device, database: Database) -> Choice:
+    checks.check_arguments(spec, problem, device, plan)
+    found = None
+    if 0 not in (problem.m, problem.n, problem.batch):
+        key = key_of(spec, problem, device)
+        found = find(key, database, near=device.model_error is not None)
     if found is None:
-        return Choice(_said(own, spec, MODEL))
+        return by_model(spec, problem, device)
     extents, entry, source = found
     near = extents != key.extents
-    # a neighbour's walk fits the neighbour's tiles along M and N
+    # a neighbour's raster fits the neighbour's tiles along M and N
     fields = {name: v for name, v in entry.fields.items() if not (near and name == "raster")}
     try:
         made: KernelPlan | None = plan(refined(spec, fields), problem, device)
     except (GemmError, TypeError):
         made = None
+    own = plan(spec, problem, device) if made is None or near or spec.batch_invariant is True else made
     if made is None or not keeps(own, made):
-        return Choice(_said(own, spec, f"{MODEL}: an entry of the database does not serve"))
+        return _models(own, ": an entry of the database does not serve")
     if near and _slower(made, own):
-        return Choice(_said(own, spec, f"{MODEL}, which finds the choice of {_words(extents)} slower"))
+        return _models(own, f", which predicts that the choice of {_words(extents)} is slower")
     stale = made.config is not None and not near and entry.expired(made.config)
-    return Choice(
-        _said(made, spec, describe(device, entry, source, extents if near else None, stale)), entry, extents
-    )
+    words = describe(device, entry, source, extents if near else None, stale)
+    return Choice(_said(made, spec, words), entry, extents)
 
 
-def find(key: Key, database: Database) -> tuple[Extents, Entry, str] | None:
-    """(extents, entry, where it lies) of a problem, or of the nearest one (`entry.nearest`); the user's come first."""
+def _models(own: KernelPlan, why: str = "") -> Choice:
+    """The model's choice."""
+    return Choice(_said(own, own.spec, f"{MODEL} ({own.device.name}, predicted){why}"))
+
+
+def find(key: Key, database: Database, near: bool = True) -> tuple[Extents, Entry, str] | None:
+    """(extents, entry, where it lies) of a problem, the user's first.
+
+    Args:
+        key: of the problem.
+        database: the user's.
+        near: whether the nearest problem's entry (`entry.nearest`) will do.
+    """
     brought = shipped().get(key[:3], {})
+    if not near:
+        mine = database.get(key)
+        if mine is not None:
+            return key.extents, mine, "database"
+        entry = brought.get(key.extents)
+        return None if entry is None else (key.extents, entry, "shipped database")
     here = database.neighbours(key)
     extents = nearest(key.extents, [*here, *brought])
     if extents is None:
@@ -93,7 +177,7 @@ def describe(
     device: Device, entry: Entry, source: str, near: Extents | None = None, expired: bool = False
 ) -> str:
     """Where a choice comes from, in words."""
-    words = f"{source} ({device.name}, {entry.date[:10]}, {entry.us:,.1f} us)"
+    words = f"{source} ({device.name}, {entry.date[:10]}, measured {entry.us:,.1f} us)"
     if near is not None:
         words += f", of the nearest shape {_words(near)}"
     return words + (", expired: its kernel has changed since; tune again" if expired else "")
@@ -109,8 +193,8 @@ def _words(extents: Extents) -> str:
 
 
 def _slower(made: KernelPlan, own: KernelPlan) -> bool:
-    """Whether the model finds a neighbour's choice slower than its own."""
+    """Whether the model predicts a neighbour's choice slower than its own by more than its error."""
     # imports NumPy
     from cutegemm.planning.why import predicted_us
 
-    return predicted_us(made) > TRUSTED * predicted_us(own)
+    return predicted_us(made) > (1 + (own.device.model_error or 0.0)) * predicted_us(own)

@@ -44,6 +44,14 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NUMBERS = Path("/proc/self/ns/pid")
 
 
+_changes = 0
+
+
+def changes() -> int:
+    """How often this process has changed a database."""
+    return _changes
+
+
 def default_path() -> Path:
     """$CUTEGEMM_CACHE_DIR/tuned.sqlite, or the same in the user's data directory."""
     return folders.data_folder() / FILE
@@ -220,7 +228,9 @@ class Database:
         self._change(f"DELETE FROM claims WHERE {_EXACT} AND holder = ?", (*_flat(key), holder))
 
     def _change(self, statement: str, values: tuple[Any, ...]) -> None:
+        global _changes
         self._file.change(lambda file: file.execute(statement, values))
+        _changes += 1
 
     def _row(self, row: tuple[Any, ...]) -> tuple[Key, Entry] | None:
         """An entry and its key; None, and a warning, where a row is none."""

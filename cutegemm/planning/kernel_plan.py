@@ -38,8 +38,8 @@ class KernelPlan:
         workspace_bytes: device memory a run needs beside its operands.
         counter_bytes: counters that a run finds zero and leaves zero, and that no other run uses meanwhile.
         reasons: why each choice was made, one line each.
-        chosen_by: where the choice comes from, of a plan that `build` or `run` took; empty for one of `plan`, which
-            is the model's. Two plans that differ in it alone are equal.
+        chosen_by: what chose, for which GPU, measured or predicted; empty for a plan of `planning.planner`, which is
+            the model's. Two plans that differ in it alone are equal.
     """
 
     spec: GemmSpec

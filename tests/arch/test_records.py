@@ -8,11 +8,11 @@ import pickle
 
 import pytest
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.arch import sm90
 from cutegemm.arch.architectures import ARCHITECTURES, DEFAULT
 from cutegemm.arch.records import H100, H200, RECORDS, find
-from cutegemm.planning.planner import KernelPlan
+from cutegemm.planning.planner import KernelPlan, plan
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda x: x.name)

@@ -12,9 +12,10 @@ import pytest
 
 from benchmarks import fit
 from benchmarks.sweep_rows import Measured, labelled, read
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H200, TIMES, TIMES_FILE
 from cutegemm.planning.candidates import preferred
+from cutegemm.planning.planner import plan
 from cutegemm.planning.times import fastest_first
 
 SWEEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "sweeps"

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fit, fit_cores
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H100, H200, TIMES_FILE
+from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import fields_of, weigh
 from cutegemm.planning.simt_times import estimate
 

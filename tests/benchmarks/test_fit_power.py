@@ -11,10 +11,11 @@ import pytest
 
 from benchmarks import contenders, fit_power
 from benchmarks.results import Case
-from cutegemm import GemmSpec, Tile, plan
+from cutegemm import GemmSpec, Tile
 from cutegemm.arch.device import PowerModel
 from cutegemm.arch.records import H200
 from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.planner import plan
 from cutegemm.planning.power import energies
 from cutegemm.planning.times import Table, fastest_first
 

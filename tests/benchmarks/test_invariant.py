@@ -4,7 +4,8 @@
 import math
 
 from benchmarks import invariant
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
+from cutegemm.planning.planner import plan
 from cutegemm.planning.why import predicted_us
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks import occupied
-from cutegemm import emulator, plan, problem
+from cutegemm import emulator, problem
+from cutegemm.planning.planner import plan
 
 
 def test_the_spinning_kernel_counts_itself_and_ends_when_it_is_told():

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import sanitized
-from cutegemm import plan, problem
+from cutegemm import problem
+from cutegemm.planning.planner import plan
 
 
 def test_every_case_is_what_its_name_says():

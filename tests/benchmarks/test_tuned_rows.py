@@ -9,10 +9,11 @@ import pytest
 
 from benchmarks import fit, tune, tuned_rows
 from benchmarks.sweep_rows import read
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H100, H200
 from cutegemm.database import Database, key_of
 from cutegemm.database.store import Trial
+from cutegemm.planning.planner import plan
 from cutegemm.planning.why import candidate_of, fields_of
 
 OF = problem(4096, 4096, 4096, majors="kk")

@@ -11,9 +11,10 @@ import zipfile
 
 import pytest
 
-from cutegemm import DType, GemmSpec, Tile, plan, problem
+from cutegemm import DType, GemmSpec, Tile, problem
 from cutegemm.compiling import cache, store
 from cutegemm.database.store import default_path
+from cutegemm.planning.planner import plan
 from cutegemm.running import properties
 from tests.support.compiled import CONFIG, OTHER, isolated
 

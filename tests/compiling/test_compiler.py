@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from cutegemm import GemmSpec, Operand, Tile, plan, problem
+from cutegemm import GemmSpec, Operand, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch import sm90 as hw
 from cutegemm.compiling import cache
@@ -18,6 +18,7 @@ from cutegemm.compiling.compiler import compile_config
 from cutegemm.config import KernelConfig
 from cutegemm.errors import CompileError
 from cutegemm.planning import budget
+from cutegemm.planning.planner import plan
 from cutegemm.problems import Problem
 
 SMALL = Tile(128, 64, 64)

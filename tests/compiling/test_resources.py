@@ -5,12 +5,13 @@ import re
 
 import pytest
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.compiling import cache
 from cutegemm.compiling.resources import Resources, kernel_name, measure, param_sizes, sass
 from cutegemm.errors import CompileError, PlanError
 from cutegemm.gemm import build
+from cutegemm.planning.planner import plan
 
 
 @pytest.fixture(scope="module")

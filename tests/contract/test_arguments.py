@@ -46,7 +46,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
     "plan": (
         plan,
         {"spec": GemmSpec(), "problem": OF},
-        {"spec": NO_SPEC, "problem": (None, *NO_PROBLEM), "device": (None, "H200"), "order": (None, "model", [])},
+        {
+            "spec": NO_SPEC,
+            "problem": (None, *NO_PROBLEM),
+            "device": (3, "H200"),
+            "database": (None, 1),
+            "order": (None, "model", []),
+        },
     ),
     "Gemm": (Gemm, {"spec": GemmSpec()}, {"spec": NO_SPEC, "of": NO_PROBLEM}),
     "problem": (

@@ -4,31 +4,35 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 
 import pytest
 import torch
 
 import cutegemm
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H100, H200
 from cutegemm.compiling import cache
-from cutegemm.database import Database, choose, exchange, key_of
+from cutegemm.database import Database, choice, choose, exchange, key_of
 from cutegemm.database.entry import digest, nearest
+from cutegemm.planning.planner import plan
 from tests.support.tuned import entry, filled
 
 OF = problem(512, 512, 512)
+MODEL = "the model (NVIDIA H200, predicted)"
+TRUSTING = dataclasses.replace(H200, model_error=0.05)
 # the tile of tests.support.compiled's kernel, so that nothing new is compiled
 SMALL = {"tile": [128, 64, 64]}
 
 
 def test_an_entry_is_taken_and_said(tmp_path):
-    """The plan is the entry's under the spec that was asked, and says so; `plan` itself knows nothing of it."""
+    """The plan is the entry's under the spec that was asked, and says so; the planner itself knows nothing of it."""
     database = filled(tmp_path / "a.sqlite", OF)
     found = choose(GemmSpec(), OF, H200, database)
     assert found.plan.config.tile == (128, 64, 64) and found.plan.spec == GemmSpec()
-    assert found.plan.chosen_by == "database (NVIDIA H200, 2026-01-02, 3.5 us)"
-    assert "\nchosen by: database (NVIDIA H200, 2026-01-02, 3.5 us)" in str(found.plan)
+    assert found.plan.chosen_by == "database (NVIDIA H200, 2026-01-02, measured 3.5 us)"
+    assert "\nchosen by: database (NVIDIA H200, 2026-01-02, measured 3.5 us)" in str(found.plan)
     own = plan(GemmSpec(), OF)
     assert own.config.tile != (128, 64, 64) and not own.chosen_by and "chosen by" not in str(own)
     assert found.plan.why.taken.what.startswith("tile (128, 64, 64)")
@@ -42,14 +46,16 @@ def test_the_model_chooses_otherwise(tmp_path, monkeypatch):
         found = choose(spec, of, device, database)
         assert (
             found.plan == plan(spec, of, device)
-            and found.plan.chosen_by == "the model"
+            and found.plan.chosen_by == f"the model ({device.name}, predicted)"
             and found.entry is None
         )
     refused = dataclasses.replace(entry(OF), fields={"tile": [128, 256, 64], "stages": 16})
     database.put(key_of(GemmSpec(), OF, H200), refused)
-    assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.startswith("the model: an entry")
+    assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.endswith(
+        "predicted): an entry of the database does not serve"
+    )
     monkeypatch.setenv("CUTEGEMM_DATABASE", "off")
-    assert choose(GemmSpec(), OF, H200, filled(tmp_path / "b.sqlite", OF)).plan.chosen_by == "the model"
+    assert choose(GemmSpec(), OF, H200, filled(tmp_path / "b.sqlite", OF)).plan.chosen_by == MODEL
 
 
 def test_given_fields_are_honoured(tmp_path):
@@ -95,7 +101,9 @@ def test_no_entry_changes_what_batch_invariant_fixes(tmp_path, spec, fields):
         database = filled(tmp_path / f"{invariant}.sqlite", of, spec=asked, fields=fields)
         found = choose(asked, of, H200, database)
         assert (found.entry is None) is invariant
-        assert found.plan.chosen_by.startswith("the model: an entry") is invariant
+        assert (
+            found.plan.chosen_by.endswith("predicted): an entry of the database does not serve") is invariant
+        )
 
 
 def test_sums_in_chances_order_are_only_asked_for(tmp_path):
@@ -106,7 +114,9 @@ def test_sums_in_chances_order_are_only_asked_for(tmp_path):
     assert choose(asked, OF, H200, database).plan.config.split_reduction == "atomic"
     kept = database.get(key_of(asked, OF, H200))
     database.put(key_of(GemmSpec(), OF, H200), kept)
-    assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.startswith("the model: an entry")
+    assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.endswith(
+        "predicted): an entry of the database does not serve"
+    )
 
 
 NEAREST = [
@@ -126,17 +136,48 @@ def test_the_nearest_is_the_one_with_the_least_factor(shape, among, found):
 
 
 def test_a_neighbours_choice_is_taken_unless_the_model_objects(tmp_path):
-    """A shape between entries says whose choice it took; one that the model finds slower by 5 % is not taken."""
+    """With a measured error in the record a neighbour's choice is taken unless the model predicts it slower by more."""
     good = {"tile": [128, 256, 64], "cluster": [2, 1], "schedule": "cooperative"}
     far = problem(4096, 4096, 4096)
     database = filled(tmp_path / "a.sqlite", far, fields=good)
-    found = choose(GemmSpec(), problem(4096, 4096, 4608), H200, database).plan
+    found = choose(GemmSpec(), problem(4096, 4096, 4608), TRUSTING, database).plan
     assert found.config.tile == (128, 256, 64)
     assert found.chosen_by.endswith("of the nearest shape 4096 x 4096 x 4096")
     database.put(key_of(GemmSpec(), far, H200), entry(far))
-    found = choose(GemmSpec(), problem(4096, 4096, 4608), H200, database).plan
-    assert found.chosen_by == "the model, which finds the choice of 4096 x 4096 x 4096 slower"
+    found = choose(GemmSpec(), problem(4096, 4096, 4608), TRUSTING, database).plan
+    assert found.chosen_by == f"{MODEL}, which predicts that the choice of 4096 x 4096 x 4096 is slower"
     assert choose(GemmSpec(), far, H200, database).plan.config.tile == (128, 64, 64)
+
+
+def test_no_neighbour_serves_without_a_measured_error(tmp_path):
+    """Exact extents serve on every GPU; a neighbour's entry does not where the record has no error of the model."""
+    near = problem(4096, 4096, 4608)
+    database = filled(tmp_path / "a.sqlite", near, fields={"tile": [128, 256, 64], "cluster": [2, 1]})
+    assert H200.model_error is None
+    assert choose(GemmSpec(), near, H200, database).plan.chosen_by.startswith("database (")
+    assert choose(GemmSpec(), problem(4096, 4096, 4600), H200, database).plan.chosen_by == MODEL
+    assert choose(GemmSpec(), problem(4096, 4096, 4600), TRUSTING, database).near
+
+
+def test_choices_are_remembered_until_the_database_changes(tmp_path, monkeypatch):
+    """An entry that this process or another one writes, another folder, and `off` are seen."""
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    of, count = problem(520, 512, 512), []
+    real = choice.find
+    monkeypatch.setattr(choice, "find", lambda *args, **more: count.append(1) or real(*args, **more))
+    assert [choose(GemmSpec(), of, H200).plan.chosen_by for _ in range(3)] == [MODEL] * 3 and len(count) == 1
+    filled(tmp_path / "tuned.sqlite", of)
+    assert choose(GemmSpec(), of, H200).plan.chosen_by.startswith("database (") and len(count) == 2
+    file = sqlite3.connect(tmp_path / "tuned.sqlite", isolation_level=None)
+    file.execute("DELETE FROM entries")
+    file.close()
+    monkeypatch.setattr(choice._STATE, "_until", 0.0)
+    assert choose(GemmSpec(), of, H200).plan.chosen_by == MODEL
+    filled(tmp_path / "b" / "tuned.sqlite", of)
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "b"))
+    assert choose(GemmSpec(), of, H200).plan.chosen_by.startswith("database (")
+    monkeypatch.setenv("CUTEGEMM_DATABASE", "off")
+    assert choose(GemmSpec(), of, H200).plan.chosen_by == MODEL
 
 
 def test_what_ships_is_used_and_the_users_own_comes_first(tmp_path, monkeypatch):
@@ -197,4 +238,4 @@ def test_explain_speaks_of_the_choice_that_was_made(tmp_path, monkeypatch):
     assert "chosen by: the model" in gemm.explain() and "expired" not in gemm.explain()
     assert "\nexpired" in gemm.explain(OF) and "\nexpired" in cutegemm.build(given, OF).explain()
     near = problem(512, 512, 576)
-    assert choose(given, near, H200, database).near and "expired" not in gemm.explain(near)
+    assert choose(given, near, TRUSTING, database).near and "expired" not in gemm.explain(near)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -13,17 +14,20 @@ import warnings
 
 import pytest
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H100, H200, RECORDS
 from cutegemm.database import Database, choose, export, import_, key_of
 from cutegemm.database.__main__ import main
 from cutegemm.database.exchange import SHIPPED, read, shipped
 from cutegemm.database.store import LEASE, Trial, holder
 from cutegemm.errors import InputError
+from cutegemm.planning.planner import plan
 from tests.support.tuned import entry, filled
 
 OF, OTHER = problem(1024, 1024, 1024), problem(2048, 1024, 512, batch=2)
 KEY = key_of(GemmSpec(), OF, H200)
+# neighbours serve, so that all rows of a kind are read
+TRUSTING = dataclasses.replace(H200, model_error=0.05)
 
 
 def test_what_is_put_is_found(tmp_path):
@@ -127,7 +131,7 @@ def test_a_row_of_other_types_is_left_out(tmp_path, column, value):
     database = filled(tmp_path / "a.sqlite", OF)
     sqlite3.connect(database.path, isolation_level=None).execute(f"UPDATE entries SET {column} = ?", (value,))
     with pytest.warns(RuntimeWarning, match="a row is left out: "):
-        assert not choose(GemmSpec(), OF, H200, database).plan.chosen_by.startswith("database")
+        assert not choose(GemmSpec(), OF, TRUSTING, database).plan.chosen_by.startswith("database")
     with pytest.warns(RuntimeWarning, match="a row is left out: "):
         assert export(tmp_path / "out.json", database) == 0
 

@@ -11,11 +11,12 @@ from collections import Counter
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.compiling import cache
 from cutegemm.emulator import Launch, Options, front, run_sequence, tensor_buffer
 from cutegemm.errors import EmulatorError
 from cutegemm.gemm import Gemm, build, representative
+from cutegemm.planning.planner import plan
 from tests.support.emulator_pipeline import SYNCHRONISATION, without
 from tests.support.epilogues import assert_outputs_close
 from tests.support.fused_kernels import everything, gemm_of, operands, results

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.families import FAMILIES, load, of_schedule
+from cutegemm.planning.planner import plan
 from cutegemm.spec import SCHEDULES
 
 

@@ -12,10 +12,11 @@ import threading
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm.compiling import cache
 from cutegemm.gemm import Gemm, representative
 from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.planner import plan
 from cutegemm.running import counters, launcher
 from tests.support.numerics import assert_close
 

@@ -11,11 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.compiling import cache
 from cutegemm.emulator import Options
 from cutegemm.errors import SpecError
 from cutegemm.gemm import Gemm
+from cutegemm.planning.planner import plan
 from tests.support.epilogues import assert_outputs_close
 from tests.support.fused_kernels import everything, gemm_of, operands, results
 from tests.support.fused_runs import GRAPHS, assert_fused

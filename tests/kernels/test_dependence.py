@@ -6,11 +6,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.compiling import cache
 from cutegemm.emulator import Launch, Options, run_sequence, tensor_buffer
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.gemm import Gemm, build
+from cutegemm.planning.planner import plan
 from tests.support.numerics import assert_close
 
 BF16 = torch.bfloat16

@@ -9,13 +9,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.compiling import cache
 from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
 from cutegemm.errors import PlanError
 from cutegemm.gemm import Gemm
 from cutegemm.launch_layout import COUNTERS
 from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.planner import plan
 from tests.support.fused_runs import GRAPHS, assert_fused
 from tests.support.numerics import assert_close
 

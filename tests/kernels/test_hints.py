@@ -8,11 +8,12 @@ import re
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.compiling import cache
 from cutegemm.emulator import Options
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.gemm import Gemm
+from cutegemm.planning.planner import plan
 from tests.support.numerics import assert_close
 
 FIELDS = {"tile": Tile(64, 64, 64), "swap": False, "sms": 2}

@@ -9,9 +9,10 @@ import random
 import pytest
 import torch
 
-from cutegemm import GemmSpec, KernelPlan, Tile, plan, problem
+from cutegemm import GemmSpec, KernelPlan, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.gemm import build
+from cutegemm.planning.planner import plan
 from tests.support.profile import cases
 
 BF16 = torch.bfloat16

@@ -6,11 +6,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm import epilogue as epi
 from cutegemm.compiling import cache
 from cutegemm.emulator import Launch, Options, front, run_sequence, tensor_buffer
 from cutegemm.gemm import Gemm, build
+from cutegemm.planning.planner import plan
 from tests.support.epilogues import assert_outputs_close
 from tests.support.numerics import assert_close
 

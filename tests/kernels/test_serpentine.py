@@ -6,10 +6,11 @@ import dataclasses
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.arch.records import H200
 from cutegemm.emulator import Options
 from cutegemm.gemm import Gemm
+from cutegemm.planning.planner import plan
 from cutegemm.running import run as path
 from tests.support.numerics import assert_close
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.emulator import Options
 from cutegemm.errors import PlanError
 from cutegemm.gemm import Gemm
+from cutegemm.planning.planner import plan
 from tests.support.fused_runs import GRAPHS, assert_fused
 from tests.support.numerics import assert_close
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, emulator, plan, problem
+from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm import epilogue as epi
 from cutegemm.emulator import Options
 from cutegemm.errors import PlanError
 from cutegemm.gemm import build
+from cutegemm.planning.planner import plan
 from tests.support.epilogues import assert_outputs_close
 from tests.support.memory import Layout
 from tests.support.numerics import assert_close

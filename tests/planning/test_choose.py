@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 
-from cutegemm import DType, GemmSpec, Operand, Tile, plan, problem
+from cutegemm import DType, GemmSpec, Operand, Tile, problem
 from cutegemm.errors import PlanError
+from cutegemm.planning.planner import plan
 from cutegemm.spec import LOADS
 from tests.support.planned import (
     MISALIGNED_A,

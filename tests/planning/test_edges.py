@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.planning import edges
+from cutegemm.planning.planner import plan
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ import json
 import pytest
 from hypothesis import assume, given
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.errors import PlanError
 from cutegemm.planning import budget
+from cutegemm.planning.planner import plan
 from tests.support.planned import (
     MISALIGNED_A,
     attempt,

@@ -11,10 +11,11 @@ import pytest
 
 from benchmarks.suites import SUITES
 from benchmarks.sweep_rows import read
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import H100, H200
 from cutegemm.planning.model import by_model
+from cutegemm.planning.planner import plan
 
 SWEEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "sweeps"
 MEAN_REGRET = 0.009

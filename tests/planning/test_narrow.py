@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.planner import plan
 from cutegemm.planning.times import Table
 
 DECODE = ((4096, 4096), (6144, 4096), (4096, 14336), (10240, 8192), (8192, 28672), (7168, 16384))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig
@@ -17,6 +17,7 @@ from cutegemm.errors import PlanError, SpecError
 from cutegemm.families import FAMILIES
 from cutegemm.planning import budget
 from cutegemm.planning.accumulators import accumulators, plain
+from cutegemm.planning.planner import plan
 from cutegemm.problems import output_extent
 from tests.support.planned import (
     as_multiplied,

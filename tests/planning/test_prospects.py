@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import PlanError
 from cutegemm.planning import candidates, choose
+from cutegemm.planning.planner import plan
 from cutegemm.planning.prospects import passes
 from cutegemm.planning.request import requested
 from cutegemm.planning.setting import first_setting

@@ -5,11 +5,12 @@ import dataclasses
 
 import pytest
 
-from cutegemm import DType, GemmSpec, Operand, Problem, Tile, plan, problem
+from cutegemm import DType, GemmSpec, Operand, Problem, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import InputError, PlanError, SpecError
+from cutegemm.planning.planner import plan
 from tests.support.planned import (
     MISALIGNED_A,
     corrected,

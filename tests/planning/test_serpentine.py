@@ -3,7 +3,8 @@
 
 import pytest
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
+from cutegemm.planning.planner import plan
 
 LARGE = (8192, 8192, 8192)
 

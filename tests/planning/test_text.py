@@ -3,8 +3,9 @@
 
 from hypothesis import given
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
+from cutegemm.planning.planner import plan
 from tests.support.strategies import problems
 
 EXPECTED = """\

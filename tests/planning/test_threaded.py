@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H200
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.model import predicted_ns
+from cutegemm.planning.planner import plan
 
 # us of both operands shifted, by tile, parts of K and who adds them (H200)
 SHIFTED = {

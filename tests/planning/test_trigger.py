@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
+from cutegemm.planning.planner import plan
 
 CONSTANT = ("b",)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm import epilogue as epi
+from cutegemm.planning.planner import plan
 from cutegemm.planning.why import predicted_us
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
+from cutegemm.planning.planner import plan
 
 
 def loads(of, **given):

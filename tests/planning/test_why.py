@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import RECORDS
 from cutegemm.planning.candidates import Ranked
+from cutegemm.planning.planner import plan
 from cutegemm.planning.weighed import Why
 from cutegemm.planning.why import predicted_us
 from tests.support import first_plans

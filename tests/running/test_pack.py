@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import cutegemm
-from cutegemm import GemmSpec, Tile, pack, plan, problem
+from cutegemm import GemmSpec, Tile, pack, problem
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
 from cutegemm.gemm import build
+from cutegemm.planning.planner import plan
 from cutegemm.problems import operand_of
 from tests.support.epilogues import assert_outputs_close
 from tests.support.numerics import assert_close

@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H200, RECORD_MHZ
+from cutegemm.planning.planner import plan
 from cutegemm.running import properties
 
 NAME = "NVIDIA GH200 480GB"

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutegemm import GemmSpec, Tile, plan
+from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
 from cutegemm.gemm import Gemm, representative
+from cutegemm.planning.planner import plan
 from cutegemm.running.call import Request
 from cutegemm.running.describe import describe
 from cutegemm.running.reference import combine

@@ -4,11 +4,12 @@
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm.compiling import cache
 from cutegemm.compiling.compiler import record_launches
 from cutegemm.emulator import Step, run_steps, tensor_buffer
 from cutegemm.launch_layout import layout_of
+from cutegemm.planning.planner import plan
 
 SMALL = Tile(64, 64, 64)
 SPECS = {

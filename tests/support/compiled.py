@@ -5,8 +5,9 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm.compiling import cache, store
+from cutegemm.planning.planner import plan
 
 CONFIG = plan(GemmSpec(tile=Tile(128, 64, 64)), problem(512, 512, 512)).config
 OTHER = dataclasses.replace(CONFIG, stages=2)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import time
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.planning import planner
+from cutegemm.planning.planner import plan
 
 # what takes a plan longest: parts of K, operands that threads load, both ways round weighed with parts of K
 SHAPES = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import torch
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.compiling import cache
 from cutegemm.emulator import Launch, Options, Result, front, run_sequence, tensor_buffer
 from cutegemm.gemm import Gemm
 from cutegemm.gemm.launches import counters_offset
+from cutegemm.planning.planner import plan
 from tests.support.numerics import assert_close
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from cutegemm import GemmSpec, Tile, plan
+from cutegemm import GemmSpec, Tile
 from cutegemm.compiling import cache
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.gemm import Gemm, representative
+from cutegemm.planning.planner import plan
 from cutegemm.running.call import Request
 from cutegemm.running.check import aligned
 from cutegemm.running.describe import describe

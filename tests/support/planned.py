@@ -3,10 +3,11 @@
 
 import dataclasses
 
-from cutegemm import DType, Operand, Tile, plan, problem
+from cutegemm import DType, Operand, Tile, problem
 from cutegemm.config import RelayoutConfig, SimtConfig
 from cutegemm.errors import PlanError
 from cutegemm.planning import swap
+from cutegemm.planning.planner import plan
 from cutegemm.planning.request import Request
 from cutegemm.spec import THREAD_LOADS
 

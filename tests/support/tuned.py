@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cutegemm import GemmSpec, Problem, plan
+from cutegemm import GemmSpec, Problem
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import H200
 from cutegemm.database import Database, Entry, key_of
 from cutegemm.database.entry import config_digest, digest, refined
+from cutegemm.planning.planner import plan
 
 AUTO = GemmSpec()
 TILE = {"tile": [128, 64, 64], "cluster": [1, 1], "schedule": "cooperative", "swap": False}

@@ -7,12 +7,13 @@ import json
 
 import pytest
 
-from cutegemm import GemmSpec, Tile, plan, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.database.entry import refined
 from cutegemm.planning.cuts import fewest_parts
 from cutegemm.planning.invariance import keeps
+from cutegemm.planning.planner import plan
 from cutegemm.tuning.proposals import _what, explicit, proposals
 
 FIRST = 12

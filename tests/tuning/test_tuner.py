@@ -180,7 +180,7 @@ def test_what_ended_a_process_is_not_tried_again(tuner, monkeypatch):
 def test_the_models_choice_may_break_off_too(tuner, monkeypatch):
     """Where it is the model's own choice that ended a process, the others are raced without it."""
     key, real, seen = key_of(SPEC, OF, tuner.bench.record), tuning.prepare, []
-    own = cutegemm.plan(SPEC, OF, tuner.bench.record)
+    own = cutegemm.plan(SPEC, OF, tuner.bench.record, database=False)
     tuner.database.tried(key, "{}", Trial("running", ptx=config_digest(own.config)))
 
     def prepare(spec, *args, **kwargs):
@@ -338,5 +338,5 @@ def test_an_entry_names_its_kernel_whatever_the_model_says(of):
     other = dataclasses.replace(
         device, name="another", time=dataclasses.replace(other, turn=9e4, gather=1e-6)
     )
-    made = cutegemm.plan(refined(GemmSpec(), fields), of, other)
+    made = cutegemm.plan(refined(GemmSpec(), fields), of, other, database=False)
     assert fields and proposing._what(made) == proposing._what(own.plan)

@@ -4,7 +4,8 @@
 import pytest
 
 import handwritten
-from cutegemm import plan, problem
+from cutegemm import problem
+from cutegemm.planning.planner import plan
 from handwritten.ladder.twins import _between, knobs, twin
 
 

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public `plan`: what `build` takes, for which GPU, measured or predicted, and fast."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import timeit
+
+import pytest
+
+import cutegemm
+from benchmarks import suites
+from cutegemm import GemmSpec, problem
+from cutegemm.arch.records import H100, H200
+from cutegemm.errors import InputError, PlanError
+from cutegemm.planning import planner
+from cutegemm.planning.model import by_model
+from tests.support.tuned import filled
+
+OF = problem(512, 512, 512)
+PREDICTED = "the model (NVIDIA H200, predicted)"
+
+
+def test_plan_says_what_build_takes(tmp_path, monkeypatch):
+    """With an entry both are the entry's and say measured; without the database both are the model's."""
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    filled(tmp_path / "tuned.sqlite", OF)
+    gemm = cutegemm.gemm.Gemm(GemmSpec(), OF)
+    made = cutegemm.plan(GemmSpec(), OF)
+    assert made == gemm.plan and made.chosen_by == gemm.plan.chosen_by
+    assert made.chosen_by == "database (NVIDIA H200, 2026-01-02, measured 3.5 us)"
+    own = cutegemm.plan(GemmSpec(), OF, database=False)
+    assert own == planner.plan(GemmSpec(), OF) != made and own.chosen_by == PREDICTED
+    monkeypatch.setenv("CUTEGEMM_DATABASE", "off")
+    assert cutegemm.plan(GemmSpec(), OF) == own and str(own).endswith(f"chosen by: {PREDICTED}")
+
+
+def test_every_suite_is_planned_as_it_is_built(monkeypatch):
+    """For large squares, which the package has entries of, `plan` and `Gemm` show the same kernel."""
+    monkeypatch.delenv("CUTEGEMM_DATABASE", raising=False)
+    for m, n, k in suites.SUITES["square"]:
+        of = problem(m, n, k)
+        assert cutegemm.plan(GemmSpec(), of) == cutegemm.gemm.Gemm(GemmSpec(), of).plan
+        assert "measured" in cutegemm.plan(GemmSpec(), of).chosen_by
+
+
+def test_a_plan_names_its_gpu():
+    """Another GPU's record is planned for and named."""
+    of = problem(520, 520, 520)
+    assert cutegemm.plan(GemmSpec(), of).device is H200
+    assert cutegemm.plan(GemmSpec(), of, H100).chosen_by == f"the model ({H100.name}, predicted)"
+
+
+def test_a_given_order_leaves_the_database_out(tmp_path, monkeypatch):
+    """Another order of candidates is neither the model's nor the database's choice."""
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    filled(tmp_path / "tuned.sqlite", OF)
+    made = cutegemm.plan(GemmSpec(), OF, order=lambda *args: by_model(*args))
+    assert made == planner.plan(GemmSpec(), OF) and made.chosen_by == "a given order (NVIDIA H200)"
+
+
+@pytest.mark.parametrize("arguments", [(None, OF), (GemmSpec(), [512]), (GemmSpec(), OF, 3), ({}, OF)])
+def test_other_arguments_are_refused(arguments):
+    """Whether or not it can be hashed, an argument of another type is named."""
+    with pytest.raises(cutegemm.GemmError, match=r"^(spec|problem|device)"):
+        cutegemm.plan(*arguments)
+    with pytest.raises(InputError, match=r"^database='no': must be True or False"):
+        cutegemm.plan(GemmSpec(), OF, database="no")
+    with pytest.raises(PlanError, match="stages=9"):
+        cutegemm.plan(GemmSpec(tile=(128, 256, 64), stages=9), OF)
+
+
+def test_a_plan_is_made_once():
+    """A new problem takes at most 2 ms in the median, a known one at most 6 us; times are of this process alone."""
+    spec, new = GemmSpec(), []
+    cutegemm.plan(spec, OF)
+    for more in range(60):
+        of = problem(1000 + 8 * more, 4096, 4096)
+        start = time.process_time()
+        cutegemm.plan(spec, of)
+        new.append(time.process_time() - start)
+    known = min(timeit.repeat(lambda: cutegemm.plan(spec, OF), number=500, repeat=60)) / 500
+    assert statistics.median(new) <= 2e-3 and known <= 6e-6
