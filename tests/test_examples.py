@@ -25,13 +25,3 @@ def test_it_runs(path):
     )
     assert done.returncode == 0, done.stderr
     assert "relative error" in done.stdout
-
-
-@pytest.mark.parametrize("page", ["deployment"])
-def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
-    """Every Python block of a documentation page runs, one after the other."""
-    text = (Path(__file__).parent.parent / "docs" / f"{page}.md").read_text()
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for block in text.split("```python\n")[1:]:
-        exec(block.split("```")[0], names)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ladder's pages, one a stage: made of the sources, their differences, and the committed results.
+
+Nothing is written by hand but the exercises (`learn/exercises.md`): the idea, what changes and what it answers stand in
+each source's header, figures in the results file that the ladder's worklog is written from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "handwritten"
+RESULTS = ROOT / "benchmarks" / "results" / "sweeps" / "handwritten.json"
+# lines of a difference up to which it is shown open
+SHOWN = 120
+SIZE = 4096
+PARTS = {"Idea": "The idea", "Changes": "What changes", "Answers": "What it answers"}
+
+
+def stages() -> list[Path]:
+    """The sources in order."""
+    return sorted(SOURCES.glob("[0-9][0-9]_*.cu"))
+
+
+def header(source: str) -> tuple[str, dict[str, str]]:
+    """(title, sections by name) of a source's header comment."""
+    lines = []
+    for line in source.splitlines()[1:]:
+        if not line.startswith("//"):
+            break
+        lines.append(line.removeprefix("//").removeprefix(" "))
+    title = lines[0].split(": ", 1)[1]
+    found: dict[str, str] = {}
+    for line in lines[1:]:
+        begun = re.match(r"([A-Z]\w+)\s{2,}(\S.*)", line)
+        if begun:
+            name = begun[1]
+            found[name] = begun[2]
+        elif line.strip() and found:
+            found[name] += f" {line.strip()}"
+    return title, found
+
+
+def body(source: str) -> list[str]:
+    """The lines of a source below its header comment."""
+    lines = source.splitlines()
+    first = next(i for i, x in enumerate(lines) if not x.startswith("//"))
+    return lines[first:]
+
+
+def rates() -> dict[tuple[str, str], float]:
+    """TFLOP/s by (type, contender) at the shown size without C."""
+    rows = json.loads(RESULTS.read_text())["rows"]
+    return {
+        (x["dtype"], x["contender"]): x["tflops"]
+        for x in rows
+        if x["m"] == x["n"] == x["k"] == SIZE and x["beta"] == 0
+    }
+
+
+def chart(stem: str, before: str | None) -> str:
+    """Measured bars: the stage before, this one's variants, and cuBLAS, of the type that has most of them."""
+    measured = rates()
+    for dtype in ("fp32", "bf16"):
+        mine = [name for kind, name in measured if kind == dtype and name.startswith(stem)]
+        if not mine:
+            continue
+        names = [
+            *(name for kind, name in measured if kind == dtype and before and name.startswith(before)),
+            *mine,
+            "cublas",
+        ]
+        top = max(measured[dtype, x] for x in names)
+        bars = [
+            f'<div style="display:flex;align-items:center;gap:.6em"><code style="width:20em;white-space:nowrap">{x}</code>'
+            f'<span style="width:{30 * measured[dtype, x] / top:.1f}em;height:1em;background:'
+            f'var(--md-{"accent" if x in mine else "default"}-fg-color{"" if x in mine else "--light"})"></span>'
+            f"<span>{measured[dtype, x]:.1f}</span></div>"
+            for x in names
+        ]
+        environment = json.loads(RESULTS.read_text())["environment"]
+        where = environment.get("gpu", "")
+        where = where.get("name", "") if isinstance(where, dict) else where
+        return (
+            f"TFLOP/s at {SIZE}³, {dtype}, beta = 0, {where} "
+            f"(`{RESULTS.relative_to(ROOT)}`):\n\n<div>{''.join(bars)}</div>\n"
+        )
+    return "This stage is timed on deep K; see the worklog's split-K table.\n"
+
+
+def exercises() -> dict[str, str]:
+    """The exercises by a stage's number."""
+    text = (ROOT / "docs" / "learn" / "exercises.md").read_text()
+    parts = re.split(r"^## (\d\d).*$", text, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], (x.strip() for x in parts[1::2])))
+
+
+def page(path: Path, before: Path | None) -> str:
+    """One stage's page."""
+    source = path.read_text()
+    title, sections = header(source)
+    out = [f"# {path.stem.replace('_', ' ')}\n", f"{title[0].upper()}{title[1:]}\n"]
+    out += [f"**{shown}.** {sections[name]}\n" for name, shown in PARTS.items() if name in sections]
+    out.append("## Measured\n\n" + chart(path.stem, before.stem if before else None))
+    if before is not None:
+        changed = list(
+            difflib.unified_diff(
+                body(before.read_text()), body(source), before.name, path.name, lineterm="", n=2
+            )
+        )
+        added = sum(x.startswith("+") and not x.startswith("+++") for x in changed)
+        removed = sum(x.startswith("-") and not x.startswith("---") for x in changed)
+        words = f"{added} lines added and {removed} removed since `{before.name}`"
+        text = "```diff\n" + "\n".join(changed) + "\n```\n"
+        if len(changed) > SHOWN:
+            text = f'??? note "{words}: most of the file, so read the source first"\n\n' + indented(text)
+            words = "This step rewrites the kernel"
+        out.append(f"## What changed in the code\n\n{words}.\n\n{text}")
+    out.append("## Try it\n\n" + exercises()[path.stem[:2]] + "\n")
+    out.append(f"Run this stage with `python -m handwritten --stages {path.stem[:2]}`.\n")
+    out.append('## The source\n\n??? example "' + path.name + '"\n\n' + indented(f"```cuda\n{source}```\n"))
+    return "\n".join(out)
+
+
+def indented(text: str) -> str:
+    """Text inside an admonition."""
+    return "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages before the site is built."""
+    from mkdocs.structure.files import File
+
+    before = None
+    for path in stages():
+        files.append(File.generated(config, f"learn/ladder/{path.stem}.md", content=page(path, before)))
+        before = path
+    return files
+
+
+def on_config(config: Any) -> Any:
+    """Put the stages into the navigation, after the pages on how to read them."""
+    for entry in config["nav"]:
+        if "Learn Hopper GEMM" in entry:
+            ladder = [{p.stem.replace("_", " "): f"learn/ladder/{p.stem}.md"} for p in stages()]
+            if not any("The ladder" in x for x in entry["Learn Hopper GEMM"] if isinstance(x, dict)):
+                entry["Learn Hopper GEMM"].insert(3, {"The ladder": ladder})
+    return config

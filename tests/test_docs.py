@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation: every Python block runs, pages are linked, and the site builds without a warning."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+# pages whose blocks run one after the other
+PAGES = ("index", "tutorial", "spec", "epilogues", "guarantees", "deployment", "learn/roofline", "learn/layouts",
+         "learn/kernels")  # fmt: skip
+
+
+def ladder():
+    """The module that makes the ladder's pages."""
+    spec = importlib.util.spec_from_file_location("ladder_pages", DOCS / "hooks" / "ladder.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    """Every Python block of a page runs, one after the other, in an empty folder."""
+    text = (DOCS / f"{page}.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(block, names)
+
+
+def test_every_field_of_the_spec_is_explained():
+    """docs/spec.md names every field of GemmSpec."""
+    from cutegemm import GemmSpec
+
+    text = (DOCS / "spec.md").read_text()
+    missing = [name for name in GemmSpec.__dataclass_fields__ if f"`{name}`" not in text]
+    assert not missing
+
+
+def test_every_function_of_the_epilogue_is_listed():
+    """docs/epilogues.md names every function and reduction of the epilogue language."""
+    from cutegemm.epilogue import functions
+
+    text = (DOCS / "epilogues.md").read_text()
+    assert not [x for x in functions.__all__ if x != "abs" and not re.search(rf"`{x}\b", text)]
+
+
+def test_a_page_for_every_stage_of_the_ladder():
+    """Every stage has its idea, a measured bar, its difference to the stage before, an exercise and its source."""
+    pages, before = ladder(), None
+    for path in pages.stages():
+        text = pages.page(path, before)
+        for words in ("**The idea.**", "## Measured", "## Try it", f'"{path.name}"'):
+            assert words in text, path.name
+        assert (before is None) or "## What changed in the code" in text
+        before = path
+
+
+def test_every_page_is_in_the_navigation():
+    """A page that no one can find is a mistake."""
+    config = (ROOT / "mkdocs.yml").read_text()
+    pages = {x.relative_to(DOCS).as_posix() for x in DOCS.rglob("*.md")} - {"learn/exercises.md"}
+    assert not {x for x in pages if x not in config}
+
+
+def test_the_site_builds(tmp_path):
+    """`mkdocs build --strict` ends without a warning."""
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "site" / "learn" / "ladder" / "20_persistent_cluster" / "index.html").exists()
