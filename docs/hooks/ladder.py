@@ -77,7 +77,8 @@ def chart(stem: str, before: str | None) -> str:
         ]
         top = max(measured[dtype, x] for x in names)
         bars = [
-            f'<div style="display:flex;align-items:center;gap:.6em"><code style="width:20em;white-space:nowrap">{x}</code>'
+            f'<div style="display:flex;align-items:center;gap:.6em">'
+            f'<code style="width:20em;white-space:nowrap">{x}</code>'
             f'<span style="width:{30 * measured[dtype, x] / top:.1f}em;height:1em;background:'
             f'var(--md-{"accent" if x in mine else "default"}-fg-color{"" if x in mine else "--light"})"></span>'
             f"<span>{measured[dtype, x]:.1f}</span></div>"
