@@ -80,3 +80,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if reason is not None:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which cases of the combinations ran, so that they can be run again."""
+    ran = (x for kind in ("passed", "failed") for x in terminalreporter.stats.get(kind, ()))
+    if any("test_combinations" in getattr(x, "nodeid", "") for x in ran):
+        from tests.support.combinations import VARIABLE, seed
+
+        terminalreporter.write_line(f"combinations: {VARIABLE}={seed()}")

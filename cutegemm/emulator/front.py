@@ -17,8 +17,17 @@ from typing import Any
 
 from cutegemm.checks import integers
 from cutegemm.emulator.arguments import View
-from cutegemm.emulator.context import Alone
-from cutegemm.emulator.launch import Launch, Options, Report, checked, checked_options, kernel_of, launch
+from cutegemm.emulator.context import Alone, Chain
+from cutegemm.emulator.launch import (
+    Launch,
+    Options,
+    Report,
+    checked,
+    checked_options,
+    kernel_of,
+    launch,
+    program_of,
+)
 from cutegemm.emulator.result import Result
 from cutegemm.emulator.state.memory import Buffer
 from cutegemm.emulator.watch.findings import read_suppressions, without_suppressed
@@ -38,6 +47,7 @@ class Step:
     cluster: tuple[int, int, int]
     smem: int
     params: Sequence[bytes]
+    pdl: bool = False  # whether it may start before the launch before it has ended
 
 
 @dataclass
@@ -47,10 +57,17 @@ class Run(Result):
     d: Any = None
 
 
-_COLLECTING: ContextVar[tuple[Run, Options] | None] = ContextVar("collecting", default=None)
+_Constant = list[Buffer] | None
+_COLLECTING: ContextVar[tuple[Run, Options, _Constant] | None] = ContextVar("collecting", default=None)
 
 
-def run(gemm: Any, *operands: Any, options: Options | None = None, **call: Any) -> Run:
+def run(
+    gemm: Any,
+    *operands: Any,
+    options: Options | None = None,
+    constant: Sequence[Any] | None = None,
+    **call: Any,
+) -> Run:
     """Run a GEMM on CPU tensors on the emulator, with race detector and meters unless `options` says otherwise.
 
         run = cutegemm.emulator.run(gemm, a, b, c, alpha=1.0, beta=0.5)
@@ -59,6 +76,8 @@ def run(gemm: Any, *operands: Any, options: Options | None = None, **call: Any) 
     Args:
         gemm: whatever has `run(*operands, backend="emulator", **call)` that ends in `run_steps`.
         operands, call: passed on to `gemm.run`.
+        constant: if given, the run follows an unknown launch that may still write any memory but these CPU tensors
+            when the first launch starts, and launches overlap as programmatic dependent launch lets them.
 
     Raises:
         EmulatorError: see `launch`; and what `gemm.run` raises.
@@ -68,8 +87,11 @@ def run(gemm: Any, *operands: Any, options: Options | None = None, **call: Any) 
     options = checked_options(options)
     if "backend" in call:
         raise field_error(EmulatorError, "backend", call["backend"], "is the emulator here; leave it out")
+    if constant is not None and not isinstance(constant, (tuple, list)):
+        raise field_error(EmulatorError, "constant", constant, "must be a list of CPU tensors")
+    kept = None if constant is None else [tensor_buffer(x, "constant") for x in constant]
     made = Run()
-    token = _COLLECTING.set((made, options or Options(races=True, meter=True)))
+    token = _COLLECTING.set((made, options or Options(races=True, meter=True), kept))
     try:
         made.d = gemm.run(*operands, backend="emulator", **call)
     finally:
@@ -112,7 +134,15 @@ def run_steps(
         launches.append((kernel, checked(kernel, what)))
     l2 = L2()
     written = Written(outputs) if collecting is not None and outputs else None
-    reports = [launch(kernel, what, options, l2, Alone(written)) for kernel, what in launches]
+    constant = None if collecting is None else collecting[2]
+    alone, chain = Alone(written), None
+    if constant is not None:
+        chain = Chain([program_of(kernel) for kernel, _ in launches], list(buffers), constant, written)
+    reports = []
+    for step, (kernel, what) in zip(steps, launches, strict=True):
+        if chain is not None:
+            chain.pdl = step.pdl
+        reports.append(launch(kernel, what, options, l2, chain or alone))
     if written is not None and reports:
         rules = read_suppressions(options.suppressions) if options and options.suppressions else []
         kept, suppressed = without_suppressed(written.findings(), rules)

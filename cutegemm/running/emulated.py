@@ -77,7 +77,7 @@ def _steps(config: Config, args: tuple[Any, ...]) -> list[Step]:
     """The launches of one kernel's host code, for the emulator."""
     ptx = cache.artifact(config).ptx
     launches = cache.launches(config, args)
-    return [Step(ptx, x.grid, x.block, x.cluster, x.smem, x.params) for x in launches]
+    return [Step(ptx, x.grid, x.block, x.cluster, x.smem, x.params, x.pdl) for x in launches]
 
 
 __all__ = ["Emulated"]

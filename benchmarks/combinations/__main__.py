@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run all pairs of values of a spec's and a problem's fields, and random ones, on a GPU or on the emulator.
+
+    python -m benchmarks.combinations --out benchmarks/results/combinations.json --commit "$(git rev-parse HEAD)"
+    python -m benchmarks.combinations --no-array --random 2000 --random-seed 7
+    python -m benchmarks.combinations --backend emulator --workers 2
+    python -m benchmarks.combinations --case '{"schedule": "pingpong", "c": "as_a"}' --backend emulator
+
+The cases follow from the seeds alone. Workers compile and run many cases each; one that hangs is killed with its group,
+its case is named, and another goes on behind it. A case that fails is shrunk with `--shrink` (emulator).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.combinations import farm
+from benchmarks.combinations.cover import Array, drawn
+from benchmarks.combinations.factors import FACTORS, shortened
+from benchmarks.combinations.runs import Wrong, emulated, on_gpu
+from benchmarks.combinations.shrink import shrunk
+from cutegemm.errors import CompileError, GemmError
+
+SEED, RANDOM_SEED = 1, 20_261_122
+OK = "ok"
+
+
+def run_entry(entry: farm.Entry, told: Callable[[str], None], backend: str, arena: Any) -> farm.Entry:
+    """A case's line of results: its outcome, and what is wrong."""
+    case = entry["case"] if "case" in entry else drawn(*entry["drawn"])
+    found = {"case": shortened(case)}
+    try:
+        if backend == "gpu":
+            on_gpu(case, arena, told)
+        else:
+            told("emulating")
+            emulated(case)
+    except Wrong as error:
+        return found | {"outcome": "wrong", "why": str(error)}
+    except CompileError as error:
+        return found | {"outcome": "does not compile", "why": str(error)}
+    except GemmError as error:
+        return found | {"outcome": "refused", "why": str(error)}
+    except Exception as error:
+        words = f"{type(error).__name__}: {error}\n{traceback.format_exc()[-600:]}"
+        return found | {"outcome": "error", "why": words, "fresh": backend == "gpu"}
+    return found | {"outcome": OK}
+
+
+def worker(folder: Path, backend: str) -> None:
+    """Run a share of the cases (`farm.work`)."""
+    arena = None
+    if backend == "gpu":
+        import torch
+
+        from benchmarks.combinations.memory import Arena
+
+        torch.zeros(1, device="cuda")
+        arena = Arena("cuda")
+    farm.work(folder, lambda entry, told: run_entry(entry, told, backend, arena))
+
+
+def summary(lines: Sequence[farm.Entry], wanted: int) -> dict[str, Any]:
+    """Counts, and what failed."""
+    counts = collections.Counter(x["outcome"] for x in lines)
+    failed = [{k: x.get(k) for k in ("id", "outcome", "why", "case")} for x in lines if x["outcome"] != OK]
+    return {
+        "cases": wanted, "run": len(lines), OK: counts[OK],
+        "refused": counts["refused"], "failures": sorted(failed, key=lambda x: str(x["id"])),
+    }  # fmt: skip
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.combinations",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--backend", choices=("gpu", "emulator"), default="gpu")
+    add("--seed", type=int, default=SEED, help=f"of the array; default {SEED}")
+    add("--no-array", action="store_true", help="leave the array out")
+    add("--first", type=int, help="only so many cases of the array")
+    add("--random", type=int, default=0, help="random problems beside the array")
+    add("--random-seed", type=int, default=RANDOM_SEED, help=f"of them; default {RANDOM_SEED}")
+    add("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2))
+    add("--seconds", type=float, default=float("inf"), help="after which the workers are ended")
+    add("--out", type=Path, help="results file")
+    add("--commit", default="", help="hash of the commit that runs")
+    add("--case", type=json.loads, help="run this case alone, as JSON")
+    add("--shrink", action="store_true", help="shrink --case to the fewest fields that fail")
+    add("--worker", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def single(case: dict[str, Any], backend: str, shrink: bool) -> int:
+    """Run one case, and shrink it where it fails."""
+    from benchmarks.combinations.memory import Arena
+
+    arena = Arena("cuda") if backend == "gpu" else None
+    run = lambda x: run_entry({"case": x}, lambda stage: None, backend, arena)
+    line = run(case)
+    if line["outcome"] != OK and shrink:
+        line = run(shrunk(case, lambda x: run(x)["outcome"] == line["outcome"]))
+    print(json.dumps(line["case"]))
+    print(f"{line['outcome']} {line.get('why', '')}")
+    return int(line["outcome"] != OK)
+
+
+def report(
+    args: argparse.Namespace, array: Array, entries: Sequence[farm.Entry], lines: Sequence[farm.Entry]
+) -> dict[str, Any]:
+    """What the results file holds."""
+    found: dict[str, Any] = {"backend": args.backend, "commit": args.commit}
+    if args.backend == "gpu":
+        from benchmarks import environment
+
+        try:
+            found["environment"] = environment.record(args.commit, environment.sensors())
+        except Exception as error:
+            found["environment"] = {"unknown": f"{type(error).__name__}: {error}"}
+    of = lambda kind: [x for x in lines if str(x["id"]).startswith(kind)]
+    count = lambda kind: sum(str(x["id"]).startswith(kind) for x in entries)
+    if not args.no_array:
+        found["array"] = {
+            "seed": args.seed, "fields": len(FACTORS), "values": sum(len(x) for x in FACTORS.values()),
+            "pairs": array.pairs, "covered": array.covered, "not_legal": len(array.impossible),
+            **summary(of("array"), count("array")),
+        }  # fmt: skip
+    if args.random:
+        found["random"] = {"seed": args.random_seed, **summary(of("random"), count("random"))}
+    if not args.no_array:
+        found["pairs_that_no_legal_spec_has"] = [" ".join(map(str, x)) for x in array.impossible]
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 1 where something failed."""
+    args = parse(arguments)
+    if args.worker is not None:
+        worker(args.worker, args.backend)
+        return 0
+    if args.case is not None:
+        return single(args.case, args.backend, args.shrink)
+    array = Array(args.seed)
+    entries: list[farm.Entry] = []
+    if not args.no_array:
+        entries += [{"id": f"array {i}", "case": shortened(x)} for i, x in enumerate(array.make(args.first))]
+        print(
+            f"{len(entries)} cases hold {array.covered} of {array.pairs} pairs; "
+            f"no legal spec has {len(array.impossible)}",
+            flush=True,
+        )
+    entries += [{"id": f"random {i}", "drawn": [args.random_seed, i]} for i in range(args.random)]
+
+    def told(lines: Sequence[farm.Entry]) -> None:
+        failed = [x for x in lines if x["outcome"] != OK]
+        print(f"{len(lines)} of {len(entries)} run, {len(failed)} failed", flush=True)
+        if args.out is not None:
+            args.out.write_text(json.dumps(report(args, array, entries, lines), indent=1) + "\n")
+
+    with tempfile.TemporaryDirectory() as folder:
+        command = (sys.executable, "-m", "benchmarks.combinations", "--backend", args.backend, "--worker")
+        lines = farm.farm(
+            entries, args.workers, Path(folder), command=command, seconds=args.seconds, told=told
+        )
+    told(lines)
+    for x in lines:
+        if x["outcome"] != OK:
+            print(f"{x['id']}: {x['outcome']}: {x.get('why')}\n    {json.dumps(x.get('case'))}")
+    return int(any(x["outcome"] != OK for x in lines) or len(lines) < len(entries))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A covering array: cases that together hold every pair of values that some legal case has.
+
+Cases are made one by one and greedily. A case starts from a pair that is not covered yet; each other field then takes
+the value that covers most, as long as the planner accepts the whole. Whatever is not named stays "auto". A pair that
+no attempt makes legal is listed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.combinations.factors import AUTO, EXTENTS, FACTORS, FREE, Case, Meaningless, Value, declared
+from benchmarks.combinations.graphs import GRAPHS
+from cutegemm import plan
+from cutegemm.errors import GemmError
+
+NAMES = tuple(FACTORS)
+# values of a field that are tried for a case, best first
+CHOICES = 3
+# attempts at a legal case with a pair: while cases are made, and before the pair is listed as one that no case has
+ATTEMPTS, HARD_ATTEMPTS = 30, 400
+Pair = tuple[str, Value, str, Value]
+
+_WITH_SCALARS = tuple(k for k, g in GRAPHS.items() if g is not None and "scalar" in g.numbers.values())
+_WITH_TENSORS = tuple(k for k, g in GRAPHS.items() if g is not None and g.tensors)
+_GIVEN = tuple(x for x in FACTORS["out"] if x not in ("new", "in_place"))
+
+
+def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
+    """What a value needs of other fields, as far as the case's own rules say: the values that serve, by field."""
+    if name in EXTENTS and value != AUTO:
+        return {x: tuple(v for v in FACTORS[x] if v != AUTO) for x in EXTENTS if x != name}
+    found: dict[tuple[str, Value], dict[str, tuple[Value, ...]]] = {
+        ("numbers", "device"): {"epilogue": _WITH_SCALARS},
+        ("before", "scalar"): {"numbers": ("device",), "epilogue": _WITH_SCALARS},
+        ("before", "input"): {"epilogue": _WITH_TENSORS},
+        ("before", "out"): {"out": _GIVEN},
+        ("out", "in_place"): {"c": ("as_a",), "epilogue": ("plain",)},
+    }
+    if name == "inputs" and value != "as_a":
+        return {"epilogue": _WITH_TENSORS}
+    if name == "c" and value != "none":
+        return {"epilogue": ("plain",)}
+    return found.get((name, value), {})
+
+
+def legal(case: Case) -> bool:
+    """Whether the planner accepts a case."""
+    try:
+        made = declared(case)
+        plan(made.spec, made.problem)
+    except (Meaningless, GemmError):
+        return False
+    return True
+
+
+@dataclass
+class Array:
+    """A covering array in the making.
+
+    Args:
+        seed: of every choice.
+        accepts: whether a case is legal.
+
+    Attributes:
+        cases: so far.
+        impossible: pairs that no attempt made legal.
+        asked: how often legality was asked for.
+    """
+
+    seed: int
+    accepts: Callable[[Case], bool] = legal
+    cases: list[dict[str, Value]] = field(default_factory=list)
+    impossible: list[Pair] = field(default_factory=list)
+    asked: int = 0
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(self.seed)
+        ids = [(name, value) for name in NAMES for value in FACTORS[name]]
+        self._values = ids
+        self._id = {x: i for i, x in enumerate(ids)}
+        fields = np.array([NAMES.index(name) for name, _ in ids])
+        # whether a pair is still to be covered
+        self._todo = fields[:, None] != fields[None, :]
+        self.pairs = int(self._todo.sum()) // 2
+        self._aside = np.zeros_like(self._todo)
+
+    @property
+    def left(self) -> int:
+        """Pairs that are neither covered nor found impossible."""
+        return int(self._todo.sum()) // 2
+
+    @property
+    def covered(self) -> int:
+        """Pairs that a case holds."""
+        return self.pairs - self.left - len(self.impossible)
+
+    def make(self, most: int | None = None) -> Iterator[dict[str, Value]]:
+        """Cases until every pair is covered or impossible, at most so many."""
+        while most is None or len(self.cases) < most:
+            case = self._next()
+            if case is None:
+                return
+            self.cases.append(case)
+            yield case
+
+    def triples(self, most: int) -> Iterator[dict[str, Value]]:
+        """Cases that each hold a drawn triple of values, as far as the triple is legal."""
+        while most:
+            fixed = {name: self._rng.choice(FACTORS[name]) for name in self._rng.sample(NAMES, 3)}
+            start = self._start(fixed, ATTEMPTS, hard=False)
+            if start is not None:
+                most -= 1
+                yield self._grown(start)
+
+    def count(self, case: Case) -> None:
+        """Take the pairs of a case as covered; where K is 0 only those with that."""
+        ids = [self._id[name, case.get(name, FACTORS[name][0])] for name in NAMES]
+        if case.get("depth") == "zero":
+            zero = self._id["depth", "zero"]
+            for todo in (self._todo, self._aside):
+                todo[zero, ids] = todo[ids, zero] = False
+            return
+        for todo in (self._todo, self._aside):
+            todo[np.ix_(ids, ids)] = False
+
+    def _next(self) -> dict[str, Value] | None:
+        while True:
+            open_ = np.argwhere(np.triu(self._todo & ~self._aside))
+            hard = not len(open_)
+            if hard:
+                open_ = np.argwhere(np.triu(self._todo))
+                if not len(open_):
+                    return None
+            i, j = open_[self._rng.randrange(len(open_))]
+            start = self._start(
+                dict(self._values[x] for x in (i, j)), HARD_ATTEMPTS if hard else ATTEMPTS, hard
+            )
+            if start is not None:
+                case = self._grown(start)
+                self.count(case)
+                return case
+            if hard:
+                self._todo[i, j] = self._todo[j, i] = False
+                self.impossible.append((*self._values[i], *self._values[j]))
+            else:
+                self._aside[i, j] = self._aside[j, i] = True
+
+    def _legal(self, case: Case) -> bool:
+        self.asked += 1
+        return self.accepts(case)
+
+    def _start(self, fixed: Case, attempts: int, hard: bool) -> dict[str, Value] | None:
+        """The fields that make some values legal, or None."""
+        relatives = [c for c in self.cases if any(c.get(n, FACTORS[n][0]) == v for n, v in fixed.items())]
+        for attempt in range(attempts):
+            case = dict(fixed)
+            if hard and relatives and attempt % 2:
+                # a case that has one of the two, some fields of it dropped
+                other = self._rng.choice(relatives)
+                keep = self._rng.random()
+                case = {n: v for n, v in other.items() if self._rng.random() < keep} | fixed
+            if not self._complete(case, fixed):
+                continue
+            if attempt and (not hard or not attempt % 2):
+                for name in self._rng.sample(NAMES, self._rng.randrange(1, 5)):
+                    if name not in case:
+                        case[name] = self._rng.choice(FACTORS[name])
+                self._complete(case, fixed)
+            if case.get("depth") == "zero" and "depth" not in fixed:
+                # it would not cover the pair
+                del case["depth"]
+            if self._legal(case):
+                return case
+        return None
+
+    def _complete(self, case: dict[str, Value], fixed: Case) -> bool:
+        """Give other fields what the values of a case need; False where what is fixed forbids it."""
+        for _ in range(3):
+            for name, value in list(case.items()):
+                for other, serve in needs(name, value).items():
+                    if case.get(other, FACTORS[other][0]) in serve:
+                        continue
+                    if other in fixed:
+                        return False
+                    case[other] = self._rng.choice(serve)
+        return True
+
+    def _grown(self, start: dict[str, Value]) -> dict[str, Value]:
+        """A legal case with more fields, each the value that covers most."""
+        case = dict(start)
+        order = [name for name in NAMES if name not in case]
+        self._rng.shuffle(order)
+        for name in order:
+            if name in case:
+                continue
+            for value in self._best(case, name)[:CHOICES]:
+                if value == FACTORS[name][0]:
+                    break
+                tried = {**case, name: value}
+                if self._complete(tried, case) and self._legal(tried):
+                    case = tried
+                    break
+            else:
+                continue
+            case.setdefault(name, FACTORS[name][0])
+        return case
+
+    def _best(self, case: Case, name: str) -> list[Value]:
+        """A field's values, the one first that covers most pairs with what a case has."""
+        have = [self._id[x, v] for x, v in case.items()]
+        drawn = self._rng.sample(FACTORS[name], len(FACTORS[name]))
+        # a case without a sum shows little else
+        drawn = [v for v in drawn if (name, v) != ("depth", "zero")]
+        return sorted(drawn, key=lambda v: -int(self._todo[self._id[name, v], have].sum()))
+
+
+def drawn(seed: int, number: int, accepts: Callable[[Case], bool] = legal) -> dict[str, Value]:
+    """A random legal case: every field drawn, from the seed and its number alone; extents anything up to 700."""
+    rng = random.Random(f"{seed} {number}")
+    chooser = Array(rng.randrange(1 << 30), accepts)
+    extent = lambda most: max(1, int(most ** rng.random())) | (rng.random() < 0.3)
+    case: dict[str, Value] = {}
+    free = dict(zip(FREE, (extent(700), extent(700), extent(1500))))
+    share = rng.random()
+    for name in rng.sample(NAMES, len(NAMES)):
+        if name in case or rng.random() > share:
+            continue
+        tried: dict[str, Value] = {**case, name: rng.choice(FACTORS[name])}
+        if chooser._complete(tried, case) and accepts(tried | free):
+            case = tried
+    return case | free if accepts(case | free) else case
+
+
+__all__ = ["Array", "Pair", "drawn", "legal", "needs"]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that lie as a problem says and end where their allocation ends; poison where nothing is, watched all around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from cutegemm import Operand
+from cutegemm.running.reference import TORCH_DTYPE
+
+# of every byte that nobody has written: a NaN in every type
+POISON = 0xFF
+# bytes of an allocation on a GPU: torch's allocator has those of at least 10 MiB to themselves, in steps of 2 MiB
+SLOT = 32 << 20
+# bytes before a tensor that are watched
+MARGIN = 4096
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor and the bytes around it.
+
+    Attributes:
+        view: (batch, rows, cols).
+        bytes: what is watched, up to the allocation's last byte.
+    """
+
+    view: torch.Tensor
+    bytes: torch.Tensor
+
+    def around(self) -> torch.Tensor:
+        """A copy of the watched bytes in which those of the view are 0."""
+        found = self.bytes.clone()
+        size, origin = self.view.element_size(), self.view.data_ptr() - self.bytes.data_ptr()
+        last = sum((n - 1) * s for n, s in zip(self.view.shape, self.view.stride(), strict=True))
+        if self.view.numel():
+            inside = found[origin : origin + (last + 1) * size].view(-1, size)
+            places = torch.zeros(last + 1, dtype=torch.bool, device=found.device)
+            places.as_strided(self.view.shape, self.view.stride()).fill_(True)
+            inside[places] = 0
+        return found
+
+
+class Arena:
+    """Allocations of one device; on a GPU each is used again by the next case.
+
+    Args:
+        device: torch's name.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._slots: list[torch.Tensor] = []
+        self._used = 0
+
+    def reset(self) -> None:
+        """Whatever was placed may be overwritten."""
+        self._used = 0
+
+    def place(self, x: Operand) -> Placed:
+        """A poisoned tensor of an operand's layout, at the end of an allocation."""
+        extents = (x.batch, x.rows, x.cols)
+        strides = (x.strides[2], x.strides[0], x.strides[1])
+        dtype = TORCH_DTYPE[x.dtype]
+        span = sum((n - 1) * s for n, s in zip(extents, strides, strict=True)) + 1
+        span = max(span if 0 not in extents else 1, 1) * dtype.itemsize
+        home = self._memory(span)
+        start = len(home) - span
+        # the nearest lower address that is aligned as it should be, and no better
+        address = home.data_ptr() + start
+        address -= (address - (x.align if x.align < 16 else 0)) % min(2 * x.align, 16)
+        start = address - home.data_ptr()
+        if self.device == "cpu":
+            # the allocation ends where the tensor does
+            home = home[: start + span]
+        flat = home[start : start + span // dtype.itemsize * dtype.itemsize].view(dtype)
+        return Placed(flat.as_strided(extents, strides), home[max(0, start - MARGIN) :])
+
+    def _memory(self, span: int) -> torch.Tensor:
+        """Poisoned bytes, of an allocation of their own."""
+        if self.device == "cpu":
+            return torch.full((64 + span,), POISON, dtype=torch.uint8)
+        if self._used == len(self._slots):
+            self._slots.append(torch.empty(SLOT, dtype=torch.uint8, device=self.device))
+        slot = self._slots[self._used]
+        self._used += 1
+        slot[-min(SLOT, span + 2 * MARGIN) :].fill_(POISON)
+        return slot
+
+
+def fill(view: torch.Tensor, generator: torch.Generator, scale: float = 1.0) -> None:
+    """Normally distributed elements; what lies at one address has one value."""
+    for axis, stride in enumerate(view.stride()):
+        if stride == 0 and view.shape[axis] > 1:
+            view = view.narrow(axis, 0, 1)
+    drawn = torch.randn(view.shape, generator=generator, device=view.device, dtype=torch.float32)
+    view.copy_((drawn * scale).to(view.dtype))

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case on a backend: right, steady, nothing written beside its outputs, and no race."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.combinations.factors import Case, Declared, declared, value_of
+from benchmarks.combinations.memory import Arena, Placed, fill
+from cutegemm import Gemm, GemmSpec, Operand, Tile, plan
+from cutegemm.compiling import cache
+from cutegemm.dtypes import DType
+from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.running.bounds import bound
+from cutegemm.running.checked import finished
+
+ALPHA, BETA = 0.75, -0.5
+SCALAR, SEED, OFFSET = 0.5, 20_261, 7
+# the emulator's time for one case, seconds
+SECONDS = 120.0
+POLICIES = ("eager", "lazy", "random")
+# K of the launch before: long enough that it still runs when the next one starts
+BEFORE_K = 4096
+
+
+class Wrong(Exception):
+    """What is wrong with a case's run."""
+
+
+@dataclass
+class Call:
+    """A case's tensors, as `Gemm.run` takes them.
+
+    Attributes:
+        made: what the case declares.
+        placed: every tensor by name; of scalars on the device too.
+        numbers: passed by value.
+    """
+
+    made: Declared
+    placed: dict[str, Placed]
+    numbers: dict[str, float]
+
+    @property
+    def graph(self) -> Graph:
+        """The epilogue, also the plain one."""
+        return self.made.graph or linear_combination("c" in dict(self.made.problem.inputs))
+
+    def shaped(self, name: str) -> torch.Tensor:
+        """A tensor with the dimensions that a caller gives it."""
+        view = self.placed[name].view
+        problem = self.made.problem
+        if name in problem.device_scalars:
+            return view.view(())
+        kind = self.graph.tensors.get(name, "matrix")
+        if kind != "matrix":
+            view = view.squeeze(-2 if kind == "row" else -1)
+        return view if view.shape[0] > 1 else view[0]
+
+    def given(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Operands and keywords of a run."""
+        problem, case = self.made.problem, self.made.case
+        named: dict[str, Any] = dict(self.numbers)
+        named |= {name: self.shaped(name) for name in (*dict(problem.inputs), *problem.device_scalars)}
+        if value_of(case, "out") != "new":
+            stores = {name: self.shaped(name) for name in dict(problem.outputs)}
+            named["out"] = stores["d"] if self.made.graph is None else stores
+        return (self.shaped("a"), self.shaped("b")), named
+
+
+def prepared(case: Case, arena: Arena) -> Call:
+    """A case's tensors, drawn; outputs are poison.
+
+    Raises:
+        GemmError, Meaningless: the case declares nothing.
+    """
+    made = declared(case)
+    problem = made.problem
+    arena.reset()
+    draw = torch.Generator(arena.device).manual_seed(1)
+    placed: dict[str, Placed] = {}
+    in_place = value_of(case, "out") == "in_place"
+    for name, operand in {"a": problem.a, "b": problem.b, **dict(problem.inputs)}.items():
+        placed[name] = arena.place(operand)
+        fill(placed[name].view, draw)
+    for name, operand in problem.outputs:
+        placed[name] = placed["c"] if in_place and name == "d" else arena.place(operand)
+    for name in problem.device_scalars:
+        placed[name] = arena.place(_SCALAR)
+        placed[name].view.fill_(SCALAR)
+    numbers: dict[str, float] = {"alpha": ALPHA} if made.graph is None else {}
+    if made.graph is None and "c" in dict(problem.inputs):
+        numbers["beta"] = BETA
+    for name, kind in {} if made.graph is None else made.graph.numbers.items():
+        if name not in problem.device_scalars:
+            numbers[name] = (SEED if name == "seed" else OFFSET) if kind == "integer" else SCALAR
+    return Call(made, placed, numbers)
+
+
+def compare(call: Call, result: Any, read: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The outputs of a run, finished, within the bounds of fp64.
+
+    Args:
+        call: what was run.
+        result: what it returned.
+        read: tensors as they were when it read them, in the place of what they are now.
+
+    Raises:
+        Wrong: naming the output and the first element.
+    """
+    found = finished(result)
+    problem = call.made.problem
+    values = {name: call.shaped(name) for name in ("a", "b", *dict(problem.inputs), *problem.device_scalars)}
+    values |= {name: x.view(values[name].shape) for name, x in read.items()}
+    a, b = values.pop("a"), values.pop("b")
+    config: Any = plan(call.made.spec, problem).config
+    types = {name: x.dtype for name, x in found.items()}
+    if set(types) != {x.name for x in call.graph.outputs}:
+        raise Wrong(f"outputs are {', '.join(types)}")
+    limits = bound(
+        call.graph, a, b, values | call.numbers, types, config is None or getattr(config, "approximate", True)
+    )
+    for name, x in limits.items():
+        if found[name].shape != x.expected.shape:
+            raise Wrong(f"{name} is {tuple(found[name].shape)}, not {tuple(x.expected.shape)}")
+        said = x.complaint(found[name])
+        if said is not None:
+            raise Wrong(f"{name}: {said}")
+    return found
+
+
+def around(call: Call) -> dict[str, torch.Tensor]:
+    """The bytes that a run must not change."""
+    outputs = set(dict(call.made.problem.outputs))
+    if value_of(call.made.case, "out") == "in_place":
+        outputs.add("c")
+    return {name: x.around() if name in outputs else x.bytes.clone() for name, x in call.placed.items()}
+
+
+def untouched(call: Call, before: Mapping[str, torch.Tensor]) -> None:
+    """Check that a run changed nothing but its outputs.
+
+    Raises:
+        Wrong: naming the tensor.
+    """
+    for name, x in around(call).items():
+        if not torch.equal(x, before[name]):
+            count = int((x != before[name]).sum())
+            raise Wrong(f"{count} bytes in or around {name} were written that are no output's")
+
+
+def emulated(case: Case) -> None:
+    """Run a case on the emulator, behind a launch that may write all that is not constant.
+
+    Raises:
+        Wrong: a result is wrong, memory beside it was written, or the detector reports something.
+        GemmError: the case is refused, or the kernel deadlocks.
+    """
+    from cutegemm import emulator
+
+    call = prepared(case, Arena("cpu"))
+    made = call.made
+    rng = random.Random(str(sorted(made.case.items())))
+    operands, named = call.given()
+    read = _copies(call)
+    before = around(call)
+    options = emulator.Options(
+        races=True, policy=rng.choice(POLICIES), seed=rng.randrange(1000), max_seconds=SECONDS, progress=False
+    )
+    constant = [call.shaped(name) for name in made.fields.get("constant", ())]
+    run = emulator.run(Gemm(made.spec, made.problem), *operands, options=options, constant=constant, **named)
+    if run.findings:
+        raise Wrong(
+            f"{len(run.findings)} findings ({options.policy}, {options.seed}), first: {run.findings[0]}"
+        )
+    compare(call, run.d, read)
+    untouched(call, before)
+
+
+def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage: None) -> None:
+    """Run a case on the GPU behind a launch that writes what the case says, twice where that gives the same.
+
+    Args:
+        case: what to run.
+        arena: on the GPU; of the CPU, torch computes what kernels would.
+        told: called with what comes next: "compiling", "running", "comparing".
+
+    Raises:
+        Wrong: a result is wrong or not the same twice, or memory beside it was written.
+        GemmError: the case is refused.
+    """
+    told("compiling")
+    call = prepared(case, arena)
+    made = call.made
+    gemm = Gemm(made.spec, made.problem)
+    cuda = arena.device == "cuda"
+    settle = torch.cuda.synchronize if cuda else lambda: None
+    for step in gemm.plan.steps if cuda else ():
+        cache.artifact(step.config)
+    operands, named = call.given()
+    write, read = _writer(call), _copies(call)
+    if write is not None:
+        # compiles, and gives the values that the run will read
+        name, work = write
+        work()
+        settle()
+        if name not in dict(made.problem.outputs):
+            read[name] = call.shaped(name).clone()
+        call.placed[name].view.copy_(torch.full((), torch.nan))
+    told("running")
+    before = around(call)
+    settle()
+    if write is not None:
+        write[1]()
+    if value_of(case, "before") == "itself" and value_of(case, "out") != "in_place":
+        gemm.run(*operands, **named)
+    result = gemm.run(*operands, **named)
+    in_place = value_of(case, "out") == "in_place"
+    first = None
+    if not in_place:
+        first = {name: x.clone() for name, x in finished(result).items()}
+        result = gemm.run(*operands, **named)
+    settle()
+    told("comparing")
+    found = compare(call, result, read)
+    if write is not None and write[0] not in dict(made.problem.outputs) and not in_place:
+        before[write[0]] = around(call)[write[0]]
+    untouched(call, before)
+    if first is not None and value_of(case, "split_reduction") != "atomic":
+        for name, x in found.items():
+            if not torch.equal(_bits(x), _bits(first[name])):
+                raise Wrong(f"{name} has other bits on a second run")
+    settle()
+
+
+def _copies(call: Call) -> dict[str, torch.Tensor]:
+    """What a run overwrites while it reads it."""
+    if value_of(call.made.case, "out") == "in_place":
+        return {"c": call.shaped("c").clone()}
+    return {}
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _writer(call: Call) -> tuple[str, Callable[[], Any]] | None:
+    """The name of what the launch before writes, and the launch; None where there is none.
+
+    It lets the next launch begin at once and takes long itself.
+    """
+    what = value_of(call.made.case, "before")
+    problem = call.made.problem
+    if what in ("nothing", "itself"):
+        return None
+    name = {
+        "input": next(iter(dict(problem.inputs)), ""),
+        "scalar": next(iter(problem.device_scalars), ""),
+        "out": next(iter(dict(problem.outputs)), ""),
+    }.get(what, what)
+    view = call.placed[name].view
+    if not view.numel():
+        return None
+    if view.element_size() == 1:
+        return name, lambda: view.copy_(torch.zeros((), device=view.device))
+    draw = torch.Generator(view.device).manual_seed(2)
+    x, y = (
+        torch.randn(*s, generator=draw, device=view.device).mul_(BEFORE_K**-0.25).bfloat16()
+        for s in ((view.shape[-2], BEFORE_K), (BEFORE_K, view.shape[-1]))
+    )
+    d_dtype = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}[view.dtype]
+    gemm = _writing(d_dtype)
+    target = view if view.shape[0] > 1 else view[0]
+    if view.shape[0] > 1:
+        x = x.expand(view.shape[0], *x.shape)
+    return name, lambda: gemm.run(x, y, out=target)
+
+
+@functools.cache
+def _writing(d_dtype: str) -> Gemm:
+    return Gemm(GemmSpec(tile=Tile(64, 64, 64), swap=False, store="direct", trigger="start", d_dtype=d_dtype))
+
+
+_SCALAR = Operand(dtype=DType.FP32, rows=1, cols=1, strides=(1, 1, 1), align=4)
+__all__ = ["Call", "Wrong", "compare", "emulated", "on_gpu", "prepared"]
