@@ -16,7 +16,7 @@ from cutegemm import GemmSpec, Operand, Problem, Tile
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import Graph
 from cutegemm.errors import GemmError
-from cutegemm.problems import columns, round_up
+from cutegemm.problems import round_up
 
 AUTO = "auto"
 Value = str | int | bool

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that lie as a problem says and end where their allocation ends; poison where nothing is, watched all around."""
+"""Tensors that lie as a problem says and end where their allocation ends, poisoned and watched all around."""
 
 from __future__ import annotations
 
