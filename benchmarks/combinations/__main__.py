@@ -90,6 +90,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--backend", choices=("gpu", "emulator"), default="gpu")
     add("--seed", type=int, default=SEED, help=f"of the array; default {SEED}")
     add("--no-array", action="store_true", help="leave the array out")
+    add("--array", type=Path, help="file of the array: read, or made and written where there is none")
     add("--first", type=int, help="only so many cases of the array")
     add("--random", type=int, default=0, help="random problems beside the array")
     add("--random-seed", type=int, default=RANDOM_SEED, help=f"of them; default {RANDOM_SEED}")
@@ -115,6 +116,20 @@ def single(case: dict[str, Any], backend: str, shrink: bool) -> int:
     print(json.dumps(line["case"]))
     print(f"{line['outcome']} {line.get('why', '')}")
     return int(line["outcome"] != OK)
+
+
+def made(array: Array, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The array's cases, from its file if there is one."""
+    if args.array is not None and args.array.exists():
+        found = json.loads(args.array.read_text())
+        array.take(found["cases"], [tuple(x) for x in found["impossible"]])
+        return list(array.cases[: args.first])
+    for _ in array.make(args.first):
+        pass
+    if args.array is not None:
+        held = {"cases": [shortened(x) for x in array.cases], "impossible": array.impossible}
+        args.array.write_text(json.dumps(held))
+    return array.cases
 
 
 def report(

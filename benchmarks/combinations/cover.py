@@ -9,7 +9,7 @@ no attempt makes legal is listed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -117,6 +117,16 @@ class Array:
             if start is not None:
                 most -= 1
                 yield self._grown(start)
+
+    def take(self, cases: Sequence[dict[str, Value]], impossible: Sequence[Pair]) -> None:
+        """Go on from cases and pairs that were found before."""
+        for case in cases:
+            self.cases.append(case)
+            self.count(case)
+        for a, v, b, w in impossible:
+            i, j = self._id[a, v], self._id[b, w]
+            self._todo[i, j] = self._todo[j, i] = False
+            self.impossible.append((a, v, b, w))
 
     def count(self, case: Case) -> None:
         """Take the pairs of a case as covered; where K is 0 only those with that."""
