@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cutegemm.cli import doctor, explain, layout, schema
+from cutegemm.cli import bench, cache, code, database, diff, doctor, emulate, explain, ladder, layout, schema
 from cutegemm.errors import GemmError
 
 FINDINGS, USAGE, INTERRUPTED = 1, 2, 130
@@ -44,8 +44,17 @@ app = typer.Typer(
     epilog="Nothing needs a GPU unless it says so. Exit status: 0, 1 for findings, 2 for usage.",
 )
 app.command()(explain.explain)
-app.command()(doctor.doctor)
+app.command()(diff.diff)
+app.command()(code.ptx)
+app.command()(code.sass)
+app.command()(emulate.emulate)
+app.command()(bench.bench)
+app.command()(bench.tune)
 app.command()(layout.layout)
+app.command()(doctor.doctor)
+app.command(context_settings=ladder.CONTEXT)(ladder.ladder)
+app.add_typer(cache.commands)
+app.add_typer(database.commands)
 
 
 @app.command("schema")

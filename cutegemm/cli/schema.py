@@ -14,6 +14,14 @@ DOCUMENTS = {
     "explain": "cutegemm.cli.facts.explained:Explained",
     "layout": "cutegemm.cli.facts.drawing:Drawn",
     "doctor": "cutegemm.cli.facts.health:Health",
+    "diff": "cutegemm.cli.facts.difference:Difference",
+    "ptx": "cutegemm.cli.facts.code:Code",
+    "sass": "cutegemm.cli.facts.code:Code",
+    "emulate": "cutegemm.cli.facts.emulation:Emulated",
+    "bench": "cutegemm.cli.facts.timing:Comparison",
+    "tune": "cutegemm.cli.facts.tuned:Tuned",
+    "cache": "cutegemm.cli.facts.kept:CacheDone",
+    "database": "cutegemm.cli.database:Entries",
 }
 _SIMPLE = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cutegemm bench` and `cutegemm tune`: times on the GPU, and the search for the fastest kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cutegemm.cli import given
+from cutegemm.cli.output import say, table, wrapped, write_json
+
+if TYPE_CHECKING:
+    from cutegemm.cli.facts.timing import Comparison
+
+
+def bench(
+    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "",
+    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "", json: given.Json = False,
+) -> None:  # fmt: skip
+    """Time the kernel for M N K beside torch.matmul, in interleaved rounds; needs a Hopper GPU."""
+    from cutegemm.cli.facts import timing
+
+    asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
+    found = timing.compared({timing.OURS: asked})
+    if json:
+        write_json("bench", found)
+    else:
+        say(as_text(found))
+
+
+def as_text(found: Comparison) -> str:
+    """The contenders, a line each, and the verdict."""
+    rows = [
+        (x.name, f"{x.us:,.2f} us", f"{x.spread:.1%}", f"{x.tflops:,.1f}", f"{x.factor:.3f} x")
+        for x in found.rows
+    ]
+    lines = [wrapped("problem", found.problem), wrapped("gpu", f"{found.gpu}; {found.versions}")]
+    lines.append(
+        table(("", "a call", "spread", "TFLOP/s", f"of {found.rows[-1].name}"), rows, right=(1, 2, 3, 4))
+    )
+    return "\n".join([*lines, found.verdict])
+
+
+def tune(
+    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "",
+    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
+    candidates: Annotated[int, typer.Option(min=1, help="measured at most")] = 32,
+    seconds: Annotated[float | None, typer.Option(help="after which no further candidates begin")] = None,
+    again: Annotated[bool, typer.Option("--again", help="measure what is known, too")] = False,
+    json: given.Json = False,
+) -> None:  # fmt: skip
+    """Measure candidates for M N K and keep the fastest for build; needs a Hopper GPU. Ctrl-C keeps what is known."""
+    from cutegemm.cli.facts import tuned
+
+    asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
+    found = tuned.tuned(asked, candidates=candidates, seconds=seconds, again=again)
+    if json:
+        write_json("tune", found)
+    else:
+        for x in found.outcomes:
+            say(wrapped("", x.says, 0))
+    if found.interrupted:
+        raise typer.Exit(130)
+
+
+__all__ = ["as_text", "bench", "tune"]

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cutegemm ptx` and `cutegemm sass`: the code of the kernel that `build` would run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cutegemm.cli import given
+from cutegemm.cli.output import say, write_json
+
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write it there")]
+
+
+def ptx(
+    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "", gpu: given.GpuName = "",
+    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "", out: Out = None,
+    json: given.Json = False,
+) -> None:  # fmt: skip
+    """Print the PTX of the GEMM kernel for M N K, compiled or from the cache."""
+    asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+    _show(asked, "ptx", out, json)
+
+
+def sass(
+    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "", gpu: given.GpuName = "",
+    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "", out: Out = None,
+    json: given.Json = False,
+) -> None:  # fmt: skip
+    """Print the SASS of the GEMM kernel for M N K; needs nvdisasm."""
+    asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+    _show(asked, "sass", out, json)
+
+
+def _show(asked: given.Asked, language: str, out: Path | None, json: bool) -> None:
+    from cutegemm.cli.facts.code import code_of
+
+    found = code_of(asked, language)
+    if out is not None:
+        out.write_text(found.text)
+    if json:
+        write_json(language, found)
+    elif out is not None:
+        say(f"{len(found.text.splitlines()):,} lines written to {out}")
+    else:
+        say(found.text)
+
+
+__all__ = ["ptx", "sass"]

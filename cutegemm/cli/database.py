@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cutegemm database`: what has been measured, on this machine and for the shipped entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from cutegemm.cli.given import Json
+from cutegemm.cli.output import say, wrapped, write_json
+
+commands = typer.Typer(
+    name="database", help="Show what has been measured.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One entry: where it is kept, its key and what was measured."""
+
+    source: str
+    gpu: str
+    spec: str
+    kind: str
+    m: int
+    n: int
+    k: int
+    batch: int
+    us: float
+    model_us: float
+    tried: int
+    complete: bool
+    date: str
+    fields: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The user's file, and the entries that were asked for."""
+
+    path: str
+    entries: list[Measured]
+
+
+@commands.callback()
+def group() -> None:
+    """Show what has been measured."""
+
+
+@commands.command()
+def show(
+    gpu: Annotated[str, typer.Option(metavar="TEXT", help="only GPUs whose name has this")] = "",
+    source: Annotated[str, typer.Option(metavar="user|shipped|all", help="which entries")] = "all",
+    json: Json = False,
+) -> None:
+    """List what was tuned here and what the package ships."""
+    from cutegemm.errors import InputError, field_error
+
+    if source not in ("user", "shipped", "all"):
+        raise field_error(InputError, "--source", source, "must be user, shipped or all", "all")
+    found = entries(gpu, source)
+    if json:
+        write_json("database", found)
+        return
+    say(f"{len(found.entries)} entries; the user's are in\n{found.path}")
+    shapes = [f"{x.m} x {x.n} x {x.k}" + f" x {x.batch}" * (x.batch != 1) for x in found.entries]
+    room = max(map(len, shapes), default=0)
+    for shape, x in zip(shapes, found.entries, strict=True):
+        chosen = (
+            ", ".join(f"{name} {_value(value)}" for name, value in x.fields.items()) or "the model's choice"
+        )
+        head = f"{shape:<{room}}  {x.us:>9,.1f} us  {x.model_us / x.us:.2f} x the model's  {x.source}, {x.date[:10]}"
+        more = "" if x.spec == "{}" else f"; spec {x.spec}"
+        say(f"{head}\n{wrapped('', f'{x.gpu}; {x.kind}{more}: {chosen}', 4)}")
+
+
+def entries(gpu: str, source: str) -> Entries:
+    """The entries of some GPUs, the user's first."""
+    from cutegemm.database import Database
+    from cutegemm.database.exchange import SHIPPED, read
+
+    database = Database()
+    kept = [("user", database.entries())] if source != "shipped" else []
+    kept += [("shipped", read(SHIPPED))] if source != "user" else []
+    found = [
+        Measured(
+            name, key.gpu, key.spec, key.kind, *key.extents, entry.us, entry.model_us, entry.tried, entry.complete,
+            entry.date, dict(entry.fields),
+        )
+        for name, every in kept
+        for key, entry in every.items()
+        if gpu.lower() in key.gpu.lower()
+    ]  # fmt: skip
+    return Entries(str(database.path), found)
+
+
+def _value(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+__all__ = ["Entries", "Measured", "commands", "entries"]

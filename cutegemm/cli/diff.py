@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cutegemm diff`: two specs side by side, so that only real changes show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cutegemm.cli import given
+from cutegemm.cli.output import say, table, wrapped, write_json
+
+if TYPE_CHECKING:
+    from cutegemm.cli.facts.code import CodeChange
+    from cutegemm.cli.facts.difference import Difference
+
+# opcodes that are listed of each language, and lines of a unified diff
+OPCODES, LINES = 12, 40
+
+
+def diff(
+    first: Annotated[str, typer.Argument(metavar="SPEC1", help='such as "tile=(128, 64)"')],
+    second: Annotated[str, typer.Argument(metavar="SPEC2")],
+    m: Annotated[int, typer.Argument(min=1, help="rows of D")] = 256,
+    n: Annotated[int, typer.Argument(min=1, help="columns of D")] = 256,
+    k: Annotated[int, typer.Argument(min=1, help="columns of A, rows of B")] = 256,
+    epilogue: given.Epilogue = "",
+    gpu: given.GpuName = "",
+    dtype: given.Dtype = "",
+    batch: given.Batch = 1,
+    majors: given.Majors = "",
+    code: Annotated[bool, typer.Option("--code", help="print the changed lines of PTX and SASS")] = False,
+    emulate: Annotated[bool, typer.Option(help="compare the emulator's counters")] = True,
+    time: Annotated[bool, typer.Option(help="time both, where there is a GPU")] = True,
+    json: given.Json = False,
+) -> None:
+    """Compare two specs: plan, code, resources, counters, and time on a GPU; 1 where their kernels differ."""
+    from cutegemm.cli.facts.difference import difference
+
+    sides = [
+        given.asked((m, n, k), x, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+        for x in (first, second)
+    ]
+    found = difference(sides[0], sides[1], emulate=emulate, time=time)
+    if json:
+        write_json("diff", found)
+    else:
+        say(as_text(found, code))
+    if not found.same:
+        raise typer.Exit(1)
+
+
+def as_text(found: Difference, code: bool = False) -> str:
+    """Both sides, a table for each question."""
+    lines = [
+        wrapped("problem", found.problem),
+        wrapped("first", found.specs[0]),
+        wrapped("second", found.specs[1]),
+    ]
+    if found.same:
+        return "\n".join([*lines, "one kernel serves both"])
+    for title, changes in (
+        ("plan", found.plan),
+        ("resources", found.resources),
+        ("counters", found.counters),
+    ):
+        rows = [(_cut(x.name), _cut(x.before, 24), x.after) for x in changes]
+        if rows:
+            lines += ["", title, table(("", "first", "second"), rows)]
+    if found.counters_note:
+        lines.append(wrapped("counters", found.counters_note))
+    for change in found.code:
+        lines += ["", *_code(change, code)]
+    if found.time is not None:
+        rows = [(x.name, f"{x.us:,.2f} us", f"{x.spread:.1%}") for x in found.time.rows]
+        lines += ["", f"time on {found.time.gpu}", table(("", "a call", "spread"), rows, right=(1, 2))]
+        lines.append(f"  {found.time.verdict}")
+    else:
+        lines += ["", wrapped("time", found.time_note)]
+    return "\n".join(lines)
+
+
+def _cut(words: str, most: int = 30) -> str:
+    return words if len(words) <= most else words[: most - 1] + "…"
+
+
+def _code(change: CodeChange, lines: bool) -> list[str]:
+    name = change.language.upper()
+    if not change.lines:
+        return [f"{name}: the same {change.before:,} instructions"]
+    found = [f"{name}: {change.before:,} and {change.after:,} instructions"]
+    rows = [(_cut(x, 44), f"{a:,}", f"{b:,}") for x, (a, b) in list(change.opcodes.items())[:OPCODES]]
+    if rows:
+        found.append(table(("opcode", "first", "second"), rows, right=(1, 2)))
+    if len(change.opcodes) > OPCODES:
+        found.append(f"  and {len(change.opcodes) - OPCODES} more")
+    if lines:
+        found += [_cut(x, 80) for x in change.lines[:LINES]]
+        if len(change.lines) > LINES:
+            found.append(f"{len(change.lines) - LINES:,} more lines; --json has all")
+    return found
+
+
+__all__ = ["as_text", "diff"]

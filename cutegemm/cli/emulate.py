@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cutegemm emulate`: a kernel on the CPU, with what a profiler would count and what the race detector finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cutegemm.cli import given
+from cutegemm.cli.output import say, table, wrapped, write_json
+from cutegemm.errors import InputError, field_error
+
+if TYPE_CHECKING:
+    from cutegemm.cli.facts.emulation import Emulated
+
+
+def emulate(
+    what: Annotated[
+        list[str], typer.Argument(metavar="M N K | FILE.ptx", help="a problem, or a kernel in a file")
+    ],
+    spec: given.Spec = "",
+    epilogue: given.Epilogue = "",
+    gpu: given.GpuName = "",
+    dtype: given.Dtype = "",
+    batch: given.Batch = 1,
+    majors: given.Majors = "",
+    races: Annotated[bool, typer.Option(help="look for races")] = True,
+    policy: Annotated[str, typer.Option(help="when copies complete: eager, lazy or random")] = "eager",
+    grid: Annotated[str, typer.Option(help="of FILE.ptx: CTAs, such as 4 or 4x2")] = "1",
+    block: Annotated[str, typer.Option(help="of FILE.ptx: threads")] = "128",
+    cluster: Annotated[str, typer.Option(help="of FILE.ptx: CTAs of a cluster")] = "1",
+    arg: Annotated[
+        list[str] | None, typer.Option(help="of FILE.ptx, in order: a number, or an array such as f16:128x64")
+    ] = None,
+    json: given.Json = False,
+) -> None:
+    """Run a kernel on the CPU, exactly as compiled; 1 where something is wrong with it."""
+    from cutegemm.cli.facts import emulation
+    from cutegemm.compiling.progress import announced
+
+    with announced(lambda: "emulating"):
+        if len(what) == 1:
+            found = emulation.emulate_file(
+                Path(what[0]), grid, block, arg or [], cluster=cluster, races=races, policy=policy
+            )
+        else:
+            asked = given.asked(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+            found = emulation.emulate_problem(asked, races, policy)
+    if json:
+        write_json("emulate", found)
+    else:
+        say(as_text(found))
+    if found.findings:
+        raise typer.Exit(1)
+
+
+def _extents(words: list[str]) -> tuple[int, int, int]:
+    if len(words) != 3 or not all(x.isdecimal() for x in words):
+        raise field_error(
+            InputError, "M N K", " ".join(words), "must be three extents, or one PTX file", "256 256 256"
+        )
+    m, n, k = map(int, words)
+    return m, n, k
+
+
+def as_text(found: Emulated) -> str:
+    """The run, a paragraph for each question."""
+    lines = [wrapped("ran", f"{found.what}; {found.launches} launch{'es' * (found.launches != 1)}")]
+    if found.error is not None:
+        lines.append(wrapped("D", f"relative error {found.error:.1e} against fp64"))
+    lines.append(wrapped("findings", f"{len(found.findings)}"))
+    lines += [wrapped("", x) for x in found.findings]
+    lines += [wrapped("untested" if not i else "", x.strip()) for i, x in enumerate(found.untested)]
+    if found.printed:
+        lines += ["printed", *found.printed.splitlines()]
+    rows = []
+    for x in found.roles:
+        waits = ", ".join(f"{kind} {n:,} ({x.blocked.get(kind, 0):,})" for kind, n in x.waits.items())
+        rows.append((str(x.launch), x.name, _warps(x.warps), f"{x.instructions:,}", waits))
+    if rows:
+        lines += ["", "roles, with warp instructions and waits (of them blocked)"]
+        lines.append(table(("", "role", "warps", "instr.", "waits"), rows, right=(3,)))
+    if found.counters:
+        counters = [(name.replace("_", " "), f"{value:,}") for name, value in found.counters.items()]
+        lines += ["", "counters", table(("", ""), counters, right=(1,))]
+    return "\n".join(lines)
+
+
+def _warps(numbers: list[int]) -> str:
+    """0-3, 8."""
+    runs: list[list[int]] = []
+    for x in sorted(numbers):
+        if runs and x == runs[-1][-1] + 1:
+            runs[-1].append(x)
+        else:
+            runs.append([x])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+__all__ = ["as_text", "emulate"]

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two specs of one problem side by side: plan, code, resources, the emulator's counters, and time on a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from cutegemm.cli.facts import emulation, timing
+from cutegemm.cli.facts.code import CodeChange, compared, planned
+from cutegemm.cli.given import Asked
+from cutegemm.compiling import cache, resources
+from cutegemm.errors import HardwareError
+
+# of plans, what differs with everything else and is told elsewhere
+_LEFT_OUT = {"spec", "chosen_by", "steps", "reasons", "smem", "barriers", "boxes"}
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One figure of both sides."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two specs.
+
+    Attributes:
+        problem: of both; specs: the two.
+        same: whether they give one kernel.
+        plan: fields of plan and config that differ.
+        resources: of the compiled kernels, all of them.
+        code: PTX and SASS, normalised.
+        counters: of the emulator that differ; counters_note: why there are none.
+        time: of both on the GPU; time_note: why there is none.
+    """
+
+    problem: str
+    specs: list[str]
+    same: bool
+    plan: list[Changed]
+    resources: list[Changed]
+    code: list[CodeChange]
+    counters: list[Changed]
+    counters_note: str
+    time: timing.Comparison | None
+    time_note: str
+
+
+def difference(before: Asked, after: Asked, emulate: bool = True, time: bool = True) -> Difference:
+    """Compile both, and compare them."""
+    plans = planned(before), planned(after)
+    configs = [x.config for x in plans]
+    cache.ensure([x for x in configs if x is not None])
+    made = [cache.artifact(x) for x in configs if x is not None]
+    code = [compared(made[0].ptx, made[1].ptx, "ptx")]
+    if resources.nvdisasm() is not None:
+        code.append(compared(resources.sass(made[0].cubin), resources.sass(made[1].cubin), "sass"))
+    counters, note = _counters(before, after) if emulate else ([], "not asked for")
+    timed, why = _timed(before, after) if time else (None, "not asked for")
+    of = before.problem
+    used = [dataclasses.asdict(x.resources) for x in made]
+    # opcodes are counted in the code
+    figures = [{name: v for name, v in x.items() if name != "instructions"} for x in used]
+    return Difference(
+        f"{of.m} x {of.n} x {of.k}; {of.a.dtype.value}",
+        [repr(before.spec), repr(after.spec)],
+        configs[0] == configs[1],
+        _plan_changes(plans),
+        _changes(figures[0], figures[1], every=True),
+        code,
+        counters,
+        note,
+        timed,
+        why,
+    )
+
+
+def _plan_changes(plans: tuple[Any, Any]) -> list[Changed]:
+    sides = []
+    for plan in plans:
+        data = {name: value for name, value in plan.to_dict().items() if name not in _LEFT_OUT}
+        config = {f"config.{name}": v for name, v in plan.config.to_data().items() if name != "epilogue"}
+        config["config.epilogue"] = str(plan.config.epilogue).replace("\n", "; ")
+        steps = {"launches": " -> ".join(x.name for x in plan.steps)}
+        regions = {f"smem.{x.name}": x.size for x in plan.smem}
+        boxes = {f"box.{x.operand}": f"{x.count} x {x.extents}" for x in plan.boxes}
+        sides.append(_flat(data | steps | regions | boxes | config))
+    return _changes(sides[0], sides[1])
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings, and lists of them, under dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, (list, tuple)) and value and all(isinstance(x, dict) for x in value):
+            value = {str(i): x for i, x in enumerate(value)}
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any], every: bool = False) -> list[Changed]:
+    names = list(dict.fromkeys([*before, *after]))
+    pairs = [(x, _words(before.get(x)), _words(after.get(x))) for x in names]
+    return [Changed(*x) for x in pairs if every or x[1] != x[2]]
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _counters(before: Asked, after: Asked) -> tuple[list[Changed], str]:
+    if before.problem.flops > emulation.MOST_FLOPS:
+        return [], f"emulated up to {emulation.MOST_FLOPS:,} FLOP; give a smaller M N K"
+    sides = [emulation.emulate_problem(x, races=False) for x in (before, after)]
+    return _changes(sides[0].counters, sides[1].counters), ""
+
+
+def _timed(before: Asked, after: Asked) -> tuple[timing.Comparison | None, str]:
+    try:
+        return timing.compared({"first": before, "second": after}, against_torch=False), ""
+    except HardwareError as error:
+        return None, str(error)
+
+
+__all__ = ["Changed", "Difference", "difference"]

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cutegemm ladder`: the handwritten kernels on this machine, `python -m handwritten` under another name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cutegemm.errors import HardwareError
+
+# every word goes to the ladder's own command, --help and --json FILE too
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def ladder(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]", help="--help lists them")] = None,
+) -> None:
+    """Check and time the handwritten kernels; --help lists the options."""
+    try:
+        from handwritten.ladder.command import main
+    except ImportError as error:
+        rule = f"the ladder is not installed ({error}): pip install cutegemm brings it"
+        raise HardwareError(rule) from error
+    raise typer.Exit(main(words or []))
+
+
+__all__ = ["CONTEXT", "ladder"]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kept kernels as a whole: listed, cleared, written to one file and taken from one.
+
+A file holds native code. Whoever takes one in trusts whoever made it, as with a wheel: `import_` checks that it is
+whole, not where it comes from. Entries are sealed anew under this directory's secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cutegemm.compiling import cache, store
+from cutegemm.errors import InputError, field_error
+
+FORMAT = 1
+MANIFEST = "cutegemm-kernels.json"
+_NAME = re.compile(r"[0-9a-f]{40}\.zip")
+# of all entries of a file together
+MOST_BYTES = 1 << 31
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One kept kernel.
+
+    Attributes:
+        name: of its file; bytes: of it; modified: when it was written, seconds since 1970.
+        family, what: of its config; empty where it cannot be used.
+        trouble: why it cannot be used; empty where it can.
+    """
+
+    name: str
+    bytes: int
+    modified: float
+    family: str
+    what: str
+    trouble: str
+
+
+def listed() -> list[Kept]:
+    """Every kept kernel, the newest first."""
+    found = []
+    for path in _entries():
+        with contextlib.suppress(FileNotFoundError):
+            size, modified = path.stat().st_size, path.stat().st_mtime
+            family, what, trouble = _described(path)
+            found.append(Kept(path.name, size, modified, family, what, trouble))
+    return sorted(found, key=lambda x: (-x.modified, x.name))
+
+
+def clear(names: Iterable[str] | None = None) -> int:
+    """Forget kept kernels, all or those of some names; returns how many. Each goes whole or stays."""
+    wanted, gone = None if names is None else set(names), 0
+    for path in _entries():
+        if wanted is None or path.name in wanted:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                gone += 1
+    return gone
+
+
+def export(target: Path) -> int:
+    """Write every kept kernel that can be used to one file, which is replaced as a whole; returns how many.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    members = {}
+    for path in _entries():
+        with contextlib.suppress(store.UnusableError, OSError):
+            data = store.read(path.parent, path.name)
+            if data is not None:
+                members[path.name] = data
+    manifest = {"format": FORMAT, "entries": {x: hashlib.sha256(y).hexdigest() for x, y in members.items()}}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr(MANIFEST, json.dumps(manifest))
+        for name, data in members.items():
+            file.writestr(name, data)
+    part = Path(f"{target}.{os.getpid()}")
+    try:
+        part.write_bytes(buffer.getvalue())
+        os.replace(part, target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise field_error(
+            InputError, "file", str(target), f"must be a file that can be written: {error}"
+        ) from error
+    return len(members)
+
+
+def import_(source: Path) -> int:
+    """Take the kernels of a file that are not kept yet; returns how many. The file is checked before any is written.
+
+    Raises:
+        InputError: it is not a file that `export` wrote, or is not whole.
+    """
+    try:
+        members = _members(source)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
+        rule = f"must be a file that `cutegemm cache export` wrote: {error}"
+        raise field_error(InputError, "file", str(source), rule) from error
+    folder, taken = cache.directory(), 0
+    for name, data in members.items():
+        if not (folder / name).exists():
+            store.write(folder, name, data)
+            taken += 1
+    return taken
+
+
+def _members(source: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(source) as file:
+        if sum(x.file_size for x in file.infolist()) > MOST_BYTES:
+            raise ValueError(f"it holds more than {MOST_BYTES:,} bytes")
+        manifest = json.loads(file.read(MANIFEST))
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
+        found = {}
+        for name, digest in manifest["entries"].items():
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not the name of a kernel")
+            found[name] = file.read(name)
+            if hashlib.sha256(found[name]).hexdigest() != digest:
+                raise ValueError(f"{name} is damaged")
+    return found
+
+
+def _entries() -> list[Path]:
+    folder = cache.directory()
+    return sorted(x for x in folder.glob("*.zip") if _NAME.fullmatch(x.name)) if folder.is_dir() else []
+
+
+def _described(path: Path) -> tuple[str, str, str]:
+    """(family, what in words, why it cannot be used)."""
+    try:
+        data = store.read(path.parent, path.name)
+        with zipfile.ZipFile(io.BytesIO(data or b"")) as file:
+            config = json.loads(file.read("entry.json"))["config"]
+    except (store.UnusableError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        return "", "", str(error)
+    words = [" x ".join(map(str, config["tile"]))] if "tile" in config else []
+    words += [config["operands"][0]["dtype"]] if "operands" in config else []
+    words += [f"{config['stages']} stages"] if "stages" in config else []
+    return config.get("family", "copy or finish"), ", ".join(words), ""
+
+
+__all__ = ["Kept", "clear", "export", "import_", "listed"]

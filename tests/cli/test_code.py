@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cutegemm ptx`, `sass` and `diff`: the kernel's code, and what really differs between two."""
+
+import pytest
+
+from cutegemm.cli.facts import code, timing
+from cutegemm.compiling import resources
+from tests.support.command import document, refused, run
+
+# a kernel that other tests compile
+PROBLEM, SPEC = ("256", "128", "128"), ("--spec", "tile=(128, 64, 64)")
+
+
+def test_ptx_is_the_kernel_s(tmp_path):
+    """The text is printed or written, with what the compiled kernel uses and its instructions counted."""
+    text = run("ptx", *PROBLEM, *SPEC)
+    assert ".visible .entry" in text and "wgmma.mma_async" in text
+    assert "lines written to" in run("ptx", *PROBLEM, *SPEC, "--out", tmp_path / "x.ptx")
+    assert (tmp_path / "x.ptx").read_text().strip() == text.strip()
+    found = document("ptx", *PROBLEM, *SPEC)
+    assert found["text"].strip() == text.strip() and found["registers"] == 168
+    assert any(name.startswith("wgmma.mma_async") for name in found["instructions"])
+
+
+def test_sass_is_the_kernel_s():
+    """nvdisasm's text, counted by opcode."""
+    assert "HGMMA" in run("sass", *PROBLEM, *SPEC)
+    assert any(x.startswith("HGMMA") for x in document("sass", *PROBLEM, *SPEC)["instructions"])
+
+
+def test_an_empty_output_has_no_code():
+    """There is no kernel where D is empty."""
+    assert "D is empty: there is no kernel" in refused("ptx", 0, 8, 8)
+
+
+def test_only_real_changes_show():
+    """Names of registers, labels and predicates, comments and addresses do not count; opcodes and constants do."""
+    one = "$L1:\n mov.b32 %r1, 5; // a\n@%p1 bra $L1;\n.loc 1 2\n add.s32 %r3, %r1, 1;"
+    two = "$L2:\n mov.b32 %r7, 5;\n@%p9 bra $L2;\n add.s32 %r8, %r7, 1;"
+    assert code.compared(one, two, "ptx").lines == []
+    changed = code.compared(one, two.replace("add", "sub"), "ptx")
+    assert changed.opcodes == {"add.s32": [1, 0], "sub.s32": [0, 1]}
+    assert "-add.s32 %r, %r, 1" in changed.lines and "+sub.s32 %r, %r, 1" in changed.lines
+    sass = "        /*0010*/                   IADD3 R1, R2, 0x4, RZ ;  /* 0x1 */"
+    assert code.normal(sass, "sass") == ["IADD3 R, R, 0x4, RZ"]
+    assert code.compared(sass, sass.replace("R1", "R9").replace("0010", "0020"), "sass").lines == []
+
+
+def test_one_kernel_serves_both():
+    """Specs that give one kernel end with status 0 and no tables."""
+    text = run("diff", SPEC[1], "tile=(128,64,64), stages=8", *PROBLEM)
+    assert text.endswith("one kernel serves both\n")
+
+
+def test_two_kernels_differ():
+    """Plan, resources, counters, PTX and SASS of both, and status 1."""
+    words = ("diff", SPEC[1], SPEC[1] + ", schedule='pingpong'", 256, 256, 192)
+    text = run(*words, "--code", status=1)
+    for part in ("config.pingpong", "code_bytes", "PTX: ", "SASS: ", "HGMMA", "+++ after", "more lines"):
+        assert part in text
+    found = document(*words, status=1)
+    plan = {x["name"]: (x["before"], x["after"]) for x in found["plan"]}
+    assert plan["config.pingpong"] == ("False", "True")
+    assert not found["same"] and [x["language"] for x in found["code"]] == ["ptx", "sass"]
+    assert {x["name"] for x in found["counters"]} and found["time"] is None
+
+
+def test_a_large_problem_is_not_emulated(monkeypatch):
+    """Counters are left out, with the reason, where emulating takes minutes; so is SASS without nvdisasm."""
+    monkeypatch.setattr(resources, "nvdisasm", lambda: None)
+    monkeypatch.setattr("cutegemm.cli.facts.emulation.MOST_FLOPS", 1000)
+    words = ("diff", SPEC[1], SPEC[1] + ", schedule='pingpong'", 256, 256, 192)
+    text = run(*words, status=1)
+    assert "give a smaller M N K" in text and "SASS" not in text
+
+
+def test_times_stand_beside_the_code(monkeypatch):
+    """Where there is a GPU both are timed, and the verdict knows its noise."""
+    rows = [timing.Timed("first", 2.0, 0.01, 100.0, 1.5), timing.Timed("second", 3.0, 0.01, 66.0, 1.0)]
+    found = timing.Comparison("p", "a GPU", "v", rows, "first is faster")
+    monkeypatch.setattr(timing, "compared", lambda asked, against_torch: found)
+    text = run("diff", SPEC[1], SPEC[1] + ", stages=4", *PROBLEM, "--no-emulate", status=1)
+    assert (
+        "time on a GPU" in text
+        and "first is faster" in text
+        and "counters" not in text.split("PTX")[0].split("\n")
+    )
+
+
+@pytest.mark.parametrize("words", [("nonsense", "x"), ("tile=(1, 2)", "")])
+def test_specs_that_are_none_are_refused(words):
+    """Either side is read as --spec is."""
+    assert "cutegemm diff: " in refused("diff", *words)

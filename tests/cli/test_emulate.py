@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cutegemm emulate`, `bench`, `tune` and `ladder`: thin over the emulator, the tuner and the handwritten kernels."""
+
+import numpy as np
+import pytest
+
+from cutegemm.cli import emulate as command
+from cutegemm.cli.facts import emulation, timing, tuned
+from cutegemm.cli.given import asked
+from cutegemm.tuning.race import Regime
+from tests.support.command import document, refused, run
+from tests.support.fake_bench import FakeBench
+
+SMALL = ("256", "128", "128", "--spec", "tile=(128, 64, 64)")
+COPY = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry copy(.param .u64 x, .param .u64 y, .param .u32 n)
+.reqntid 32
+{
+  .reg .b64 %rd<8>; .reg .b32 %r<8>; .reg .f32 %f<2>;
+  ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
+  mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, 4;
+  add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3;
+  ld.global.f32 %f1, [%rd4]; st.global.f32 [%rd5], %f1;
+  RACE
+  ret;
+}
+"""
+RACE = "st.global.f32 [%rd2], %f1;"
+
+
+def test_a_problem_is_emulated():
+    """D is right, nothing is found, roles and counters are shown."""
+    text = run("emulate", *SMALL)
+    assert "relative error 1." in text and "findings    0" in text
+    assert "tma load bytes" in text and "4-11" in text
+    found = document("emulate", *SMALL, "--no-races", "--policy", "lazy")
+    assert found["error"] < 3e-3 and not found["untested"] and found["counters"]["tma_loads"] == 16
+    assert {x["name"] for x in found["roles"]} == {"TMA", "other", "wgmma"}
+
+
+def test_a_kernel_of_a_file_is_emulated(tmp_path):
+    """Arrays and numbers are passed in order; a race ends with status 1."""
+    path = tmp_path / "copy.ptx"
+    path.write_text(COPY.replace("RACE", ""))
+    words = ("emulate", path, "--block", 32, "--arg", "f32:32", "--arg", "f32:32", "--arg", 32)
+    assert "findings    0" in run(*words)
+    assert document(*words)["counters"]["global_load_requests"] == 1
+    path.write_text(COPY.replace("RACE", RACE))
+    assert "race between lanes" in run(*words, status=1)
+
+
+@pytest.mark.parametrize(
+    "text, dtype, shape",
+    [("f16:4x8", "float16", (4, 8)), ("bf16[8]", "uint16", (8,)), ("s32:3", "int32", (3,))],
+)
+def test_arguments_are_drawn(text, dtype, shape):
+    """TYPE:EXTENTS is an array of drawn elements."""
+    found = emulation.argument(text)
+    assert (found.dtype, found.shape) == (np.dtype(dtype), shape) and found.any()
+    assert (emulation.argument("7"), emulation.argument("-0.5")) == (7, -0.5)
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (("4096", "4096", "4096"), "the emulator takes minutes beyond"),
+        (("256", "256"), "must be three extents, or one PTX file"),
+        (("none.ptx",), "No such file"),
+        ((*SMALL, "--policy", "soon"), "must be one of eager, lazy, random"),
+        (("x.ptx", "--grid", "0"), "must be X, XxY or XxYxZ"),
+        (("x.ptx", "--arg", "q8:4"), "must be a number or TYPE:EXTENTS"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused(words, says, tmp_path, monkeypatch):
+    """Too large, incomplete, missing or unknown: status 2."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.ptx").write_text(COPY.replace("RACE", ""))
+    assert says in refused("emulate", *words)
+
+
+def test_warps_are_shown_in_runs():
+    """Neighbours are a run."""
+    assert command._warps([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+
+
+def test_contenders_are_timed_beside_each_other():
+    """The faster is said to be, by more than the rounds differ; TFLOP/s follow from the time."""
+    both = {
+        "ours": asked((512, 512, 512), "tile=(128, 64, 64)"),
+        "other": asked((512, 512, 512), "tile=(128, 64, 64), stages=4"),
+    }
+    bench = FakeBench(lambda plan: 2e-6 if plan.config.stages == 4 else 1e-6)
+    found = timing.compared(both, bench, Regime(preheat=0.0, sample=1e-4, pairs=5), against_torch=False)
+    assert found.verdict == "ours is faster" and [x.name for x in found.rows] == ["ours", "other"]
+    assert found.rows[0].us == pytest.approx(1.0) and found.rows[0].factor == pytest.approx(2.0)
+    assert found.rows[0].tflops == pytest.approx(2 * 512**3 / 1e6)
+
+
+def test_bench_shows_the_contenders(monkeypatch):
+    """A row each, and the verdict; without a GPU status 2."""
+    assert "times are taken on a Hopper GPU" in refused("bench", 64, 64, 64)
+    rows = [timing.Timed("cutegemm", 2.0, 0.01, 100.0, 1.5), timing.Timed("torch", 3.0, 0.02, 66.0, 1.0)]
+    found = timing.Comparison("64 x 64 x 64; bf16", "a GPU", "versions", rows, "cutegemm is faster")
+    monkeypatch.setattr(timing, "compared", lambda asked: found)
+    text = run("bench", 64, 64, 64)
+    assert "1.500 x" in text and text.endswith("cutegemm is faster\n")
+    assert document("bench", 64, 64, 64)["verdict"] == "cutegemm is faster"
+
+
+def test_tune_says_what_it_came_to(monkeypatch):
+    """An outcome a line; one that was interrupted ends with the status of an interrupted command."""
+    assert "and there is none" in refused("tune", 64, 64, 64)
+    outcome = tuned.OutcomeOf("tuned", 2.0, 4.0, {"stages": 4}, "64 x 64 x 64 bf16: tuned, 2.0 us")
+    monkeypatch.setattr(tuned, "tuned", lambda asked, **options: tuned.Tuned([outcome], False))
+    assert run("tune", 64, 64, 64) == "64 x 64 x 64 bf16: tuned, 2.0 us\n"
+    monkeypatch.setattr(tuned, "tuned", lambda asked, **options: tuned.Tuned([outcome], True))
+    assert document("tune", 64, 64, 64, status=130)["interrupted"]
+
+
+def test_tuning_is_told_as_data(tmp_path, monkeypatch):
+    """The outcome's entry, where there is one, becomes fields."""
+    from cutegemm.tuning.report import Outcome, Report
+    from tests.support.tuned import entry
+
+    of = asked((1000, 512, 256))
+    outcomes = (Outcome(of.problem, "tuned", entry(of.problem)), Outcome(of.problem, "refused", None, "why"))
+    monkeypatch.setattr(tuned, "tune", lambda spec, problems, **options: Report(outcomes))
+    found = tuned.tuned(of, again=True)
+    assert [x.us for x in found.outcomes] == [3.5, None] and not found.interrupted
+    assert "refused: why" in found.outcomes[1].says
+
+
+def test_the_ladder_is_the_handwritten_command(monkeypatch, capsys):
+    """Every word goes to it, --help too, and its status comes back."""
+    given = []
+    monkeypatch.setattr("handwritten.ladder.command.main", lambda words: given.append(words) or 1)
+    run("ladder", "--stages", "01", "--json", "out.json", status=1)
+    run("ladder", "--help", status=1)
+    assert given == [["--stages", "01", "--json", "out.json"], ["--help"]]
