@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Annotated
 
 import typer
@@ -18,11 +19,11 @@ def ladder(
 ) -> None:
     """Check and time the handwritten kernels; --help lists the options."""
     try:
-        from handwritten.ladder.command import main
+        command = importlib.import_module("handwritten.ladder.command")
     except ImportError as error:
         rule = f"the ladder is not installed ({error}): pip install cutegemm brings it"
         raise HardwareError(rule) from error
-    raise typer.Exit(main(words or []))
+    raise typer.Exit(command.main(words or []))
 
 
 __all__ = ["CONTEXT", "ladder"]

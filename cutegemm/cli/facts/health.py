@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -192,7 +193,7 @@ def check_database(folder: Path) -> Check:
 def _of_ladder(name: str, function: str, fix: str) -> Check:
     """What the handwritten ladder compiles with."""
     try:
-        from handwritten.ladder import toolkit
+        toolkit = importlib.import_module("handwritten.ladder.toolkit")
     except ImportError as error:
         return Check(name, NOTE, f"the ladder is not installed ({error}); only it needs this")
     return check_call(name, getattr(toolkit, function), fix)
