@@ -176,10 +176,8 @@ def test_families_are_told_apart_in_their_table_alone():
 def test_what_is_planned_for_any_architecture_knows_none():
     """Limits reach the planner by value: outside of what is written for sm_90, nothing imports its constants."""
     own = {"arch", "kernels", "layouts", "compiling"}
-    # being moved: its regions
-    left = {"planning.budget"}
     found = {name for name, path in FILES.items() if "arch.sm90" in imports(path) and room(name) not in own}
-    assert found <= left
+    assert not found
 
 
 def test_the_document_names_every_room():

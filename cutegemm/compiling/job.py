@@ -8,7 +8,7 @@ import sys
 
 from cutegemm.compiling import cache, jobs
 from cutegemm.config import config_from_data
-from cutegemm.errors import CompileError
+from cutegemm.errors import CompileError, GemmError
 
 
 def main() -> int:
@@ -16,8 +16,9 @@ def main() -> int:
     for data in json.load(sys.stdin):
         try:
             cache.artifact(config_from_data(data))
-        except CompileError as error:
-            sys.stdout.write(f"{jobs.FAILED}{json.dumps(error.rule)}\n")
+        except GemmError as error:
+            said = error.rule if isinstance(error, CompileError) else str(error)
+            sys.stdout.write(f"{jobs.FAILED}{json.dumps(said)}\n")
             return 1
         sys.stdout.write(jobs.DONE)
         sys.stdout.flush()

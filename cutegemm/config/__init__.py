@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutegemm.config.helpers import FinishConfig, RelayoutConfig
-from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
-from cutegemm.config.simt import SimtConfig, SimtTile
-from cutegemm.config.tensor_core import (
+from cutegemm.config.draft import (
     PARTIAL_ROWS,
     ROW_ALIGN,
     SECTOR,
     WIDEST_OF_FOUR,
     WORK_SLOTS,
-    KernelConfig,
+    KernelDraft,
 )
+from cutegemm.config.helpers import FinishConfig, RelayoutConfig
+from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
+from cutegemm.config.simt import SimtConfig, SimtTile
+from cutegemm.config.tensor_core import KernelConfig
 from cutegemm.families import FAMILIES, load
 
 GemmConfig = KernelConfig | SimtConfig
@@ -44,6 +45,7 @@ __all__ = [
     "FinishConfig",
     "GemmConfig",
     "KernelConfig",
+    "KernelDraft",
     "MatrixConfig",
     "OperandConfig",
     "OutputConfig",

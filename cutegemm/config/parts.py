@@ -116,8 +116,8 @@ class OperandConfig(MatrixConfig):
     def boxed(self, rows: int, depth: int) -> bool:
         """Whether TMA brings the words of a tile of rows x depth: its classes of lines are boxes."""
         words = self.words(rows, depth)
-        whole = words.count % words.classes == 0 and words.pitch <= BOX_ELEMENTS * self.dtype.bytes
-        return self.load == "shift" and self.width == WORD_BYTES and self.halves == 1 and whole
+        whole = (words.count % words.classes == 0) & (words.pitch <= BOX_ELEMENTS * self.dtype.bytes)
+        return whole & (self.load == "shift" and self.width == WORD_BYTES and self.halves == 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,275 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configs of tensor-core kernels."""
+"""`KernelConfig`: a tensor-core kernel's config, which is checked when it is made."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
-from cutegemm.arch.instructions import Instruction, instruction
-from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OutputConfig
-from cutegemm.families import FAMILIES
-from cutegemm.families.family import PLAIN_CONSUMERS, Roles
-from cutegemm.layouts.sm90 import widest_swizzle
+from cutegemm.config.draft import KernelDraft
+from cutegemm.config.invariants import check
 
-PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
-ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
-WIDEST_OF_FOUR = 192  # columns of a wgmma that ptxas accepts in a kernel of four warpgroups
-SECTOR = 32  # bytes that L2 takes and gives at once
-CHUNK = 16  # bytes of a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
-WORK_SLOTS = 4  # numbers of works that a dynamic kernel's producer may be ahead of the slowest consumer
-SMEM_RESERVED = 1024  # bytes of an SM's shared memory that a CTA takes beside its own
+# configs that are known to be sound: plans of many problems share few of them
+REMEMBERED = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelConfig(EpilogueConfig):
-    """A tensor-core kernel: the tile, the rings, the roles and the epilogue."""
+class KernelConfig(KernelDraft):
+    """A tensor-core kernel that can be compiled: its fields are `KernelDraft`'s.
 
-    family: str
-    tile: tuple[int, int, int]  # (BLK_M, BLK_N, BLK_K), elements; BLK_N counts accumulators
-    cluster: tuple[int, int]  # CTAs along (M, N)
-    stages: int
-    consumers: int  # warpgroups that compute
-    pingpong: bool  # each on tiles of its own, one's epilogue under another's mainloop; else all share a tile
-    epi_n: int  # columns a warpgroup stores at once
-    epilogue_stages: int  # staging buffers of each output
-    input_stages: int  # pieces of the matrix inputs that TMA holds ready
-    persistent: bool
-    raster: str  # axis walked fastest
-    # every second panel is walked backwards, and every second work of a cluster from its last k tile to its first
-    serpentine: bool = False
-    ctas_per_sm: int = 1  # that registers and shared memory leave room for
-    trigger: str = (
-        "never"  # when the next launch may begin: "never" early, at the "start", after the last of "loads"
-    )
-    early: tuple[str, ...] = ()  # roles of operands that are loaded before earlier launches have ended
-    # "a", "b", "d": what L2 gives up first, and last
-    evict_first: tuple[str, ...] = ()
-    evict_last: tuple[str, ...] = ()
-    splits: int = 1  # parts that K is cut into
-    streamed: bool = False  # clusters cut tiles along K so that each does the same number of k tiles
-    dynamic: bool = False  # clusters take works from a counter
-    # how they are added: "cluster" (by its CTAs), "workspace" (by the last of a tile), "launch" (by the next one),
-    # "atomic" (by L2, as they come)
-    split_reduction: str = "none"
-    cluster_parts: int = 1  # CTAs of a cluster along K, which add their parts up first
-    slices: int = 1  # CTAs that store a tile, each its share of the columns
-    adders: int = 1  # warpgroups of a CTA that adds up what another kernel left, each its share of the parts
+    Raises:
+        PlanError: an invariant does not hold (`config.invariants`).
+    """
+
+    def __post_init__(self) -> None:
+        _check(self)
 
     @property
-    def instruction(self) -> Instruction:
-        """The tensor cores' instruction for the operands' types."""
-        return instruction(self.a.dtype, self.b.dtype)
+    def draft(self) -> KernelDraft:
+        """The same fields, to be changed before they are checked again."""
+        draft = object.__new__(KernelDraft)
+        draft.__dict__.update(self.__dict__)
+        return draft
 
-    @property
-    def cluster_size(self) -> int:
-        """CTAs per cluster."""
-        return self.cluster[0] * self.cluster[1] * self.cluster_parts
+    @classmethod
+    def of(cls, draft: KernelDraft) -> KernelConfig:
+        """The config of a finished draft.
 
-    @property
-    def walk(self) -> str:
-        """The kernel's walk over tiles and k tiles (`kernels.frame.WALKS`)."""
-        return "stream_k" if self.streamed else "dynamic" if self.dynamic else "static"
-
-    @property
-    def work_readers(self) -> int:
-        """Warps of a cluster that follow a dynamic walk."""
-        return self.cluster_size * (self.consumers * self.limits.warpgroup // self.limits.warp + 1)
-
-    def evicted(self, name: str) -> str | None:
-        """Whether L2 is to give up lines of "a", "b" or "d" (all outputs) "first" or "last"; None says nothing."""
-        return "first" if name in self.evict_first else "last" if name in self.evict_last else None
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether a tile may be the sum of several CTAs' parts of K."""
-        return self.splits > 1 or self.streamed
-
-    @property
-    def outer_parts(self) -> int:
-        """Parts of a tile's sum that no cluster adds up."""
-        return self.splits // self.cluster_parts
-
-    @property
-    def kept_parts(self) -> int:
-        """Parts of a tile's sum that lie in workspace beside each other."""
-        return 1 if self.split_reduction == "atomic" else self.outer_parts
-
-    @property
-    def counts(self) -> bool:
-        """Whether CTAs count themselves to find out who is last."""
-        return self.split_reduction in ("workspace", "atomic")
-
-    @property
-    def counts_kept(self) -> int:
-        """Counters of a tile's slice: of CTAs whose part is written; where parts are added as they come, of all."""
-        return (1 + (self.split_reduction == "atomic")) * self.counts
-
-    @property
-    def multiplies(self) -> bool:
-        """Whether it makes sums; a kernel that does not adds up those that another left in workspace."""
-        return self.roles.multiplies
-
-    @property
-    def stores(self) -> bool:
-        """Whether the epilogue is this kernel's; else it leaves sums for the next launch."""
-        return self.split_reduction != "launch" or not self.multiplies
-
-    @property
-    def stored_columns(self) -> int:
-        """Output columns of the CTA tile that one CTA stores."""
-        return self.columns // self.slices
-
-    @property
-    def slice_values(self) -> int:
-        """fp32 accumulators of a thread that belong to one slice."""
-        return self.tile[0] * self.tile[1] // (self.slices * self.team * self.limits.warpgroup)
-
-    @property
-    def tile_values(self) -> int:
-        """fp32 accumulators of a thread."""
-        return self.slice_values * self.slices
-
-    def slice_index(self, value: int) -> tuple[int, int]:
-        """Where the accumulator of a slice's value-th number lies among a thread's accumulators.
-
-        Returns:
-            That of the first slice, and the step from a slice to the next. A gated pair along N has its columns in
-            each half of a pass.
+        Raises:
+            PlanError: an invariant does not hold.
         """
-        step, whole = self.stored_columns // 2, self.columns // 2
-        block, within = divmod(value, step)
-        return block * whole + within, step
+        made = object.__new__(cls)
+        made.__dict__.update(draft.__dict__)
+        made.__post_init__()
+        return made
 
-    @property
-    def roles(self) -> Roles:
-        """What the family's warpgroups do."""
-        return FAMILIES[self.family].roles
 
-    @property
-    def producers(self) -> int:
-        """Warpgroups that only load."""
-        return self.roles.producers
-
-    @property
-    def threads(self) -> int:
-        """Threads per CTA; one that adds up what another kernel left has one of that one's warpgroups' rows."""
-        if not self.multiplies:
-            return self.adders * self.limits.warpgroup
-        return (self.producers + self.consumers) * self.limits.warpgroup
-
-    @property
-    def team(self) -> int:
-        """Consumer warpgroups that share a tile."""
-        return 1 if self.pingpong else self.consumers
-
-    @property
-    def mma_columns(self) -> int:
-        """Columns of one wgmma: the tile's, or half of them where four warpgroups leave too few registers at launch.
-
-        The launch gives each thread of 512 but 128 registers, and ptxas wants an instruction's operands within that.
-        """
-        narrow = self.threads > 3 * self.limits.warpgroup and self.tile[1] > WIDEST_OF_FOUR
-        return self.tile[1] // 2 if narrow else self.tile[1]
-
-    @property
-    def rows_per_pass(self) -> int:
-        """Rows of the CTA tile that one wgmma of every warpgroup of a team covers together."""
-        return self.limits.mma_m * self.team
-
-    @property
-    def passes(self) -> int:
-        """Passes over the CTA tile's output rows; a pair of halves along M takes two WGMMAs each."""
-        return self.rows // self.rows_per_pass
-
-    @property
-    def rows(self) -> int:
-        """Output rows of the CTA tile."""
-        return self.tile[0] // self.a.halves
-
-    @property
-    def columns(self) -> int:
-        """Output columns of the CTA tile."""
-        return self.tile[1] // self.b.halves
-
-    @property
-    def pieces_n(self) -> int:
-        """Pieces of EPI_N columns that a CTA stores of its tile."""
-        return self.stored_columns // self.epi_n
-
-    @property
-    def pieces(self) -> int:
-        """Pieces that each consumer warpgroup stores per tile."""
-        return self.passes * self.pieces_n
-
-    def piece_swizzle(self, matrix: MatrixConfig | OutputConfig) -> str:
-        """The widest swizzle that the contiguous extent of a piece of `matrix` allows."""
-        contiguous = self.limits.mma_m if matrix.major == "m" else self.epi_n
-        return widest_swizzle(contiguous, matrix.dtype.bits)
-
-    def line_pitch(self, output: OutputConfig) -> int:
-        """Bytes from one line of a piece of `output` to the next where threads store it from shared memory.
-
-        Less than a sector that the piece before left lies before the line. An odd number of chunks, so that the eight
-        that stmatrix writes at once lie in different banks.
-        """
-        chunks = (
-            SECTOR + (self.limits.mma_m if output.major == "m" else self.epi_n) * output.dtype.bytes
-        ) // CHUNK
-        return CHUNK * (chunks | 1)
-
-    @property
-    def partial_width(self) -> tuple[int, int]:
-        """Rows and columns of the output that one partial result of a reduction covers."""
-        return PARTIAL_ROWS, self.stored_columns
-
-    @property
-    def partials_per_slice(self) -> int:
-        """Partial results that a slice of a tile gives to a reduction over everything: one per warp that shares it."""
-        return self.team * self.limits.warpgroup // self.limits.warp
-
-    @property
-    def partials_per_tile(self) -> int:
-        """The same of a tile's slices together."""
-        return self.partials_per_slice * self.slices
-
-    @property
-    def smem_limit(self) -> int:
-        """Bytes of shared memory of a CTA: its share of an SM's, 1 KiB of which every CTA takes (CG, table 28)."""
-        return (self.limits.smem_bytes + SMEM_RESERVED) // self.ctas_per_sm - SMEM_RESERVED
-
-    @property
-    def gathers(self) -> bool:
-        """Whether an operand is loaded by the producer warpgroup's threads."""
-        return any(x.load != "tma" for x in self.operands)
-
-    @property
-    def copies_async(self) -> bool:
-        """Whether the producer's threads load by cp.async."""
-        shifted = any(
-            x.load == "shift" and not x.boxed(rows, self.tile[2])
-            for x, rows in zip(self.operands, self.tile[:2], strict=True)
-        )
-        return shifted or any(x.load == "cp_async" for x in self.operands)
-
-    @property
-    def ahead(self) -> int:
-        """Tiles whose copies are on their way before threads end one: a stage is released when the next is full."""
-        asynchronous = any(x.load in ("shift", "cp_async") for x in self.operands)
-        return max(0, self.stages - 2) if asynchronous else 0
-
-    @property
-    def copies(self) -> bool:
-        """Whether an operand is loaded by TMA."""
-        return any(x.load == "tma" for x in self.operands)
-
-    @property
-    def registers(self) -> tuple[int, int] | None:
-        """(producer, consumer) registers per thread set by setmaxnreg; None keeps the launch's allocation.
-
-        Over the warpgroups of an SM's CTAs they sum to at most 512, an SM's registers divided by 128 threads.
-        """
-        if self.ctas_per_sm > 1:
-            return self.roles.shared_registers.get(self.consumers)
-        if self.consumers == PLAIN_CONSUMERS and self.tile_values > self.roles.accumulators[PLAIN_CONSUMERS]:
-            return self.roles.plain_registers
-        return self.roles.registers.get(self.gathers, {}).get(self.consumers)
+@functools.lru_cache(REMEMBERED)
+def _check(config: KernelConfig) -> None:
+    check(config)

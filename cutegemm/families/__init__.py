@@ -6,6 +6,7 @@ driver in `kernels/`, and a plan in `planning/` if a problem can be planned for 
 """
 
 from cutegemm.families import add_parts, finish, multistage, relayout, simt, warp_specialized
+from cutegemm.families.abilities import THREAD_LOADS, Abilities
 from cutegemm.families.family import Family, Roles, load
 
 FAMILIES: dict[str, Family] = {
@@ -21,10 +22,25 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def abilities_of(schedule: str) -> Abilities:
+    """What kernels of a schedule can do; those of the first schedule for "auto"."""
+    rows = of_schedule(schedule).abilities
+    return rows.get(schedule) or next(iter(rows.values()))
+
+
 def of_schedule(schedule: str) -> Family:
     """The family that a spec's schedule names; the first family for "auto"."""
     found = (x for x in FAMILIES.values() if schedule in x.schedules)
     return next(found, next(iter(FAMILIES.values())))
 
 
-__all__ = ["FAMILIES", "Family", "Roles", "load", "of_schedule"]
+__all__ = [
+    "FAMILIES",
+    "THREAD_LOADS",
+    "Abilities",
+    "Family",
+    "Roles",
+    "abilities_of",
+    "load",
+    "of_schedule",
+]

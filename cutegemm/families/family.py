@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutegemm.families.abilities import Abilities
+
 # consumer warpgroups whose threads may hold more under a plain epilogue
 PLAIN_CONSUMERS = 2
 
@@ -26,7 +28,7 @@ class Roles:
         turns: the same for consumers that take tiles in turn, by whether a producer gathers, which leaves
             fewer registers. Empty where they cannot.
         plain_accumulators, plain_registers: the same of two consumers, sharing a tile or taking turns, under a plain
-            epilogue (`planning.accumulators.plain`); (producer, consumer) registers of those that hold more than
+            epilogue (`config.registers.plain`); (producer, consumer) registers of those that hold more than
             `accumulators` has.
         shared_accumulators, shared_registers: the same of a CTA that leaves half of the SM to another, by consumer
             warpgroups: accumulators per thread, and (producer, consumer) registers, which sum to at most 256.
@@ -61,7 +63,7 @@ class Family:
         driver: path of its driver: made of a config, called to trace the kernel.
         plan: path of what plans a problem for it; None where it only serves other kernels' plans.
         weigh: path of what says how a plan's candidates fared (`KernelPlan.why`); None where nothing is chosen.
-        schedules: the spec's names for it.
+        abilities: what its kernels can do, by the spec's names for it; by its own name where no spec can ask for it.
         limits: of a tensor-core kernel; None for others.
     """
 
@@ -70,8 +72,13 @@ class Family:
     driver: str
     plan: str | None = None
     weigh: str | None = None
-    schedules: tuple[str, ...] = ()
+    abilities: Mapping[str, Abilities]
     limits: Roles | None = None
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """The spec's names for it."""
+        return tuple(self.abilities) if self.plan else ()
 
     @property
     def roles(self) -> Roles:

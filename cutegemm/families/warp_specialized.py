@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A producer warpgroup feeds consumer warpgroups, which share tiles ("cooperative") or take turns ("pingpong")."""
 
+from cutegemm.families.abilities import THREAD_LOADS, Abilities
 from cutegemm.families.family import Family, Roles
 
 FAMILY = Family(
@@ -9,7 +10,23 @@ FAMILY = Family(
     driver="cutegemm.kernels.warp_specialized:WarpSpecializedGemm",
     plan="cutegemm.planning.tensor_core:plan_tensor_core",
     weigh="cutegemm.planning.why:weigh_tensor_core",
-    schedules=("cooperative", "pingpong"),
+    abilities={
+        "cooperative": Abilities(
+            loads=("tma", *THREAD_LOADS),
+            stores=("tma", "staged", "direct"),
+            schedulers=("persistent", "per_tile", "stream_k", "dynamic"),
+            reductions=("none", "cluster", "workspace", "launch", "atomic"),
+            consumers=(1, 2, 3),
+            multicast=True,
+        ),
+        "pingpong": Abilities(
+            loads=("tma", *THREAD_LOADS),
+            stores=("tma", "staged", "direct"),
+            schedulers=("persistent", "dynamic"),
+            consumers=(2,),
+            multicast=True,
+        ),
+    },
     limits=Roles(
         producers=1,
         accumulators={1: 144, 2: 192, 3: 128},

@@ -47,7 +47,7 @@ class Slots:
 
     @staticmethod
     def create(config: KernelConfig, place: Place, address: Any, smem: Any) -> Slots:
-        """Allocate in the plan's order (`budget.shared_memory`)."""
+        """Allocate in the plan's order (`config.memory.shared_memory`)."""
         counter = cute.make_ptr(cutlass.Int32, address, cute.AddressSpace.gmem, assumed_align=4)
         barriers = smem.allocate_array(cutlass.Int64, 2 * WORK_SLOTS)
         numbers = smem.allocate_array(cutlass.Int32, WORK_SLOTS)

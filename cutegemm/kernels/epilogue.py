@@ -45,7 +45,7 @@ class Epilogue:
     def create(
         config: KernelConfig, tensors: Tensors, atoms: Atoms, numbers: Any, extent: Extent, smem: Any
     ) -> Epilogue:
-        """Allocate shared memory in the plan's order (`budget.epilogue_regions`) and partition everything."""
+        """Allocate shared memory in the plan's order (`config.memory.epilogue_contents`) and partition everything."""
         shape = (extent.m, extent.n)
         if not config.stores:
             return Epilogue(config, Inputs({}, {}, shape), None, Vectors(config, None, None), (), (), extent)

@@ -65,7 +65,7 @@ class Frame:
 
     @staticmethod
     def create(config: KernelConfig, tensors: Any, atoms: Any, shape: Any, numbers: Any, walk: Any) -> Frame:
-        """Allocate shared memory in the plan's order (`budget.shared_memory`) and partition everything."""
+        """Allocate shared memory in the plan's order (`config.memory.shared_memory`) and partition everything."""
         tensors, atoms = Tensors(*tensors), Atoms(*atoms)
         extents, walking = launch.named(config, "shape", shape), launch.named(config, "walk", walk)
         smem = cutlass.memory.SmemAllocator()

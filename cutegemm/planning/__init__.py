@@ -6,7 +6,7 @@ what is tried, in which order   `setting`, `candidates` with `cuts`, `model`, `t
                                 `threaded`, `choose` with `listed`, `spread` and `prospects`, `swap`, `narrow` with
                                 `boxes`, `ways`, `whole`, `edges`, `given`, `invariance`
 what follows from a candidate   `tensor_core`, `kernel`, `operands`, `loads`, `epilogue`, `pieces`, `budget`,
-                                `parts`, `grid`, `serpentine`, `accumulators`
+                                `parts`, `grid`, `serpentine`; what must hold: `config.invariants`
 kernels on the CUDA cores       `simt`, `simt_tiles`, `simt_times`, `simt_vectors`
 launches and their arguments    `steps`, `splits`, `adding`, `reductions`, `arguments`
 for people                      `text`, `why`, `weighed`

@@ -31,7 +31,7 @@ def adding(
             up some that are neighbours.
     """
     whole = dataclasses.replace(
-        config,
+        config.draft,
         family=FAMILY.name,
         stages=1,
         splits=config.outer_parts,
@@ -39,6 +39,7 @@ def adding(
         epilogue_stages=1,
         input_stages=1,
         persistent=False,
+        dynamic=False,
         raster="m",
         ctas_per_sm=1,
         early=(),
@@ -48,7 +49,7 @@ def adding(
     made = sliced(whole, most)
     # nothing but the epilogue's pieces in shared memory: all of them at once
     reads = any(x.load == "tma" for x in made.inputs)
-    return dataclasses.replace(made, input_stages=made.pieces if reads else 1)
+    return KernelConfig.of(dataclasses.replace(made, input_stages=made.pieces if reads else 1))
 
 
 def step(product: Multiply, config: KernelConfig, tiles: tuple[int, int, int]) -> AddParts:

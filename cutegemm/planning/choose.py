@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cutegemm.config import KernelConfig
+from cutegemm.config.registers import most_accumulators
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import candidates, invariance
-from cutegemm.planning.accumulators import most_accumulators
 from cutegemm.planning.candidates import NO_TILE, Candidate, Order, Ranked
 from cutegemm.planning.grid import Grid, check_per_tile, check_sms, grid_of
-from cutegemm.planning.kernel import check_kind, configured
+from cutegemm.planning.kernel import configured, drafted, kind_of
 from cutegemm.planning.listed import listed
 from cutegemm.planning.prospects import passes
 from cutegemm.planning.request import Request
@@ -105,7 +105,7 @@ def tries(
                 refusals.add(error)
                 continue
             rows = limits.mma_m * setting.halves * kind.team
-            elements = most_accumulators(setting, kind)[0] * kind.team * limits.warpgroup
+            elements = most_accumulators(drafted(setting, kind)) * kind.team * limits.warpgroup
             for n, k, counts in candidates.shapes(spec, kind, limits, elements, rows, setting.gates):
                 for count in counts if refusals.first is None else passes(setting, kind, n, k, counts):
                     candidate = kind._replace(tile=(rows * count, n, k))
@@ -122,7 +122,7 @@ def _hopeless(setting: Setting, candidate: Candidate, broken: Callable[[Candidat
 def _broken(spec: GemmSpec, setting: Setting, kind: Candidate) -> PlanError | None:
     """What a kind of candidate breaks that no tile mends, if anything."""
     try:
-        check_kind(setting, kind)
+        kind_of(setting, kind)
         check_sms(spec, math.prod(kind.cluster) * kind.depth)
     except PlanError as error:
         return error

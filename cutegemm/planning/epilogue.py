@@ -6,18 +6,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import TypeVar
 
-from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
+from cutegemm.config import KernelDraft, MatrixConfig, OutputConfig, memory
+from cutegemm.config.invariants import BUFFERS, MEMORY, check
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning import budget
 from cutegemm.planning.operands import epilogue_inputs, major
 from cutegemm.planning.pieces import epilogue_columns
 from cutegemm.problems import Operand, Problem
-from cutegemm.spec import AUTO, TILE_K_STEP, TILE_N_STEP, GemmSpec, Tile
+from cutegemm.spec import AUTO, TILE_K_STEP, GemmSpec, Tile
 
-# of a matrix row in shared memory: a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
-CHUNK_BYTES = 16
+# stages of a pipeline where the spec leaves them open; more where TMA fills but part of each
+MOST_STAGES = 8
+MOST_NARROW_STAGES = 16
 # of shared memory per consumer warpgroup for the stored pieces
 STAGING_BYTES = 16 * 1024
 # buffers of them with which TMA reads one while the next is written
@@ -26,6 +28,9 @@ LEAST_BUFFERS = 2
 MAX_RING_STAGES = 4
 # of shared memory that the mainloop's ring keeps, whatever the inputs would like
 RING_BYTES = 144 * 1024
+
+# a draft stays a draft
+Kernel = TypeVar("Kernel", bound=KernelDraft)
 
 
 def stored(spec: GemmSpec, problem: Problem, epilogue: Graph, reasons: list[str]) -> tuple[OutputConfig, ...]:
@@ -76,16 +81,9 @@ def piece_columns(columns: int, outputs: tuple[OutputConfig, ...], inputs: tuple
     return epilogue_columns(columns, max(widths, default=2))
 
 
-def columns_step(outputs: tuple[OutputConfig, ...], inputs: tuple[MatrixConfig, ...]) -> int:
-    """Output columns that a slice or a tile is a multiple of: an instruction's, and those of chunks in each row."""
-    staged: list[MatrixConfig | OutputConfig] = [x for x in outputs if x.store != "direct"]
-    staged += [x for x in inputs if x.load == "tma"]
-    return max([TILE_N_STEP, *(CHUNK_BYTES // x.dtype.bytes for x in staged if x.major != "m")])
-
-
-def sliced(config: KernelConfig, most: int) -> KernelConfig:
+def sliced(config: Kernel, most: int) -> Kernel:
     """The config with its tile's columns in as many slices, at most so many, as whole pieces allow."""
-    step = columns_step(config.outputs, config.inputs)
+    step = config.columns_step
     slices = max(
         (x for x in range(1, most + 1) if config.columns % (step * x) == 0),
         default=1,
@@ -94,41 +92,45 @@ def sliced(config: KernelConfig, most: int) -> KernelConfig:
     return dataclasses.replace(config, slices=slices, epi_n=columns)
 
 
-def with_buffers(spec: GemmSpec, config: KernelConfig) -> KernelConfig:
-    """The config with staging buffers for its outputs, pieces for its inputs, and the mainloop stages left.
+def with_buffers(spec: GemmSpec, draft: KernelDraft) -> KernelDraft:
+    """The draft with staging buffers for its outputs, subtiles for its inputs, and the mainloop stages left.
 
     Buffers that the spec leaves open give way to the stages that it names.
 
     Raises:
         PlanError: the given stages or buffers do not fit.
     """
-    config = dataclasses.replace(config, epilogue_stages=_staging_buffers(spec, config))
-    if config.input_stages != (held := _input_stages(spec, config)):
-        config = dataclasses.replace(config, input_stages=held)
-    room = budget.room(config)
+    draft = dataclasses.replace(draft, epilogue_stages=_staging_buffers(spec, draft))
+    if draft.input_stages != (held := _input_stages(spec, draft)):
+        draft = dataclasses.replace(draft, input_stages=held)
+    if isinstance(spec.epilogue_stages, int) or isinstance(spec.input_stages, int):
+        check(draft, BUFFERS)
+    room = memory.room(draft)
     wanted = spec.stages if isinstance(spec.stages, int) else MAX_RING_STAGES
-    if room < wanted and spec.epilogue_stages == AUTO and config.epilogue_stages > LEAST_BUFFERS:
+    if room < wanted and spec.epilogue_stages == AUTO and draft.epilogue_stages > LEAST_BUFFERS:
         # 448 x 10400 x 3432 takes 57.6 us in 256 x 160 with three stages and four buffers, 53.0 so (H200)
-        fewer = dataclasses.replace(config, epilogue_stages=LEAST_BUFFERS)
-        if (more := budget.room(fewer)) > room:
-            config, room = fewer, more
+        fewer = dataclasses.replace(draft, epilogue_stages=LEAST_BUFFERS)
+        if (more := memory.room(fewer)) > room:
+            draft, room = fewer, more
     if room < (spec.stages if isinstance(spec.stages, int) else 1):
         if spec.epilogue_stages == AUTO:
-            config = dataclasses.replace(config, epilogue_stages=1)
+            draft = dataclasses.replace(draft, epilogue_stages=1)
         if spec.input_stages == AUTO:
-            config = dataclasses.replace(config, input_stages=1)
-        room = budget.room(config)
+            draft = dataclasses.replace(draft, input_stages=1)
+        room = memory.room(draft)
     if room < 1:
-        raise _no_room(spec, config)
-    return dataclasses.replace(config, stages=budget.stages(spec, config, room))
+        raise _no_room(spec, draft)
+    if isinstance(spec.stages, int):
+        return dataclasses.replace(draft, stages=spec.stages)
+    most = MOST_STAGES if draft.a.box_rows == 0 else MOST_NARROW_STAGES
+    return dataclasses.replace(draft, stages=min(room, most))
 
 
-def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
+def _no_room(spec: GemmSpec, config: KernelDraft) -> PlanError:
     """Not one stage fits: name a depth of the given tile that does, fewer buffers of the epilogue or a smaller tile."""
-    need = budget.stage_bytes(config) + budget.bytes_beside(config) + budget.STAGE_BARRIERS
-    rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {config.smem_limit:,}"
+    rule = MEMORY.error(config).rule
     m, n, k = config.tile
-    deepest = min(config.smem_limit * k // budget.stage_bytes(config), k - 1)
+    deepest = min(config.smem_limit * k // memory.stage_bytes(config), k - 1)
     depths = range(deepest // TILE_K_STEP * TILE_K_STEP, 0, -TILE_K_STEP)
     if spec.tile != AUTO and (flatter := _largest(config, [(m, n, x) for x in depths])):
         return field_error(PlanError, "tile.k", k, rule, flatter[2])
@@ -140,7 +142,7 @@ def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
         },
     }
     for field, fewer in legal.items():
-        fits = [x for x, smaller in fewer.items() if budget.room(smaller) >= 1]
+        fits = [x for x, smaller in fewer.items() if memory.room(smaller) >= 1]
         if fits:
             return field_error(PlanError, field, getattr(config, field), rule, max(fits))
     if spec.tile != AUTO and (error := _smaller(config, rule, depths)):
@@ -152,10 +154,10 @@ def _no_room(spec: GemmSpec, config: KernelConfig) -> PlanError:
     return field_error(PlanError, "tile", Tile(*config.tile), rule)
 
 
-def _smaller(config: KernelConfig, rule: str, depths: Iterable[int]) -> PlanError | None:
+def _smaller(config: KernelDraft, rule: str, depths: Iterable[int]) -> PlanError | None:
     """The refusal of a given tile by its columns, its rows or all of it, if there is a smaller one that fits."""
     m, n, k = config.tile
-    step = columns_step(config.outputs, config.inputs) * config.b.halves
+    step = config.columns_step * config.b.halves
     columns = range(n - step, 0, -step)
     if narrower := _largest(config, [(m, x, k) for x in columns]):
         return field_error(PlanError, "tile.n", n, rule, narrower[1])
@@ -171,7 +173,7 @@ def _smaller(config: KernelConfig, rule: str, depths: Iterable[int]) -> PlanErro
     return field_error(PlanError, "tile", Tile(m, n, k), rule, Tile(*found)) if found else None
 
 
-def _largest(config: KernelConfig, tiles: Iterable[tuple[int, int, int]]) -> tuple[int, int, int] | None:
+def _largest(config: KernelDraft, tiles: Iterable[tuple[int, int, int]]) -> tuple[int, int, int] | None:
     """The first of some tiles of which a stage fits beside the epilogue, cut into pieces and slices anew."""
     for tile in tiles:
         smaller = dataclasses.replace(config, tile=tile, slices=1)
@@ -179,50 +181,41 @@ def _largest(config: KernelConfig, tiles: Iterable[tuple[int, int, int]]) -> tup
         smaller = dataclasses.replace(smaller, epi_n=columns)
         if smaller.cluster_parts > 1:
             smaller = sliced(smaller, smaller.cluster_parts)
-        if budget.room(smaller) >= 1:
+        if memory.room(smaller) >= 1:
             return tile
     return None
 
 
-def _input_stages(spec: GemmSpec, config: KernelConfig) -> int:
+def _input_stages(spec: GemmSpec, config: KernelDraft) -> int:
     """Pieces of the matrix inputs held ready: as many as leave the ring its share, a divisor of a tile's pieces.
 
     More arrive under the mainloop; fewer leave more stages to it.
     """
-    pieces, given = config.pieces, spec.input_stages
+    if isinstance(spec.input_stages, int):
+        return spec.input_stages
+    pieces = config.pieces
     legal = [x for x in range(pieces, 0, -1) if pieces % x == 0]
-    if isinstance(given, int):
-        if given not in legal:
-            nearest = min((abs(x - given), -x, x) for x in legal)[-1]
-            rule = f"must divide the {pieces} pieces that a warpgroup reads of a tile"
-            raise field_error(PlanError, "input_stages", given, rule, nearest)
-        return given
     each = sum(config.limits.mma_m * config.epi_n * x.dtype.bytes for x in config.inputs if x.load == "tma")
     if each == 0:
         return 1
-    ring = min(math.ceil(RING_BYTES / budget.stage_bytes(config)), MAX_RING_STAGES)
+    ring = min(math.ceil(RING_BYTES / memory.stage_bytes(config)), MAX_RING_STAGES)
     wanted = spec.stages if isinstance(spec.stages, int) else ring
     for count in legal:
         # the other's mainloop hides what is fetched late
         late = config.pingpong and count * each > STAGING_BYTES
-        size = budget.smem_bytes(dataclasses.replace(config, input_stages=count, stages=wanted))
+        size = memory.smem_bytes(dataclasses.replace(config, input_stages=count), wanted)
         if size <= config.smem_limit and not late:
             return count
     return 1
 
 
-def _staging_buffers(spec: GemmSpec, config: KernelConfig) -> int:
+def _staging_buffers(spec: GemmSpec, config: KernelDraft) -> int:
     """Staging buffers per warpgroup and output: TMA reads some while the next is written.
 
     16 KiB a warpgroup is two buffers of the widest pieces; narrow pieces get more, as each takes TMA as long.
     """
-    given = spec.epilogue_stages
-    if isinstance(given, int):
-        if given > config.pieces:
-            why = "more buffers than that are never filled"
-            rule = f"a warpgroup stores {config.pieces} pieces a tile; {why}"
-            raise field_error(PlanError, "epilogue_stages", given, rule, config.pieces)
-        return given
+    if isinstance(spec.epilogue_stages, int):
+        return spec.epilogue_stages
     reads = any(x.load == "tma" for x in config.inputs)
     if reads and not config.pingpong:
         # the room is better spent on inputs, which the mainloop then hides

@@ -6,24 +6,19 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from cutegemm.config import WIDEST_OF_FOUR, KernelConfig, MatrixConfig, OperandConfig, OutputConfig
+from cutegemm.config import KernelConfig, KernelDraft, OperandConfig
+from cutegemm.config.invariants import KIND, TILE, check
+from cutegemm.config.invariants.tiles import legal_swizzles
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
-from cutegemm.layouts.sm90 import SWIZZLE_SPANS
 from cutegemm.planning import boxes
 from cutegemm.planning import epilogue as plan_epilogue
-from cutegemm.planning.accumulators import (
-    check_accumulators,
-    ctas_per_sm,
-    most_accumulators,
-    split_reduction,
-)
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.model import raster_for
 from cutegemm.planning.serpentine import turns_back
 from cutegemm.planning.setting import Setting
-from cutegemm.problems import Problem, round_up
-from cutegemm.spec import AUTO, THREAD_LOADS, TILE_K_STEP, TILE_N_STEP, GemmSpec
+from cutegemm.problems import Problem
+from cutegemm.spec import AUTO, TILE_K_STEP, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
@@ -41,16 +36,54 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
     Raises:
         PlanError: the candidate, or a given field beside it, cannot be.
     """
-    spec, (tile, cluster, schedule, consumers, *_) = setting.spec, candidate
-    _check_gated_tile(setting, candidate)
-    _check_gathered_cluster(setting, cluster)
-    _check_producer(setting, candidate)
-    check_accumulators(setting, candidate)
+    spec = setting.spec
+    draft = drafted(
+        setting,
+        candidate,
+        raster=raster(setting, candidate)[0],
+        serpentine=turns_back(setting, candidate),
+        trigger=trigger(spec, setting.problem, candidate, setting.sms),
+        early=_early(setting, candidate),
+        read_once=_read_once(setting, candidate),
+    )
+    if draft.cluster_parts > 1:
+        draft = plan_epilogue.sliced(draft, draft.cluster_parts)
+    try:
+        made = KernelConfig.of(plan_epilogue.with_buffers(spec, draft))
+    except (PlanError, ArithmeticError):
+        # what no buffers can fix comes before what they cannot
+        check(draft, TILE)
+        _check_problem(setting, candidate)
+        raise
+    _check_problem(setting, candidate)
+    return made
+
+
+def _check_problem(setting: Setting, candidate: Candidate) -> None:
+    """What is given besides the kernel allows it, and so does the problem."""
+    _check_left(setting, candidate)
     _check_splits(setting, candidate)
+
+
+def drafted(
+    setting: Setting,
+    candidate: Candidate,
+    *,
+    raster: str = "m",
+    serpentine: bool = False,
+    trigger: str = "never",
+    early: tuple[str, ...] = (),
+    read_once: tuple[str, ...] = (),
+) -> KernelDraft:
+    """A candidate's kernel with one buffer of everything, for invariants to judge.
+
+    Args:
+        raster, serpentine, trigger, early: as `KernelDraft`'s; read_once: operands whose lines L2 gives up first.
+    """
+    spec, (tile, cluster, schedule, consumers, *_) = setting.spec, candidate
     a, b = setting.loads.operands
     rows = (tile[0] // a.halves, tile[1] // b.halves)
-    _check_multicast((*rows, tile[2]), cluster, (a, b))
-    config = KernelConfig(
+    return KernelDraft(
         family=of_schedule(schedule).name,
         operands=(
             dataclasses.replace(
@@ -71,25 +104,20 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
         epilogue_stages=1,
         input_stages=1,
         persistent=spec.scheduler != "per_tile",
-        raster=raster(setting, candidate)[0],
-        serpentine=turns_back(setting, candidate),
-        ctas_per_sm=ctas_per_sm(spec),
-        trigger=trigger(spec, setting.problem, candidate, setting.sms),
-        early=_early(setting, candidate),
-        evict_first=_hinted(setting, "evict_first") or _read_once(setting, candidate),
-        evict_last=_hinted(setting, "evict_last"),
+        raster=raster,
+        serpentine=serpentine,
+        ctas_per_sm=spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1,
+        trigger=trigger,
+        early=early,
+        evict_first=_hinted(spec, "evict_first") or read_once,
+        evict_last=_hinted(spec, "evict_last"),
         splits=candidate.splits,
-        streamed=_streamed(setting, candidate),
-        dynamic=_dynamic(setting, candidate),
-        split_reduction=split_reduction(setting, candidate),
+        streamed=spec.scheduler == "stream_k",
+        dynamic=spec.scheduler == "dynamic",
+        split_reduction="workspace" if spec.scheduler == "stream_k" else candidate.reduction,
         cluster_parts=candidate.depth,
         epilogue=setting.epilogue,
     )
-    if config.cluster_parts > 1:
-        config = plan_epilogue.sliced(config, config.cluster_parts)
-    _check_halves(config)
-    _check_pieces(config)
-    return plan_epilogue.with_buffers(spec, config)
 
 
 def raster(setting: Setting, candidate: Candidate) -> tuple[str, int]:
@@ -98,19 +126,6 @@ def raster(setting: Setting, candidate: Candidate) -> tuple[str, int]:
     if isinstance(given, tuple):
         return given
     return raster_for(setting.problem, candidate)
-
-
-def _check_gated_tile(setting: Setting, candidate: Candidate) -> None:
-    """Each half of a gated tile is made of whole instructions."""
-    tile, (a, b) = candidate.tile, setting.loads.operands
-    step = TILE_N_STEP * b.halves
-    if tile[1] % step:
-        rule = f"each half of a gated tile must be a multiple of {TILE_N_STEP} columns"
-        raise field_error(PlanError, "tile.n", tile[1], rule, round_up(tile[1], step))
-    step = setting.limits.mma_m * candidate.team * a.halves
-    if a.halves == 2 and tile[0] % step:
-        rule = f"{candidate.team} warpgroups take a multiple of {step} rows of a gated tile"
-        raise field_error(PlanError, "tile.m", tile[0], rule, round_up(tile[0], step))
 
 
 def _box_rows(setting: Setting, candidate: Candidate, a: OperandConfig) -> int:
@@ -167,18 +182,10 @@ def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _hinted(setting: Setting, field: str) -> tuple[str, ...]:
-    """The matrices that TMA moves with a hint, which only TMA gives."""
-    given: tuple[str, ...] | str = getattr(setting.spec, field)
-    if not isinstance(given, tuple):
-        return ()
-    ways = {x.role: x.load == "tma" for x in setting.loads.operands}
-    ways["d"] = all(x.store == "tma" for x in setting.outputs)
-    without = [name for name in given if not ways[name]]
-    if without:
-        left = tuple(name for name in given if ways[name]) or AUTO
-        raise field_error(PlanError, field, given, f"TMA does not move {' and '.join(without)}", left)
-    return given
+def _hinted(spec: GemmSpec, field: str) -> tuple[str, ...]:
+    """The matrices that a spec gives a cache hint."""
+    given = getattr(spec, field)
+    return given if isinstance(given, tuple) else ()
 
 
 def _read_once(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
@@ -198,67 +205,23 @@ def _read_once(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _streamed(setting: Setting, candidate: Candidate) -> bool:
-    if setting.spec.scheduler != "stream_k":
-        return False
-    if candidate.schedule != "cooperative":
-        rule = 'parts of K are added by the consumers of schedule="cooperative"'
-        raise field_error(PlanError, "scheduler", "stream_k", rule, "persistent")
-    return True
-
-
-def _dynamic(setting: Setting, candidate: Candidate) -> bool:
-    if setting.spec.scheduler != "dynamic":
-        return False
-    if not of_schedule(candidate.schedule).roles.producers:
-        rule = 'works are taken by the producer warp of schedule="cooperative" or "pingpong"'
-        raise field_error(PlanError, "scheduler", "dynamic", rule, "persistent")
-    if setting.loads.gathers:
-        rule = "works are taken by a producer warp that loads by TMA, not by threads that load A or B"
-        raise field_error(PlanError, "scheduler", "dynamic", rule, "persistent")
-    return True
-
-
-def check_kind(setting: Setting, candidate: Candidate) -> None:
-    """The rules for which a candidate's tile does not matter: what breaks one of them serves with no tile.
+def kind_of(setting: Setting, candidate: Candidate) -> KernelDraft:
+    """The draft of a kind of candidate, whose tile does not matter to the invariants that it keeps.
 
     Raises:
-        PlanError: one is broken.
+        PlanError: it breaks one, and does with every tile.
     """
-    _check_gathered_cluster(setting, candidate.cluster)
-    _check_producer(setting, candidate)
-    most_accumulators(setting, candidate)
-    _check_meeting(setting, candidate)
-    for field in ("evict_first", "evict_last"):
-        _hinted(setting, field)
-    _streamed(setting, candidate)
-    _dynamic(setting, candidate)
-
-
-def _check_meeting(setting: Setting, candidate: Candidate) -> None:
-    """A cluster holds as many parts of K as it adds up, and there is who adds them."""
-    parts, limits = candidate.splits, setting.limits
-    if parts == 1:
-        return
-    if candidate.schedule != "cooperative":
-        rule = 'parts of K are added by the consumers of schedule="cooperative"'
-        raise field_error(PlanError, "split_k", parts, rule, 1)
-    plane = candidate.cluster[0] * candidate.cluster[1]
-    if plane * candidate.depth > limits.max_cluster:
-        rule = f"a cluster has at most {limits.max_cluster} CTAs, {plane} of them along M and N"
-        raise field_error(PlanError, "split_k", parts, rule, limits.max_cluster // plane)
-    if candidate.reduction == "launch" and parts == candidate.depth:
-        rule = f"a cluster adds up all {parts} splits and leaves the launch nothing to add"
-        raise field_error(PlanError, "split_k", parts, rule, 2 * parts)
+    draft = drafted(setting, candidate)
+    check(draft, KIND)
     _check_left(setting, candidate)
+    return draft
 
 
 def _check_splits(setting: Setting, candidate: Candidate) -> None:
-    """K holds as many parts as it is cut into, and they can be added up."""
+    """K has as many tiles as splits."""
     parts = candidate.splits
     if parts == 1:
         return
-    _check_meeting(setting, candidate)
     spec, step = setting.spec, candidate.tile[2]
     k_tiles = -(-setting.problem.k // step)
     if parts <= k_tiles:
@@ -291,65 +254,6 @@ def _check_left(setting: Setting, candidate: Candidate) -> None:
             raise field_error(PlanError, field, getattr(setting.spec, field), rule, AUTO)
 
 
-def _check_pieces(config: KernelConfig) -> None:
-    """A row of a piece in shared memory is whole 16-byte chunks, as stmatrix, TMA and the swizzles want it."""
-    staged: list[MatrixConfig | OutputConfig] = [x for x in config.outputs if x.store != "direct"]
-    for matrix in (*staged, *(x for x in config.inputs if x.load == "tma")):
-        if matrix.major != "m" and config.epi_n * matrix.dtype.bytes % plan_epilogue.CHUNK_BYTES:
-            step = config.b.halves * plan_epilogue.CHUNK_BYTES // matrix.dtype.bytes
-            whole = f"must be a multiple of {plan_epilogue.CHUNK_BYTES} bytes"
-            rule = f"a row of a staged {matrix.dtype.value} tile {whole}"
-            raise field_error(PlanError, "tile.n", config.tile[1], rule, round_up(config.tile[1], step))
-
-
-def _check_gathered_cluster(setting: Setting, cluster: tuple[int, int]) -> None:
-    if cluster != (1, 1) and setting.loads.gathers:
-        rule = "an operand that threads load cannot be multicast"
-        raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
-
-
-def _check_producer(setting: Setting, candidate: Candidate) -> None:
-    """Loads by threads need a producer warpgroup."""
-    if of_schedule(candidate.schedule).roles.producers:
-        return
-    for role, load in zip("ab", setting.loads.chosen, strict=True):
-        if load in THREAD_LOADS:
-            rule = 'threads that load are the producer warpgroup of schedule="cooperative"'
-            raise field_error(PlanError, f"{role}_load", load, rule, "relayout")
-
-
-def _check_multicast(
-    tile: tuple[int, int, int], cluster: tuple[int, int], operands: tuple[OperandConfig, OperandConfig]
-) -> None:
-    """Each CTA's share of a multicast tile must be whole 8-row groups of the swizzle (`budget.boxes`)."""
-    for matrix, rows, peers, name in zip(operands, tile, reversed(cluster), "AB"):
-        shared = rows if matrix.k_major else tile[2]
-        if matrix.load == "tma" and shared % (8 * peers):
-            whole = f"must be a multiple of {8 * peers}"
-            rule = f"{peers} CTAs share {shared} lines of {name}'s tile, which {whole}"
-            raise field_error(PlanError, "cluster", cluster, rule, (1, 1))
-
-
-def _check_halves(config: KernelConfig) -> None:
-    """Where a wgmma takes half of a tile's columns, a half is whole rows of every swizzle."""
-    columns, widest = config.tile[1], config.limits.mma_max_n
-    if config.mma_columns < columns < widest:
-        rule = f"three consumer warpgroups take up to {WIDEST_OF_FOUR} columns, or {widest} in two halves"
-        raise field_error(PlanError, "tile.n", columns, rule, WIDEST_OF_FOUR)
-
-
 def _swizzle(spec: GemmSpec, matrix: OperandConfig, extent: int, depth: int) -> str:
-    """The widest swizzle whose row divides the tile's contiguous extent, or the given one if it does."""
-    contiguous, legal = swizzles(matrix, extent, depth)
-    if spec.swizzle == AUTO:
-        return legal[0]
-    if spec.swizzle not in legal:
-        rule = f"the tile is contiguous over {contiguous} bytes, no multiple of {SWIZZLE_SPANS[spec.swizzle]}"
-        raise field_error(PlanError, "swizzle", spec.swizzle, rule, legal[0])
-    return spec.swizzle
-
-
-def swizzles(matrix: OperandConfig, extent: int, depth: int) -> tuple[int, list[str]]:
-    """The bytes over which a tile is contiguous, and the swizzles that divide them, widest first."""
-    contiguous = (depth if matrix.k_major else extent) * matrix.dtype.bytes
-    return contiguous, [name for name, span in reversed(SWIZZLE_SPANS.items()) if contiguous % span == 0]
+    """The given swizzle, or the widest whose row divides the tile's contiguous extent."""
+    return spec.swizzle if spec.swizzle != AUTO else next(iter(legal_swizzles(matrix, extent, depth)), "none")

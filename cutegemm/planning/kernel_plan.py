@@ -10,9 +10,10 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.config import GemmConfig
+from cutegemm.config.memory import Region
 from cutegemm.dtypes import DType
 from cutegemm.families import FAMILIES, load
-from cutegemm.planning.parts import Barrier, Box, Region
+from cutegemm.planning.parts import Barrier, Box
 from cutegemm.planning.steps import Multiply, Step
 from cutegemm.planning.text import describe
 from cutegemm.planning.weighed import Why

@@ -1,23 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a plan: regions of memory, barriers, TMA boxes. Plain data."""
+"""Parts of a plan: barriers and TMA boxes. Plain data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Region:
-    """A named piece of shared memory or workspace: offset and size in bytes."""
-
-    name: str
-    offset: int
-    size: int
-
-    @property
-    def end(self) -> int:
-        """The byte behind its last."""
-        return self.offset + self.size
 
 
 @dataclass(frozen=True)

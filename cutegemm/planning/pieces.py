@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import math
 
-MOST_COLUMNS = 64
-# of a row of a piece
-MOST_BYTES = 128
+from cutegemm.config.draft import MOST_BYTES, MOST_COLUMNS
 
 
 def epilogue_columns(columns: int, element_bytes: int) -> int:

@@ -2,15 +2,14 @@
 """What is quickly known of a candidate, before its kernel is worked out.
 
 A spec that contradicts itself is refused once everything that it leaves open has been tried: thousands of tiles. The
-rules of `kernel`, `epilogue` and `budget` stay the ones that decide; none may refuse less than what stands here.
+rules of `config.invariants`, `kernel` and `epilogue` stay the ones that decide; none may refuse less than this.
 """
 
 from __future__ import annotations
 
-from cutegemm.planning.accumulators import ctas_per_sm
+from cutegemm.config.invariants.tiles import legal_swizzles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.epilogue import piece_columns
-from cutegemm.planning.kernel import swizzles
 from cutegemm.planning.setting import Setting
 from cutegemm.spec import AUTO
 
@@ -33,13 +32,14 @@ def passes(setting: Setting, kind: Candidate, n: int, k: int, counts: range) -> 
     columns = n // b.halves
     if spec.swizzle != AUTO:
         # rows of an A that is contiguous along them are whole rows of some swizzle, which one is up to their number
-        wide = spec.swizzle in swizzles(b, columns, k)[1] and (
-            not a.k_major or spec.swizzle in swizzles(a, mma_m, k)[1]
+        wide = spec.swizzle in legal_swizzles(b, columns, k) and (
+            not a.k_major or spec.swizzle in legal_swizzles(a, mma_m, k)
         )
         if not wide:
             return NONE
     stages = spec.stages if isinstance(spec.stages, int) else 2 if spec.tile == AUTO else 1
-    room = setting.limits.smem_bytes // ctas_per_sm(spec) - stages * n * k * b.dtype.bytes
+    shared = spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1
+    room = setting.limits.smem_bytes // shared - stages * n * k * b.dtype.bytes
     least = 1
     # of a cluster that adds up parts every CTA stores a slice of its own
     if isinstance(spec.epilogue_stages, int) and kind.depth == 1:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cutegemm.arch.device import Device
+from cutegemm.config.memory import Region
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import edges, invariance
@@ -30,7 +31,7 @@ from cutegemm.planning.candidates import (
 from cutegemm.planning.cuts import PARTS, launched, splits_for
 from cutegemm.planning.given import SHAPING, gives
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.parts import Box, Region
+from cutegemm.planning.parts import Box
 from cutegemm.planning.request import Request
 from cutegemm.planning.steps import Multiply, Relayout, Step
 from cutegemm.problems import Problem, round_up

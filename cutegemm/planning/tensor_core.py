@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 
+from cutegemm.config import memory
+from cutegemm.config.registers import accumulators
 from cutegemm.errors import PlanError
 from cutegemm.planning import adding, budget, invariance, narrow, splits, swap, ways
-from cutegemm.planning.accumulators import accumulators
 from cutegemm.planning.candidates import Order
 from cutegemm.planning.choose import Chosen, choose
 from cutegemm.planning.kernel import raster
@@ -89,7 +90,7 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         counted=parts.counted,
     )
     adds = () if config.stores else (adding.step(multiply, storing, grid.tiles),)
-    smem = budget.shared_memory(config)
+    smem = memory.shared_memory(config)
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
@@ -100,7 +101,7 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         smem=smem,
         smem_bytes=smem[-1].end,
         barriers=budget.barriers(config),
-        accumulators=accumulators(config.tile, config.team, setting.limits),
+        accumulators=accumulators(config),
         registers=config.registers,
         boxes=budget.boxes(config),
         store_conflicts=budget.store_conflicts(config),

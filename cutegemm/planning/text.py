@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cutegemm.config import GemmConfig, KernelConfig
+from cutegemm.config.memory import Region
 from cutegemm.epilogue.graph import Graph
-from cutegemm.planning.parts import Barrier, Box, Region
+from cutegemm.planning.parts import Barrier, Box
 from cutegemm.problems import Problem
 
 

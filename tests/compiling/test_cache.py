@@ -107,11 +107,11 @@ WITH_C = plan(
 ).config
 CHANGES = {
     "stages": dataclasses.replace(CONFIG, stages=3),
-    "tile": dataclasses.replace(CONFIG, tile=(64, 64, 64)),
-    "type": dataclasses.replace(CONFIG, outputs=(dataclasses.replace(CONFIG.d, dtype=DType.FP32),)),
+    "tile": dataclasses.replace(CONFIG, tile=(256, 64, 64), stages=4),
+    "type": dataclasses.replace(CONFIG, outputs=(dataclasses.replace(CONFIG.d, dtype=DType.FP32),), epi_n=32),
     "epilogue": WITH_C,
     "input": dataclasses.replace(WITH_C, inputs=(dataclasses.replace(WITH_C.inputs[0], load="direct"),)),
-    "input stages": dataclasses.replace(CONFIG, input_stages=2),
+    "input stages": dataclasses.replace(CONFIG, epi_n=32, input_stages=2),
     "device scalars": dataclasses.replace(CONFIG, device_scalars=("alpha",)),
 }
 

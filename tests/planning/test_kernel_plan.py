@@ -9,8 +9,8 @@ from hypothesis import assume, given
 
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
+from cutegemm.config import memory
 from cutegemm.errors import PlanError
-from cutegemm.planning import budget
 from cutegemm.planning.planner import plan
 from tests.support.planned import (
     MISALIGNED_A,
@@ -92,7 +92,7 @@ def test_inputs_take_the_room_that_the_ring_does_not_need():
     for tile in (Tile(128, 256, 64), Tile(128, 128, 64), Tile(256, 64, 64)):
         spec = GemmSpec(tile=tile, schedule="cooperative", consumers=2, store="tma")
         config = plan(spec, of).config
-        ring = min(4, -(-144 * 1024 // budget.stage_bytes(config)))
+        ring = min(4, -(-144 * 1024 // memory.stage_bytes(config)))
         legal = [x for x in range(1, config.pieces + 1) if config.pieces % x == 0]
         given = (dataclasses.replace(spec, input_stages=x, stages=ring) for x in legal)
         fits = [x.input_stages for x in given if not isinstance(attempt(x, of), PlanError)]

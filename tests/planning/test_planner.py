@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
-from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig
+from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig, memory, registers
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.families import FAMILIES
-from cutegemm.planning import budget
-from cutegemm.planning.accumulators import accumulators, plain
 from cutegemm.planning.planner import plan
 from cutegemm.problems import output_extent
 from tests.support.planned import (
@@ -124,7 +122,7 @@ def check_fits(p):
     assert p.clusters * config.cluster_size <= H200.limits.max_grid
     assert config.threads <= H200.limits.max_threads
     assert config.ctas_per_sm * (p.smem_bytes + 1024) <= H200.limits.smem_bytes + 1024
-    assert p.smem == budget.shared_memory(config)
+    assert p.smem == memory.shared_memory(config)
     assert {x.name: x.size for x in p.smem} == expected_regions(config)
     for before, after in zip(p.smem, p.smem[1:], strict=False):
         assert before.offset + before.size <= after.offset
@@ -133,7 +131,7 @@ def check_fits(p):
         align = {"barriers": 8, "piece barriers": 8, "rows": 16, "count": 16, "sum barriers": 8, "works": 8}
         align |= {"A words": 16, "B words": 16, "A word barriers": 8, "B word barriers": 8}
         assert region.offset % align.get(region.name, H200.limits.smem_align) == 0 and region.size > 0
-    assert p.accumulators == accumulators(config.tile, config.team, H200.limits)
+    assert p.accumulators == registers.accumulators(config)
     if p.registers is None:
         per_thread = min(H200.limits.registers_per_thread, H200.limits.registers_per_sm // config.threads)
     else:
@@ -145,11 +143,7 @@ def check_fits(p):
     roles = FAMILIES[config.family].roles
     shared = roles.most(config.consumers, laden=config.gathers or config.adds_up)
     most = roles.turns[config.gathers] if config.pingpong else shared
-    if (
-        config.consumers == 2
-        and not (config.gathers or config.adds_up)
-        and plain(config.epilogue, config.outputs)
-    ):
+    if config.consumers == 2 and not (config.gathers or config.adds_up) and registers.plain(config):
         most = max(most, roles.plain_accumulators)
     if config.ctas_per_sm > 1:
         most = roles.shared_accumulators[config.consumers]

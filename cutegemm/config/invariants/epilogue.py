@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Invariants of an epilogue: its subtiles, its buffers, and the shared memory of the whole kernel."""
+
+from __future__ import annotations
+
+from cutegemm.arch.instructions import INSTRUCTIONS
+from cutegemm.config import memory
+from cutegemm.config.draft import CHUNK, MOST_BYTES, MOST_COLUMNS, KernelDraft
+from cutegemm.config.invariants import roles
+from cutegemm.config.invariants.rule import Rule
+from cutegemm.config.numbers import Number, round_up
+from cutegemm.config.parts import MatrixConfig, OutputConfig
+
+Refused = tuple[str, object, str, object]
+
+
+def _typed(x: KernelDraft) -> bool:
+    return (x.a.dtype, x.b.dtype) in INSTRUCTIONS
+
+
+def _typed_refused(x: KernelDraft) -> Refused:
+    return "a_dtype", x.a.dtype, "no tensor-core instruction multiplies these operands", "bf16"
+
+
+def _complete(x: KernelDraft) -> bool:
+    """The config has all that the epilogue reads and stores, and the operand of a gated pair has both halves."""
+    graph = x.epilogue
+    counts = len(x.inputs) == len(graph.tensors) and len(x.outputs) == len(graph.stores)
+    scalars = set(x.device_scalars) <= set(graph.names("scalar"))
+    wanted = {None: (1, 1), "m": (2, 1), "n": (1, 2)}[graph.gated_axis]
+    roles_named = tuple(y.role for y in x.operands) == ("a", "b")
+    return counts and scalars and roles_named and tuple(y.halves for y in x.operands) == wanted
+
+
+def _complete_refused(x: KernelDraft) -> Refused:
+    rule = "needs a config of every tensor it reads and stores, and both halves of a gated operand"
+    return "epilogue", str(x.epilogue), rule, None
+
+
+def _stored(x: KernelDraft) -> Number:
+    """Outputs leave as the family can store them; TMA moves matrices with a unit stride."""
+    found: Number = all(not (y.store == "tma" and y.major == "strided") for y in x.outputs)
+    found = found and all(not (y.load == "tma" and y.major == "strided") for y in x.inputs)
+    for output in x.outputs:
+        found = found & roles.able(x, "stores", output.store)
+    return found & all(y.load in ("tma", "direct") for y in x.inputs)
+
+
+def _stored_refused(x: KernelDraft) -> Refused:
+    return "store", tuple(y.store for y in x.outputs), "TMA moves matrices with a unit stride", "direct"
+
+
+def _staged(x: KernelDraft) -> list[MatrixConfig | OutputConfig]:
+    """What goes through shared memory in subtiles."""
+    return [*(y for y in x.outputs if y.store != "direct"), *(y for y in x.inputs if y.load == "tma")]
+
+
+def _subtiles(x: KernelDraft) -> Number:
+    """Subtiles fill the stored columns, in whole instructions' columns, no wider than what one swizzle holds."""
+    legal = (x.epi_n % x.instruction.n_step == 0) & (x.epi_n <= MOST_COLUMNS)
+    for matrix in _staged(x):
+        legal = legal & (x.epi_n * matrix.dtype.bytes <= MOST_BYTES)
+    return legal & (x.stored_columns % x.epi_n == 0)
+
+
+def _subtiles_refused(x: KernelDraft) -> Refused:
+    rule = f"subtiles divide the {x.stored_columns} columns that a CTA stores, in rows of at most {MOST_BYTES} bytes"
+    return "epi_n", x.epi_n, rule, x.instruction.n_step
+
+
+def _chunks(x: KernelDraft) -> Number:
+    """A row of a subtile in shared memory is whole 16-byte chunks, as stmatrix, TMA and the swizzles want it."""
+    found: Number = True
+    for matrix in _staged(x):
+        if matrix.major != "m":
+            found = found & (x.epi_n * matrix.dtype.bytes % CHUNK == 0)
+    return found
+
+
+def _chunks_refused(x: KernelDraft) -> Refused:
+    matrix = next(y for y in _staged(x) if y.major != "m" and x.epi_n * y.dtype.bytes % CHUNK)
+    step = x.b.halves * CHUNK // matrix.dtype.bytes
+    rule = f"a row of a staged {matrix.dtype.value} tile must be a multiple of {CHUNK} bytes"
+    return "tile.n", x.tile[1], rule, round_up(x.tile[1], step)
+
+
+def _output_buffers_refused(x: KernelDraft) -> Refused:
+    rule = f"a warpgroup stores {x.pieces} pieces a tile; more buffers than that are never filled"
+    return "epilogue_stages", x.epilogue_stages, rule, x.pieces
+
+
+def _input_buffers_refused(x: KernelDraft) -> Refused:
+    pieces = x.pieces
+    rule = f"must divide the {pieces} pieces that a warpgroup reads of a tile"
+    legal = (y for y in range(1, pieces + 1) if pieces % y == 0)
+    nearest = min((abs(y - x.input_stages), -y, y) for y in legal)[-1]
+    return "input_stages", x.input_stages, rule, nearest
+
+
+def _memory_refused(x: KernelDraft) -> Refused:
+    limit = x.smem_limit
+    if not x.multiplies:
+        rule = f"the epilogue needs {memory.smem_bytes(x):,} bytes of shared memory, a CTA has {limit:,}"
+        return "input_stages", x.input_stages, rule, 1
+    fits = memory.room(x)
+    if fits < 1:
+        need = memory.stage_bytes(x) + memory.bytes_beside(x) + memory.STAGE_BARRIERS
+        rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {limit:,}"
+        return "tile", x.tile, rule, None
+    rule = f"each stage takes {memory.stage_bytes(x):,} bytes; {limit:,} hold {fits} beside the epilogue"
+    return "stages", x.stages, rule, fits
+
+
+FIRST = (Rule(_typed, _typed_refused, needs_tile=False), Rule(_complete, _complete_refused, needs_tile=False))
+LATER = (
+    Rule(_stored, _stored_refused, needs_tile=False),
+    # before those of subtiles: a tile whose rows are no whole chunks has no legal subtiles
+    Rule(_chunks, _chunks_refused),
+    Rule(_subtiles, _subtiles_refused),
+)
+BUFFERS = (
+    Rule(lambda x: x.epilogue_stages <= x.pieces, _output_buffers_refused),
+    Rule(lambda x: x.pieces % x.input_stages == 0, _input_buffers_refused),
+)
+MEMORY = Rule(lambda x: memory.smem_bytes(x) <= x.smem_limit, _memory_refused)
+
+__all__ = ["BUFFERS", "FIRST", "LATER", "MEMORY"]

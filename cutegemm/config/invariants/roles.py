@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Invariants of who does what: loads, tile schedulers, clusters, threads, registers and named barriers.
+
+What a kernel can do is a row of the table of families (`families.abilities`). None of these reads the tile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutegemm.config import registers
+from cutegemm.config.draft import KernelDraft
+from cutegemm.config.invariants.rule import Rule
+from cutegemm.config.numbers import Number, among, implies, power_of_two
+from cutegemm.families import THREAD_LOADS, Abilities
+from cutegemm.families.abilities import reason
+
+Refused = tuple[str, object, str, object]
+NAMED_BARRIERS = 16  # of a CTA, PTX ISA, barrier
+TRIGGERS = ("never", "start", "loads")
+HINTS = ("evict_first", "evict_last")
+
+
+def able(x: KernelDraft, what: str, value: Number = True) -> Number:
+    """Whether the row of a kernel's schedule has a value among its abilities of a kind."""
+    schedule, rows = x.schedule, x.described.abilities
+    if isinstance(schedule, str):
+        return _has(rows[schedule], what, value)
+    found: Number = False
+    for name, row in rows.items():
+        found = found | ((schedule == name) & _has(row, what, value))
+    return found
+
+
+def _has(row: Abilities, what: str, value: Number) -> Number:
+    legal: Any = getattr(row, what)
+    return legal if isinstance(legal, bool) else among(value, legal)
+
+
+def plane(x: KernelDraft) -> Number:
+    """CTAs of a cluster along M and N."""
+    return x.cluster[0] * x.cluster[1]
+
+
+def _alone(x: KernelDraft) -> Number:
+    """What threads load is not multicast."""
+    return implies(plane(x) > 1, not x.gathers)
+
+
+def _alone_refused(x: KernelDraft) -> Refused:
+    return "cluster", x.cluster, "an operand that threads load cannot be multicast", (1, 1)
+
+
+def _loads(x: KernelDraft) -> Number:
+    """Every operand is loaded by somebody: loads by threads need a producer warpgroup."""
+    found: Number = True
+    for operand in x.operands:
+        found = found & able(x, "loads", operand.load)
+    return found
+
+
+def _loads_refused(x: KernelDraft) -> Refused:
+    role, load = next((y.role, y.load) for y in x.operands if not able(x, "loads", y.load))
+    if load not in THREAD_LOADS:
+        return f"{role}_load", load, "is a load of another family of kernels", "tma"
+    rule, nearest = reason("loads")
+    return f"{role}_load", load, rule, nearest
+
+
+def _multicast(x: KernelDraft) -> Number:
+    return implies(plane(x) > 1, able(x, "multicast"))
+
+
+def _multicast_refused(x: KernelDraft) -> Refused:
+    return "cluster", x.cluster, *reason("multicast")
+
+
+def _shared(x: KernelDraft) -> Number:
+    """CTAs that share an SM leave each other registers."""
+    return implies(x.ctas_per_sm > 1, registers.most_accumulators(x) > 0)
+
+
+def _shared_refused(x: KernelDraft) -> Refused:
+    rule = f"{x.consumers} consumer warpgroups need all of an SM, and so does a gathering producer"
+    return "ctas_per_sm", x.ctas_per_sm, rule, 1
+
+
+def _reduces(x: KernelDraft) -> Number:
+    return able(x, "reductions", x.split_reduction)
+
+
+def _reduces_refused(x: KernelDraft) -> Refused:
+    if not x.multiplies:
+        return "split_reduction", x.split_reduction, "another launch adds these splits", "launch"
+    rule, nearest = reason("reductions")
+    if x.streamed:
+        return "scheduler", "stream_k", *reason("schedulers", "stream_k")
+    return "split_k", x.splits, rule, nearest
+
+
+def _cluster_size(x: KernelDraft) -> Number:
+    return x.cluster_size <= x.limits.max_cluster
+
+
+def _cluster_size_refused(x: KernelDraft) -> Refused:
+    most, wide = x.limits.max_cluster, plane(x)
+    if wide > most:
+        return "cluster", x.cluster, f"a cluster has at most {most} CTAs", (1, 1)
+    rule = f"a cluster has at most {most} CTAs, {wide} of them along M and N"
+    return "split_k", x.splits, rule, most // wide
+
+
+def _moved(x: KernelDraft) -> dict[str, bool]:
+    """Whether TMA moves what a cache hint can name."""
+    ways = {operand.role: operand.load == "tma" for operand in x.operands}
+    return ways | {"d": all(y.store == "tma" for y in x.outputs)}
+
+
+def _hints(x: KernelDraft) -> bool:
+    """Only TMA gives a cache hint, and a matrix has one at most."""
+    moved = _moved(x)
+    named = (*x.evict_first, *x.evict_last)
+    return all(moved.get(name, False) for name in named) and len(set(named)) == len(named)
+
+
+def _hints_refused(x: KernelDraft) -> Refused:
+    moved = _moved(x)
+    for field in HINTS:
+        given: tuple[str, ...] = getattr(x, field)
+        without = [name for name in given if not moved.get(name, False)]
+        if without:
+            left = tuple(name for name in given if moved.get(name, False)) or "auto"
+            return field, given, f"TMA does not move {' and '.join(without)}", left
+    return "evict_last", x.evict_last, "must name nothing that evict_first names", "auto"
+
+
+def _scheduled(x: KernelDraft) -> Number:
+    """The kernel has the tile scheduler, one alone, and its CTAs are persistent where it deals out tiles."""
+    alone = (x.streamed & x.dynamic) ^ True
+    return alone & able(x, "schedulers", x.scheduler) & implies(x.streamed | x.dynamic, x.persistent)
+
+
+def _scheduled_refused(x: KernelDraft) -> Refused:
+    if able(x, "schedulers", x.scheduler):
+        return (
+            "scheduler",
+            x.scheduler,
+            "CTAs that are dealt tiles are persistent, by one scheduler",
+            "persistent",
+        )
+    if x.scheduler == "persistent":
+        return "scheduler", "persistent", "every tile has CTAs of its own", "per_tile"
+    return "scheduler", x.scheduler, *reason("schedulers", x.scheduler)
+
+
+def _dealt(x: KernelDraft) -> Number:
+    return implies(x.dynamic, not x.gathers)
+
+
+def _dealt_refused(x: KernelDraft) -> Refused:
+    rule = "tiles are taken by a producer warp that loads by TMA, not by threads that load A or B"
+    return "scheduler", "dynamic", rule, "persistent"
+
+
+def _team_refused(x: KernelDraft) -> Refused:
+    legal = [n for row in (x.described.abilities[x.schedule],) for n in row.consumers]
+    nearest = min(legal, key=lambda n: abs(n - x.consumers))
+    return "consumers", x.consumers, f"{x.schedule} kernels have {' or '.join(map(str, legal))}", nearest
+
+
+def _registers(x: KernelDraft) -> Number:
+    """The warpgroups of the CTAs that share an SM have its registers between them; the launch deals out all of them."""
+    used = sum(y.warpgroups * y.registers for y in registers.register_file(x))
+    return used * x.limits.warpgroup * x.ctas_per_sm <= x.limits.registers_per_sm
+
+
+def _registers_refused(x: KernelDraft) -> Refused:
+    shares = ", ".join(f"{y.warpgroups} {y.role} x {y.registers}" for y in registers.register_file(x))
+    rule = f"{shares} registers a thread exceed the {x.limits.registers_per_sm:,} of an SM"
+    return "consumers", x.consumers, rule, 1
+
+
+def _threads_refused(x: KernelDraft) -> Refused:
+    return "consumers", x.consumers, f"a CTA has at most {x.limits.max_threads} threads", 1
+
+
+def named_barriers(x: KernelDraft) -> Number:
+    """Named barriers: the CTA's, one a warpgroup, as many for turns or sums, and one for out-of-bounds rows."""
+    return 2 * x.consumers + 2
+
+
+def _barriers_refused(x: KernelDraft) -> Refused:
+    rule = f"{named_barriers(x)} named barriers are more than the {NAMED_BARRIERS} of a CTA"
+    return "consumers", x.consumers, rule, NAMED_BARRIERS // 2 - 1
+
+
+def _cluster_shape(x: KernelDraft) -> Number:
+    found: Number = True
+    for extent in x.cluster:
+        found = found & power_of_two(extent)
+    return found
+
+
+def _early(x: KernelDraft) -> Number:
+    """Operands that are loaded before earlier launches have ended are a producer warp's, whose first tile is known."""
+    if not x.early:
+        return True
+    moved = _moved(x)
+    ready = all(name in "ab" and moved[name] for name in x.early) and not x.gathers and x.producers > 0
+    return ready & (x.dynamic ^ True)
+
+
+def _serpentine(x: KernelDraft) -> Number:
+    """K is taken backwards by a producer warp with TMA, of whole tiles that nobody deals out."""
+    steady = (x.streamed ^ True) & (x.dynamic ^ True) & (x.splits == 1)
+    return implies(x.serpentine, steady & (x.producers > 0 and not x.gathers))
+
+
+RULES = (
+    Rule(_alone, _alone_refused, needs_tile=False),
+    Rule(_loads, _loads_refused, needs_tile=False),
+    Rule(lambda x: able(x, "consumers", x.consumers), _team_refused, needs_tile=False),
+    Rule(_multicast, _multicast_refused, needs_tile=False),
+    Rule(_shared, _shared_refused, needs_tile=False),
+)
+LATER = (
+    Rule(_hints, _hints_refused, needs_tile=False),
+    Rule(_scheduled, _scheduled_refused, needs_tile=False),
+    Rule(_dealt, _dealt_refused, needs_tile=False),
+    Rule(
+        _cluster_shape,
+        lambda x: ("cluster", x.cluster, "m and n must be powers of two", (1, 1)),
+        needs_tile=False,
+    ),
+    Rule(lambda x: x.threads <= x.limits.max_threads, _threads_refused, needs_tile=False),
+    Rule(lambda x: named_barriers(x) <= NAMED_BARRIERS, _barriers_refused, needs_tile=False),
+    Rule(_registers, _registers_refused),
+    Rule(
+        lambda x: among(x.trigger, TRIGGERS),
+        lambda x: ("trigger", x.trigger, f"must be one of {', '.join(TRIGGERS)}", "never"),
+        needs_tile=False,
+    ),
+    Rule(
+        lambda x: among(x.raster, ("m", "n")),
+        lambda x: ("raster", x.raster, 'must be "m" or "n"', "m"),
+        needs_tile=False,
+    ),
+    Rule(
+        _early,
+        lambda x: ("constant", x.early, "only a producer warp loads operands early, by TMA", "auto"),
+        needs_tile=False,
+    ),
+    Rule(
+        _serpentine,
+        lambda x: ("serpentine", True, "K is taken backwards only of whole, unsplit tiles by TMA", False),
+        needs_tile=False,
+    ),
+)
+
+__all__ = ["LATER", "RULES", "able", "named_barriers"]

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Rule`: one invariant of a config, and the refusal of a config that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from cutegemm.config.numbers import Number
+from cutegemm.errors import PlanError, field_error
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An invariant.
+
+    Attributes:
+        holds: whether it does: of a config True or False, of a draft of many candidates one of these for each.
+        refusal: of a config for which it does not: (field, value, rule, nearest legal value).
+        needs_tile: whether it reads the tile; what breaks another one is right with no tile.
+    """
+
+    holds: Callable[[Any], Number]
+    refusal: Callable[[Any], tuple[str, object, str, object]]
+    needs_tile: bool = True
+
+    def error(self, config: Any) -> PlanError:
+        """The refusal as an error, to be raised."""
+        return field_error(PlanError, *self.refusal(config))
+
+
+def check_all(rules: Iterable[Rule], config: Any) -> None:
+    """Raise the refusal of the first rule that a config breaks.
+
+    Raises:
+        PlanError: there is one.
+    """
+    for rule in rules:
+        if not rule.holds(config):
+            raise rule.error(config)
+
+
+def all_hold(rules: Iterable[Rule], drafts: Any) -> Number:
+    """Whether all rules hold: of one draft, or of each candidate of a draft of many."""
+    import numpy as np
+
+    found: Number = True
+    # what an earlier rule refuses may divide by zero in a later one
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for rule in rules:
+            found = found & rule.holds(drafts)
+    return found
+
+
+__all__ = ["Rule", "all_hold", "check_all"]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Invariants of split-K: whoever adds splits has more than one sum to add, and every sum is stored by somebody."""
+
+from __future__ import annotations
+
+from cutegemm.config.draft import KernelDraft
+from cutegemm.config.invariants import roles
+from cutegemm.config.invariants.rule import Rule
+from cutegemm.config.numbers import Number, implies
+
+Refused = tuple[str, object, str, object]
+
+
+def _named(x: KernelDraft) -> Number:
+    """A kernel whose tiles are sums of several CTAs says how they are added; another one says nothing."""
+    return (x.split_reduction == "none") ^ x.adds_up
+
+
+def _named_refused(x: KernelDraft) -> Refused:
+    rule = "names how splits are added where there are some, and none where there are not"
+    return "split_reduction", x.split_reduction, rule, "workspace" if x.adds_up else "none"
+
+
+def _whole(x: KernelDraft) -> Number:
+    return x.splits % x.cluster_parts == 0
+
+
+def _whole_refused(x: KernelDraft) -> Refused:
+    rule = f"must be a multiple of the {x.cluster_parts} splits that a cluster adds"
+    return "split_k", x.splits, rule, max(1, x.splits // x.cluster_parts) * x.cluster_parts
+
+
+def _left(x: KernelDraft) -> Number:
+    """A launch that adds splits has more of them than one cluster has added."""
+    return implies(x.split_reduction == "launch", x.outer_parts > 1)
+
+
+def _left_refused(x: KernelDraft) -> Refused:
+    rule = f"a cluster adds up all {x.splits} splits and leaves the launch nothing to add"
+    return "split_k", x.splits, rule, 2 * x.splits
+
+
+def _held(x: KernelDraft) -> Number:
+    """Splits that are added in clusters alone are those of one cluster."""
+    return implies(x.split_reduction == "cluster", x.outer_parts == 1)
+
+
+def _held_refused(x: KernelDraft) -> Refused:
+    rule = f'split_reduction="cluster" adds up {x.cluster_parts} splits in a cluster of {x.cluster_size}'
+    return "split_k", x.splits, rule, x.cluster_parts
+
+
+def _streamed(x: KernelDraft) -> Number:
+    """Stream-K makes its own splits, which meet in workspace."""
+    return implies(x.streamed, (x.splits == 1) & (x.split_reduction == "workspace"))
+
+
+def _streamed_refused(x: KernelDraft) -> Refused:
+    return "split_k", x.splits, 'scheduler="stream_k" makes its own splits, which meet in workspace', 1
+
+
+def _adders(x: KernelDraft) -> Number:
+    """Only a launch that adds has warpgroups for it, no more than there are splits."""
+    if x.multiplies:
+        return x.adders == 1
+    return (x.adders <= x.outer_parts) & (x.cluster_parts == 1)
+
+
+def _adders_refused(x: KernelDraft) -> Refused:
+    rule = "warpgroups that add splits belong to a launch that only adds, one for a split at most"
+    return "adders", x.adders, rule, 1
+
+
+def _sliced(x: KernelDraft) -> Number:
+    """A CTA that stores a slice of a tile holds a split of it; a slice is whole instructions wide."""
+    whole = x.columns % (x.instruction.n_step * x.slices) == 0
+    return whole & (x.slices <= x.cluster_parts if x.multiplies else True)
+
+
+def _sliced_refused(x: KernelDraft) -> Refused:
+    rule = f"{x.slices} CTAs store slices of {x.columns} columns, in steps of {x.instruction.n_step}"
+    return "slices", x.slices, rule, 1
+
+
+KINDS = (
+    Rule(roles._reduces, roles._reduces_refused, needs_tile=False),
+    Rule(roles._cluster_size, roles._cluster_size_refused, needs_tile=False),
+    Rule(_whole, _whole_refused, needs_tile=False),
+    Rule(_left, _left_refused, needs_tile=False),
+    Rule(_held, _held_refused, needs_tile=False),
+)
+LATER = (
+    Rule(_named, _named_refused, needs_tile=False),
+    Rule(_streamed, _streamed_refused, needs_tile=False),
+    Rule(_adders, _adders_refused, needs_tile=False),
+    Rule(_sliced, _sliced_refused),
+)
+
+__all__ = ["KINDS", "LATER"]

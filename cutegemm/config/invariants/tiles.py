@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Invariants of a tile: whole instructions, accumulators that registers hold, swizzles, and TMA's boxes."""
+
+from __future__ import annotations
+
+from cutegemm.config import registers
+from cutegemm.config.draft import WIDEST_OF_FOUR, KernelDraft
+from cutegemm.config.invariants.rule import Rule
+from cutegemm.config.numbers import Number, among, round_up
+from cutegemm.config.parts import WORD_BYTES, OperandConfig
+from cutegemm.layouts.sm90 import SWIZZLE_SPANS
+
+Refused = tuple[str, object, str, object]
+# rows that a swizzle permutes among themselves
+GROUP = 8
+COUNTED = (
+    "stages", "consumers", "epi_n", "epilogue_stages", "input_stages", "ctas_per_sm", "splits", "cluster_parts",
+    "slices", "adders",
+)  # fmt: skip
+
+
+def _positive(x: KernelDraft) -> Number:
+    found: Number = True
+    for value in (*x.tile, *x.cluster, *(getattr(x, name) for name in COUNTED)):
+        found = found & (value >= 1)
+    return found
+
+
+def _positive_refused(x: KernelDraft) -> Refused:
+    values = {"tile": min(x.tile), "cluster": min(x.cluster)} | {name: getattr(x, name) for name in COUNTED}
+    field = next(name for name, value in values.items() if value < 1)
+    return field, getattr(x, field), "must be at least 1", 1
+
+
+def _columns_step(x: KernelDraft) -> int:
+    return x.instruction.n_step * x.b.halves
+
+
+def _columns_refused(x: KernelDraft) -> Refused:
+    step = _columns_step(x)
+    half = "each half of a gated tile" if x.b.halves == 2 else "a tile"
+    rule = f"{half} must be a multiple of {x.instruction.n_step} columns"
+    return "tile.n", x.tile[1], rule, round_up(x.tile[1], step)
+
+
+def _rows_step(x: KernelDraft) -> Number:
+    return x.limits.mma_m * x.team * x.a.halves
+
+
+def _rows_refused(x: KernelDraft) -> Refused:
+    step, gated = _rows_step(x), "gated " if x.a.halves == 2 else ""
+    rule = f"{x.team} warpgroups take a multiple of {step} rows of a {gated}tile"
+    return "tile.m", x.tile[0], rule, round_up(x.tile[0], step)
+
+
+def _widest_refused(x: KernelDraft) -> Refused:
+    rule = f"one wgmma has at most {x.limits.mma_max_n} columns"
+    return "tile.n", x.tile[1], rule, x.limits.mma_max_n
+
+
+def _depth_refused(x: KernelDraft) -> Refused:
+    step = x.instruction.k
+    return "tile.k", x.tile[2], f"must be a multiple of {step}", round_up(x.tile[2], step)
+
+
+def _accumulators(x: KernelDraft) -> Number:
+    """A thread's registers hold its share of the tile; what only adds holds a slice of it."""
+    return True if not x.multiplies else registers.accumulators(x) <= registers.most_accumulators(x)
+
+
+def _accumulators_refused(x: KernelDraft) -> Refused:
+    most_held, team = registers.most_accumulators(x), x.team
+    held = registers.accumulators(x)
+    rule = f"{registers.holder(x)} {held} accumulators per thread, more than {most_held}"
+    step = x.columns_step * x.b.halves
+    columns = most_held * 2 * team // (x.tile[0] // x.limits.mma_m) // step * step
+    if columns:
+        return "tile.n", x.tile[1], rule, columns
+    rows = most_held * 2 * team // x.tile[1] // team * x.limits.mma_m * team
+    return "tile.m", x.tile[0], rule, max(rows, x.limits.mma_m * team)
+
+
+def _halves(x: KernelDraft) -> Number:
+    """Where a wgmma takes half of a tile's columns, a half is whole rows of every swizzle."""
+    return (x.mma_columns == x.tile[1]) | (x.tile[1] == x.limits.mma_max_n)
+
+
+def _halves_refused(x: KernelDraft) -> Refused:
+    widest = x.limits.mma_max_n
+    rule = f"three consumer warpgroups take up to {WIDEST_OF_FOUR} columns, or {widest} in two halves"
+    return "tile.n", x.tile[1], rule, WIDEST_OF_FOUR
+
+
+def _shares(x: KernelDraft) -> list[tuple[OperandConfig, Number, Number]]:
+    """(operand, rows or columns that are shared, CTAs that share them) of what TMA multicasts."""
+    extents = ((x.rows, x.cluster[1]), (x.columns, x.cluster[0]))
+    return [
+        (operand, rows if operand.k_major else x.tile[2], peers)
+        for operand, (rows, peers) in zip(x.operands, extents, strict=True)
+        if operand.load == "tma"
+    ]
+
+
+def _multicast(x: KernelDraft) -> Number:
+    """Each CTA's share of a multicast tile is whole groups of the swizzle's rows."""
+    found: Number = True
+    for _, shared, peers in _shares(x):
+        found = found & (shared % (GROUP * peers) == 0)
+    return found
+
+
+def _multicast_refused(x: KernelDraft) -> Refused:
+    operand, shared, peers = next(y for y in _shares(x) if y[1] % (GROUP * y[2]))
+    whole = f"must be a multiple of {GROUP * peers}"
+    rule = f"{peers} CTAs share {shared} lines of {operand.role.upper()}'s tile, which {whole}"
+    return "cluster", x.cluster, rule, (1, 1)
+
+
+def contiguous(operand: OperandConfig, rows: Number, depth: Number) -> Number:
+    """Bytes over which a tile of an operand is contiguous in shared memory."""
+    return (depth if operand.k_major else rows) * operand.dtype.bytes
+
+
+def legal_swizzles(operand: OperandConfig, rows: int, depth: int) -> list[str]:
+    """The swizzles whose rows divide a tile's contiguous extent, widest first."""
+    extent = contiguous(operand, rows, depth)
+    return [name for name, span in reversed(SWIZZLE_SPANS.items()) if extent % span == 0]
+
+
+def _extents(x: KernelDraft) -> list[tuple[OperandConfig, Number]]:
+    return [(operand, rows // operand.halves) for operand, rows in x.factors]
+
+
+def _swizzled(x: KernelDraft) -> Number:
+    """A row of the swizzle divides the tile's contiguous extent."""
+    found: Number = True
+    for operand, rows in _extents(x):
+        extent = contiguous(operand, rows, x.tile[2])
+        legal: Number = False
+        for name, span in SWIZZLE_SPANS.items():
+            legal = legal | ((operand.swizzle == name) & (extent % span == 0))
+        found = found & legal
+    return found
+
+
+def _swizzled_refused(x: KernelDraft) -> Refused:
+    for operand, rows in _extents(x):
+        legal = legal_swizzles(operand, rows, x.tile[2])
+        if operand.swizzle not in legal:
+            extent = contiguous(operand, rows, x.tile[2])
+            span = SWIZZLE_SPANS.get(operand.swizzle, "its span")
+            rule = f"the tile is contiguous over {extent} bytes, no multiple of {span}"
+            return "swizzle", operand.swizzle, rule, legal[0] if legal else None
+    raise AssertionError("every swizzle is legal")
+
+
+def _boxes(x: KernelDraft) -> Number:
+    """A box of fewer rows than the tile is TMA's own, not shared, of whole groups of a K-major operand."""
+    found: Number = True
+    for (operand, rows), peers in zip(x.factors, reversed(x.cluster), strict=True):
+        few = operand.box_rows
+        alone = (peers == 1) & (operand.load == "tma" and operand.k_major and operand.halves == 1)
+        whole = (few % GROUP == 0) & (few < rows) & (few > 0)
+        found = found & ((few == 0) | (alone & whole))
+    return found
+
+
+def _boxes_refused(x: KernelDraft) -> Refused:
+    rule = f"a box is a multiple of {GROUP} rows below the tile's, of one K-major operand that TMA loads for one CTA"
+    return "box_rows", tuple(y.box_rows for y in x.operands), rule, 0
+
+
+def _widths(x: KernelDraft) -> bool:
+    """Copies by cp.async are of 4, 8 or 16 bytes, and words that TMA brings of 16; both follow a unit stride."""
+    legal = {"cp_async": (4, 8, WORD_BYTES), "shift": (0, WORD_BYTES)}
+    return all(
+        among(y.width, legal.get(y.load, (0,))) and (y.load not in legal or y.major != "strided")
+        for y in x.operands
+    )
+
+
+def _widths_refused(x: KernelDraft) -> Refused:
+    rule = "copies of 4, 8 or 16 bytes need a unit stride, and other loads have no width"
+    return "width", tuple((y.load, y.major, y.width) for y in x.operands), rule, 0
+
+
+RULES = (
+    Rule(_positive, _positive_refused),
+    Rule(lambda x: x.tile[1] % _columns_step(x) == 0, _columns_refused),
+    Rule(lambda x: x.tile[0] % _rows_step(x) == 0, _rows_refused),
+    Rule(lambda x: x.tile[1] <= x.limits.mma_max_n, _widest_refused),
+    Rule(lambda x: x.tile[2] % x.instruction.k == 0, _depth_refused),
+)
+LATER = (
+    Rule(_multicast, _multicast_refused),
+    Rule(_swizzled, _swizzled_refused),
+    Rule(_boxes, _boxes_refused),
+    Rule(_widths, _widths_refused, needs_tile=False),
+    Rule(_halves, _halves_refused),
+)
+ACCUMULATORS = Rule(_accumulators, _accumulators_refused)
+
+__all__ = ["ACCUMULATORS", "LATER", "RULES", "contiguous", "legal_swizzles"]

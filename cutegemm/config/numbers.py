@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic that reads the same for Python integers and for NumPy arrays of them.
+
+Conditions are combined by `&`, `|` and `implies`, never by `and`, `or` or `if`, so that one text serves a config and
+thousands of candidates at once. NumPy is imported where an array comes in, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# An integer or a truth value, or an array of them: one for each candidate.
+Number = Any
+
+
+def where(condition: Number, yes: Number, no: Number) -> Number:
+    """`yes` where a condition holds, `no` elsewhere."""
+    if condition is True:
+        return yes
+    if condition is False:
+        return no
+    import numpy as np
+
+    return np.where(condition, yes, no)
+
+
+def implies(condition: Number, consequence: Number) -> Number:
+    """Whether a consequence holds wherever a condition does."""
+    return (condition ^ True) | consequence
+
+
+def among(value: Number, legal: tuple[Any, ...]) -> Number:
+    """Whether a value is one of some."""
+    if isinstance(value, (str, int)):
+        return value in legal
+    found: Number = False
+    for one in legal:
+        found = found | (value == one)
+    return found
+
+
+def looked_up(table: Mapping[int, Any], key: Number, default: Any = 0) -> Number:
+    """What a table of small numbers has for a key: a number, or several of which each is an array for an array."""
+    if isinstance(key, int):
+        return table.get(key, default)
+    import numpy as np
+
+    most = max(max(table, default=0), int(key.max(initial=0)))
+    return np.array([table.get(x, default) for x in range(most + 1)])[key].T
+
+
+def least(x: Number, y: Number) -> Number:
+    """The smaller of two."""
+    return where(x < y, x, y)
+
+
+def most(x: Number, y: Number) -> Number:
+    """The larger of two."""
+    return where(x > y, x, y)
+
+
+def power_of_two(value: Number) -> Number:
+    """Whether a positive number is a power of two."""
+    return (value & (value - 1)) == 0
+
+
+def round_up(value: Number, step: Number) -> Number:
+    """The least multiple of a step that is no less than a value."""
+    return -(-value // step) * step
+
+
+__all__ = [
+    "Number",
+    "among",
+    "implies",
+    "least",
+    "looked_up",
+    "most",
+    "power_of_two",
+    "round_up",
+    "where",
+]

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What registers hold: a thread's accumulators, and the register file of an SM by the warpgroups that share it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cutegemm.config.draft import KernelDraft
+from cutegemm.config.numbers import Number, looked_up, most, where
+from cutegemm.families.family import PLAIN_CONSUMERS
+
+
+class Share(NamedTuple):
+    """The registers of some warpgroups: their role, how many there are, and registers of each thread.
+
+    No registers is what the launch allocates.
+    """
+
+    role: str
+    warpgroups: Number
+    registers: Number
+
+
+def register_file(config: KernelDraft) -> list[Share]:
+    """What the warpgroups of one CTA take of an SM's registers."""
+    producer, consumer = config.set_registers
+    return [Share("producer", config.producers, producer), Share("consumer", config.consumers, consumer)]
+
+
+def accumulators(config: KernelDraft) -> Number:
+    """fp32 accumulators of a thread: its warpgroup's share of BLK_M x BLK_N."""
+    return config.tile[0] * config.tile[1] // (config.team * config.limits.warpgroup)
+
+
+def plain(config: KernelDraft) -> bool:
+    """Whether threads hold little beside accumulators: one output, stored by TMA, no sums, nothing drawn at random."""
+    alone = len(config.outputs) == 1 and config.outputs[0].store == "tma"
+    return (
+        alone
+        and not config.epilogue.reductions
+        and all(node.op != "random" for node in config.epilogue.nodes)
+    )
+
+
+def most_accumulators(config: KernelDraft) -> Number:
+    """How many accumulators a thread holds at most, whatever the tile; 0 where the warpgroups cannot share an SM."""
+    roles, gathers = config.roles, config.gathers
+    shared = 0 if gathers else looked_up(roles.shared_accumulators, config.consumers)
+    # beside its own accumulators a thread holds what it reads of other splits
+    left = (config.split_reduction == "launch") & (config.cluster_parts == 1)
+    laden = gathers | ((config.split_reduction != "none") & (left ^ True))
+    bare = looked_up(roles.accumulators, config.consumers)
+    together = where(laden, looked_up(roles.laden or roles.accumulators, config.consumers), bare)
+    found = where(config.pingpong, roles.turns.get(gathers, 0), together)
+    if plain(config):
+        alone = (config.consumers == PLAIN_CONSUMERS) & (laden ^ True)
+        found = where(alone, most(found, roles.plain_accumulators), found)
+    return where(config.ctas_per_sm > 1, shared, found)
+
+
+def holder(config: KernelDraft) -> str:
+    """Who holds accumulators, in words."""
+    if config.ctas_per_sm > 1:
+        return f"{config.consumers} consumer warpgroups, with {config.ctas_per_sm} CTAs an SM, hold"
+    if config.pingpong:
+        return "a warpgroup of a pingpong kernel holds"
+    return f"{config.consumers} consumer warpgroups hold"
+
+
+__all__ = ["Share", "accumulators", "holder", "most_accumulators", "plain", "register_file"]
