@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the README's tables from results files, between markers.
+"""Write the tables of README.md and benchmarks/README.md from results files, between markers.
 
-    python -m benchmarks.table [--check] [--readme README.md] [--results benchmarks/results]
+    python -m benchmarks.table [--check] [--readme FILE ...] [--results benchmarks/results]
 
-`<!-- benchmark:NAME -->` to `<!-- /benchmark:NAME -->` is replaced; NAME is "summary", "host", or a suite,
+`<!-- benchmark:NAME -->` to `<!-- /benchmark:NAME -->` is replaced; NAME is "brief", "summary", "host", or a suite,
 "epilogue" among them. NAME-h100 is the same of the files in the folder of that name, which another GPU's stand in.
 """
 
 from __future__ import annotations
 
 import argparse
+import posixpath
 import re
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from benchmarks.suites import PRODUCTS
 
 MARKED = re.compile(r"(<!-- benchmark:(?P<name>[\w-]+) -->\n)(.*?)(<!-- /benchmark:(?P=name) -->)", re.DOTALL)
 OPENING = "<!-- benchmark:"
+READMES = [Path("README.md"), Path("benchmarks/README.md")]
 # Per thing timed on the CPU: its name for readers, and its unit with the factor from microseconds.
 HOST = {
     "call": ("one call, 256³", 1.0, "µs"),
@@ -32,6 +34,17 @@ Document = dict[str, Any]
 INVARIANT = "invariant_"  # before the names of suites in rows of `benchmarks.invariant`
 PREFIXES = {"invariant": INVARIANT, "peers": peer_rows.PREFIX}
 SQUARES = f"{peer_rows.PREFIX}square"
+
+
+# suite -> what a first reader is told of it
+BRIEF = {
+    "square": "squares, 1024 to 16384",
+    "prefill": "linear layers of language models, 2048 to 8192 tokens",
+    "decode": "the same, 1 to 256 tokens",
+    "small": "small, 64 to 1000",
+    "deep_k": "few tiles, deep K",
+    "odd": "leading dimensions that are no multiple of 16 bytes",
+}
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> list[str]:
@@ -56,6 +69,18 @@ def summary_table(rows: list[Row]) -> list[str]:
     ]
     head = ["suite", "dtype", "majors", "regime", "problems", "× cuBLAS, geometric mean", "least", "greatest"]
     return markdown(head, lines)
+
+
+def brief_table(rows: list[Row]) -> list[str]:
+    """Geometric means of the suites that a first reader asks for."""
+    wanted = {(suite, "kk"): words for suite, words in BRIEF.items()}
+    found = {(s["suite"], s["majors"]): s for s in results.summary(rows)}
+    lines = [
+        [words, str(s["rows"]), f"**{s['geomean']:.2f}**", f"{s['least']:.2f}", f"{s['greatest']:.2f}"]
+        for key, words in wanted.items()
+        if (s := found.get(key)) is not None
+    ]
+    return markdown(["bf16, TN", "problems", "× cuBLAS, geometric mean", "least", "greatest"], lines)
 
 
 def size_of(row: Row) -> str:
@@ -220,7 +245,9 @@ def _energy(row: Row | None) -> str:
     return speed if row["tflop_per_j"] is None else f"{speed}, {row['tflop_per_j']:.2f}"
 
 
-TABLES = {  # of suites with a table of their own
+TABLES = {  # that are not one line a problem
+    "brief": brief_table,
+    "summary": summary_table,
     "host": host_table,
     "epilogue": epilogue_table,
     "chain": chain_table,
@@ -229,6 +256,8 @@ TABLES = {  # of suites with a table of their own
     "occupied": occupied_table,
     "peers": peers_table,
 }
+# of all suites together
+WHOLE = ("brief", "summary")
 # below the results' own, each of another GPU
 FOLDERS = ("h100",)
 # tables that may stand empty until a results file has rows for them
@@ -239,12 +268,13 @@ class NoRows(ValueError):
     """No results file has rows for a table."""
 
 
-def render(name: str, documents: dict[str, Document]) -> str:
+def render(name: str, documents: dict[str, Document], base: str = "") -> str:
     """One table with the files it was read from, as Markdown.
 
     Args:
         name: of the table.
-        documents: results by the path the README links.
+        documents: results by path, from the project's root.
+        base: folder of the text that links to them.
 
     Raises:
         NoRows: no results file has rows for it.
@@ -252,11 +282,11 @@ def render(name: str, documents: dict[str, Document]) -> str:
     """
     whole = name
     name, _, folder = whole.partition("-")
-    if name not in ("summary", *TABLES, *PRODUCTS) or folder not in ("", *FOLDERS):
-        suites = ", ".join([*PRODUCTS, *(x for x in TABLES if x != "host")])
+    if name not in (*TABLES, *PRODUCTS) or folder not in ("", *FOLDERS):
+        suites = ", ".join([*PRODUCTS, *(x for x in TABLES if x not in ("host", *WHOLE))])
         folders = " or ".join(f"-{x}" for x in FOLDERS)
         raise ValueError(
-            f"table {whole!r}: must be summary, host or a suite of {suites}, perhaps with {folders}"
+            f"table {whole!r}: must be brief, summary, host or a suite of {suites}, perhaps with {folders}"
         )
     documents = {path: x for path, x in documents.items() if _folder(path) == folder}
     newest: dict[tuple[Any, ...], Row] = {}
@@ -268,8 +298,12 @@ def render(name: str, documents: dict[str, Document]) -> str:
     if not newest:
         raise NoRows(f"table {whole!r}: no results file has rows for it")
     rows = list(newest.values())
-    table = summary_table(rows) if name == "summary" else TABLES.get(name, suite_table)(rows)
-    used = [_source(path, documents[path]["environment"]) for path in dict.fromkeys(source.values())]
+    if name == "brief":
+        rows = [x for x in rows if x["suite"] in BRIEF and x["majors"] == "kk"]
+    shown = {source[results.key(x)] for x in rows}
+    table = TABLES.get(name, suite_table)(rows)
+    source = {key: path for key, path in source.items() if path in shown}
+    used = [_source(path, documents[path]["environment"], base) for path in dict.fromkeys(source.values())]
     return "\n".join([*table, "", "Measured: " + "; ".join(used) + ".", ""])
 
 
@@ -283,33 +317,34 @@ def _belongs(suite: str, name: str) -> bool:
     """Whether rows of a suite stand in a table."""
     if name in PREFIXES:
         return suite.startswith(PREFIXES[name])
-    return suite in PRODUCTS if name == "summary" else suite == name
+    return suite in PRODUCTS if name in WHOLE else suite == name
 
 
-def _source(path: str, environment: dict[str, Any]) -> str:
+def _source(path: str, environment: dict[str, Any], base: str) -> str:
+    link = posixpath.relpath(path, base) if base else path
     return (
-        f"[{Path(path).name}]({path}) ({environment['gpu']}, torch {environment['torch']}, "
+        f"[{Path(path).name}]({link}) ({environment['gpu']}, torch {environment['torch']}, "
         f"{environment['date'][:10]}, commit {environment['commit'][:10]})"
     )
 
 
-def _body(name: str, now: str, documents: dict[str, Document]) -> str:
+def _body(name: str, now: str, documents: dict[str, Document], base: str) -> str:
     """What belongs between a table's markers, where `now` stands."""
     try:
-        return render(name, documents)
+        return render(name, documents, base)
     except NoRows:
         if now or name not in TO_MEASURE:
             raise
         return now
 
 
-def fill(text: str, documents: dict[str, Document]) -> str:
-    """The README with every marked table rendered anew.
+def fill(text: str, documents: dict[str, Document], base: str = "") -> str:
+    """A text with every marked table rendered anew; `base` is its folder.
 
     Raises:
         ValueError: a marker is not closed, or a table cannot be rendered.
     """
-    filled, count = MARKED.subn(lambda m: m[1] + _body(m["name"], m[3], documents) + m[4], text)
+    filled, count = MARKED.subn(lambda m: m[1] + _body(m["name"], m[3], documents, base) + m[4], text)
     if count != text.count(OPENING):
         raise ValueError(f"{text.count(OPENING)} opening benchmark markers, {count} with their closing one")
     return filled
@@ -322,31 +357,35 @@ def found(folder: Path) -> dict[str, Document]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or with --check only compare: 1 when the README is out of date or cannot be filled."""
+    """Write, or with --check only compare: 1 when a text is out of date or cannot be filled."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.table",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail if the README is out of date"
-    )
-    parser.add_argument("--readme", type=Path, default=Path("README.md"))
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a text is out of date")
+    parser.add_argument("--readme", type=Path, nargs="+", default=READMES)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args(arguments)
     documents = found(args.results)
-    text = args.readme.read_text(encoding="utf-8")
+    return max(_written(path, documents, args.check) for path in args.readme)
+
+
+def _written(path: Path, documents: dict[str, Document], check: bool) -> int:
+    """One text filled, or compared: its exit status."""
+    text = path.read_text(encoding="utf-8")
+    base = "" if path.is_absolute() else path.parent.as_posix().removeprefix(".")
     try:
-        filled = fill(text, documents)
+        filled = fill(text, documents, base)
     except ValueError as error:
-        print(f"{args.readme}: {error}", file=sys.stderr)
+        print(f"{path}: {error}", file=sys.stderr)
         return 1
     if filled == text:
         return 0
-    if args.check:
-        print(f"{args.readme} is out of date: run python -m benchmarks.table", file=sys.stderr)
+    if check:
+        print(f"{path} is out of date: run python -m benchmarks.table", file=sys.stderr)
         return 1
-    args.readme.write_text(filled, encoding="utf-8")
+    path.write_text(filled, encoding="utf-8")
     return 0
 
 

@@ -17,8 +17,8 @@ PAGES = ("index", "tutorial", "spec", "epilogues", "guarantees", "deployment", "
 
 
 def ladder():
-    """The module that makes the ladder's pages."""
-    spec = importlib.util.spec_from_file_location("ladder_pages", DOCS / "hooks" / "ladder.py")
+    """The module that makes pages when the site is built."""
+    spec = importlib.util.spec_from_file_location("made_pages", DOCS / "hooks" / "made_pages.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

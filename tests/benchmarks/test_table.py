@@ -57,7 +57,7 @@ def test_another_gpus_results_have_tables_of_their_own():
     assert "| **0.50** |" in table.render("summary-h100", here | there)
     with pytest.raises(table.NoRows, match="'summary-h100'"):
         table.render("summary-h100", here)
-    with pytest.raises(ValueError, match="'summary-h200': must be summary, .* -h100"):
+    with pytest.raises(ValueError, match="'summary-h200': must be brief, .* -h100"):
         table.render("summary-h200", here)
 
 
@@ -116,7 +116,7 @@ def test_fill_replaces_between_markers_only_and_settles():
         ("<!-- benchmark:odd -->\n", "1 opening benchmark markers, 0 with their closing one"),
         (
             "<!-- benchmark:even -->\n<!-- /benchmark:even -->",
-            "table 'even': must be summary, host or a suite of",
+            "table 'even': must be brief, summary, host or a suite of",
         ),
         (
             "<!-- benchmark:small -->\n<!-- /benchmark:small -->",
@@ -153,11 +153,22 @@ def test_command_without_results_says_so(tmp_path, capsys):
 
 
 def test_readme_of_the_project_is_up_to_date(monkeypatch):
-    """The project's README says what its results files say."""
+    """The project's READMEs say what their results files say."""
     monkeypatch.chdir(Path(__file__).resolve().parents[2])
     documents = table.found(Path("benchmarks/results"))
-    readme = Path("README.md").read_text(encoding="utf-8")
-    assert table.fill(readme, documents) == readme, "run python -m benchmarks.table"
+    for path in table.READMES:
+        text = path.read_text(encoding="utf-8")
+        base = path.parent.as_posix().removeprefix(".")
+        assert table.fill(text, documents, base) == text, "run python -m benchmarks.table"
+
+
+def test_a_brief_table_links_from_its_folder():
+    """The suites that a first reader asks for, TN alone, with links from where the text stands."""
+    documents = table.found(Path(__file__).resolve().parents[2] / "benchmarks" / "results")
+    near = {f"benchmarks/results/{Path(path).name}": x for path, x in documents.items() if "h100" not in path}
+    text = table.render("brief", near, "benchmarks")
+    assert "| squares, 1024 to 16384 | 9 |" in text and "](results/gemm" in text
+    assert "(benchmarks/results/gemm" in table.render("brief", near)
 
 
 def test_the_cost_of_invariance_by_suite():

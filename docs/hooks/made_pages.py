@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder's pages, one a stage: made of the sources, their differences, and the committed results.
+"""Pages that are made when the site is built: a page for each stage of the ladder, and the benchmarks' tables.
+
+A stage's page is made of the sources, their differences, and the committed results.
 
 Nothing is written by hand but the exercises (`learn/exercises.md`): the idea, what changes and what it answers stand in
 each source's header, figures in the results file that the ladder's worklog is written from.
@@ -133,10 +135,17 @@ def indented(text: str) -> str:
     return "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())
 
 
+def measured() -> str:
+    """The benchmarks' tables; files outside the site are named, not linked."""
+    text = (ROOT / "benchmarks" / "README.md").read_text()
+    return re.sub(r"\[([^\]]*)\]\((?!http)[^)]*\)", r"`\1`", text)
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages before the site is built."""
     from mkdocs.structure.files import File
 
+    files.append(File.generated(config, "measured.md", content=measured()))
     before = None
     for path in stages():
         files.append(File.generated(config, f"learn/ladder/{path.stem}.md", content=page(path, before)))
