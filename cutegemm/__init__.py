@@ -7,6 +7,7 @@
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.dtypes import DType
@@ -45,8 +46,10 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-# Loaded on first use, as they import torch: `import cutegemm` does not pay for them.
-_MODULES = ("emulator", "inductor", "nn", "ops")
+# Loaded on first use: `import cutegemm` does not pay for them, least of all for torch.
+_MODULES = (
+    "arch", "database", "emulator", "epilogue", "errors", "inductor", "layouts", "nn", "ops",
+)  # fmt: skip
 _FUNCTIONS = ("bmm", "linear", "matmul")
 
 
@@ -62,4 +65,10 @@ def __getattr__(name: str) -> Any:
         found = getattr(importlib.import_module("cutegemm.ops"), name)
         globals()[name] = found
         return found
-    raise AttributeError(f"module 'cutegemm' has no attribute {name!r}")
+    module = sys.modules[__name__]
+    raise AttributeError(f"module 'cutegemm' has no attribute {name!r}", name=name, obj=module)
+
+
+def __dir__() -> list[str]:
+    """What is public, loaded or not, for `dir` and completion."""
+    return sorted({*__all__, *_MODULES, *(x for x in globals() if x.startswith("__"))})

@@ -4,10 +4,17 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
-from cutegemm.errors import GemmError, field_error
+from cutegemm.errors import GemmError, UnknownKeyword, field_error
+
+N = TypeVar("N")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def integer(kind: type[GemmError], field: str, value: object, low: int, high: int) -> int:
@@ -64,6 +71,54 @@ def choice(kind: type[GemmError], field: str, value: object, legal: Sequence[str
     if not isinstance(value, str) or value not in legal:
         raise field_error(kind, field, value, f"must be one of {', '.join(legal)}")
     return str(value)
+
+
+class Named:
+    """A base of dataclasses whose unknown fields are refused by name.
+
+    `__new__` sees them before the generated `__init__` does; type checkers read the latter.
+    """
+
+    def __new__(cls: type[N], *_: Any, **fields: Any) -> N:
+        known = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        if not fields.keys() <= known.keys():
+            raise _unknown(cls.__name__, fields, tuple(known), "fields", None)
+        return object.__new__(cls)
+
+
+def keywords(of: type | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Refuse unknown keywords of a function by name, as `GemmError`s.
+
+    Args:
+        of: a dataclass whose fields are likely to be passed to the function instead.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known = tuple(x for x in inspect.signature(function).parameters if x != "self")
+        legal = frozenset(known)
+        name = function.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **named: P.kwargs) -> R:
+            if not named.keys() <= legal:
+                raise _unknown(name, named, known, "arguments", of)
+            return function(*args, **named)
+
+        return checked
+
+    return decorate
+
+
+def _unknown(
+    name: str, given: Mapping[str, Any], known: Sequence[str], what: str, of: type | None
+) -> UnknownKeyword:
+    """The error about the first keyword that a class or function does not have."""
+    field = next(x for x in given if x not in known)
+    rule = f"{name} has no such {what.removesuffix('s')}; its {what} are {', '.join(known)}"
+    if of is not None and field in of.__dataclass_fields__:  # type: ignore[attr-defined]
+        rule += f"; it is a field of {of.__name__}"
+        return field_error(UnknownKeyword, field, given[field], rule, f"{of.__name__}({field}=...)")
+    return field_error(UnknownKeyword, field, given[field], rule, near(field, known))
 
 
 def near(name: str, legal: Iterable[str]) -> str | None:

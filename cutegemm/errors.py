@@ -85,6 +85,10 @@ class SpecError(GemmError):
     """A `GemmSpec` field has no legal meaning, alone or beside the spec's other fields."""
 
 
+class UnknownKeyword(SpecError, TypeError):
+    """A class or function has no such field or argument; a `TypeError`, too, as Python's own."""
+
+
 class PlanError(GemmError):
     """A spec cannot serve a problem: it does not fit the hardware or cannot address the operands."""
 

@@ -16,7 +16,7 @@ from cutegemm.errors import InputError, field_error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operand:
+class Operand(checks.Named):
     """How one matrix lies in memory: strides of (row, column, batch) in elements, and the base's alignment.
 
     `batch` is the extent of the batch mode: 1 when one matrix serves every batch. `align` is the largest
@@ -129,7 +129,7 @@ def _canonical(x: Operand, strides: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class Problem(checks.Named):
     """D[l, m, n] = epilogue(A[l, m, k] @ B[l, k, n], inputs); `batch` is L.
 
     `a` is M x K and `b` is K x N. `inputs` are the tensors that the epilogue reads, by name: matrices of
@@ -206,6 +206,7 @@ def _names(field: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+@checks.keywords()
 def problem(
     m: int,
     n: int,

@@ -47,7 +47,7 @@ MAX_CTAS_PER_SM = 2
 
 
 @dataclass(frozen=True)
-class Tile:
+class Tile(checks.Named):
     """The CTA tile: `m` x `n` elements of D, advanced `k` elements of K per mainloop stage."""
 
     m: int
@@ -64,7 +64,7 @@ class Tile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmSpec:
+class GemmSpec(checks.Named):
     """A GEMM kernel, declared. Every field defaults to "auto": the planner chooses.
 
     A given field is honoured exactly or refused with an error; it is never silently changed. What is "auto" gives

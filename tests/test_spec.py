@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a GemmSpec accepts, how it prints, and the wording of every refusal."""
 
+import copy
 import dataclasses
+import inspect
 import math
+import pickle
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 
-from cutegemm import DType, GemmSpec, Tile
+import cutegemm
+from cutegemm import DType, GemmSpec, Tile, nn
 from cutegemm import epilogue as epi
 from cutegemm.epilogue import linear_combination
-from cutegemm.errors import SpecError
+from cutegemm.errors import GemmError, SpecError
 from tests.support.strategies import specs
 
 CLUSTER_RULE = (
@@ -288,3 +292,56 @@ def test_every_field_refuses_other_types_by_name(name, value):
     with pytest.raises(SpecError) as e:
         GemmSpec(**{name: value})
     assert e.value.concerns(name)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: GemmSpec(tiles=(128, 128)), "tiles=(128, 128): GemmSpec has no such field; its fields are a_dtype, "),
+        (lambda: Tile(64, 64, depth=64), "depth=64: Tile has no such field; its fields are m, n, k"),
+        (lambda: dataclasses.replace(GemmSpec(), stage=3), "stage=3: GemmSpec has no such field; "),
+        (lambda: cutegemm.problem(8, 8, 8, dtypes="fp16"), "dtypes='fp16': problem has no such argument; "),
+        (
+            lambda: cutegemm.build(tile=(128, 128)),
+            "tile=(128, 128): build has no such argument; its arguments are spec, problem; it is a field of GemmSpec; "
+            "nearest legal value: 'GemmSpec(tile=...)'",
+        ),
+        (lambda: cutegemm.Gemm(GemmSpec(), off=1), "off=1: Gemm has no such argument; its arguments are spec, of"),
+        (lambda: cutegemm.tune(GemmSpec(), [], candidate=3), "candidate=3: tune has no such argument; "),
+        (lambda: nn.Linear(8, 8, fallbak="error"), "fallbak='error': Linear has no such argument; "),
+        (lambda: nn.MLP(8, 8, fallbak="error"), "fallbak='error': Linear has no such argument; "),
+        (lambda: epi.bias_act(activaton="gelu"), "activaton='gelu': bias_act has no such argument; "),
+    ],
+)  # fmt: skip
+def test_an_unknown_keyword_is_refused_by_name(call, message):
+    """A field or argument that there is none of is a `GemmError` and a `TypeError`, and names what is near."""
+    with pytest.raises(GemmError) as e:
+        call()
+    assert isinstance(e.value, TypeError) and str(e.value).startswith(message)
+    near = {
+        "tiles": "tile",
+        "stage": "stages",
+        "dtypes": "dtype",
+        "candidate": "candidates",
+        "fallbak": "fallback",
+    }
+    wanted = {**near, "tile": "GemmSpec(tile=...)", "off": "of", "depth": None, "activaton": "activation"}
+    assert e.value.nearest == wanted[e.value.field]
+
+
+def test_a_spec_is_still_a_plain_dataclass():
+    """Copies, pickles and the fields' order are as without the check of names."""
+    spec = GemmSpec(tile=Tile(128, 256), epilogue=epi.bias())
+    assert pickle.loads(pickle.dumps(spec)) == copy.deepcopy(spec) == dataclasses.replace(spec) == spec
+    assert list(inspect.signature(GemmSpec).parameters) == [x.name for x in dataclasses.fields(GemmSpec)]
+
+
+def test_everything_public_is_listed():
+    """`dir` has what loads on first use, too, and nothing that is not public."""
+    names = dir(cutegemm)
+    lazy = {"linear", "matmul", "bmm", "nn", "emulator", "ops", "epilogue", "layouts", "inductor"}
+    assert lazy | set(cutegemm.__all__) <= set(names) and "importlib" not in names
+    assert all(getattr(cutegemm, x) is not None for x in names if not x.startswith("__"))
+    with pytest.raises(AttributeError, match="has no attribute 'liner'") as e:
+        cutegemm.liner  # noqa: B018
+    assert e.value.name == "liner" and e.value.obj is cutegemm

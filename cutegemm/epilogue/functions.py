@@ -7,10 +7,10 @@ with few instructions in mind: a fused multiply-add counts as one.
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import Any
 
+from cutegemm import checks
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.value import Value, apply
 from cutegemm.errors import SpecError, field_error, shown
@@ -145,9 +145,8 @@ def gelu(x: Value, approximate: str = "none") -> Value:
     """
     x = _traced("gelu", x)
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
-        near = difflib.get_close_matches(shown(approximate), ("none", "tanh"), 1)
-        rule = "must be 'none' or 'tanh'"
-        raise field_error(SpecError, "gelu.approximate", approximate, rule, near[0] if near else None)
+        near = checks.near(shown(approximate).strip("'"), ("none", "tanh"))
+        raise field_error(SpecError, "gelu.approximate", approximate, "must be 'none' or 'tanh'", near)
     if approximate == "none":
         t = erf(x * math.sqrt(0.5))
     else:

@@ -3,17 +3,37 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
+from cutegemm import checks
 from cutegemm.errors import GemmError, SpecError, field_error
 
 # names of NumPy, torch and other frameworks, or parts of them, and what they are called here
 ALIASES = {
     "absolute": "abs", "clip": "clamp", "fabs": "abs", "gelu_erf": "gelu", "gelu_new": "gelu_tanh",
     "hard_swish": "hardswish", "logistic": "sigmoid", "maximum": "max", "minimum": "min", "fmax": "max",
-    "fmin": "min", "rand": "random", "rint": "round", "select": "where", "swish": "silu",
+    "fmin": "min", "ln": "log", "rand": "random", "rint": "round", "select": "where", "swish": "silu",
 }  # fmt: skip
+# functions of other libraries that are none of ours, however they are spelt
+OTHERS = frozenset(
+    (
+        "acos",
+        "asin",
+        "atan",
+        "ceil",
+        "cos",
+        "cosh",
+        "exp2",
+        "expm1",
+        "log10",
+        "log1p",
+        "log2",
+        "mod",
+        "sin",
+        "sinh",
+        "tan",
+    )
+)
 
 
 class UnknownOperation(SpecError, AttributeError):
@@ -21,14 +41,14 @@ class UnknownOperation(SpecError, AttributeError):
 
 
 def nearest(name: str, legal: Iterable[str]) -> str | None:
-    """The legal name that is meant: an alias, the longest one that the name begins with, or one spelt alike."""
+    """The legal name that is meant: an alias, the one that the name begins with, or one spelt alike; else None."""
     names = list(legal)
     if ALIASES.get(name) in names:
         return ALIASES[name]
-    begun = [x for x in names if len(x) > 2 and name.startswith(x)]
-    if begun:
-        return max(begun, key=len)
-    return next(iter(difflib.get_close_matches(name, names, 1)), None)
+    begun = [x for x in names if name.startswith(f"{x}_")]
+    if name in OTHERS:
+        return None
+    return max(begun, key=len) if begun else checks.near(name, names)
 
 
 def instead(name: str) -> str | None:

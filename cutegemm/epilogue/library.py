@@ -7,7 +7,6 @@ is written the same way, see `define`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec
@@ -16,6 +15,7 @@ from cutegemm import checks
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import functions as fn
 from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.epilogue.hints import nearest
 from cutegemm.epilogue.trace import (
     AbsMax,
     Col,
@@ -31,7 +31,7 @@ from cutegemm.epilogue.trace import (
     define,
 )
 from cutegemm.epilogue.value import Value
-from cutegemm.errors import SpecError, field_error, shown
+from cutegemm.errors import SpecError, field_error
 
 __all__ = [
     "act", "bias", "bias_act", "bias_act_residual", "bias_quantize_fp8", "col_max", "cross_entropy_partials",
@@ -45,6 +45,7 @@ _Given = ParamSpec("_Given")
 
 def _kept(make: Callable[_Given, Graph]) -> Callable[_Given, Graph]:
     """Give the same graph for the same words and numbers: tracing it takes longer than a call of a kernel."""
+    make = checks.keywords()(make)
     known: Any = lru_cache(maxsize=64, typed=True)(make)
 
     @wraps(make)
@@ -311,7 +312,6 @@ def _fp8(dtype: Any) -> DType:
 
 def _choose(field: str, name: str, choices: dict[str, Any]) -> Any:
     if not isinstance(name, str) or name not in choices:
-        near = difflib.get_close_matches(shown(name), choices, 1)
-        rule = f"must be one of {', '.join(choices)}"
-        raise field_error(SpecError, field, name, rule, near[0] if near else None)
+        near = nearest(name, choices) if isinstance(name, str) else None
+        raise field_error(SpecError, field, name, f"must be one of {', '.join(choices)}", near)
     return choices[name]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -222,9 +221,9 @@ def _kind(function: Callable[..., Any], field: str, annotation: Any) -> str:
         return KINDS[annotation]
     given = None if annotation is inspect.Parameter.empty else annotation
     legal = [k.__name__ for k in KINDS]
-    near = difflib.get_close_matches(getattr(given, "__name__", str(given)).rpartition(".")[2], legal, 1)
+    near = checks.near(getattr(given, "__name__", str(given)).rpartition(".")[2], legal)
     rule = f"an input must be annotated with one of {', '.join(legal)}"
-    raise field_error(SpecError, field, given, rule, near[0] if near else None)
+    raise field_error(SpecError, field, given, rule, near)
 
 
 def _results(returned: Any, name: str, trace: Trace) -> list[Result]:

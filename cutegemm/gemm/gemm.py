@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from cutegemm.checks import keywords
 from cutegemm.compiling import cache
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
@@ -211,6 +212,7 @@ class Gemm(Runs, Kernels):
         shortcuts: of calls, by what their callers remember them by (`running.shortcut`); attempts: to make each.
     """
 
+    @keywords(GemmSpec)
     def __init__(self, spec: GemmSpec, of: Problem | None = None) -> None:
         Kernels.__init__(self, spec, of)
         self._fused = Signature(spec.epilogue) if isinstance(spec.epilogue, Graph) else None
@@ -255,6 +257,7 @@ def _foreign(given: tuple[Any, ...]) -> Any:
     return arrays.run if any(map(arrays.is_foreign, given)) else None
 
 
+@keywords(GemmSpec)
 def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
     """Declare and compile: a `Gemm` for `spec`, with `problem`'s kernel (or the representative one) compiled.
 
@@ -273,6 +276,7 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
     return gemm
 
 
+@keywords(GemmSpec)
 def build_many(
     specs: Sequence[GemmSpec | tuple[GemmSpec, Problem | None]],
 ) -> list[Gemm]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.aot.file import Artefact, Recipe, checked_path, read
 from cutegemm.aot.header import header
+from cutegemm.checks import keywords
 from cutegemm.epilogue.graph import Graph
 from cutegemm.gemm import eager
 from cutegemm.gemm.gemm import Runs
@@ -79,6 +80,7 @@ class Loaded(Runs):
         )
 
 
+@keywords()
 def load(path: str | os.PathLike[str]) -> Loaded:
     """Load an artefact that `Gemm.save` wrote: nothing is planned or compiled, and the DSL is not needed.
 

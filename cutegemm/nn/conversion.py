@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from cutegemm.checks import keywords
 from cutegemm.nn.asked import Asked, asked
 from cutegemm.nn.gated import NAMES, not_swiglu, swiglu_of
 from cutegemm.nn.joined import Joined, Part, join
@@ -48,6 +49,7 @@ class Conversion:
         return "\n".join(lines)
 
 
+@keywords()
 def convert(
     model: torch.nn.Module,
     *,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cutegemm.checks import keywords
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.fallback import constant, torch_linear
@@ -41,6 +42,7 @@ class Linear(torch.nn.Linear):
     fallback: str = "torch"
     constant_weights: bool = False
 
+    @keywords()
     def __init__(
         self,
         in_features: int,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cutegemm.checks import keywords
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.library import act, bias_act, swiglu
 from cutegemm.errors import InputError, field_error
@@ -145,6 +146,7 @@ class SwiGLU(torch.nn.Module):
         device, dtype, fallback, constant_weights: as of `Linear`.
     """
 
+    @keywords()
     def __init__(
         self,
         in_features: int,

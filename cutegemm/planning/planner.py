@@ -11,6 +11,7 @@ import functools
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
+from cutegemm.checks import keywords
 from cutegemm.families import load
 from cutegemm.planning import checks
 from cutegemm.planning.candidates import Order
@@ -24,6 +25,7 @@ from cutegemm.spec import GemmSpec
 REMEMBERED = 1024
 
 
+@keywords(GemmSpec)
 def plan(
     spec: GemmSpec, problem: Problem, device: Device = DEFAULT, *, order: Order = by_model
 ) -> KernelPlan:

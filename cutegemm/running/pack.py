@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 AXES = {"a": ("m", "k"), "b": ("k", "n")}
 
 
+@checks.keywords()
 def pack(weight: Tensor, role: str, *, major: str | None = None) -> Tensor:
     """An operand as kernels read it best: unit stride, lines that begin at multiples of 128 bytes.
 

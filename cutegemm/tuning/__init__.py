@@ -37,6 +37,7 @@ CANDIDATES = 32
 _BENCH = ("record", "memory", "backend", "versions", "one_pass", "sound")
 
 
+@checks.keywords(GemmSpec)
 def tune(
     spec: GemmSpec,
     problems: Iterable[Problem],
