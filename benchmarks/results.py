@@ -52,8 +52,10 @@ FIELDS = {
     "chain": CHAIN_FIELDS,
     "fresh_chain": (*CHAIN_FIELDS, "refused"),
     "llama": LLAMA_FIELDS,
+    "models": LLAMA_FIELDS,
     "pytorch": PYTORCH_FIELDS,
 }
+MODELS = ("llama", "models")
 KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")
 
 # What must agree for rows to stand in one file. Date, temperature and clocks at the start may differ.
@@ -142,7 +144,7 @@ def case_rows(
 
 def compiled_ratios(measured: Iterable[Row]) -> dict[str, float]:
     """By scenario how much faster the converted model is than the original, both compiled."""
-    us = {(row["what"], row["contender"]): row["us"] for row in measured if row["suite"] == "llama"}
+    us = {(row["what"], row["contender"]): row["us"] for row in measured if row["suite"] in MODELS}
     return {
         what: us[what, "torch_compile"] / time
         for (what, name), time in us.items()

@@ -252,6 +252,7 @@ TABLES = {  # that are not one line a problem
     "epilogue": epilogue_table,
     "chain": chain_table,
     "llama": llama_table,
+    "models": llama_table,
     "invariant": invariant_table,
     "occupied": occupied_table,
     "peers": peers_table,
@@ -261,7 +262,7 @@ WHOLE = ("brief", "summary")
 # below the results' own, each of another GPU
 FOLDERS = ("h100",)
 # tables that may stand empty until a results file has rows for them
-TO_MEASURE = ("epilogue", "llama", "invariant", "occupied", "peers")
+TO_MEASURE = ("epilogue", "llama", "models", "invariant", "occupied", "peers")
 
 
 class NoRows(ValueError):

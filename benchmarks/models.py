@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of transformers' own Llama, two layers with random weights: as it is, compiled, converted, and both.
+"""Speed of transformers' own models, two layers with random weights: as they are, compiled, converted, and both.
 
-    python -m benchmarks.llama --out benchmarks/results/llama.json --commit HASH [--models 8b --works decode1]
+    python -m benchmarks.models --out benchmarks/results/models.json --commit HASH [--models qwen3_4b --works decode1]
+    python -m benchmarks.models --from-host ...           # every call enqueued by the host, as eager PyTorch does
 
-Prefill and decode run in one CUDA graph, a training step from the host. Nothing is downloaded. Rows are written anew
-after every contender of a scenario, all measured beside each other; the last writing has them all. With `--models tiny`
-on a machine without a GPU it runs on the CPU, to show that it works: figures of such a run say nothing.
+Inference runs in one CUDA graph, unless --from-host is given, a training step always from the host. Nothing is
+downloaded. Rows are written anew after every contender of a scenario, all measured beside each other; the last writing
+has them all. On a machine without a GPU the tiny models run on the CPU, to show that it works: figures of such a run
+say nothing.
 """
 
 from __future__ import annotations
@@ -15,158 +17,24 @@ import dataclasses
 import math
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rich.console import Console
 
 from benchmarks import correctness, results, runs, timing
+from benchmarks.model_cases import DEFAULT_WORKS, MODELS, TINY, WORKS, Scenario, Step, make_model
 from benchmarks.results import Measurement, Row
 from benchmarks.timing import Contender
-from cutegemm import nn
 
-LAYERS = 2
-DTYPE = torch.bfloat16
-CONTEXT = 512  # tokens in the cache before a decode step
-SEED = 0
 SHRINK = 64  # of tokens and context, where there is no GPU
 BASELINE = "torch"
-# the most wanted first: time may run out
-NAMES = (BASELINE, "cutegemm_compile", "torch_compile", "cutegemm")
-# layers of one tensor, which become one product of the converted model
-JOINED = (("q_proj", "k_proj", "v_proj"),)
+# The most wanted first: time may run out. "plain" is converted layer by layer, the others join layers of one tensor.
+NAMES = (BASELINE, "cutegemm_compile", "torch_compile", "cutegemm", "cutegemm_plain")
+SUITE = "models"
 # On |x - baseline| / |baseline| in the Frobenius norm, of hidden states and of gradients, both rounded at every step.
 BOUND = 3e-2
-
-# name -> fields of a LlamaConfig; "70b/8" is what one of eight GPUs holds of it
-MODELS: dict[str, dict[str, int]] = {
-    "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
-           "head_dim": 128},
-    "70b/8": {"hidden_size": 8192, "intermediate_size": 3584, "num_attention_heads": 8, "num_key_value_heads": 1,
-              "head_dim": 128},
-    "tiny": {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
-             "head_dim": 16},
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a model does in one call.
-
-    Attributes:
-        batch, tokens: of the input; a decode step has one token after `CONTEXT` in the cache.
-        decode, train: whether it is a decode step, or a forward and backward.
-    """
-
-    batch: int
-    tokens: int
-    decode: bool = False
-    train: bool = False
-
-
-# the shortest to compile first
-WORKS = {
-    "decode1": Work(1, 1, decode=True),
-    "decode32": Work(32, 1, decode=True),
-    "prefill": Work(1, 4096),
-    "train": Work(2, 2048, train=True),
-}
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A model at work; `scale` divides the tokens of a call, for a run that only shows that it works."""
-
-    model: str
-    work: str
-    scale: int = 1
-
-    @property
-    def shape(self) -> Work:
-        """Its work, scaled."""
-        work = WORKS[self.work]
-        return dataclasses.replace(work, tokens=max(1, work.tokens // self.scale))
-
-    def __str__(self) -> str:
-        return f"{self.model} {self.work}"
-
-
-def make_model(scenario: Scenario, name: str, device: str, compiler: Callable[[Any], Any]) -> Any:
-    """A contender's model: the same random weights for all, converted or not, compiled or not."""
-    import transformers
-    from transformers.models.llama.modeling_llama import LlamaMLP
-
-    sizes = MODELS[scenario.model]
-    config = transformers.LlamaConfig(
-        vocab_size=256, num_hidden_layers=LAYERS, max_position_embeddings=8192,
-        # every layer adds as much as it is given: an error in one is seen
-        initializer_range=sizes["hidden_size"] ** -0.5, **sizes,
-    )  # fmt: skip
-    torch.manual_seed(SEED)
-    with torch.device(device):
-        model = transformers.LlamaModel(config).to(DTYPE)
-    work = scenario.shape
-    model.train(work.train)
-    if name.startswith("cutegemm"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            nn.convert(model, constant_weights=not work.train, swiglu=[LlamaMLP], joined=JOINED)
-    return compiler(model) if name.endswith("compile") else model
-
-
-class Step:
-    """One call of a model, with inputs and cache of its own."""
-
-    def __init__(self, scenario: Scenario, model: Any, device: str) -> None:
-        import transformers
-
-        self.model, self.work = model, scenario.shape
-        config = getattr(model, "_orig_mod", model).config
-        generator = torch.Generator(device).manual_seed(SEED)
-        shape = (self.work.batch, self.work.tokens, config.hidden_size)
-        self.x = torch.randn(shape, generator=generator, device=device, dtype=DTYPE)
-        # a direction for the gradient: that of a norm's output along itself is zero
-        self.target = torch.randn(shape, generator=generator, device=device)
-        self.result: dict[str, torch.Tensor] = {}
-        self.cache: Any = None
-        self.positions: torch.Tensor | None = None
-        if self.work.decode:
-            context = max(1, CONTEXT // scenario.scale)
-            self.context = context
-            self.cache = transformers.StaticCache(config=config, max_cache_len=context + 1)
-            earlier = torch.randn(
-                (self.work.batch, context, config.hidden_size),
-                generator=generator,
-                device=device,
-                dtype=DTYPE,
-            )
-            with torch.no_grad():
-                getattr(model, "_orig_mod", model)(
-                    inputs_embeds=earlier, past_key_values=self.cache, use_cache=True
-                )
-            self.positions = torch.full((1, 1), context, device=device)
-
-    def __call__(self, _: Any = None) -> None:
-        """Run; what came out lies in `result`."""
-        if self.work.train:
-            for p in self.model.parameters():
-                p.grad = None
-            out = self.model(inputs_embeds=self.x, use_cache=False).last_hidden_state
-            (out.float() * self.target).sum().backward()
-            weights = getattr(self.model, "_orig_mod", self.model).layers[0].self_attn.o_proj.weight
-            self.result = {"hidden": out.detach(), "gradient": weights.grad}
-            return
-        options: dict[str, Any] = {"use_cache": False}
-        if self.cache is not None:
-            for layer in self.cache.layers:
-                # every call writes the same place
-                layer.cumulative_length.fill_(self.context)
-            options = {"past_key_values": self.cache, "use_cache": True, "position_ids": self.positions}
-        with torch.no_grad():
-            self.result = {"hidden": self.model(inputs_embeds=self.x, **options).last_hidden_state}
 
 
 def check(step: Step, expected: dict[str, torch.Tensor]) -> None:
@@ -233,6 +101,7 @@ class Bench:
         compiler: of models.
         names: the contenders.
         memory: torch's name of the device.
+        graphs: whether inference is replayed from a CUDA graph.
         keep: takes the rows of the contenders measured so far, whenever there is one more.
         seconds: from now on; later no contender is begun.
     """
@@ -245,17 +114,18 @@ class Bench:
         compiler: Callable[[Any], Any] = max_autotune,
         names: tuple[str, ...] = NAMES,
         memory: str = "cuda",
+        graphs: bool = True,
         keep: Callable[[list[Row]], None] = lambda rows: None,
         seconds: float = math.inf,
     ) -> None:
         self._regime, self._sensors, self._compiler = regime, sensors, compiler
         self._names, self._memory, self._keep = names, memory, keep
-        self._end = time.monotonic() + seconds
+        self._graphs, self._end = graphs, time.monotonic() + seconds
 
     def keys(self, scenario: Scenario) -> list[Row]:
         """The key fields of the rows that measuring a scenario gives."""
-        fixed = {"suite": "llama", "what": str(scenario), "dtype": "bf16", "m": _tokens(scenario)}
-        return [fixed | {"contender": name, "regime": self._regime.name} for name in self._names]
+        fixed = {"suite": SUITE, "what": str(scenario), "dtype": "bf16", "m": _tokens(scenario)}
+        return [fixed | {"contender": name, "regime": self._regime.name} for name in self._measured(scenario)]
 
     def measure(self, scenario: Scenario) -> tuple[list[Row], runs.Failures]:
         """Rows of the contenders that are right, and (contender, why) of the others."""
@@ -264,7 +134,7 @@ class Bench:
         peaks: dict[str, float | None] = {}
         expected: dict[str, torch.Tensor] = {}
         found: list[Row] = []
-        for name in self._names:
+        for name in self._measured(scenario):
             if time.monotonic() > self._end:
                 failures.append((name, "no time was left"))
                 continue
@@ -286,6 +156,11 @@ class Bench:
                 failures.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
         return found, failures
 
+    def _measured(self, scenario: Scenario) -> list[str]:
+        """The contenders that differ: where no layers are joined, "plain" is the same as the other."""
+        joins = scenario.family.joined or scenario.family.gated
+        return [name for name in self._names if joins or not name.endswith("plain")]
+
     def _step(self, scenario: Scenario, name: str) -> Step:
         """A call of a contender's model."""
         return Step(scenario, make_model(scenario, name, self._memory, self._compiler), self._memory)
@@ -294,7 +169,7 @@ class Bench:
         """Rows of contenders, measured beside each other."""
         device: timing.Replayer = Host()
         if self._memory == "cuda":
-            device = Uncaptured() if scenario.shape.train else timing.Device()
+            device = timing.Device() if self._graphs and not scenario.shape.train else Uncaptured()
         times = timing.measure(right, [None], self._regime, device=device, sensors=self._sensors)
         return rows(scenario, times, peaks, self._regime.name)
 
@@ -317,7 +192,7 @@ def rows(
     found = []
     for row in results.compare(times, BASELINE):
         peak = peaks[row["contender"]]
-        row |= {"suite": "llama", "what": str(scenario), "dtype": "bf16", "m": _tokens(scenario)}
+        row |= {"suite": SUITE, "what": str(scenario), "dtype": "bf16", "m": _tokens(scenario)}
         row |= {"regime": regime, "tokens_s": _tokens(scenario) / row["us"] * 1e6, "peak_mib": peak}
         found.append({field: row[field] for field in results.LLAMA_FIELDS})
     return found
@@ -334,18 +209,28 @@ def describe(row: Row) -> str:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.llama",
+        prog="python -m benchmarks.models",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    real = [name for name in MODELS if name != "tiny"]
+    real = [name for name in MODELS if name not in TINY]
     add("--models", type=runs.names_among(list(MODELS)), default=real, help=f"default {','.join(real)}")
-    add("--works", type=runs.names_among(list(WORKS)), default=list(WORKS), help=f"default {','.join(WORKS)}")
+    add("--works", type=runs.names_among(list(WORKS)), default=list(DEFAULT_WORKS), help=", ".join(WORKS))
     words = f"of {', '.join(NAMES)}; default all. Compiling takes most of the time"
     add("--contenders", type=runs.names_among(list(NAMES)), default=list(NAMES), help=words)
+    add("--from-host", action="store_true", help="no CUDA graphs: inference as eager PyTorch runs it")
     runs.add_options(parser)
     return parser.parse_args(arguments)
+
+
+def scenarios(args: argparse.Namespace, scale: int = 1) -> list[Scenario]:
+    """What a command line asks for; on a CPU, of the tiny models, all of them where it names none."""
+    names = args.models
+    if scale > 1:
+        names = [name for name in names if name in TINY] or TINY
+    found = [Scenario(model, work, scale) for model in names for work in args.works]
+    return [x for x in found if x.possible]
 
 
 def show(scenarios: Sequence[Scenario], names: tuple[str, ...], console: Console) -> int:
@@ -368,17 +253,15 @@ def main(arguments: list[str]) -> int:
     """Run the command; 1 when a contender failed or was wrong."""
     args = parse(arguments)
     if not torch.cuda.is_available():
-        found = [
-            Scenario(model, work, SHRINK) for model in args.models if model == "tiny" for work in args.works
-        ]
-        return show(found, tuple(args.contenders), runs.console())
+        return show(scenarios(args, SHRINK), tuple(args.contenders), runs.console())
     console, sensors, out = runs.open_run(args)
-    scenarios = [Scenario(model, work) for model in args.models for work in args.works]
     # a model at work heats the GPU by itself
-    regime = dataclasses.replace(timing.REGIMES["sustained"], preheat=0.1, sample=0.03)
+    name = "from_host" if args.from_host else "sustained"
+    regime = dataclasses.replace(timing.REGIMES["sustained"], name=name, preheat=0.1, sample=0.03)
     names = tuple(args.contenders)
-    bench = Bench(regime, sensors, names=names, keep=out.put, seconds=args.seconds)
-    outcome = runs.run(scenarios, bench, out, seconds=args.seconds, console=console, describe=describe)
+    graphs = not args.from_host
+    bench = Bench(regime, sensors, names=names, graphs=graphs, keep=out.put, seconds=args.seconds)
+    outcome = runs.run(scenarios(args), bench, out, seconds=args.seconds, console=console, describe=describe)
     for what, ratio in results.compiled_ratios(out.rows).items():
         console.print(f"{what:16} cutegemm_compile x torch_compile {ratio:.3f}", markup=False)
     return runs.report(outcome, console)
