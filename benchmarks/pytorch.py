@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import host_time, llama, results, runs, timing
+from benchmarks import host_time, models, results, runs, timing
 from benchmarks.pytorch_cases import (
     CHAIN,
     Call,
@@ -68,7 +68,7 @@ class Bench:
         device: str,
         regime: timing.Regime = QUICK,
         sensors: timing.Readable | None = None,
-        compiler: Callable[[Any], Any] = llama.max_autotune,
+        compiler: Callable[[Any], Any] = models.max_autotune,
     ) -> None:
         self._device, self._regime, self._sensors, self._compiler = device, regime, sensors, compiler
         self._sizes = Sizes() if device == "cuda" else Sizes().shrunk()
@@ -108,7 +108,7 @@ class Bench:
                 expected = expected or {key: x.detach().clone() for key, x in found.items()}
                 _check(found, expected)
                 del found
-                peaks[name] = llama.peak_mib(call) if self._device == "cuda" else None
+                peaks[name] = models.peak_mib(call) if self._device == "cuda" else None
                 ready[name] = call
             except Exception as error:  # the others are measured whatever one dies of
                 errors[name] = _text(error)
@@ -137,9 +137,9 @@ class Bench:
             wait = torch.cuda.synchronize if on_gpu else lambda: None
             return host_time.time_calls(ready, rounds=HOST_ROUNDS if on_gpu else 1, wait=wait)
         contenders = [timing.Contender(name, _ignoring(call)) for name, call in ready.items()]
-        device: timing.Replayer = llama.Host()
+        device: timing.Replayer = models.Host()
         if on_gpu:
-            device = llama.Uncaptured() if case.endswith("step") else timing.Device()
+            device = models.Uncaptured() if case.endswith("step") else timing.Device()
         found = timing.measure(contenders, [None], self._regime, device=device, sensors=self._sensors)
         return {name: _per_call(m) for name, m in found.items()} if case == "replay" else found
 
