@@ -126,7 +126,7 @@ class Chain:
     def _after_unknown(self, detector: Detector, constant: list[Buffer]) -> None:
         """Let a launch before the first one have written all memory but what is constant."""
         number = len(detector.segments)
-        detector.segments.append(Segment("access", "a launch before the sequence", 0, False))
+        detector.segments.append(Segment("access", "a launch before the sequence", False))
         detector.before = 1 << number
         detector.first = number + 1
         for region in self.regions:

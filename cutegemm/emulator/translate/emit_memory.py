@@ -112,7 +112,8 @@ def atomic(e: Emitter, ins: Instruction) -> None:
             e.line(f"atomic(G, {e.mask}, {place}, ({e.src(x, width)},), {how})")
         return
     args = ", ".join(e.src(x, width) for x in values)
-    e.dst(d, f"atomic(G, {e.mask}, {e.address(address)}, ({args},), {how})")
+    used = returns and e.program.is_used(d.strip())
+    e.dst(d, f"atomic(G, {e.mask}, {e.address(address)}, ({args},), {how}, {used})")
 
 
 @emits("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")

@@ -13,9 +13,11 @@ Here registers, accumulators and static memory are assigned; `emitter.py` writes
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
@@ -55,6 +57,20 @@ class Program:
     def exit(self) -> int:
         """The block number that stands for the kernel's end."""
         return len(self.blocks)
+
+    @functools.cached_property
+    def _mentions(self) -> Counter[str]:
+        """How many instructions name each register."""
+        return Counter(
+            word
+            for block in self.blocks
+            for ins in block.code
+            for word in {*_WORD.findall(" ".join(ins.operands)), *(ins.guard or ())[:1]}
+        )
+
+    def is_used(self, register: str) -> bool:
+        """Whether another instruction names a register, so that a value written to it is used."""
+        return self._mentions[register] > 1
 
     def instruction_at(self, file: str, line: int) -> Instruction | None:
         """The PTX instruction that a line of a translated function belongs to; None in any other file."""

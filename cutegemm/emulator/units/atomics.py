@@ -89,14 +89,16 @@ def atomic(
     space: str,
     returns: bool,
     order: str = "relaxed",
+    used: bool = True,
 ) -> Vector:
-    """atom and red: the active lanes act in lane order; returns the old values."""
+    """atom and red: the active lanes act in lane order; returns the old values, which something reads if `used`."""
     group.device.events += 1
     if returns:
         group.budget -= POLL_COST
     size = {"f16": 2, "bf16": 2, "b16": 2}.get(kind, 8 if "64" in kind else 4)
     lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
     old_values = np.zeros(group.lanes, UINT[8 * size])
+    touched = []
     for lane in lanes.tolist():
         address: int = lane_of(a, lane)
         where = space
@@ -108,8 +110,9 @@ def atomic(
         old_values[lane] = old
         in_l2 = not region.name.startswith("shared memory")
         view[offset // size] = atomic_update(operation, kind, old, [lane_of(v, lane) for v in values], in_l2)
-        if group.device.watch.listening:
-            group.device.watch.atomic(group, lane, region, offset, size, order)
+        touched.append((lane, region, offset))
+    if group.device.watch.listening:
+        group.device.watch.atomics(group, touched, size, order, returns and used)
     if returns and len(lanes):
         polled(group, region, offset)
     return old_values

@@ -42,6 +42,8 @@ class Lanes:
         "high",
         "shared",
         "known_to",
+        "line",
+        "strong",
     )
 
     def __init__(
@@ -53,9 +55,12 @@ class Lanes:
         size: int,
         write: bool,
         matrix: bool,
+        line: int = 0,
+        strong: bool = False,
     ) -> None:
         self.tracker, self.region, self.m, self.offset = tracker, region, m, offset
-        self.size, self.write, self.matrix = size, write, matrix
+        self.size, self.write, self.matrix, self.line = size, write, matrix, line
+        self.strong = strong  # atomic, volatile and the like, which do not race with each other
         self.low = self.high = -1
         self.shared = True  # whether several lanes may reach the same bytes
         self.known_to: np.ndarray | None = None  # lanes that have met these since, where not all have
@@ -76,7 +81,9 @@ class Lanes:
                 m = np.zeros(len(met), bool)
                 m[mine[some]] = True
                 offset = self.offset[some] if self.offset.__class__ is ND else self.offset
-                out.append(Lanes(self.tracker, self.region, m, offset, self.size, self.write, False))
+                part = Lanes(self.tracker, self.region, m, offset, self.size, self.write, False, self.line)
+                part.strong = self.strong
+                out.append(part)
         out[0].known_to = met.copy()
         return out
 
@@ -98,13 +105,19 @@ class Lanes:
         """Whether a segment is the warp's own and not over since its lanes last met."""
         return segment in self.tracker.unmet
 
-    def meets(self, written: bool) -> bool:
-        """Whether another lane's earlier access (a write, or else a read) reached bytes that this one reaches."""
+    def meets(self, written: bool, strong: bool = False) -> tuple[int, int] | None:
+        """The latest plain (or strong) access of another lane, a write or else a read, to bytes that this one reaches.
+
+        Its PTX line, and the offset of the first such byte.
+        """
         self._bounds()
-        return any(
-            old.region is self.region and old.write == written and self._near(old) and self._conflict(old)
-            for old in self.tracker.lane_accesses
-        )
+        for old in reversed(self.tracker.lane_accesses):
+            alike = old.write == written and old.strong == strong
+            if alike and old.region is self.region and self._near(old):
+                at = self._conflict(old)
+                if at >= 0:
+                    return old.line, at
+        return None
 
     def _bounds(self) -> None:
         if self.low < 0:
@@ -116,15 +129,15 @@ class Lanes:
         old._bounds()
         return old.low < self.high and self.low < old.high
 
-    def _conflict(self, old: Lanes) -> bool:
-        """Another lane's access meets one of this one; a lane that wrote the bytes itself may use them.
+    def _conflict(self, old: Lanes) -> int:
+        """The first byte where another lane's access meets this one, or -1; who wrote the bytes itself may use them.
 
         Lanes that go through the same uniform accesses together do what one of them would do.
         """
         if self.offset.__class__ is not ND and old.offset.__class__ is not ND and self.m is old.m:
-            return False
+            return -1
         if self.matrix and old.matrix:
-            return self.write != old.write
+            return max(self.low, old.low) if self.write != old.write else -1
         unit = min(self.size, old.size, 4)
         mine, theirs = self._units(unit), old._units(unit)
         same = mine[0][:, None] == theirs[0][None]
@@ -133,10 +146,11 @@ class Lanes:
             # whoever is none of the lanes knows what all of them know
             known = np.append(old.known_to, old.known_to.all())
             other = other & ~known[mine[1]][:, None]
-        if not old.write:
-            return bool((same & other).any())
-        own = (same & ~other).any(1)
-        return bool(((same & other).any(1) & ~own).any())
+        met = (same & other).any(1)
+        if old.write and not old.strong:  # of several atomics the own one need not be the last
+            met &= ~(same & ~other).any(1)
+        units = mine[0][met]
+        return int(units.min()) * unit if len(units) else -1
 
     def _units(self, unit: int) -> tuple[np.ndarray, np.ndarray]:
         """Units of bytes each lane reaches, and the lanes; of a matrix's rows -1, which is none of them."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from cutegemm.emulator.watch.coverage import Watcher
 from cutegemm.emulator.watch.meter import Meter
 from cutegemm.emulator.watch.races import Detector
@@ -65,10 +67,27 @@ class Observers:
         for observer in self.listening:
             observer.access(group, m, region, offset, size, write, space, strong)
 
-    def atomic(self, group: Group, lane: int, region: Region, offset: Value, size: int, order: str) -> None:
-        """An atomic operation of one lane happened."""
-        for observer in self.listening:
-            observer.atomic(group, lane, region, offset, size, order)
+    def atomics(
+        self, group: Group, touched: Sequence[tuple[int, Region, int]], size: int, order: str, returns: bool
+    ) -> None:
+        """An atomic operation happened: `touched` holds lane, region and byte offset of each active lane.
+
+        `returns` says whether something uses the values that it returned.
+        """
+        for observer in (self.meter, self.written):
+            if observer is not None:
+                for lane, region, offset in touched:
+                    observer.atomic(group, lane, region, offset, size, order)
+        if self.track is None:
+            return
+        for region in {id(region): region for _, region, _ in touched}.values():
+            some = [(lane, offset) for lane, of, offset in touched if of is region]
+            m = None
+            if len(some) < group.lanes:
+                m = np.zeros(group.lanes, bool)
+                m[[lane for lane, _ in some]] = True
+            offsets = np.array([offset for _, offset in some], np.int64)
+            self.track.atomics(group, m, region, offsets, size, order, returns)
 
     # ---- units
 

@@ -32,8 +32,8 @@ from cutegemm.emulator.watch.shadow import (
     Row,
     Segment,
     Shadow,
-    SyncPlace,
 )
+from cutegemm.emulator.watch.strong import Ordered, StrongAccesses, StrongCells, met
 from cutegemm.emulator.watch.tracker import WarpTracker
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class Detector:
         self.start = NOTHING  # what a warp knows when the launch starts
         self.before = 0  # segments of earlier launches that griddepcontrol.wait makes known
         self.enter(device)
-        # Place of a strong access, and CTA or None -> knowledge passed through it.
-        self.sync: dict[SyncPlace, Known] = {}
+        self.strong = StrongAccesses(self)
         self.strict = device.options.strict
         self.cell = cell_bytes(device.program) if cell is None else cell
         self.cells = Cells(self.cell)
@@ -78,9 +77,7 @@ class Detector:
 
     def segment(self, what: str, tracker: WarpTracker, generic: bool) -> int:
         """A new segment's number."""
-        self.segments.append(
-            Segment(what, tracker.who, 0, generic, False, self.launch, tracker.group.cta.index)
-        )
+        self.segments.append(Segment(what, tracker.who, generic, False, self.launch, tracker.group.cta.index))
         return len(self.segments) - 1
 
     def name_of(self, group: Group) -> str:
@@ -111,8 +108,9 @@ class Detector:
         if space in ("param", "local"):
             return
         if strong:
-            for o in {int(o) for o in np.atleast_1d(offset)}:
-                self.strong(group, region, o, strong, not write, write)
+            name, _, scope = strong.partition(".")
+            kind = Ordered(name, bool(scope), not write, write, not write)
+            self.strong.access(group, m, region, offset, size, kind)
             return
         t = group.tracker
         assert t is not None  # as long as there is a detector
@@ -123,40 +121,13 @@ class Detector:
         self.check(region, where, write, t.current, known, None, lanes)
         t.lane_accesses.append(lanes)
 
-    def atomic(self, group: Group, lane: int, region: Region, offset: Value, size: int, order: str) -> None:
-        """An atomic operation by one lane."""
-        self.strong(group, region, int(offset), order, True, True)
-
-    def strong(
-        self, group: Group, region: Region, offset: int, order: str, reads: bool, writes: bool
+    def atomics(
+        self, group: Group, m: Mask, region: Region, offset: Value, size: int, order: str, returns: bool
     ) -> None:
-        """An atomic, volatile, relaxed, acquire or release access: it does not race, and orders as PTX ISA 8.8 says.
-
-        A release passes on all its warp knows, a relaxed write what a fence before it has released; an acquire
-        learns what was passed, a relaxed read once a fence follows it. What is done in the scope of the CTA
-        reaches that CTA alone.
-        """
-        t, (order, _, scope) = group.tracker, order.partition(".")
-        assert t is not None
-        everywhere, here = (id(region), offset, None), (id(region), offset, group.cta.index)
-        if reads:
-            near = self.sync.get(here, NOTHING)
-            passed = near if scope else near | self.sync.get(everywhere, NOTHING)
-            if order in ("acquire", "acq_rel"):
-                t.known |= passed
-                t.lanes_met()
-            else:
-                t.seen |= passed
-                t.seen_near |= near
-        if writes:
-            releases = order in ("release", "acq_rel")
-            self._pass(here, t.everything() if releases else t.released_near)
-            if not scope:
-                self._pass(everywhere, t.everything() if releases else t.released)
-            t.renew()
-
-    def _pass(self, place: SyncPlace, known: Known) -> None:
-        self.sync[place] = self.sync.get(place, NOTHING) | known
+        """An atomic operation by some lanes of a warp on one region; `returns` a value that is used."""
+        name, _, scope = order.partition(".")
+        kind = Ordered(name, bool(scope), True, True, returns)
+        self.strong.access(group, m, region, offset, size, kind)
 
     def check(
         self,
@@ -177,13 +148,15 @@ class Detector:
         where = where.within(shadow.cells)
         if not len(where.starts):
             return
-        now = self.segments[segment]
-        now.line = self.current_line()
-        access = Access(
-            region, where, write, segment, known, known.shared if shadow.shared else known.world, lanes
-        )
+        now, line = self.segments[segment], self.current_line()
+        fenced = known.shared if shadow.shared else known.world
+        access = Access(region, where, write, segment, line, known, fenced, lanes)
+        if lanes is not None:
+            lanes.line = line
         row, listed = shadow.written_by, shadow.reductions
         writers = self._meet(row, True, access) if shadow.written else [-1]
+        if shadow.strong is not None and not now.atomic:
+            self._meet_strong(shadow.strong, access)
         if listed and not now.atomic:
             for old in shadow.meeting(listed, where):
                 self._compare(old, True, access._replace(lanes=None))
@@ -191,11 +164,11 @@ class Detector:
             self._write(shadow, access)
             return
         if shadow.shared and (writers is None or -1 in writers):
-            self._uninitialised(region, segment, row.cells[where.index], where)
+            self._uninitialised(shadow, access)
         if not shadow.shared and not now.generic:
-            shadow.wide_reads.append((where, segment))
+            shadow.wide_reads.append((where, scan.word(segment, line)))
             return
-        shadow.read(reader if reader is not None else now.who, where, segment)
+        shadow.read(reader if reader is not None else now.who, where, scan.word(segment, line))
 
     def read_operands(
         self,
@@ -214,40 +187,75 @@ class Detector:
         """
         together, apart = self.cells.operands(a, b, form, warp)
         shadow = self.shadow(region)
-        if shadow.written and not shadow.reductions and together.last <= shadow.cells:
+        apart_from_strong = shadow.strong is None or not shadow.strong.reach(together)
+        if shadow.written and not shadow.reductions and together.last <= shadow.cells and apart_from_strong:
             found = scan.found(shadow.written_by.at, together.runs)
             if (
                 found is not None
                 and -1 not in found
                 and self._harmless(found, True, segment, known, known.shared, None)
             ):
-                self.segments[segment].line = self.current_line()
-                shadow.read(reader, together, segment)
+                shadow.read(reader, together, scan.word(segment, self.current_line()))
                 return
         for where in apart:
             self.check(region, where, False, segment, known, reader)
 
     def _write(self, shadow: Shadow, access: Access) -> None:
         """The part of `check` that is of writes: they end what was known of readers."""
-        where, segment = access.where, access.segment
+        where, word = access.where, scan.word(access.segment, access.line)
         for row in shadow.readers.values():
             if row.first < where.last and where.first < row.last and self._meet(row, False, access) != [-1]:
                 scan.put(row.at, where.runs, -1)
         for old in shadow.meeting(shadow.wide_reads, where):
             self._compare(old, False, access._replace(lanes=None))
-        if self.segments[segment].atomic:
-            shadow.reductions.append((where, segment))
+        if self.segments[access.segment].atomic:
+            shadow.reductions.append((where, word))
             return
         shadow.written = True
-        scan.put(shadow.written_by.at, where.runs, segment)
+        if shadow.strong is not None:
+            shadow.strong.clear(where)
+        scan.put(shadow.written_by.at, where.runs, word)
 
     def _meet(self, row: Row, was_write: bool, access: Access) -> list[int] | None:
         """Report what an access races with in a row; the segments there, None when they are many."""
-        _, where, _, segment, known, fenced, lanes = access
+        _, where, _, segment, _, known, fenced, lanes = access
         found = scan.found(row.at, where.runs)
         if found is None or not self._harmless(found, was_write, segment, known, fenced, lanes):
             self._compare(row.cells[where.index], was_write, access)
         return found
+
+    def check_strong(self, shadow: Shadow, access: Access, reads: bool) -> None:
+        """Report the plain and asynchronous accesses that a strong access races with."""
+        writers = self._meet(shadow.written_by, True, access) if shadow.written else [-1]
+        if access.write:
+            where = access.where
+            for row in shadow.readers.values():
+                if row.first < where.last and where.first < row.last:
+                    self._meet(row, False, access)
+            for old in shadow.meeting(shadow.wide_reads, where):
+                self._compare(old, False, access._replace(lanes=None))
+        if shadow.shared and reads and (writers is None or -1 in writers):
+            self._uninitialised(shadow, access)
+
+    def _meet_strong(self, cells: StrongCells, access: Access) -> None:
+        """Report the strong accesses that a plain or asynchronous one races with."""
+        lanes, now = access.lanes, self.segments[access.segment]
+        for wrote, p, line, cell in met(cells, access):
+            kind = f"{'write' if wrote else 'read'}-{'write' if access.write else 'read'} race"
+            self.report(kind, OBSERVED, (p, line), access, cell * self.cell)
+        for cell in cells.near(access.where) if lanes is not None or not now.generic else ():
+            history = cells.cells[cell]
+            if lanes is not None:
+                for wrote, bits in ((True, history.writes), (False, history.reads)):
+                    own = [p for p in lanes.tracker.unmet if bits >> p & 1]
+                    if own and (wrote or access.write) and (found := lanes.meets(wrote, True)) is not None:
+                        earlier = (own[-1], found[0])
+                        self.report("race between lanes of a warp", OBSERVED, earlier, access, found[1])
+                        return
+            elif missing := history.writes & access.known.segments & ~access.fenced:
+                p = missing.bit_length() - 1
+                earlier = (p, history.lines[p])
+                self.report("missing proxy fence", OBSERVED, earlier, access, cell * self.cell)
 
     def _harmless(
         self, found: list[int], was_write: bool, segment: int, known: Known, fenced: int, lanes: Lanes | None
@@ -267,17 +275,20 @@ class Detector:
                 return False
         return True
 
-    def _compare(self, before: np.ndarray, was_write: bool, access: Access) -> None:
-        region, where, write, segment, known, fenced, lanes = access
+    def _compare(self, before: npt.NDArray[np.int64], was_write: bool, access: Access) -> None:
+        _, _, write, segment, _, known, fenced, lanes = access
         now = self.segments[segment]
         first = int(before.flat[0])
         previous = [first] if (before == first).all() else np.unique(before).tolist()
-        for p in previous:
-            if p < 0:
+        for cell in previous:
+            if cell < 0:
                 continue
+            p, line = scan.access_of(cell)
             label = OBSERVED
-            if lanes is not None and lanes.may_meet(p) and lanes.meets(was_write):
+            at = -1
+            if lanes is not None and lanes.may_meet(p) and (met := lanes.meets(was_write)) is not None:
                 kind = "race between lanes of a warp"
+                line, at = met
             elif p == segment:
                 continue
             elif not known.segments >> p & 1:
@@ -288,47 +299,44 @@ class Detector:
                 kind = "missing proxy fence"
             else:
                 continue
-            self._report(kind, label, p, segment, region, where, before)
+            if at < 0:
+                at = int(access.where.index[int(np.flatnonzero(before == cell)[0])]) * self.cell
+            self.report(kind, label, (p, line), access, at)
 
-    def _report(
-        self,
-        kind: str,
-        label: str,
-        previous: int,
-        segment: int,
-        region: Region,
-        where: Where,
-        before: npt.NDArray[np.int32],
-    ) -> None:
-        old, new = self.segments[previous], self.segments[segment]
-        lines = (old.line, new.line)
-        memory = "shared memory" if region.name.startswith("shared") else region.name
-        blocks = (self._block(old.line, old.launch), self._block(new.line, new.launch))
+    def report(self, kind: str, label: str, earlier: tuple[int, int], access: Access, at: int) -> None:
+        """A pair of accesses: `earlier` as segment and PTX line; `at` is a byte of the region that both reach."""
+        old, new = self.segments[earlier[0]], self.segments[access.segment]
+        lines = (earlier[1], access.line)
+        name = access.region.name
+        memory = "shared memory" if name.startswith("shared") else name
+        blocks = (self._block(lines[0], old.launch), self._block(lines[1], new.launch))
         cause = Cause(kind, label, memory, old.what, new.what, blocks)
         if self.findings.seen(cause, lines):
             return
-        cell = int(where.index[int(np.flatnonzero(before == previous)[0])])
         text = (
-            f"{new.what} by {new.who} at {self.line_text(new.line, new.launch)} "
-            f"and earlier {old.what} by {old.who} at {self.line_text(old.line, old.launch)}, "
-            f"{region.name}, offset {cell * self.cell:#x}"
+            f"{new.what} by {new.who} at {self.line_text(lines[1], new.launch)} "
+            f"and earlier {old.what} by {old.who} at {self.line_text(lines[0], old.launch)}, "
+            f"{name}, offset {at:#x}"
         )
         self.findings.add(cause, text, lines)
 
-    def _uninitialised(self, region: Region, segment: int, before: np.ndarray, where: Where) -> None:
-        empty = np.flatnonzero(before < 0)
+    def _uninitialised(self, shadow: Shadow, access: Access) -> None:
+        unwritten = shadow.writer[access.where.index] < 0
+        if shadow.strong is not None and unwritten.any():
+            unwritten &= ~shadow.strong.written(access.where)
+        empty = np.flatnonzero(unwritten)
         if not len(empty):
             return
-        new = self.segments[segment]
-        block = self._block(new.line)
+        new, line = self.segments[access.segment], access.line
+        block = self._block(line)
         cause = Cause("uninitialised read", OBSERVED, "shared memory", "", new.what, (block, block))
-        if not self.findings.seen(cause, (0, new.line)):
-            cell = int(where.index[empty[0]])
+        if not self.findings.seen(cause, (0, line)):
+            cell = int(access.where.index[empty[0]])
             text = (
-                f"{new.what} by {new.who} at {self.line_text(new.line)} of {region.name}, "
+                f"{new.what} by {new.who} at {self.line_text(line)} of {access.region.name}, "
                 f"offset {cell * self.cell:#x}, which nothing wrote"
             )
-            self.findings.add(cause, text, (0, new.line))
+            self.findings.add(cause, text, (0, line))
 
     def add(self, kind: str, text: str, line: int | None = None, label: str = OBSERVED) -> None:
         """Report a defect that is not a pair of accesses."""

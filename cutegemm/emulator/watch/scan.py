@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The race detector's two compiled loops: which segments are found in some cells, and a segment put into cells.
+"""The race detector's two compiled loops: which segments are found in some cells, and a word put into cells.
 
-Cells come as `Where.runs`: 64-bit words (number of runs, cells of each, first cell of each run).
+A cell of a row is 64 bits: the segment in the low half, the PTX line of its access in the high half (`word`); -1 is
+an empty cell. Cells come as `Where.runs`: 64-bit words (number of runs, cells of each, first cell of each run).
 """
 
 from __future__ import annotations
@@ -22,15 +23,25 @@ _OUT = (ctypes.c_int32 * MOST)()
 _OUT_AT = ctypes.addressof(_OUT)
 
 
+def word(segment: int, line: int) -> int:
+    """What a cell holds of an access by a segment at a PTX line."""
+    return segment | line << 32
+
+
+def access_of(cell: int) -> tuple[int, int]:
+    """Segment and PTX line in a cell."""
+    return cell & 0xFFFFFFFF, cell >> 32
+
+
 def found(row: int, runs: int) -> list[int] | None:
-    """The different segments in the cells `runs` of the row (int32) at an address; None when there are many."""
+    """The different segments in the cells `runs` of the row at an address; None when there are many."""
     count = _functions()[0](row, runs, _OUT_AT)
     return _OUT[:count] if count >= 0 else None
 
 
-def put(row: int, runs: int, segment: int) -> None:
+def put(row: int, runs: int, cell: int) -> None:
     """Set the cells `runs` of a row."""
-    _functions()[1](row, runs, segment)
+    _functions()[1](row, runs, cell)
 
 
 @functools.cache
@@ -42,7 +53,7 @@ def _functions() -> tuple[Any, Any]:
     address = ctypes.c_void_p
     return (
         native.function("found", ctypes.PYFUNCTYPE(ctypes.c_int32, address, address, address)),
-        native.function("put", ctypes.PYFUNCTYPE(None, address, address, ctypes.c_int32)),
+        native.function("put", ctypes.PYFUNCTYPE(None, address, address, ctypes.c_int64)),
     )
 
 
@@ -60,8 +71,8 @@ def _cells(b: ir.IRBuilder, row: Any, runs: Any) -> Iterator[Any]:
 
 
 def _found(module: ir.Module) -> None:
-    """int found(int32 *row, int64 *runs, int32 *out): number of values written to `out`, -1 beyond MOST."""
-    kind = ir.FunctionType(_I32, [_I32.as_pointer(), _I64.as_pointer(), _I32.as_pointer()])
+    """int found(int64 *row, int64 *runs, int32 *out): number of values written to `out`, -1 beyond MOST."""
+    kind = ir.FunctionType(_I32, [_I64.as_pointer(), _I64.as_pointer(), _I32.as_pointer()])
     function = ir.Function(module, kind, "found")
     row, runs, out = function.args
     b = ir.IRBuilder(function.append_basic_block())
@@ -72,7 +83,7 @@ def _found(module: ir.Module) -> None:
     with ir.IRBuilder.goto_block(b, full):
         b.ret(_I32(-1))
     for place in _cells(b, row, runs):
-        value = b.load(place)
+        value = b.trunc(b.load(place), _I32)
         with b.if_then(b.icmp_signed("!=", value, b.load(last)), likely=False):
             b.store(value, last)
             _list(b, value, out, listed, full)
@@ -105,11 +116,11 @@ def _list(b: ir.IRBuilder, value: Any, out: Any, listed: Any, full: Any) -> None
 
 
 def _put(module: ir.Module) -> None:
-    """void put(int32 *row, int64 *runs, int32 segment)."""
-    kind = ir.FunctionType(ir.VoidType(), [_I32.as_pointer(), _I64.as_pointer(), _I32])
+    """void put(int64 *row, int64 *runs, int64 cell)."""
+    kind = ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64.as_pointer(), _I64])
     function = ir.Function(module, kind, "put")
-    row, runs, segment = function.args
+    row, runs, cell = function.args
     b = ir.IRBuilder(function.append_basic_block())
     for place in _cells(b, row, runs):
-        b.store(segment, place)
+        b.store(cell, place)
     b.ret_void()

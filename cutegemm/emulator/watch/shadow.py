@@ -17,6 +17,14 @@ from cutegemm.emulator.watch.cells import Where
 if TYPE_CHECKING:
     from cutegemm.emulator.translate.program import Program
     from cutegemm.emulator.watch.lanes import Lanes
+    from cutegemm.emulator.watch.strong import StrongCells
+
+
+class Weak(NamedTuple):
+    """Sets of segments that arrived through relaxed accesses and that no fence of the reader has made known."""
+
+    seen: int  # released by a fence of their writer
+    unreleased: int  # not even that
 
 
 class Known(NamedTuple):
@@ -29,8 +37,15 @@ class Known(NamedTuple):
         0  # strict runs: known only because a wgmma's wait covers the warpgroup, which PTX does not say
     )
 
+    weak: Weak | None = None
+
     def __or__(self, other: Known) -> Known:
-        return Known(self[0] | other[0], self[1] | other[1], self[2] | other[2], self[3] | other[3])
+        weak, more = self[4], other[4]
+        if weak is None or more is None:
+            weak = more if weak is None else weak
+        else:
+            weak = Weak(weak[0] | more[0], weak[1] | more[1])
+        return Known(self[0] | other[0], self[1] | other[1], self[2] | other[2], self[3] | other[3], weak)
 
 
 NOTHING = Known(0, 0, 0)
@@ -48,12 +63,12 @@ def as_bits(numbers: list[int]) -> int:
 
 
 class Row:
-    """A segment per cell: of who wrote it last, or of one reader's last reads, which lie in [first, last)."""
+    """Per cell the access that wrote it last, or one reader's last read, as `scan.word`; reads lie in [first, last)."""
 
     __slots__ = ("cells", "at", "first", "last")
 
     def __init__(self, cells: int) -> None:
-        self.cells = np.full(cells, -1, np.int32)
+        self.cells = np.full(cells, -1, np.int64)
         self.at = self.cells.ctypes.data
         self.first, self.last = cells, 0
 
@@ -65,7 +80,7 @@ class Row:
 
 
 class Shadow:
-    """For each cell of a region the segment that wrote it last, and per reader the segment that read it last."""
+    """For each cell of a region the access that wrote it last, and per reader the one that read it last."""
 
     def __init__(self, region: Region, cell: int, spare: dict[int, list[Row]]) -> None:
         self.cells = len(region.data) // cell
@@ -75,9 +90,10 @@ class Shadow:
         self.writer = self.written_by.cells
         self.written = False  # whether anything has written here
         self.readers: dict[object, Row] = {}
-        # Asynchronous reads of global memory, and reductions, each with its segment.
+        # Asynchronous reads of global memory, and reductions, each with the word of its access.
         self.wide_reads: list[tuple[Where, int]] = []
         self.reductions: list[tuple[Where, int]] = []
+        self.strong: StrongCells | None = None  # strong accesses, once there are some
 
     def reader(self, who: object) -> Row:
         """The row of a reader."""
@@ -96,24 +112,24 @@ class Shadow:
             row.clear() for row in (self.written_by, *self.readers.values())
         )
 
-    def read(self, who: object, where: Where, segment: int) -> None:
-        """A reader's segment reads some cells."""
+    def read(self, who: object, where: Where, word: int) -> None:
+        """A reader reads some cells; `word` is its access."""
         row = self.reader(who)
-        scan.put(row.at, where.runs, segment)
+        scan.put(row.at, where.runs, word)
         if where.first < row.first:
             row.first = where.first
         if where.last > row.last:
             row.last = where.last
 
-    def meeting(self, listed: list[tuple[Where, int]], where: Where) -> Iterator[npt.NDArray[np.int32]]:
-        """For each listed access that reaches some of the cells, an array of its segment."""
-        near = [(w, segment) for w, segment in listed if w.first < where.last and where.first < w.last]
+    def meeting(self, listed: list[tuple[Where, int]], where: Where) -> Iterator[npt.NDArray[np.int64]]:
+        """For each listed access that reaches some of the cells, an array of its word."""
+        near = [(w, word) for w, word in listed if w.first < where.last and where.first < w.last]
         if near:
             marked = np.zeros(self.cells, bool)
             marked[where.index] = True
-            for w, segment in near:
+            for w, word in near:
                 if marked[w.index].any():
-                    yield np.where(w.mark(self.cells)[where.index], segment, -1)
+                    yield np.where(w.mark(self.cells)[where.index], word, -1)
 
 
 @dataclass(slots=True)
@@ -122,7 +138,6 @@ class Segment:
 
     what: str
     who: str
-    line: int
     generic: bool  # of the generic proxy; else of the async proxy
     atomic: bool = False  # a reduction, which does not race with others
     launch: int = 0  # of a sequence
@@ -147,6 +162,7 @@ class Access(NamedTuple):
     where: Where
     write: bool
     segment: int
+    line: int
     known: Known
     fenced: int
     lanes: Lanes | None

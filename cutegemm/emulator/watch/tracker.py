@@ -89,7 +89,7 @@ class WarpTracker:
         made = self._sum
         if made is None or made[0] is not known or made[1] != self.current:
             done = known.segments | 1 << self.current
-            total = Known(done, known.shared, known.world, known.grouped)
+            total = Known(done, known.shared, known.world, known.grouped, known.weak)
             made = self._sum = (known, self.current, total)
         return made[2]
 

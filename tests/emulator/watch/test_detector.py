@@ -12,7 +12,7 @@ from cutegemm.emulator import Buffer, Launch, Module, Options, launch
 from cutegemm.emulator.units.cta import occupancy
 from cutegemm.emulator.units.tma import TensorMap, encode
 from cutegemm.errors import EmulatorError
-from tests.support.emulator_launch import aligned, run
+from tests.support.emulator_launch import aligned, kernel_text, run
 from tests.support.emulator_pipeline import compiled, run_pipeline
 from tests.support.emulator_units import TMA_KERNEL
 
@@ -288,6 +288,27 @@ def test_a_finding_names_both_accesses_and_their_source_lines():
     assert re.search(rf"race: .* {place} and earlier .* {place}, shared memory of CTA .*, offset 0x", text), (
         text
     )
+
+
+@pytest.mark.parametrize("word, between", [(0, ""), (32, ""), (0, "ld.shared.u32 %r5, [%r3];"), (64, "")])
+def test_the_earlier_access_is_the_one_that_touched_the_bytes(word, between):
+    """One warp stores to three rows between two barriers; another reads one row: that row's store is named."""
+    body = f""" .shared .align 16 .b8 rows[384]; mov.u32 %r0, %tid.x; mov.u32 %r1, rows; and.b32 %r2, %r0, 31;
+ shl.b32 %r2, %r2, 2; add.u32 %r3, %r1, %r2; setp.gt.u32 %p0, %r0, 31; @%p0 bra READ;
+ st.shared.u32 [%r3], 1;
+ st.shared.u32 [%r3+128], 2;
+ st.shared.u32 [%r3+256], 3;
+ {between} bra.uni END;
+READ:
+ ld.shared.u32 %r4, [%r3+{4 * word}];
+END:"""
+    lines = kernel_text(body, params=0).split("\n")
+    (found,) = run(body, [], threads=64, races=True, policy="eager").races
+    assert found.kind == "write-read race"
+    assert [lines[n - 1].strip() for n in found.lines] == [
+        f"st.shared.u32 [%r3{f'+{4 * word}' if word else ''}], {1 + word // 32};",
+        f"ld.shared.u32 %r4, [%r3+{4 * word}];",
+    ]
 
 
 OCCUPANCY = {

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.emulator_launch import aligned, run
+from tests.support.emulator_launch import aligned, kernel_text, run
 
 SHARED = ".shared .align 16 .b8 buf[256];"
 EXCHANGE = """ mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mov.u32 %r9, buf;
@@ -36,6 +36,32 @@ def kinds(body: str, **options) -> list[str]:
 def test_lanes_that_exchange_through_memory_need_a_warp_barrier(sync, between, distance, found):
     """A lane that reads another's word, or writes over what another reads, needs bar.warp.sync between (9.7.13.3)."""
     assert kinds(EXCHANGE.format(sync=sync, between=between, distance=distance)) == found
+
+
+@pytest.mark.parametrize("text", [
+    "st.shared.u32 [%r1], %r0;\n ld.shared.u32 %r4, [%r1];\n ld.shared.u32 %r3, [%r2];",
+    "st.shared.u32 [%r1], %r0;\n st.shared.u32 [%r1+128], %r0;\n ld.shared.u32 %r3, [%r2];",
+])  # fmt: skip
+def test_a_race_between_lanes_names_the_store_and_the_load(text):
+    """Other accesses of the same warp between the two do not take the store's place in the finding."""
+    body = f""" mov.u32 %r0, %tid.x; mov.u32 %r9, buf; shl.b32 %r1, %r0, 2; add.u32 %r1, %r1, %r9; xor.b32 %r2, %r1, 4;
+ {text}"""
+    (found,) = run(body, [], before=".shared .align 16 .b8 buf[512];", races=True).findings
+    source = kernel_text(body, params=0, before=".shared .align 16 .b8 buf[512];").split("\n")
+    assert found.kind == RACE and [source[n - 1].strip() for n in found.lines] == [
+        "st.shared.u32 [%r1], %r0;", "ld.shared.u32 %r3, [%r2];",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sync, found", [("", [RACE]), ("bar.warp.sync 0xffffffff;", [])])
+def test_a_lane_that_zeroes_what_other_lanes_add_to(sync, found):
+    """An atomic of one lane and a plain store of another race like two plain accesses."""
+    body = f""" mov.u32 %r0, %tid.x; mov.u32 %r9, buf; setp.ne.u32 %p0, %r0, 0; @!%p0 st.shared.u32 [%r9], 0; {sync}
+ red.shared.add.u32 [%r9], 1; bar.warp.sync 0xffffffff; ld.shared.u32 %r1, [%r9];"""
+    assert kinds(body) == found
+    after = f""" mov.u32 %r0, %tid.x; mov.u32 %r9, buf; setp.ne.u32 %p0, %r0, 0; @!%p0 st.shared.u32 [%r9], 0;
+ bar.warp.sync 0xffffffff; red.shared.add.u32 [%r9], 1; {sync} @!%p0 ld.shared.u32 %r1, [%r9];"""
+    assert kinds(after) == found
 
 
 def test_a_lane_that_writes_for_the_others_in_divergent_code_is_found():
