@@ -8,6 +8,7 @@ Source: PTX ISA 9.0, 9.7.9.6 (shfl.sync), 9.7.13.7 (vote.sync), 9.7.13.8 (match.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -42,12 +43,30 @@ def warp_sync(group: Group, m: Mask, members: Value = M32) -> None:
     if m is None and members.__class__ is not ND and members == M32:
         group.tracker.lanes_met()
         return
-    met = (vector(group, members) >> group.lane) & np.uint32(1) != 0
-    met = met if m is None else met & m
-    if group.whole_warps(met):
-        group.tracker.lanes_met()
-    else:
-        group.tracker.some_met(met)
+    for lanes, mask in _cohorts(group, m, members):
+        met = lanes & _named(group, mask)
+        if not met[lanes].all():
+            lane = int(np.flatnonzero(lanes & ~met)[0]) % WARP
+            group.tracker.defect("lane missing from its member mask", f"lane {lane} with mask {mask:#x}")
+        if group.whole_warps(met):
+            group.tracker.lanes_met()
+        elif np.count_nonzero(met) > 1:
+            group.tracker.some_met(met)
+
+
+def _cohorts(group: Group, m: Mask, members: Value) -> list[tuple[npt.NDArray[np.bool_], int]]:
+    """The active lanes by the member mask they give: only those of one mask meet and combine their values."""
+    live = np.ones(group.lanes, bool) if m is None else m
+    if members.__class__ is not ND:
+        return [(live, int(members))]
+    masks = vector(group, members)
+    return [(live & (masks == mask), int(mask)) for mask in np.unique(masks[live])]
+
+
+def _named(group: Group, mask: int) -> npt.NDArray[np.bool_]:
+    """The lanes that a member mask names."""
+    named: npt.NDArray[np.bool_] = (np.uint32(mask) >> group.lane) & np.uint32(1) != 0
+    return named
 
 
 def shuffle(
@@ -56,7 +75,7 @@ def shuffle(
     """shfl.sync: value and in-range predicate per lane. Lanes outside the mask hold unspecified values."""
     if group.tracker is None:
         return _shuffle(group, m, a, b, c, mode)
-    warp_sync(group, m)
+    warp_sync(group, m, members)
     if m is not None or members.__class__ is ND or members != M32:
         member = (vector(group, members) >> group.lane) & np.uint32(1) != 0
         live = member if m is None else member & m
@@ -122,9 +141,26 @@ def _per_warp(group: Group, p: Vector) -> Value:
     return settle(group, np.repeat(masks, WARP))
 
 
-def vote(group: Group, m: Mask, p: Value, mode: str) -> Value:
-    """vote.sync.all/any/uni/ballot over the active lanes."""
-    warp_sync(group, m)
+def _by_cohort(group: Group, m: Mask, members: Value, act: Callable[[Mask], Value]) -> Value:
+    """What `act` gives each lane, from the lanes that its member mask names."""
+    warp_sync(group, m, members)
+    if members.__class__ is not ND and members == M32:
+        return act(m)
+    out: Vector | None = None
+    for lanes, mask in _cohorts(group, m, members):
+        made = np.asarray(act(lanes & _named(group, mask)))
+        out = np.zeros(group.lanes, np.bool_ if made.dtype == np.bool_ else np.uint32) if out is None else out
+        out[lanes] = np.broadcast_to(made, group.lanes)[lanes]
+    assert out is not None  # at least one lane is active
+    return settle(group, out)
+
+
+def vote(group: Group, m: Mask, p: Value, members: Value, mode: str) -> Value:
+    """vote.sync.all/any/uni/ballot over the active lanes that `members` names."""
+    return _by_cohort(group, m, members, lambda live: _vote(group, live, p, mode))
+
+
+def _vote(group: Group, m: Mask, p: Value, mode: str) -> Value:
     if p.__class__ is not ND:
         if mode == "ballot":
             return active_lanes(group, m) if p else 0
@@ -139,9 +175,12 @@ def vote(group: Group, m: Mask, p: Value, mode: str) -> Value:
     return bool(out[0]) if (out == out[0]).all() else out
 
 
-def redux(group: Group, m: Mask, a: Value, operation: str, signed: bool) -> Value:
-    """redux.sync: a reduction over the active lanes of each warp."""
-    warp_sync(group, m)
+def redux(group: Group, m: Mask, a: Value, members: Value, operation: str, signed: bool) -> Value:
+    """redux.sync: a reduction over the active lanes of each warp that `members` names."""
+    return _by_cohort(group, m, members, lambda live: _redux(group, live, a, operation, signed))
+
+
+def _redux(group: Group, m: Mask, a: Value, operation: str, signed: bool) -> Value:
     live = np.ones(group.lanes, bool) if m is None else m
     view = vector(group, a)
     view = view.view(SINT[32]) if signed else view
@@ -163,7 +202,7 @@ def redux(group: Group, m: Mask, a: Value, operation: str, signed: bool) -> Valu
 
 def match(group: Group, m: Mask, a: Value, membership: Value, mode: str) -> tuple[Vector, bool | Vector]:
     """match.sync: the lanes that hold the same value (any), or all of them and whether all agree (all)."""
-    warp_sync(group, m)
+    warp_sync(group, m, membership)
     live = np.ones(group.lanes, bool) if m is None else m
     live = live & ((vector(group, membership) >> group.lane) & np.uint32(1) != 0)
     values = vector(group, a, np.uint64).astype(np.uint64).reshape(-1, WARP)
@@ -180,7 +219,7 @@ def match(group: Group, m: Mask, a: Value, membership: Value, mode: str) -> tupl
 
 def elect(group: Group, m: Mask, membership: Value) -> tuple[Value, Vector]:
     """elect.sync: the lowest active lane of the membership leads; returns (leader lane, predicate)."""
-    warp_sync(group, m)
+    warp_sync(group, m, membership)
     whole = membership.__class__ is not ND and membership == M32
     if m is None and whole:
         return 0, group.leaders

@@ -167,15 +167,14 @@ def warp_wide(e: Emitter, ins: Instruction) -> None:
     elif head == "vote":
         negated = ins.operands[1].strip().startswith("!")
         a = e.src(ins.operands[1].strip().lstrip("!"), 1)
-        e.dst(ins.operands[0], f"vote(G, {e.mask}, {f'pnot({a})' if negated else a}, '{ins.parts[2]}')")
+        value = f"pnot({a})" if negated else a
+        e.dst(ins.operands[0], f"vote(G, {e.mask}, {value}, {e.src(ins.operands[2], 32)}, '{ins.parts[2]}')")
     elif head == "redux":
         kind = ins.parts[-1]
         if kind not in ("s32", "u32", "b32"):
             raise Unknown("type")
-        e.dst(
-            ins.operands[0],
-            f"redux(G, {e.mask}, {e.src(ins.operands[1], 32)}, '{ins.parts[2]}', {kind == 's32'})",
-        )
+        a, members = (e.src(x, 32) for x in ins.operands[1:3])
+        e.dst(ins.operands[0], f"redux(G, {e.mask}, {a}, {members}, '{ins.parts[2]}', {kind == 's32'})")
     elif head == "activemask":
         e.dst(ins.operands[0], f"active_lanes(G, {e.mask})")
     else:

@@ -138,6 +138,58 @@ OTHER: mov.u32 %r3, 0;"""
     assert kinds(body) == found
 
 
+MISSING = "lane missing from its member mask"
+ACROSS = {  # an instruction with a member mask, and what its result is among lanes 0 to 7
+    "redux.sync.add.u32 %r1, %r0, {};": 28,
+    "vote.sync.ballot.b32 %r1, %p0, {};": 0xF0,
+    "shfl.sync.idx.b32 %r1, %r0, 3, 31, {};": 3,
+    "match.any.sync.b32 %r1, %r5, {};": 0xFF,
+    "bar.warp.sync {}; mov.u32 %r1, 9;": 9,
+}
+
+
+@pytest.mark.parametrize("text", ACROSS)
+def test_every_lane_names_itself_in_its_member_mask(text):
+    """All 32 lanes give the mask 0xff: eight may, the others are undefined (PTX ISA 9.7.13). In a branch it is right."""
+    start = " mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; setp.gt.u32 %p0, %r0, 3; mov.u32 %r5, 1;"
+    leave = " setp.gt.u32 %p1, %r0, 7; @%p1 bra END;"
+    end = "\n mad.wide.u32 %rd1, %r0, 4, %rd0; st.global.u32 [%rd1], %r1;\nEND:"
+    out = aligned(32, np.uint32)
+    found = run(start + text.format("0xff") + end, [out], races=True).findings
+    assert [f.kind for f in found][:1] == [MISSING] and "lane 8 with mask 0xff" in found[0].text
+    assert out[:8].tolist() == [ACROSS[text]] * 8
+    for races in (False, True):
+        out[:] = 99
+        assert not run(start + leave + text.format("0xff") + end, [out], races=races).findings
+        assert out.tolist() == [ACROSS[text]] * 8 + [99] * 24
+
+
+@pytest.mark.parametrize("threads, races", [(32, True), (64, False)])
+def test_lanes_combine_with_those_of_their_own_mask(threads, races):
+    """Each half of a warp names itself: sums and votes are of the half."""
+    body = """ mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mov.u32 %r1, 0xffff; and.b32 %r2, %r0, 16;
+ shl.b32 %r1, %r1, %r2; redux.sync.add.u32 %r3, %r0, %r1; and.b32 %r4, %r0, 1; setp.eq.u32 %p0, %r4, 1;
+ vote.sync.ballot.b32 %r5, %p0, %r1; add.u32 %r6, %r3, %r5; mad.wide.u32 %rd1, %r0, 4, %rd0;
+ st.global.u32 [%rd1], %r6;"""
+    out = aligned(threads, np.uint32)
+    assert not run(body, [out], threads=threads, races=races).findings
+    halves = np.arange(threads).reshape(-1, 16)
+    bits = np.where(np.arange(len(halves)) % 2, 0xAAAA0000, 0xAAAA).astype(np.uint32)
+    assert (out.reshape(-1, 16) == (halves.sum(1).astype(np.uint32) + bits)[:, None]).all()
+
+
+@pytest.mark.parametrize("mask, distance, found", [
+    ("%r7", 4, [RACE]), ("%r8", 4, []), ("%r8", 64, [RACE]), ("0xffffffff", 64, []),
+])  # fmt: skip
+def test_a_warp_barrier_joins_lanes_of_the_same_mask_alone(mask, distance, found):
+    """Lanes that each name themselves do not meet; halves that name themselves meet within the half."""
+    masks = "mov.u32 %r6, 1; shl.b32 %r7, %r6, %r0; mov.u32 %r6, 0xffff; and.b32 %r8, %r0, 16; shl.b32 %r8, %r6, %r8;"
+    text = EXCHANGE.format(
+        sync=f"{masks} bar.warp.sync {mask};", between=f"bar.warp.sync {mask};", distance=distance
+    )
+    assert kinds(text) == found
+
+
 def test_shfl_of_all_lanes_is_silent():
     """A butterfly over a full warp."""
     assert kinds(" mov.u32 %r0, %tid.x; shfl.sync.bfly.b32 %r1, %r0, 16, 31, 0xffffffff;") == []
