@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 # Characters of a value in a message; a longer one is cut in the middle.
 LONGEST_VALUE = 400
@@ -110,7 +110,13 @@ class CheckError(GemmError):
 
 
 class EmulatorError(GemmError):
-    """The emulator met something it does not know, or a kernel that cannot go on."""
+    """The emulator met something it does not know, or a kernel that cannot go on.
+
+    Attributes:
+        findings: what the race detector had found by then, as `emulator.Finding`s.
+    """
+
+    findings: tuple[Any, ...] = ()
 
 
 def check(

@@ -22,6 +22,7 @@ from cutegemm.emulator.launch import (
     Launch,
     Options,
     Report,
+    carrying,
     checked,
     checked_options,
     kernel_of,
@@ -138,11 +139,12 @@ def run_steps(
     alone, chain = Alone(written), None
     if constant is not None:
         chain = Chain([program_of(kernel) for kernel, _ in launches], list(buffers), constant, written)
-    reports = []
-    for step, (kernel, what) in zip(steps, launches, strict=True):
-        if chain is not None:
-            chain.pdl = step.pdl
-        reports.append(launch(kernel, what, options, l2, chain or alone))
+    reports: list[Report] = []
+    with carrying(reports):
+        for step, (kernel, what) in zip(steps, launches, strict=True):
+            if chain is not None:
+                chain.pdl = step.pdl
+            reports.append(launch(kernel, what, options, l2, chain or alone))
     if written is not None and reports:
         rules = read_suppressions(options.suppressions) if options and options.suppressions else []
         kept, suppressed = without_suppressed(written.findings(), rules)

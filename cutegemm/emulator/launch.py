@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Real
 from pathlib import Path
@@ -21,6 +22,7 @@ from cutegemm.emulator.state.geometry import SMS, Triple
 from cutegemm.emulator.state.memory import Buffer
 from cutegemm.emulator.translate.program import Program, translate
 from cutegemm.emulator.units.completion import POLICIES
+from cutegemm.emulator.units.cooperative import is_cooperative
 from cutegemm.emulator.units.cta import occupancy
 from cutegemm.emulator.watch.coverage import Coverage
 from cutegemm.emulator.watch.findings import (
@@ -257,6 +259,10 @@ def launch(
     if options.resident_ctas is None:
         each = occupancy(math.prod(what.extents[1]), what.smem_bytes + program.shared_size)
         options = replace(options, resident_ctas=SMS * each)
+    fit = options.resident_ctas
+    if is_cooperative(program) and fit is not None and math.prod(what.extents[0]) > fit:
+        rule = f"grid.sync needs all CTAs resident together, and {fit} CTAs fit"
+        raise field_error(EmulatorError, "grid", what.grid, rule, (fit, 1, 1))
     device = Device(program, what, options, l2 or L2(), context or Alone())
     try:
         with np.errstate(all="ignore"):
@@ -264,12 +270,29 @@ def launch(
             device.progress.close()
     except EmulatorError as e:
         device.progress.close()
-        found = [] if device.watch.track is None else device.watch.track.findings.listed()
-        if found:
-            rule = "\n  ".join([f"{e.rule}\nfound before that:", *(str(f) for f in found[:20])])
-            raise EmulatorError(rule, field=e.field, value=e.value, nearest=e.nearest) from e
-        raise
+        found, _ = without_suppressed(_found(device), rules)
+        if not found:
+            raise
+        rule = "\n  ".join([f"{e.rule}\nfound before that:", *(str(f) for f in found[:20])])
+        stopped = EmulatorError(rule, field=e.field, value=e.value, nearest=e.nearest)
+        stopped.findings = tuple(found)
+        raise stopped from e
     return _report(device, rules)
+
+
+@contextlib.contextmanager
+def carrying(reports: list[Report]) -> Iterator[None]:
+    """An error of a later launch carries besides its own findings those of the reports so far."""
+    try:
+        yield
+    except EmulatorError as e:
+        e.findings = (*(found for report in reports for found in report.findings), *e.findings)
+        raise
+
+
+def _found(device: Device) -> list[Finding]:
+    """What the race detector has found, nothing without one."""
+    return [] if device.watch.track is None else device.watch.track.findings.listed()
 
 
 def checked_options(options: object) -> Options | None:
@@ -335,8 +358,7 @@ def _report(device: Device, rules: list[Suppression]) -> Report:
         warps: sum(c * s for c, s in zip(counts, sizes, strict=True))
         for warps, counts in device.counts.by_warp.items()
     }
-    found = [] if device.watch.track is None else device.watch.track.findings.listed()
-    report = Report(instructions, by_warp, *without_suppressed(found, rules))
+    report = Report(instructions, by_warp, *without_suppressed(_found(device), rules))
     report.coverage = None if device.watch.coverage is None else device.watch.coverage.coverage()
     report.printed = "".join(device.printed)
     if device.watch.meter is not None:

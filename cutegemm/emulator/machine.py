@@ -20,6 +20,7 @@ from cutegemm.emulator.state.reports import deadlock, place_of
 from cutegemm.emulator.translate.parameters import parameter_space
 from cutegemm.emulator.translate.program import Program
 from cutegemm.emulator.units.completion import POLICIES
+from cutegemm.emulator.units.cooperative import grid_workspace
 from cutegemm.emulator.units.cta import SPLIT, Cluster
 from cutegemm.emulator.units.registers import launched_with
 from cutegemm.emulator.watch.coverage import Watcher
@@ -54,6 +55,7 @@ class Device:
         self.memory = context.memory_of(config)
         self.params = parameter_space(program, config.params)
         self.symbols = context.symbols_of(program, self.memory)
+        self.environment = grid_workspace(program, self.memory)  # registers of a cooperative launch
         self.completion = POLICIES[options.policy](options.seed)
         self.tensors: dict[int, Tensor] = {}
         self.printed: list[str] = []

@@ -16,7 +16,16 @@ from typing import Any
 from cutegemm.checks import integer
 from cutegemm.emulator.arguments import View, pack
 from cutegemm.emulator.context import Chain
-from cutegemm.emulator.launch import Launch, Options, checked, checked_options, kernel_of, launch, program_of
+from cutegemm.emulator.launch import (
+    Launch,
+    Options,
+    carrying,
+    checked,
+    checked_options,
+    kernel_of,
+    launch,
+    program_of,
+)
 from cutegemm.emulator.machine import SHARED_LIMIT
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module
@@ -89,9 +98,10 @@ def run_sequence(
     if constant is not None:
         chain.constant = [view.buffer("constant") for view in views]
     l2, out = L2(), Result()
-    for kernel, what in ready:
-        chain.pdl = what.pdl
-        out.reports.append(launch(kernel, what, options, l2, chain))
+    with carrying(out.reports):
+        for kernel, what in ready:
+            chain.pdl = what.pdl
+            out.reports.append(launch(kernel, what, options, l2, chain))
     if options.meter:
         out.counters = combined([report.sums for report in out.reports], l2.dirty * SECTOR_BYTES)
     return out

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 WARP = 32
 SMS = 132  # of an H200 (SXM)
 Triple = tuple[int, int, int]
+# Special registers that the emulator knows; those of clocks besides.
+SPECIAL_REGISTERS = frozenset((
+    "smid", "nsmid", "gridid", "nwarpid", "warpid", "laneid", "dynamic_smem_size", "total_smem_size",
+    "cluster_ctarank", "cluster_nctarank", "is_explicit_cluster", "envreg1", "envreg2",
+    *(f"lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")),
+    *(f"{name}.{axis}" for axis in "xyz" for name in (
+        "tid", "ntid", "ctaid", "nctaid", "cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid")),
+))  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def atomic(e: Emitter, ins: Instruction) -> None:
             e.line(f"atomic(G, {e.mask}, {place}, ({e.src(x, width)},), {how})")
         return
     args = ", ".join(e.src(x, width) for x in values)
-    used = returns and e.program.is_used(d.strip())
+    used = returns and e.program.mentions(d.strip()) > 1
     e.dst(d, f"atomic(G, {e.mask}, {e.address(address)}, ({args},), {how}, {used})")
 
 

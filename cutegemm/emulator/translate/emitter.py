@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cutegemm.emulator.ptx.flow import Block, is_branch
 from cutegemm.emulator.ptx.kernel import Instruction
 from cutegemm.emulator.state.addresses import PARAM_WINDOW, SHARED_BASE
+from cutegemm.emulator.state.geometry import SPECIAL_REGISTERS
 from cutegemm.errors import EmulatorError
 
 if TYPE_CHECKING:
@@ -178,11 +179,11 @@ class Emitter:
         program = self.program
         if x.startswith("%"):
             name = x[1:]
-            return (
-                f"special(G, '{name}')"
-                if name.startswith(("clock", "globaltimer"))
-                else f"G.special['{name}']"
-            )
+            if name.startswith(("clock", "globaltimer")):
+                return f"special(G, '{name}')"
+            if name not in SPECIAL_REGISTERS:
+                raise Unknown(f"special register {x}")
+            return f"G.special['{name}']"
         if x in self.params:
             return str(self.params[x])
         if x in program.shared_offset:

@@ -68,9 +68,9 @@ class Program:
             for word in {*_WORD.findall(" ".join(ins.operands)), *(ins.guard or ())[:1]}
         )
 
-    def is_used(self, register: str) -> bool:
-        """Whether another instruction names a register, so that a value written to it is used."""
-        return self._mentions[register] > 1
+    def mentions(self, register: str) -> int:
+        """How many instructions name a register; a value written to one that two name is used."""
+        return self._mentions[register]
 
     def instruction_at(self, file: str, line: int) -> Instruction | None:
         """The PTX instruction that a line of a translated function belongs to; None in any other file."""

@@ -51,7 +51,7 @@ class CTA:
         self.warpgroups: dict[int, Warpgroup] = {}  # number -> its wgmmas
         self.live_warps = device.warps
         self.pace = device.completion.pace()
-        self.special = device.geometry.special(index, rank)
+        self.special = device.geometry.special(index, rank) | device.environment
         self.groups: list[Group] = []
 
     def start(self) -> None:

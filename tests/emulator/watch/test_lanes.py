@@ -150,7 +150,7 @@ ACROSS = {  # an instruction with a member mask, and what its result is among la
 
 @pytest.mark.parametrize("text", ACROSS)
 def test_every_lane_names_itself_in_its_member_mask(text):
-    """All 32 lanes give the mask 0xff: eight may, the others are undefined (PTX ISA 9.7.13). In a branch it is right."""
+    """All 32 lanes give the mask 0xff: eight may, others are undefined (PTX ISA 9.7.13). A branch makes it right."""
     start = " mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; setp.gt.u32 %p0, %r0, 3; mov.u32 %r5, 1;"
     leave = " setp.gt.u32 %p1, %r0, 7; @%p1 bra END;"
     end = "\n mad.wide.u32 %rd1, %r0, 4, %rd0; st.global.u32 [%rd1], %r1;\nEND:"
