@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run found: one finding per cause, with a count, an example and a label; suppressions from a file.
 
-Accesses that race for one reason do so at many lines (unrolled loops) and many times. They are gathered: same kind,
-same operations, same memory, and instructions of the same basic block on either side.
+Accesses that race for one reason do so at many lines (unrolled loops) and many times. They are grouped: same kind,
+same operations, same memory, and either an instruction of the same basic block or the same pair of source lines.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Cause:
-    """What findings of one cause share: the operations, the memory, and the basic block of each instruction."""
+    """What findings of one cause share: the operations, the memory, the basic block and source line of each access."""
 
     kind: str
     label: str
@@ -48,9 +48,10 @@ class Cause:
     earlier: str
     later: str
     blocks: tuple[object, object]  # of the earlier and of the later instruction
+    sources: tuple[object, object] = (None, None)  # file and line of each, where known
 
     def same(self, other: Cause) -> bool:
-        """Whether two differ in one of the blocks at most."""
+        """Whether two share a block, or both source lines: unrolled code has many blocks for one line."""
         alike = (self.kind, self.label, self.memory, self.earlier, self.later) == (
             other.kind,
             other.label,
@@ -58,7 +59,11 @@ class Cause:
             other.earlier,
             other.later,
         )
-        return alike and any(a == b for a, b in zip(self.blocks, other.blocks, strict=True))
+        if not alike:
+            return False
+        if None not in self.sources and self.sources == other.sources:
+            return True
+        return any(a == b for a, b in zip(self.blocks, other.blocks, strict=True))
 
 
 class Findings:

@@ -309,8 +309,10 @@ class Detector:
         lines = (earlier[1], access.line)
         name = access.region.name
         memory = "shared memory" if name.startswith("shared") else name
-        blocks = (self._block(lines[0], old.launch), self._block(lines[1], new.launch))
-        cause = Cause(kind, label, memory, old.what, new.what, blocks)
+        sides = ((lines[0], old.launch), (lines[1], new.launch))
+        blocks = (self._block(*sides[0]), self._block(*sides[1]))
+        sources = (self._source(*sides[0]), self._source(*sides[1]))
+        cause = Cause(kind, label, memory, old.what, new.what, blocks, sources)
         if self.findings.seen(cause, lines):
             return
         text = (
@@ -328,8 +330,9 @@ class Detector:
         if not len(empty):
             return
         new, line = self.segments[access.segment], access.line
-        block = self._block(line)
-        cause = Cause("uninitialised read", OBSERVED, "shared memory", "", new.what, (block, block))
+        block, source = self._block(line), self._source(line)
+        sources = (source, source)
+        cause = Cause("uninitialised read", OBSERVED, "shared memory", "", new.what, (block, block), sources)
         if not self.findings.seen(cause, (0, line)):
             cell = int(access.where.index[empty[0]])
             text = (
@@ -342,13 +345,19 @@ class Detector:
         """Report a defect that is not a pair of accesses."""
         line = self.current_line() if line is None else line
         what = re.sub(r"\(.*?\)|0x[0-9a-f]+|\d+", "", text) if line == 0 else ""
-        cause = Cause(kind, label, "", "", what, (self._block(line), self._block(line)))
+        block, source = self._block(line), self._source(line)
+        cause = Cause(kind, label, "", "", what, (block, block), (source, source))
         if not self.findings.seen(cause, (0, line)):
             self.findings.add(cause, f"{text}, {self.line_text(line)}", (0, line))
 
     def _block(self, line: int, launch: int = -1) -> tuple[int, int]:
         """The launch and the basic block of a PTX line."""
         return (launch, self.programs[launch].blocks.get(line, -line))
+
+    def _source(self, line: int, launch: int = -1) -> tuple[int, str, int] | None:
+        """The launch, and the source file and line of a PTX line, where debug information says so."""
+        source = self.programs[launch].sources.get(line)
+        return None if source is None else (launch, *source)
 
     def cluster_ended(self, cluster: Cluster) -> None:
         """Every warp of a cluster has ended: its mbarriers may not still expect bytes, its memory's shadow goes."""

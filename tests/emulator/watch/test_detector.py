@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 
-from cutegemm.emulator import Buffer, Launch, Module, Options, launch
+from cutegemm.emulator import Buffer, Launch, Module, Options, launch, run_ptx
 from cutegemm.emulator.units.cta import occupancy
 from cutegemm.emulator.units.tma import TensorMap, encode
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, kernel_text, run
-from tests.support.emulator_pipeline import compiled, run_pipeline
+from tests.support.emulator_pipeline import compile_cuda, compiled, run_pipeline
 from tests.support.emulator_units import TMA_KERNEL
 
 BUFFER = ".shared .align 128 .b8 buf[1024];"
@@ -309,6 +309,42 @@ END:"""
         f"st.shared.u32 [%r3{f'+{4 * word}' if word else ''}], {1 + word // 32};",
         f"ld.shared.u32 %r4, [%r3+{4 * word}];",
     ]
+
+
+UNROLLED = r"""
+extern "C" __global__ void unrolled(const float* x, float* out, int n) {
+    __shared__ float tile[16 * 64];
+    #pragma unroll
+    for (int j = 0; j < 16; j++)
+        if (j * 64 + threadIdx.x < n) tile[j * 64 + threadIdx.x] = x[j * 64 + threadIdx.x];
+#ifndef BUG
+    __syncthreads();
+#endif
+    float sum = 0;
+    #pragma unroll
+    for (int j = 0; j < 16; j++) {
+        int i = (j * 64 + threadIdx.x + 32) % 1024;
+        if (i < n) sum += tile[i];
+    }
+    out[threadIdx.x] = sum;
+}
+"""
+
+
+def test_one_cause_in_unrolled_code_is_one_finding():
+    """A missing barrier between loops of 16 unrolled steps: one finding for each kind and pair of source lines."""
+
+    def found(*flags: str) -> list:
+        x, out = np.ones(1024, np.float32), np.zeros(64, np.float32)
+        options = Options(races=True)
+        ptx = compile_cuda(UNROLLED, *flags)
+        return run_ptx(ptx, grid=1, block=64, args=[x, out, 1000], options=options).findings
+
+    assert not found()
+    made = found("-DBUG")
+    assert sorted(f.kind for f in made) == ["read-write race", "uninitialised read", "write-read race"]
+    assert all(f.count >= 16 and len(f.pairs) == 16 for f in made)
+    assert all(str(f).endswith("times at 16 places]") for f in made)
 
 
 OCCUPANCY = {
