@@ -12,6 +12,7 @@ from cutegemm.emulator import Launch, Options, run_sequence, tensor_buffer
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.gemm import Gemm, build
 from cutegemm.planning.planner import plan
+from tests.support.emulator_launch import HEADER
 from tests.support.numerics import assert_close
 
 BF16 = torch.bfloat16
@@ -67,6 +68,49 @@ def test_only_what_no_launch_of_the_run_writes_is_loaded_early():
     assert plan(copied, problem(128, 128, 256)).config.early == ("a",)
     swapped = GemmSpec(tile=Tile(64, 64, 64), swap=True, constant=("b",))
     assert plan(swapped, problem(128, 128, 256)).config.early == ("a",)
+
+
+SCALE_WRITER = (
+    HEADER
+    + """
+.visible .entry k(.param .u64 p0)
+{
+ .reg .b64 %rd<2>; ld.param.u64 %rd0, [p0]; griddepcontrol.launch_dependents; st.global.f32 [%rd0], 0f40000000;
+ ret;
+}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"schedule": "pingpong"},
+        {"schedule": "multistage"},
+        {"split_k": 2, "split_reduction": "launch", "constant": ("a", "b")},
+    ],
+)
+def test_a_scalar_that_the_launch_before_writes_is_read_after_the_wait(fields):
+    """A scale of 2 comes from a kernel that triggers before it stores: nothing reads it before the wait."""
+    spec = GemmSpec(tile=Tile(64, 64, 64), swap=False, trigger="loads", **fields)
+    of = problem(64, 64, 128, device_scalars=("alpha",))
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(x, generator=generator).to(BF16) for x in ((64, 128), (128, 64)))
+    d, alpha = torch.empty(64, 64, dtype=BF16), torch.zeros(1)
+    made = plan(spec, of)
+    workspace = torch.zeros(made.workspace_bytes + made.counter_bytes + 256, dtype=torch.uint8)
+    tensors = {"a": a, "b": b, "d": d, "alpha": alpha}
+    launches = build(spec).launches(of, {name: x.data_ptr() for name, x in tensors.items()}, workspace.data_ptr())
+    buffers = [tensor_buffer(x, name) for name, x in (tensors | {"workspace": workspace}).items()]
+    sequence = [Launch(SCALE_WRITER, grid=1, block=1, args=[alpha.numpy()])]
+    for step, x in zip(made.steps, launches, strict=True):
+        ptx = cache.artifact(step.config).ptx
+        sequence.append(Launch(ptx, grid=x.grid, block=x.block, cluster=x.cluster, smem_bytes=x.smem,
+                               params=list(x.params), buffers=buffers, pdl=True))  # fmt: skip
+    found = run_sequence(sequence, RACES).findings
+    assert not found, found
+    assert_close(d, a, b, None, 2.0, 0.0)
 
 
 @pytest.mark.parametrize("policy", ["eager", "lazy"])
