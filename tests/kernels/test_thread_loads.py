@@ -118,6 +118,12 @@ def test_batches(broadcast):
     check(GemmSpec(**BOTH, a_load="shift", b_load="shift"), a, b)
 
 
+def test_no_row_beyond_the_end_is_read_by_later_tiles():
+    """The last tiles of M and N are ragged, and each operand ends where its memory ends: reading on is a fault."""
+    a, b = operand((3, 70, 71), ODD, True, 16), operand((3, 71, 75), ODD, False, 17)
+    check(GemmSpec(**BOTH, a_load="shift", b_load="shift"), a, b)
+
+
 @pytest.mark.parametrize("shape", [(1, 70, 203), (9, 9, 1), (3, 5, 7)])
 def test_vectors_and_tiny_products(shape):
     """Extents of 1 are matrices like any other, and no word before the first element is read."""
