@@ -101,7 +101,9 @@ def test_a_scalar_that_the_launch_before_writes_is_read_after_the_wait(fields):
     made = plan(spec, of)
     workspace = torch.zeros(made.workspace_bytes + made.counter_bytes + 256, dtype=torch.uint8)
     tensors = {"a": a, "b": b, "d": d, "alpha": alpha}
-    launches = build(spec).launches(of, {name: x.data_ptr() for name, x in tensors.items()}, workspace.data_ptr())
+    launches = build(spec).launches(
+        of, {name: x.data_ptr() for name, x in tensors.items()}, workspace.data_ptr()
+    )
     buffers = [tensor_buffer(x, name) for name, x in (tensors | {"workspace": workspace}).items()]
     sequence = [Launch(SCALE_WRITER, grid=1, block=1, args=[alpha.numpy()])]
     for step, x in zip(made.steps, launches, strict=True):
