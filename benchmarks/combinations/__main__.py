@@ -170,7 +170,7 @@ def main(arguments: list[str]) -> int:
     array = Array(args.seed)
     entries: list[farm.Entry] = []
     if not args.no_array:
-        entries += [{"id": f"array {i}", "case": shortened(x)} for i, x in enumerate(array.make(args.first))]
+        entries += [{"id": f"array {i}", "case": shortened(x)} for i, x in enumerate(made(array, args))]
         print(
             f"{len(entries)} cases hold {array.covered} of {array.pairs} pairs; "
             f"no legal spec has {len(array.impossible)}",
