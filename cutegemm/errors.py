@@ -106,7 +106,7 @@ class HardwareError(GemmError):
 
 
 class CheckError(GemmError):
-    """A result is outside the bounds of its epilogue (`CUTEGEMM_CHECK=1`)."""
+    """A result is outside the bounds of its epilogue, or a kernel does not end (`CUTEGEMM_CHECK=1`)."""
 
 
 class EmulatorError(GemmError):

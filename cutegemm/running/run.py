@@ -111,7 +111,7 @@ def prepare(
     kind = Kind(graph, order, call, found, shapes, request.a.device)
     prepared = (make or _make)(chosen, kind, request)
     if chosen != "meta" and os.environ.get("CUTEGEMM_CHECK") == "1":
-        return Checked(prepared)
+        return Checked(prepared, spec)
     return prepared
 
 
