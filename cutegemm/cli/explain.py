@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,13 +31,21 @@ def explain(
     batch: given.Batch = 1,
     majors: given.Majors = "",
     why: Annotated[bool, typer.Option("--why", help="list every candidate")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="write one self-contained page")] = None,
     json: given.Json = False,
 ) -> None:
     """Show the plan that build would run for M N K, why, and what bounds it."""
     from cutegemm.cli.facts.explained import explained
 
     asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-    _, found = explained(asked)
+    plan, found = explained(asked)
+    if html is not None:
+        from cutegemm.cli.page.page import page
+
+        html.write_text(page(plan, found))
+        if not json:
+            say(f"written to {html}")
+            return
     if json:
         write_json("explain", found)
         return

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The document: what `explain` says, with its pictures, in one file that loads nothing."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from cutegemm.cli.facts.explained import Explained
+from cutegemm.cli.page import charts, figures
+from cutegemm.cli.page.marks import paragraph, section, table
+from cutegemm.config import KernelConfig
+from cutegemm.planning.kernel_plan import KernelPlan
+
+HERE = Path(__file__).parent
+# candidates in the table
+CANDIDATES = 40
+
+
+def page(plan: KernelPlan, found: Explained) -> str:
+    """The page of a plan and what there is to say of it."""
+    title = f"cutegemm: {found.problem}"
+    style, script = (HERE.joinpath(x).read_text() for x in ("style.css", "script.js"))
+    body = "".join(_sections(plan, found))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{style}</style></head><body>"
+        f'<header><h1>{escape(found.problem)}</h1><button id="theme" type="button">light / dark</button>'
+        f"{_summary(found)}</header><main>{body}</main>"
+        '<output id="tip" aria-live="off"></output>'
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def _summary(found: Explained) -> str:
+    chosen, gpu = found.chosen, found.gpu
+    rows: list[tuple[str, str]] = [
+        ("GPU", f"{gpu.name}, {gpu.sms} SMs ({gpu.source})" + (f"; {gpu.note}" if gpu.note else "")),
+        ("chosen by", chosen.by),
+        ("time", f"{chosen.us:,.1f} us {chosen.basis}"),
+        ("spec", found.spec),
+    ]
+    if found.kernel is not None and found.launch is not None:
+        kernel, launch = found.kernel, found.launch
+        tile = " x ".join(map(str, kernel.tile))
+        rows += [
+            (
+                "kernel",
+                f"{kernel.family}, {kernel.schedule}, {kernel.scheduler}; CTA tile {tile}, {kernel.stages} stages",
+            ),
+            ("roles", kernel.roles),
+            ("launch", f"{launch.grid} CTAs of {launch.threads} threads, clusters of {launch.cluster[0]}"),
+            ("launches", " -> ".join(launch.steps)),
+            ("loads", "; ".join(kernel.loads)),
+            ("epilogue", "; ".join(kernel.epilogue)),
+        ]
+    cells = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in rows)
+    return f"<dl>{cells}</dl>"
+
+
+def _sections(plan: KernelPlan, found: Explained) -> list[str]:
+    if found.kernel is None or plan.config is None:
+        return [section("Nothing is launched", *(paragraph(x) for x in found.chosen.reasons))]
+    config, parts = plan.config, []
+    assert found.roofline is not None and found.raster is not None
+    parts.append(section("Roofline", charts.roofline(found.roofline)))
+    if found.timeline is not None:
+        parts.append(section("Timeline", charts.timeline(found.timeline)))
+    parts.append(section("Raster and L2 reuse", charts.raster(found.raster), paragraph(_waves(found))))
+    if isinstance(config, KernelConfig) and config.multiplies:
+        parts.append(section("Who owns which element of D", figures.owners(plan)))
+        assert plan.multiply is not None
+        stages = "".join(
+            figures.stage(name.upper(), operand, rows // operand.halves, config.tile[2])
+            for name, operand, rows in zip(plan.multiply.factors, config.operands, config.tile, strict=False)
+        )
+        parts.append(section("Shared memory", figures.regions(found), stages))
+        parts.append(section("TMA boxes", f'<div class="row">{figures.boxes(plan, found)}</div>'))
+        pipelines = [x.split(": ", 1) for x in found.kernel.pipelines]
+        parts.append(
+            section("Barriers", table(("barriers", "who arrives (arrivals) -> who waits"), pipelines))
+        )
+    parts.append(section("Occupancy and registers", *_occupancy(found)))
+    rows = [(f"{x.us:,.1f} us", x.what, x.lost or "taken") for x in found.candidates[:CANDIDATES]]
+    why = [paragraph(x) for x in found.chosen.reasons]
+    parts.append(section("Why this plan", *why, table(("predicted", "candidate", "fate"), rows)))
+    return parts
+
+
+def _waves(found: Explained) -> str:
+    waves = found.waves
+    assert waves is not None
+    text = (
+        f"{waves.arithmetic}; the last has {waves.last} of {waves.at_once}: {waves.efficiency:.0%} efficient."
+    )
+    return text + (f" {waves.padding:.1%} of the tiles lies outside D." if waves.padding else "")
+
+
+def _occupancy(found: Explained) -> list[str]:
+    whole, registers = found.occupancy, found.registers
+    assert whole is not None and registers is not None
+    plural = "s" * (whole.ctas != 1)
+    head = f"{whole.ctas} CTA{plural} and {whole.warps} warps an SM, limited by {' and '.join(whole.limited_by)}."
+    used = f"Registers: {registers.at_launch} a thread at launch"
+    if registers.producer is not None:
+        used += (
+            f", {registers.producer} in the producer and {registers.consumer} in consumers after setmaxnreg"
+        )
+    used += f"; {registers.accumulators} accumulators"
+    if registers.spilled_bytes is None:
+        used += "; the plan's budget, as it is not compiled yet."
+    else:
+        used += f"; {registers.spilled_bytes or 'no'} bytes spilled, read from the compiled kernel."
+    bounds = table(
+        ("resource", "CTAs", "arithmetic"), [(x.resource, x.ctas, x.arithmetic) for x in whole.bounds]
+    )
+    return [paragraph(head), bounds, paragraph(used)]
+
+
+__all__ = ["page"]
