@@ -34,10 +34,36 @@ def main(arguments: list[str]) -> int:
             worklog.write(options.readme, FOLDER)
             return 0
         toolkit.require()
+        if options.emulate:
+            return emulated(options, report.console())
         return (with_gpu if has_gpu() else without_gpu)(options, report.console())
     except (GemmError, OSError) as error:
         print(f"python -m handwritten: {error}", file=sys.stderr)
         return EXIT_REFUSED
+
+
+def emulated(options: Options, console: Console) -> int:
+    """Run every stage in the emulator and show what it counted; 1 where one is wrong or has races."""
+    from handwritten.ladder.emulated import Outcome, emulate  # imports the emulator
+
+    status = 0
+    for shape in options.sizes:
+        done: list[Outcome] = []
+        for stage in track(options.stages, "emulating", console=console, transient=True):
+            dtype = next((x for x in options.dtypes if x in stage.dtypes), None)
+            if dtype is None:
+                continue
+            try:
+                done.append(emulate(stage, dtype, shape, options.beta))
+            except GemmError as error:
+                status = EXIT_WRONG
+                console.print(f"{stage.key}: {error}", markup=False)
+        console.print(report.counted(done, shape))
+        for outcome in done:
+            for finding in outcome.findings:
+                status = EXIT_WRONG
+                console.print(f"{outcome.stage.key}: {finding}", markup=False)
+    return status
 
 
 def without_gpu(options: Options, console: Console) -> int:

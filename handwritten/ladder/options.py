@@ -21,6 +21,7 @@ Without one the tables show what needs none (resources, occupancy, arithmetic in
     python -m handwritten                               table at 4096^3
     python -m handwritten --sizes 8192 --beta 0.5       another problem, with C
     python -m handwritten --json out.json --plot out.png
+    python -m handwritten --emulate                     run every stage on this CPU, checked and counted; no GPU
     python -m handwritten --readme results/h200.json    write README.md's figures and the headers' from a results file
 
 A run with --json saves after each step and, called again, goes on where it stopped: a stage that hung or
@@ -45,6 +46,7 @@ class Options:
     builder: bool
     commit: str
     readme: Path | None
+    emulate: bool
 
 
 def _items(text: str) -> list[str]:
@@ -127,7 +129,7 @@ def parse(arguments: list[str]) -> Options:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--sizes", type=_sizes, default="4096", help="M=N=K or MxNxK, comma-separated (default 4096)")
+    add("--sizes", type=_sizes, help="M=N=K or MxNxK, comma-separated (default 4096; 64 with --emulate)")
     add("--dtypes", type=_dtypes, default="fp32,bf16", help="of fp32, bf16, fp16 (default fp32,bf16)")
     add("--beta", type=_beta, default=0.0, help="D = A @ B + beta * C (default 0)")
     add(
@@ -136,6 +138,7 @@ def parse(arguments: list[str]) -> Options:
         default=stages(),
         help="keys, names or numbers, comma-separated (default all)",
     )
+    add("--emulate", action="store_true", help="run each stage in the emulator: right, races, counters")
     add("--rounds", type=_rounds, default=7, help="samples per contender (default 7)")
     add("--json", type=Path, help="save checks and rows here; resumes")
     add("--plot", type=_picture, help="draw the ladder here (PNG)")
@@ -146,7 +149,9 @@ def parse(arguments: list[str]) -> Options:
         type=Path,
         help="write README.md's figures and the headers' from this results file and stop",
     )
-    options = Options(**vars(parser.parse_args(arguments)))
+    words = parser.parse_args(arguments)
+    words.sizes = words.sizes or _sizes("64" if words.emulate else "4096")
+    options = Options(**vars(words))
     if not any(dtype in stage.dtypes for stage in options.stages for dtype in options.dtypes):
         keys = ", ".join(stage.key for stage in options.stages)
         legal = ", ".join(dict.fromkeys(dtype for stage in options.stages for dtype in stage.dtypes))

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +24,9 @@ PEAK_TFLOPS = {"fp32": 67.0, "bf16": 989.0, "fp16": 989.0}
 FREQUENT = 5  # opcodes shown of a stage's instruction mix
 UNBOUNDED = 10_000  # columns of output that no terminal shows: as wide as the tables need
 
+if TYPE_CHECKING:
+    from handwritten.ladder.emulated import Outcome
+
 Row = dict[str, Any]
 
 MEASURED = ("TFLOP/s", "of cuBLAS", "x before")
@@ -37,6 +40,13 @@ HEAD = (
     "occupancy",
     "CTAs per SM (limit)",
 )
+# columns of `counted` -> the emulator's counters that they add up
+COUNTED_AS = {
+    "load sectors": ("global_load_sectors",),
+    "TMA bytes": ("tma_load_bytes",),
+    "shared wavefronts": ("shared_load_wavefronts", "shared_store_wavefronts", "wgmma_shared_wavefronts"),
+}
+COUNTED = ("stage", "error / bound", *COUNTED_AS, "conflicts", "instructions", "races")
 LEAST_FIRST = ("bound", "CTAs per SM (limit)", "FLOP/byte", "smem KiB", "occupancy", "registers")  # left out
 
 
@@ -44,6 +54,23 @@ def console() -> Console:
     """Return where the command prints: as wide as its tables where neither a terminal nor COLUMNS sets a width."""
     bounded = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if bounded else UNBOUNDED, soft_wrap=not bounded)
+
+
+def counted(outcomes: Sequence[Outcome], shape: tuple[int, int, int]) -> Table:
+    """What the emulator counted of each stage, on one problem."""
+    table = Table(title=f"The ladder in the emulator, M x N x K = {' x '.join(map(str, shape))}")
+    for name in COUNTED:
+        table.add_column(name, justify="left" if name == "stage" else "right", overflow="fold")
+    for x in outcomes:
+        table.add_row(
+            x.stage.key,
+            f"{x.error:.2f}",
+            *(f"{sum(x.counters.get(name, 0) for name in names):,.0f}" for names in COUNTED_AS.values()),
+            f"{x.conflicts:,}",
+            f"{x.instructions:,}",
+            str(len(x.findings)),
+        )
+    return table
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 import handwritten
 from cutegemm.errors import EmulatorError
+from handwritten.ladder import emulated
 from handwritten.ladder.problem import ELEMENT_BYTES
 from tests.support import ladder_emulation as emulation
 from tests.support.ladder_variants import variants
@@ -98,7 +99,7 @@ def test_a_stage_without_its_synchronisation_is_caught(name, instruction, monkey
     """Deleting some wait, fence or barrier of a kind makes the run fail: a finding, an error or a wrong D."""
     stage = handwritten.stage(name)
     dtype = stage.dtypes[0]
-    module = emulation.module(stage, dtype, "rr")
+    module = emulated.module(stage, dtype, "rr")
     kernel = module.kernel("gemm")
     places = [i for i, ins in enumerate(kernel.code) if ins.op.startswith(instruction)]
     assert places, f"{name} has no {instruction}"
@@ -106,7 +107,7 @@ def test_a_stage_without_its_synchronisation_is_caught(name, instruction, monkey
 
     def caught(place):
         mutant = replace(module, kernels={"gemm": without(kernel, place)})
-        monkeypatch.setattr(emulation, "module", lambda *_: mutant)
+        monkeypatch.setattr(emulated, "module", lambda *_: mutant)
         try:
             return bool(emulation.solve(stage, dtype, shape, races=True, policy="lazy", sms=2))
         except (EmulatorError, AssertionError):

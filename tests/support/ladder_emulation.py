@@ -1,30 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a stage's real plan and real PTX in the emulator, on CPU tensors."""
 
-import ctypes
-import functools
 import math
 
 import torch
 
 from cutegemm import emulator
-from cutegemm.emulator.units import tma
+from handwritten.ladder.emulated import SMS, launched
 from handwritten.ladder.launch import describe
-from handwritten.ladder.plans import TensorMap, Workspace
 from handwritten.ladder.problem import ELEMENT_BYTES, Problem
 from tests.support import numerics
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-KINDS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
-SWIZZLE_128B = 3  # as a tensor map counts modes
-SMS = 4  # a small GPU: persistent CTAs get several tiles, split-K several parts
 MAX_SECONDS = 60.0
-
-
-@functools.cache
-def module(stage, dtype: str, majors: str) -> emulator.Module:
-    """The stage's PTX, parsed once."""
-    return emulator.Module.parse(stage.compiled(dtype, majors).ptx)
 
 
 def matrix(rows: int, cols: int, major: str, dtype: str, align: int, seed: int) -> torch.Tensor:
@@ -36,27 +24,6 @@ def matrix(rows: int, cols: int, major: str, dtype: str, align: int, seed: int) 
     storage[:, :fast] = values.to(DTYPES[dtype])
     view = storage[:, :fast]
     return view.t() if major == "c" else view
-
-
-def pack(argument, workspace: torch.Tensor) -> bytes:
-    """A kernel parameter as the driver would pass it."""
-    if isinstance(argument, TensorMap):
-        described = tma.TensorMap(
-            base=argument.pointer,
-            kind=KINDS[argument.dtype],
-            item=ELEMENT_BYTES[argument.dtype],
-            dims=argument.extents,
-            strides=(argument.pitch_bytes,),
-            box=argument.box,
-            element_strides=(1, 1),
-            swizzle=SWIZZLE_128B,
-            interleave=0,
-            nan_fill=False,
-        )
-        return tma.encode(described)
-    if isinstance(argument, Workspace):
-        return bytes(ctypes.c_void_p(workspace.data_ptr() + argument.offset))
-    return bytes(argument)
 
 
 def buffer(name: str, tensor: torch.Tensor) -> emulator.Buffer:
@@ -81,17 +48,8 @@ def solve(stage, dtype, shape, majors="rr", alpha=2.0, beta=0.5, sms=SMS, **opti
     workspace = torch.full((max(plan.workspace_bytes, 16),), 0xAB, dtype=torch.uint8)
     workspace[: plan.zeroed_bytes] = 0
     tensors = {"A": a, "B": b, "C": c, "D": d, "workspace": workspace}
-    findings = []
-    for launch in plan.launches:
-        what = emulator.Launch(
-            grid=launch.grid,
-            block=(launch.threads, 1, 1),
-            smem_bytes=launch.smem,
-            params=[pack(argument, workspace) for argument in launch.arguments],
-            buffers=[buffer(name, tensor) for name, tensor in tensors.items()],
-        )
-        kernel = module(stage, dtype, majors).kernel(launch.kernel)
-        report = emulator.launch(kernel, what, emulator.Options(max_seconds=MAX_SECONDS, **options))
-        findings += report.findings
+    buffers = [buffer(name, tensor) for name, tensor in tensors.items()]
+    asked = emulator.Options(max_seconds=MAX_SECONDS, **options)
+    reports = launched(stage, plan, dtype, majors, buffers, workspace.data_ptr(), asked)
     numerics.assert_close(d, a, b, c, alpha, beta)
-    return findings
+    return [finding for report in reports for finding in report.findings]

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs stages in the emulator, on NumPy arrays: `python -m handwritten --emulate`. Needs neither a GPU nor torch."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cutegemm import emulator
+from cutegemm.emulator.units import tma
+from cutegemm.errors import EmulatorError, check
+from handwritten.ladder.plans import Plan, TensorMap, Workspace
+from handwritten.ladder.problem import ELEMENT_BYTES, Matrix, Problem
+from handwritten.ladder.stage import Stage
+
+KINDS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+SWIZZLE_128B = 3  # as a tensor map counts modes
+SMS = 4  # a small GPU: persistent CTAs get several tiles, split-K several parts
+SIZE = 64  # of the squares that `--emulate` runs
+# half an ulp of 1, and the bound of one fp32 accumulation on the tensor cores, which truncate
+ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}
+STEP = 2.0**-22
+ALIGN = 256  # bytes: of every matrix, as device memory is allocated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one stage did.
+
+    Attributes:
+        stage, dtype: which, on operands of which type.
+        error: the largest error over its bound (Higham, section 3.1); 1 and below is right.
+        counters: what the emulator counted, by name, summed over launches.
+        conflicts: shared-memory wavefronts beyond the fewest that the same accesses could take.
+        instructions: warp instructions.
+        findings: of the race detector.
+        seconds: on this machine.
+    """
+
+    stage: Stage
+    dtype: str
+    error: float
+    counters: Mapping[str, float]
+    conflicts: int
+    instructions: int
+    findings: tuple[Any, ...]
+    seconds: float
+
+
+@functools.cache
+def module(stage: Stage, dtype: str, majors: str) -> emulator.Module:
+    """The stage's PTX, parsed once."""
+    return emulator.Module.parse(stage.compiled(dtype, majors).ptx)
+
+
+def parameter(argument: Any, workspace: int) -> bytes:
+    """A kernel parameter as the driver would pass it; `workspace` is an address."""
+    if isinstance(argument, TensorMap):
+        described = tma.TensorMap(
+            base=argument.pointer,
+            kind=KINDS[argument.dtype],
+            item=ELEMENT_BYTES[argument.dtype],
+            dims=argument.extents,
+            strides=(argument.pitch_bytes,),
+            box=argument.box,
+            element_strides=(1, 1),
+            swizzle=SWIZZLE_128B,
+            interleave=0,
+            nan_fill=False,
+        )
+        return tma.encode(described)
+    if isinstance(argument, Workspace):
+        return bytes(ctypes.c_void_p(workspace + argument.offset))
+    return bytes(argument)
+
+
+def launched(
+    stage: Stage,
+    plan: Plan,
+    dtype: str,
+    majors: str,
+    buffers: Sequence[emulator.Buffer],
+    workspace: int,
+    options: emulator.Options,
+) -> list[emulator.Report]:
+    """The reports of a plan's launches, in order."""
+    reports = []
+    for launch in plan.launches:
+        what = emulator.Launch(
+            grid=launch.grid,
+            block=(launch.threads, 1, 1),
+            smem_bytes=launch.smem,
+            params=[parameter(argument, workspace) for argument in launch.arguments],
+            buffers=list(buffers),
+        )
+        kernel = module(stage, dtype, majors).kernel(launch.kernel)
+        reports.append(emulator.launch(kernel, what, options))
+    return reports
+
+
+def emulate(stage: Stage, dtype: str, shape: tuple[int, int, int], beta: float = 0.0) -> Outcome:
+    """Run one stage on random operands, compare with fp64, and count.
+
+    Raises:
+        EmulatorError: the kernel cannot go on, or the result is wrong.
+        GemmError: the stage does not take the shape.
+    """
+    m, n, k = shape
+    drawn = np.random.default_rng(0)
+    a, b, c = (_rounded(drawn.standard_normal(x).astype(np.float32), dtype) for x in ((m, k), (k, n), (m, n)))
+    stored = {name: _placed(_stored(x, dtype)) for name, x in (("A", a), ("B", b), ("C", c), ("D", c))}
+    # NaN in every type
+    stored["D"].view(np.uint8).fill(0xFF)
+    address = {name: x.ctypes.data for name, x in stored.items()}
+    matrix = {
+        name: Matrix(address[name], rows, cols, cols)
+        for name, (rows, cols) in {"A": (m, k), "B": (k, n), "C": (m, n), "D": (m, n)}.items()
+    }
+    problem = Problem(dtype, matrix["A"], matrix["B"], matrix["D"], matrix["C"] if beta else None, 1.0, beta)
+    plan = stage.plan(problem, SMS)
+    workspace = _placed(np.full(max(plan.workspace_bytes, 16), 0xAB, np.uint8))
+    workspace[: plan.zeroed_bytes] = 0
+    place = workspace.ctypes.data
+    buffers = [emulator.Buffer(address[name], x.nbytes, name) for name, x in stored.items()]
+    buffers.append(emulator.Buffer(place, workspace.nbytes, "workspace"))
+    begun = time.perf_counter()
+    reports = launched(stage, plan, dtype, "rr", buffers, place, emulator.Options(races=True, meter=True))
+    seconds = time.perf_counter() - begun
+    exact = a.astype(np.float64) @ b.astype(np.float64) + beta * c
+    size = np.abs(a).astype(np.float64) @ np.abs(b) + abs(beta) * np.abs(c)
+    bound = ROUNDOFF[dtype] * np.abs(exact) + STEP * (4 + k**0.5) * size
+    error = float(np.max(np.abs(_loaded(stored["D"], dtype) - exact) / bound))
+    check(error <= 1, EmulatorError, f"stage {stage.key} is wrong by {error:.1f} times its bound")
+    counters: dict[str, float] = {}
+    for report in reports:
+        for name, value in report.sums.items():
+            counters[name] = counters.get(name, 0.0) + value
+    return Outcome(
+        stage=stage,
+        dtype=dtype,
+        error=error,
+        counters=counters,
+        conflicts=sum(x.units - x.ideal for r in reports for x in r.lines if x.space == "shared"),
+        instructions=sum(sum(x.instructions.values()) for x in reports),
+        findings=tuple(f for x in reports for f in x.races),
+        seconds=seconds,
+    )
+
+
+def _rounded(x: np.ndarray, dtype: str) -> np.ndarray:
+    """fp32 values that the type holds exactly."""
+    return _loaded(_stored(x, dtype), dtype)
+
+
+def _stored(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Values as they lie in memory, rounded to nearest even; bf16 as 16 bits."""
+    if dtype == "bf16":
+        bits = np.ascontiguousarray(x).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.int16)
+    return np.ascontiguousarray(x.astype(np.float16 if dtype == "fp16" else np.float32))
+
+
+def _placed(x: np.ndarray) -> np.ndarray:
+    """A copy at an address that every stage takes."""
+    memory = np.empty(x.nbytes + ALIGN, np.uint8)
+    start = -memory.ctypes.data % ALIGN
+    placed = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+    placed[...] = x
+    return placed
+
+
+def _loaded(x: np.ndarray, dtype: str) -> np.ndarray:
+    """What lies in memory as fp32."""
+    if dtype == "bf16":
+        return (x.astype(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return x.astype(np.float32)
+
+
+__all__ = ["SIZE", "Outcome", "emulate", "launched", "module", "parameter"]

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m handwritten --emulate`: stages run on the CPU, checked and counted, without torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import handwritten
+from cutegemm.errors import EmulatorError
+from handwritten.ladder import emulated
+from handwritten.ladder.command import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_coalescing_is_what_the_first_step_buys():
+    """Stage 02 loads as much as stage 01 with a seventh of the sectors, and as many instructions."""
+    naive, coalesced = (emulated.emulate(handwritten.stage(x), "fp32", (64, 64, 64)) for x in (1, 2))
+    assert naive.counters["global_load_sectors"] == 270_336
+    assert coalesced.counters["global_load_sectors"] == 40_960
+    assert naive.instructions == coalesced.instructions
+    assert naive.error <= 1 and not naive.findings and not coalesced.findings
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("stage", [6, 13, 18, 22])
+def test_stages_of_every_kind_are_right(stage, beta):
+    """Vectors, wmma, a pipeline and a reduction by a second kernel, with C and without."""
+    chosen = handwritten.stage(stage)
+    outcome = emulated.emulate(chosen, chosen.dtypes[0], (72, 64, 96), beta)
+    assert outcome.error <= 1 and not outcome.findings and outcome.instructions > 0
+
+
+def test_a_wrong_result_is_an_error(monkeypatch):
+    """What is compared is the result: a bound of nothing fails."""
+    monkeypatch.setattr(emulated, "ROUNDOFF", dict.fromkeys(emulated.ROUNDOFF, 0.0))
+    with pytest.raises(EmulatorError, match="stage 10_wmma_smem is wrong by"):
+        emulated.emulate(handwritten.stage(10), "bf16", (64, 64, 64))
+
+
+def test_the_command_shows_a_table(capsys):
+    """One line a stage, with its counters; a stage that does not take the shape is named, and the status says so."""
+    assert main(["--emulate", "--stages", "1,16"]) == 0
+    shown = capsys.readouterr().out
+    assert "M x N x K = 64 x 64 x 64" in shown and "270,336" in shown and "16_wgmma_serial" in shown
+    assert main(["--emulate", "--stages", "6", "--sizes", "65"]) == 1
+    assert "06_vectorised: " in capsys.readouterr().out
+
+
+def test_it_needs_no_torch():
+    """Emulating a stage imports neither torch nor the DSL."""
+    code = (
+        "import sys, handwritten\nfrom handwritten.ladder.emulated import emulate\n"
+        "emulate(handwritten.stage(16), 'bf16', (64, 64, 64))\n"
+        "bad = [x for x in ('torch', 'cutlass') if x in sys.modules]\nsys.exit(str(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
