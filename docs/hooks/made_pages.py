@@ -125,7 +125,8 @@ def page(path: Path, before: Path | None) -> str:
             words = "This step rewrites the kernel"
         out.append(f"## What changed in the code\n\n{words}.\n\n{text}")
     out.append("## Try it\n\n" + exercises()[path.stem[:2]] + "\n")
-    out.append(f"Run this stage with `python -m handwritten --stages {path.stem[:2]}`.\n")
+    command = f"python -m handwritten --stages {int(path.stem[:2])}"
+    out.append(f"Run this stage on a laptop with `{command} --emulate`, on a GPU with `{command}`.\n")
     out.append('## The source\n\n??? example "' + path.name + '"\n\n' + indented(f"```cuda\n{source}```\n"))
     return "\n".join(out)
 
