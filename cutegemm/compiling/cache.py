@@ -29,7 +29,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.compiling import folders, jobs, sources, store
 from cutegemm.compiling.compiler import Artifact, compile_config, record_launches
 from cutegemm.compiling.loader import Launch
-from cutegemm.compiling.resources import Resources
+from cutegemm.compiling.resources import Resources, SpillWarning
 from cutegemm.config import Config
 
 FORMAT = 3
@@ -72,8 +72,10 @@ def entry(config: Config) -> Path:
     return directory() / f"{key(config)}.zip"
 
 
-def artifact(config: Config) -> Artifact:
+def artifact(config: Config, *, told: bool = True) -> Artifact:
     """The compiled kernel of a config: from memory, from disk, or compiled now and stored.
+
+    A kernel whose threads spill is warned of once a process, unless not `told`.
 
     Raises:
         CompileError: the kernel does not compile.
@@ -81,8 +83,13 @@ def artifact(config: Config) -> Artifact:
     found = _MEMORY.get(config)
     if found is None:
         with _LOCK:
+            new = config not in _MEMORY
             found = _MEMORY.get(config) or _stored_or_made(config)
             _MEMORY[config] = found
+        if new and told and found.resources.spills:
+            spilled = f"{found.resources.frame_bytes} B spilled per thread"
+            text = f"{config.family} kernel: {spilled}; a smaller tile may be faster"
+            warnings.warn(text, SpillWarning, stacklevel=3)
     return found
 
 
@@ -101,8 +108,8 @@ def launches(config: Config, arguments: tuple[Any, ...]) -> list[Launch]:
     return record_launches(made.obj, made.ptx, arguments)
 
 
-def ensure(configs: Iterable[Config]) -> None:
-    """Have every config compiled, missing ones in parallel subprocesses.
+def ensure(configs: Iterable[Config], *, told: bool = True) -> None:
+    """Have every config compiled, missing ones in parallel subprocesses; `told` as for `artifact`.
 
     Raises:
         CompileError: a kernel does not compile.
@@ -113,7 +120,7 @@ def ensure(configs: Iterable[Config]) -> None:
     if workers > 1:
         jobs.compile_parallel(missing, workers)
     for config in wanted:
-        artifact(config)
+        artifact(config, told=told)
 
 
 def _stored_or_made(config: Config) -> Artifact:

@@ -25,6 +25,9 @@ _EIFMT_SVAL = 4  # record with an explicit size
 _SYMBOL_BYTES = 24  # of an entry of a 64-bit ELF's symbol table
 _SMEM_RESERVED = 1024  # bytes that a kernel's .nv.shared section counts beside its variables: the system's
 
+# bytes of coordinates and addresses, spilled outside of the mainloop and read again once a tile
+ADDRESS_SPILL_BYTES = 24
+
 _FEATURES = {  # name -> pattern in PTX
     "wgmma": r"wgmma\.mma_async",
     "tma_load": r"cp\.async\.bulk\.tensor\.\d+d\.shared",
@@ -36,6 +39,10 @@ _FEATURES = {  # name -> pattern in PTX
     "ld.global": r"ld\.global",
     "st.global": r"st\.global",
 }
+
+
+class SpillWarning(RuntimeWarning):
+    """Threads of a compiled kernel spill registers to local memory."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,11 @@ class Resources:
     code_bytes: int
     threads: int
     instructions: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def spills(self) -> bool:
+        """Whether threads spill more than a few coordinates and addresses."""
+        return self.frame_bytes > ADDRESS_SPILL_BYTES
 
     def __str__(self) -> str:
         uses = ", ".join(f"{name} x{count}" for name, count in self.instructions.items() if count)

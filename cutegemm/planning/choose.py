@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from cutegemm.config import KernelConfig
 from cutegemm.config.registers import most_accumulators
+from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import candidates, invariance
 from cutegemm.planning.candidates import NO_TILE, Candidate, Order, Ranked
@@ -73,6 +74,7 @@ def choose(asked: Request, order: Order) -> Chosen:
     """
     check_per_tile(asked.spec, asked.problem, asked.device.limits)
     refusals = Refusals(asked.spec)
+    spilling: Chosen | None = None
     for setting, ranked in tries(asked, first_setting(asked), order, refusals):
         if not invariance.allows(asked, ranked.candidate):
             continue
@@ -81,7 +83,12 @@ def choose(asked: Request, order: Order) -> Chosen:
         except PlanError as error:
             refusals.add(error)
             continue
-        return Chosen(setting, ranked, config, grid)
+        found = Chosen(setting, ranked, config, grid)
+        if asked.spec.tile != AUTO or not spills(config):
+            return found
+        spilling = spilling or found
+    if spilling is not None:
+        return spilling
     raise refusals.error()
 
 

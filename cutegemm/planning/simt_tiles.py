@@ -13,6 +13,7 @@ import math
 
 from cutegemm.arch.device import Device
 from cutegemm.config import SimtTile
+from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
@@ -63,7 +64,7 @@ def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
     Raises:
         PlanError: nothing serves what is given.
     """
-    return weigh(
+    found = weigh(
         asked.problem,
         asked.device,
         pairs=asked.epilogue.gated is not None,
@@ -72,6 +73,20 @@ def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
         # without K there is no mainloop that a tile could be given for
         spec=asked.spec if asked.problem.k else None,
     )
+    return _without_spills(asked, found)
+
+
+def _without_spills(asked: Request, found: list[tuple[float, SimtTile]]) -> list[tuple[float, SimtTile]]:
+    """The tiles with as many CTAs an SM as registers allow, without those that spill where there are others."""
+    problem, epilogue, limits = asked.problem, asked.epilogue, asked.device.limits
+    kept, clean = [], []
+    for ns, x in found:
+        singles = min(loads(x, problem) or (1,)) == 1
+        roomy = with_room(x, epilogue, singles, limits)
+        kept.append((ns if roomy is x else estimate(problem, roomy, asked.device), roomy))
+        if not simt_spills(roomy, epilogue, singles, limits):
+            clean.append(kept[-1])
+    return clean if clean and asked.spec.tile == AUTO else kept
 
 
 def weigh(

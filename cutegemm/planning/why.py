@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 
 from cutegemm.config import KernelConfig, SimtConfig, SimtTile
+from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
 from cutegemm.planning import invariance, narrow, simt_tiles, simt_times, swap, ways
 from cutegemm.planning.candidates import Candidate, Order
@@ -19,6 +20,7 @@ from cutegemm.planning.steps import Relayout
 from cutegemm.planning.times import fastest_first
 from cutegemm.planning.weighed import Weighed, Why
 from cutegemm.problems import Problem
+from cutegemm.spec import AUTO
 
 
 def weigh_tensor_core(made: KernelPlan) -> Why:
@@ -73,7 +75,11 @@ def _fates(asked: Request, order: Order, swapped: bool, own: Candidate | None, l
     for candidate, ns in zip(tried, fastest_first(first.seen, asked.device, tried)[1], strict=True):
         lost, serves = "", True
         try:
-            served(asked, first, candidate)
+            config, _ = served(asked, first, candidate)
+            if asked.spec.tile == AUTO and spills(config):
+                lost = (
+                    "its threads' registers do not hold the accumulators and what the epilogue adds to them"
+                )
         except PlanError as error:
             lost, serves = f"refused: {error}", False
         if candidate == own:
@@ -81,7 +87,7 @@ def _fates(asked: Request, order: Order, swapped: bool, own: Candidate | None, l
             ns, lost, serves = least, "", True
         elif not invariance.allows(asked, candidate):
             lost, serves = "refused: batch_invariant=True pins other columns or another depth", False
-        elif serves:
+        elif not lost:
             lost = _lost(ns, least, turned=own is None)
         shown = _in_d(candidate) if swapped else candidate
         fields = _fields(shown, swapped)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import itertools
 import math
 import time
@@ -64,7 +65,7 @@ class Tuner:
     database: Database
     most: int
     regime: Regime
-    compile: Compile = cache.ensure
+    compile: Compile = functools.partial(cache.ensure, told=False)
     holder: str = field(default_factory=holder)
     batches: int | None = None
     until: float = math.inf

@@ -40,7 +40,9 @@ def test_a_walk_is_one_class(tmp_path, monkeypatch, m, n, k):
     monkeypatch.setitem(frame.WALKS, "static", example("walk", tmp_path).Backwards)
     monkeypatch.setattr(cache, "_MEMORY", {})
     made = []
-    monkeypatch.setattr(cache, "artifact", lambda config: made.append(compile_config(config)) or made[-1])
+    monkeypatch.setattr(
+        cache, "artifact", lambda config, **_: made.append(compile_config(config)) or made[-1]
+    )
     second = emulator.run(build(spec), a, b)
     assert made
     assert_close(second.d, a, b)

@@ -141,9 +141,12 @@ def check_fits(p):
             producer + config.consumers * per_thread
         ) * H200.limits.warpgroup <= H200.limits.registers_per_sm
     roles = FAMILIES[config.family].roles
-    shared = roles.most(config.consumers, laden=config.gathers or config.adds_up)
+    # a kernel that leaves its sums to the next launch reads nobody's
+    reads = config.adds_up and (config.cluster_parts > 1 or config.split_reduction != "launch")
+    laden = config.gathers or reads
+    shared = roles.most(config.consumers, laden=laden)
     most = roles.turns[config.gathers] if config.pingpong else shared
-    if config.consumers == 2 and not (config.gathers or config.adds_up) and registers.plain(config):
+    if config.consumers == 2 and not laden and registers.plain(config):
         most = max(most, roles.plain_accumulators)
     if config.ctas_per_sm > 1:
         most = roles.shared_accumulators[config.consumers]

@@ -43,8 +43,8 @@ def test_a_mutated_kernel_does_not_win(tmp_path, monkeypatch):
     """Of compiled kernels the fastest has one instruction changed: it is wrong, and the model's choice stays."""
     real = cache.artifact
 
-    def mutated(config):
-        found = real(config)
+    def mutated(config, **options):
+        found = real(config, **options)
         if not config.streamed:
             return found
         # of one of a thread's sums, by alpha

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spills: the planner's own choices have none, and a spec that insists is told of them."""
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+
+from cutegemm import GemmSpec, build, plan, problem
+from cutegemm import epilogue as epi
+from cutegemm.arch import sm90 as hw
+from cutegemm.compiling import cache
+from cutegemm.compiling.resources import SpillWarning
+from cutegemm.config import spills
+from cutegemm.config.draft import KernelDraft
+from cutegemm.planning import simt_tiles
+from tests.support.compiled import CONFIG, isolated
+
+LOG_SUM_EXP = epi.define(lambda acc: epi.Output(d=acc, s=epi.LogSumExp(acc, axis=1)))
+GATED_LOG_SUM_EXP = epi.define(
+    lambda gate, up: epi.Output(d=gate * up, s=epi.LogSumExp(gate * up, axis=1)), gated="halves"
+)
+
+OWN = {
+    "C that threads load": (
+        GemmSpec(a_dtype="fp16"),
+        problem(512, 4097, 4096, dtype="fp16", c_dtype="fp16", batch=64),
+    ),
+    "gated sums on the CUDA cores": (GemmSpec(a_dtype="fp32", epilogue=GATED_LOG_SUM_EXP, split_k=8), None),
+    "sums of a whole thread's tile": (GemmSpec(a_dtype="fp32", epilogue=epi.softmax_partials()), None),
+    "random numbers": (GemmSpec(epilogue=epi.dropout_residual()), None),
+    "pingpong with sums": (GemmSpec(schedule="pingpong", epilogue=LOG_SUM_EXP), None),
+    "fp8 by columns": (GemmSpec(epilogue=epi.quantize_fp8(), d_major="m", store="staged"), None),
+    "three consumers": (GemmSpec(consumers=3, epilogue=epi.rms_partial()), None),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_the_planner_chooses_does_not_spill(name):
+    """Where the tile is the planner's no thread spills more than a few addresses."""
+    spec, of = OWN[name]
+    assert not build(spec, of).resources.spills
+
+
+def test_a_spec_that_insists_is_told(monkeypatch, tmp_path):
+    """A given tile that spills compiles with one warning a process, and print(gemm) says it; tuning tells nobody."""
+    made = cache.artifact(CONFIG)
+    isolated(monkeypatch, tmp_path)
+    spilled = dataclasses.replace(made, resources=dataclasses.replace(made.resources, frame_bytes=248))
+    monkeypatch.setattr(cache, "compile_config", lambda config: spilled)
+    with pytest.warns(
+        SpillWarning, match=r"^warp_specialized kernel: 248 B spilled per thread; a smaller tile"
+    ):
+        gemm = build(GemmSpec(tile=CONFIG.tile, stages=3))
+    assert "248 B spilled per thread" in str(gemm)
+    for told in (True, False):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if not told:
+                monkeypatch.setattr(cache, "_MEMORY", {})
+            cache.ensure([gemm.plan.config], told=told)
+
+
+def test_the_reasons_name_registers():
+    """`why` says of a faster candidate that its threads would spill, and the plan takes a smaller tile."""
+    made = plan(*OWN["C that threads load"])
+    lost = [x.lost for x in made.why.weighed if "registers do not hold" in x.lost]
+    assert lost and made.accumulators <= 128
+
+
+def held(config):
+    """What a thread of a kernel holds beside its accumulators, without what counts nothing."""
+    return {name: count for name, count in spills.beside_accumulators(config) if count}
+
+
+def test_what_a_thread_holds_is_a_sum_over_its_epilogue():
+    """Every matrix that threads load or store, number of a reduction's state and random draw counts for itself."""
+    made = plan(*OWN["C that threads load"]).config
+    base = spills.BASE + spills.PASS * made.passes
+    assert held(made) == {"base": base, "loads": spills.LOADED, "stores": spills.STORED}
+    made = build(GemmSpec(epilogue=LOG_SUM_EXP)).plan.config
+    assert held(made) == {"base": base, "reductions": 2 * spills.REDUCED[1]}
+    made = build(GemmSpec(epilogue=epi.dropout_residual())).plan.config
+    assert held(made) == {"base": spills.BASE + spills.PASS, "rows": spills.VECTOR, "random": spills.RANDOM}
+
+
+def test_many_candidates_are_judged_at_once():
+    """Of a draft of arrays each candidate is judged as it is alone; who stores nothing has no epilogue."""
+    made = plan(*OWN["C that threads load"]).config
+    fields = {x.name: getattr(made, x.name) for x in dataclasses.fields(made)}
+    columns = [64, 128, 192]
+    alone = [bool(spills.spills(KernelDraft(**fields | {"tile": (128, n, 64)}))) for n in columns]
+    many = KernelDraft(**fields | {"tile": (128, np.array(columns), 64)})
+    assert list(spills.spills(many)) == alone == [False, False, True]
+    left = KernelDraft(**fields | {"tile": (128, 192, 64), "split_reduction": "launch"})
+    assert not spills.spills(left)
+
+
+def test_cuda_cores_give_threads_room_first():
+    """A tile whose threads would spill beside another CTA has the SM to itself; addresses of single elements count."""
+    graph, limits = LOG_SUM_EXP, hw.LIMITS
+    large, small = simt_tiles.TILES[1], simt_tiles.TILES[4]
+    assert spills.with_room(large, graph, False, limits).residents == 1
+    assert [spills.simt_spills(small, graph, x, limits) for x in (False, True)] == [False, True]
+    alone = dataclasses.replace(large, residents=1)
+    assert not spills.simt_spills(alone, graph, True, limits)
+    assert spills.simt_spills(simt_tiles.TILES[0], graph, False, limits)
