@@ -37,7 +37,8 @@ def backward(graph: Graph, output: str = "d", wrt: Collection[str] | None = None
 
     Args:
         graph: the forward epilogue.
-        output: which stored output's gradient comes in; other outputs have none.
+        output: which output's gradient comes in, a stored one or a sum; others have none. Of a sum it is the same for
+            all elements that the sum adds.
         wrt: the gradients wanted, by forward name: "acc" ("gate", "up") and inputs; None means all.
 
     Returns:
@@ -57,10 +58,11 @@ def backward(graph: Graph, output: str = "d", wrt: Collection[str] | None = None
         raise field_error(SpecError, "graph", graph, "must be an epilogue graph, as epi.define gives it")
     if graph.swapped:
         return backward(graph.transposed(), output, wrt).transposed()
-    target = next((x for x in graph.stores if checks.among(output, (x.name,))), None)
+    linear = [x for x in graph.outputs if x.kind in (STORE, "sum")]
+    target = next((x for x in linear if checks.among(output, (x.name,))), None)
     if target is None:
-        names = tuple(x.name for x in graph.stores)
-        raise field_error(SpecError, "output", output, f"must be a stored output, one of {names}")
+        names = tuple(x.name for x in linear)
+        raise field_error(SpecError, "output", output, f"must be a stored output or a sum, one of {names}")
     accumulators = ACCUMULATORS if graph.gated else ("acc",)
     kinds = {**dict.fromkeys(accumulators, "acc"), **graph.tensors, **graph.numbers}
     wanted = _wanted(kinds, wrt)

@@ -186,6 +186,12 @@ class Graph:
         swapped = _has_direction(self) and not self.swapped
         return Graph(tuple(nodes), tuple(outputs), self.gated, swapped)
 
+    def finished(self) -> Graph:
+        """The graph whose partial reductions are finished; itself where it has none."""
+        if not any(x.partial for x in self.outputs):
+            return self
+        return replace(self, outputs=tuple(replace(x, partial=False) for x in self.outputs))
+
     def evaluate(
         self, leaf: Callable[[Node], Any], operations: Mapping[str, Callable[..., Any]]
     ) -> list[Any]:

@@ -221,7 +221,12 @@ def bias_quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
 def rms_partial() -> Graph:
     """D = acc + residual and each tile's part of the rows' sums of squares: the statistic of RMSNorm (Zhang
     and Sennrich, arXiv:1910.07467), gathered while D is still in registers. (residual: Matrix); outputs d,
-    squares (per row and tile).
+    squares (of `Gemm.run` per row and tile, of `linear` per row, (...)).
+
+    Example, a norm between two layers, whose weight `gain` goes into the second one's:
+        >>> h = linear(x, w, epilogue=rms_partial(), residual=x)                           # doctest: +SKIP
+        >>> known = dict(squares=h.squares, inverse_n=1 / h.d.shape[-1], eps=1e-6)         # doctest: +SKIP
+        >>> y = linear(h.d, w2 * gain, epilogue=rms_apply(), **known)                      # doctest: +SKIP
     """
 
     @define

@@ -40,8 +40,32 @@ class Integer(Value):
 KINDS = {Row: "row", Col: "col", Matrix: "matrix", Scalar: "scalar", Integer: "integer"}
 
 
+class _Finished:
+    """What an epilogue gives, and cannot compute with: it is known when all tiles are done."""
+
+
+def _refusal(operation: str) -> Callable[..., Any]:
+    def method(self: _Finished, *_: Any) -> Any:
+        rule = (
+            f"an output cannot take part in {operation}: it is known when the launch has ended. Compute with it after "
+            "the launch, or in the next epilogue, as an input (epi.Col, epi.Row, epi.Scalar)"
+        )
+        raise field_error(SpecError, "epilogue", type(self).__name__, rule)
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow", "mod", "floordiv", "matmul", "and", "or"):
+    for _side in ("", "r"):
+        setattr(_Finished, f"__{_side}{_name}__", _refusal("arithmetic"))
+for _name in ("neg", "pos", "abs", "invert"):
+    setattr(_Finished, f"__{_name}__", _refusal("arithmetic"))
+for _name in ("lt", "le", "gt", "ge", "bool"):
+    setattr(_Finished, f"__{_name}__", _refusal("a comparison"))
+
+
 @dataclass(frozen=True, eq=False)
-class Store:
+class Store(_Finished, checks.Named):
     """An output of D's shape: `value` rounded to `dtype` (fp8 saturates).
 
     Attributes:
@@ -61,13 +85,17 @@ class Store:
 
 
 @dataclass(frozen=True, eq=False)
-class _Reduction:
-    """An fp32 output reduced over rows (axis 0: N results), columns (axis 1: M results) or both (None).
+class _Reduction(_Finished, checks.Named):
+    """An fp32 output reduced along an axis of D, as torch counts axes: batches are reduced one by one.
+
+    A run returns (N,) for axis 0, (M,) for axis 1 and () for None, with a batch (L, N), (L, M) and (L,). `linear`
+    returns x's leading dimensions in the place of (M,).
 
     Attributes:
         value: what is reduced; outside the matrix there is nothing.
-        axis: 0, 1 or None. Batches are reduced one by one.
-        partial: return the tiles' partial results, for an own reduction.
+        axis: 1 or -1 reduces the columns of every row, 0 or -2 the rows of every column, None both.
+        partial: `Gemm.run` returns the tiles' partial results (`results.Partial`), for an own reduction; `linear`,
+            `matmul` and `bmm` finish them.
     """
 
     value: Value
@@ -79,7 +107,7 @@ class _Reduction:
         """The graph's record of this output."""
         # an integer of any type is Python's own in the graph
         found = checks.integers((self.axis,))
-        axis = self.axis if found is None else found[0]
+        axis = self.axis if found is None else {-1: 1, -2: 0}.get(found[0], found[0])
         return Result(name, self.value.index, self.kind, axis=axis, partial=self.partial)
 
 
@@ -102,16 +130,16 @@ class LogSumExp(_Reduction):
 
 
 def AbsMax(value: Value, axis: int | None = None, partial: bool = False) -> Max:  # noqa: N802
-    """The maximum magnitude: `Max` of abs(value)."""
+    """The maximum magnitude: `Max` of abs(value), and what it returns."""
     return Max(magnitude(value), axis, partial)
 
 
 def SumSquares(value: Value, axis: int | None = None, partial: bool = False) -> Sum:  # noqa: N802
-    """The sum of squares: `Sum` of value * value."""
+    """The sum of squares: `Sum` of value * value, and what it returns."""
     return Sum(square(value), axis, partial)
 
 
-class Output:
+class Output(_Finished):
     """What an epilogue function returns when it has more than D: outputs by name, at least one.
 
     A plain value is stored as a matrix; `d` is the GEMM's D and may be absent.

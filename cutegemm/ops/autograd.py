@@ -20,6 +20,7 @@ from cutegemm.ops.saved import taken
 from cutegemm.ops.serve import serve
 from cutegemm.ops.shortcuts import remember
 from cutegemm.ops.ways import below, call
+from cutegemm.problems import columns
 from cutegemm.spec import GemmSpec
 
 _compiling = torch.compiler.is_compiling
@@ -129,13 +130,13 @@ def _kept(
     if plan.saved and needs[1] != needs[2] and not _compiling() and not _transforming():
         # of what is saved nothing else shows that it depends on the operand that has a gradient
         ctx.token = _token(a if needs[1] else b)
-    shapes = (a.shape, b.shape) if program.form == "matrix" else None
+    shapes = (a.shape, b.shape) if program.form == "matrix" or program.graph.reductions else None
     ctx.call = plan, what, a.dtype, shapes, [(x.shape, x.dtype) for x in inputs] if inputs else ()
     if program.alone:
         return found[0]
     ctx.set_materialize_grads(False)
     results = tuple(found[: len(program.outputs)])
-    ctx.mark_non_differentiable(*(x for x, r in zip(results, program.graph.outputs) if r.kind != STORE))
+    ctx.mark_non_differentiable(*(x for x, name in zip(results, program.outputs) if name not in plan.outputs))
     return results
 
 
@@ -236,6 +237,16 @@ def _gradients(
     return found
 
 
+def _shape_of_d(ctx: Any) -> tuple[Any, ...]:
+    """The extents of D, of the operands that a call had."""
+    program, (a, b) = ctx.call[0].program, ctx.call[3]
+    if program.form == "linear":
+        return (*a[:-1], columns(program.graph, b[0]))
+    batch = next((x[0] for x in (a, b) if len(x) == 3 and x[0] != 1), 1)
+    lead = (batch,) if len(a) == 3 or len(b) == 3 else ()
+    return (*lead, a[-2], columns(program.graph, b[-1]))
+
+
 def _launched(
     own: OutputGradient,
     saved: dict[str, torch.Tensor],
@@ -245,10 +256,13 @@ def _launched(
 ) -> dict[str, torch.Tensor]:
     """All gradients of one output from one launch without a mainloop."""
     program = own.program
-    tensors = saved | {own.upstream: g}
     dtype = ctx.call[2]
-    a = g.new_empty((*g.shape[:-1], 0), dtype=dtype)
-    width = g.shape[-1]
+    *lead, width = g.shape if own.result.kind == STORE else _shape_of_d(ctx)
+    if own.result.kind != STORE and own.result.axis is None:
+        # the same for every row
+        g = (g.unsqueeze(-1) if g.dim() else g).expand(lead)
+    tensors = saved | {own.upstream: g}
+    a = g.new_empty((*lead, 0), dtype=dtype)
     b = g.new_empty((width, 0) if program.form == "linear" else (0, width), dtype=dtype)
     outs = call(
         program, a, b, [tensors[x] for x in program.inputs],

@@ -111,7 +111,7 @@ def matmul(
 
     Returns:
         D, (M, N) or (L, M, N); of an epilogue with other outputs than d alone an object with an attribute for each.
-        Gradients flow through stored outputs; reductions have none.
+        Gradients flow through stored outputs and sums; other reductions have none. Partial reductions are finished.
 
     Raises:
         InputError: an argument breaks a rule.
@@ -379,7 +379,7 @@ def _made(epilogue: Any, spec: Any, form: str, tensors: tuple[str, ...], backend
         rule = "must be an epilogue graph, or None"
         raise field_error(SpecError, "epilogue", epilogue, rule)
     scalars = tuple(x for x, kind in graph.numbers.items() if kind == "scalar" and x in tensors)
-    return kept(Program(spec, graph, form, scalars, backend))
+    return kept(Program(spec, graph.finished(), form, scalars, backend))
 
 
 def _check_names(program: Program, named: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program's gradient computes, worked out once: which accumulators the forward saves, and for every stored
-output what its gradient is made of. No tensors.
+output and every sum what its gradient is made of. No tensors.
 
 With D = f(acc, inputs) and the gradient G of D, `epi.backward` gives the gradients of acc and of the inputs as an
 epilogue. Where each of them is G itself, or G times a number, nothing is launched for it: the factor goes into the
@@ -37,19 +37,21 @@ class Factor:
 
 @dataclass(frozen=True)
 class OutputGradient:
-    """The gradient of one stored output.
+    """The gradient of one stored output or sum.
 
     Attributes:
         graph: `epi.backward` of it.
         factors: of every result its factor, by the forward's name, where all of them are G times a number; else None.
         upstream: the name under which the launch without a mainloop reads G.
         program: of that launch.
+        result: the output.
     """
 
     graph: Graph
     factors: dict[str, Factor] | None
     upstream: str
     program: Program
+    result: Result
 
     @cached_property
     def saved(self) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ class Plan:
     Attributes:
         program: itself.
         forward: the program that also saves what the gradient reads.
-        outputs: a gradient for every stored output, by name.
+        outputs: a gradient for every stored output and every sum, by name.
         accumulators: their names; empty where neither A nor B needs a gradient.
         inputs: names of the epilogue's inputs that need one.
     """
@@ -115,8 +117,10 @@ def plan_gradient(program: Program, operands: bool, inputs: tuple[str, ...]) -> 
     accumulators = () if not operands else ACCUMULATORS if graph.gated else ("acc",)
     wanted = (*accumulators, *inputs)
     forward, outputs = graph, {}
-    for x in graph.stores:
-        found = _output_gradient(program, x.name, wanted)
+    for x in graph.outputs:
+        if x.kind not in (STORE, "sum"):
+            continue
+        found = _output_gradient(program, x, wanted)
         outputs[x.name] = found
         if found.factors is None:
             forward = with_saved(forward, x.name, wanted)
@@ -126,22 +130,25 @@ def plan_gradient(program: Program, operands: bool, inputs: tuple[str, ...]) -> 
     return Plan(program, made, outputs, accumulators, inputs)
 
 
-def _output_gradient(program: Program, output: str, wanted: tuple[str, ...]) -> OutputGradient:
-    graph = backward(program.graph, output, wanted)
-    factors: dict[str, Factor] | None = {}
+def _output_gradient(program: Program, result: Result, wanted: tuple[str, ...]) -> OutputGradient:
+    graph = backward(program.graph, result.name, wanted)
+    # the gradient of a sum is smaller than D, so that it is spread out by a launch
+    factors: dict[str, Factor] | None = {} if result.kind == STORE else None
     for name, x in zip(_order(program.graph, wanted), graph.outputs, strict=True):
+        if factors is None:
+            break
         factor = _factor(graph, x)
         if factor is None or factor.value in program.scalars:
             factors = None
             break
-        assert factors is not None
         factors[name] = factor
     upstream = "upstream"
     while upstream in (*graph.tensors, *graph.numbers, *(x.name for x in graph.outputs)):
         upstream += "_"
-    nodes = tuple(Node("matrix", value=upstream) if x.op == "acc" else x for x in graph.nodes)
+    kind = "matrix" if result.kind == STORE else "row" if result.axis == 0 else "col"
+    nodes = tuple(Node(kind, value=upstream) if x.op == "acc" else x for x in graph.nodes)
     alone = Graph(nodes, graph.outputs, graph.gated, graph.swapped)
-    return OutputGradient(graph, factors, upstream, program.derived(alone))
+    return OutputGradient(graph, factors, upstream, program.derived(alone), result)
 
 
 def _order(graph: Graph, wanted: tuple[str, ...]) -> list[str]:

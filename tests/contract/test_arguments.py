@@ -221,7 +221,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         f"epi.{kind.__name__} of one": (
             lambda kind=kind, **given: epi.define(lambda acc: epi.Output(o=kind(acc, **given))),
             {},
-            {"axis": (2, -1, True, "m", 1.0), "partial": (1, None, "x")},
+            {"axis": (2, -3, True, "m", 1.0), "partial": (1, None, "x")},
         )
         for kind in (epi.Sum, epi.Max, epi.LogSumExp, epi.AbsMax, epi.SumSquares)
     },

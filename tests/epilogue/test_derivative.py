@@ -217,7 +217,11 @@ def test_the_gradient_of_another_output():
 @pytest.mark.parametrize(
     ("graph", "arguments", "message"),
     [
-        (epi.row_max(), {"output": "row_max"}, "output='row_max': must be a stored output, one of ('d',)"),
+        (
+            epi.row_max(),
+            {"output": "row_max"},
+            "output='row_max': must be a stored output or a sum, one of ('d',)",
+        ),
         (epi.bias(), {"wrt": ["c"]}, "wrt=['c']: must be names out of acc, bias"),
         (epi.bias(), {"wrt": "bias"}, "wrt='bias': must be names out of acc, bias"),
         (epi.dropout_residual(), {"wrt": ["seed"]}, "wrt=['seed']: must be names out of acc, bias, residual"),

@@ -131,8 +131,6 @@ REFUSED = {
         lambda a: cutegemm.matmul(a, a, epilogue=epi.row_max(), spec=GemmSpec(epilogue=epi.col_max())),
         SpecError, "the spec has an epilogue already"),
     "no spec": (lambda a: cutegemm.matmul(a, a, spec={}), SpecError, "must be a GemmSpec"),
-    "partial": (
-        lambda a: cutegemm.matmul(a, a, epilogue=epi.rms_partial(), residual=a), SpecError, "only Gemm.run gives them"),
     "not a batch": (lambda a: cutegemm.bmm(a, a), InputError, "must have 3 dimensions"),
     "leading dimensions": (
         lambda a: cutegemm.linear(a[None], a, epilogue=epi.residual(), residual=a), InputError,
