@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import signal
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -84,8 +87,23 @@ def options(
     """Options of every command."""
 
 
+def _interrupted(number: int, frame: object) -> None:
+    """End at once where the DSL is at work: an exception in the middle of its compiler ends the process by a fault.
+
+    Files are renamed into their places and SQLite keeps a journal, so nothing is left half written. Tuning keeps what
+    it knows by itself.
+    """
+    if "cutlass" in sys.modules and "cutegemm.tuning.tuner" not in sys.modules:
+        os.write(2, b"stopped\n")
+        os._exit(INTERRUPTED)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line."""
+    # one that was told to ignore the signal goes on ignoring it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
     app(prog_name="cutegemm")
 
 
