@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -305,7 +306,9 @@ def _plain_text(form: str, dtype: str | None, backend: Any) -> str:
     return _plain(form, dtype, backend).text
 
 
+@lru_cache(64)
 def _plain(form: str, dtype: str | None, backend: Any) -> Program:
+    """Kept here, too: on the path of every backward pass, making a program costs more than the launch."""
     spec = GemmSpec() if dtype is None else GemmSpec(d_dtype=dtype)
     return kept(Program(spec, PLAIN, form, (), backend, final=True))
 

@@ -27,6 +27,7 @@ from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
 from cutegemm.ops.saved import taken
 from cutegemm.ops.serve import serve
 from cutegemm.ops.ways import direct
+from cutegemm.running.call import Memo
 from cutegemm.spec import GemmSpec
 
 
@@ -61,7 +62,25 @@ def described(epilogue: int, wanted: tuple[str, ...], bias: bool, who: str) -> T
         bias: whether the second layer adds one.
         who: serves it, as `server` says.
     """
-    graph = found_at(epilogue)
+    return _texts(found_at(epilogue), wanted, bias, who)
+
+
+# The programs of recent perceptrons, by the identity of the graph, which they keep alive.
+_recent: Memo[tuple[Graph, Texts | None]] = Memo()
+
+
+def remembered(epilogue: Graph, wanted: tuple[str, ...], bias: bool, who: str) -> Texts | None:
+    """`described` of a graph, made once: it costs more than the launches of a small perceptron."""
+    key = id(epilogue), wanted, bias, who
+    known = _recent.get(key)
+    if known is None:
+        known = epilogue, _texts(epilogue, wanted, bias, who)
+        _recent.put(key, known)
+    return known[1]
+
+
+def _texts(graph: Graph, wanted: tuple[str, ...], bias: bool, who: str) -> Texts | None:
+    """See `described`."""
     if graph.numbers or [x.name for x in graph.outputs] != ["d"] or graph.gated not in (None, "halves"):
         return None
     first = kept(Program(GemmSpec(), graph, "linear", (), BACKENDS[who]))
@@ -132,7 +151,11 @@ def perceptron(
         fuses = not untouched() if compiling else direct(x, weight, last_weight, *rows.values())
         if fuses and who != "torch":
             wanted = tuple([name for name, t in rows.items() if t.requires_grad])
-            texts = described(address(epilogue), wanted, last_bias is not None, who)
+            biased = last_bias is not None
+            if compiling:
+                texts = described(address(epilogue), wanted, biased, who)
+            else:
+                texts = remembered(epilogue, wanted, biased, who)
     if texts is None:
         hidden = linear(x, weight, epilogue=epilogue, fallback=fallback, **rows)
         found: Tensor = linear(hidden, last_weight, last_bias, fallback=fallback)

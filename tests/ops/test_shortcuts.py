@@ -11,10 +11,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cutegemm
+from cutegemm import GemmSpec, nn
 from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
 from cutegemm.gemm import recalled
-from cutegemm.ops import autograd, fallback, functions, program, serve, shortcuts
+from cutegemm.ops import autograd, fallback, functions, perceptron, program, serve, shortcuts
 from cutegemm.running import launcher, run, shortcut
 from tests.support.torch_ops import survivors
 
@@ -48,8 +49,9 @@ def launched(monkeypatch):
 
 def forget():
     """No kinds of calls are known, of these programs and of those that are found by their text."""
-    for known in (program._programs, functions._recent):
+    for known in (program._programs, functions._recent, perceptron._recent):
         known.recent, known._old = {}, {}
+    autograd._plain.cache_clear()
     for made in PROGRAMS:
         program.kept(made)
         made.gemm._choose_again()
@@ -289,3 +291,31 @@ def test_a_shortcut_keeps_no_tensor(launched):
 
     assert survivors(calls) == []
     assert len(launched) == 6
+
+
+STEPS = {
+    "layer": lambda: torch.nn.Linear(64, 64, bias=False),
+    "layer with a bias": lambda: torch.nn.Linear(64, 64),
+    "gated perceptron": lambda: nn.SwiGLU(64, 64),
+    "perceptron": lambda: nn.MLP(64, 64, 64),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_later_training_step_describes_nothing(name, launched, monkeypatch):
+    """Forward and backward of a known layer make no spec and no text of a program: that took longer than launching."""
+    layer = STEPS[name]().to(BF16)
+    if type(layer) is torch.nn.Linear:
+        layer.__class__ = nn.Linear
+    x = r(48, 64).requires_grad_()
+
+    def step():
+        layer(x).backward(torch.ones(48, 64, dtype=BF16))
+
+    step()
+    first = len(launched)
+    made = []
+    monkeypatch.setattr(GemmSpec, "__post_init__", lambda self: made.append(self))
+    monkeypatch.setattr(program.json, "dumps", lambda *args, **more: made.append(args))
+    step()
+    assert made == [] and len(launched) == 2 * first and layer.training
