@@ -15,6 +15,7 @@ from cutegemm.arch.instructions import INSTRUCTIONS
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import SpecError, field_error
+from cutegemm.families import abilities_of, reason
 
 Auto = Literal["auto"]
 AUTO: Final[Auto] = "auto"
@@ -22,8 +23,6 @@ AUTO: Final[Auto] = "auto"
 SCHEDULES = ("cooperative", "pingpong", "multistage", "simt")
 SWIZZLES = ("128B", "64B", "32B", "none")
 LOADS = ("tma", "gather", "shift", "cp_async", "relayout")
-# loads by the producer warpgroup's threads
-THREAD_LOADS = ("gather", "shift", "cp_async")
 STORES = ("tma", "staged", "direct")
 SCHEDULERS = ("persistent", "per_tile", "stream_k", "dynamic")
 TENSOR_CORE_FIELDS = (
@@ -185,9 +184,8 @@ class GemmSpec(checks.Named):
         if not _is_auto(self.constant):
             names = tuple(self.constant) if isinstance(self.constant, (tuple, list)) else ()
             if not names or not all(checks.among(x, ("a", "b")) for x in names):
-                raise field_error(
-                    SpecError, "constant", self.constant, 'must be a tuple of "a" and "b"', ("b",)
-                )
+                rule = 'must be a tuple of "a" and "b"'
+                raise field_error(SpecError, "constant", self.constant, rule, ("b",))
             object.__setattr__(self, "constant", tuple(sorted(set(names))))
         for name in ("evict_first", "evict_last"):
             if not _is_auto(getattr(self, name)):
@@ -318,31 +316,36 @@ def _check_together(spec: GemmSpec) -> None:
         if isinstance(getattr(spec, name), DType) and getattr(spec, name).bits == 8:
             rule = "operands are fp16, bf16 or fp32; fp8 is a type of inputs and outputs of the epilogue"
             raise field_error(SpecError, name, getattr(spec, name), rule, DType.BF16)
-    fp32_in = DType.FP32 in (spec.a_dtype, spec.b_dtype)
-    if fp32_in and spec.schedule not in (AUTO, "simt"):
+    if DType.FP32 in (spec.a_dtype, spec.b_dtype) and spec.schedule not in (AUTO, "simt"):
         rule = "fp32 operands run on the CUDA cores"
         raise field_error(SpecError, "schedule", spec.schedule, rule, "simt")
     if not _is_auto(spec.a_dtype) and not _is_auto(spec.b_dtype) and spec.a_dtype != spec.b_dtype:
         raise field_error(SpecError, "b_dtype", spec.b_dtype, "A and B have one dtype", spec.a_dtype)
-    if spec.schedule == "multistage" and spec.plane not in (None, (1, 1)):
-        rule = 'multicast needs the producer warp of schedule="cooperative"'
-        raise field_error(SpecError, "cluster", spec.cluster, rule, (1, 1))
-    if spec.schedule == "multistage":
-        for name in ("a_load", "b_load"):
-            if getattr(spec, name) in THREAD_LOADS:
-                rule = 'threads that load are the producer warpgroup of schedule="cooperative"'
-                raise field_error(SpecError, name, getattr(spec, name), rule, "relayout")
-    if spec.schedule == "pingpong" and spec.consumers not in (AUTO, PINGPONG_CONSUMERS):
-        rule = "two warpgroups take turns"
-        raise field_error(SpecError, "consumers", spec.consumers, rule, PINGPONG_CONSUMERS)
+    _check_abilities(spec)
     _check_parts(spec)
-    if spec.schedule == "pingpong" and spec.scheduler == "per_tile":
-        rule = "warpgroups that take turns need more than one tile each"
-        raise field_error(SpecError, "scheduler", spec.scheduler, rule, "persistent")
     if spec.batch_invariant is True:
         _check_invariant(spec)
     if spec.schedule == "simt":
         _check_simt(spec)
+
+
+def _check_abilities(spec: GemmSpec) -> None:
+    """What the kernels of the given schedule cannot do; those of the CUDA cores have fields of their own."""
+    if spec.schedule in (AUTO, "simt"):
+        return
+    row = abilities_of(spec.schedule)
+    lacking = {
+        "cluster": ("multicast", row.multicast or spec.plane in (None, (1, 1))),
+        "a_load": ("loads", spec.a_load in (AUTO, "relayout", *row.loads)),
+        "b_load": ("loads", spec.b_load in (AUTO, "relayout", *row.loads)),
+        "consumers": ("consumers", spec.consumers in (AUTO, *row.consumers)),
+        "scheduler": ("schedulers", spec.scheduler in (AUTO, *row.schedulers)),
+    }
+    for field, (what, able) in lacking.items():
+        if not able:
+            raise field_error(SpecError, field, getattr(spec, field), *reason(what, getattr(spec, field)))
+    if (spec.depth or 1) > 1 and row.reductions == ("none",):
+        raise field_error(SpecError, "schedule", spec.schedule, reason("reductions")[0], "cooperative")
 
 
 def _check_parts(spec: GemmSpec) -> None:
@@ -355,9 +358,6 @@ def _check_parts(spec: GemmSpec) -> None:
         if spec.split_reduction not in (AUTO, "workspace"):
             rule = 'parts of a scheduler="stream_k" meet in workspace'
             raise field_error(SpecError, "split_reduction", spec.split_reduction, rule, "workspace")
-    if depth > 1 and spec.schedule not in (AUTO, "cooperative"):
-        rule = 'parts of K are added by the consumers of schedule="cooperative"'
-        raise field_error(SpecError, "schedule", spec.schedule, rule, "cooperative")
     if depth > 1 and spec.scheduler == "stream_k":
         rule = 'scheduler="stream_k" makes its own cuts along K'
         raise field_error(SpecError, "cluster", spec.cluster, rule, spec.plane)

@@ -134,7 +134,7 @@ REFUSALS = [
     ),
     (
         {"schedule": "pingpong", "cluster": (1, 1, 2)},
-        'schedule=\'pingpong\': parts of K are added by the consumers of schedule="cooperative"; '
+        'schedule=\'pingpong\': splits are added by the consumers of schedule="cooperative"; '
         "nearest legal value: 'cooperative'",
     ),
     ({"cluster": (2.0, 1)}, f"cluster=(2.0, 1): {CLUSTER_RULE}"),

@@ -7,7 +7,7 @@ thousands of candidates at once. NumPy is imported where an array comes in, not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # An integer or a truth value, or an array of them: one for each candidate.
@@ -23,6 +23,15 @@ def where(condition: Number, yes: Number, no: Number) -> Number:
     import numpy as np
 
     return np.where(condition, yes, no)
+
+
+def either(condition: Number, yes: Callable[[], Number], no: Callable[[], Number]) -> Number:
+    """As `where`, of values that are worked out only where a candidate needs them."""
+    if condition is True:
+        return yes()
+    if condition is False:
+        return no()
+    return where(condition, yes(), no())
 
 
 def implies(condition: Number, consequence: Number) -> Number:
@@ -73,6 +82,7 @@ def round_up(value: Number, step: Number) -> Number:
 __all__ = [
     "Number",
     "among",
+    "either",
     "implies",
     "least",
     "looked_up",

@@ -6,36 +6,80 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.config.parts import EpilogueConfig
+from cutegemm.config.numbers import Number, either, least, most, round_up, where
+from cutegemm.config.parts import EpilogueConfig, OperandConfig
 
 # neighbouring rows, and columns, that a thread owns together where it can, and rows that it loads in a run
 FOUR = 4
 # of how many rows that are loaded in runs one may be spare
 MOST_SPARE = 6
+# threads side by side that copy single elements along k: a sector; chunks of four k that change places
+SECTOR = 8
+CHUNKS = 8
+WARP = LIMITS.warp
+# shared-memory tiles of what comes through registers: one is computed on while the next is written
+STAGED_STAGES = 2
 # elements of D's tile up to which elements are loaded and stored one by one
 MOST_ALONE = 64 * 64
 
 
-def run_rows(rows: int, depth: int, threads: int) -> int:
+def run_rows(rows: Number, depth: Number, threads: Number) -> Number:
     """Rows of a tile that its threads load in runs of four of one k, neighbours side by side along k.
 
     What exceeds `rows` is spare of the last pass.
     """
-    across = max(1, threads // depth) * FOUR
-    return -(-rows // across) * across
+    return round_up(rows, most(1, threads // depth) * FOUR)
 
 
-def runs_serve(rows: int, depth: int, threads: int) -> bool:
+def runs_serve(rows: Number, depth: Number, threads: Number) -> Number:
     """Whether such runs bring a tile: whole rows or whole parts of one a warp, and few that are spare."""
-    whole = threads % depth == 0 and depth % (2 * FOUR) == 0 and rows % FOUR == 0
-    return whole and run_rows(rows, depth, threads) * MOST_SPARE < rows * (MOST_SPARE + 1)
+    whole = (threads % depth == 0) & (depth % (2 * FOUR) == 0) & (rows % FOUR == 0)
+    return whole & (run_rows(rows, depth, threads) * MOST_SPARE < rows * (MOST_SPARE + 1))
 
 
-def vectors_serve(rows: int, depth: int, threads: int, vector: int, along_k: bool) -> bool:
+def run_pitch(rows: Number, depth: Number, threads: Number) -> Number:
+    """Elements from one line of such a tile to the next in shared memory: an odd multiple of four."""
+    held = run_rows(rows, depth, threads)
+    return held + (FOUR - held) % (2 * FOUR)
+
+
+def vectors_serve(rows: Number, depth: Number, threads: Number, vector: Number, along_k: bool) -> Number:
     """Whether threads that load `vector` elements at once share a tile that comes through registers evenly."""
     lanes = (depth if along_k else rows) // vector
     whole = rows * depth % (vector * threads) == 0
-    return whole and max(lanes, threads) % min(lanes, threads) == 0
+    return whole & (most(lanes, threads) % most(least(lanes, threads), 1) == 0)
+
+
+def line_pad(depth: Number, vector: Number, along_k: bool) -> Number:
+    """Elements between the lines of one vector and the next where a tile comes through registers."""
+    return most(FOUR, WARP // most(depth // vector, 1)) if along_k else 0
+
+
+def copy_lanes(rows: Number, depth: Number, threads: Number, vector: Number, along_k: bool) -> Number:
+    """Threads side by side along the axis of unit stride that copy a tile into a ring."""
+    fast, slow = (depth // vector, rows) if along_k else (rows // vector, depth)
+    sector = where(vector == 1, SECTOR, fast) if along_k else fast
+    return most(least(least(fast, threads), sector), least(fast, threads // slow))
+
+
+def copies_serve(rows: Number, depth: Number, threads: Number, vector: Number, along_k: bool) -> Number:
+    """Whether threads that copy `vector` elements at once share a tile of a ring evenly."""
+    fast, slow = (depth // vector, rows) if along_k else (rows // vector, depth)
+    whole = (depth % FOUR == 0) & (rows % vector == 0) & (depth % vector == 0)
+    chunks = depth // FOUR
+    if along_k:
+        turned = (CHUNKS % most(chunks, 1) == 0) | (chunks % CHUNKS == 0)
+        whole = whole & ((vector == 1) | turned)
+    lanes = copy_lanes(rows, depth, threads, vector, along_k)
+    lanes = most(lanes, 1)
+    shared = (threads % lanes == 0) & (fast % lanes == 0)
+    shared = shared & (slow % most(threads // lanes, 1) == 0)
+    return whole & ((fast * slow < threads) | shared)
+
+
+def copy_pitch(rows: Number, depth: Number, vector: Number, along_k: bool) -> Number:
+    """Elements from one line, or row, of a ring's tile to the next."""
+    return where(vector > 1, depth, rows + FOUR) if along_k else rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +107,9 @@ class SimtTile:
     residents: int = 1
 
     @property
-    def group(self) -> int:
+    def group(self) -> Number:
         """Neighbouring rows that a thread owns together: four, as of columns, or two where it does not own fours."""
-        return FOUR if self.thread_tile[0] % FOUR == 0 else FOUR // 2
+        return where(self.thread_tile[0] % FOUR == 0, FOUR, FOUR // 2)
 
     @property
     def takes_pairs(self) -> bool:
@@ -87,19 +131,32 @@ class SimtTile:
         """Warps of a CTA."""
         return self.threads // LIMITS.warp
 
-    def in_runs(self, rows: int, vector: int, along_k: bool) -> bool:
+    def in_runs(self, rows: Number, vector: Number, along_k: bool) -> Number:
         """Whether the threads bring `rows` rows of an operand's k tile through registers in runs of four elements.
 
         1023 x 1023 x 1023 takes 66 us with them in 64 x 128 and 90 without; in 64 x 64 71 and 67 (H200).
         """
-        single = self.staged and along_k and vector == 1 and self.tile[0] * self.tile[1] > MOST_ALONE
-        return single and runs_serve(rows, self.tile[2], self.threads)
+        single = self.staged & along_k & (vector == 1) & (self.tile[0] * self.tile[1] > MOST_ALONE)
+        return either(single, lambda: runs_serve(rows, self.tile[2], self.threads), lambda: False)
 
-    def brings(self, rows: int, vector: int, along_k: bool) -> bool:
+    def brings(self, rows: Number, vector: Number, along_k: bool) -> Number:
         """Whether the threads can share the loading of `rows` rows of a k tile, `vector` elements at once."""
-        if not self.staged or self.in_runs(rows, vector, along_k):
-            return True
-        return vectors_serve(rows, self.tile[2], self.threads, vector, along_k)
+        tile = rows, self.tile[2], self.threads, vector, along_k
+        return either(
+            self.staged,
+            lambda: either(self.in_runs(rows, vector, along_k), lambda: True, lambda: vectors_serve(*tile)),
+            lambda: copies_serve(*tile),
+        )
+
+    def stage_elements(self, rows: Number, vector: Number, along_k: bool) -> Number:
+        """fp32 elements of a stage of an operand's tile in shared memory."""
+        depth = self.tile[2]
+        runs = depth * run_pitch(rows, depth, self.threads)
+        lines = depth * rows + depth // vector * line_pad(depth, vector, along_k)
+        staged = where(self.in_runs(rows, vector, along_k), runs, lines)
+        held_by_rows = (vector > 1) & along_k
+        ring = copy_pitch(rows, depth, vector, along_k) * where(held_by_rows, rows, depth)
+        return where(self.staged, staged, ring)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +170,17 @@ class SimtConfig(SimtTile, EpilogueConfig):
 
     vector: tuple[int, int, int] = (1, 1, 1)
     family: str = "simt"
+
+    def __post_init__(self) -> None:
+        # the rules read the fields
+        from cutegemm.config.simt_invariants import check
+
+        check(self)
+
+    @property
+    def factors(self) -> tuple[tuple[OperandConfig, Number, Number], ...]:
+        """Every operand of the mainloop, with the rows of its tile and the elements of one access."""
+        return tuple(zip(self.operands, self.tile, self.vector, strict=False))
 
     @property
     def cluster_size(self) -> int:

@@ -6,7 +6,7 @@ driver in `kernels/`, and a plan in `planning/` if a problem can be planned for 
 """
 
 from cutegemm.families import add_parts, finish, multistage, relayout, simt, warp_specialized
-from cutegemm.families.abilities import THREAD_LOADS, Abilities
+from cutegemm.families.abilities import THREAD_LOADS, Abilities, reason
 from cutegemm.families.family import Family, Roles, load
 
 FAMILIES: dict[str, Family] = {
@@ -43,4 +43,5 @@ __all__ = [
     "abilities_of",
     "load",
     "of_schedule",
+    "reason",
 ]

@@ -47,6 +47,7 @@ REASONS: dict[tuple[str, object], tuple[str, object]] = {
         "persistent",
     ),
     ("reductions", None): ('splits are added by the consumers of schedule="cooperative"', 1),
+    ("consumers", None): ("two warpgroups take turns", 2),
     ("multicast", None): ('multicast needs the producer warp of schedule="cooperative"', (1, 1)),
 }
 

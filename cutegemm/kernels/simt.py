@@ -21,7 +21,8 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SimtConfig
-from cutegemm.errors import CompileError, field_error
+from cutegemm.config.simt import STAGED_STAGES
+from cutegemm.config.simt_invariants import smem_bytes
 from cutegemm.kernels import launch, reduce
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.fusion import bind
@@ -30,7 +31,7 @@ from cutegemm.kernels.simt_epilogue import Patch, SimtEpilogue, lane_place
 from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.simt_ring import RingLoop
 from cutegemm.kernels.simt_runs import RunLoad, RunShape
-from cutegemm.kernels.simt_staged import STAGES, StagedLoad, StagedLoop, StagedShape
+from cutegemm.kernels.simt_staged import StagedLoad, StagedLoop, StagedShape
 from cutegemm.kernels.simt_sums import SharedSums
 from cutegemm.kernels.simt_tile import GROUP, Owned, TileLoad, TileShape
 from cutegemm.kernels.simt_walk import SimtWalk
@@ -45,28 +46,11 @@ LOADS = {TileShape: TileLoad, StagedShape: StagedLoad, RunShape: RunLoad}
 
 
 class SimtGemm:
-    """The driver of one `SimtConfig`.
-
-    Raises:
-        CompileError: a tile that its threads cannot share evenly.
-    """
+    """The driver of one `SimtConfig`."""
 
     def __init__(self, config: SimtConfig) -> None:
         self.config = config
-        for axis, size, own, lanes in zip("mn", config.tile, config.thread_tile, config.lanes, strict=False):
-            group = self._groups["mn".index(axis)]
-            if own % group or size % (own * lanes):
-                rule = (
-                    f"along {axis} must be a multiple of {lanes} lanes x {own} elements in groups of {group}"
-                )
-                raise field_error(CompileError, "tile", config.tile, rule)
-        if config.gates == 2 and not config.takes_pairs:
-            rule = f"a thread that owns {config.thread_tile[1]} columns has none of a pair's second half"
-            raise field_error(CompileError, "thread_tile", config.thread_tile, rule)
         block_m, block_n, block_k = config.tile
-        if not config.staged and block_k % (GROUP * config.slices):
-            rule = f"along k must be a multiple of {GROUP} for each of {config.slices} slices"
-            raise field_error(CompileError, "tile", config.tile, rule)
         self.shapes = tuple(
             self._shape(
                 matrix=matrix, rows=rows, depth=block_k, vector=vector, threads=config.threads, half=half
@@ -76,10 +60,6 @@ class SimtGemm:
                 (config.b, block_n, config.vector[1], config.lanes[1] * GROUP if config.gates == 2 else None),
             )
         )
-        for shape in self.shapes:
-            if not shape.fits:
-                rule = f"{config.threads} threads cannot share a {shape.rows} x {block_k} tile in vectors of this size"
-                raise field_error(CompileError, "vector", shape.vector, rule, 1)
 
     @property
     def _groups(self) -> tuple[int, int]:
@@ -169,14 +149,12 @@ class SimtGemm:
 
     @property
     def _stages(self) -> int:
-        return STAGES if self.config.staged else self.config.stages
+        return STAGED_STAGES if self.config.staged else self.config.stages
 
     @property
     def _shared_elements(self) -> int:
         """fp32 elements: of A's stages and B's, and of the sums of a shared tile, which lie over them."""
-        config = self.config
-        ring = sum(x.elements for x in self.shapes) * self._stages
-        return max(ring, config.tile[0] * config.tile[1] * config.slices if config.shares else 0)
+        return int(smem_bytes(self.config)) // FP32_BYTES
 
     @property
     def _carveout(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 import cutlass
 
-from cutegemm.config.simt import run_rows, runs_serve
+from cutegemm.config.simt import run_pitch, run_rows
 from cutegemm.kernels.simt_staged import BYTES, StagedLoad, StagedShape, write
 from cutegemm.kernels.simt_tile import GROUP
 
@@ -26,11 +26,6 @@ class RunShape(StagedShape):
     """How the CTA's threads share the loading of an operand's tile in runs of four rows."""
 
     @property
-    def fits(self) -> bool:
-        """Whether the threads can share the loads."""
-        return runs_serve(self.rows, self.depth, self.threads)
-
-    @property
     def _across(self) -> int:
         """Rows that all threads load at once."""
         return self.threads // self.depth * GROUP
@@ -38,7 +33,7 @@ class RunShape(StagedShape):
     @property
     def _held(self) -> int:
         """Rows that are loaded."""
-        return run_rows(self.rows, self.depth, self.threads)
+        return int(run_rows(self.rows, self.depth, self.threads))
 
     @property
     def lanes(self) -> int:
@@ -53,7 +48,7 @@ class RunShape(StagedShape):
     @property
     def pitch(self) -> int:
         """Elements from one line to the next: an odd multiple of four."""
-        return self._held + (GROUP - self._held) % (2 * GROUP)
+        return int(run_pitch(self.rows, self.depth, self.threads))
 
     @property
     def elements(self) -> int:

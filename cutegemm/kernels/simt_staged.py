@@ -27,15 +27,12 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.arch import sm90 as hw
 from cutegemm.config import SimtConfig
-from cutegemm.config.simt import vectors_serve
+from cutegemm.config.simt import line_pad
 from cutegemm.kernels.operands import NUMERIC, batch_at
 from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.simt_tile import GROUP, Owned
 
-# shared-memory tiles per operand: one is computed on while the next is written
-STAGES = 2
 # bytes of an element in shared memory
 BYTES = 4
 
@@ -43,11 +40,6 @@ BYTES = 4
 @dataclass(frozen=True, kw_only=True)
 class StagedShape(OperandTile):
     """How the CTA's threads share the loading of an operand's tile. `vector`: elements per global load."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether the threads can share the loads evenly."""
-        return vectors_serve(self.rows, self.depth, self.threads, self.vector, self.along_k)
 
     @property
     def lanes(self) -> int:
@@ -62,7 +54,7 @@ class StagedShape(OperandTile):
     @property
     def pad(self) -> int:
         """Elements between the lines of one vector and the next."""
-        return max(GROUP, hw.WARP // self.lanes) if self.along_k else 0
+        return int(line_pad(self.depth, self.vector, self.along_k))
 
     @property
     def elements(self) -> int:

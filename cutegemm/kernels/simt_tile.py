@@ -25,6 +25,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from cutegemm.config.simt import copy_lanes, copy_pitch
 from cutegemm.kernels.operands import NUMERIC, batch_at
 from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.words import copy_async
@@ -49,9 +50,7 @@ class TileShape(OperandTile):
     @property
     def pitch(self) -> int:
         """Elements from one line, or row, to the next."""
-        if self.by_rows:
-            return self.depth
-        return self.rows + (GROUP if self.along_k else 0)
+        return int(copy_pitch(self.rows, self.depth, self.vector, self.along_k))
 
     @property
     def chunks(self) -> int:
@@ -73,30 +72,13 @@ class TileShape(OperandTile):
     @property
     def lanes(self) -> int:
         """Threads side by side along the axis of unit stride."""
-        fast, slow = self.extents
-        side = min(fast, self.threads, SECTOR if self.along_k and not self.by_rows else fast)
-        return max(side, min(fast, self.threads // slow))
+        return int(copy_lanes(self.rows, self.depth, self.threads, self.vector, self.along_k))
 
     @property
     def copies(self) -> int:
         """Copies that each thread makes per tile; where there are fewer than threads, the first threads make one."""
         fast, slow = self.extents
         return max(1, fast * slow // self.threads)
-
-    @property
-    def fits(self) -> bool:
-        """Whether the threads can share the copies evenly."""
-        fast, slow = self.extents
-        if self.depth % GROUP or self.rows % self.vector or self.depth % self.vector:
-            return False
-        if self.matrix.dtype.bytes != 4 or self.vector not in (1, 2, 4):
-            return False
-        if self.by_rows and CHUNKS % (self.depth // GROUP) and (self.depth // GROUP) % CHUNKS:
-            return False
-        if fast * slow < self.threads:
-            return True
-        whole = self.threads % self.lanes == 0 and fast % self.lanes == 0
-        return whole and slow % (self.threads // self.lanes) == 0
 
     def at(self, row: Any, k: Any) -> Any:
         """Where element (row, k) lies in a stage."""

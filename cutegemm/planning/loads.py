@@ -10,13 +10,14 @@ from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config import OperandConfig
 from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
+from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import whole
 from cutegemm.planning.model import cheapest_loads
 from cutegemm.planning.operands import WORKSPACE_ALIGN, aligned_copy, gated_half, major
 from cutegemm.planning.request import Request
 from cutegemm.planning.steps import Copy, Relayout
 from cutegemm.problems import Operand, Problem, round_up
-from cutegemm.spec import AUTO, THREAD_LOADS
+from cutegemm.spec import AUTO
 
 # axes of (rows, columns)
 AXES = {"a": ("m", "k"), "b": ("k", "n")}

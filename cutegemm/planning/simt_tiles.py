@@ -13,6 +13,7 @@ import math
 
 from cutegemm.arch.device import Device
 from cutegemm.config import SimtTile
+from cutegemm.config.simt import STAGED_STAGES
 from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
@@ -29,8 +30,6 @@ RING_BYTES = 4
 SPLITS = (1, 2, 4, 8)
 # accumulators of a thread that leave room for a gated pair's
 PAIRED_VALUES = 64
-# shared-memory tiles of what comes through registers: one is computed on while the next is written
-STAGED_STAGES = 2
 
 # Larger tiles first among equals; of those with the same extents the first that serves. What each reaches on an H200:
 # `benchmarks/probes/simt_tiles.py`.

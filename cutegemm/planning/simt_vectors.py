@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from cutegemm.config import SimtTile
 from cutegemm.dtypes import DType
 from cutegemm.planning.operands import major
@@ -40,7 +42,13 @@ def loads(tile: SimtTile, problem: Problem, gate: int | None = None) -> tuple[in
     found = []
     for place, (x, beside) in enumerate(((problem.a, None), (problem.b, gate))):
         most, deep = vector_elements(x, widths, beside), along_k(problem)[place]
-        if not tile.brings(tile.tile[place], most, deep):
+        if not _brings(tile, tile.tile[place], most, deep):
             return None
         found.append(most)
     return found[0], found[1]
+
+
+# a plan asks the same of few tiles many times
+@functools.lru_cache(1024)
+def _brings(tile: SimtTile, rows: int, vector: int, deep: bool) -> bool:
+    return bool(tile.brings(rows, vector, deep))

@@ -14,12 +14,13 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
+from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import invariance
 from cutegemm.planning.candidates import BLOCK_K, SHIFTED
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.planning.why import fields_of, predicted_us
 from cutegemm.problems import Problem
-from cutegemm.spec import AUTO, THREAD_LOADS, GemmSpec
+from cutegemm.spec import AUTO, GemmSpec
 
 Fields = Mapping[str, Any]
 # rows of D up to which operands are tried both ways

@@ -9,6 +9,7 @@ from cutegemm.config import (
     MatrixConfig,
     SimtConfig,
 )
+from cutegemm.config.simt import copies_serve, runs_serve
 from cutegemm.dtypes import as_dtype
 from cutegemm.kernels.simt_epilogue import LANE_BITS
 from cutegemm.kernels.simt_runs import RunShape
@@ -50,7 +51,7 @@ def test_tile_is_copied_once_into_distinct_aligned_places(major, rows, depth, ve
     """Threads' copies cover each element of a tile once; its places in shared memory differ and copies align."""
     matrix = MatrixConfig(dtype=as_dtype("fp32"), major=major)
     shape = TileShape(matrix=matrix, rows=rows, depth=depth, vector=vector, threads=threads)
-    assert shape.fits
+    assert copies_serve(rows, depth, threads, vector, shape.along_k)
     seen = copied(shape)
     assert sorted(seen) == [(row, k) for row in range(rows) for k in range(depth)]
     places = [shape.at(row, k) for row, k in seen]
@@ -135,7 +136,7 @@ def test_runs_cover_a_tile_and_are_free_of_bank_conflicts(rows, depth, threads):
     """Every element of a tile is loaded once, four rows side by side; a quarter of a warp stores to all 32 banks."""
     matrix = MatrixConfig(dtype=as_dtype("fp32"), major="k")
     shape = RunShape(matrix=matrix, rows=rows, depth=depth, vector=1, threads=threads)
-    assert shape.fits and shape.pitch % 8 == 4
+    assert runs_serve(rows, depth, threads) and shape.pitch % 8 == 4
     seen = []
     for thread in range(threads):
         row0, k0 = shape.place(thread)

@@ -6,10 +6,10 @@ import dataclasses
 from cutegemm import DType, Operand, Tile, problem
 from cutegemm.config import RelayoutConfig, SimtConfig
 from cutegemm.errors import PlanError
+from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import swap
 from cutegemm.planning.planner import plan
 from cutegemm.planning.request import Request
-from cutegemm.spec import THREAD_LOADS
 
 
 def attempt(spec, of):

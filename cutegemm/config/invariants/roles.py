@@ -12,8 +12,7 @@ from cutegemm.config import registers
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.invariants.rule import Rule
 from cutegemm.config.numbers import Number, among, implies, power_of_two
-from cutegemm.families import THREAD_LOADS, Abilities
-from cutegemm.families.abilities import reason
+from cutegemm.families import THREAD_LOADS, Abilities, reason
 
 Refused = tuple[str, object, str, object]
 NAMED_BARRIERS = 16  # of a CTA, PTX ISA, barrier

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a CUDA-core kernel needs of its config; a `SimtConfig` that breaks an invariant cannot be made.
+
+As in `config.invariants` each is one function of fields, which may be integers or arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from cutegemm.config.invariants.rule import Rule, check_all
+from cutegemm.config.memory import Held
+from cutegemm.config.numbers import Number, among, implies, most, power_of_two, where
+from cutegemm.config.simt import FOUR, STAGED_STAGES, SimtConfig
+from cutegemm.families import FAMILIES
+
+Refused = tuple[str, object, str, object]
+FP32_BYTES = 4
+LEAST_AHEAD = 2
+# registers of a thread beside its accumulators: fragments and addresses
+BESIDE = 24
+COUNTED = ("stages", "slices", "split", "unroll", "residents")
+
+
+def _positive(x: SimtConfig) -> Number:
+    found: Number = True
+    for value in (*x.tile, *x.thread_tile, *x.vector, x.lanes_m, *(getattr(x, name) for name in COUNTED)):
+        found = found & (value >= 1)
+    return found
+
+
+def _positive_refused(x: SimtConfig) -> Refused:
+    values = {name: min(getattr(x, name)) for name in ("tile", "thread_tile", "vector")}
+    values |= {name: getattr(x, name) for name in ("lanes_m", *COUNTED)}
+    field = next(name for name, value in values.items() if value < 1)
+    return field, getattr(x, field), "must be at least 1", 1
+
+
+def _moved(x: SimtConfig) -> bool:
+    """Threads load and store every matrix; the table of families says so."""
+    row = FAMILIES[x.family].abilities["simt"]
+    loads = all(y.load in row.loads for y in (*x.operands, *x.inputs))
+    return loads and all(y.store in row.stores for y in x.outputs)
+
+
+def _moved_refused(x: SimtConfig) -> Refused:
+    ways = tuple(y.load for y in (*x.operands, *x.inputs)) + tuple(y.store for y in x.outputs)
+    return "schedule", ways, "CUDA-core kernels load and store every matrix directly", "direct"
+
+
+def _axes(x: SimtConfig) -> list[tuple[str, Number, Number, Number, Number]]:
+    """(axis, extent of the tile, elements that a thread owns, lanes of a warp, neighbours that it owns together)."""
+    group = where(x.staged, x.group, FOUR)
+    return list(zip("mn", x.tile, x.thread_tile, x.lanes, (group, FOUR), strict=False))
+
+
+def _shared_out(x: SimtConfig) -> Number:
+    """Warps cover the tile, in whole groups of elements that a thread owns together."""
+    found: Number = True
+    for _, size, own, lanes, group in _axes(x):
+        found = found & (own % group == 0) & (size % (own * lanes) == 0)
+    return found
+
+
+def _shared_out_refused(x: SimtConfig) -> Refused:
+    axis, _, own, lanes, group = next(y for y in _axes(x) if y[2] % y[4] or y[1] % (y[2] * y[3]))
+    rule = f"along {axis} must be a multiple of {lanes} lanes x {own} elements in groups of {group}"
+    return "tile", x.tile, rule, None
+
+
+def _pairs_refused(x: SimtConfig) -> Refused:
+    rule = f"a thread that owns {x.thread_tile[1]} columns has none of a pair's second half"
+    return "thread_tile", x.thread_tile, rule, None
+
+
+def _sliced(x: SimtConfig) -> Number:
+    """Every slice has whole steps of the mainloop, and the threads share the sums of slices evenly."""
+    step = where(x.staged, 1, FOUR)
+    vectors = x.tile[0] * x.tile[1] // FOUR
+    return (x.tile[2] % (step * x.slices) == 0) & implies(x.slices > 1, vectors % x.threads == 0)
+
+
+def _sliced_refused(x: SimtConfig) -> Refused:
+    rule = f"along k must be a multiple of {where(x.staged, 1, FOUR)} for each of {x.slices} slices"
+    return "tile", x.tile, rule, None
+
+
+def _patched(x: SimtConfig) -> Number:
+    """The sums that several threads hold parts of are whole patches of a warp."""
+    rows, columns = FOUR // 2, FOUR * x.gates
+    rows = where(x.slices * x.split > 1, x.group, rows)
+    return implies(x.slices * x.split > 1, x.tile[0] * x.tile[1] % (rows * columns * x.limits.warp) == 0)
+
+
+def _brought(x: SimtConfig) -> Number:
+    """The threads share the loads of every operand's tile evenly."""
+    found: Number = True
+    for operand, rows, vector in x.factors:
+        whole = among(vector, (1, 2, 4)) & (rows % vector == 0) & (x.tile[2] % vector == 0)
+        found = found & whole & x.brings(rows, vector, operand.k_major)
+    return found
+
+
+def _brought_refused(x: SimtConfig) -> Refused:
+    for operand, rows, vector in x.factors:
+        whole = vector in (1, 2, 4) and rows % vector == 0 == x.tile[2] % vector
+        if not whole or not x.brings(rows, vector, operand.k_major):
+            rule = f"{x.threads} threads cannot share a {rows} x {x.tile[2]} tile in vectors of this size"
+            return "vector", vector, rule, 1
+    raise AssertionError("every tile is shared")
+
+
+def _staging(x: SimtConfig) -> Number:
+    """A ring copies fp32 elements as they are, and has a stage to fill while another is read."""
+    fp32 = all(y.dtype.bytes == FP32_BYTES for y in x.operands)
+    return x.staged | (fp32 & (x.stages >= STAGED_STAGES))
+
+
+def _staging_refused(x: SimtConfig) -> Refused:
+    rule = f"a ring holds fp32 elements in {STAGED_STAGES} stages or more"
+    return "stages", x.stages, rule, STAGED_STAGES
+
+
+def _threads(x: SimtConfig) -> Number:
+    return (x.owners % x.limits.warp == 0) & (x.threads <= x.limits.max_threads)
+
+
+def _threads_refused(x: SimtConfig) -> Refused:
+    rule = f"{x.threads} threads are no whole warps for each slice, or more than {x.limits.max_threads}"
+    return "slices", x.slices, rule, 1
+
+
+def _split_refused(x: SimtConfig) -> Refused:
+    most_ctas = x.limits.max_cluster
+    rule = f"splits on the CUDA cores are added by a cluster of a power of two, at most {most_ctas} CTAs"
+    return "split_k", x.split, rule, most_ctas
+
+
+def _registers(x: SimtConfig) -> Number:
+    """The accumulators of the CTAs that share an SM leave room for fragments and addresses."""
+    room = x.limits.registers_per_sm // (x.threads * x.residents)
+    return x.thread_tile[0] * x.thread_tile[1] + BESIDE <= room
+
+
+def _registers_refused(x: SimtConfig) -> Refused:
+    own = x.thread_tile[0] * x.thread_tile[1]
+    rule = f"{x.threads} threads of {own} accumulators leave no registers for {x.residents} CTAs an SM"
+    return "residents", x.residents, rule, 1
+
+
+def stage_contents(x: SimtConfig) -> list[Held]:
+    """What one stage holds: a tile of every operand."""
+    return [
+        Held(y.role.upper(), FP32_BYTES * x.stage_elements(rows, vector, y.k_major), 16)
+        for y, rows, vector in x.factors
+    ]
+
+
+def smem_bytes(x: SimtConfig) -> Number:
+    """Shared memory of a CTA: the stages, over which the sums of a shared tile lie once those are read."""
+    stages = where(x.staged, STAGED_STAGES, x.stages)
+    ring = stages * sum(y.bytes for y in stage_contents(x))
+    return most(ring, (x.slices * x.split > 1) * FP32_BYTES * x.tile[0] * x.tile[1] * x.slices)
+
+
+def _memory_refused(x: SimtConfig) -> Refused:
+    rule = (
+        f"{x.stages} stages take {smem_bytes(x):,} bytes of shared memory, a CTA has {x.limits.smem_bytes:,}"
+    )
+    return "stages", x.stages, rule, STAGED_STAGES
+
+
+RULES = (
+    Rule(_positive, _positive_refused),
+    Rule(_moved, _moved_refused),
+    Rule(lambda x: among(x.lanes_m, (2, 4, 8, 16)), lambda x: ("lanes_m", x.lanes_m, "2, 4, 8 or 16", 8)),
+    Rule(_shared_out, _shared_out_refused),
+    Rule(lambda x: implies(x.gates == 2, x.takes_pairs), _pairs_refused),
+    Rule(_threads, _threads_refused),
+    Rule(_sliced, _sliced_refused),
+    Rule(_patched, lambda x: ("tile", x.tile, "sums are shared out in whole patches of a warp", None)),
+    Rule(_staging, _staging_refused),
+    Rule(_brought, _brought_refused),
+    Rule(
+        lambda x: among(x.vector[2], (1, FOUR)),
+        lambda x: ("vector", x.vector[2], "D is stored in single elements or in fours", 1),
+    ),
+    Rule(
+        lambda x: (x.ahead == 0) | (x.ahead >= LEAST_AHEAD),
+        lambda x: ("ahead", x.ahead, f"prefetches run {LEAST_AHEAD} tiles ahead or more", LEAST_AHEAD),
+    ),
+    Rule(lambda x: power_of_two(x.split) & (x.split <= x.limits.max_cluster), _split_refused),
+    Rule(_registers, _registers_refused),
+    Rule(lambda x: smem_bytes(x) <= x.limits.smem_bytes, _memory_refused),
+)
+
+
+# plans of many problems share few configs
+@functools.lru_cache(256)
+def check(config: SimtConfig) -> None:
+    """Refuse a config that breaks an invariant.
+
+    Raises:
+        PlanError: it does; names the field, value, rule and nearest legal value.
+    """
+    check_all(RULES, config)
+
+
+__all__ = ["RULES", "check", "smem_bytes", "stage_contents"]
