@@ -15,10 +15,13 @@ from cutegemm.errors import InputError, field_error
 if TYPE_CHECKING:
     from cutegemm.cli.facts.emulation import Emulated
 
+# how an artefact begins
+ZIP = b"PK"
+
 
 def emulate(
     what: Annotated[
-        list[str], typer.Argument(metavar="M N K | FILE.ptx", help="a problem, or a kernel in a file")
+        list[str], typer.Argument(metavar="M N K | FILE", help="a problem; a PTX file or an artefact")
     ],
     spec: given.Spec = "",
     epilogue: given.Epilogue = "",
@@ -41,9 +44,12 @@ def emulate(
     from cutegemm.compiling.progress import announced
 
     with announced(lambda: "emulating"):
-        if len(what) == 1:
+        path = Path(what[0])
+        if len(what) == 1 and path.is_file() and path.open("rb").read(len(ZIP)) == ZIP:
+            found = emulation.emulate_artefact(path, races, policy)
+        elif len(what) == 1:
             found = emulation.emulate_file(
-                Path(what[0]), grid, block, arg or [], cluster=cluster, races=races, policy=policy
+                path, grid, block, arg or [], cluster=cluster, races=races, policy=policy
             )
         else:
             asked = given.asked(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)

@@ -4,9 +4,12 @@
 import numpy as np
 import pytest
 
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm.cli import emulate as command
 from cutegemm.cli.facts import emulation, timing, tuned
 from cutegemm.cli.given import asked
+from cutegemm.compiling import cache
+from cutegemm.gemm import Gemm
 from cutegemm.tuning.race import Regime
 from tests.support.command import document, refused, run
 from tests.support.fake_bench import FakeBench
@@ -50,6 +53,27 @@ def test_a_kernel_of_a_file_is_emulated(tmp_path):
     assert document(*words)["counters"]["global_load_requests"] == 1
     path.write_text(COPY.replace("RACE", RACE))
     assert "race between lanes" in run(*words, status=1)
+
+
+def test_an_artefact_is_emulated(tmp_path, monkeypatch):
+    """The first problem that is small enough runs from the file alone; large ones are refused."""
+    spec, path = GemmSpec(tile=Tile(128, 64, 64)), tmp_path / "gemm.cutegemm"
+    Gemm(spec).save(path, [problem(4096, 4096, 4096), problem(256, 128, 128)])
+    monkeypatch.setattr(cache, "compile_config", lambda config: pytest.fail("compiled"))
+    found = document("emulate", path)
+    assert found["what"] == "gemm.cutegemm: 256 x 128 x 128 bf16" and found["error"] < 3e-3
+    monkeypatch.setattr(emulation, "MOST_FLOPS", 1000)
+    assert "none of its 2 problems has at most 1,000 FLOP" in refused("emulate", path)
+    (tmp_path / "bad").write_bytes(b"PK nonsense")
+    assert "bad" in refused("emulate", tmp_path / "bad")
+
+
+def test_c_is_added():
+    """A problem with C is compared with alpha A B + beta C."""
+    of = problem(256, 128, 128, c_dtype="bf16")
+    spec = GemmSpec(tile=Tile(128, 64, 64))
+    found = emulation._run(Gemm(spec, of), of, "with C", emulation.options(False, "eager"))
+    assert found.error < 3e-3
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from cutegemm.errors import InputError, field_error
 if TYPE_CHECKING:
     from cutegemm.cli.given import Asked
     from cutegemm.emulator import Result
+    from cutegemm.problems import Problem
 
 POLICIES = ("eager", "lazy", "random")
 # FLOP that an emulation of some seconds has
@@ -56,18 +57,14 @@ class Emulated:
     printed: str
 
 
-def emulate_problem(asked: Asked, races: bool = True, policy: str = "eager", seed: int = 0) -> Emulated:
+def emulate_problem(asked: Asked, races: bool = True, policy: str = "eager") -> Emulated:
     """Run what `build` takes for a problem on drawn operands, and compare D with fp64 where the epilogue is plain.
 
     Raises:
         InputError: the problem is too large for minutes of emulation, or the policy is unknown.
     """
-    import torch
-
-    from cutegemm import emulator
     from cutegemm.cli.facts.code import planned
     from cutegemm.gemm import Gemm
-    from cutegemm.tuning.operands import operands
 
     of = asked.problem
     if of.flops > MOST_FLOPS:
@@ -75,18 +72,50 @@ def emulate_problem(asked: Asked, races: bool = True, policy: str = "eager", see
         raise field_error(InputError, "M N K", (of.m, of.n, of.k), rule, (256, 256, 256))
     plan = planned(asked)
     assert plan.config is not None
-    drawn = operands(of, plan.config.epilogue, "cpu", seed)
+    words = f"{of.m} x {of.n} x {of.k} {of.a.dtype.value}, {plan.config.family}"
+    return _run(Gemm(asked.spec, of), of, words, options(races, policy))
+
+
+def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> Emulated:
+    """Run the first problem of an artefact that the emulator runs in seconds; nothing is planned or compiled.
+
+    Raises:
+        InputError: the file is not an artefact, or all its problems are too large.
+    """
+    from cutegemm.gemm.loaded import load
+
+    loaded = load(path)
+    of = next((x for x in loaded.problems if 0 < x.flops <= MOST_FLOPS), None)
+    if of is None:
+        rule = f"none of its {len(loaded.problems)} problems has at most {MOST_FLOPS:,} FLOP"
+        raise field_error(InputError, "FILE", str(path), rule)
+    words = f"{path.name}: {of.m} x {of.n} x {of.k} {of.a.dtype.value}"
+    return _run(loaded, of, words, options(races, policy))
+
+
+def _run(runs: Any, of: Problem, what: str, watched: Any) -> Emulated:
+    """Run one problem of a `Gemm` or an artefact on drawn operands."""
+    import torch
+
+    from cutegemm import emulator
+    from cutegemm.epilogue.graph import Graph, linear_combination
+    from cutegemm.tuning.operands import operands
+
+    plain = not isinstance(runs.spec.epilogue, Graph)
+    graph = linear_combination(of.c is not None) if plain else runs.spec.epilogue
+    drawn = operands(of, graph, "cpu")
     named = dict(zip(drawn.order.names, drawn.given, strict=True))
     numbers = dict(zip(drawn.order.numbers, drawn.numbers, strict=True))
-    outs = {x.name for x in plan.config.epilogue.outputs}
+    outs = {x.name for x in graph.outputs}
     given = {x: y for x, y in named.items() if x not in outs and x not in ("a", "b")} | numbers
-    run = emulator.run(Gemm(asked.spec, of), named["a"], named["b"], options=options(races, policy), **given)
+    run = emulator.run(runs, named["a"], named["b"], options=watched, **given)
     error = None
-    if asked.spec.given().get("epilogue") is None and isinstance(run.d, torch.Tensor):
+    if plain and isinstance(run.d, torch.Tensor):
         wanted = numbers["alpha"] * (named["a"].double() @ named["b"].double())
+        if "c" in named:
+            wanted += numbers["beta"] * named["c"].double()
         error = float((run.d.double() - wanted).norm() / wanted.norm())
-    words = f"{of.m} x {of.n} x {of.k} {of.a.dtype.value}, {plan.config.family}"
-    return _told(words, run, error)
+    return _told(what, run, error)
 
 
 def options(races: bool, policy: str) -> Any:
@@ -171,4 +200,12 @@ def _told(what: str, run: Result, error: float | None) -> Emulated:
     return replace(found, counters={name: value for name, value in run.counters.items()})
 
 
-__all__ = ["POLICIES", "Emulated", "argument", "emulate_file", "emulate_problem", "options"]
+__all__ = [
+    "POLICIES",
+    "Emulated",
+    "argument",
+    "emulate_artefact",
+    "emulate_file",
+    "emulate_problem",
+    "options",
+]
