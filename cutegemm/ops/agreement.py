@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,13 +14,13 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.layouts import as_called, matrices, numeric
 from cutegemm.ops.program import Program
-from cutegemm.running.call import Memo, identity
+from cutegemm.running.call import Memo
 from cutegemm.running.describe import OPERANDS, shown
 from cutegemm.running.named import outputs_given
 from cutegemm.running.run import agreed
 from cutegemm.spec import AUTO, GemmSpec
 
-_tracing = torch._C._is_tracing
+_tracing, _autocast = torch._C._is_tracing, torch._C._is_any_autocast_enabled
 # kinds of calls that were found legal
 _known: Memo[bool] = Memo()
 
@@ -31,26 +31,34 @@ def agree_on_type(a: Tensor) -> None:
     Raises:
         InputError: no kernel has A's type.
     """
-    if a.dtype not in OPERANDS and not torch._C._is_any_autocast_enabled():
+    if a.dtype not in OPERANDS and not _autocast():
         raise field_error(InputError, "a.dtype", a.dtype, "must be float16, bfloat16 or float32")
 
 
-def agree(program: Program, a: Tensor, b: Tensor, inputs: Sequence[Tensor] = ()) -> None:
+def agree(
+    form: str, spec: GemmSpec | None, a: Tensor, b: Tensor, c: Tensor | None, program: Callable[[], Program]
+) -> None:
     """Refuse a call that no kernel would serve, before torch's functions do.
+
+    Args:
+        form: of the program; spec: of the caller.
+        a, b, c: the operands, and C or a bias.
+        program: makes the call's program, where its kind is not known.
 
     Raises:
         InputError: a tensor breaks a rule.
         PlanError: the spec cannot serve the operands.
     """
-    dtype = autocast_type(a.device)
-    dtype = dtype if dtype in HALF else None
     if _tracing():
         agree_on_type(a)
         return
-    tensors = (a, b, *inputs)
+    dtype = autocast_type(a.device) if _autocast() else None
+    dtype = dtype if dtype in HALF else None
+    tensors = (a, b) if c is None else (a, b, c)
     key: Any
     try:
-        key = (program, dtype, *[identity(x) for x in tensors])
+        what = form if spec is None else program()
+        key = (what, dtype, *[(x.shape, x.stride(), x.dtype, x.device) for x in tensors])
         if _known.get(key):
             return
     except (RuntimeError, TypeError):
@@ -58,16 +66,15 @@ def agree(program: Program, a: Tensor, b: Tensor, inputs: Sequence[Tensor] = ())
         key = None
     if not all(numeric(x) for x in tensors):
         return
+    made = program()
     if dtype is not None:
         a, b = autocast_to(dtype, a), autocast_to(dtype, b)
-    spec = program.spec
-    if not program.plain:
-        spec = dataclasses.replace(spec, epilogue=program.graph)
+    asked = made.spec if made.plain else dataclasses.replace(made.spec, epilogue=made.graph)
     try:
         with torch.no_grad():
-            agreed(spec, program.graph, matrices(program, a, b, inputs).request())
+            agreed(asked, made.graph, matrices(made, a, b, tensors[2:]).request())
     except InputError as error:
-        raise as_called(program, error, a, b) from None
+        raise as_called(made, error, a, b) from None
     if key is not None:
         _known.put(key, True)
 
@@ -90,7 +97,7 @@ def torchs(spec: GemmSpec | None, a: Tensor, c: Tensor | None) -> bool:
     Kernels take a C of any type. What else a spec says is about kernels alone.
     """
     opened = spec is None or (spec.d_dtype == AUTO and spec.d_major == AUTO)
-    return opened and (c is None or c.dtype == a.dtype or torch._C._is_any_autocast_enabled())
+    return opened and (c is None or c.dtype == a.dtype or _autocast())
 
 
 def given_outs(program: Program, out: Any) -> dict[str, Any]:

@@ -263,7 +263,7 @@ def _agree(graph: Graph, spec: GemmSpec | None, form: str, a: Tensor, b: Tensor,
     if is_compiling():
         agree_on_type(a)
     else:
-        agree(_program(graph, spec, form, {}, None), a, b, () if c is None else (c,))
+        agree(form, spec, a, b, c, lambda: _program(graph, spec, form, {}, None))
 
 
 def _blas(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> dict[str, Any]:
