@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a fusion as a Python function and get one kernel for it; compare with torch and, on a GPU, time both.
 
-python examples/epilogue.py
+python examples/fuse.py
 """
 
 import statistics
