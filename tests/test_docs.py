@@ -36,6 +36,24 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
         exec(block, names)
 
 
+def test_the_race_in_five_lines_is_found_as_shown(tmp_path, monkeypatch, capsys):
+    """The emulator's page: its kernel, compiled, run by its Python, prints its findings, and none with the barrier."""
+    from tests.support.emulator_pipeline import compile_cuda
+
+    text = (DOCS / "emulator.md").read_text().split("## A race in five lines")[1]
+    (source,) = re.findall(r"```cuda\n(.*?)```", text, re.DOTALL)
+    python = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    shown = re.findall(r"```\n(uninitialised read: .*?)```", text, re.DOTALL)[0]
+    monkeypatch.chdir(tmp_path)
+    fixed = source.replace("// __syncthreads() is missing here", "__syncthreads();")
+    for kernel, printed in ((source, shown), (fixed, "\n")):
+        ptx = compile_cuda(kernel).replace("pipeline.cu", "reverse.cu")
+        (tmp_path / "reverse.ptx").write_text(ptx)
+        exec(python, {})
+        # PTX lines are the compiler's affair
+        assert re.sub(r"PTX line \d+", "", capsys.readouterr().out) == re.sub(r"PTX line \d+", "", printed)
+
+
 def test_every_field_of_the_spec_is_explained():
     """docs/spec.md names every field of GemmSpec."""
     from cutegemm import GemmSpec

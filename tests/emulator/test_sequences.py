@@ -63,7 +63,7 @@ def test_a_read_of_what_the_launch_before_writes_comes_after_the_wait(reader, fo
     arrays, findings = run((WRITER, 0, 1), (kernel(reader), 1, 2))
     assert (arrays[2] == 2).all()
     assert [f.kind for f in findings] == found
-    assert all("launch 1 CTA" in str(f) and "earlier access by CTA" in str(f) for f in findings)
+    assert all("launch 1 CTA" in str(f) and "earlier store by CTA" in str(f) for f in findings)
 
 
 def test_without_pdl_launches_follow_each_other():

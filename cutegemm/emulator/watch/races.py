@@ -27,6 +27,7 @@ from cutegemm.emulator.watch.lanes import Lanes
 from cutegemm.emulator.watch.shadow import (
     NOTHING,
     Access,
+    Earlier,
     Known,
     Lines,
     Row,
@@ -242,19 +243,19 @@ class Detector:
         lanes, now = access.lanes, self.segments[access.segment]
         for wrote, p, line, cell in met(cells, access):
             kind = f"{'write' if wrote else 'read'}-{'write' if access.write else 'read'} race"
-            self.report(kind, OBSERVED, (p, line), access, cell * self.cell)
+            self.report(kind, OBSERVED, Earlier(p, line, wrote), access, cell * self.cell)
         for cell in cells.near(access.where) if lanes is not None or not now.generic else ():
             history = cells.cells[cell]
             if lanes is not None:
                 for wrote, bits in ((True, history.writes), (False, history.reads)):
                     own = [p for p in lanes.tracker.unmet if bits >> p & 1]
                     if own and (wrote or access.write) and (found := lanes.meets(wrote, True)) is not None:
-                        earlier = (own[-1], found[0])
+                        earlier = Earlier(own[-1], found[0], wrote)
                         self.report("race between lanes of a warp", OBSERVED, earlier, access, found[1])
                         return
             elif missing := history.writes & access.known.segments & ~access.fenced:
                 p = missing.bit_length() - 1
-                earlier = (p, history.lines[p])
+                earlier = Earlier(p, history.lines[p], True)
                 self.report("missing proxy fence", OBSERVED, earlier, access, cell * self.cell)
 
     def _harmless(
@@ -301,12 +302,13 @@ class Detector:
                 continue
             if at < 0:
                 at = int(access.where.index[int(np.flatnonzero(before == cell)[0])]) * self.cell
-            self.report(kind, label, (p, line), access, at)
+            self.report(kind, label, Earlier(p, line, was_write), access, at)
 
-    def report(self, kind: str, label: str, earlier: tuple[int, int], access: Access, at: int) -> None:
-        """A pair of accesses: `earlier` as segment and PTX line; `at` is a byte of the region that both reach."""
-        old, new = self.segments[earlier[0]], self.segments[access.segment]
-        lines = (earlier[1], access.line)
+    def report(self, kind: str, label: str, earlier: Earlier, access: Access, at: int) -> None:
+        """A pair of accesses; `at` is a byte of the region that both reach."""
+        old, new = self.segments[earlier.segment], self.segments[access.segment]
+        was, now = old.name(earlier.wrote), new.name(access.write)
+        lines = (earlier.line, access.line)
         name = access.region.name
         memory = "shared memory" if name.startswith("shared") else name
         sides = ((lines[0], old.launch), (lines[1], new.launch))
@@ -316,8 +318,8 @@ class Detector:
         if self.findings.seen(cause, lines):
             return
         text = (
-            f"{new.what} by {new.who} at {self.line_text(lines[1], new.launch)} "
-            f"and earlier {old.what} by {old.who} at {self.line_text(lines[0], old.launch)}, "
+            f"{now} by {new.who} at {self.line_text(lines[1], new.launch)} "
+            f"and earlier {was} by {old.who} at {self.line_text(lines[0], old.launch)}, "
             f"{name}, offset {at:#x}"
         )
         self.findings.add(cause, text, lines)
@@ -336,7 +338,7 @@ class Detector:
         if not self.findings.seen(cause, (0, line)):
             cell = int(access.where.index[empty[0]])
             text = (
-                f"{new.what} by {new.who} at {self.line_text(line)} of {access.region.name}, "
+                f"{new.name(False)} by {new.who} at {self.line_text(line)} of {access.region.name}, "
                 f"offset {cell * self.cell:#x}, which nothing wrote"
             )
             self.findings.add(cause, text, (0, line))

@@ -143,6 +143,18 @@ class Segment:
     launch: int = 0  # of a sequence
     cta: tuple[int, int, int] = (0, 0, 0)
 
+    def name(self, wrote: bool) -> str:
+        """What findings call an access of it: a segment of a warp holds both loads and stores."""
+        return ("store" if wrote else "load") if self.what == "access" else self.what
+
+
+class Earlier(NamedTuple):
+    """The earlier access of a finding."""
+
+    segment: int
+    line: int  # of the PTX
+    wrote: bool
+
 
 class Lines:
     """Basic block and source line of a program's PTX lines."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from cutegemm.emulator.watch.findings import OBSERVED
 from cutegemm.emulator.watch.lanes import Lanes
-from cutegemm.emulator.watch.shadow import NOTHING, Access, Known, SyncPlace, Weak
+from cutegemm.emulator.watch.shadow import NOTHING, Access, Earlier, Known, SyncPlace, Weak
 
 if TYPE_CHECKING:
     from cutegemm.emulator.numbers.types import Mask, Value
@@ -127,7 +127,7 @@ class StrongAccesses:
         where = detector.cells.where(offset, size).within(shadow.cells)
         lanes = Lanes(t, region, m, offset, size, kind.writes, False, detector.current_line(), True)
         lanes.shared = where.shared
-        if not kind.writes and known.weak is not None:  # a read accepts what was fenced by its writer alone
+        if kind.reads and known.weak is not None:  # it accepts what was fenced by its writer alone
             known |= Known(known.weak.seen, 0, 0)
         fenced = known.shared if shadow.shared else known.world
         access = Access(region, where, kind.writes, number, lanes.line, known, fenced, lanes)
@@ -155,7 +155,8 @@ class StrongAccesses:
                 if stale:
                     p = stale.bit_length() - 1
                     at = int(access.where.index[0]) * self.detector.cell
-                    self.detector.report(UNFENCED, OBSERVED, (p, history.lines[p]), access, at)
+                    earlier = Earlier(p, history.lines[p], True)
+                    self.detector.report(UNFENCED, OBSERVED, earlier, access, at)
             if kind.returns:
                 history.seen[t.who] = (number, history.writes | history.reads)
             history.writes |= bit if kind.writes else 0

@@ -68,7 +68,7 @@ def test_strict_runs_keep_to_the_letter():
     d, want, report = multiply(overwrite_after_wait, policy="lazy", strict=True)
     assert np.array_equal(d, want)
     assert [(f.kind, f.label) for f in report.findings] == [("read-write race", BY_THE_LETTER)]
-    assert "read-write race (by the letter): access by" in str(report.findings[0])
+    assert "read-write race (by the letter): store by" in str(report.findings[0])
 
 
 @pytest.mark.parametrize("options", [{"policy": "lazy"}, {"policy": "lazy", "strict": True}])
