@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import os
 import time
+import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,10 +132,13 @@ def _chosen(spec: GemmSpec, problem: Problem, device: Device, database: Database
     near = extents != key.extents
     # a neighbour's raster fits the neighbour's tiles along M and N
     fields = {name: v for name, v in entry.fields.items() if not (near and name == "raster")}
+    made: KernelPlan | None = None
     try:
-        made: KernelPlan | None = plan(refined(spec, fields), problem, device)
-    except (GemmError, TypeError):
-        made = None
+        made = plan(refined(spec, fields), problem, device)
+    except (GemmError, TypeError) as error:
+        # a neighbour's entry may well not fit this problem
+        if not near:
+            _ignored(source, key, str(error))
     own = plan(spec, problem, device) if made is None or near or spec.batch_invariant is True else made
     if made is None or not keeps(own, made):
         return _models(own, ": an entry of the database does not serve")
@@ -143,6 +147,13 @@ def _chosen(spec: GemmSpec, problem: Problem, device: Device, database: Database
     stale = made.config is not None and not near and entry.expired(made.config)
     words = describe(device, entry, source, extents if near else None, stale)
     return Choice(_said(made, spec, words), entry, extents)
+
+
+@functools.lru_cache(REMEMBERED)
+def _ignored(source: str, key: Key, why: str) -> None:
+    """Name an entry that no kernel can have, once."""
+    text = f"{source}: the entry of {_words(key.extents)} for {key.gpu} is ignored: {why}"
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _models(own: KernelPlan, why: str = "") -> Choice:

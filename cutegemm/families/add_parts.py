@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds up parts of K that the launch before left in workspace, and applies the epilogue."""
 
-from cutegemm.families.abilities import THREAD_LOADS, Abilities
+from cutegemm.families.abilities import Abilities
 from cutegemm.families.family import Family, Roles
 
 FAMILY = Family(
@@ -10,12 +10,10 @@ FAMILY = Family(
     driver="cutegemm.kernels.add_parts:AddParts",
     abilities={
         "add_parts": Abilities(
-            loads=("tma", *THREAD_LOADS),
             stores=("tma", "staged", "direct"),
             schedulers=("per_tile",),
             reductions=("launch",),
             consumers=(1, 2, 3),
-            multicast=True,
         )
     },
     limits=Roles(producers=0, accumulators={1: 32, 2: 32, 3: 32}, multiplies=False),

@@ -8,11 +8,21 @@ import functools
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
 
-from cutegemm.config import KernelConfig, config_from_data, memory, registers
+from cutegemm.config import (
+    KernelConfig,
+    SimtConfig,
+    config_from_data,
+    memory,
+    registers,
+    simt_invariants,
+)
 from cutegemm.config.invariants import ALL, check, satisfied
 from cutegemm.errors import PlanError
+from cutegemm.planning.planner import plan
 from tests.support.drafts import configs, drawn, stacked
+from tests.support.strategies import for_problem, problems, specs
 
 CONFIGS = configs()
 COUNT = 400
@@ -70,3 +80,51 @@ def test_what_breaks_an_invariant_cannot_be_made(name):
         else:
             assert KernelConfig.of(draft).draft == draft
     assert refused > COUNT // 4
+
+
+BROKEN = {
+    "threads load without a producer": ("multistage, gemm", {"operands": "gather"}, "a_load", "relayout"),
+    "a launch has nothing to add": (
+        "left, gemm", {"splits": 2, "cluster_parts": 2, "slices": 2}, "split_k", 4,
+    ),
+    "splits that nobody adds": ("pingpong, gemm", {"splits": 2, "split_reduction": "workspace"}, "split_k", 1),
+    "splits by the wrong number": ("a cluster's splits, gemm", {"splits": 6}, "split_k", 4),
+    "a cluster too large": ("a cluster's splits, gemm", {"cluster": (4, 1)}, "split_k", 2),
+    "a load that is multicast by threads": ("gathered, gemm", {"cluster": (2, 1)}, "cluster", (1, 1)),
+    "too many stages": ("plain, gemm", {"stages": 40}, "stages", None),
+    "more accumulators than registers": ("stream_k, gemm", {"tile": (512, 128, 64)}, "tile.n", None),
+    "buffers that are never filled": ("plain, gemm", {"epilogue_stages": 99}, "epilogue_stages", None),
+    "a swizzle wider than the tile": ("plain, gemm", {"operands": "swizzle", "tile": (128, 128, 32)}, "swizzle", None),
+    "tiles dealt out to threads that load": ("shifted, gemm", {"dynamic": True}, "scheduler", "persistent"),
+    "no such share of a multicast": ("dynamic, gemm", {"tile": (128, 128, 16), "cluster": (4, 1)}, "cluster", (1, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_config_is_refused_by_field_and_nearest(name):
+    """Each names the field of the spec that it is about and, where there is one, a legal value."""
+    case, fields, field, nearest = BROKEN[name]
+    config, fields = CONFIGS[case], dict(fields)
+    a, b = config.operands
+    if fields.get("operands") == "gather":
+        fields["operands"] = (dataclasses.replace(a, load="gather"), b)
+    if fields.get("operands") == "swizzle":
+        fields["operands"] = (dataclasses.replace(a, swizzle="128B"), b)
+    with pytest.raises(PlanError) as e:
+        dataclasses.replace(config, **fields)
+    assert e.value.field == field and nearest in (None, e.value.nearest)
+
+
+@given(specs(), problems(low=1))
+def test_every_config_of_the_planner_is_sound(spec, of):
+    """Whatever is asked, each launch's config satisfies its invariants, asked anew."""
+    try:
+        made = plan(for_problem(spec, of), of)
+    except PlanError:
+        assume(False)
+    for config in (step.config for step in made.steps):
+        if isinstance(config, KernelConfig):
+            check(config)
+            assert satisfied(config.draft)
+        if isinstance(config, SimtConfig):
+            simt_invariants.check.__wrapped__(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
+import warnings
 
 import pytest
 import torch
@@ -38,6 +39,20 @@ def test_an_entry_is_taken_and_said(tmp_path):
     assert found.plan.why.taken.what.startswith("tile (128, 64, 64)")
 
 
+def test_an_entry_that_breaks_an_invariant_is_named_once(tmp_path):
+    """A launch that adds the splits of one cluster has nothing to add: the model chooses, and one warning says why."""
+    database, of = filled(tmp_path / "a.sqlite", OF), problem(512, 512, 640)
+    fields = {"tile": [128, 64, 64], "cluster": [1, 1, 2], "split_k": 2, "split_reduction": "launch"}
+    database.put(key_of(GemmSpec(), of, H200), dataclasses.replace(entry(OF), fields=fields))
+    said = r"^database: the entry of 512 x 512 x 640 for NVIDIA H200, 132 SMs is ignored: split_k=2: a cluster adds"
+    with pytest.warns(RuntimeWarning, match=said):
+        found = choose(GemmSpec(), of, H200, database)
+    assert found.entry is None and found.plan.config == plan(GemmSpec(), of).config
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choose(GemmSpec(), of, H200, database).entry is None
+
+
 def test_the_model_chooses_otherwise(tmp_path, monkeypatch):
     """For another GPU, another spec, an empty D, an entry that does not serve, or where it is asked for."""
     database = filled(tmp_path / "a.sqlite", OF)
@@ -51,9 +66,10 @@ def test_the_model_chooses_otherwise(tmp_path, monkeypatch):
         )
     refused = dataclasses.replace(entry(OF), fields={"tile": [128, 256, 64], "stages": 16})
     database.put(key_of(GemmSpec(), OF, H200), refused)
-    assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.endswith(
-        "predicted): an entry of the database does not serve"
-    )
+    with pytest.warns(RuntimeWarning, match="is ignored: stages=16"):
+        assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.endswith(
+            "predicted): an entry of the database does not serve"
+        )
     monkeypatch.setenv("CUTEGEMM_DATABASE", "off")
     assert choose(GemmSpec(), OF, H200, filled(tmp_path / "b.sqlite", OF)).plan.chosen_by == MODEL
 

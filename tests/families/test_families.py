@@ -6,13 +6,15 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from cutegemm import GemmSpec, problem
 from cutegemm.families import FAMILIES, load, of_schedule
+from cutegemm.families.table import markdown
 from cutegemm.planning.planner import plan
-from cutegemm.spec import SCHEDULES
+from cutegemm.spec import LOADS, SCHEDULERS, SCHEDULES, SPLIT_REDUCTIONS, STORES
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -61,3 +63,18 @@ def test_the_table_imports_no_kernel():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_document_has_the_table():
+    """The table of the documentation is made from the rows."""
+    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    assert markdown() in text
+
+
+def test_a_spec_can_ask_for_what_rows_have():
+    """A spec's names of loads, stores, tile schedulers and reductions are those of the rows of its schedules."""
+    rows = [row for x in FAMILIES.values() if x.schedules for row in x.abilities.values()]
+    assert {"relayout", *(x for row in rows for x in row.loads)} == {*LOADS, "direct"}
+    assert {x for row in rows for x in row.stores} == set(STORES)
+    assert {x for row in rows for x in row.schedulers} == set(SCHEDULERS)
+    assert {x for row in rows for x in row.reductions} == {"none", *SPLIT_REDUCTIONS}

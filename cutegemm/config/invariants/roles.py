@@ -53,7 +53,7 @@ def _alone_refused(x: KernelDraft) -> Refused:
 def _loads(x: KernelDraft) -> Number:
     """Every operand is loaded by somebody: loads by threads need a producer warpgroup."""
     found: Number = True
-    for operand in x.operands:
+    for operand in x.operands if x.multiplies else ():
         found = found & able(x, "loads", operand.load)
     return found
 
@@ -67,7 +67,7 @@ def _loads_refused(x: KernelDraft) -> Refused:
 
 
 def _multicast(x: KernelDraft) -> Number:
-    return implies(plane(x) > 1, able(x, "multicast"))
+    return implies((plane(x) > 1) & x.multiplies, able(x, "multicast"))
 
 
 def _multicast_refused(x: KernelDraft) -> Refused:
