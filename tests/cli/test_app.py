@@ -3,7 +3,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 
@@ -22,11 +21,8 @@ NAMES = [x for x in NAMES if x != "ladder"] + ["cache", "database"]
 
 
 def process(*words):
-    """A command as a process of its own, and the seconds of CPU time that it took."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    """A command as a process of its own."""
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,7 +46,7 @@ def test_the_version_is_the_package_s():
 
 def test_python_m_is_the_same_command():
     """`python -m cutegemm` is `cutegemm`, down to its name in errors and its status."""
-    done, _ = process("-m", "cutegemm", "layout", "(8,8")
+    done = process("-m", "cutegemm", "layout", "(8,8")
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith("cutegemm layout: ") and "Traceback" not in done.stderr
 
@@ -108,31 +104,21 @@ def test_shells_complete():
 
 
 @pytest.mark.parametrize(
-    "words, seconds",
-    [
-        (("layout", "(8,8):(8,1)"), 0.3),
-        (("explain", "4096", "4096", "4096"), 1.0),
-        (("doctor",), 3.0),
-    ],
+    "words, most",
+    [(("layout", "(8,8):(8,1)"), 400), (("explain", "4096", "4096", "4096"), 600), (("doctor",), 700)],
     ids=lambda x: x[0] if isinstance(x, tuple) else "",
 )
-def test_commands_start_soon(words, seconds):
-    """A command takes less CPU time than its figure, and neither torch nor, to draw a layout, NumPy is loaded.
-
-    CPU time of the best of three, as others use the machine.
-    """
+def test_commands_start_soon(words, most):
+    """A command loads at most so many modules, and neither torch nor, to draw a layout, NumPy is among them."""
     code = (
         "import sys; from cutegemm.cli.app import app; app(sys.argv[1:], standalone_mode=False);"
-        "print([x for x in ('torch', 'numpy', 'cutlass') if x in sys.modules], file=sys.stderr)"
+        "print(len(sys.modules), *(x for x in ('torch', 'numpy', 'cutlass') if x in sys.modules), file=sys.stderr)"
     )
-    times = []
-    for _ in range(3):
-        done, taken = process("-c", code, *words)
-        assert done.returncode == 0, done.stderr
-        times.append(taken)
-    heavy = done.stderr.splitlines()[-1]
-    assert heavy == "[]" if words[0] == "layout" else "torch" not in heavy and "cutlass" not in heavy
-    assert min(times) <= seconds, times
+    done = process("-c", code, *words)
+    assert done.returncode == 0, done.stderr
+    count, *heavy = done.stderr.splitlines()[-1].split()
+    assert int(count) <= most
+    assert not heavy if words[0] == "layout" else "torch" not in heavy and "cutlass" not in heavy
 
 
 def test_a_reader_that_goes_away_is_no_error():

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planning is pure: what it imports, and how fast."""
 
-import os
 import subprocess
 import sys
 
@@ -28,21 +27,12 @@ def test_planning_imports_neither_torch_nor_the_dsl(module):
     assert done.returncode == 0 and "relayout a" in done.stdout, done.stderr
 
 
-def test_importing_is_fast(tmp_path):
-    """`import cutegemm` takes at most 0.3 s of CPU, best of five once compiled; platformdirs is all it takes along."""
+def test_importing_is_little_work():
+    """`import cutegemm` loads at most 300 modules, of its own and Python's; platformdirs is all it takes along."""
     code = (
-        "import sys, time; before, t = set(sys.modules), time.process_time(); import cutegemm;"
-        "print(time.process_time() - t);"
-        "print(*{x.split('.')[0] for x in set(sys.modules) - before} - set(sys.stdlib_module_names))"
+        "import sys; before = set(sys.modules); import cutegemm; new = set(sys.modules) - before;"
+        "print(len(new)); print(*{x.split('.')[0] for x in new} - set(sys.stdlib_module_names))"
     )
-    # byte code is kept, whatever this process does with its own
-    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, check=True, text=True, env=environment
-        )
-        for _ in range(6)
-    ]
-    seconds, modules = zip(*(run.stdout.splitlines() for run in runs))
-    assert min(map(float, seconds[1:])) <= 0.3
-    assert set(modules[0].split()) == {"cutegemm", "platformdirs"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    count, packages = done.stdout.splitlines()
+    assert int(count) <= 300 and set(packages.split()) == {"cutegemm", "platformdirs"}

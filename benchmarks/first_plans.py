@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds of the first plans of some shapes, in a process of their own: `python -m tests.support.first_plans`."""
+"""Microseconds of the first plans of some shapes on a quiet machine: `python -m benchmarks.first_plans`.
+
+The tests count the function calls of the same plans instead (`tests/planning/test_why.py`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ SHAPES = {
     "both ways, few columns": (2088, 24, 7712),
     "both ways, a small D": (56, 8, 9832),
 }
-MOST = 1.5e-3  # seconds that one may take
+MOST = 1.5e-3  # seconds that one may take where nothing else runs
 
 
 def seconds(shape: tuple[int, int, int]) -> float:
@@ -42,4 +45,4 @@ def seconds(shape: tuple[int, int, int]) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: seconds(shape) for name, shape in SHAPES.items()}))
+    print(json.dumps({name: round(seconds(shape) * 1e6, 1) for name, shape in SHAPES.items()}))
