@@ -16,11 +16,11 @@ from cutegemm.compiling import cache, loader
 from cutegemm.config import Config
 from cutegemm.errors import CompileError, HardwareError
 from cutegemm.launch_layout import COUNTERS, layout_of
-from cutegemm.planning.arguments import launch_arguments
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running import check, counters, properties
 from cutegemm.running.call import Request
 from cutegemm.running.kind import Kind
+from cutegemm.running.packed import WORKSPACE, packed
 from cutegemm.running.reference import TORCH_DTYPE
 
 Function = Callable[..., None]
@@ -75,11 +75,13 @@ class Launcher:
     def _make_ready(self) -> None:
         """Load the plan's kernels, and convert what is the same for every call."""
         plan = cast(KernelPlan, self.kind.plan)
-        self.functions = [function_for(step.config, self.index) for step in plan.steps]
+        functions = [function_for(step.config, self.index) for step in plan.steps]
+        order = self.kind.order
+        self.launches = packed(plan, order.names, order.numbers, functions)
         if plan.multiply is None:
             return
         if not self.need and not self.counts:
-            self.alone = _taking(plan.multiply.factors, self.functions[plan.steps.index(plan.multiply)])
+            self.alone = _taking(plan.multiply.factors, functions[plan.steps.index(plan.multiply)])
         layout, fixed = layout_of(plan.multiply.config), plan.multiply.fixed()
         # converted once instead of at every call
         self.extents, self.strides, self.walk = (
@@ -157,10 +159,9 @@ class Launcher:
         self, addresses: dict[str, int], workspace: int, numbers: dict[str, float], stream: int
     ) -> None:
         """All launches of one call, its addresses and numbers by name."""
-        plan = cast(KernelPlan, self.kind.plan)
-        launches = launch_arguments(plan, addresses, workspace, numbers, stream)
-        for function, (_, args) in zip(self.functions, launches):
-            function(*args)
+        addresses[WORKSPACE] = workspace
+        for launch in self.launches:
+            launch(addresses, numbers, stream)
 
     def _counters(self, stream: int) -> tuple[Any, int]:
         """(what keeps them, address) of counters that are zero and nobody else uses meanwhile; 0 where none are."""

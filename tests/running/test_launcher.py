@@ -38,6 +38,11 @@ CASES = {
         {"bias": (64,)},
     ),
     "with a finish": (GemmSpec(epilogue=summed), {}),
+    "splits added by a launch": (
+        GemmSpec(swap=False, tile=SMALL, split_k=2, split_reduction="launch"),
+        {},
+    ),
+    "with two copies": (GemmSpec(a_load="relayout", b_load="relayout", swap=False), {}),
     "with a copy": (GemmSpec(a_load="relayout", swap=False), {}),
 }
 
