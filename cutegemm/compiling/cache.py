@@ -57,8 +57,11 @@ def sources_digest() -> str:
 
 @functools.cache
 def dsl_version() -> str:
-    """Version of the installed CuTe DSL."""
-    return importlib.metadata.version("nvidia-cutlass-dsl")
+    """Version of the installed CuTe DSL; without one nothing in the cache has the key that is asked for."""
+    try:
+        return importlib.metadata.version("nvidia-cutlass-dsl")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
 
 
 def key(config: Config) -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C header of an artefact compiles as C and C++ and launches what the recipe says."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -35,9 +36,9 @@ int main(void) {
 
 def cuda_include():
     """The folder of cuda.h, of the wheels or of a toolkit."""
-    import nvidia
-
-    places = [Path(x) / "cu13" / "include" for x in nvidia.__path__]
+    found = importlib.util.find_spec("nvidia")
+    wheels = list(found.submodule_search_locations or ()) if found else []
+    places = [Path(x) / "cu13" / "include" for x in wheels]
     places.append(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include")
     return next((x for x in places if (x / "cuda.h").exists()), None)
 
