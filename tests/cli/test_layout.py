@@ -43,6 +43,7 @@ def test_any_rank_is_a_table(text, rows, columns):
     layout = parse(text)
     if layout.rank > 1:
         assert [x["offset"] for x in found["cells"] if x["row"] == 0][0] == layout(0)
+    assert all(x["bank"] == x["offset"] // 2 % 32 for x in found["cells"])
     assert sorted(x["offset"] for x in found["cells"]) == sorted(layout(i) for i in range(layout.size))
 
 

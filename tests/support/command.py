@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from cutegemm.cli import schema
 from cutegemm.cli.app import app
-from cutegemm.cli.output import PIPED
 
 
 def run(*words, status=0, env=None):
@@ -15,7 +14,7 @@ def run(*words, status=0, env=None):
     found = CliRunner().invoke(app, [str(x) for x in words], prog_name="cutegemm", env=env)
     assert found.exit_code == status, (found.exit_code, found.output, found.exception)
     if "--json" not in words and words[0] not in ("ptx", "sass", "schema"):
-        assert max(map(len, found.stdout.splitlines()), default=0) <= PIPED, found.stdout
+        assert max(map(len, found.stdout.splitlines()), default=0) <= 80, found.stdout
     return found.stdout
 
 

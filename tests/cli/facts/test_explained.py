@@ -173,6 +173,18 @@ def test_the_timeline_holds_the_pipeline_s_rules(name):
     assert mains[0].start >= timeline.load_ns and all(0 <= x.waits < 1 for x in timeline.tracks)
 
 
+@pytest.mark.parametrize("schedule, overlaps", [("pingpong", True), ("cooperative", False)])
+def test_consumers_in_turn_overlap_epilogues(schedule, overlaps):
+    """Pingpong consumers multiply one after the other, and one's epilogue lies beside the other's mainloop."""
+    spec = GemmSpec(tile=Tile(128, 128, 64), cluster=(2, 1), schedule=schedule)
+    _, found = explained(Asked(spec, problem(4096, 4096, 4096), H200, "a test"))
+    spans = sorted((x for track in found.timeline.tracks[1:] for x in track.spans), key=lambda x: x.start)
+    mains = [x for x in spans if x.does == "mainloop"]
+    assert found.timeline.tiles == 4 and all(x.end <= y.start + 1e-6 for x, y in zip(mains, mains[1:]))
+    ends = [x for x in spans if x.does == "epilogue"]
+    assert overlaps == any(x.start < y.end and y.start < x.end - 1e-6 for x in ends for y in mains)
+
+
 def test_a_ring_holds_loads_back():
     """With one stage a load waits for the products of the one before it."""
     _, one, _ = shown("multistage, one stage")

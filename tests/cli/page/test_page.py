@@ -230,7 +230,7 @@ def test_a_browser_shows_it(tmp_path):
     text = made("cooperative")[2]
     asks = (
         "<script>const s=document.querySelector('svg[data-owners]');"
-        "document.title=cutegemmOwner(JSON.parse(s.dataset.owners),73,130);"
+        "document.title=cutegemmOwner(JSON.parse(s.dataset.owners),105,130);"
         "document.documentElement.dataset.theme='%s';</script></body>"
     )
     grounds = []
@@ -247,11 +247,11 @@ def test_a_browser_shows_it(tmp_path):
     dumped = subprocess.run(
         [*common, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=90, check=True
     )
-    # row 73 is row 9 of the second consumer's 64; column 130
+    # row 105 is row 41 of the second consumer's 64; column 130
     thread, value = next(
-        (t, v) for t in range(128) for v in range(128) if sm90.wgmma_c_layout(256)(t, v) == 9 + 64 * 130
+        (t, v) for t in range(128) for v in range(128) if sm90.wgmma_c_layout(256)(t, v) == 41 + 64 * 130
     )
     title = re.search(r"<title>(.*?)</title>", dumped.stdout)[1]
     assert (
-        title == f"D(73, 130) of the tile: consumer 2, warp {thread >> 5}, lane {thread & 31}, value {value}"
+        title == f"D(105, 130) of the tile: consumer 2, warp {thread >> 5}, lane {thread & 31}, value {value}"
     )
