@@ -20,9 +20,11 @@ def bench(
 ) -> None:  # fmt: skip
     """Time the kernel for M N K beside torch.matmul, in interleaved rounds; needs a Hopper GPU."""
     from cutegemm.cli.facts import timing
+    from cutegemm.compiling.progress import announced
 
     asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
-    found = timing.compared({timing.OURS: asked})
+    with announced(lambda: "timing"):
+        found = timing.compared({timing.OURS: asked})
     if json:
         write_json("bench", found)
     else:

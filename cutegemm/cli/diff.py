@@ -36,12 +36,14 @@ def diff(
 ) -> None:
     """Compare two specs: plan, code, resources, counters, and time on a GPU; 1 where their kernels differ."""
     from cutegemm.cli.facts.difference import difference
+    from cutegemm.compiling.progress import announced
 
     sides = [
         given.asked((m, n, k), x, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
         for x in (first, second)
     ]
-    found = difference(sides[0], sides[1], emulate=emulate, time=time)
+    with announced(lambda: "comparing"):
+        found = difference(sides[0], sides[1], emulate=emulate, time=time)
     if json:
         write_json("diff", found)
     else:
