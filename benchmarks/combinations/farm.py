@@ -8,6 +8,7 @@ group; the case is named, and a new worker goes on behind it.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ START_SECONDS, COMPILE_SECONDS, RUN_SECONDS = 180.0, 180.0, 20.0
 POLL_SECONDS = 0.2
 # status of a worker that asks for a new one, as its device runs nothing more
 FRESH = 3
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG (linux/prctl.h)
 Entry = dict[str, Any]
 
 
@@ -163,6 +165,8 @@ def work(folder: Path, run: Callable[[Entry, Callable[[str], None]], Entry]) -> 
         folder: its files.
         run: of a case; it gives the line, and calls back with what it does.
     """
+    # a worker ends with the process that watches it
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
     limits = {"drawing": 60.0, "compiling": COMPILE_SECONDS, "running": RUN_SECONDS, "comparing": 60.0,
               "emulating": 300.0}  # fmt: skip
     for entry in json.loads((folder / "entries.json").read_text()):

@@ -229,7 +229,11 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
     settle()
     told("comparing")
     found = compare(call, result, read)
-    if write is not None and write[0] not in dict(made.problem.outputs) and not in_place:
+    if (
+        write is not None
+        and write[0] not in dict(made.problem.outputs)
+        and not (in_place and write[0] == "c")
+    ):
         before[write[0]] = around(call)[write[0]]
     untouched(call, before)
     if first is not None and value_of(case, "split_reduction") != "atomic":

@@ -7,6 +7,7 @@ trial       is a candidate right?
 timing      device time by graph replay; race: several beside each other, with early stopping
 tuner       problem by problem, resumable; report: what it came to
 bench       the GPU, or what a test puts in its place
+child       the process that measures: one that hangs or dies costs one candidate
 
 Torch is imported when something is tuned.
 """
@@ -64,7 +65,8 @@ def tune(
         again: whether to measure problems that are known.
         seconds: after which no further twelve candidates begin; None is until all are done.
         database: None is the user's.
-        bench: what candidates run on; None is the current CUDA device.
+        bench: what candidates run on, in this process; None is the current CUDA device, in a child process, so that a
+            candidate that hangs or breaks the device costs that candidate alone.
         regime: how long to time; None is sustained, some 5 s a problem.
         console: where progress is shown; None is standard error.
 
@@ -91,6 +93,8 @@ def tune(
     if console is not None and not hasattr(console, "print"):
         raise field_error(InputError, "console", console, "must be a rich.console.Console")
     # imports torch
+    from cutegemm.running.launcher import current_device
+    from cutegemm.tuning import child
     from cutegemm.tuning.bench import Gpu
     from cutegemm.tuning.race import Regime
     from cutegemm.tuning.report import Report, Screen
@@ -99,7 +103,17 @@ def tune(
     if regime is not None and not isinstance(regime, Regime):
         raise field_error(InputError, "regime", regime, "must be a cutegemm.tuning.race.Regime")
     until = math.inf if seconds is None else time.monotonic() + seconds
-    tuner = Tuner(spec, bench or Gpu(), database or Database(), candidates, regime or Regime(), until=until)
+    file, taken = database or Database(), regime or Regime()
+    if bench is None:
+        # says where there is none
+        Gpu()
+        device, _ = current_device()
+        job = child.Job(
+            spec, tuple(dict.fromkeys(wanted)), file.path, candidates, taken, again, until, device
+        )
+        with Screen(console, len(wanted)) as screen:
+            return Report(tuple(child.tuned(job, screen)))
+    tuner = Tuner(spec, bench, file, candidates, taken, until=until)
     with Screen(console, len(wanted)) as screen:
         return Report(tuple(each(tuner, wanted, screen, again)))
 

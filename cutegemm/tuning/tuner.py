@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -58,6 +58,7 @@ class Tuner:
         batches: of candidates that are measured of a problem in one call; None is all.
         until: when no further batch begins, seconds of `time.monotonic`.
         seeds: fields to try of a problem before the model's order, best first.
+        resumed: problems whose trials count although they are measured again.
     """
 
     spec: GemmSpec
@@ -70,6 +71,7 @@ class Tuner:
     batches: int | None = None
     until: float = math.inf
     seeds: Seeds = lambda problem: ()
+    resumed: Collection[Problem] = frozenset()
 
     @property
     def late(self) -> bool:
@@ -88,7 +90,8 @@ class Tuner:
             claimed = True
             if not self.database.claim(key, self.holder):
                 return Outcome(problem, ELSEWHERE, known)
-            if again or (known is not None and known.complete and not self._holds(known, problem)):
+            anew = again and problem not in self.resumed
+            if anew or (known is not None and known.complete and not self._holds(known, problem)):
                 self.database.forget_trials(key)
             return self._tuned(key, problem, None if again else known, screen)
         except KeyboardInterrupt:

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tuning in a child process: a kernel that never ends cannot be stopped from the process that launched it.
+
+The child sends what it does and within how many seconds it says more. A child that does not keep that time, or dies, is
+killed with its group. The database names the candidate that ran, which is not tried again, and another child goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cutegemm.database import Database
+from cutegemm.families.family import load
+from cutegemm.problems import Problem
+from cutegemm.spec import GemmSpec
+from cutegemm.tuning.race import Regime
+from cutegemm.tuning.report import INTERRUPTED, REFUSED, Outcome, Screen
+from cutegemm.tuning.tuner import COMPILE_SECONDS, Tuner, each
+
+GPU = "cutegemm.tuning.bench:Gpu"
+# children of one problem that may hang or die before it is given up
+LIVES = 16
+# in which a child that is asked to stop keeps what it knows
+STOP_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a child tunes.
+
+    Attributes:
+        spec, regime, most, again: as the tuner has them.
+        problems: those that are left.
+        resumed: problems of which candidates were tried in this call.
+        database: path of the file.
+        until: when no further batch begins, seconds of `time.monotonic`.
+        device: torch's number of the GPU; None is the current one.
+        bench: path of what candidates run on, "module:name".
+    """
+
+    spec: GemmSpec
+    problems: tuple[Problem, ...]
+    database: Path
+    most: int
+    regime: Regime
+    again: bool
+    until: float
+    device: int | None = None
+    bench: str = GPU
+    resumed: frozenset[Problem] = frozenset()
+
+
+class Told(Screen):
+    """A screen whose lines go to the parent."""
+
+    def __init__(self, to: Connection) -> None:
+        super().__init__(Console(quiet=True), 0)
+        self._to = to
+
+    def says(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
+        """See `Screen`."""
+        self._to.send((problem, text, within))
+
+    def done(self, outcome: Outcome) -> None:
+        """See `Screen`."""
+        self._to.send(outcome)
+
+
+def tuned(job: Job, screen: Screen) -> list[Outcome]:
+    """The outcomes of a job's problems, measured in child processes."""
+    found: list[Outcome] = []
+    lives = dict.fromkeys(job.problems, LIVES)
+    while len(found) < len(job.problems):
+        known = {x.problem for x in found}
+        left = tuple(x for x in job.problems if x not in known)
+        if not left:
+            return found
+        outcomes, problem, why = _one(dataclasses.replace(job, problems=left), screen)
+        found += outcomes
+        if why is None or any(x.status == INTERRUPTED for x in outcomes):
+            return found
+        problem = left[0] if problem is None else problem
+        job = dataclasses.replace(job, resumed=job.resumed | {problem})
+        lives[problem] -= 1
+        screen.says(problem, f"the measuring process {why}; another one goes on")
+        if not lives[problem]:
+            outcome = Outcome(problem, REFUSED, why=f"the measuring process {why} {LIVES} times")
+            screen.done(outcome)
+            found.append(outcome)
+    return found
+
+
+def _one(job: Job, screen: Screen) -> tuple[list[Outcome], Problem | None, str | None]:
+    """What one child came to: outcomes, the problem at hand, and how it failed; None where it did not."""
+    receive, send = Pipe(duplex=False)
+    paths = os.pathsep.join(x for x in sys.path if x)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cutegemm.tuning.child", str(send.fileno())],
+        stdin=subprocess.PIPE, pass_fds=[send.fileno()], start_new_session=True,
+        env=os.environ | {"PYTHONPATH": paths},
+    )  # fmt: skip
+    send.close()
+    outcomes: list[Outcome] = []
+    at: list[Problem] = []
+    try:
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(pickle.dumps(job))
+        why = _listen(receive, screen, outcomes, at)
+        if why is None and process.wait() != 0:
+            why = f"ended with status {process.returncode}"
+        return outcomes, at[-1] if at else None, why
+    except BrokenPipeError:
+        return outcomes, None, f"ended with status {process.wait()}"
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        _listen(receive, screen, outcomes, at, STOP_SECONDS)
+        return outcomes, None, None
+    finally:
+        receive.close()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _listen(
+    receive: Connection, screen: Screen, outcomes: list[Outcome], at: list[Problem], most: float = math.inf
+) -> str | None:
+    """Take what a child says until it ends or does not keep its time; how it failed, None where it did not."""
+    until = time.monotonic() + min(COMPILE_SECONDS, most)
+    text = "starting"
+    while True:
+        left = until - time.monotonic()
+        if not receive.poll(None if left == math.inf else max(0.0, left)):
+            return f"hung while {text}"
+        try:
+            said: Any = receive.recv()
+        except EOFError:
+            return None
+        if isinstance(said, Outcome):
+            outcomes.append(said)
+            screen.done(said)
+            within, text = COMPILE_SECONDS, "planning"
+        else:
+            problem, text, within = said
+            at.append(problem)
+            screen.says(problem, text)
+        until = time.monotonic() + min(within, most)
+
+
+def main(arguments: list[str]) -> int:
+    """What the child does: the job that standard input holds."""
+    job: Job = pickle.loads(sys.stdin.buffer.read())
+    if job.device is not None:
+        import torch
+
+        torch.cuda.set_device(job.device)
+    tuner = Tuner(
+        job.spec, load(job.bench)(), Database(job.database), job.most, job.regime, until=job.until,
+        resumed=job.resumed,
+    )  # fmt: skip
+    with Connection(int(arguments[0]), readable=False) as to:
+        for _ in each(tuner, job.problems, Told(to), job.again):
+            pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+
+
+__all__ = ["GPU", "Job", "tuned"]
