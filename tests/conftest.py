@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +41,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Load the profile before any test module is read."""
     settings.load_profile(config.getoption("--profile"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_elsewhere() -> Iterator[None]:
+    """A worker stays small: kernels are compiled in a process beside it, which is renewed now and then."""
+    cache = sys.modules.get("cutegemm.compiling.cache")
+    if cache is None:
+        # no test of this session compiles
+        yield
+        return
+    from tests.support.compile_elsewhere import Elsewhere
+
+    here, elsewhere = cache.compile_config, Elsewhere()
+    cache.compile_config = elsewhere
+    yield
+    cache.compile_config = here
+    elsewhere.end()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """What a module's tests compiled and emulated is kept on disk alone once they are done."""
+    yield
+    cache, parse = (sys.modules.get(f"cutegemm.{x}") for x in ("compiling.cache", "emulator.ptx.parse"))
+    if cache is not None:
+        cache._MEMORY.clear()
+    if parse is not None:
+        parse.module_of.cache_clear()
+    gc.collect()
 
 
 def _missing_gpu() -> str | None:
