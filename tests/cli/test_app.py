@@ -15,8 +15,6 @@ from cutegemm.cli import schema
 from cutegemm.cli.app import app
 from tests.support import command
 
-# processes that are timed, at most
-TRIES = 6
 # the ladder's help is its own
 NAMES = [x.name or x.callback.__name__ for x in app.registered_commands]
 NAMES = [x for x in NAMES if x != "ladder"] + ["cache", "database"]
