@@ -30,6 +30,7 @@ def diff(
     batch: given.Batch = 1,
     majors: given.Majors = "",
     code: Annotated[bool, typer.Option("--code", help="print the changed lines of PTX and SASS")] = False,
+    ir: Annotated[bool, typer.Option("--ir", help="compare the MLIR that the DSL traces, too")] = False,
     emulate: Annotated[bool, typer.Option(help="compare the emulator's counters")] = True,
     time: Annotated[bool, typer.Option(help="time both, where there is a GPU")] = True,
     json: given.Json = False,
@@ -43,7 +44,7 @@ def diff(
         for x in (first, second)
     ]
     with announced(lambda: "comparing"):
-        found = difference(sides[0], sides[1], emulate=emulate, time=time)
+        found = difference(sides[0], sides[1], emulate=emulate, time=time, trace=ir)
     if json:
         write_json("diff", found)
     else:

@@ -4,5 +4,6 @@
 one kernel                      `compiler`, `resources` (what it uses), `loader` (launched, or recorded)
 kept on disk                    `cache`, `store` (sealed files), `sources` (what a key covers),
                                 `folders` (where files lie), `exchange` (all of them: listed, cleared, in one file)
+as the DSL traces it             `ir`
 several at once                 `jobs`, `job`, `progress`
 """

@@ -5,6 +5,7 @@ import pytest
 
 from cutegemm.cli.facts import code, timing
 from cutegemm.compiling import resources
+from cutegemm.errors import CompileError
 from tests.support.command import document, refused, run
 
 # a kernel that other tests compile
@@ -63,6 +64,31 @@ def test_two_kernels_differ():
     assert plan["config.pingpong"] == ("False", "True")
     assert not found["same"] and [x["language"] for x in found["code"]] == ["ptx", "sass"]
     assert {x["name"] for x in found["counters"]} and found["time"] is None
+
+
+def test_the_traced_ir_is_compared(monkeypatch):
+    """--ir traces both kernels: MLIR operations are counted, SSA names and addresses of objects do not count."""
+    text = (
+        "func.func @k_object_at_0x1() {\n  %0 = cute.make_tile(%arg0, %3#1) : tile\n  cute.wait %0 : tile\n}"
+    )
+    other = text.replace("0x1", "0x2").replace("%0", "%7").replace("%3#1", "%9#1")
+    assert code.compared(text, other, "ir").lines == []
+    changed = code.compared(text, other.replace("cute.wait", "cute.arrive"), "ir")
+    assert changed.opcodes == {"cute.wait": [1, 0], "cute.arrive": [0, 1]}
+    words = ("diff", SPEC[1], SPEC[1] + ", stages=4", *PROBLEM, "--no-emulate", "--no-time", "--ir")
+    found = document(*words, status=1)
+    assert [x["language"] for x in found["code"]] == ["ir", "ptx", "sass"]
+    assert found["code"][0]["before"] > 100 and found["code"][0]["lines"]
+
+
+def test_an_ir_that_fails_is_a_compile_error(monkeypatch):
+    """What the process said last is in the error."""
+    from cutegemm.compiling import ir
+    from tests.support.compiled import CONFIG
+
+    monkeypatch.setattr(ir.sys, "executable", "false")
+    with pytest.raises(CompileError, match="the DSL gives no IR: nothing was said"):
+        ir.ir(CONFIG)
 
 
 def test_a_large_problem_is_not_emulated(monkeypatch):

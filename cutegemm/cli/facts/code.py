@@ -14,7 +14,8 @@ from cutegemm.database.choice import choose
 from cutegemm.errors import InputError, field_error
 from cutegemm.planning.kernel_plan import KernelPlan
 
-LANGUAGES = ("ptx", "sass")
+# "ir" is the MLIR that the DSL traces
+LANGUAGES = ("ir", "ptx", "sass")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def opcodes(text: str, language: str) -> Counter[str]:
 
 _PTX_LINE = re.compile(r"^(?:@!?%\w+\s+)?([a-z][\w.:]*)\s*(.*?);?$")
 _SASS_LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
+_IR_LINE = re.compile(r'^(?:%[^=]*=\s*)?"?([a-z][\w.]+)"?\s*(.*)$')
+_IR_NOISE = ((re.compile(r"object_at_\w+"), "object"), (re.compile(r"%\w+(?:#\d+|:\d+)?"), "%"))
 _NOISE = (
     (re.compile(r"%(p|rd|rs|rh|rb|r|fd|f|h|b)\d+"), r"%\1"),
     (re.compile(r"\$\w+"), "LABEL"),
@@ -84,16 +87,17 @@ _NOISE = (
 def normal(text: str, language: str) -> list[str]:
     """Instructions a line, without names of registers, labels and predicates, comments, debug lines and addresses."""
     found = []
-    pattern = _PTX_LINE if language == "ptx" else _SASS_LINE
+    pattern = {"ptx": _PTX_LINE, "sass": _SASS_LINE, "ir": _IR_LINE}[language]
+    noises = _IR_NOISE if language == "ir" else _NOISE
     for line in text.splitlines():
         line = line.split("//")[0].strip() if language == "ptx" else line
         if language == "ptx" and (not line or line[0] in ".{}()$" or line.endswith(":")):
             continue
-        match = pattern.match(line)
+        match = pattern.match(line.strip() if language == "ir" else line)
         if match is None:
             continue
         operands = match[2]
-        for noise, plain in _NOISE:
+        for noise, plain in noises:
             operands = noise.sub(plain, operands)
         found.append(f"{match[1]} {operands}".rstrip())
     return found

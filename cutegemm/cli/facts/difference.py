@@ -35,7 +35,7 @@ class Difference:
         same: whether they give one kernel.
         plan: fields of plan and config that differ.
         resources: of the compiled kernels, all of them.
-        code: PTX and SASS, normalised.
+        code: PTX and SASS, normalised; the DSL's IR first where it is asked for.
         counters: of the emulator that differ; counters_note: why there are none.
         time: of both on the GPU; time_note: why there is none.
     """
@@ -52,7 +52,9 @@ class Difference:
     time_note: str
 
 
-def difference(before: Asked, after: Asked, emulate: bool = True, time: bool = True) -> Difference:
+def difference(
+    before: Asked, after: Asked, *, emulate: bool = True, time: bool = True, trace: bool = False
+) -> Difference:
     """Compile both, and compare them."""
     plans = planned(before), planned(after)
     configs = [x.config for x in plans]
@@ -61,6 +63,11 @@ def difference(before: Asked, after: Asked, emulate: bool = True, time: bool = T
     code = [compared(made[0].ptx, made[1].ptx, "ptx")]
     if resources.nvdisasm() is not None:
         code.append(compared(resources.sass(made[0].cubin), resources.sass(made[1].cubin), "sass"))
+    if trace:
+        from cutegemm.compiling.ir import ir
+
+        one, two = (ir(x) for x in configs if x is not None)
+        code.insert(0, compared(one, two, "ir"))
     counters, note = _counters(before, after) if emulate else ([], "not asked for")
     timed, why = _timed(before, after) if time else (None, "not asked for")
     of = before.problem
