@@ -6,6 +6,7 @@
 Each mutant changes one place of `kernels/`, `planning/` or `running/` in a copy of the tree. The tests of its package
 run there until one fails, those first that name the module. Results are kept after each mutant; the same command goes
 on where it was stopped. A mutant that outlives the tests survives; one that outlives the time limit is listed as such.
+A kill counts where the test passes without the mutant.
 """
 
 from __future__ import annotations
@@ -148,34 +149,50 @@ def tests_of(module: str) -> list[str]:
     return [str(x.relative_to(ROOT)) for x in sorted(files, key=order)]
 
 
-def judged(mutant: Mutant, limit: float, cache: str) -> dict[str, object]:
-    """What the tests say of a mutant."""
+def copied(folder: Path) -> Path:
+    """A copy of the tree with all that tests read, but its history and caches."""
+    skipped = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".hypothesis", ".venv")
+    shutil.copytree(ROOT, folder, ignore=skipped)
+    return folder
+
+
+def tested(tree: Path, tests: list[str], limit: float, cache: str) -> tuple[bool | None, str]:
+    """Whether tests pass in a tree, None where time ran out, and the first that fails."""
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", *tests]
+    environment = os.environ | {"PYTHONPATH": str(tree), "CUTEGEMM_TEST_CACHE_DIR": cache}
+    # a mutant may hang in native code, or leave children behind
+    with subprocess.Popen(
+        command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            said = process.communicate(timeout=limit)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None, ""
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
+    return process.returncode == 0, failed[1] if failed else ""
+
+
+def judged(mutant: Mutant, clean: Path, broken: list[str], limit: float, cache: str) -> dict[str, object]:
+    """What the tests say of a mutant; a test that fails without it, too, joins `broken` and counts for nothing."""
+    began, status, by = time.monotonic(), "", ""
     with tempfile.TemporaryDirectory(prefix="cutegemm-mutant-") as folder:
-        tree = Path(folder)
-        for name in ("cutegemm", "tests", "benchmarks", "handwritten"):
-            skipped = shutil.ignore_patterns("__pycache__", "results")
-            shutil.copytree(ROOT / name, tree / name, ignore=skipped)
-        shutil.copy(ROOT / "pyproject.toml", tree)
+        tree = copied(Path(folder) / "tree")
         path = tree / "cutegemm" / mutant.module
         data = path.read_bytes()
         path.write_bytes(data[: mutant.start] + mutant.now.encode() + data[mutant.end :])
-        command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", *tests_of(mutant.module)]
-        environment = os.environ | {"PYTHONPATH": folder, "CUTEGEMM_TEST_CACHE_DIR": cache}
-        began = time.monotonic()
-        # a mutant may hang in native code, or leave children behind
-        with subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-        ) as process:
-            try:
-                said, status = process.communicate(timeout=limit)[0], "killed"
-                if process.returncode == 0:
-                    status = "survived"
-            except subprocess.TimeoutExpired:
-                said, status = "", "time limit"
-                os.killpg(process.pid, signal.SIGKILL)
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+        while not status:
+            left = limit - (time.monotonic() - began)
+            skipped = [f"--deselect={x}" for x in broken]
+            passed, by = tested(tree, [*skipped, *tests_of(mutant.module)], max(left, 1), cache)
+            if passed or passed is None:
+                status = "survived" if passed else "time limit"
+            elif "::" not in by or tested(clean, [by], limit, cache)[0]:
+                status = "killed"
+            else:
+                broken.append(by)
     seconds = round(time.monotonic() - began, 1)
-    return dataclasses.asdict(mutant) | {"status": status, "by": failed[:1], "seconds": seconds}
+    return dataclasses.asdict(mutant) | {"status": status, "by": by, "seconds": seconds}
 
 
 def main() -> None:
@@ -193,9 +210,12 @@ def main() -> None:
     head = {"seed": options.seed, "count": options.count, "limit": options.limit, "commit": options.commit}
     kept = json.loads(options.out.read_text())["mutants"] if options.out.exists() else []
     wanted = sample(options.seed, options.count)
-    with tempfile.TemporaryDirectory(prefix="cutegemm-mutants-") as cache:
+    broken: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="cutegemm-mutants-") as folder:
+        clean, cache = copied(Path(folder) / "clean"), str(Path(folder) / "cache")
+        Path(cache).mkdir()
         for mutant in wanted[len(kept) :][: options.most]:
-            kept.append(judged(mutant, options.limit, cache))
+            kept.append(judged(mutant, clean, broken, options.limit, cache))
             options.out.write_text(json.dumps(head | {"mutants": kept}, indent=1) + "\n")
             print(
                 f"{kept[-1]['status']:10} {mutant.module}:{mutant.line} {mutant.was!r:.60} -> {mutant.now!r:.60}"
