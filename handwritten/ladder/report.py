@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -42,11 +43,11 @@ HEAD = (
 )
 # columns of `counted` -> the emulator's counters that they add up
 COUNTED_AS = {
-    "load sectors": ("global_load_sectors",),
+    "sectors": ("global_load_sectors",),
     "TMA bytes": ("tma_load_bytes",),
-    "shared wavefronts": ("shared_load_wavefronts", "shared_store_wavefronts", "wgmma_shared_wavefronts"),
+    "wavefronts": ("shared_load_wavefronts", "shared_store_wavefronts", "wgmma_shared_wavefronts"),
 }
-COUNTED = ("stage", "error / bound", *COUNTED_AS, "conflicts", "instructions", "races")
+COUNTED = ("stage", *COUNTED_AS, "conflicts", "instr.", "races")
 LEAST_FIRST = ("bound", "CTAs per SM (limit)", "FLOP/byte", "smem KiB", "occupancy", "registers")  # left out
 
 
@@ -57,14 +58,18 @@ def console() -> Console:
 
 
 def counted(outcomes: Sequence[Outcome], shape: tuple[int, int, int]) -> Table:
-    """What the emulator counted of each stage, on one problem."""
-    table = Table(title=f"The ladder in the emulator, M x N x K = {' x '.join(map(str, shape))}")
+    """What the emulator counted of each stage, on one problem.
+
+    Sectors are 32 bytes that global loads touch; wavefronts are shared memory's, conflicts those beyond the fewest;
+    instructions are warps'.
+    """
+    title = f"Right, as the emulator ran them: M x N x K = {' x '.join(map(str, shape))}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in COUNTED:
-        table.add_column(name, justify="left" if name == "stage" else "right", overflow="fold")
+        table.add_column(name, justify="left" if name == "stage" else "right", no_wrap=True)
     for x in outcomes:
         table.add_row(
             x.stage.key,
-            f"{x.error:.2f}",
             *(f"{sum(x.counters.get(name, 0) for name in names):,.0f}" for names in COUNTED_AS.values()),
             f"{x.conflicts:,}",
             f"{x.instructions:,}",

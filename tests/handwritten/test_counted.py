@@ -40,11 +40,13 @@ def test_a_wrong_result_is_an_error(monkeypatch):
         emulated.emulate(handwritten.stage(10), "bf16", (64, 64, 64))
 
 
-def test_the_command_shows_a_table(capsys):
-    """One line a stage, with its counters; a stage that does not take the shape is named, and the status says so."""
+def test_the_command_shows_a_table(capsys, monkeypatch):
+    """A line of 80 columns for each stage; a stage that does not take the shape is named, and the status says so."""
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["--emulate", "--stages", "1,16"]) == 0
     shown = capsys.readouterr().out
     assert "M x N x K = 64 x 64 x 64" in shown and "270,336" in shown and "16_wgmma_serial" in shown
+    assert "conflicts" in shown and "races" in shown and max(map(len, shown.splitlines())) <= 80
     assert main(["--emulate", "--stages", "6", "--sizes", "65"]) == 1
     assert "06_vectorised: " in capsys.readouterr().out
 
