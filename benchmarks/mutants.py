@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A seeded sample of mutants: does a test fail where one operator, number, condition or call is changed?
 
-    python -m benchmarks.mutants --seed 1 --count 120 --out benchmarks/results/mutants.json
+    python -m benchmarks.mutants --seed 1 --count 120 --out benchmarks/results/checks/mutants.json
 
 Each mutant changes one place of `kernels/`, `planning/` or `running/` in a copy of the tree. The tests of its package
 run there until one fails, those first that name the module. Results are kept after each mutant; the same command goes

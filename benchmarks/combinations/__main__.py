@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run all pairs of values of a spec's and a problem's fields, and random ones, on a GPU or on the emulator.
 
-    python -m benchmarks.combinations --out benchmarks/results/combinations.json --commit "$(git rev-parse HEAD)"
+    python -m benchmarks.combinations --out benchmarks/results/checks/combinations.json --commit "$(git rev-parse HEAD)"
     python -m benchmarks.combinations --no-array --random 2000 --random-seed 7
     python -m benchmarks.combinations --backend emulator --workers 2
     python -m benchmarks.combinations --case '{"schedule": "pingpong", "c": "as_a"}' --backend emulator
