@@ -24,7 +24,7 @@ SHAPES = {
     "both ways, few columns": (2088, 24, 7712),
     "both ways, a small D": (56, 8, 9832),
 }
-MOST = 1.5e-3  # seconds that one may take where nothing else runs
+MOST = 2.5e-3  # seconds that one may take where nothing else runs
 
 
 def seconds(shape: tuple[int, int, int]) -> float:

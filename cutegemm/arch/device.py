@@ -111,6 +111,88 @@ class PowerModel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CostModel:
+    """The rates that `planning.cost` divides by, of one GPU. Times in ns, rates in bytes per ns, energies in pJ.
+
+    Attributes:
+        mma, smem: of a cycle of the tensor cores, of shared memory.
+        port: that L2 delivers to an SM; l2: to all; dram: share of a copy's rate that memory delivers.
+        straddle: factor on bytes in rows that straddle lines of L2; thin, thin_smem: share of the bytes that narrow
+            boxes leave out which L2's port takes all the same, and of shared memory's time.
+        stage, lone, turn, bare: of a stage beside its instructions, of two or three warpgroups, one, pingpong, and no
+            producer; bare_stage: more of the last, which nothing hides.
+        mma_turn, mma_three: factor on `mma` of pingpong, of three warpgroups; turn_lone, bare_mma: more of it where a
+            pingpong kernel has one wave, or no producer.
+        latency: from asking for a stage to having it; in_use: stages of a ring that do not load meanwhile.
+        tile, tile_turn: of a work outside its mainloop, cooperative and pingpong.
+        piece, piece_turn: of an epilogue subtile; narrow: more where its rows are less than a sector; store: rate of an
+            SM's stores; line: of a byte of sectors that threads store.
+        inputs, input_piece: of matrices that the epilogue reads, a work and a subtile.
+        sum, sum_rate: of a cluster's sum of splits, and the rate of its bytes.
+        part_store: rate at which an SM stores sums for a launch; add: of that launch, add_rate, part_rate: of its
+            bytes, all SMs and one CTA; full: more where it finds no SM free.
+        fill, fill_beneath: memory's rate falls by this power of the share of SMs that stream, the second where the next
+            launch begins early.
+        asked, asked_bare: of the bytes for which several clusters ask at once, how often memory delivers them again.
+        flop, l2_energy, dram_energy: of an operation, of a byte from L2, of a byte of memory; watts: of the cap; slows:
+            by which power of the clock energy grows.
+        launch: of a launch; apart: more where the next one does not begin early; cluster: for each doubling of its
+            CTAs; first, first_bare: until the first stage, with and without a producer; first_rate: of its bytes.
+    """
+
+    mma: float
+    smem: float
+    port: float
+    l2: float
+    dram: float
+    straddle: float
+    thin: float
+    thin_smem: float
+    stage: float
+    lone: float
+    turn: float
+    bare: float
+    bare_stage: float
+    mma_turn: float
+    mma_three: float
+    turn_lone: float
+    bare_mma: float
+    latency: float
+    in_use: float
+    tile: float
+    tile_turn: float
+    piece: float
+    piece_turn: float
+    narrow: float
+    store: float
+    line: float
+    inputs: float
+    input_piece: float
+    sum: float
+    sum_rate: float
+    part_store: float
+    add: float
+    add_rate: float
+    part_rate: float
+    full: float
+    fill: float
+    fill_beneath: float
+    asked: float
+    asked_bare: float
+    flop: float
+    l2_energy: float
+    dram_energy: float
+    watts: float
+    slows: float
+    launch: float
+    apart: float
+    cluster: float
+    first: float
+    first_bare: float
+    first_rate: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """One GPU.
 
@@ -123,6 +205,7 @@ class Device:
         l2_bytes: of the L2 cache.
         time: the model's constants; cores: those of the CUDA cores' kernels.
         power: what the cap leaves; None where that is in `time`.
+        cost: rates of `planning.cost`; None where they are not fitted.
         model_error: measured relative error of the model's comparison of two choices. A neighbour's entry of the
             database serves if the model predicts it slower by no more; None means that no neighbour's entry serves.
         note: what in this record is not measured on this GPU; empty when nothing is.
@@ -137,6 +220,7 @@ class Device:
     time: TimeModel
     cores: CoreModel
     power: PowerModel | None = None
+    cost: CostModel | None = None
     model_error: float | None = None
     note: str = ""
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from cutegemm.arch import sm90
-from cutegemm.arch.device import CoreModel, Device, PowerModel, TimeModel
+from cutegemm.arch.device import CoreModel, CostModel, Device, PowerModel, TimeModel
 
 # The constants of each GPU's model of time, by name, with where they come from; `python -m benchmarks.fit` writes it.
 TIMES_FILE = Path(__file__).with_name("times.json")
@@ -16,6 +16,8 @@ _FITTED = json.loads(TIMES_FILE.read_text())
 TIMES = {name: TimeModel(**x["time"]) for name, x in _FITTED.items()}
 # energies at the power cap, of GPUs whose candidates they order better
 POWER = {name: PowerModel(**x["power"]) for name, x in _FITTED.items() if "power" in x}
+# rates of the cost model, of GPUs whose kernels were swept for it
+COSTS = {name: CostModel(**x["cost"]) for name, x in _FITTED.items() if "cost" in x}
 # of the CUDA cores, of GPUs where those were measured
 CORES = {name: CoreModel(**x["cores"]) for name, x in _FITTED.items() if "cores" in x}
 
@@ -32,6 +34,7 @@ H200 = Device(
     time=TIMES["NVIDIA H200"],
     cores=CORES["NVIDIA H200"],
     power=POWER.get("NVIDIA H200"),
+    cost=COSTS["NVIDIA H200"],
 )
 
 H100 = dataclasses.replace(
@@ -45,7 +48,8 @@ H100 = dataclasses.replace(
     time=TIMES["NVIDIA H100 80GB HBM3"],
     cores=CORES.get("NVIDIA H100 80GB HBM3", CORES["NVIDIA H200"]),
     power=POWER.get("NVIDIA H100 80GB HBM3"),
-    note="its clusters, what loads of odd operands cost, and the CUDA cores' times are the H200's",
+    cost=COSTS.get("NVIDIA H100 80GB HBM3", COSTS["NVIDIA H200"]),
+    note="its clusters, loads of odd operands, the CUDA cores' times and the cost model's rates are the H200's",
 )
 
 DEFAULT = H200
@@ -107,7 +111,17 @@ def from_properties(
     time = device.time
     scaled = dataclasses.replace(time, mma=time.mma / scale, l2=time.l2 * scale, l2_lone=time.l2_lone * scale)
     cores = dataclasses.replace(device.cores, slot=device.cores.slot / scale)
+    rates = device.cost
+    if rates is not None:
+        cycles = {name: getattr(rates, name) / scale for name in ("mma", "smem")}
+        rates = dataclasses.replace(rates, **cycles, port=rates.port * scale, l2=rates.l2 * scale)
     asked = f"its own clusters, {dram_gbs:,.0f} GB/s" + (f", {clock_mhz:,.0f} MHz" if clock_mhz > 0 else "")
     return dataclasses.replace(
-        device, clusters=clusters, dram_gbs=dram_gbs, time=scaled, cores=cores, note=f"{device.note}, {asked}"
+        device,
+        clusters=clusters,
+        dram_gbs=dram_gbs,
+        time=scaled,
+        cores=cores,
+        cost=rates,
+        note=f"{device.note}, {asked}",
     )

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.numbers import Number, looked_up, most, where
+from cutegemm.config.parts import OutputConfig
+from cutegemm.epilogue.graph import Graph
 from cutegemm.families.family import PLAIN_CONSUMERS
 
 
@@ -33,13 +36,14 @@ def accumulators(config: KernelDraft) -> Number:
 
 
 def plain(config: KernelDraft) -> bool:
-    """Whether threads hold little beside accumulators: one output, stored by TMA, no sums, nothing drawn at random."""
-    alone = len(config.outputs) == 1 and config.outputs[0].store == "tma"
-    return (
-        alone
-        and not config.epilogue.reductions
-        and all(node.op != "random" for node in config.epilogue.nodes)
-    )
+    """Whether threads hold little beside accumulators (`plain_epilogue`)."""
+    return plain_epilogue(config.epilogue, config.outputs)
+
+
+def plain_epilogue(epilogue: Graph, outputs: Sequence[OutputConfig]) -> bool:
+    """Whether an epilogue has one output, stored by TMA, no sums, and nothing drawn at random."""
+    alone = len(outputs) == 1 and outputs[0].store == "tma"
+    return alone and not epilogue.reductions and all(node.op != "random" for node in epilogue.nodes)
 
 
 def most_accumulators(config: KernelDraft) -> Number:
@@ -67,4 +71,4 @@ def holder(config: KernelDraft) -> str:
     return f"{config.consumers} consumer warpgroups hold"
 
 
-__all__ = ["Share", "accumulators", "holder", "most_accumulators", "plain", "register_file"]
+__all__ = ["Share", "accumulators", "holder", "most_accumulators", "plain", "plain_epilogue", "register_file"]

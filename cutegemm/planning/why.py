@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
 from cutegemm.config import KernelConfig, SimtConfig, SimtTile
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
-from cutegemm.planning import invariance, narrow, simt_tiles, simt_times, swap, ways
+from cutegemm.planning import invariance, narrow, ranking, simt_tiles, simt_times, swap
 from cutegemm.planning.candidates import Candidate, Order
-from cutegemm.planning.choose import choose, preferred, served
+from cutegemm.planning.choose import preferred, served
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.model import by_model, predicted_ns
 from cutegemm.planning.operands import aligned_copy, gated_half
@@ -22,22 +24,61 @@ from cutegemm.planning.weighed import Weighed, Why
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO
 
+# of the cost model's configs, so many are shown: no two that differ in the cluster alone
+SHOWN = 96
+SPILLS = "its threads' registers do not hold the accumulators and what the epilogue adds to them"
+
 
 def weigh_tensor_core(made: KernelPlan) -> Why:
-    """The fate of each candidate of a tensor-core plan; last the plan's own where none of them is it.
-
-    After them those of the other way round, where that was weighed (`ways`).
-    """
+    """The fate of each candidate of a tensor-core plan; last the plan's own where none of them is it."""
     config = made.config
     assert isinstance(config, KernelConfig)
     asked, _ = requested(made.spec, made.problem, made.device)
-    own, (turned, order) = Candidate.of(config), _way(asked, made.swapped)
+    own = Candidate.of(config)
+    if ranking.open_to(asked):
+        return Why(tuple(_costs(asked, made.swapped, own)))
+    turned, order = _way(asked, made.swapped)
     least = predicted_ns(_seen(first_setting(turned).problem, config), made.device, own)
-    found = _fates(turned, order, made.swapped, own, least)
-    if _both(asked):
-        turned, order = _way(asked, not made.swapped)
-        found += _fates(turned, order, not made.swapped, None, least)
-    return Why(tuple(found))
+    return Why(tuple(_fates(turned, order, made.swapped, own, least)))
+
+
+def _costs(asked: Request, turned: bool, own: Candidate) -> Iterator[Weighed]:
+    """What became of the cheapest of the generator's configs, of the orders' candidates, and of a plan's own.
+
+    Args:
+        turned: whether the plan swaps operands; own: its candidate.
+    """
+    kinds: set[tuple[bool, Candidate]] = set()
+    shown: dict[tuple[bool, Candidate], float] = {}
+    least, options = ranking.beside(asked, turned, own)
+    for ns, swapped, candidate in itertools.islice(options, 4 * SHOWN):
+        kind = swapped, candidate._replace(cluster=(1, 1))
+        if kind not in kinds and len(kinds) < SHOWN:
+            shown[swapped, candidate] = ns
+        kinds.add(kind)
+    for swapped in (False, True) if asked.spec.swap == AUTO else (turned,):
+        seen, order = _way(asked, swapped)
+        tried = [x.candidate for x in preferred(seen, first_setting(seen), order)]
+        shown |= zip(((swapped, x) for x in tried), ranking.predicted(asked, swapped, tried), strict=True)
+    shown[turned, own] = least
+    for (swapped, candidate), ns in sorted(shown.items(), key=lambda x: x[1]):
+        yield _cost(asked, swapped, candidate, (ns, least), (swapped, candidate) == (turned, own))
+
+
+def _cost(
+    asked: Request, swapped: bool, candidate: Candidate, ns: tuple[float, float], taken: bool
+) -> Weighed:
+    """What became of one config; `ns` of it and of what was taken."""
+    lost, serves = "", True
+    if not taken:
+        seen = swap.transposed(asked) if swapped else asked
+        try:
+            config, _ = served(seen, first_setting(seen), candidate)
+            lost = SPILLS if spills(config) else _lost(*ns)
+        except PlanError as error:
+            lost, serves = f"refused: {error}", False
+    shown = _in_d(candidate) if swapped else candidate
+    return Weighed(_words(shown, swapped), ns[0] / 1e3, lost, _fields(shown, swapped), serves)
 
 
 def _way(asked: Request, swapped: bool) -> tuple[Request, Order]:
@@ -50,26 +91,16 @@ def _way(asked: Request, swapped: bool) -> tuple[Request, Order]:
     return pinned, narrow.order_narrow(asked, narrow.taken(asked), by_model)
 
 
-def _both(asked: Request) -> bool:
-    """Whether both ways round were weighed: the planner decided neither by a rule (`plan_tensor_core`)."""
-    if narrow.mirrored(asked) or (swap.wanted(asked) and not narrow.taken(asked)):
-        return False
-    try:
-        return ways.open_to(asked, choose(*_way(asked, swapped=False)))
-    except PlanError:
-        return False
-
-
-def _fates(asked: Request, order: Order, swapped: bool, own: Candidate | None, least: float) -> list[Weighed]:
+def _fates(asked: Request, order: Order, swapped: bool, own: Candidate, least: float) -> list[Weighed]:
     """What became of the candidates of a way round.
 
     Args:
-        own: the one that was taken; None where the other way was. least: its nanoseconds.
+        own: the one that was taken; least: its nanoseconds.
     """
     first = first_setting(asked)
     # an order may name one twice: for a rule of its own, then by its time
     tried = list(dict.fromkeys(ranked.candidate for ranked in preferred(asked, first, order)))
-    if own is not None and own not in tried:
+    if own not in tried:
         tried.append(own)
     found = []
     for candidate, ns in zip(tried, fastest_first(first.seen, asked.device, tried)[1], strict=True):
@@ -77,9 +108,7 @@ def _fates(asked: Request, order: Order, swapped: bool, own: Candidate | None, l
         try:
             config, _ = served(asked, first, candidate)
             if asked.spec.tile == AUTO and spills(config):
-                lost = (
-                    "its threads' registers do not hold the accumulators and what the epilogue adds to them"
-                )
+                lost = SPILLS
         except PlanError as error:
             lost, serves = f"refused: {error}", False
         if candidate == own:
@@ -88,7 +117,7 @@ def _fates(asked: Request, order: Order, swapped: bool, own: Candidate | None, l
         elif not invariance.allows(asked, candidate):
             lost, serves = "refused: batch_invariant=True pins other columns or another depth", False
         elif not lost:
-            lost = _lost(ns, least, turned=own is None)
+            lost = _lost(ns, least)
         shown = _in_d(candidate) if swapped else candidate
         fields = _fields(shown, swapped)
         found.append(Weighed(_words(shown, swapped), ns / 1e3, lost, fields, serves))
@@ -100,6 +129,9 @@ def predicted_us(made: KernelPlan) -> float:
     config, problem = made.config, made.problem
     if isinstance(config, KernelConfig):
         product = swap.transposed_problem(problem) if made.swapped else problem
+        asked, _ = requested(made.spec, problem, made.device)
+        if ranking.open_to(asked):
+            return ranking.predicted(asked, made.swapped, [Candidate.of(config)])[0] / 1e3
         half, _ = gated_half(product, config.epilogue)
         return predicted_ns(_seen(half, config), made.device, Candidate.of(config)) / 1e3
     if isinstance(config, SimtConfig):
@@ -162,10 +194,9 @@ def fields_of(made: KernelPlan) -> dict[str, object]:
     return fields
 
 
-def _lost(ns: float, least: float, turned: bool = False) -> str:
+def _lost(ns: float, least: float) -> str:
     if ns < least:
-        but = "the other way round, and not clearly" if turned else "later in the order"
-        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but {but}"
+        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but not clearly, or later in the order"
     return f"slower by {(ns - least) / 1e3:,.1f} us ({ns / least - 1:.1%})"
 
 

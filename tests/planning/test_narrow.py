@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from cutegemm import GemmSpec, Tile, problem
-from cutegemm import epilogue as epi
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
 from cutegemm.planning.times import Table
@@ -75,41 +74,6 @@ def test_its_kernel_is_that_of_the_given_tile():
     assert plan(GemmSpec(), few).config == given.config
 
 
-@pytest.mark.parametrize("m", [1, 8, 32])
-def test_without_swapping_one_wave_of_tiles_shares_b_equally(m):
-    """As many columns as N over the SMs, in steps of 8; of 64 or 32 where B is contiguous along them."""
-    spec = GemmSpec(swap=False)
-    for n, k in DECODE:
-        made = plan(spec, of(m, n, k))
-        assert made.config.tile[:2] == (64, -(-n // (132 * 8)) * 8)
-        assert made.waves <= 1 and made.config.stages >= 4
-        width = plan(spec, of(m, n, k, "kn")).config.tile[1]
-        assert width == {4096: 32, 10240: 96}.get(n, 64)
-    assert plan(spec, of(m, 12288, 4096, "kn")).config.tile[1] == 128
-    # several waves where one would need wider tiles
-    assert plan(spec, of(m, 28672, 4096)).config.tile[:2] == (64, 112)
-
-
-def test_only_what_was_measured_is_narrow_by_itself():
-    """Nothing given, at most 64 rows, no very deep K, gated pair, few columns, other layout or copied operand."""
-    few = of(1, 4096, 14336)
-    assert plan(GemmSpec(swap=True), few).swapped
-    assert plan(GemmSpec(cluster=(2, 1)), few).config.cluster == (2, 1)
-    assert plan(GemmSpec(ctas_per_sm=2), few).swapped and plan(GemmSpec(sms=64), few).swapped
-    assert plan(GemmSpec(), of(65, 4096, 14336)).config.tile != (64, 32, 128)
-    assert all(plan(GemmSpec(), of(16, 4096, 14336, x)).swapped for x in ("kn", "mk"))
-    assert plan(GemmSpec(), of(33, 28672, 4096)).swapped
-    assert plan(GemmSpec(), of(1, 4097, 14335)).swapped
-    own = GemmSpec(swap=False)
-    # few columns, a ring that is filled but once, very deep K, A contiguous along M
-    for other in (of(1, 256, 8192), of(1, 4096, 1024), of(64, 4096, 65536), of(16, 4096, 14336, "mk")):
-        assert "few rows" not in plan(own, other).reasons[-1]
-    assert plan(GemmSpec(), of(1, 256, 8192)).swapped and plan(GemmSpec(), of(1, 2112, 7168)).swapped
-    gated = epi.swiglu("halves")
-    assert plan(GemmSpec(epilogue=gated), of(1, 10240, 8192, epilogue=gated)).swapped
-    assert plan(GemmSpec(tile=Tile(64, 64, 64), swap=False), few).config.tile == (64, 64, 64)
-
-
 def test_parts_that_a_spec_gives_are_honoured():
     """Each part of K must still fill the ring more than once."""
     made = plan(GemmSpec(split_k=2, swap=False), of(1, 2048, 8192))
@@ -127,33 +91,11 @@ def test_the_model_counts_the_rows_that_boxes_bring():
     assert delivered.tolist() == [(8 + 32) * 128 * 2, (64 / 2 + 32) * 128 * 2, (64 + 32) * 128 * 2]
     why = plan(GemmSpec(), of(1, 4096, 14336)).why
     assert why.taken is not None and dict(why.taken.fields)["tile"] == tile.tile
-    assert (64, 16, 64) in [dict(x.fields)["tile"] for x in why.weighed]
 
 
 def test_no_consumer_idles_for_a_tile_as_fast():
     """A box of 64 rows serves a tile of 128 as well, whose second warpgroup would have no row of D."""
     assert taken(64, 10240, 8192, GemmSpec(swap=False, sms=132)) == (False, (64, 80, 64))
-
-
-@pytest.mark.parametrize("shape", [(12992, 8, 3624), (13000, 32, 2048)])
-def test_few_columns_of_a_large_a_are_the_mirror_image(shape):
-    """12992 x 8 x 3624: 26.6 us swapped in 64 x 104, 28.8 in pairs of 128 x 32; a small A stays in L2 (H200)."""
-    m, n, k = shape
-    assert taken(m, n, k, GemmSpec()) == (True, (64, 104, 128))
-    assert not taken(m, n, k, GemmSpec(swap=False))[0]
-    assert not taken(m, n, k, GemmSpec(batch_invariant=True))[0]
-    assert not plan(GemmSpec(), of(m, n, k, "mk")).swapped
-    assert taken(m, n, k, GemmSpec(tile=Tile(64, 32, 64))) == (False, (64, 32, 64))
-    assert not taken(4440, 24, 1048, GemmSpec())[0]
-
-
-def test_a_plan_of_few_columns_says_why_in_terms_of_d():
-    """The time is that of the transpose's tiles, which `why` lists, and no other way round than was weighed."""
-    made, mirror = plan(GemmSpec(), of(12992, 16, 3624)), plan(GemmSpec(swap=False), of(16, 12992, 3624))
-    assert made.swapped and made.config.tile == mirror.config.tile
-    time = mirror.reasons[-1].partition("B streams in ")[2]
-    assert made.reasons[-1].endswith(f"few columns: A streams in {time}")
-    assert all(dict(x.fields)["swap"] for x in made.why.weighed)
 
 
 def test_a_swapped_tile_whose_ring_holds_all_of_k_has_no_producer():

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fit the rates of the cost model to committed sweeps of training problems, and say how well it chooses.
+
+    python -m benchmarks.fit_cost --gpu "NVIDIA H200"            # fit, and print regret per family
+    python -m benchmarks.fit_cost --gpu "NVIDIA H200" --write    # and write the record, `cutegemm/arch/times.json`
+
+What is minimised is the error of predicted ratios: of each problem the logarithms of measured over predicted times,
+less their mean, where configs near the best of their problem count most and large errors count in proportion. The mean
+itself counts a little, as does how far a rate is from where it started. Every rate is positive, and moves in its
+logarithm, by damped Gauss-Newton steps. Each fifth of the problems is judged by a fit to the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from benchmarks import runs, sweep_rows
+from cutegemm import Problem, problem
+from cutegemm.arch.device import CostModel, Device
+from cutegemm.arch.records import RECORDS, TIMES_FILE
+from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.cost import Counts, counts, nanoseconds
+from cutegemm.planning.generator import REDUCTIONS, rows
+from cutegemm.planning.swap import transposed_problem
+
+Column = NDArray[np.float64]
+
+SWEEPS = Path(__file__).parent / "results" / "sweeps"
+# configs of training problems, each timed beside the others of its problem
+FRESH = {"NVIDIA H200": ["fresh_h200.json"]}
+# sweeps of single candidates and tuning, which count less a problem: they have fewer configs, of less different kinds
+OLDER = {
+    "NVIDIA H200": ["choices.json", "deep_k.json", "planned.json", "tuned_h200.json"],
+    "NVIDIA H100 80GB HBM3": ["deep_k_h100.json", "large_h100.json", "tuned_h100.json"],
+}
+OLDER_WEIGHT = 0.6
+# share over the best at which a config counts a third; weight of every other one; error beyond which it counts linearly
+NEAR, LEAST_WEIGHT, ROBUST = 0.12, 0.03, 0.03
+# what a problem's mean error counts, and what a rate's squared logarithm away from the start does
+LEVEL, HELD_BACK = 4.0, 0.3
+FOLDS, STEPS, LONGEST_STEP = 5, 60, 0.5
+# where the GPU begins whose problems were swept: datasheet clocks, else guesses of the right size; others begin with
+# the rates of that GPU
+START = CostModel(
+    mma=0.53, smem=0.4, port=94.0, l2=9000.0, dram=1.0, straddle=1.5, thin=0.3, thin_smem=0.001, stage=10.0, lone=30.0,
+    turn=10.0, bare=20.0, bare_stage=20.0, mma_turn=0.97, mma_three=1.03, turn_lone=0.05, bare_mma=0.05, latency=900.0,
+    in_use=1.5, tile=600.0, tile_turn=100.0, piece=100.0, piece_turn=100.0, narrow=80.0, store=35.0, line=0.085,
+    inputs=900.0, input_piece=130.0, sum=700.0, sum_rate=25.0, part_store=60.0, add=2500.0, add_rate=1900.0,
+    part_rate=33.0, full=300.0, fill=0.15, fill_beneath=0.2, asked=0.1, asked_bare=0.05, flop=0.75, l2_energy=9.0,
+    dram_energy=30.0, watts=600.0, slows=1.0, launch=900.0, apart=500.0, cluster=180.0, first=500.0, first_bare=300.0,
+    first_rate=60.0,
+)  # fmt: skip
+NAMES = [x.name for x in dataclasses.fields(CostModel)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Configs of one problem.
+
+    Attributes:
+        family: of the problem.
+        configs: (whether swapped, candidate of the GEMM that the kernel sees).
+        us: of each.
+        settled: whether times are microseconds, not shares of a baseline's.
+        weight: of the problem.
+        chosen: microseconds of what the planner of the sweep's day chose.
+    """
+
+    family: str
+    problem: Problem
+    configs: list[tuple[bool, Candidate]]
+    us: list[float]
+    settled: bool = True
+    weight: float = 1.0
+    chosen: float | None = None
+
+
+def fresh(path: Path) -> list[Measured]:
+    """The problems of a sweep whose operands TMA loads; configs that give more than a candidate are left out."""
+    found = []
+    for x in json.loads(path.read_text())["cases"]:
+        of = problem(x["m"], x["n"], x["k"], batch=x["batch"], majors=x["majors"])
+        if of.a.tma_reason() is not None or of.b.tma_reason() is not None:
+            continue
+        configs, us, chosen = [], [], None
+        for (
+            swapped,
+            m,
+            n,
+            k,
+            across,
+            along,
+            schedule,
+            consumers,
+            splits,
+            held,
+            reduction,
+            took,
+            _,
+            beside,
+        ) in x["rows"]:
+            chosen = took if "chosen" in beside else chosen
+            one = Candidate((m, n, k), (across, along), schedule, consumers, splits, held, reduction)
+            if not beside.keys() - {"chosen"} and reduction in REDUCTIONS:
+                configs.append((bool(swapped), one))
+                us.append(took)
+        found.append(Measured(x["suite"], of, configs, us, chosen=chosen))
+    return found
+
+
+def older(paths: list[Path], device: Device) -> list[Measured]:
+    """The problems of `benchmarks.sweep_rows` whose operands TMA loads; ratios of their times count alone."""
+    found = []
+    for x in sweep_rows.read(paths, device):
+        of, us = x.problem, {c: v for c, v in x.us.items() if c.reduction in REDUCTIONS}
+        aligned = of.a.tma_reason() is None and of.b.tma_reason() is None
+        if x.gpu == device.name and aligned and len(us) > 1:
+            configs = [(False, c) for c in us]
+            found.append(Measured(f"older {x.suite}", of, configs, list(us.values()), False, OLDER_WEIGHT))
+    return found
+
+
+class Data:
+    """Problems as columns: what each config does, and what it took."""
+
+    def __init__(self, found: Sequence[Measured], device: Device) -> None:
+        self.found = found
+        self.sizes = [len(x.us) for x in found]
+        self.start = np.cumsum([0, *self.sizes[:-1]])
+        self.of = np.repeat(np.arange(len(found)), self.sizes)
+        each = [_counted(x, device) for x in found]
+        self.counts = Counts(*(np.concatenate(x) for x in zip(*each, strict=True)))
+        self.us = np.concatenate([np.array(x.us) for x in found])
+        self.best = np.minimum.reduceat(self.us, self.start)
+        near = np.exp((1 - self.us / self.best[self.of]) / NEAR) + LEAST_WEIGHT
+        total = np.add.reduceat(near, self.start)[self.of]
+        self.weight = near / total * np.array([x.weight for x in found])[self.of]
+        self.share = near / total
+        self.settled = np.array([x.settled for x in found])
+
+    def errors(self, model: CostModel) -> Column:
+        """What is squared, robustly: errors of ratios, then of levels."""
+        raw = np.log(self.us * 1e3) - np.log(nanoseconds(self.counts, model))
+        level = np.add.reduceat(self.share * raw, self.start)
+        ratios = np.sqrt(self.weight) * (raw - level[self.of]) / ROBUST
+        return np.concatenate([ratios, np.where(self.settled, level, 0.0) * LEVEL])
+
+    def regret(self, model: CostModel) -> list[float]:
+        """Of each problem, the time of what is predicted fastest over the best."""
+        ns = nanoseconds(self.counts, model)
+        parts = zip(np.split(ns, self.start[1:]), np.split(self.us, self.start[1:]), self.best, strict=True)
+        return [float(us[int(x.argmin())] / best) for x, us, best in parts]
+
+
+def _counted(x: Measured, device: Device) -> Counts:
+    """What a problem's configs do, in their order."""
+    made, order = [], []
+    for swapped in (False, True):
+        places = [i for i, (turned, _) in enumerate(x.configs) if turned == swapped]
+        if places:
+            seen = transposed_problem(x.problem) if swapped else x.problem
+            made.append(counts(seen, device, rows([x.configs[i][1] for i in places])))
+            order += places
+    back = np.argsort(order)
+    return Counts(*(np.concatenate(column)[back] for column in zip(*made, strict=True)))
+
+
+def fit(data: Data, start: CostModel, steps: int = STEPS) -> CostModel:
+    """The rates that fit best, from some."""
+    begin = np.log([getattr(start, x) for x in NAMES])
+
+    def model(at: Column) -> CostModel:
+        return CostModel(**dict(zip(NAMES, np.exp(at).tolist(), strict=True)))
+
+    def costs(errors: Column, at: Column) -> float:
+        robust = 2 * (np.sqrt(1 + errors**2) - 1)
+        return float(robust.sum() + HELD_BACK * ((at - begin) ** 2).sum())
+
+    at, damping = begin, 1.0
+    errors = data.errors(start)
+    least = costs(errors, at)
+    for _ in range(steps):
+        slopes = np.stack([(data.errors(model(at + x)) - errors) / 1e-3 for x in 1e-3 * np.eye(len(at))], 1)
+        weighted = slopes / np.sqrt(1 + errors**2)[:, None]
+        square = weighted.T @ slopes + HELD_BACK * np.eye(len(at))
+        slope = weighted.T @ errors + HELD_BACK * (at - begin)
+        before = least
+        for _ in range(8):
+            step = -np.linalg.solve(square + damping * np.diag(np.diag(square)), slope)
+            tried = at + np.clip(step, -LONGEST_STEP, LONGEST_STEP)
+            new = data.errors(model(tried))
+            if (cost := costs(new, tried)) < least:
+                at, errors, least, damping = tried, new, cost, max(damping / 3, 1e-6)
+                break
+            damping *= 3
+        if before - least < 1e-4 * before:
+            break
+    return model(at)
+
+
+def held_back(found: Sequence[Measured], device: Device, start: CostModel) -> list[float]:
+    """The regret of each problem under a fit to the others'; older sweeps are in every fit."""
+    regret = [0.0] * len(found)
+    judged = [i for i, x in enumerate(found) if x.settled] or list(range(len(found)))
+    for part in range(FOLDS):
+        out = judged[part::FOLDS]
+        left = set(out)
+        made = fit(Data([x for i, x in enumerate(found) if i not in left], device), start)
+        for i, value in zip(out, Data([found[i] for i in out], device).regret(made), strict=True):
+            regret[i] = value
+    return [x for x in regret if x]
+
+
+def _mean(x: Sequence[float]) -> float:
+    return statistics.geometric_mean(x) if x else math.nan
+
+
+def shown(found: Sequence[Measured], fitted: Sequence[float], held: Sequence[float]) -> Table:
+    """Regret per family: of what was chosen when it was swept, of the fit, and held back."""
+    table = Table("family", "problems", "then", "worst", "fit", "worst", "held back", "worst")
+    families: dict[str, list[int]] = {}
+    for i, x in enumerate(found):
+        families.setdefault(x.family, []).append(i)
+    for name, places in (*families.items(), ("all", list(range(len(found))))):
+        then = [found[i].chosen / min(found[i].us) for i in places if found[i].chosen]  # type: ignore[operator]
+        columns = (then, [fitted[i] for i in places], [held[i] for i in places])
+        numbers = [f"{y:.3f}" for x in columns for y in (_mean(x), max(x, default=math.nan))]
+        table.add_row(name, str(len(places)), *numbers)
+    return table
+
+
+def write(name: str, model: CostModel, source: str, path: Path = TIMES_FILE) -> None:
+    """Put a GPU's rates into the record."""
+    data = json.loads(path.read_text())
+    rates = {x: float(f"{value:.4g}") for x, value in dataclasses.asdict(model).items()}
+    data[name] |= {"cost": rates, "cost_source": source}
+    path.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fit_cost",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--gpu", choices=tuple(OLDER), default="NVIDIA H200")
+    parser.add_argument("--write", action="store_true", help="write the record")
+    args = parser.parse_args(arguments)
+    console = runs.console()
+    device = next(x for x in RECORDS if x.name == args.gpu)
+    names = FRESH.get(args.gpu, []), OLDER[args.gpu]
+    judged = [x for name in names[0] for x in fresh(SWEEPS / name)]
+    beside = older([SWEEPS / name for name in names[1]], device)
+    found = judged + beside
+    start = START if judged else next(x.cost for x in RECORDS if x.name in FRESH)
+    assert start is not None
+    model = fit(Data(found, device), start)
+    reported = judged or beside
+    held = held_back(found, device, start)
+    console.print(shown(reported, Data(reported, device).regret(model), held))
+    console.print(", ".join(f"{x} {getattr(model, x):.4g}" for x in NAMES))
+    if args.write:
+        files = ", ".join(sorted([*names[0], *names[1]]))
+        write(args.gpu, model, f"fitted by benchmarks.fit_cost to {files}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
