@@ -17,13 +17,19 @@ class Loaded:
 
     Args:
         kernels: of the artefact.
+        index: of the device, as CUDA counts.
 
     Raises:
         HardwareError: the driver refuses a kernel.
     """
 
-    def __init__(self, kernels: Sequence[KernelBinary]) -> None:
+    def __init__(self, kernels: Sequence[KernelBinary], index: int) -> None:
+        from cuda.bindings import driver
         from cuda.core import ObjectCode
+
+        # the context that torch and the CUDA runtime use
+        self._context = _done(driver.cuDevicePrimaryCtxRetain(_done(driver.cuDeviceGet(index))))
+        _done(driver.cuCtxSetCurrent(self._context))
 
         # the object code keeps the kernel's code on the device
         self._code = [ObjectCode.from_cubin(x.cubin) for x in kernels]
@@ -34,21 +40,28 @@ class Loaded:
 
     def launcher(self, launch: KernelLaunch) -> Launcher:
         """What makes one launch of a recipe."""
-        return Launcher(self._kernels[launch.kernel], launch)
+        return Launcher(self._kernels[launch.kernel], launch, self._context)
 
 
 class Launcher:
     """One launch of a recipe, ready but for a call's addresses and numbers.
 
     The driver copies parameters when it launches, so one buffer serves all calls; a lock keeps threads apart.
+
+    Args:
+        kernel: the driver's handle.
+        launch: of the recipe.
+        context: the device's primary context. A thread that has not called the CUDA runtime has no current context.
     """
 
-    def __init__(self, kernel: Any, launch: KernelLaunch) -> None:
+    def __init__(self, kernel: Any, launch: KernelLaunch, context: Any) -> None:
         from cuda.bindings import driver
 
         self._launch, self._driver, self._lock = launch, driver, threading.Lock()
+        self._context, self._no_context = context, int(driver.CUresult.CUDA_ERROR_INVALID_CONTEXT)
         self._function = driver.CUfunction(int(kernel))
         self._config, self._kept = _config(driver, launch)
+        _done(driver.cuCtxSetCurrent(context))
         if launch.smem:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             device = _done(driver.cuCtxGetDevice())
@@ -76,11 +89,17 @@ class Launcher:
             for patch, place, size in self._places:
                 ctypes.memmove(place, patch.value(addresses, numbers), size)
             self._config.hStream = stream
-            (status,) = self._driver.cuLaunchKernelEx(
-                self._config, self._function, ctypes.addressof(self._pointers), 0
-            )
+            status = self._launched()
+            if int(status) == self._no_context:
+                _done(self._driver.cuCtxSetCurrent(self._context))
+                status = self._launched()
         if int(status):
             raise HardwareError(f"the driver refused a launch of the artefact: {status}")
+
+    def _launched(self) -> Any:
+        """The driver's answer to the launch."""
+        pointers = ctypes.addressof(self._pointers)
+        return self._driver.cuLaunchKernelEx(self._config, self._function, pointers, 0)[0]
 
 
 def _config(driver: Any, launch: KernelLaunch) -> tuple[Any, list[Any]]:

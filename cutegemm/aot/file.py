@@ -8,6 +8,7 @@ can write the file can write its checksums, and what is loaded runs on the GPU w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -104,7 +105,7 @@ def write(path: Path, artefact: Artefact) -> None:
     """Write an artefact; a file that is there is replaced whole or not at all.
 
     Raises:
-        OSError: it cannot be written.
+        InputError: it cannot be written.
     """
     members: dict[str, bytes] = {}
     kernels = []
@@ -132,8 +133,10 @@ def write(path: Path, artefact: Artefact) -> None:
     try:
         part.write_bytes(buffer.getvalue())
         os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise field_error(InputError, "path", str(path), f"cannot be written: {error.strerror}") from error
 
 
 def read(path: Path) -> Artefact:
@@ -149,9 +152,10 @@ def read(path: Path) -> Artefact:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
             return _unpacked(path, {name: file.read(name) for name in file.namelist()})
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError, AttributeError) as error:
-        if isinstance(error, GemmError):
-            raise
+    except GemmError:
+        raise
+    # damage raises almost anything: of zipfile, of each decompressor, of JSON, of what is made of it
+    except Exception as error:
         rule = f"is no whole artefact: {type(error).__name__}: {error}"
         raise field_error(InputError, "path", str(path), rule) from error
 

@@ -15,6 +15,15 @@ from cutegemm.aot.recipe import CHUNK, FLOAT, WORKSPACE, KernelLaunch
 from cutegemm.errors import InputError, field_error
 from cutegemm.launch_layout import COUNTERS
 
+# of C11, C++20 and the headers that are included; those of Python cannot name an input
+KEYWORDS = frozenset(
+    """alignas alignof asm auto bitand bitor bool case catch char co_await co_return co_yield compl concept const
+    const_cast consteval constexpr constinit decltype default delete do double dynamic_cast enum explicit export
+    extern false float friend goto inline int long mutable namespace new noexcept not_eq nullptr operator or_eq
+    private protected public register reinterpret_cast requires restrict short signed sizeof static static_assert
+    static_cast struct switch template this thread_local throw true typedef typeid typename union unsigned using
+    virtual void volatile wchar_t xor xor_eq and_eq char8_t char16_t char32_t typeof linux unix NULL""".split()
+)
 LINE_BYTES = 24  # of a byte array, per line of C
 
 PREAMBLE = """\
@@ -116,6 +125,10 @@ static inline CUresult {name}(const {module}_module *module, const {name}_args *
 """
 
 
+# of a recipe whose D is empty
+UNUSED = "  (void)module, (void)stream, (void)sources, (void)memory, (void)pointers;\n"
+
+
 def header(artefact: Artefact, name: str) -> str:
     """The text of a header.
 
@@ -124,8 +137,11 @@ def header(artefact: Artefact, name: str) -> str:
         name: prefix of all that is defined, a C identifier.
 
     Raises:
-        InputError: the name is none.
+        InputError: the name is none, or nothing is launched.
     """
+    if not artefact.kernels:
+        shapes = [(x.problem.m, x.problem.n, x.problem.k) for x in artefact.recipes]
+        raise field_error(InputError, "problems", shapes, "must hold one whose D is not empty")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise field_error(InputError, "name", name, "must be a C identifier", "gemm")
     guard = f"{name.upper()}_CUTEGEMM_H"
@@ -158,9 +174,9 @@ def _loading(artefact: Artefact, name: str) -> str:
 
 def _call(recipe: Recipe, module: str, name: str) -> Iterator[str]:
     """The constants of a recipe's launches, and the function that makes them."""
-    tensors = [*recipe.tensors, WORKSPACE, COUNTERS]
-    sources = [*tensors, *recipe.numbers]
-    fields = {WORKSPACE: "workspace", COUNTERS: "counters"}
+    members = _members(recipe)
+    sources = list(members)
+    tensors = [x for x in sources if x not in recipe.numbers]
     kinds = {p.source: p.kind for step in recipe.steps for p in step.patches}
     for i, step in enumerate(recipe.steps):
         yield from _constants(step, f"{name}_{i}", sources)
@@ -177,21 +193,38 @@ def _call(recipe: Recipe, module: str, name: str) -> Iterator[str]:
         workspace=recipe.workspace_bytes,
         counters=recipe.counter_bytes,
         fields=" ".join(
-            [f"CUdeviceptr {fields.get(x, x)};" for x in tensors]
-            + [f"{kind} {x};" for x, kind in typed.items()]
+            [f"CUdeviceptr {members[x]};" for x in tensors]
+            + [f"{kind} {members[x]};" for x, kind in typed.items()]
         ),
         name=name,
         module=module,
         sources=len(sources),
-        values=", ".join(f"(uint64_t)args->{fields.get(x, x)}" for x in tensors),
-        numbers="".join(f"  memcpy(&sources[{sources.index(x)}], &args->{x}, 4);\n" for x in recipe.numbers),
+        values=", ".join(f"(uint64_t)args->{members[x]}" for x in tensors),
+        numbers="".join(
+            f"  memcpy(&sources[{sources.index(x)}], &args->{members[x]}, 4);\n" for x in recipe.numbers
+        ),
         bytes=max((x.offsets[-1] for x in recipe.steps), default=1),
         params=max((len(x.params) for x in recipe.steps), default=1),
         launches="".join(
             f"  if (!status) status = cutegemm_run(module->kernels, &{name}_{i}, sources, memory, pointers, stream);\n"
             for i in range(len(recipe.steps))
-        ),
+        )
+        or UNUSED,
     )
+
+
+def _members(recipe: Recipe) -> dict[str, str]:
+    """The member of the struct of arguments for each source of a launch, in the order of sources."""
+    names = [*recipe.tensors, WORKSPACE, COUNTERS, *recipe.numbers]
+    found = {WORKSPACE: "workspace", COUNTERS: "counters"}
+    for name in names:
+        member = found.get(name, name)
+        while name not in found and (
+            member in KEYWORDS or member in found.values() or (member != name and member in names)
+        ):
+            member += "_"
+        found[name] = member
+    return {x: found[x] for x in names}
 
 
 def _constants(step: KernelLaunch, name: str, sources: Sequence[str]) -> Iterator[str]:

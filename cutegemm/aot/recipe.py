@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,9 +71,17 @@ class Patch:
     def value(self, addresses: Mapping[str, int], numbers: Mapping[str, float]) -> bytes:
         """What a call writes there."""
         if self.kind in _NUMBER_FORMS:
-            return _NUMBER_FORMS[self.kind].pack(numbers[self.source])
+            return _packed(self.kind, numbers[self.source])
         place = addresses[self.source] + self.addend
         return _ADDRESS_FORM.pack(place & -CHUNK_BYTES if self.kind == CHUNK else place)
+
+
+def _packed(kind: str, value: float) -> bytes:
+    """A number as a kernel reads it; one beyond fp32 becomes infinite, as in a C cast."""
+    try:
+        return _NUMBER_FORMS[kind].pack(value)
+    except OverflowError:
+        return _NUMBER_FORMS[kind].pack(math.copysign(math.inf, value))
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,10 @@ class Loaded(Runs):
 
         return path.first(self.spec, self._kinds, call, backend, workspace, planner, replay.make)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or an unpickled one, loads the kernels onto a device when it first runs."""
+        return type(self), (self.artefact,)
+
     def __repr__(self) -> str:
         return (
             f"<artefact of {self.spec!r}, {len(self.artefact.recipes)} problem(s), for {self.artefact.gpu}>"

@@ -74,7 +74,7 @@ class Replay:
                         "run the same call once before the capture"
                     )
                 with torch.cuda.device(index):
-                    self._loaded[index] = Loaded(self.artefact.kernels)
+                    self._loaded[index] = Loaded(self.artefact.kernels, index)
             return self._loaded[index]
 
 
@@ -109,7 +109,15 @@ class ReplayedHere(Emulated):
         recipe = cast(Recipe, self.kind.plan)
         places = addresses | {WORKSPACE: workspace}
         return [
-            Step(self.kernels[x.kernel].ptx, x.grid, x.block, x.cluster, x.smem, x.filled(places, numbers))
+            Step(
+                self.kernels[x.kernel].ptx,
+                x.grid,
+                x.block,
+                x.cluster,
+                x.smem,
+                x.filled(places, numbers),
+                x.pdl,
+            )
             for x in recipe.steps
         ]
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Artefacts: saved, loaded, run in the emulator or on a GPU, and refused when they are not whole."""
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 import zipfile
@@ -115,6 +117,47 @@ def test_alpha_and_beta_are_a_calls_own(saved):
         loaded.run(a, b, backend="emulator")
 
 
+@pytest.mark.parametrize("alpha", [1e39, -1e300])
+def test_a_number_beyond_fp32_is_infinite_as_in_every_run(saved, alpha):
+    """An alpha that fp32 does not hold gives what the Gemm gives, not an error of packing."""
+    gemm, path = saved["plain"]
+    (a, b), _ = tensors(CASES["plain"][1])
+    got = cutegemm.load(path).run(a, b, alpha=alpha, backend="emulator")
+    assert torch.equal(got, gemm.run(a, b, alpha=alpha, backend="emulator")) and got.isinf().all()
+
+
+def test_a_loaded_artefact_is_copied_and_pickled(saved):
+    """A copy and an unpickled artefact give the same bits, also of one that has run."""
+    loaded = cutegemm.load(saved["fused"][1])
+    (a, b), inputs = tensors(CASES["fused"][1])
+    want = loaded.run(a, b, **inputs, backend="emulator").d
+    for made in (copy.deepcopy(loaded), pickle.loads(pickle.dumps(loaded))):
+        assert torch.equal(made.run(a, b, **inputs, backend="emulator").d, want)
+
+
+def test_the_emulator_is_told_which_launches_begin_early(saved, monkeypatch):
+    """Launches that may overlap the one before are run as such, so that a missing wait is found."""
+    from cutegemm.running import emulated
+
+    told, run_steps = [], emulated.run_steps
+    monkeypatch.setattr(
+        emulated, "run_steps", lambda steps, *x, **y: (told.append(steps), run_steps(steps, *x, **y))
+    )
+    loaded = cutegemm.load(saved["relayout"][1])
+    (a, b), _ = tensors(CASES["relayout"][1])
+    loaded.run(a, b, backend="emulator")
+    want = [x.pdl for x in loaded.artefact.recipes[0].steps]
+    assert [x.pdl for x in told[0]] == want and any(want)
+
+
+def test_a_file_that_cannot_be_written_is_an_input_error(tmp_path):
+    """A folder that is not there is named; nothing is left behind."""
+    gemm = cutegemm.build(SPEC, problem(100, 72, 136))
+    with pytest.raises(InputError, match="cannot be written: No such file"):
+        gemm.save(tmp_path / "none" / "x.cutegemm")
+    assert not list(tmp_path.iterdir())
+
+
 def test_several_problems_share_kernels(tmp_path):
     """One file serves several problems; problems of one kernel store it once."""
     problems = [problem(100, 72, 136), problem(128, 64, 64)]
@@ -163,6 +206,22 @@ def test_a_file_that_is_not_whole_is_refused(saved, tmp_path):
         cutegemm.load(tmp_path / "none")
     with pytest.raises(InputError, match="must be the path"):
         cutegemm.load(3)
+
+
+def test_damage_anywhere_is_an_input_error(saved, tmp_path):
+    """A byte that is flipped gives InputError or the same artefact; zlib and zipfile raise errors of their own."""
+    whole = saved["plain"][1].read_bytes()
+    want, path = cutegemm.load(saved["plain"][1]).artefact, tmp_path / "x.cutegemm"
+    refused = 0
+    for place in (*range(64), *range(64, len(whole) - 512, 997), *range(len(whole) - 512, len(whole))):
+        changed = bytearray(whole)
+        changed[place] ^= 0xFF
+        path.write_bytes(changed)
+        try:
+            assert cutegemm.load(path).artefact == want
+        except InputError:
+            refused += 1
+    assert refused > 300
 
 
 @pytest.mark.parametrize(

@@ -118,3 +118,37 @@ def test_a_name_that_is_none_is_refused(loaded):
     """The prefix is a C identifier."""
     with pytest.raises(InputError, match="must be a C identifier"):
         loaded.header("my gemm")
+
+
+@cutegemm.epilogue.define
+def awkward(
+    acc, *, new: cutegemm.epilogue.Row, new_: cutegemm.epilogue.Row, counters: cutegemm.epilogue.Scalar
+):
+    """Inputs whose names C++ and the header have for other things."""
+    return acc * counters + new + new_
+
+
+@needs_compiler
+@pytest.mark.parametrize(("compiler", "options"), [("gcc", "-std=c11"), ("g++", "-std=c++17")])
+def test_names_that_c_has_taken_get_an_underscore(tmp_path, compiler, options):
+    """Keywords, and names of the run's own arguments, are no members of the struct; an empty D launches nothing."""
+    of, empty = (problem(m, 64, 64, epilogue=awkward) for m in (64, 0))
+    gemm = cutegemm.build(GemmSpec(tile=Tile(128, 64, 64), epilogue=awkward), of)
+    text = cutegemm.load(gemm.save(tmp_path / "x.cutegemm", [of, empty])).header()
+    (tmp_path / "gemm.h").write_text(text)
+    (tmp_path / "main.c").write_text(
+        '#include "gemm.h"\nCUresult f(gemm_module *m, gemm_0_args *x, gemm_1_args *y);\n'
+        "CUresult f(gemm_module *m, gemm_0_args *x, gemm_1_args *y) {\n"
+        "  x->new__ = x->new_ = x->counters = x->workspace = 0, x->counters_ = 1.0f;\n"
+        "  return gemm_load(m) ? CUDA_ERROR_UNKNOWN : gemm_0(m, x, 0) ? CUDA_SUCCESS : gemm_1(m, y, 0);\n}\n"
+    )
+    compiled(compiler, options, "-x", "c" if compiler == "gcc" else "c++", "-c", "main.c", "-o", "main.o",
+             folder=tmp_path)  # fmt: skip
+
+
+def test_a_header_of_no_kernels_is_refused(tmp_path):
+    """C has no arrays of no elements, and there is nothing to launch."""
+    of = problem(0, 64, 64)
+    loaded = cutegemm.load(cutegemm.Gemm(GemmSpec(), of).save(tmp_path / "x.cutegemm", [of]))
+    with pytest.raises(InputError, match="must hold one whose D is not empty"):
+        loaded.header()
