@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cutegemm.errors import InputError, SpecError, field_error
+from cutegemm.errors import GemmError, InputError, SpecError, field_error
 
 if TYPE_CHECKING:
     from cutegemm.arch.device import Device
@@ -151,7 +151,8 @@ def spec_of(text: str) -> GemmSpec:
     whole = text if text.startswith("GemmSpec(") else f"GemmSpec({text})"
     try:
         found = ast.parse(whole, mode="eval").body
-    except SyntaxError as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        # deep nesting exhausts the parser
         raise field_error(SpecError, "--spec", text, rule, EXAMPLE) from error
     if not isinstance(found, ast.Call) or _called(found) != "GemmSpec" or found.args:
         raise field_error(SpecError, "--spec", text, rule, EXAMPLE)
@@ -179,14 +180,16 @@ def _literal(node: ast.expr, field: str) -> Any:
     if _called(node) == "Tile" and isinstance(node, ast.Call):
         from cutegemm.spec import Tile
 
-        named = {x.arg or "": ast.literal_eval(x.value) for x in node.keywords}
         try:
+            named = {x.arg or "": ast.literal_eval(x.value) for x in node.keywords}
             return Tile(*(ast.literal_eval(x) for x in node.args), **named)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
+            if isinstance(error, GemmError):
+                raise
             raise field_error(SpecError, field, ast.unparse(node), "must be Tile(m, n, k)") from error
     try:
         return ast.literal_eval(node)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise field_error(SpecError, field, ast.unparse(node), "must be a literal value") from error
 
 

@@ -102,17 +102,22 @@ def import_(source: Path) -> int:
     """Take the kernels of a file that are not kept yet; returns how many. The file is checked before any is written.
 
     Raises:
-        InputError: it is not a file that `export` wrote, or is not whole.
+        InputError: it is not a file that `export` wrote, or is not whole, or others may write the cache's directory.
     """
     try:
         members = _members(source)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
+    # damage raises almost anything: of zipfile, of each decompressor, of JSON, of what is made of it
+    except Exception as error:
         rule = f"must be a file that `cutegemm cache export` wrote: {error}"
         raise field_error(InputError, "file", str(source), rule) from error
     folder, taken = cache.directory(), 0
     for name, data in members.items():
         if not (folder / name).exists():
-            store.write(folder, name, data)
+            try:
+                store.write(folder, name, data)
+            except store.UnusableError as error:
+                rule = f"must be a directory that only you may write: {error}"
+                raise field_error(InputError, "CUTEGEMM_CACHE_DIR", str(folder), rule) from error
             taken += 1
     return taken
 

@@ -85,18 +85,37 @@ def test_a_file_that_is_not_whole_is_refused(entry, tmp_path, monkeypatch):
     def newer(members):
         members[exchange.MANIFEST] = b'{"format": 99, "entries": {}}'
 
+    def foreign(members):
+        members[exchange.MANIFEST] = b"[]"
+
     for change, says in (
         (damaged, "is damaged"),
+        (foreign, "must be a file that"),
         (strange, "is not the name of a kernel"),
         (newer, "its format is 99"),
     ):
         _rewritten(good, bad, change)
         assert says in refused("cache", "import", bad)
+    encrypted = bytearray(good.read_bytes())
+    encrypted[encrypted.rindex(b"PK\x01\x02") + 8] |= 1
+    bad.write_bytes(encrypted)
+    assert "is encrypted" in refused("cache", "import", bad)
     bad.write_bytes(good.read_bytes()[:100])
     assert "must be a file that `cutegemm cache export` wrote" in refused("cache", "import", bad)
     monkeypatch.setattr(exchange, "MOST_BYTES", 10)
     assert "it holds more than 10 bytes" in refused("cache", "import", good)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_directory_that_others_may_write_takes_nothing(entry, tmp_path, monkeypatch):
+    """Kernels are not put where others could replace them; the error names the directory."""
+    file, folder = tmp_path / "kernels.zip", tmp_path / "open" / "kernels"
+    exchange.export(file)
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(folder.parent))
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    assert "must be a directory that only you may write" in refused("cache", "import", file)
+    assert not list(folder.iterdir())
 
 
 def test_an_export_that_fails_leaves_what_was_there(entry, tmp_path, monkeypatch):

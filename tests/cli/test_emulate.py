@@ -68,6 +68,11 @@ def test_an_artefact_is_emulated(tmp_path, monkeypatch):
     assert "bad" in refused("emulate", tmp_path / "bad")
 
 
+def test_a_sum_over_nothing_has_no_error():
+    """With K = 0 D is zero, and JSON has no NaN."""
+    assert document("emulate", 64, 64, 0)["error"] == 0
+
+
 def test_c_is_added():
     """A problem with C is compared with alpha A B + beta C."""
     of = problem(256, 128, 128, c_dtype="bf16")
@@ -94,6 +99,7 @@ def test_arguments_are_drawn(text, dtype, shape):
         (("256", "256"), "must be three extents, or one PTX file"),
         (("none.ptx",), "No such file"),
         ((*SMALL, "--policy", "soon"), "must be one of eager, lazy, random"),
+        (("x.cubin",), "a PTX module starts with"),
         (("x.ptx", "--grid", "0"), "must be X, XxY or XxYxZ"),
         (("x.ptx", "--arg", "q8:4"), "must be a number or TYPE:EXTENTS"),
     ],
@@ -102,6 +108,7 @@ def test_what_cannot_be_emulated_is_refused(words, says, tmp_path, monkeypatch):
     """Too large, incomplete, missing or unknown: status 2."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.ptx").write_text(COPY.replace("RACE", ""))
+    (tmp_path / "x.cubin").write_bytes(b"\x7fELF\xd0\xff")
     assert says in refused("emulate", *words)
 
 

@@ -114,7 +114,8 @@ def _run(runs: Any, of: Problem, what: str, watched: Any) -> Emulated:
         wanted = numbers["alpha"] * (named["a"].double() @ named["b"].double())
         if "c" in named:
             wanted += numbers["beta"] * named["c"].double()
-        error = float((run.d.double() - wanted).norm() / wanted.norm())
+        # of a sum over an empty K D is exactly zero
+        error = float((run.d.double() - wanted).norm() / (wanted.norm() or 1))
     return _told(what, run, error)
 
 
@@ -170,7 +171,7 @@ def emulate_file(
     from cutegemm.emulator import run_ptx
 
     result = run_ptx(
-        path.read_text(),
+        path.read_text("utf-8", errors="replace"),
         grid=_extents("--grid", grid),
         block=_extents("--block", block),
         cluster=_extents("--cluster", cluster),
