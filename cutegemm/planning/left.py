@@ -4,7 +4,7 @@
 What such a kernel reads comes from memory for the first time: all clusters of a part want it at once, so that L2 is
 bound by the bytes of all SMs together, however few they are. Whichever of memory, L2 and the tensor cores takes longest
 hides the others; what is left of them shows where two are near each other. Constants were searched over 40 kernels
-with K in parts of suites deep_k and decode on an H200 (benchmarks/NOTES.md, Choices mended).
+with K in parts of suites deep_k and decode on an H200 (benchmarks/NOTES.md, Split-K and deep K).
 """
 
 from __future__ import annotations
