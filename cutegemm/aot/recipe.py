@@ -171,9 +171,9 @@ def _values(index: int, tensors: Mapping[str, int], numbers: Mapping[str, str]) 
     aligns = {**tensors, COUNTERS: ALIGNED, WORKSPACE: ALIGNED}
     addresses = {}
     for i, (name, align) in enumerate(aligns.items(), 1):
-        # far apart, and in the last recording at another place of a 16-byte chunk where the alignment allows it
+        # far apart, and in the last recording as little aligned as a call may be: workspace, too, at 16 bytes
         moved = index * (i * SPACING + i * ALIGNED)
-        odd = align if align < CHUNK_BYTES and index == RECORDINGS - 1 else 0
+        odd = min(align, CHUNK_BYTES) if index == RECORDINGS - 1 else 0
         addresses[name] = BASE + i * SPACING + moved + odd
     passed: dict[str, float] = {}
     for i, (name, kind) in enumerate(numbers.items(), 1):

@@ -7,9 +7,11 @@ import importlib.metadata
 from collections.abc import Iterable
 
 from cutegemm.aot.file import Artefact, Recipe
-from cutegemm.aot.recipe import KernelBinary, record
+from cutegemm.aot.recipe import CHUNK_BYTES, KernelBinary, record
 from cutegemm.compiling import cache
+from cutegemm.config import KernelConfig
 from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.errors import CompileError, field_error
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.named import Order
 from cutegemm.spec import GemmSpec
@@ -38,6 +40,7 @@ def _recipe(plan: KernelPlan, kernels: list[KernelBinary]) -> Recipe:
         graph = linear_combination(problem.c is not None)
     order = Order.of(graph, problem.device_scalars)
     known = {"a": problem.a, "b": problem.b, **dict(problem.inputs), **dict(problem.outputs)}
+    _check_addresses(plan)
     # scalars on the device and results of reductions are fp32
     aligns = {name: known[name].align if name in known else 4 for name in order.names}
     numbers = {name: graph.numbers[name] for name in order.numbers}
@@ -53,6 +56,21 @@ def _recipe(plan: KernelPlan, kernels: list[KernelBinary]) -> Recipe:
         plan=str(plan),
         chosen_by=plan.chosen_by,
     )
+
+
+def _check_addresses(plan: KernelPlan) -> None:
+    """Refuse an operand whose tensor maps' extents follow from its address: a recipe writes addresses alone.
+
+    Raises:
+        CompileError: an operand is loaded unaligned, from an address that need not be a multiple of 16 bytes.
+    """
+    if not isinstance(plan.config, KernelConfig) or plan.multiply is None:
+        return
+    for name, operand in zip(plan.multiply.factors, plan.config.operands):
+        align = {"a": plan.problem.a, "b": plan.problem.b}[name].align if name in ("a", "b") else CHUNK_BYTES
+        if operand.load == "shift" and align < CHUNK_BYTES:
+            rule = f"an artefact needs {name} at a multiple of {CHUNK_BYTES} bytes, and it is {align}-byte aligned"
+            raise field_error(CompileError, f"{name}_load", operand.load, rule, "relayout")
 
 
 def _version(distribution: str) -> str:

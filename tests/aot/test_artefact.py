@@ -2,6 +2,7 @@
 """Artefacts: saved, loaded, run in the emulator or on a GPU, and refused when they are not whole."""
 
 import copy
+import dataclasses
 import json
 import pickle
 import subprocess
@@ -14,7 +15,7 @@ import torch
 import cutegemm
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
-from cutegemm.errors import InputError, PlanError
+from cutegemm.errors import CompileError, InputError, PlanError
 
 SPEC = GemmSpec(tile=Tile(128, 64, 64))
 
@@ -148,6 +149,24 @@ def test_the_emulator_is_told_which_launches_begin_early(saved, monkeypatch):
     loaded.run(a, b, backend="emulator")
     want = [x.pdl for x in loaded.artefact.recipes[0].steps]
     assert [x.pdl for x in told[0]] == want and any(want)
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_unaligned_addresses_are_served_by_a_relayout(tmp_path, side):
+    """An unaligned load from any address is refused with what serves; a relayout serves every address."""
+    of = problem(40, 24, 48)
+    of = dataclasses.replace(of, **{side: dataclasses.replace(getattr(of, side), align=2)})
+    path = tmp_path / "x.cutegemm"
+    with pytest.raises(CompileError, match=f"{side}_load='shift'.*2-byte aligned.*'relayout'"):
+        cutegemm.Gemm(GemmSpec(), of).save(path, [of])
+    loaded = cutegemm.load(cutegemm.Gemm(GemmSpec(**{f"{side}_load": "relayout"}), of).save(path, [of]))
+    operands = dict(zip("ab", tensors(of)[0]))
+    exact = operands["a"].double() @ operands["b"].double()
+    for place in (1, 6):
+        moved = torch.zeros(operands[side].numel() + 8, dtype=torch.bfloat16)[place:]
+        moved = moved[: operands[side].numel()].view(operands[side].shape).copy_(operands[side])
+        d = loaded.run(**operands | {side: moved}, backend="emulator")
+        assert torch.allclose(d.double(), exact, rtol=2e-2, atol=1e-1)
 
 
 def test_a_file_that_cannot_be_written_is_an_input_error(tmp_path):
