@@ -33,7 +33,8 @@ def test_kernels_are_listed(entry):
 def test_a_cache_that_is_not_there_is_empty(tmp_path, monkeypatch):
     """Nothing is made by looking."""
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "none"))
-    assert run("cache", "list").startswith("0 kernels kept in") and not (tmp_path / "none").exists()
+    shown = " ".join(run("cache", "list").split())
+    assert shown.startswith("0 kernels kept in") and not (tmp_path / "none").exists()
 
 
 def test_kernels_are_cleared(entry):

@@ -182,7 +182,7 @@ def test_the_timeline_has_every_span():
 def test_the_command_writes_the_page(tmp_path):
     """--html writes the file and says so; with --json both are made."""
     path = tmp_path / "x.html"
-    assert "written to" in run("explain", 512, 512, 512, "--html", path)
+    assert "written to" in " ".join(run("explain", 512, 512, 512, "--html", path).split())
     assert path.read_text().startswith("<!doctype html>")
     path.unlink()
     assert document("explain", 512, 512, 512, "--html", path)["kernel"] and path.exists()
