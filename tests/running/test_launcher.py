@@ -37,7 +37,7 @@ CASES = {
         GemmSpec(swap=True, tile=SMALL, epilogue=epi.define(stored_twice)),
         {"bias": (64,)},
     ),
-    "with a finish": (GemmSpec(epilogue=summed), {}),
+    "with a finish": (GemmSpec(swap=False, epilogue=summed), {}),
     "splits added by a launch": (
         GemmSpec(swap=False, tile=SMALL, split_k=2, split_reduction="launch"),
         {},
