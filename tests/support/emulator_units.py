@@ -36,15 +36,27 @@ END:
 """
 
 
-def wgmma_kernel(n: int, kinds: str, item: int, a_major: int, b_major: int, chunk_bytes: int) -> str:
-    """One wgmma: shared memory arrives as raw bytes, the accumulators leave in register order."""
+def wgmma_kernel(
+    n: int,
+    kinds: str,
+    item: int,
+    a_major: int,
+    b_major: int,
+    chunk_bytes: int,
+    start: int = 0,
+    shape: str = "",
+) -> str:
+    """One wgmma: shared memory arrives as raw bytes, the accumulators leave in register order.
+
+    start: what the accumulators hold before, as bits; shape: what stands between `aligned` and the type of D.
+    """
     d = ", ".join(f"%f{i}" for i in range(n // 2))
     k = 32 // item
     integer = kinds[1] == "8"  # s8 and u8 take neither signs nor majors
     flags = "" if integer else f"1, 1, {a_major}, {b_major}" if item == 2 else "1, 1"
-    zero = "\n".join(f" mov.f32 %f{i}, 0f00000000;" for i in range(n // 2))
+    zero = "\n".join(f" mov.f32 %f{i}, 0f{start:08X};" for i in range(n // 2))
     stores = "\n".join(f" st.global.f32 [%rd9+{4 * i}], %f{i};" for i in range(n // 2))
-    d_type = "s32" if integer else "f32"
+    d_type, shape = "s32" if integer else "f32", shape or f"m64n{n}k{k}"
     return f"""
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; ld.param.u64 %rd2, [p2]; mov.u32 %r1, dyn;
  ld.global.b64 %rd3, [%rd2]; ld.global.b64 %rd4, [%rd2+8];
@@ -58,7 +70,7 @@ DONE:
  shr.u32 %r5, %r1, 4; cvt.u64.u32 %rd7, %r5; add.s64 %rd3, %rd3, %rd7; add.s64 %rd4, %rd4, %rd7;
 {zero}
  wgmma.fence.sync.aligned;
- wgmma.mma_async.sync.aligned.m64n{n}k{k}.{d_type}.{kinds} {{{d}}}, %rd3, %rd4, 1{", " + flags if flags else ""};
+ wgmma.mma_async.sync.aligned.{shape}.{d_type}.{kinds} {{{d}}}, %rd3, %rd4, 1{", " + flags if flags else ""};
  wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
  mad.wide.u32 %rd9, %r0, {n // 2 * 4}, %rd1;
 {stores}
@@ -103,7 +115,7 @@ def place_operand(smem: np.ndarray, start: int, values: np.ndarray, mn_major: bo
     return start >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | mode << 62
 
 
-def run_wgmma(a, b, kinds, majors, modes, n, **options) -> np.ndarray:
+def run_wgmma(a, b, kinds, majors, modes, n, start=0, shape="", **options) -> np.ndarray:
     """D of one wgmma as a 64 x n matrix."""
     smem = aligned(65536, np.uint8, 0x7F)
     smem_offset = 32768
@@ -112,7 +124,7 @@ def run_wgmma(a, b, kinds, majors, modes, n, **options) -> np.ndarray:
     descriptors[0] = place_operand(smem, 0, a, majors[0], modes[0])
     descriptors[1] = place_operand(smem, smem_offset, b, majors[1], modes[1])
     out = aligned(128 * n // 2, np.float32)
-    text = wgmma_kernel(n, kinds, a.dtype.itemsize, int(majors[0]), int(majors[1]), len(smem))
+    text = wgmma_kernel(n, kinds, a.dtype.itemsize, int(majors[0]), int(majors[1]), len(smem), start, shape)
     run(text, [smem, out, descriptors], threads=128, smem=65536, before=DYNAMIC, **options)
     registers = out.reshape(128, n // 2)
     d = np.zeros((64, n), out.dtype)

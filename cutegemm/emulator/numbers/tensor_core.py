@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.numbers import tensor_core_jit
 from cutegemm.emulator.numbers.operands import LEAST_EXPONENT, Split
@@ -81,6 +82,23 @@ def accumulate(a: np.ndarray, b: np.ndarray, c: np.ndarray, unit: Unit, b_kind: 
 def accumulate_split(left: Split, right: Split, c: np.ndarray, unit: Unit) -> np.ndarray | None:
     """`accumulate` of one problem whose operands are split already and narrow; None where a sum is not finite."""
     return tensor_core_jit.add(left, right, c, unit.depth, unit.fraction, True)
+
+
+def accumulate_integers(
+    a: Floats, b: Floats, c: npt.NDArray[np.int32], depth: int, saturates: bool
+) -> npt.NDArray[np.int32]:
+    """D (M, N) of A (M, K) B (N, K)^T + C, of 8-bit integers held as fp32; K is `depth` or at most eight times that.
+
+    fp32 holds 256 products of bytes exactly. A sum beyond 32 bits wraps, or saturates in each instruction.
+    """
+    total = c.astype(np.int64)
+    if saturates and np.abs(total).max() + a.shape[1] * 255 * 255 >= 1 << 31:
+        for k in range(0, a.shape[1], depth):
+            total += (a[:, k : k + depth] @ b[:, k : k + depth].T).astype(np.int64)
+            total = np.clip(total, -(1 << 31), (1 << 31) - 1)
+    else:
+        total += (a @ b.T).astype(np.int64)
+    return total.astype(np.int32)
 
 
 def _narrow(exponents: np.ndarray) -> bool:

@@ -16,6 +16,12 @@ from cutegemm.emulator.translate.emit_memory import space_of
 from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 
 BLOCKED = -2
+# Type of A -> K, types of D, types of B (PTX ISA 9.0, 9.7.16.2).
+_BYTES, _FP8 = (32, ("s32",), ("s8", "u8")), (32, ("f16", "f32"), ("e4m3", "e5m2"))
+_WGMMA = {
+    "f16": (16, ("f16", "f32"), ("f16",)), "bf16": (16, ("f32",), ("bf16",)), "tf32": (8, ("f32",), ("tf32",)),
+    "e4m3": _FP8, "e5m2": _FP8, "s8": _BYTES, "u8": _BYTES,
+}  # fmt: skip
 
 
 @emits("bar", "barrier")
@@ -213,31 +219,46 @@ def wgmma(e: Emitter, ins: Instruction) -> None:
         e.line(f"if not wgmma_commit(G): return {BLOCKED}")
     elif kind == "wait_group":
         e.line(f"wgmma_wait(G, {int(ins.operands[0], 0)})")
-    elif kind == "mma_async" and not {"sp", "satfinite"} & set(ins.parts):
+    elif kind == "mma_async" and "sp" not in ins.parts:
         _wgmma_issue(e, ins)
     else:
         raise Unknown(kind)
 
 
+def _wgmma_shape(shape: str, d_type: str, a_type: str, b_type: str) -> tuple[int, int]:
+    """N and K of a wgmma's shape, if the instruction exists for its types."""
+    m = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
+    if m is None:
+        raise Unknown(shape)
+    n, k = int(m[1]), int(m[2])
+    depth, results, others = _WGMMA.get(a_type, (0, (), ()))
+    step = 16 if d_type == "s32" and n > 32 else 8
+    if k != depth or d_type not in results or b_type not in others or n % step or not 8 <= n <= 256:
+        raise Unknown("no wgmma of this shape and these types")
+    return n, k
+
+
 def _wgmma_issue(e: Emitter, ins: Instruction) -> None:
-    shape, d_type, a_type, b_type = [p for p in ins.parts[2:] if p not in ("sync", "aligned")]
+    shape, *types = [p for p in ins.parts[2:] if p not in ("sync", "aligned")]
+    saturates = types[0] == "satfinite"
+    d_type, a_type, b_type = types[saturates:]
+    n, k = _wgmma_shape(shape, d_type, a_type, b_type)
+    if saturates and d_type != "s32":
+        raise Unknown("satfinite")
     registers = tuple(x.strip() for x in ins.operands[0].strip("{}").split(","))
     a, b, scale_d, *immediate = ins.operands[1:]
     from_registers = a.strip().startswith("{")
     flags = [int(f, 0) for f in immediate]
-    signs = tuple(flags[:2]) if a_type in ("f16", "bf16", "tf32", "e4m3", "e5m2") else (1, 1)
+    signs = (1, 1) if d_type == "s32" else tuple(flags[:2])
     trans = flags[2:] if a_type in ("f16", "bf16") else []
     trans = ([0] if from_registers else []) + trans
     trans_ab = (bool(trans[0]), bool(trans[1])) if len(trans) > 1 else (False, False)
-    m = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
-    if m is None:
-        raise Unknown(shape)
     where = (
         str(e.program.accumulators.index(registers))
         if registers in e.program.accumulators
         else repr(tuple(e.program.slots[r] for r in registers))
     )
-    form = (int(m[1]), int(m[2]), d_type, a_type, b_type, signs, trans_ab)
+    form = (n, k, d_type + saturates * ".satfinite", a_type, b_type, signs, trans_ab)
     if from_registers:
         a_text = "(" + "".join(f"{e.program.slots[r]}," for r in e.items(a)) + ")"
     else:

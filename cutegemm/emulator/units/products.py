@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers.operands import ITEM_BYTES as SPLIT_BYTES
-from cutegemm.emulator.numbers.tensor_core import Unit, accumulate_split
+from cutegemm.emulator.numbers.tensor_core import Unit, accumulate_integers, accumulate_split
 from cutegemm.emulator.numbers.tensor_core import accumulate as add_products
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.units.accumulators import Accumulators, matrix_of
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 WARPS = 4  # of a warpgroup, PTX ISA 9.7.16.1
 JOINED = 8  # wgmmas that one product holds at most
 
-# Shape and types of a wgmma: n, k, types of D, A and B, signs of A and B, whether A and B are MN-major.
+# Shape and types of a wgmma: n, k, types of D, A and B, signs of A and B, whether A and B are MN-major. The type of D
+# is "s32.satfinite" where integer sums saturate.
 Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bool]]
 # Of D: the number of an accumulator list, or slots of loose registers.
 Place: TypeAlias = int | tuple[int, ...]
@@ -166,12 +167,11 @@ def _summed(
     values = fetch(cta, b, n, k, trans_b, b_type)
     if sign_a * sign_b != 1:
         a = a * np.float32(sign_a * sign_b)
-    if d_type == "s32":
-        product = (a.astype(np.float64) @ values.T.astype(np.float64)).astype(np.int64).astype(np.int32)
-        total: npt.NDArray[np.int32] = product + before.view(np.int32)
-        return total.view(before.dtype)
-    (added,) = add_products(a[None], values[None], before[None], Unit(a_type, d_type, k), b_type)
-    return np.asarray(added)
+    if d_type.startswith("s32"):
+        added = accumulate_integers(a, values, before.view(np.int32), k, d_type != "s32")
+        return added.view(before.dtype)
+    (summed,) = add_products(a[None], values[None], before[None], Unit(a_type, d_type, k), b_type)
+    return np.asarray(summed)
 
 
 def compute(products: list[Product]) -> None:

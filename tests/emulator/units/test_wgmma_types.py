@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from cutegemm.emulator.numbers import tensor_core
+from cutegemm.emulator.units import operands
+from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, exact_fp8, run
 from tests.support.emulator_units import DYNAMIC, place_operand, run_wgmma
 
@@ -35,6 +40,58 @@ def test_integer_operands(kinds):
         x.view(np.int8 if kind == "s8" else np.uint8).astype(int) for x, kind in zip((a, b), kinds.split("."))
     ]
     assert np.array_equal(got, read[0] @ read[1].T)
+
+
+@pytest.mark.parametrize("saturates", [False, True])
+@pytest.mark.parametrize("start", [0x7FFFFFF0, 0x80000010, 5])
+def test_integer_sums_wrap_or_saturate(start, saturates):
+    """Without .satfinite a sum beyond s32 wraps, with it the nearest s32 is kept, as the DSL asks for."""
+    a, b = np.full((64, 32), 3, np.int8), np.full((32, 32), 1, np.int8)
+    b[::2] = -1
+    shape = "m64n32k32.satfinite" if saturates else ""
+    got = run_wgmma(a, b, "s8.s8", (False, False), (1, 1), 32, start, shape).view(np.int32)
+    exact = np.uint32(start).view(np.int32).astype(np.int64) + 3 * b.astype(np.int64).sum(1)
+    want = np.clip(exact, -(1 << 31), (1 << 31) - 1) if saturates else exact
+    assert np.array_equal(got, np.tile(want.astype(np.int32), (64, 1)))
+
+
+def test_each_of_several_integer_steps_saturates():
+    """Products joined along K saturate after each instruction's 32 of them, not once at the end."""
+    a, b = np.ones((1, 64), np.float32), np.ones((1, 64), np.float32)
+    b[:, 32:] = -1
+    top = np.full((1, 1), (1 << 31) - 1, np.int32)
+    assert tensor_core.accumulate_integers(a, b, top, 32, True)[0, 0] == (1 << 31) - 1 - 32
+    assert tensor_core.accumulate_integers(a, b, top, 32, False)[0, 0] == (1 << 31) - 1
+
+
+@pytest.mark.parametrize(
+    "shape, kinds",
+    [
+        ("m64n64k16", "e4m3.e4m3"),
+        ("m64n64k32", "e4m3.s8"),
+        ("m64n40k32", "s8.s8"),
+        ("m64n264k8", "tf32.tf32"),
+    ],
+)
+def test_shapes_that_no_wgmma_has_are_refused(shape, kinds):
+    """K and N follow from the operand types, and types mix only among fp8 and among bytes (9.7.16.2)."""
+    a, b = np.zeros((64, 32), np.uint8), np.zeros((64, 32), np.uint8)
+    with pytest.raises(EmulatorError, match="no wgmma of this shape and these types"):
+        run_wgmma(a, b, kinds, (False, False), (1, 1), 64, 0, shape)
+
+
+@pytest.mark.parametrize("kind, item", [("e4m3", 1), ("s8", 1), ("bf16", 2), ("tf32", 4)])
+def test_the_fragment_of_operand_a(kind, item):
+    """Register i of lane t holds row t / 4 + 8 (i % 2), and the 4 bytes from 4 (t % 4) + 16 (i / 2) on (9.7.16.5.1)."""
+    rng = np.random.default_rng(item)
+    matrix = rng.integers(0, 100, (64, 32), dtype=np.uint8)
+    registers = [np.zeros(128, np.uint32) for _ in range(4)]
+    for t in range(128):
+        for i in range(4):
+            row, byte = t // 32 * 16 + t % 32 // 4 + 8 * (i % 2), 4 * (t % 4) + 16 * (i // 2)
+            registers[i][t] = matrix[row, byte : byte + 4].view(np.uint32)[0]
+    read = operands.from_registers(SimpleNamespace(registers=registers), (0, 1, 2, 3), 0, 4, kind)
+    assert read.shape == (64, 32 // item) and np.array_equal(read, operands.decode_elements(matrix, kind))
 
 
 BEGIN = """
