@@ -3,11 +3,13 @@
 
     python -m benchmarks.combinations --out benchmarks/results/checks/combinations.json --commit "$(git rev-parse HEAD)"
     python -m benchmarks.combinations --no-array --random 2000 --random-seed 7
-    python -m benchmarks.combinations --backend emulator --workers 2
+    python -m benchmarks.combinations --backend emulator --workers 12 --seconds 500 --lines lines.jsonl --out OUT.json
+    python -m benchmarks.combinations --backend emulator --workers 1 --lines lines.jsonl --share 0/4
     python -m benchmarks.combinations --case '{"schedule": "pingpong", "c": "as_a"}' --backend emulator
 
 The cases follow from the seeds alone. Workers compile and run many cases each; one that hangs is killed with its group,
-its case is named, and another goes on behind it. A case that fails is shrunk with `--shrink` (emulator).
+its case is named, and another goes on behind it. A case that fails is shrunk with `--shrink` (emulator). With `--lines`
+a line for each case is written at once, and a case that has one there is not run again. Small cases run first.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +28,7 @@ from typing import Any
 
 from benchmarks.combinations import farm
 from benchmarks.combinations.cover import Array, drawn
-from benchmarks.combinations.factors import FACTORS, shortened
+from benchmarks.combinations.factors import FACTORS, declared, shortened
 from benchmarks.combinations.runs import Wrong, emulated, on_gpu
 from benchmarks.combinations.shrink import shrunk
 from cutegemm.errors import CompileError, GemmError
@@ -37,7 +40,7 @@ OK = "ok"
 def run_entry(entry: farm.Entry, told: Callable[[str], None], backend: str, arena: Any) -> farm.Entry:
     """A case's line of results: its outcome, and what is wrong."""
     case = entry["case"] if "case" in entry else drawn(*entry["drawn"])
-    found = {"case": shortened(case)}
+    found, began = {"case": shortened(case)}, time.monotonic()
     try:
         if backend == "gpu":
             on_gpu(case, arena, told)
@@ -53,7 +56,7 @@ def run_entry(entry: farm.Entry, told: Callable[[str], None], backend: str, aren
     except Exception as error:
         words = f"{type(error).__name__}: {error}\n{traceback.format_exc()[-600:]}"
         return found | {"outcome": "error", "why": words, "fresh": backend == "gpu"}
-    return found | {"outcome": OK}
+    return found | {"outcome": OK, "seconds": round(time.monotonic() - began, 1)}
 
 
 def worker(folder: Path, backend: str) -> None:
@@ -97,6 +100,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2))
     add("--seconds", type=float, default=float("inf"), help="after which the workers are ended")
     add("--out", type=Path, help="results file")
+    add("--lines", type=Path, help="file of a line for each case; those that it has are not run again")
+    add("--share", default="0/1", help="I/N: only every Nth case, from case I on")
     add("--commit", default="", help="hash of the commit that runs")
     add("--case", type=json.loads, help="run this case alone, as JSON")
     add("--shrink", action="store_true", help="shrink --case to the fewest fields that fail")
@@ -130,6 +135,31 @@ def made(array: Array, args: argparse.Namespace) -> list[dict[str, Any]]:
         held = {"cases": [shortened(x) for x in array.cases], "impossible": array.impossible}
         args.array.write_text(json.dumps(held))
     return array.cases
+
+
+def weight(entry: farm.Entry) -> int:
+    """About how much arithmetic a case is; random ones are drawn by their workers, and come last."""
+    if "case" not in entry:
+        return 1 << 60
+    problem = declared(entry["case"]).problem
+    return problem.m * problem.n * (problem.k + 64) * problem.batch
+
+
+def known(path: Path | None, entries: Sequence[farm.Entry]) -> list[farm.Entry]:
+    """The lines of cases that ran before."""
+    if path is None or not path.exists():
+        return []
+    wanted = {x["id"]: x.get("case") for x in entries}
+    lines = [json.loads(x) for x in path.read_text().splitlines()]
+    return [x for x in lines if x["id"] in wanted and wanted[x["id"]] in (None, x["case"])]
+
+
+def replace(path: Path | None, text: str) -> None:
+    """Write a file that is whole at any time."""
+    if path is not None:
+        part = path.with_suffix(".part")
+        part.write_text(text)
+        os.replace(part, path)
 
 
 def report(
@@ -178,18 +208,27 @@ def main(arguments: list[str]) -> int:
         )
     entries += [{"id": f"random {i}", "drawn": [args.random_seed, i]} for i in range(args.random)]
 
-    def told(lines: Sequence[farm.Entry]) -> None:
+    share, shares = (int(x) for x in args.share.split("/"))
+    entries = sorted(entries, key=weight)[share::shares]
+    before = known(args.lines, entries)
+    done = {x["id"] for x in before}
+    if args.backend == "emulator":
+        # read when torch is first imported: workers fill the cores
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+    def told(new: Sequence[farm.Entry]) -> None:
+        lines = [*before, *new]
         failed = [x for x in lines if x["outcome"] != OK]
         print(f"{len(lines)} of {len(entries)} run, {len(failed)} failed", flush=True)
-        if args.out is not None:
-            args.out.write_text(json.dumps(report(args, array, entries, lines), indent=1) + "\n")
+        replace(args.lines, "".join(json.dumps(x) + "\n" for x in lines))
+        replace(args.out, json.dumps(report(args, array, entries, lines), indent=1) + "\n")
 
     with tempfile.TemporaryDirectory() as folder:
         command = (sys.executable, "-m", "benchmarks.combinations", "--backend", args.backend, "--worker")
-        lines = farm.farm(
-            entries, args.workers, Path(folder), command=command, seconds=args.seconds, told=told
-        )
-    told(lines)
+        left = [x for x in entries if x["id"] not in done]
+        new = farm.farm(left, args.workers, Path(folder), command=command, seconds=args.seconds, told=told)
+    told(new)
+    lines = [*before, *new]
     for x in lines:
         if x["outcome"] != OK:
             print(f"{x['id']}: {x['outcome']}: {x.get('why')}\n    {json.dumps(x.get('case'))}")

@@ -95,6 +95,17 @@ def test_overlap_is_refused_on_the_emulator_too():
         gemm.run(a, torch.randn(64, 64).bfloat16(), out=a, backend="emulator")
 
 
+def test_overlap_is_seen_on_every_emulated_call_of_a_known_kind():
+    """A call like an accepted one before it, but whose `out` overlaps `a`, is refused before anything is written."""
+    gemm = Gemm(SPECS["warp-specialised"], representative(GemmSpec()))
+    memory = torch.ones(3 * 4096).bfloat16()
+    a, b = memory[:4096].view(64, 64), torch.randn(64, 64).bfloat16()
+    gemm.run(a, b, out=memory[8192:].view(64, 64), backend="emulator")
+    with pytest.raises(InputError, match="^out: overlaps a in memory$"):
+        gemm.run(a, b, out=memory[2048:6144].view(64, 64), backend="emulator")
+    assert bool((memory[:8192] == 1).all())
+
+
 def test_a_run_brings_out_findings_and_counters():
     """`emulator.run` gives D, no races, and what was counted; further keywords go to `gemm.run`."""
     gemm = Gemm(SPECS["multicast"], representative(GemmSpec()))

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 
 import pytest
 
 from benchmarks.combinations import farm
+from benchmarks.combinations.__main__ import main
 from benchmarks.combinations.cover import Array, drawn, legal
 from benchmarks.combinations.factors import FACTORS, Meaningless, declared, shortened, value_of
 from benchmarks.combinations.memory import Arena
@@ -20,6 +22,7 @@ from cutegemm.running import reference
 WORKER = """
 import os, pathlib, sys, time
 from benchmarks.combinations import farm
+from benchmarks.combinations.__main__ import main
 
 def run(entry, told):
     told("running")
@@ -130,3 +133,17 @@ def test_a_worker_that_hangs_or_dies_is_named_and_replaced(tmp_path):
     ]  # fmt: skip
     assert lines[1]["why"] == "hung while running" and lines[1]["case"] == "hang"
     assert "status 9" in lines[3]["why"]
+
+
+def test_a_case_with_a_line_is_not_run_again(tmp_path):
+    """`--lines` and `--share` leave the cases to run that have no line and belong to the share, small ones first."""
+    cases = [{"depth": "deep"}, {}, {"batch": "two"}]
+    array, lines, out = (tmp_path / x for x in ("array", "lines", "out"))
+    array.write_text(json.dumps({"cases": cases, "impossible": []}))
+    ran = [{"id": f"array {i}", "case": cases[i], "outcome": "ok"} for i in (0, 1)]
+    lines.write_text("".join(json.dumps(x) + "\n" for x in ran))
+    files = ["--array", str(array), "--lines", str(lines), "--out", str(out), "--backend", "emulator"]
+    assert main([*files, "--share", "0/2"]) == 0
+    found = json.loads(out.read_text())["array"]
+    assert (found["cases"], found["run"], found["ok"]) == (2, 2, 2)
+    assert [json.loads(x)["id"] for x in lines.read_text().splitlines()] == ["array 0", "array 1"]

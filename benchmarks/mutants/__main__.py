@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A seeded sample of mutants: does a test fail where one operator, number, condition or call is changed?
+
+    python -m benchmarks.mutants --seed 1 --count 120 --workers 12 --seconds 540 --commit HASH --out mutants.json
+    python -m benchmarks.mutants --resume mutants.json --out mutants.json --workers 2
+
+Each mutant changes one place of `kernels/`, `planning/` or `running/` in a worker's copy of the tree. The tests of its
+package run there until one fails, those first that name the module. First all tests run once without a mutant: those
+that fail then are left out by name, and the seconds of each file decide the order. The results file is written after
+every verdict. A mutant that outlives the tests survives; one that outlives the time limit is listed as such, with the
+test that was running and the number of tests that had passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import concurrent.futures
+import dataclasses
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.mutants.changes import PACKAGES, Mutant, sample
+from benchmarks.mutants.judge import Baseline, Tree, files_of, judged
+
+SEED, COUNT = 1, 120
+# seconds: of a mutant's tests, and of one file of tests without a mutant
+LIMIT_SECONDS, FILE_SECONDS = 150.0, 200.0
+# shorter than this, a mutant's tests are not begun
+LEAST_SECONDS = 10.0
+FIELDS = tuple(x.name for x in dataclasses.fields(Mutant))
+
+
+class Run:
+    """The verdicts of a run, in a file that is whole at any time.
+
+    Args:
+        options: of the command line.
+        kept: of an earlier run of the same sample.
+        baseline: of that run.
+    """
+
+    def __init__(self, options: argparse.Namespace, kept: list[dict[str, Any]], baseline: Baseline) -> None:
+        self.options, self.kept, self.baseline = options, kept, baseline
+        self.began = time.monotonic()
+        self._lock = threading.Lock()
+
+    @property
+    def left(self) -> float:
+        """Seconds until the whole run ends."""
+        return self.options.seconds - self.took
+
+    @property
+    def took(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began
+
+    def add(self, verdict: dict[str, Any]) -> None:
+        """Keep a verdict, and say it."""
+        with self._lock:
+            self.kept.append(verdict)
+            self.write()
+        change = f"{verdict['was']!r:.60} -> {verdict['now']!r:.60}"
+        print(f"{verdict['status']:10} {verdict['module']}:{verdict['line']} {change}", flush=True)
+
+    def write(self) -> None:
+        """Write the results file."""
+        options, counts = self.options, collections.Counter(x["status"] for x in self.kept)
+        held = {
+            "seed": options.seed, "count": options.count, "limit": options.limit, "commit": options.commit,
+            "verdicts": {x: counts[x] for x in ("killed", "survived", "time limit")},
+            "left_out": list(self.baseline.broken), "file_seconds": self.baseline.seconds, "mutants": self.kept,
+        }  # fmt: skip
+        part = options.out.with_suffix(".part")
+        part.write_text(json.dumps(held, indent=1) + "\n")
+        os.replace(part, options.out)
+
+
+def measured(run: Run, trees: list[Tree], packages: set[str]) -> Baseline:
+    """All tests without a mutant, a file at a time on every tree."""
+    files = sorted({x for package in packages for x in files_of(package)}, key=_bytes, reverse=True)
+    waiting = collections.deque(files)
+    broken: list[str] = []
+    seconds: dict[str, float] = {}
+
+    def work(tree: Tree) -> None:
+        while waiting and run.left > LEAST_SECONDS and not tree.ended:
+            try:
+                file = waiting.popleft()
+            except IndexError:
+                return
+            began = time.monotonic()
+            found = tree.tested([file], min(run.options.file_seconds, run.left), first=False)
+            broken.extend(found.failed)
+            if found.timed_out or (found.status and not found.failed):
+                # what did not end here is no measure of a mutant
+                broken.append(file)
+            seconds[file] = round(time.monotonic() - began, 1)
+
+    with concurrent.futures.ThreadPoolExecutor(len(trees)) as pool:
+        list(pool.map(work, trees))
+    return Baseline(tuple(sorted(broken)), dict(sorted(seconds.items())))
+
+
+def _bytes(file: str) -> tuple[bool, int]:
+    # tests of kernels compile, and take longest
+    return file.startswith("tests/kernels/"), Path(file).stat().st_size
+
+
+def judge_all(run: Run, trees: list[Tree], wanted: list[Mutant]) -> None:
+    """A verdict on each mutant, on whichever tree is free."""
+    waiting = collections.deque(wanted)
+
+    def work(tree: Tree) -> None:
+        while waiting and run.left > LEAST_SECONDS and not tree.ended:
+            try:
+                mutant = waiting.popleft()
+            except IndexError:
+                return
+            verdict = judged(mutant, tree, run.baseline, run.options.limit)
+            if verdict is not None:
+                run.add(verdict)
+
+    with concurrent.futures.ThreadPoolExecutor(len(trees)) as pool:
+        list(pool.map(work, trees))
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.mutants",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--seed", type=int, default=SEED)
+    add("--count", type=int, default=COUNT, help="mutants of the sample")
+    add("--most", type=int, default=10**6, help="mutants to judge now")
+    add("--packages", nargs="+", default=list(PACKAGES), choices=PACKAGES, help="judge only mutants of these")
+    add("--limit", type=float, default=LIMIT_SECONDS, help="seconds of a mutant's tests")
+    add("--file-seconds", type=float, default=FILE_SECONDS, help="of a file of tests without a mutant")
+    add("--seconds", type=float, default=float("inf"), help="of the whole run")
+    add("--workers", type=int, default=1)
+    add("--commit", default="", help="of the tree")
+    add("--resume", type=Path, help="results of an earlier run, which goes on")
+    add("--out", type=Path, required=True, help="results file")
+    return parser.parse_args(arguments)
+
+
+def earlier(path: Path | None, wanted: list[Mutant]) -> tuple[list[dict[str, Any]], Baseline]:
+    """The verdicts of an earlier run on mutants of the sample, and its baseline."""
+    if path is None or not path.exists():
+        return [], Baseline()
+    held = json.loads(path.read_text())
+    kept = [x for x in held["mutants"] if Mutant(**{name: x[name] for name in FIELDS}) in wanted]
+    return kept, Baseline(tuple(held["left_out"]), held["file_seconds"])
+
+
+def main(arguments: list[str]) -> int:
+    """Judge the sample; 1 where a mutant has no verdict yet."""
+    options = parse(arguments)
+    wanted = sample(options.seed, options.count)
+    kept, baseline = earlier(options.resume, wanted)
+    known = {Mutant(**{name: x[name] for name in FIELDS}) for x in kept}
+    todo = [x for x in wanted if x not in known and x.module.split("/")[0] in options.packages][
+        : options.most
+    ]
+    run = Run(options, kept, baseline)
+    with tempfile.TemporaryDirectory(prefix="cutegemm-mutants-", ignore_cleanup_errors=True) as folder:
+        cache = Path(folder) / "cache"
+        cache.mkdir()
+        trees = [Tree(Path(folder) / f"tree_{i}", cache) for i in range(options.workers)]
+        end = lambda *_: [x.end() for x in trees]
+        signal.signal(signal.SIGTERM, end)
+        timer = threading.Timer(min(run.left, threading.TIMEOUT_MAX), end)
+        timer.daemon = True
+        timer.start()
+        try:
+            if not baseline.seconds:
+                run.baseline = measured(run, trees, {x.module.split("/")[0] for x in todo})
+                run.write()
+                print(
+                    f"left out: {', '.join(run.baseline.broken) or 'nothing'}; {run.took:.0f} s", flush=True
+                )
+            judge_all(run, trees, todo)
+        finally:
+            timer.cancel()
+            end()
+    run.write()
+    print(f"{len(run.kept)} of {len(wanted)} judged", flush=True)
+    return int(len(run.kept) < len(wanted))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

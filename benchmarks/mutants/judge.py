@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tests of one mutant, in a copy of the tree, and what they say of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.mutants import watch
+from benchmarks.mutants.changes import ROOT, Mutant
+
+# Folders of tests by package: its own first. The others run where these find nothing.
+FOLDERS = {
+    "kernels": ("kernels",),
+    "planning": ("planning", "config", "families"),
+    "running": ("running", "gemm", "contract", "epilogue"),
+}
+SKIPPED = (".git", ".gpu", ".ci", "__pycache__", ".*_cache", ".hypothesis", ".venv", "build", "dist", "site")
+SLOWEST = 1e9  # of a file whose time is not known
+
+
+@dataclass
+class Outcome:
+    """What a session of tests left behind.
+
+    Attributes:
+        seconds: of each test that passed or was skipped.
+        failed: tests that failed, in order; files that cannot be read, too.
+        running: the test that had begun and not ended, and since how many seconds.
+        timed_out: whether the session was ended from outside.
+        status: pytest's; negative is the signal that ended it.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    running: str = ""
+    timed_out: bool = False
+    status: int = 0
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the unmutated tree gives: tests that fail without a mutant, and the seconds of each file of tests."""
+
+    broken: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Tree:
+    """A copy of the tree in which mutants are tested, one after another.
+
+    Args:
+        folder: that does not exist yet.
+        cache: of compiled kernels; the name of an entry has the hash of all sources that the kernel is made of.
+
+    Attributes:
+        ended: whether nothing is started any more.
+    """
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.path, self.cache = folder, cache
+        self.log = folder.with_suffix(".log")
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*SKIPPED))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self.ended = False
+
+    def write(self, module: str, data: bytes) -> None:
+        """Replace a module's source; its byte code, which has the old one's time and length, goes."""
+        path = self.path / "cutegemm" / module
+        for old in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            old.unlink()
+        path.write_bytes(data)
+
+    def tested(
+        self, tests: Sequence[str], limit: float, *, without: Sequence[str] = (), first: bool = True
+    ) -> Outcome:
+        """Run tests, those of `without` left out, until the `first` failure or the limit in seconds."""
+        command = [sys.executable, "-m", "pytest", "-q", "-p", watch.__name__, "-p", "no:cacheprovider"]
+        command += [*["-x"] * first, *(f"--deselect={x}" for x in without), *tests]
+        others = [x for x in os.environ.get("PYTHONPATH", "").split(":") if x and Path(x).resolve() != ROOT]
+        environment = os.environ | {
+            "PYTHONPATH": ":".join((str(self.path), *others)),
+            "CUTEGEMM_TEST_CACHE_DIR": str(self.cache),
+            "CUTEGEMM_COMBINATIONS_SEED": os.environ.get("CUTEGEMM_COMBINATIONS_SEED", "0"),
+            "CUDA_VISIBLE_DEVICES": "",
+            watch.VARIABLE: str(self.log),
+        }
+        self.log.write_bytes(b"")
+        with tempfile.TemporaryFile() as said:
+            with self._lock:
+                if self.ended:
+                    return Outcome(timed_out=True)
+                # a mutant may hang in native code, or leave children behind
+                self._process = subprocess.Popen(
+                    command, cwd=self.path, env=environment, stdout=said, stderr=said, start_new_session=True
+                )
+            try:
+                status, timed_out = self._process.wait(limit), False
+            except subprocess.TimeoutExpired:
+                status, timed_out = 0, True
+            self._kill()
+        return self._read(status, timed_out or self.ended)
+
+    def end(self) -> None:
+        """End what runs; nothing is started any more."""
+        with self._lock:
+            self.ended = True
+        self._kill()
+
+    def _kill(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                try:
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                self._process.wait()
+
+    def _read(self, status: int, timed_out: bool) -> Outcome:
+        found = Outcome(status=status, timed_out=timed_out)
+        for text in self.log.read_text().splitlines(keepends=True):
+            if not text.endswith("\n"):
+                continue
+            line = json.loads(text)
+            found.running = "" if "outcome" in line else line["id"]
+            if line.get("outcome") == "failed":
+                found.failed.append(line["id"])
+            elif "outcome" in line:
+                found.seconds[line["id"]] = line["seconds"]
+        return found
+
+
+def files_of(package: str) -> list[str]:
+    """The files of a package's tests, its own folder first."""
+    folders = [ROOT / "tests" / x for x in FOLDERS[package]]
+    return [str(x.relative_to(ROOT)) for folder in folders for x in sorted(folder.glob("test_*.py"))]
+
+
+def tests_of(module: str, baseline: Baseline) -> list[str]:
+    """The files of a module's tests: those named after it, then those that name it, the quick ones first."""
+    package, stem = module.removesuffix(".py").split("/")
+    word = re.compile(rf"\b{stem}\b")
+    own = f"tests/{package}/"
+
+    def order(file: str) -> tuple[bool, bool, bool, float]:
+        named = bool(word.search((ROOT / file).read_text()))
+        seconds = baseline.seconds.get(file, SLOWEST)
+        return stem not in Path(file).stem, not named, not file.startswith(own), seconds
+
+    return sorted(files_of(package), key=order)
+
+
+def judged(mutant: Mutant, tree: Tree, baseline: Baseline, limit: float) -> dict[str, object] | None:
+    """What the tests say of a mutant; None where the run was ended before they did."""
+    began = time.monotonic()
+    was = (tree.path / "cutegemm" / mutant.module).read_bytes()
+    tree.write(mutant.module, was[: mutant.start] + mutant.now.encode() + was[mutant.end :])
+    try:
+        found = tree.tested(tests_of(mutant.module, baseline), limit, without=baseline.broken)
+    finally:
+        tree.write(mutant.module, was)
+    if found.failed:
+        status, by = "killed", found.failed[0]
+    elif found.timed_out:
+        if tree.ended:
+            return None
+        status, by = "time limit", found.running
+    elif found.status:
+        status, by = "killed", found.running or f"pytest ended with status {found.status}"
+    else:
+        status, by = "survived", ""
+    seconds = round(time.monotonic() - began, 1)
+    line = {"status": status, "by": by, "passed": len(found.seconds), "seconds": seconds}
+    return dataclasses.asdict(mutant) | line
+
+
+__all__ = ["Baseline", "Outcome", "Tree", "files_of", "judged", "tests_of"]
