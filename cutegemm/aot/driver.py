@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,8 @@ class Loaded:
             self._kernels = [code.get_kernel(x.name).handle for code, x in zip(self._code, kernels)]
         except Exception as error:
             raise HardwareError(f"the driver does not load the artefact's kernels: {error}") from error
+        for kernel in self._kernels:
+            _load_now(driver, kernel)
 
     def launcher(self, launch: KernelLaunch) -> Launcher:
         """What makes one launch of a recipe."""
@@ -100,6 +103,21 @@ class Launcher:
         """The driver's answer to the launch."""
         pointers = ctypes.addressof(self._pointers)
         return self._driver.cuLaunchKernelEx(self._config, self._function, pointers, 0)[0]
+
+
+def _load_now(driver: Any, kernel: Any) -> None:
+    """Put a kernel's code on the device of the current context.
+
+    By default the driver does it at the first launch, which synchronizes and is illegal while a graph is captured
+    (CUDA C++ Programming Guide, Lazy Loading).
+
+    Raises:
+        HardwareError: the driver refuses the kernel.
+    """
+    function = _done(driver.cuKernelGetFunction(kernel))
+    # drivers before CUDA 12.4 lack it; they load in cuKernelGetFunction or not at all
+    with contextlib.suppress(RuntimeError):
+        _done(driver.cuFuncLoad(function))
 
 
 def _config(driver: Any, launch: KernelLaunch) -> tuple[Any, list[Any]]:

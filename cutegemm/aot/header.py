@@ -12,8 +12,11 @@ from collections.abc import Iterator, Sequence
 
 from cutegemm.aot.file import Artefact, Recipe
 from cutegemm.aot.recipe import CHUNK, FLOAT, WORKSPACE, KernelLaunch
+from cutegemm.epilogue.graph import NEUTRAL, Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.launch_layout import COUNTERS
+from cutegemm.problems import columns
+from cutegemm.spec import GemmSpec
 
 # of C11, C++20 and the headers that are included; those of Python cannot name an input
 KEYWORDS = frozenset(
@@ -44,6 +47,16 @@ typedef struct {
   const unsigned char *block_bytes;
   const cutegemm_patch *patch;
 } cutegemm_launch;
+
+/* Puts a kernel's code on the device now: a first launch that does it cannot be captured in a graph. */
+static inline CUresult cutegemm_load_now(CUkernel kernel) {
+  CUfunction function;
+  CUresult status = cuKernelGetFunction(&function, kernel);
+#if CUDA_VERSION >= 12040
+  if (!status) status = cuFuncLoad(function);
+#endif
+  return status;
+}
 
 static inline CUresult cutegemm_run(const CUkernel *kernels, const cutegemm_launch *launch, const uint64_t *sources,
                                     unsigned char *memory, void **pointers, CUstream stream) {
@@ -85,25 +98,32 @@ static inline CUresult cutegemm_run(const CUkernel *kernels, const cutegemm_laun
 LOADING = """\
 typedef struct {{ CUlibrary libraries[{count}]; CUkernel kernels[{count}]; }} {name}_module;
 
-/* Loads the kernels; a context must be current on a device of compute capability 9.0 with at least {sms} SMs. */
+/* Unloads what was loaded. */
+static inline void {name}_unload({name}_module *module) {{
+  for (unsigned i = 0; i < {count}; ++i)
+    if (module->libraries[i]) cuLibraryUnload(module->libraries[i]);
+  memset(module, 0, sizeof *module);
+}}
+
+/* Loads the kernels onto the device; where that fails, nothing stays loaded. A context must be current on a device of
+ * compute capability 9.0 with at least {sms} SMs. */
 static inline CUresult {name}_load({name}_module *module) {{
   static const unsigned char *const images[] = {{{images}}};
   static const char *const names[] = {{{names}}};
   static const unsigned smem[] = {{{smem}}};
   CUdevice device;
   CUresult status = cuCtxGetDevice(&device);
+  memset(module, 0, sizeof *module);
   for (unsigned i = 0; !status && i < {count}; ++i) {{
     status = cuLibraryLoadData(&module->libraries[i], images[i], NULL, NULL, 0, NULL, NULL, 0);
     if (!status) status = cuLibraryGetKernel(&module->kernels[i], module->libraries[i], names[i]);
     if (!status && smem[i])
       status = cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)smem[i],
                                     module->kernels[i], device);
+    if (!status) status = cutegemm_load_now(module->kernels[i]);
   }}
+  if (status) {name}_unload(module);
   return status;
-}}
-
-static inline void {name}_unload({name}_module *module) {{
-  for (unsigned i = 0; i < {count}; ++i) cuLibraryUnload(module->libraries[i]);
 }}
 """
 
@@ -152,7 +172,7 @@ def header(artefact: Artefact, name: str) -> str:
         parts.append(_array(f"static const unsigned char {name}_cubin_{i}[]", kernel.cubin))
     parts.append(_loading(artefact, name))
     for i, recipe in enumerate(artefact.recipes):
-        parts += _call(recipe, name, f"{name}_{i}")
+        parts += _call(recipe, name, f"{name}_{i}", artefact.spec)
     return "\n\n".join([*parts, f"#endif /* {guard} */\n"])
 
 
@@ -172,7 +192,7 @@ def _loading(artefact: Artefact, name: str) -> str:
     )
 
 
-def _call(recipe: Recipe, module: str, name: str) -> Iterator[str]:
+def _call(recipe: Recipe, module: str, name: str, spec: GemmSpec) -> Iterator[str]:
     """The constants of a recipe's launches, and the function that makes them."""
     members = _members(recipe)
     sources = list(members)
@@ -181,15 +201,10 @@ def _call(recipe: Recipe, module: str, name: str) -> Iterator[str]:
     for i, step in enumerate(recipe.steps):
         yield from _constants(step, f"{name}_{i}", sources)
     p = recipe.problem
-    known = {"a": p.a, "b": p.b, **dict(p.inputs), **dict(p.outputs)}
-    lies = [
-        f" * {x}: {o.dtype.value}, {o.rows} x {o.cols} x {o.batch}, strides {o.strides}, {o.align}-byte aligned."
-        for x, o in known.items()
-    ]
     typed = {x: "float" if kinds.get(x, FLOAT) == FLOAT else "int32_t" for x in recipe.numbers}
     yield CALL.format(
         shape=f"M x N x K = {p.m} x {p.n} x {p.k}, batch {p.batch}. Strides (row, column, batch) are in elements.",
-        lies="\n".join(lies),
+        lies="\n".join(f" * {members[x]}: {text}." for x, text in _layouts(recipe, spec).items()),
         workspace=recipe.workspace_bytes,
         counters=recipe.counter_bytes,
         fields=" ".join(
@@ -211,6 +226,31 @@ def _call(recipe: Recipe, module: str, name: str) -> Iterator[str]:
         )
         or UNUSED,
     )
+
+
+def _layouts(recipe: Recipe, spec: GemmSpec) -> dict[str, str]:
+    """How each tensor of a call lies in memory, in words."""
+    p = recipe.problem
+    found = {
+        x: f"{o.dtype.value}, {o.rows} x {o.cols} x {o.batch}, strides {o.strides}, {o.align}-byte aligned"
+        for x, o in {"a": p.a, "b": p.b, **dict(p.inputs), **dict(p.outputs)}.items()
+    }
+    found |= {x: "one fp32 number in device memory, 4-byte aligned" for x in p.device_scalars}
+    graph = spec.epilogue
+    if not isinstance(graph, Graph):
+        return found
+    for x in graph.reductions:
+        count = x.by_axis(columns(graph, p.n), p.m, 1)
+        text = f"fp32, {p.batch} x {count}, contiguous, 4-byte aligned"
+        if x.partial:
+            parts = x.by_axis(*recipe.parts)
+            shape = (p.batch, parts) if x.axis is None else (parts, p.batch, count)
+            text = f"fp32, {' x '.join(map(str, (len(NEUTRAL[x.kind]), *shape)))}, contiguous, 4-byte aligned"
+            text += f"; {parts} partial results"
+            text += ", first all maxima, then all sums of exp(x - maximum)" * (x.kind == "logsumexp")
+        axis = x.by_axis("over rows", "over columns", "over all of D")
+        found[x.name] = f"{text}; {x.kind} {axis}"
+    return found
 
 
 def _members(recipe: Recipe) -> dict[str, str]:

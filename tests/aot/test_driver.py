@@ -3,8 +3,8 @@
 
 import pytest
 
-from cutegemm.aot.driver import Launcher
-from cutegemm.aot.recipe import KernelLaunch
+from cutegemm.aot.driver import Launcher, Loaded
+from cutegemm.aot.recipe import KernelBinary, KernelLaunch
 from cutegemm.errors import HardwareError
 
 driver = pytest.importorskip("cuda.bindings.driver")
@@ -48,3 +48,36 @@ def test_what_the_driver_refuses_is_a_hardware_error(fake):
     with pytest.raises(HardwareError, match="CUDA_ERROR_INVALID_VALUE"):
         Launcher(1, LAUNCH, CONTEXT)({}, {}, 0)
     assert fake.launches == 1
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_kernels_are_on_the_device_once_they_are_loaded(fake, monkeypatch, old):
+    """Each kernel is loaded at once, not at its first launch, which a graph's capture would refuse."""
+    loaded = []
+
+    class Code:
+        handle = 5
+
+        @staticmethod
+        def from_cubin(cubin):
+            return Code()
+
+        def get_kernel(self, name):
+            return self
+
+    def load(function):
+        if old:
+            raise RuntimeError('Function "cuFuncLoad" not found')
+        loaded.append(function)
+        return (Result.CUDA_SUCCESS,)
+
+    monkeypatch.setattr(pytest.importorskip("cuda.core"), "ObjectCode", Code)
+    for name, function in {
+        "cuDeviceGet": lambda _: (Result.CUDA_SUCCESS, 0),
+        "cuDevicePrimaryCtxRetain": lambda _: (Result.CUDA_SUCCESS, CONTEXT),
+        "cuKernelGetFunction": lambda kernel: (Result.CUDA_SUCCESS, ("function of", kernel)),
+        "cuFuncLoad": load,
+    }.items():
+        monkeypatch.setattr(driver, name, function)
+    Loaded([KernelBinary("one", b"", ""), KernelBinary("two", b"", "")], 0)
+    assert loaded == ([] if old else [("function of", Code.handle)] * 2)

@@ -12,6 +12,7 @@ import pytest
 
 import cutegemm
 from cutegemm import GemmSpec, Tile, problem
+from cutegemm import epilogue as epi
 from cutegemm.aot.recipe import WORKSPACE
 from cutegemm.errors import InputError
 from cutegemm.launch_layout import COUNTERS
@@ -92,6 +93,47 @@ def test_it_launches_what_the_recipe_says(loaded, tmp_path, compiler, options):
 
 
 @needs_compiler
+def test_a_failed_load_leaves_nothing_loaded(loaded, tmp_path):
+    """Where the driver refuses a kernel, every library is unloaded and the module is as it was."""
+    (tmp_path / "gemm.h").write_text(loaded.header(), encoding="utf-8")
+    (tmp_path / "main.c").write_text(
+        '#include "gemm.h"\nint main(void) {\n  gemm_module m;\n  memset(&m, 255, sizeof m);\n'
+        "  if (gemm_load(&m) != CUDA_ERROR_OUT_OF_MEMORY) return 1;\n"
+        "  for (unsigned i = 0; i < sizeof m; ++i) if (((char *)&m)[i]) return 2;\n  return 0;\n}\n",
+        encoding="utf-8",
+    )
+    compiled("gcc", "-shared", "-fPIC", FAKE, "-o", "libcuda.so", folder=tmp_path)
+    compiled("gcc", "-std=c11", "main.c", "libcuda.so", "-o", "main", folder=tmp_path)
+    log = tmp_path / "log"
+    env = {"LD_LIBRARY_PATH": str(tmp_path), "FAKE_CUDA_LOG": str(log), "FAKE_CUDA_FULL": "1"}
+    assert subprocess.run([str(tmp_path / "main")], env=os.environ | env, check=False).returncode == 0
+    assert log.read_text() == "unloaded\n"
+
+
+@epi.define
+def reduced(acc, *, scale: epi.Scalar):
+    """A number on the device, a reduction that is finished, and one that is not."""
+    h = acc * scale
+    return epi.Output(d=h, top=epi.Max(h, axis=1), logs=epi.LogSumExp(h, axis=1, partial=True))
+
+
+def test_every_tensor_of_a_call_is_described(tmp_path):
+    """Numbers on the device and results of reductions, too, have their type, extents and alignment in a comment."""
+    of = problem(100, 72, 64, epilogue=reduced, device_scalars=("scale",))
+    gemm = cutegemm.build(GemmSpec(tile=Tile(128, 64, 64), epilogue=reduced), of)
+    loaded = cutegemm.load(gemm.save(tmp_path / "x.cutegemm", [of]))
+    text = loaded.header()
+    parts = loaded.artefact.recipes[0].parts[1]
+    assert parts > 1
+    assert " * scale: one fp32 number in device memory, 4-byte aligned.\n" in text
+    assert " * top: fp32, 1 x 100, contiguous, 4-byte aligned; max over columns.\n" in text
+    assert (
+        f" * logs: fp32, 2 x {parts} x 1 x 100, contiguous, 4-byte aligned; {parts} partial results, first"
+        in text
+    )
+
+
+@needs_compiler
 def test_the_example_compiles(tmp_path):
     """examples/cpp: the header that its script writes, compiled with the program."""
     subprocess.run(
@@ -120,10 +162,8 @@ def test_a_name_that_is_none_is_refused(loaded):
         loaded.header("my gemm")
 
 
-@cutegemm.epilogue.define
-def awkward(
-    acc, *, new: cutegemm.epilogue.Row, new_: cutegemm.epilogue.Row, counters: cutegemm.epilogue.Scalar
-):
+@epi.define
+def awkward(acc, *, new: epi.Row, new_: epi.Row, counters: epi.Scalar):
     """Inputs whose names C++ and the header have for other things."""
     return acc * counters + new + new_
 

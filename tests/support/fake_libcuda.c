@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A stand-in for libcuda: keeps no device, and writes every launch to $FAKE_CUDA_LOG as text, parameters in hex.
- * $FAKE_CUDA_SIZES lists the bytes of each parameter, launch by launch: "8,8,4;12,128,128". */
+ * $FAKE_CUDA_SIZES lists the bytes of each parameter, launch by launch: "8,8,4;12,128,128". A kernel that was not
+ * loaded before its launch is refused, as in a graph's capture; $FAKE_CUDA_FULL refuses to load one. */
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,11 +15,26 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_o
   *library = (CUlibrary)code;
   return memcmp(code, "\177ELF", 4) ? CUDA_ERROR_INVALID_IMAGE : CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuLibraryUnload(CUlibrary library) { (void)library; return CUDA_SUCCESS; }
+CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
+  (void)library;
+  FILE *log = fopen(getenv("FAKE_CUDA_LOG"), "a");
+  fputs("unloaded\n", log);
+  return fclose(log) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
   (void)library;
   *kernel = (CUkernel)name;
   return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+  *function = (CUfunction)kernel;
+  return CUDA_SUCCESS;
+}
+static unsigned loaded = 0;
+CUresult CUDAAPI cuFuncLoad(CUfunction function) {
+  (void)function;
+  ++loaded;
+  return getenv("FAKE_CUDA_FULL") ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
   (void)kernel, (void)device;
@@ -27,6 +43,7 @@ CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value,
 }
 CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
   (void)extra;
+  if (!loaded) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   FILE *log = fopen(getenv("FAKE_CUDA_LOG"), "a");
   unsigned cluster[3] = {1, 1, 1}, pdl = 0;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
