@@ -132,10 +132,10 @@ class Chain:
         for region in self.regions:
             shadow = detector.shadow(region)
             shadow.written = True
-            shadow.writer[:] = number
+            shadow.writer[:] = ~number
             for b in constant:
                 low, high = b.address - region.base, b.address + b.size - region.base
-                shadow.writer[max(low, 0) // self.cell : max(-(-high // self.cell), 0)] = -1
+                shadow.writer[max(low, 0) // self.cell : max(-(-high // self.cell), 0)] = 0
 
 
 def _own(detector: Detector) -> int:

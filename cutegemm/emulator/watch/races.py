@@ -222,7 +222,7 @@ class Detector:
         _, where, _, segment, _, known, fenced, lanes = access
         found = scan.found(row.at, where.runs)
         if found is None or not self._harmless(found, was_write, segment, known, fenced, lanes):
-            self._compare(row.cells[where.index], was_write, access)
+            self._compare(~row.cells[where.index], was_write, access)
         return found
 
     def check_strong(self, shadow: Shadow, access: Access, reads: bool) -> None:
@@ -325,7 +325,7 @@ class Detector:
         self.findings.add(cause, text, lines)
 
     def _uninitialised(self, shadow: Shadow, access: Access) -> None:
-        unwritten = shadow.writer[access.where.index] < 0
+        unwritten = shadow.writer[access.where.index] == 0
         if shadow.strong is not None and unwritten.any():
             unwritten &= ~shadow.strong.written(access.where)
         empty = np.flatnonzero(unwritten)

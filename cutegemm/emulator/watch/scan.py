@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The race detector's two compiled loops: which segments are found in some cells, and a word put into cells.
 
-A cell of a row is 64 bits: the segment in the low half, the PTX line of its access in the high half (`word`); -1 is
-an empty cell. Cells come as `Where.runs`: 64-bit words (number of runs, cells of each, first cell of each run).
+A cell's word is 64 bits: the segment in the low half, the PTX line of its access in the high half (`word`); -1 is an
+empty cell. Rows store the complement, so that an empty row is zeros, whose pages the system gives on first write. Cells
+come as `Where.runs`: 64-bit words (number of runs, cells of each, first cell of each run).
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _found(module: ir.Module) -> None:
     with ir.IRBuilder.goto_block(b, full):
         b.ret(_I32(-1))
     for place in _cells(b, row, runs):
-        value = b.trunc(b.load(place), _I32)
+        value = b.trunc(b.not_(b.load(place)), _I32)
         with b.if_then(b.icmp_signed("!=", value, b.load(last)), likely=False):
             b.store(value, last)
             _list(b, value, out, listed, full)
@@ -116,11 +117,11 @@ def _list(b: ir.IRBuilder, value: Any, out: Any, listed: Any, full: Any) -> None
 
 
 def _put(module: ir.Module) -> None:
-    """void put(int64 *row, int64 *runs, int64 cell)."""
+    """void put(int64 *row, int64 *runs, int64 word)."""
     kind = ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64.as_pointer(), _I64])
     function = ir.Function(module, kind, "put")
     row, runs, cell = function.args
     b = ir.IRBuilder(function.append_basic_block())
     for place in _cells(b, row, runs):
-        b.store(cell, place)
+        b.store(b.not_(cell), place)
     b.ret_void()

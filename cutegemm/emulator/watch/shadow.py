@@ -63,18 +63,18 @@ def as_bits(numbers: list[int]) -> int:
 
 
 class Row:
-    """Per cell the access that wrote it last, or one reader's last read, as `scan.word`; reads lie in [first, last)."""
+    """Per cell the complement of the `scan.word` that wrote it last, or that one reader read last: in [first, last)."""
 
     __slots__ = ("cells", "at", "first", "last")
 
     def __init__(self, cells: int) -> None:
-        self.cells = np.full(cells, -1, np.int64)
+        self.cells = np.zeros(cells, np.int64)
         self.at = self.cells.ctypes.data
         self.first, self.last = cells, 0
 
     def clear(self) -> Row:
         """The row as it was made."""
-        self.cells[self.first : self.last] = -1
+        self.cells[self.first : self.last] = 0
         self.first, self.last = len(self.cells), 0
         return self
 
