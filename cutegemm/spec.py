@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.arch.instructions import INSTRUCTIONS
+from cutegemm.arch.instructions import INSTRUCTIONS, multiplying, types_fault
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import SpecError, field_error
@@ -30,9 +30,7 @@ TENSOR_CORE_FIELDS = (
     "scheduler", "raster", "sms", "swap", "split_reduction", "ctas_per_sm", "trigger", "constant",
     "evict_first", "evict_last",
 )  # fmt: skip
-# columns and elements of K that a tile is made of, whatever its operands' types
-TILE_N_STEP = min(x.n_step for x in INSTRUCTIONS.values())
-TILE_K_STEP = min(x.k for x in INSTRUCTIONS.values())
+TILE_N_STEP = min(x.n_step for x in INSTRUCTIONS.values())  # columns, whatever the operands' types
 MAX_TILE = 1 << 16
 MAX_STAGES = 16
 MAX_CONSUMERS = 3
@@ -272,14 +270,19 @@ def _tuples(spec: GemmSpec) -> Iterator[tuple[str, object]]:
         yield "raster", (pair[0], checks.integer(SpecError, "raster[1]", pair[1], 1, MAX_GROUP))
 
 
-def tile_fault(tile: Tile, swap: bool = False) -> SpecError | None:
+def tile_fault(
+    tile: Tile, swap: bool = False, types: tuple[object, object] = (AUTO, AUTO)
+) -> SpecError | None:
     """What keeps a tile from being made of whole warp-level instructions; None if nothing does.
 
     Args:
         swap: whether operands are swapped, so that the instruction's 64 rows lie along D's columns.
+        types: of A and B; the least steps of all types where one is not given.
     """
     rows, columns = ("n", "m") if swap else ("m", "n")
-    for axis, step in ((rows, LIMITS.mma_m), (columns, TILE_N_STEP), ("k", TILE_K_STEP)):
+    how = list(multiplying(*types)) or list(INSTRUCTIONS.values())
+    steps = {rows: LIMITS.mma_m, columns: min(x.n_step for x in how), "k": min(x.k for x in how)}
+    for axis, step in steps.items():
         value = getattr(tile, axis)
         if value % step:
             nearest = max(step, round(value / step) * step)
@@ -295,8 +298,9 @@ def _check_tile(spec: GemmSpec) -> None:
     cuda_cores = spec.schedule == "simt" or DType.FP32 in (spec.a_dtype, spec.b_dtype)
     if not isinstance(spec.tile, Tile) or cuda_cores:
         return
-    fault, swap = tile_fault(spec.tile, spec.swap is True), spec.swap is True
-    if fault is not None and spec.swap == AUTO and tile_fault(spec.tile, swap=True) is None:
+    types = (spec.a_dtype, spec.b_dtype)
+    fault, swap = tile_fault(spec.tile, spec.swap is True, types), spec.swap is True
+    if fault is not None and spec.swap == AUTO and tile_fault(spec.tile, True, types) is None:
         fault, swap = None, True
     if fault is not None:
         raise fault
@@ -312,15 +316,11 @@ def _check_together(spec: GemmSpec) -> None:
     """Fields that exclude one another."""
     if spec.acc_dtype not in (AUTO, DType.FP32):
         raise field_error(SpecError, "acc_dtype", spec.acc_dtype, "kernels accumulate in fp32", "fp32")
-    for name in ("a_dtype", "b_dtype"):
-        if isinstance(getattr(spec, name), DType) and getattr(spec, name).bits == 8:
-            rule = "operands are fp16, bf16 or fp32; fp8 is a type of inputs and outputs of the epilogue"
-            raise field_error(SpecError, name, getattr(spec, name), rule, DType.BF16)
+    if (fault := types_fault(spec.a_dtype, spec.b_dtype)) is not None:
+        raise field_error(SpecError, *fault)
     if DType.FP32 in (spec.a_dtype, spec.b_dtype) and spec.schedule not in (AUTO, "simt"):
         rule = "fp32 operands run on the CUDA cores"
         raise field_error(SpecError, "schedule", spec.schedule, rule, "simt")
-    if not _is_auto(spec.a_dtype) and not _is_auto(spec.b_dtype) and spec.a_dtype != spec.b_dtype:
-        raise field_error(SpecError, "b_dtype", spec.b_dtype, "A and B have one dtype", spec.a_dtype)
     _check_abilities(spec)
     _check_parts(spec)
     if spec.batch_invariant is True:

@@ -61,8 +61,7 @@ REFUSALS = [
     ),
     ({"d_dtype": torch.int8}, "d_dtype=torch.int8: must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
     *[
-        ({name: dtype}, f"{name}='{shown}': operands are fp16, bf16 or fp32; fp8 is a type of inputs and outputs "
-         "of the epilogue; nearest legal value: 'bf16'")
+        ({name: dtype}, f"{name}='{shown}': operands are fp16, bf16 or fp32; nearest legal value: 'bf16'")
         for name, dtype, shown in (("a_dtype", "fp8", "fp8_e4m3"), ("b_dtype", torch.float8_e5m2, "fp8_e5m2"))
     ],
     # the tile

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From operand types to the tensor-core instruction that multiplies them. One row a pair of types.
+"""From operand types to the tensor-core instruction that multiplies them. One row a pair of types and an arithmetic.
 
 Source: PTX ISA 9.0, wgmma.mma_async (shapes, types of D, transposition of A and B).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cutegemm.dtypes import DType
+
+EXACT = "exact"  # the arithmetic that multiplies elements as they are stored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,33 +19,68 @@ class Instruction:
     """What is fixed about one wgmma by its operands' types.
 
     Attributes:
+        form: the DSL's name for it, a key of `kernels.operands.FORMS`.
         k: elements of K that it multiplies.
-        n_step: its columns come in multiples of this.
+        columns: the widths that exist, ascending; all are multiples of the first.
         accumulator: type that it adds in.
-        any_major: whether shared memory may hold its operands along M or N as well as along K.
-        promoted: whether its accumulator keeps fewer bits than fp32, so that partial sums have to be added to an
-            fp32 copy every few stages.
+        majors: how shared memory may hold tiles of A and B: contiguous along K ("k"), and along M or N ("mn").
     """
 
+    form: str
     k: int
-    n_step: int
+    columns: tuple[int, ...]
     accumulator: DType
-    any_major: bool
-    promoted: bool
+    majors: tuple[str, ...]
+
+    @property
+    def n_step(self) -> int:
+        """What columns come in multiples of."""
+        return self.columns[0]
 
 
-_HALF = Instruction(k=16, n_step=8, accumulator=DType.FP32, any_major=True, promoted=False)
+EIGHTS = tuple(range(8, 257, 8))
+_HALF = Instruction(form="half", k=16, columns=EIGHTS, accumulator=DType.FP32, majors=("k", "mn"))
 
-INSTRUCTIONS: dict[tuple[DType, DType], Instruction] = {
-    (DType.FP16, DType.FP16): _HALF,
-    (DType.BF16, DType.BF16): _HALF,
+INSTRUCTIONS: dict[tuple[DType, DType, str], Instruction] = {
+    (DType.FP16, DType.FP16, EXACT): _HALF,
+    (DType.BF16, DType.BF16, EXACT): _HALF,
 }
 
 
-def instruction(a: DType, b: DType) -> Instruction:
+def instruction(a: DType, b: DType, arithmetic: str = EXACT) -> Instruction:
     """The instruction that multiplies operands of these types.
 
     Raises:
         KeyError: there is none in the table.
     """
-    return INSTRUCTIONS[a, b]
+    return INSTRUCTIONS[a, b, arithmetic]
+
+
+def multiplying(a: object, b: object) -> Iterator[Instruction]:
+    """The instructions for operands of these types; whatever is not a `DType` stands for any type."""
+    for (left, right, _), found in INSTRUCTIONS.items():
+        if (a is left or not isinstance(a, DType)) and (b is right or not isinstance(b, DType)):
+            yield found
+
+
+def partners(a: DType) -> tuple[DType, ...]:
+    """The types of B that kernels multiply A by: on tensor cores, or fp32 by fp32 on CUDA cores."""
+    alone = (a,) if a is DType.FP32 else ()
+    return (*alone, *dict.fromkeys(right for left, right, _ in INSTRUCTIONS if left is a))
+
+
+def types_fault(a: object, b: object) -> tuple[str, DType, str, DType] | None:
+    """What keeps kernels from multiplying A by B: the field, its value, the rule, the nearest type; None if nothing.
+
+    Args:
+        a, b: types; whatever is not a `DType` is unspecified.
+    """
+    for name, x in (("a_dtype", a), ("b_dtype", b)):
+        if isinstance(x, DType) and not partners(x):
+            *most, last = (y.value for y in DType if partners(y))
+            return name, x, f"operands are {', '.join(most)} or {last}", DType.BF16
+    if not isinstance(a, DType) or not isinstance(b, DType) or b in partners(a):
+        return None
+    legal = " or ".join(x.value for x in partners(a))
+    alone = partners(a) == (a,)
+    return "b_dtype", b, "A and B have one dtype" if alone else f"A is {a.value}, B must be {legal}", a

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cutegemm.arch.instructions import Instruction, instruction
+from cutegemm.arch.instructions import EXACT, Instruction, instruction
 from cutegemm.config.numbers import Number, looked_up, most, where
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.families import FAMILIES
@@ -65,12 +65,13 @@ class KernelDraft(EpilogueConfig):
     split_reduction: str = "none"
     cluster_parts: int = 1  # CTAs of a cluster along K, which add their parts up first
     slices: int = 1  # CTAs that store a tile, each its share of the columns
+    arithmetic: str = EXACT  # of the instruction (`arch.instructions`)
     adders: int = 1  # warpgroups of a CTA that adds up what another kernel left, each its share of the parts
 
     @property
     def instruction(self) -> Instruction:
         """The tensor cores' instruction for the operands' types."""
-        return instruction(self.a.dtype, self.b.dtype)
+        return instruction(self.a.dtype, self.b.dtype, self.arithmetic)
 
     @property
     def cluster_size(self) -> Number:

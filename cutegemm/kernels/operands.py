@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -21,6 +22,11 @@ NUMERIC = {
     DType.FP8_E5M2: cutlass.Float8E5M2,
 }
 
+# the DSL's forms of wgmma, by `Instruction.form`: called with the types of A, B and accumulators, the shape, the source
+# of A and both majors
+FORMS: dict[str, Callable] = {
+    "half": lambda a, b, *how: warpgroup.MmaF16BF16Op(a, *how),
+}
 _ATOMS = warpgroup.SmemLayoutAtomKind
 _LAYOUT_ATOM = {
     (True, "128B"): _ATOMS.K_SW128, (True, "64B"): _ATOMS.K_SW64,
@@ -116,8 +122,8 @@ def piece_layout(
 def tiled_mma(config: KernelConfig, warpgroups: int, columns: int) -> cute.TiledMma:
     """`warpgroups` stacked along M, each issuing m64 x `columns` x k of the operands' instruction."""
     how = config.instruction
-    op = warpgroup.MmaF16BF16Op(
-        NUMERIC[config.a.dtype],
+    op = FORMS[how.form](
+        *(NUMERIC[x.dtype] for x in config.operands),
         NUMERIC[how.accumulator],
         (hw.WGMMA_M, columns, how.k),
         warpgroup.OperandSource.SMEM,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from cutegemm.arch.device import Device
+from cutegemm.arch.instructions import types_fault
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, PlanError, field_error
@@ -59,11 +60,8 @@ def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
         if operand is not None and given not in (AUTO, operand.dtype):
             rule = f"the problem's {name.upper()} is {operand.dtype.value}"
             raise field_error(PlanError, f"{name}_dtype", given, rule, operand.dtype)
-    if problem.a.dtype != problem.b.dtype:
-        raise field_error(PlanError, "b_dtype", problem.b.dtype, "A and B have one dtype", problem.a.dtype)
-    if problem.a.dtype.bits == 8:
-        rule = "operands are fp16, bf16 or fp32"
-        raise field_error(PlanError, "a_dtype", problem.a.dtype, rule, DType.BF16)
+    if (fault := types_fault(problem.a.dtype, problem.b.dtype)) is not None:
+        raise field_error(PlanError, *fault)
 
 
 def check_majors(spec: GemmSpec, problem: Problem) -> None:

@@ -15,7 +15,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.operands import epilogue_inputs, major
 from cutegemm.planning.pieces import epilogue_columns
 from cutegemm.problems import Operand, Problem
-from cutegemm.spec import AUTO, TILE_K_STEP, GemmSpec, Tile
+from cutegemm.spec import AUTO, GemmSpec, Tile
 
 # stages of a pipeline where the spec leaves them open; more where TMA fills but part of each
 MOST_STAGES = 8
@@ -131,7 +131,8 @@ def _no_room(spec: GemmSpec, config: KernelDraft) -> PlanError:
     rule = MEMORY.error(config).rule
     m, n, k = config.tile
     deepest = min(config.smem_limit * k // memory.stage_bytes(config), k - 1)
-    depths = range(deepest // TILE_K_STEP * TILE_K_STEP, 0, -TILE_K_STEP)
+    step = config.instruction.k
+    depths = range(deepest // step * step, 0, -step)
     if spec.tile != AUTO and (flatter := _largest(config, [(m, n, x) for x in depths])):
         return field_error(PlanError, "tile.k", k, rule, flatter[2])
     inputs = [x for x in range(1, config.input_stages) if config.pieces % x == 0]
@@ -168,7 +169,7 @@ def _smaller(config: KernelDraft, rule: str, depths: Iterable[int]) -> PlanError
         return field_error(PlanError, "tile.m", m, rule, lower[0])
     # no extent alone: as many rows and columns as have room for the least depth, then the depth that they leave
     sizes = sorted(((x, y) for x in (m, *rows) for y in (n, *columns)), key=math.prod, reverse=True)
-    least = _largest(config, [(x, y, TILE_K_STEP) for x, y in sizes])
+    least = _largest(config, [(x, y, config.instruction.k) for x, y in sizes])
     found = least and _largest(config, [(*least[:2], x) for x in depths])
     return field_error(PlanError, "tile", Tile(m, n, k), rule, Tile(*found)) if found else None
 

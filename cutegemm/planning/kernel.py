@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from cutegemm.arch.instructions import instruction
 from cutegemm.config import KernelConfig, KernelDraft, OperandConfig
 from cutegemm.config.invariants import KIND, TILE, check
 from cutegemm.config.invariants.tiles import legal_swizzles
@@ -18,7 +19,7 @@ from cutegemm.planning.model import raster_for
 from cutegemm.planning.serpentine import turns_back
 from cutegemm.planning.setting import Setting
 from cutegemm.problems import Problem
-from cutegemm.spec import AUTO, TILE_K_STEP, GemmSpec
+from cutegemm.spec import AUTO, GemmSpec
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
@@ -229,10 +230,11 @@ def _check_splits(setting: Setting, candidate: Candidate) -> None:
     rule = f"K is {k_tiles} tiles of {step}; each part needs one"
     if spec.tile == AUTO and spec.batch_invariant is not True:
         # a tile may be as deep as one instruction
-        most = -(-setting.problem.k // TILE_K_STEP)
+        least = instruction(setting.problem.a.dtype, setting.problem.b.dtype).k
+        most = -(-setting.problem.k // least)
         if parts <= most:
-            raise field_error(PlanError, "tile.k", step, rule, TILE_K_STEP)
-        k_tiles, rule = most, f"K is {most} tiles of {TILE_K_STEP} at most; each part needs one"
+            raise field_error(PlanError, "tile.k", step, rule, least)
+        k_tiles, rule = most, f"K is {most} tiles of {least} at most; each part needs one"
     depth = spec.depth or 1
     if spec.split_k == AUTO and depth < parts:
         # a launch adds the sums of several clusters

@@ -15,7 +15,7 @@ Refused = tuple[str, object, str, object]
 
 
 def _typed(x: KernelDraft) -> bool:
-    return (x.a.dtype, x.b.dtype) in INSTRUCTIONS
+    return (x.a.dtype, x.b.dtype, x.arithmetic) in INSTRUCTIONS
 
 
 def _typed_refused(x: KernelDraft) -> Refused:

@@ -58,6 +58,17 @@ def _widest_refused(x: KernelDraft) -> Refused:
     return "tile.n", x.tile[1], rule, x.limits.mma_max_n
 
 
+def _width(x: KernelDraft) -> Number:
+    """An instruction of the tile's width exists."""
+    return among(x.mma_columns, x.instruction.columns)
+
+
+def _width_refused(x: KernelDraft) -> Refused:
+    legal = x.instruction.columns
+    rule = f"no wgmma of {x.a.dtype.value} and {x.b.dtype.value} has {x.mma_columns} columns"
+    return "tile.n", x.tile[1], rule, min(legal, key=lambda n: abs(n - x.mma_columns))
+
+
 def _depth_refused(x: KernelDraft) -> Refused:
     step = x.instruction.k
     return "tile.k", x.tile[2], f"must be a multiple of {step}", round_up(x.tile[2], step)
@@ -170,6 +181,17 @@ def _boxes_refused(x: KernelDraft) -> Refused:
     return "box_rows", tuple(y.box_rows for y in x.operands), rule, 0
 
 
+def _majors(x: KernelDraft) -> bool:
+    """The instruction reads the operands' tiles as they lie in shared memory."""
+    return all(("k" if y.k_major else "mn") in x.instruction.majors for y in x.operands)
+
+
+def _majors_refused(x: KernelDraft) -> Refused:
+    operand = next(y for y in x.operands if not y.k_major)
+    rule = f"wgmma reads {operand.dtype.value} operands contiguous along K only"
+    return f"{operand.role}_major", operand.major, rule, "k"
+
+
 def _widths(x: KernelDraft) -> bool:
     """Copies by cp.async are of 4, 8 or 16 bytes, and words that TMA brings of 16; both follow a unit stride."""
     legal = {"cp_async": (4, 8, WORD_BYTES), "shift": (0, WORD_BYTES)}
@@ -189,6 +211,7 @@ RULES = (
     Rule(lambda x: x.tile[1] % _columns_step(x) == 0, _columns_refused),
     Rule(lambda x: x.tile[0] % _rows_step(x) == 0, _rows_refused),
     Rule(lambda x: x.tile[1] <= x.limits.mma_max_n, _widest_refused),
+    Rule(_width, _width_refused),
     Rule(lambda x: x.tile[2] % x.instruction.k == 0, _depth_refused),
 )
 LATER = (
@@ -197,6 +220,7 @@ LATER = (
     Rule(_boxes, _boxes_refused),
     Rule(_widths, _widths_refused, needs_tile=False),
     Rule(_halves, _halves_refused),
+    Rule(_majors, _majors_refused, needs_tile=False),
 )
 ACCUMULATORS = Rule(_accumulators, _accumulators_refused)
 
