@@ -214,6 +214,11 @@ def _tile_words(x: SimtTile) -> str:
     return f"tile {x.tile}" + ("" if x.split == 1 else f", K in {x.split} parts")
 
 
+def config_fields(x: Candidate, swapped: bool) -> dict[str, object]:
+    """Fields of a `GemmSpec` that ask for a candidate, which is of D's transpose where operands are swapped."""
+    return dict(_fields(_in_d(x) if swapped else x, swapped))
+
+
 def _fields(x: Candidate, swapped: bool) -> tuple[tuple[str, object], ...]:
     """What a spec gives to ask for a candidate."""
     fields: dict[str, object] = {"tile": x.tile, "schedule": x.schedule, "swap": swapped}

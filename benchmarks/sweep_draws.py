@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernels a sweep of drawn training problems measures.
+
+    python -m benchmarks.sweep_draws --seeds 2,3,4 --kernels 700 --out jobs.json
+
+Of each problem there are many kernels near the predicted best, and each has to be compiled. A kernel does not depend on
+most extents, so the sweep takes those that serve many problems. Every problem has the model's choice and what the model
+predicts fastest. The others are taken by predicted time and by how little they resemble what the problem has already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import heapq
+import json
+import math
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import chain, contenders, fresh_draws
+from benchmarks.results import Case, Row
+from cutegemm import GemmSpec, KernelPlan
+from cutegemm.arch.device import Device
+from cutegemm.arch.records import RECORDS
+from cutegemm.config import KernelConfig
+from cutegemm.database.entry import refined
+from cutegemm.errors import GemmError
+from cutegemm.planning import ranking
+from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.planner import plan
+from cutegemm.planning.request import requested
+from cutegemm.planning.why import candidate_of, config_fields
+from cutegemm.tuning import proposals
+
+# problems of a family and seed
+COUNTS = {
+    "square": 6, "prefill": 6, "decode": 6, "wide_decode": 7, "deep_k": 6, "few_columns": 5, "odd": 4,
+    "odd_skinny": 5, "small": 5, "batched": 7, "chain": 5, "square_nn": 3, "square_nt": 3, "square_tt": 3,
+    "prefill_nn": 3, "prefill_nt": 3, "prefill_tt": 3,
+}  # fmt: skip
+# configs of a problem; fastest predicted, and drawn among others, that it may have; how much slower these may be
+CONFIGS, FASTEST, DRAWN, SLOWER = 16, 30, 16, 1.35
+# share over the best at which a config is worth a third, and worth of a second config of a kind
+NEAR, AGAIN = 0.12, 0.35
+# configs below which a problem has few, and how much more another is worth there
+FEW, WANTED = 9, 6.0
+# candidates of the tuner for problems that the cost model does not choose for
+PROPOSED = 18
+
+
+class Option(NamedTuple):
+    """A kernel for a problem.
+
+    Attributes:
+        fields: of the spec that asks for it.
+        kernels: its launches' configs.
+        config: as a row of `COLUMNS`.
+        worth: of measuring it, before others of its kind are taken.
+        kind: what resembles it.
+        must: whether it is measured in any case.
+    """
+
+    fields: dict[str, Any]
+    kernels: frozenset[Any]
+    config: list[Any]
+    worth: float
+    kind: tuple[Any, ...]
+    must: bool
+
+
+COLUMNS = (
+    "swapped", "m", "n", "k", "across", "along", "schedule", "consumers", "splits", "held", "reduction"
+)  # fmt: skip
+
+
+def cases(seeds: list[int]) -> Iterator[tuple[int, Case]]:
+    """(Seed, problem), families interleaved, so that a sweep that is cut short has some of each."""
+    drawn = [
+        [(seed, case) for seed in seeds for case in fresh_draws.draw(name, seed, count)]
+        for name, count in COUNTS.items()
+    ]
+    places = sorted((i / len(x), n, i) for n, x in enumerate(drawn) for i in range(len(x)))
+    for _, family, place in places:
+        yield drawn[family][place]
+
+
+def base(case: Case) -> GemmSpec:
+    """What is given for every config of a problem: a chain's weights are constant."""
+    return chain.spec(constant=True) if case.suite == "chain" else GemmSpec()
+
+
+def options(case: Case, device: Device, source: random.Random) -> list[Option]:
+    """What may be measured for a problem."""
+    spec, of = base(case), contenders.problem(case)
+    asked, _ = requested(spec, of, device)
+    own = plan(spec, of, device)
+    found: dict[frozenset[Any], Option] = {}
+
+    def add(made: KernelPlan | None, fields: dict[str, Any], slower: float, must: bool) -> None:
+        if made is not None and isinstance(made.config, KernelConfig):
+            one = _option(made, fields, slower, must)
+            found.setdefault(one.kernels, one)
+
+    if not ranking.open_to(asked):
+        for place, proposal in enumerate(proposals.proposals(spec, of, device, PROPOSED)):
+            add(proposal.plan, dict(proposal.fields), 1 + place / 100, place < 2)
+        return list(found.values())
+    everything = list(ranking.options(asked))
+    least = everything[0].ns
+    add(own, {}, 1.0, True)
+    near = [x for x in everything if x.ns <= SLOWER * least]
+    kinds = {_kind(x.swapped, x.candidate): x for x in reversed(near)}
+    others = source.sample(near, min(DRAWN, len(near)))
+    for place, x in enumerate([*near[:FASTEST], *kinds.values(), *others]):
+        fields = config_fields(x.candidate, x.swapped)
+        made = _planned(spec, fields, case, device)
+        if made is not None and (made.swapped, candidate_of(made)) == (x.swapped, x.candidate):
+            add(made, fields, x.ns / least, place == 0)
+    return list(found.values())
+
+
+def _planned(spec: GemmSpec, fields: dict[str, Any], case: Case, device: Device) -> KernelPlan | None:
+    try:
+        return plan(refined(spec, fields), contenders.problem(case), device)
+    except GemmError:
+        return None
+
+
+def _option(made: KernelPlan, fields: dict[str, Any], slower: float, must: bool) -> Option:
+    x = Candidate.of(made.config)  # type: ignore[arg-type]
+    row = [int(made.swapped), *x.tile, *x.cluster, x.schedule, x.consumers, x.splits, x.depth, x.reduction]
+    kernels = frozenset(step.config for step in made.steps)
+    worth = math.exp((1 - slower) / NEAR)
+    return Option(fields, kernels, row, worth, _kind(made.swapped, x), must)
+
+
+def _kind(swapped: bool, x: Candidate) -> tuple[Any, ...]:
+    m, n, k = x.tile
+    shape = round(2 * math.log2(m * n)), x.schedule, x.consumers, k
+    return (swapped, *shape, x.cluster, min(x.splits, 2), x.reduction)
+
+
+def taken(pools: list[list[Option]], kernels: int) -> list[list[Option]]:
+    """Of each problem's options those that are measured, of so many kernels in all, where what must be allows it."""
+    chosen: list[list[Option]] = [[x for x in pool if x.must] for pool in pools]
+    have = {kernel for few in chosen for x in few for kernel in x.kernels}
+    users: dict[frozenset[Any], list[tuple[int, Option]]] = {}
+    for i, pool in enumerate(pools):
+        for x in pool:
+            if not x.must:
+                users.setdefault(x.kernels, []).append((i, x))
+
+    def gain(of: frozenset[Any]) -> float:
+        return sum(_worth(x, chosen[i]) for i, x in users[of]) / (1e-3 + len(of - have))
+
+    heap = [(-gain(x), n, x) for n, x in enumerate(users)]
+    heapq.heapify(heap)
+    while heap:
+        before, n, best = heapq.heappop(heap)
+        now = gain(best)
+        if heap and now < -heap[0][0]:
+            if now > 0:
+                heapq.heappush(heap, (-now, n, best))
+            continue
+        if now <= 0 or len(have | best) > kernels:
+            continue
+        for i, x in users[best]:
+            if _worth(x, chosen[i]) > 0:
+                chosen[i].append(x)
+        have |= best
+    return chosen
+
+
+def _worth(x: Option, beside: list[Option]) -> float:
+    if len(beside) >= CONFIGS:
+        return 0.0
+    wanted = WANTED if len(beside) < FEW else 1.0
+    return wanted * x.worth * AGAIN ** sum(x.kind == y.kind for y in beside)
+
+
+def drawn(seeds: list[int], kernels: int, device: Device) -> dict[str, list[Row]]:
+    """What is measured, and the kernels' configs; every other problem of a family is held back from fitting."""
+    found, pools, seen = [], [], {name: 0 for name in COUNTS}
+    for seed, case in cases(seeds):
+        pools.append(options(case, device, random.Random(f"{seed} {case}")))
+        found.append(dataclasses.asdict(case) | {"seed": seed, "held_back": seen[case.suite] % 2 == 1})
+        seen[case.suite] += 1
+    chosen = taken(pools, kernels)
+    for row, few in zip(found, chosen, strict=True):
+        row["configs"] = [{"fields": x.fields, "config": x.config} for x in few]
+    configs = dict.fromkeys(kernel for few in chosen for x in few for kernel in x.kernels)
+    return {"jobs": found, "kernels": [x.to_data() for x in configs]}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_draws", description=__doc__)
+    parser.add_argument("--seeds", type=lambda x: [int(y) for y in x.split(",")], required=True)
+    parser.add_argument("--kernels", type=int, default=700, help="to compile, at most")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args(arguments)
+    found = drawn(args.seeds, args.kernels, RECORDS[0])
+    args.out.write_text(json.dumps(found))
+    configs = sum(len(x["configs"]) for x in found["jobs"])
+    print(f"{len(found['jobs'])} problems, {configs} configs, {len(found['kernels'])} kernels")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure what `benchmarks.sweep_draws` drew: all configs of a problem shortly, then the best of them longer.
+
+    python -m benchmarks.sweep_jobs --jobs jobs.json --out sweep.jsonl --seconds 500
+
+Kernels come from CUTEGEMM_CACHE_DIR; a config whose kernel is not there has no time. A line is written after every
+problem, and the same command goes on where it stopped. One process measures and another watches it. A config that hangs
+is left out: the line before it says which config is tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import (
+    contenders,
+    correctness,
+    environment,
+    inputs,
+    results,
+    sweep_draws,
+    timing,
+    watchdog,
+)
+from benchmarks.inputs import InputSet
+from benchmarks.results import CASE_FIELDS, Case, Row
+from cutegemm.compiling import cache
+from cutegemm.config import config_from_data
+from cutegemm.database.entry import refined
+from cutegemm.errors import GemmError
+from cutegemm.planning.planner import plan
+from cutegemm.tuning.timing import Sampler, orders
+
+# seconds of a sample, and samples, of all configs; of the best of them; how many those are
+SCREEN, SCREENED = 0.008, 2
+FINAL, FINALS = 0.025, 6
+FINALISTS = 6
+PREHEAT = 0.1
+# seconds within which a config's first call, and a problem, must be done
+CALL_SECONDS, CASE_SECONDS = 15.0, 60.0
+# bytes kept by torch from which they are given back
+MOST_KEPT = 60 << 30
+# processes that a problem may have cost before it is left out
+MOST_BEGUN = 2
+Contenders = dict[str, Callable[[InputSet], Any]]
+
+
+def lines(path: Path) -> list[Row]:
+    """What a file holds; a last line that was cut short is left out."""
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return found
+
+
+class Bench:
+    """Measures one problem after another.
+
+    Args:
+        out: file of lines.
+        beat: says that this process lives.
+        sensors: of the GPU.
+        device: what captures and times; memory: torch's name of where operands lie.
+        build: makes a contender; ready: whether its kernels are compiled.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        beat: watchdog.Beat,
+        sensors: timing.Readable | None,
+        *,
+        device: timing.Replayer | None = None,
+        memory: str = "cuda",
+        build: Callable[..., timing.Contender] = contenders.cutegemm_contender,
+        ready: Callable[[Case, Any], bool] | None = None,
+    ) -> None:
+        self._out, self._beat, self._sensors = out, beat, sensors
+        self._device, self._memory = device or timing.Device(), memory
+        self._build, self._ready = build, ready or _ready
+        # where a process ended, the config that it tried last
+        tried = [(x["i"], x["trying"]) for x in lines(out) if "trying" in x]
+        self._skipped = set(dict(tried).items())
+
+    def _say(self, line: Row) -> None:
+        with self._out.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def measure(self, place: int, job: Row) -> None:
+        """Measure a problem and write its line."""
+        self._beat.beat(CASE_SECONDS)
+        began = time.monotonic()
+        self._say({"i": place, "begun": True})
+        case = _case(job)
+        sets = inputs.make_sets(case, self._memory, inputs.set_count(case))
+        right, bad = self._right(place, job, case, sets[0])
+        entries = [Sampler(name, partial(_pass, call, sets), len(sets), self._device, SCREEN)
+                   for name, call in right.items()]  # fmt: skip
+        self._beat.beat(CASE_SECONDS)
+        heated = 0.0
+        while heated < PREHEAT:
+            heated += sum(self._device.time(entry.work) for entry in entries)
+        self._sample(entries, SCREENED, place, None)
+        first = {x.name: _digits(x.us) for x in entries}
+        best = sorted(entries, key=lambda x: min(x.us))[:FINALISTS]
+        longer = [x for x in entries if x in best or x.name in (contenders.BASELINE, "0")]
+        for x in longer:
+            x.replays, x.us = math.ceil(x.replays * FINAL / SCREEN), []
+        self._sample(longer, FINALS, place + 1, self._sensors)
+        self._say(
+            {
+                "i": place,
+                "case": {name: job[name] for name in (*CASE_FIELDS, "seed")},
+                "first": first,
+                "last": {x.name: _digits(x.us) for x in longer},
+                "clock": {x.name: _clock(x) for x in longer if x.readings},
+                "bad": bad,
+                "s": round(time.monotonic() - began, 1),
+            }
+        )
+
+    def _sample(
+        self, entries: list[Sampler], rounds: int, seed: int, sensors: timing.Readable | None
+    ) -> None:
+        for order in orders(entries, rounds, seed):
+            for entry in order:
+                self._beat.beat(CASE_SECONDS)
+                entry.measure(self._device, sensors)
+
+    def _right(self, place: int, job: Row, case: Case, one: InputSet) -> tuple[Contenders, dict[str, str]]:
+        """cuBLAS and the configs whose D is right, by place, and what is wrong with others."""
+        cublas = contenders.make(contenders.BASELINE, case).call
+        check = _Reference(one, cublas)
+        found: Contenders = {contenders.BASELINE: cublas}
+        bad: dict[str, str] = {}
+        given = sweep_draws.base(case)
+        for name, config in ((str(i), x) for i, x in enumerate(job["configs"])):
+            if (place, name) in self._skipped:
+                bad[name] = "hung"
+                continue
+            try:
+                spec = refined(given, config["fields"])
+                if not self._ready(case, spec):
+                    bad[name] = "not compiled"
+                    continue
+                self._say({"i": place, "trying": name})
+                self._beat.beat(CALL_SECONDS)
+                call = self._build(case, spec, name).call
+                check(call, one)
+                found[name] = call
+            except (ValueError, RuntimeError, correctness.WrongResult) as error:
+                bad[name] = f"{type(error).__name__}: {str(error)[:200]}"
+                if "CUDA" in bad[name]:
+                    # the context is lost; the next process leaves this config out
+                    raise
+        return found, bad
+
+
+class _Reference:
+    """Compares D with cuBLAS's, which is within rounding of the exact one: sampled rows, columns and all of it."""
+
+    def __init__(self, one: InputSet, cublas: Callable[[InputSet], Any]) -> None:
+        correctness.check(cublas, one)
+        self._d = one.out.clone()
+        self._scale = float(self._d.float().norm())
+
+    def __call__(self, call: Callable[[InputSet], Any], one: InputSet) -> None:
+        one.out.fill_(math.nan)
+        call(one)
+        error = float((one.out - self._d).float().norm()) / self._scale
+        bound = 2 * correctness.FROBENIUS_BOUND[one.out.dtype]
+        if not error <= bound:
+            raise correctness.WrongResult(f"relative Frobenius error {error:.2e} of cuBLAS's D")
+
+
+def _pass(call: Callable[[InputSet], Any], sets: list[InputSet]) -> None:
+    for one in sets:
+        call(one)
+
+
+def _digits(us: list[float]) -> list[float]:
+    return [round(x, 4) for x in us]
+
+
+def _clock(entry: Sampler) -> list[float]:
+    """Median clock in MHz and power in W."""
+    clocks, watts = zip(*entry.readings, strict=True)
+    return [sorted(clocks)[len(clocks) // 2], round(sorted(watts)[len(watts) // 2], 1)]
+
+
+def _ready(case: Case, spec: Any) -> bool:
+    return all(cache.entry(x.config).exists() for x in plan(spec, contenders.problem(case)).steps)
+
+
+def left(jobs: list[Row], out: Path) -> Iterator[tuple[int, Row]]:
+    """Jobs that have no times, less those that processes have ended at."""
+    said = lines(out)
+    done = {x["i"] for x in said if "first" in x}
+    begun = Counter(x["i"] for x in said if "begun" in x)
+    return ((i, x) for i, x in enumerate(jobs) if i not in done and begun[i] < MOST_BEGUN)
+
+
+def compile_missing(kernels: list[Row]) -> None:
+    """Compile what the cache lacks, side by side."""
+    configs = [config_from_data(x) for x in kernels]
+    missing = [x for x in configs if not cache.entry(x).exists()]
+    print(f"{len(configs)} kernels, {len(missing)} to compile", flush=True)
+    with contextlib.suppress(GemmError):
+        # a config without a kernel has no time
+        cache.ensure(missing, told=False)
+
+
+def child(args: argparse.Namespace) -> int:
+    """Measure what is left until the time is over."""
+    beat = watchdog.Beat(args.out.with_name(args.out.name + ".beat"))
+    sensors = environment.sensors(0)
+    if not lines(args.out):
+        args.out.write_text(json.dumps({"environment": environment.record(args.commit, sensors)}) + "\n")
+    bench = Bench(args.out, beat, sensors)
+    jobs = json.loads(args.jobs.read_text())["jobs"]
+    for i, job in left(jobs, args.out):
+        if time.time() > args.until:
+            break
+        if torch.cuda.memory_reserved() > MOST_KEPT:
+            torch.cuda.empty_cache()
+        bench.measure(i, job)
+        print(_told(job, lines(args.out)[-1]), flush=True)
+    return 0
+
+
+def _case(job: Row) -> Case:
+    return Case(**{name: job[name] for name in CASE_FIELDS})
+
+
+def _told(job: Row, line: Row) -> str:
+    us = {name: min(x) for name, x in (line["first"] | line["last"]).items()}
+    cublas, ours = us.pop(contenders.BASELINE), us
+    best = cublas / min(ours.values(), default=math.inf)
+    own = f", own {cublas / ours['0']:.3f}" if "0" in ours else ""
+    size = results.size_text(job["batch"], job["m"], job["n"], job["k"])
+    measured = f"{len(ours)} configs in {line['s']} s, {len(line['bad'])} bad"
+    return f"{line['i']} {job['suite']} {size}: {measured}; of cuBLAS {best:.3f}{own}"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_jobs", description=__doc__)
+    add = parser.add_argument
+    add("--jobs", type=Path, required=True)
+    add("--out", type=Path, required=True)
+    add("--commit", default="unknown", help="hash of the commit that is measured")
+    add("--seconds", type=float, default=math.inf)
+    add("--compile", action="store_true", help="compile first what the cache lacks")
+    add("--until", type=float, help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    os.environ["CUTEGEMM_DATABASE"] = "off"
+    if args.until is not None:
+        return child(args)
+    until = time.time() + args.seconds
+    if args.compile:
+        compile_missing(json.loads(args.jobs.read_text())["kernels"])
+    command = [sys.executable, "-m", "benchmarks.sweep_jobs", *arguments, "--until", str(until)]
+    beat = args.out.with_name(args.out.name + ".beat")
+    done = watchdog.again(lambda: watchdog.watch(command, beat), print, most=8)
+    return 0 if done else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

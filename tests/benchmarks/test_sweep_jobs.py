@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sweeps of drawn problems: few kernels serve many problems, wrong and hanging configs are left out."""
+
+import dataclasses
+import json
+import math
+import random
+
+import pytest
+
+from benchmarks import contenders, sweep_draws, sweep_jobs
+from benchmarks.results import Case
+from benchmarks.sweep_draws import Option
+from benchmarks.timing import Contender
+from cutegemm import GemmSpec, plan
+from cutegemm.arch.records import H200
+from tests.support.fake_gpu import FakeGpu
+
+CASE = Case(suite="decode", dtype="bf16", majors="kk", m=8, n=16, k=16)
+JOB = dataclasses.asdict(CASE) | {"seed": 2, "configs": [{"fields": {}}] * 9}
+WRONG, MISSING = "3", "4"  # the config whose D is wrong, and the one without a kernel
+
+
+class Beat:
+    """Nobody watches."""
+
+    def beat(self, within=math.inf):
+        """Say nothing."""
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """A bench on a fake GPU, where a config takes the longer the later it comes."""
+    gpu = FakeGpu()
+    cublas = contenders.make("cublas", CASE)
+
+    def ours(case, spec, name):
+        def call(one):
+            cublas.call(one)
+            if name == WRONG:
+                one.out.zero_()
+
+        return gpu.costing(Contender(name, call), (1 + int(name)) * 1e-3)
+
+    monkeypatch.setattr(sweep_jobs.contenders, "make", lambda name, case: gpu.costing(cublas, 4e-3))
+    monkeypatch.setattr(sweep_jobs.inputs, "set_count", lambda case: 2)
+    asked = iter(range(100))
+
+    def made():
+        def ready(case, spec):
+            return str(next(asked) % len(JOB["configs"])) != MISSING
+
+        out = tmp_path / "sweep.jsonl"
+        return sweep_jobs.Bench(out, Beat(), None, device=gpu, memory="cpu", build=ours, ready=ready)
+
+    made.out = tmp_path / "sweep.jsonl"
+    return made
+
+
+def test_all_configs_are_timed_shortly_and_the_best_again(bench):
+    """A line has two samples of every right config, six of the best six, of cuBLAS and of the model's choice."""
+    bench().measure(0, JOB)
+    line = sweep_jobs.lines(bench.out)[-1]
+    assert set(line["bad"]) == {WRONG, MISSING}
+    assert set(line["first"]) == {"cublas", *"0125678"}
+    assert all(len(x) == sweep_jobs.SCREENED for x in line["first"].values())
+    assert set(line["last"]) == {"cublas", *"01256"}
+    assert line["last"]["2"] == pytest.approx([3e3] * sweep_jobs.FINALS)
+
+
+def test_a_config_that_ended_a_process_is_left_out(bench):
+    """Where a process ended at a config, the next one leaves that out, and a problem that ends two is left out."""
+    bench.out.write_text('{"i": 0, "begun": true}\n{"i": 0, "trying": "0"}\n{"i": 0, "trying": "1"}\n{"i"')
+    bench().measure(0, JOB)
+    assert sweep_jobs.lines(bench.out)[-1]["bad"]["1"] == "hung"
+    assert [i for i, _ in sweep_jobs.left([JOB, JOB], bench.out)] == [1]
+    bench.out.write_text('{"i": 1, "begun": true}\n' * 2)
+    assert [i for i, _ in sweep_jobs.left([JOB, JOB], bench.out)] == [0]
+
+
+def option(name, worth=1.0, kind="a", must=False):
+    """An option of one kernel."""
+    return Option({}, frozenset([name]), [], worth, (kind,), must)
+
+
+def test_kernels_that_serve_many_problems_come_first():
+    """Of three kernels, what must be is taken, then the one that two problems share, within their number."""
+    pools = [[option("a", must=True), option("b", 0.9), option("c")], [option("b", 0.9), option("d")]]
+    few = sweep_draws.taken(pools, 2)
+    assert [[x.kernels for x in pool] for pool in few] == [[{"a"}, {"b"}], [{"b"}]]
+
+
+def test_problems_of_families_are_interleaved():
+    """Any fifth of the sweep has problems of every family, and half of each is held back."""
+    drawn = [case.suite for _, case in sweep_draws.cases([2, 3])]
+    assert len(drawn) == 2 * sum(sweep_draws.COUNTS.values())
+    assert set(drawn[: len(drawn) // 5]) == set(sweep_draws.COUNTS)
+
+
+def test_options_are_kernels_that_the_spec_asks_for():
+    """The fields of an option plan the kernel that it names; the model's choice is one of them."""
+    found = sweep_draws.options(CASE, H200, random.Random(0))
+    assert found[0].fields == {} and found[0].must
+    of = contenders.problem(CASE)
+    for x in found[::20]:
+        spec = json.loads(json.dumps(x.fields))
+        made = plan(sweep_jobs.refined(GemmSpec(), spec), of, H200)
+        assert frozenset(step.config for step in made.steps) == x.kernels
