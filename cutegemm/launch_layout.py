@@ -125,7 +125,8 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
     """Every GEMM driver takes the same groups."""
     graph = config.epilogue
     inputs, outputs = tuple(graph.tensors), tuple(x.name for x in graph.stores)
-    matrices = ("a", "b", *inputs, *outputs)
+    operands = tuple(x.role for x in config.operands)
+    matrices = (*operands, *inputs, *outputs)
     reductions = tuple(x.name for x in graph.reductions)
     numbers = [
         Field(name, INT32, 0) if kind == "integer" else Field(name, FLOAT32, 0.0)
@@ -143,7 +144,7 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
         shape=[
             *(Field(x, INT32, EXTENT) for x in "mnk"),
             Field("l", INT32, 0 if isinstance(config, KernelConfig) else 1),
-            *(Field(f"{x}.l", INT32, 1) for x in ("a", "b", *inputs)),
+            *(Field(f"{x}.l", INT32, 1) for x in (*operands, *inputs)),
         ],
         # (row, column, batch), elements: of a as m x k, of b as n x k, of inputs and outputs as m x n; of an
         # operand that holds a gated pair one of the halves, and the step to the other

@@ -7,11 +7,13 @@ be NumPy arrays, one element a candidate: whatever `invariants`, `memory` and `r
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from cutegemm.arch.instructions import EXACT, Instruction, instruction
 from cutegemm.config.numbers import Number, looked_up, most, where
-from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
+from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OutputConfig
+from cutegemm.config.stage import StageItem
 from cutegemm.families import FAMILIES
 from cutegemm.families.family import PLAIN_CONSUMERS, Family, Roles
 from cutegemm.layouts.sm90 import widest_swizzle
@@ -95,10 +97,15 @@ class KernelDraft(EpilogueConfig):
         still = where(self.persistent, "persistent", "per_tile")
         return where(self.streamed, "stream_k", where(self.dynamic, "dynamic", still))
 
-    @property
-    def factors(self) -> tuple[tuple[OperandConfig, Number], ...]:
-        """Every operand of the mainloop, with the rows of its tile."""
-        return tuple(zip(self.operands, self.tile, strict=False))
+    @functools.cached_property
+    def stage(self) -> tuple[StageItem, ...]:
+        """What one stage of the pipeline holds: a tile of every operand of the mainloop."""
+        extents = dict(zip("mnk", self.tile, strict=True))
+        # CTAs side by side along N need one tile of A, those along M one of B
+        peers = dict(zip("nm", self.cluster, strict=True))
+        return tuple(
+            StageItem(x, (extents[x.axes[0]], extents[x.axes[1]]), peers[x.axes[0]]) for x in self.operands
+        )
 
     @property
     def walk(self) -> str:
@@ -280,7 +287,7 @@ class KernelDraft(EpilogueConfig):
     @property
     def copies_async(self) -> bool:
         """Whether the producer's threads load by cp.async."""
-        shifted = any(x.load == "shift" and not x.boxed(rows, self.tile[2]) for x, rows in self.factors)
+        shifted = any(x.load == "shift" and not x.boxed for x in self.stage)
         return shifted or any(x.load == "cp_async" for x in self.operands)
 
     @property

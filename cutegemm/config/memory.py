@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 from cutegemm.config.draft import ROW_ALIGN, WORK_SLOTS, KernelDraft
 from cutegemm.config.numbers import Number, most, round_up, where
-from cutegemm.config.parts import BOX_ALIGN, OutputConfig
+from cutegemm.config.parts import OutputConfig
 
 COUNT_ALIGN = 16
 FP32_BYTES = 4
 NUMBER_BYTES = 4  # of a tile's number that a dynamic scheduler hands out
 BARRIER_BYTES = 8  # PTX ISA, mbarrier
-WORD_BARRIERS = 32  # bytes of a stage's mbarriers of words, one for each warp that shifts
 STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers
 SUM_VECTOR = 16  # bytes of one access to another warpgroup's sum
 
@@ -49,13 +48,10 @@ class Held(NamedTuple):
 def stage_contents(config: KernelDraft) -> list[Held]:
     """What one stage of the mainloop's pipeline holds beside its barriers."""
     found = []
-    for operand, rows in config.factors if config.multiplies else ():
-        role, depth = operand.role.upper(), config.tile[2]
-        found.append(Held(role, rows * depth * operand.dtype.bytes, config.limits.smem_align))
-        if operand.load == "shift":
-            found.append(Held(f"{role} words", operand.word_bytes(rows, depth), BOX_ALIGN))
-            barriers = WORD_BARRIERS * operand.boxed(rows, depth)
-            found.append(Held(f"{role} word barriers", barriers, BARRIER_BYTES))
+    for item in config.stage if config.multiplies else ():
+        role = item.role.upper()
+        found.append(Held(role, item.bytes, config.limits.smem_align))
+        found += [Held(f"{role} {name}", size, align) for name, size, align in item.beside]
     return found
 
 

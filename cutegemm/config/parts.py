@@ -14,6 +14,8 @@ from cutegemm.epilogue.graph import Graph
 
 WORD_BYTES = 16  # of the widest access
 BOX_ALIGN = 128  # bytes: where TMA may write a box (PTX ISA, cp.async.bulk.tensor)
+# axes of the mainloop's matrices as kernels see them, by role
+AXES = {"a": "mk", "b": "nk"}
 BOX_ELEMENTS = 256  # of a box along an axis (PTX ISA, tensor maps)
 
 
@@ -100,6 +102,11 @@ class OperandConfig(MatrixConfig):
     box_rows: int = 0
 
     @property
+    def axes(self) -> str:
+        """The axes of its rows and columns."""
+        return AXES[self.role]
+
+    @property
     def k_major(self) -> bool:
         """Whether its tiles are contiguous along K in shared memory."""
         return self.major not in ("m", "n")
@@ -108,10 +115,6 @@ class OperandConfig(MatrixConfig):
         """How the words lie that "shift" keeps of a stage of rows x depth, of one half of a gated pair."""
         count, length = (rows, depth) if self.k_major else (depth, rows)
         return Words(count, length, self.dtype.bytes)
-
-    def word_bytes(self, rows: int, depth: int) -> int:
-        """Shared memory of the words that "shift" keeps of a stage of rows x depth."""
-        return self.words(rows // self.halves, depth).bytes * self.halves if self.load == "shift" else 0
 
     def boxed(self, rows: int, depth: int) -> bool:
         """Whether TMA brings the words of a tile of rows x depth: its classes of lines are boxes."""

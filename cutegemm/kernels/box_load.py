@@ -24,8 +24,8 @@ import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import OperandConfig
 from cutegemm.config.parts import Words
+from cutegemm.config.stage import StageItem
 from cutegemm.kernels.lines import Lines
 from cutegemm.kernels.operands import NUMERIC, batch_at
 from cutegemm.kernels.shifting import WARPS, Shifting
@@ -108,16 +108,16 @@ class BoxLoad:
         self.shifting.shift(self.offsets, stage)
 
 
-def class_maps(operand: OperandConfig, box: tuple[int, int], tensor: cute.Tensor) -> tuple[tuple, tuple]:
+def class_maps(item: StageItem, tensor: cute.Tensor) -> tuple[tuple, tuple]:
     """The TMA atom and the coordinates (lines, elements, l) of each class of an operand's lines.
 
     Args:
-        box: (ROWS, BLK_K).
         tensor: (rows, k, l) in global memory.
 
     A class without lines is one line of one element, the one before those that a thread then shifts together.
     """
-    words, numeric = operand.words(*box), NUMERIC[operand.dtype]
+    operand, words = item.operand, item.words
+    numeric = NUMERIC[operand.dtype]
     along = 1 if operand.k_major else 0
     lines, length, batches = tensor.shape[1 - along], tensor.shape[along], tensor.shape[2]
     pitch = cutlass.Int64(tensor.stride[1 - along])

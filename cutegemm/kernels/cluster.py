@@ -56,10 +56,10 @@ class Place:
         """Rank of the CTA of the same tile that adds up another part of K."""
         return self.m + self.n * self.cluster[0] + part * (self.cluster[0] * self.cluster[1])
 
-    def sharing(self, role: str) -> Peers:
-        """The CTAs that share this one's tile of operand "a" or "b"."""
+    def sharing(self, axis: str) -> Peers:
+        """The CTAs that share this one's tile of a matrix whose rows lie along axis "m" or "n"."""
         size_m, size_n = self.cluster
-        if role == "a":
+        if axis == "m":
             row = sum(1 << (j * size_m) for j in range(size_n))
             return Peers(self.n, size_n, cutlass.Int16(row << (self._plane + self.m)))
         column = (1 << size_m) - 1

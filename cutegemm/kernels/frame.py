@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +19,10 @@ from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.dynamic import DynamicWalk
 from cutegemm.kernels.epilogue import Epilogue
 from cutegemm.kernels.left_sum import LeftSum
-from cutegemm.kernels.loads import OperandLoads
+from cutegemm.kernels.loads import ItemLoads
 from cutegemm.kernels.mainloop import Fragments
 from cutegemm.kernels.nested_sum import NestedSum
-from cutegemm.kernels.operands import NUMERIC, operand_box
+from cutegemm.kernels.operands import NUMERIC
 from cutegemm.kernels.pieces import FIRST_BARRIER
 from cutegemm.kernels.rest import zero_rest
 from cutegemm.kernels.ring import Ring
@@ -58,7 +57,7 @@ class Frame:
     config: KernelConfig
     place: Place
     walk: Walk
-    loads: tuple[OperandLoads, ...]  # of A and of B
+    loads: tuple[ItemLoads, ...]  # of every item of a stage
     ring: Ring
     epilogue: Epilogue
     total: Sum | None
@@ -72,8 +71,8 @@ class Frame:
         place = Place.create(config.cluster, config.cluster_parts)
         walks = WALKS[config.walk].create(config, place, extents, walking)
         loads = tuple(
-            OperandLoads.create(config, operand, atom, tensor, place, smem)
-            for operand, atom, tensor in zip(config.operands, atoms.operands, tensors.operands, strict=True)
+            ItemLoads.create(config, item, atom, tensor, place, smem)
+            for item, atom, tensor in zip(config.stage, atoms.operands, tensors.operands, strict=True)
         )
         epilogue = Epilogue.create(config, tensors, atoms, numbers, walks.output(extents, walking), smem)
         ring = Ring.create(config.stages, place, smem)
@@ -108,11 +107,7 @@ class Frame:
     @property
     def stage_bytes(self) -> int:
         """Bytes that TMA delivers to one stage."""
-        return sum(
-            x.operand.halves * math.prod(operand_box(self.config, x.operand)) * x.operand.dtype.bytes
-            for x in self.loads
-            if x.operand.load == "tma"
-        )
+        return sum(x.delivered for x in self.config.stage)
 
     @cute.jit
     def zero_rest(self, thread: Any):
@@ -121,11 +116,11 @@ class Frame:
         They belong to rows beyond the matrix, which WGMMA multiplies and nobody stores. WGMMA reads by the async
         proxy, hence the fence (PTX ISA, fence.proxy.async).
         """
-        if cutlass.const_expr(any(x.operand.box_rows for x in self.loads)):
+        if cutlass.const_expr(any(x.box_rows for x in self.config.operands)):
             threads = self.config.consumers * hw.WARPGROUP
             for loads in self.loads:
-                if cutlass.const_expr(loads.operand.box_rows):
-                    zero_rest(self.config, loads.operand, loads.sX, thread, threads)
+                if cutlass.const_expr(loads.item.operand.box_rows):
+                    zero_rest(loads.item, self.config.stages, loads.sX, thread, threads)
             cute.arch.fence_proxy("async.shared", space="cta")
             # of its own: those from FIRST_BARRIER on are a warpgroup's, a turn's or a sum's
             barrier = FIRST_BARRIER + 2 * self.config.consumers
@@ -138,20 +133,20 @@ class Frame:
         k_tile: Any,
         stage: Any,
         thread: Any,
-        roles: cutlass.Constexpr = ("a", "b"),
+        roles: cutlass.Constexpr = None,
         announce: cutlass.Constexpr = True,
     ):
         """Fill one empty stage with the tiles of a work that TMA loads, which arrives on its full barrier.
 
         Args:
-            roles: of the operands to load; announce: whether to announce the bytes of both to the barrier, which is
-                once for every filling.
+            roles: of the items to load, None for all; announce: whether to announce the bytes of all items to the
+                barrier, which is once for every filling.
         """
         loaders = tuple(
-            (x, work.along(loads.operand.role))
+            (x, work.along(loads.item.axes[0]))
             for loads in self.loads
             for x in loads.loaders
-            if loads.operand.role in roles
+            if roles is None or loads.item.role in roles
         )
         if thread // hw.WARP == 0:
             if cutlass.const_expr(self.config.copies and announce):
@@ -167,7 +162,7 @@ class Frame:
         for loads in self.loads:
             for loader in loads.loaders:
                 if cutlass.const_expr(not isinstance(loader, TmaLoad)):
-                    loader.begin(work.along(loads.operand.role), k_tile, work.l, stage, thread)
+                    loader.begin(work.along(loads.item.axes[0]), k_tile, work.l, stage, thread)
 
     @cute.jit
     def end(self, work: cutlass.Constexpr, k_tile: Any, position: Any, thread: Any):
@@ -175,7 +170,7 @@ class Frame:
         for loads in self.loads:
             for loader in loads.loaders:
                 if cutlass.const_expr(not isinstance(loader, TmaLoad)):
-                    loader.end(work.along(loads.operand.role), k_tile, work.l, *position, thread)
+                    loader.end(work.along(loads.item.axes[0]), k_tile, work.l, *position, thread)
         cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before WGMMA reads
         cute.arch.mbarrier_arrive(self.ring.full + position[0])
 
@@ -189,9 +184,9 @@ class Frame:
     def fragments(self, mma: cute.TiledMma, group: Any) -> tuple[Fragments, cute.Tensor]:
         """A warpgroup's descriptors of A and B and a thread's accumulators, ((2, 2, BLK_N / 8), MMA_M, 1)."""
         part = mma.get_slice(group * hw.WARPGROUP)
-        sA, sB = (x.sX for x in self.loads)
+        sX = {x.item.role: x.sX for x in self.loads}
         descriptors = Fragments(
-            mma.make_fragment_A(part.partition_A(sA)), mma.make_fragment_B(part.partition_B(sB))
+            mma.make_fragment_A(part.partition_A(sX["a"])), mma.make_fragment_B(part.partition_B(sX["b"]))
         )
         shape = part.partition_shape_C(self.config.tile[:2])
         return descriptors, cute.make_rmem_tensor(shape, NUMERIC[self.config.instruction.accumulator])

@@ -39,8 +39,7 @@ def options(config: KernelConfig, walk: Any) -> dict[str, Any]:
 class Addresses:
     """The addresses of a launch, by what they are of."""
 
-    a: Any
-    b: Any
+    operands: tuple
     inputs: tuple
     outputs: tuple
     partials: tuple
@@ -56,8 +55,7 @@ class Addresses:
             return tuple(by_name[name] for name in names)
 
         return Addresses(
-            a=by_name["a"],
-            b=by_name["b"],
+            operands=of(x.role for x in config.operands),
             inputs=of(graph.tensors),
             outputs=of(x.name for x in graph.stores),
             partials=of(x.name for x in graph.reductions),
@@ -69,9 +67,8 @@ class Addresses:
 class Strides:
     """The strides of a launch, by what they are of."""
 
-    a: Any
-    b: Any
-    gate: Any  # from one half of a gated pair to the other, or None
+    operands: dict[str, Any]  # by role
+    gates: dict[str, Any]  # from one half of a gated pair to the other, by role
     inputs: tuple
     outputs: tuple
 
@@ -81,9 +78,8 @@ class Strides:
         by_name = named(config, "strides", strides)
         graph = config.epilogue
         return Strides(
-            a=by_name["a"],
-            b=by_name["b"],
-            gate=next((by_name[f"{x.role}.gate"] for x in config.operands if x.halves == 2), None),
+            operands={x.role: by_name[x.role] for x in config.operands},
+            gates={x.role: by_name[f"{x.role}.gate"] for x in config.operands if x.halves == 2},
             inputs=tuple(by_name[name] for name in graph.tensors),
             outputs=tuple(by_name[x.name] for x in graph.stores),
         )
@@ -126,24 +122,23 @@ def output_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, s
 
 
 def operand_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, shape: Any) -> tuple:
-    """A as (m, k, l) and B as (n, k, l), with (2, l) for l where it holds a gated pair."""
-    places = (addresses.a, addresses.b)
+    """Every operand as (rows, k, l), with (2, l) for l where it holds a gated pair."""
     return tuple(
-        ops.global_tensor(operand, place, *operand_layout(config, operand, strides, shape), axes)
-        for operand, place, axes in zip(config.operands, places, ("mk", "nk"), strict=True)
+        ops.global_tensor(x, place, *operand_layout(config, x, strides, shape), x.axes)
+        for x, place in zip(config.operands, addresses.operands, strict=True)
     )
 
 
 def operand_layout(
     config: GemmConfig, operand: OperandConfig, strides: Strides, shape: Any
 ) -> tuple[tuple, tuple]:
-    """Extents and strides of A as (m, k, l) or B as (n, k, l), with (2, l) for l where it holds a gated pair."""
-    extents = named(config, "shape", shape)
-    rows = extents["m"] if operand.role == "a" else extents["n"]
-    extent, stride = (rows, extents["k"], extents[f"{operand.role}.l"]), getattr(strides, operand.role)
+    """Extents and strides of an operand as (rows, k, l), with (2, l) for l where it holds a gated pair."""
+    extents, role = named(config, "shape", shape), operand.role
+    extent = (*(extents[x] for x in operand.axes), extents[f"{role}.l"])
+    stride = strides.operands[role]
     if operand.halves == 1:
         return extent, stride
-    return (*extent[:2], (2, extent[2])), (*stride[:2], (strides.gate, stride[2]))
+    return (*extent[:2], (2, extent[2])), (*stride[:2], (strides.gates[role], stride[2]))
 
 
 def scalar_tensors(addresses: Addresses) -> tuple:

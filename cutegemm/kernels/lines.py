@@ -98,7 +98,7 @@ class Lines:
         """The address of an element of a stage; Int32.
 
         Along the lines a stage is as wide as the swizzle's row; wider ones lie behind one another, of all lines each
-        (`operands.operand_layout`). The swizzle moves chunks of 16 bytes: bits 4 and up of the address by those from
+        (`operands.item_layout`). The swizzle moves chunks of 16 bytes: bits 4 and up of the address by those from
         bit 7 on.
         """
         width = self.width

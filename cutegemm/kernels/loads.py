@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operand's tiles on their way into the ring's stages, by TMA or by the producer's threads."""
+"""The tiles of a stage's items on their way into the pipeline's stages, by TMA or by the producer's threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import KernelConfig, OperandConfig
+from cutegemm.config import KernelConfig
+from cutegemm.config.stage import StageItem
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.async_load import AsyncLoad
 from cutegemm.kernels.box_load import BoxLoad
@@ -21,27 +22,27 @@ from cutegemm.kernels.tma_load import TmaLoad
 
 
 @dataclass(frozen=True)
-class OperandLoads:
-    """One operand: its ring of tiles and the loaders that fill a stage of it, one for each half."""
+class ItemLoads:
+    """One item of a stage: its tiles in all stages and the loaders that fill one, one for each half."""
 
-    operand: OperandConfig
+    item: StageItem
     sX: Any  # (ROWS, BLK_K, STAGE)
     loaders: tuple[TmaLoad | GatherLoad | AsyncLoad | ShiftLoad | BoxLoad, ...]
 
     @staticmethod
     def create(
-        config: KernelConfig, operand: OperandConfig, atom: Any, tensor: Any, place: Place, smem: Any
-    ) -> OperandLoads:
-        """Allocate the ring and partition the operand.
+        config: KernelConfig, item: StageItem, atom: Any, tensor: Any, place: Place, smem: Any
+    ) -> ItemLoads:
+        """Allocate the tiles and partition the matrix.
 
         Args:
             atom, tensor: from `tensors.launch_tensors`; the atom is None where TMA is not used, and what
                 `box_load.class_maps` gives where it brings words.
         """
-        layout = ops.operand_layout(config, operand)
+        operand, layout = item.operand, ops.item_layout(item, config.stages)
         numeric = ops.NUMERIC[operand.dtype]
         sX = smem.allocate_tensor(numeric, layout.outer, hw.SMEM_ALIGN, layout.inner)
-        rows, depth = ops.operand_box(config, operand)
+        rows, depth = item.part
         loaders = []
         for half in range(operand.halves):
             part = sX if operand.halves == 1 else cute.local_tile(sX, (rows, depth), (half, 0, None))
@@ -49,20 +50,20 @@ class OperandLoads:
                 part = cute.make_tensor(sX.iterator, ops.first_rows(operand, sX.layout, depth, config.stages))
             which = None if operand.halves == 1 else half
             if operand.load == "tma":
-                peers = place.sharing(operand.role)
-                evict = config.evicted(operand.role)
+                peers = place.sharing(item.axes[0])
+                evict = config.evicted(item.role)
                 loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), peers, which, evict))
             elif operand.load == "gather":
                 loaders.append(GatherLoad(tensor, part, (rows, depth), operand.k_major, which))
             else:
                 lines = Lines(operand, tensor, part, (rows, depth), which)
-                if operand.boxed(rows, depth):
+                if item.boxed:
                     loaders.append(BoxLoad.create(lines, atom, config.stages, smem))
                 elif operand.load == "shift":
                     loaders.append(ShiftLoad.create(lines, config.stages, smem))
                 else:
                     loaders.append(AsyncLoad(lines))
-        return OperandLoads(operand, sX, tuple(loaders))
+        return ItemLoads(item, sX, tuple(loaders))
 
     @property
     def atoms(self) -> tuple:

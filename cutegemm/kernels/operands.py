@@ -12,6 +12,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, MatrixConfig, OperandConfig, OutputConfig
+from cutegemm.config.stage import StageItem
 from cutegemm.dtypes import DType
 
 NUMERIC = {
@@ -66,22 +67,10 @@ def assumed(stride: Any, step: int) -> Any:
     return cute.assume(stride, divby=step)
 
 
-def operand_rows(config: KernelConfig, operand: OperandConfig) -> int:
-    """Rows of the operand's tile in a stage: BLK_M or BLK_N."""
-    return config.tile[0] if operand.role == "a" else config.tile[1]
-
-
-def operand_box(config: KernelConfig, operand: OperandConfig) -> tuple[int, int]:
-    """(ROWS, BLK_K) of what one loader brings: the operand's tile, one half of a gated pair, or the rows there are."""
-    return operand.box_rows or operand_rows(config, operand) // operand.halves, config.tile[2]
-
-
-def operand_layout(config: KernelConfig, operand: OperandConfig) -> cute.ComposedLayout:
-    """The shared-memory ring of an operand: (ROWS, BLK_K, STAGE) in a layout WGMMA and TMA both read."""
-    shape = (operand_rows(config, operand), config.tile[2], config.stages)
-    return cute.tile_to_shape(
-        _operand_atom(operand), shape, order=(0, 1, 2) if operand.k_major else (1, 0, 2)
-    )
+def item_layout(item: StageItem, stages: int) -> cute.ComposedLayout:
+    """An item's tiles in the pipeline's stages: (ROWS, BLK_K, STAGE) in a layout WGMMA and TMA both read."""
+    order = (0, 1, 2) if item.operand.k_major else (1, 0, 2)
+    return cute.tile_to_shape(_operand_atom(item.operand), (*item.box, stages), order=order)
 
 
 def _operand_atom(operand: OperandConfig) -> cute.ComposedLayout:
@@ -89,9 +78,9 @@ def _operand_atom(operand: OperandConfig) -> cute.ComposedLayout:
     return warpgroup.make_smem_layout_atom(kind, NUMERIC[operand.dtype])
 
 
-def box_layout(config: KernelConfig, operand: OperandConfig) -> cute.ComposedLayout:
+def box_layout(item: StageItem) -> cute.ComposedLayout:
     """The layout of what one TMA loader brings: (ROWS, BLK_K) of one stage."""
-    rows, depth = operand_rows(config, operand), config.tile[2]
+    operand, (rows, depth) = item.operand, item.box
     # not a slice of the ring: slicing a layout of an odd number of atoms aborts the compiler
     order = (0, 1) if operand.k_major else (1, 0)
     layout = cute.tile_to_shape(_operand_atom(operand), (rows, depth), order=order)

@@ -14,27 +14,26 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.config import KernelConfig, OperandConfig
+from cutegemm.config.stage import StageItem
 from cutegemm.kernels.lines import divided
-from cutegemm.kernels.operands import operand_rows
 from cutegemm.kernels.words import REGISTER, WORD
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
 
 
 @cute.jit
 def zero_rest(
-    config: cutlass.Constexpr,
-    operand: cutlass.Constexpr,
+    item: cutlass.Constexpr,
+    stages: cutlass.Constexpr,
     sX: cute.Tensor,
     thread: Any,
     threads: cutlass.Constexpr,
 ):
     """Zero the rows from `box_rows` on of every stage of a K-major operand's ring (ROWS, BLK_K, STAGE).
 
-    A stage is columns one swizzle row wide, of all rows each (`operands.operand_layout`), so that the rest of a column
+    A stage is columns one swizzle row wide, of all rows each (`operands.item_layout`), so that the rest of a column
     is contiguous.
     """
-    per_column, column, columns = _extents(config, operand)
+    per_column, column, columns = _extents(item, stages)
     start, total = sX.iterator.toint() + (column - per_column * WORD), columns * per_column
     for i in cutlass.range(total // threads, unroll=8):
         _zero(start, divided(thread + i * threads, per_column), column)
@@ -52,8 +51,8 @@ def _zero(start: Any, at: tuple[Any, Any], column: int) -> None:
     cute.autovec_copy(zeros, cute.make_tensor(target, cute.make_layout(WORD // REGISTER)))
 
 
-def _extents(config: KernelConfig, operand: OperandConfig) -> tuple[int, int, int]:
+def _extents(item: StageItem, stages: int) -> tuple[int, int, int]:
     """(16-byte words of the rest of a column, bytes of a column, columns of the ring)."""
-    rows, span = operand_rows(config, operand), SWIZZLE_SPANS[operand.swizzle]
-    columns = config.stages * config.tile[2] * operand.dtype.bytes // span
-    return (rows - operand.box_rows) * span // WORD, rows * span, columns
+    (rows, depth), span = item.box, SWIZZLE_SPANS[item.operand.swizzle]
+    columns = stages * depth * item.bits // 8 // span
+    return (rows - item.part[0]) * span // WORD, rows * span, columns

@@ -97,9 +97,9 @@ class Work:
         """(m, n, l) of one of the tile's slices, of so many side by side along its columns."""
         return (self.m, self.n, self.l) if count == 1 else (self.m, self.n * count + share, self.l)
 
-    def along(self, role: str) -> Any:
-        """The tile's coordinate along the rows of operand "a" or "b"."""
-        return self.m if role == "a" else self.n
+    def along(self, axis: str) -> Any:
+        """The tile's coordinate along axis "m" or "n"."""
+        return self.m if axis == "m" else self.n
 
 
 @dataclass(frozen=True)

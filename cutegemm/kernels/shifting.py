@@ -42,7 +42,7 @@ class Shifting:
 
     @staticmethod
     def create(lines: Lines, words: Words, stages: int, smem: Any) -> Shifting:
-        """Allocate the words (`OperandConfig.word_bytes`)."""
+        """Allocate the words (`StageItem.beside`)."""
         held = smem.allocate_array(cutlass.Uint8, words.bytes * stages, byte_alignment=hw.WARPGROUP)
         thread, _, _ = cute.arch.thread_idx()
         # once, not in the loop over tiles: a shuffle stays where it is written

@@ -80,16 +80,16 @@ class SimtGemm:
         starts, steps = launch.Addresses.of(config, addresses), launch.Strides.of(config, strides)
         walks = self._walks(shape, walk)
         m, n, batch = (walks.extents[x] for x in "mnl")
-        extent, stride = launch.operand_layout(config, config.a, steps, shape)
-        mA = _tensor(config.a, starts.a, extent, (stride, "mk"), config.vector[0])
-        extent, stride = launch.operand_layout(config, config.b, steps, shape)
-        mB = _tensor(config.b, starts.b, extent, (stride, "nk"), config.vector[1])
+        operands = []
+        for x, start, vector in zip(config.operands, starts.operands, config.vector):
+            extent, stride = launch.operand_layout(config, x, steps, shape)
+            operands.append(_tensor(x, start, extent, (stride, x.axes), vector))
         inputs = launch.input_tensors(config, starts, steps, shape)
         outputs = tuple(
             _tensor(x, starts.outputs[i], (m, n, batch), (steps.outputs[i], "mn"), config.vector[2])
             for i, x in enumerate(config.outputs)
         )
-        tensors = (mA, mB, inputs, outputs, starts.partials, launch.scalar_tensors(starts))
+        tensors = (*operands, inputs, outputs, starts.partials, launch.scalar_tensors(starts))
         self.kernel(tensors, shape, numbers, walk).launch(
             grid=(walks.ctas, 1, 1),
             block=(config.threads, 1, 1),

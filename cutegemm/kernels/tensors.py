@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from cutlass import cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import KernelConfig, OperandConfig
+from cutegemm.config import KernelConfig
+from cutegemm.config.stage import StageItem
 from cutegemm.kernels import launch
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.box_load import class_maps
@@ -18,7 +19,7 @@ from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 class Tensors(NamedTuple):
     """Global tensors of a launch, each group in its config's order; TMA's coordinates where an atom goes with one."""
 
-    operands: tuple  # (m, k, l) and (n, k, l), or with (2, l) for l where the operand holds a gated pair
+    operands: tuple  # (rows, k, l) of each, or with (2, l) for l where it holds a gated pair
     inputs: tuple  # (m, n, l)
     outputs: tuple  # (m, n, l)
     partials: tuple  # addresses of the reductions' partial results, Int64
@@ -40,8 +41,8 @@ def launch_tensors(config: KernelConfig, addresses: Any, shape: Any, strides: An
     places, steps = launch.Addresses.of(config, addresses), launch.Strides.of(config, strides)
     pairs: list = []
     if config.multiplies:
-        factors = launch.operand_tensors(config, places, steps, shape)
-        pairs = [_operand(config, x, tensor) for x, tensor in zip(config.operands, factors, strict=True)]
+        matrices = launch.operand_tensors(config, places, steps, shape)
+        pairs = [_item(x, tensor) for x, tensor in zip(config.stage, matrices, strict=True)]
     groups = (pairs, *(_epilogue(config, places, steps, shape) if config.stores else ([], [])))
     atoms = Atoms(*(tuple(atom for atom, _ in group) for group in groups))
     tensors = (tuple(tensor for _, tensor in group) for group in groups)
@@ -67,18 +68,16 @@ def _epilogue(config: KernelConfig, places: launch.Addresses, steps: launch.Stri
     return inputs, outputs
 
 
-def _operand(config: KernelConfig, operand: OperandConfig, tensor: cute.Tensor) -> tuple[Any, cute.Tensor]:
-    """(atom, coordinates) of an operand that TMA loads, (None, tensor) of another.
+def _item(item: StageItem, tensor: cute.Tensor) -> tuple[Any, cute.Tensor]:
+    """(atom, coordinates) of an item that TMA loads, (None, tensor) of another.
 
     Of one whose words TMA brings (`box_load.class_maps`, tensor).
     """
-    if operand.boxed(*ops.operand_box(config, operand)):
-        return class_maps(operand, ops.operand_box(config, operand), tensor), tensor
-    if operand.load != "tma":
+    if item.boxed:
+        return class_maps(item, tensor), tensor
+    if item.load != "tma":
         return None, tensor
-    multicast = config.cluster[1] if operand.role == "a" else config.cluster[0]
-    box = ops.operand_box(config, operand)
-    return ops.load_atom(tensor, ops.box_layout(config, operand), box, multicast)
+    return ops.load_atom(tensor, ops.box_layout(item), item.part, item.peers)
 
 
 def _piece(config: KernelConfig, matrix: Any) -> cute.ComposedLayout:

@@ -121,7 +121,7 @@ class WarpSpecializedGemm:
     ) -> Any:
         """Fill the ring once for the first work, constant operands before the wait; how many stages that were."""
         config, walk = self.config, frame.walk
-        others = tuple(x for x in ("a", "b") if x not in config.early)
+        others = tuple(x.role for x in config.stage if x.role not in config.early)
         count = cutlass.Int32(0)
         if walk.more(state):
             work = walk.work(state)

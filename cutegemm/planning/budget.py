@@ -31,7 +31,7 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
                 "producer",
             )
         )
-        boxed = sum(x.boxed(rows, config.tile[2]) for x, rows in config.factors)
+        boxed = sum(x.boxed for x in config.stage)
         count = boxed * warpgroup // config.limits.warp * config.stages
         if count:
             found.append(Barrier("words", count, "TMA's elected thread", 1, "the same warp"))
@@ -40,7 +40,7 @@ def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
     if config.pingpong:
         found.append(Barrier("turn", config.consumers, "both consumers", 2 * warpgroup, "one of them"))
     threads = config.consumers * warpgroup
-    if config.a.box_rows:
+    if any(x.box_rows for x in config.operands):
         found.append(Barrier("rest", 1, "every consumer thread", threads, "the same"))
     if config.cluster_parts > 1:
         found.append(Barrier("parts here", 1, "one consumer thread", 1, "consumers"))
@@ -77,19 +77,15 @@ def boxes(config: KernelConfig) -> tuple[Box, ...]:
 
     The CTAs that share a tile split it along its strided axis, so that a share is whole rows of the swizzle.
     """
-    block_k = config.tile[2]
     found = []
-    for operand, rows, peers in zip(config.operands, (config.rows, config.columns), reversed(config.cluster)):
-        if operand.load == "tma":
-            rows = operand.box_rows or rows
-            extents = (block_k, rows // peers) if operand.k_major else (rows, block_k // peers)
-            found.append(
-                _box(operand.role.upper(), extents, operand.swizzle, operand.dtype.bits, operand.halves)
-            )
-        elif operand.boxed(rows, block_k):
-            words = operand.words(rows, block_k)
-            row = words.pitch // words.size
-            found.append(Box(f"{operand.role.upper()} words", (row, words.per_class), words.classes))
+    for item in config.stage:
+        name, operand, (rows, depth) = item.role.upper(), item.operand, item.part
+        if item.load == "tma":
+            extents = (depth, rows // item.peers) if operand.k_major else (rows, depth // item.peers)
+            found.append(_box(name, extents, operand.swizzle, item.bits, operand.halves))
+        elif item.boxed:
+            row = item.words.pitch // item.words.size
+            found.append(Box(f"{name} words", (row, item.words.per_class), item.words.classes))
     matrices: list[tuple[str, MatrixConfig | OutputConfig, str]] = []
     if not config.stores:
         return tuple(found)

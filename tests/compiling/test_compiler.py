@@ -257,7 +257,7 @@ def expected(config) -> dict[str, bool]:
     if not isinstance(config, KernelConfig):
         return {"wgmma": False, "tma_load": False, "tma_store": False, "fma.f32": True}
     loads = (config.a.load, config.b.load)
-    boxed = [x.boxed(rows, config.tile[2]) for x, rows in config.factors]
+    boxed = [x.boxed for x in config.stage]
     inputs, stores = [x.load for x in config.inputs], [x.store for x in config.outputs]
     return {
         "wgmma": True,

@@ -104,11 +104,10 @@ def _halves_refused(x: KernelDraft) -> Refused:
 
 def _shares(x: KernelDraft) -> list[tuple[OperandConfig, Number, Number]]:
     """(operand, rows or columns that are shared, CTAs that share them) of what TMA multicasts."""
-    extents = ((x.rows, x.cluster[1]), (x.columns, x.cluster[0]))
     return [
-        (operand, rows if operand.k_major else x.tile[2], peers)
-        for operand, (rows, peers) in zip(x.operands, extents, strict=True)
-        if operand.load == "tma"
+        (item.operand, item.half[0] if item.operand.k_major else item.box[1], item.peers)
+        for item in x.stage
+        if item.load == "tma"
     ]
 
 
@@ -127,51 +126,40 @@ def _multicast_refused(x: KernelDraft) -> Refused:
     return "cluster", x.cluster, rule, (1, 1)
 
 
-def contiguous(operand: OperandConfig, rows: Number, depth: Number) -> Number:
-    """Bytes over which a tile of an operand is contiguous in shared memory."""
-    return (depth if operand.k_major else rows) * operand.dtype.bytes
-
-
 def legal_swizzles(operand: OperandConfig, rows: int, depth: int) -> list[str]:
     """The swizzles whose rows divide a tile's contiguous extent, widest first."""
-    extent = contiguous(operand, rows, depth)
+    extent = (depth if operand.k_major else rows) * operand.dtype.bits // 8
     return [name for name, span in reversed(SWIZZLE_SPANS.items()) if extent % span == 0]
-
-
-def _extents(x: KernelDraft) -> list[tuple[OperandConfig, Number]]:
-    return [(operand, rows // operand.halves) for operand, rows in x.factors]
 
 
 def _swizzled(x: KernelDraft) -> Number:
     """A row of the swizzle divides the tile's contiguous extent."""
     found: Number = True
-    for operand, rows in _extents(x):
-        extent = contiguous(operand, rows, x.tile[2])
+    for item in x.stage:
         legal: Number = False
         for name, span in SWIZZLE_SPANS.items():
-            legal = legal | ((operand.swizzle == name) & (extent % span == 0))
+            legal = legal | ((item.operand.swizzle == name) & (item.contiguous % span == 0))
         found = found & legal
     return found
 
 
 def _swizzled_refused(x: KernelDraft) -> Refused:
-    for operand, rows in _extents(x):
-        legal = legal_swizzles(operand, rows, x.tile[2])
-        if operand.swizzle not in legal:
-            extent = contiguous(operand, rows, x.tile[2])
-            span = SWIZZLE_SPANS.get(operand.swizzle, "its span")
-            rule = f"the tile is contiguous over {extent} bytes, no multiple of {span}"
-            return "swizzle", operand.swizzle, rule, legal[0] if legal else None
+    for item in x.stage:
+        swizzle, legal = item.operand.swizzle, legal_swizzles(item.operand, *item.half)
+        if swizzle not in legal:
+            span = SWIZZLE_SPANS.get(swizzle, "its span")
+            rule = f"the tile is contiguous over {item.contiguous} bytes, no multiple of {span}"
+            return "swizzle", swizzle, rule, legal[0] if legal else None
     raise AssertionError("every swizzle is legal")
 
 
 def _boxes(x: KernelDraft) -> Number:
     """A box of fewer rows than the tile is TMA's own, not shared, of whole groups of a K-major operand."""
     found: Number = True
-    for (operand, rows), peers in zip(x.factors, reversed(x.cluster), strict=True):
-        few = operand.box_rows
-        alone = (peers == 1) & (operand.load == "tma" and operand.k_major and operand.halves == 1)
-        whole = (few % GROUP == 0) & (few < rows) & (few > 0)
+    for item in x.stage:
+        operand, few = item.operand, item.operand.box_rows
+        alone = (item.peers == 1) & (operand.load == "tma" and operand.k_major and operand.halves == 1)
+        whole = (few % GROUP == 0) & (few < item.box[0]) & (few > 0)
         found = found & ((few == 0) | (alone & whole))
     return found
 
@@ -224,4 +212,4 @@ LATER = (
 )
 ACCUMULATORS = Rule(_accumulators, _accumulators_refused)
 
-__all__ = ["ACCUMULATORS", "LATER", "RULES", "contiguous", "legal_swizzles"]
+__all__ = ["ACCUMULATORS", "LATER", "RULES", "legal_swizzles"]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`StageItem`: what one stage of the mainloop's pipeline holds of one matrix.
+
+Budget, loads, tensor maps, byte counts and launch arguments go over a config's items (`KernelDraft.stage`); none of
+them knows which roles there are. A new kind of matrix, such as scales of A per block, is a role in
+`config.parts.AXES` and a loader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutegemm.config.numbers import Number, where
+from cutegemm.config.parts import BOX_ALIGN, OperandConfig, Words
+
+WARPS = 4  # of the producer warpgroup, each of which shifts words of its own
+WORD_BARRIER = 8  # bytes of the mbarrier of a warp's words, PTX ISA
+
+
+@dataclass(frozen=True)
+class StageItem:
+    """One matrix's tile in a stage.
+
+    Attributes:
+        operand: the matrix: element type, layout in shared memory, and how it is loaded.
+        box: extents of the tile along the matrix's axes, elements.
+        peers: CTAs of a cluster that need the same tile; by multicast each loads its share for all of them.
+    """
+
+    operand: OperandConfig
+    box: tuple[Number, Number]
+    peers: Number
+
+    @property
+    def role(self) -> str:
+        """What the matrix is for, such as "a"."""
+        return self.operand.role
+
+    @property
+    def axes(self) -> str:
+        """The matrix's axes: of the problem "m", "n" and "k"."""
+        return self.operand.axes
+
+    @property
+    def load(self) -> str:
+        """How it is loaded."""
+        return self.operand.load
+
+    @property
+    def bits(self) -> int:
+        """Of an element."""
+        return self.operand.dtype.bits
+
+    @property
+    def layout(self) -> tuple[str, str]:
+        """The axis along which its tiles are contiguous in shared memory, "k" or "mn", and their swizzle."""
+        return ("k" if self.operand.k_major else "mn"), self.operand.swizzle
+
+    @property
+    def bytes(self) -> Number:
+        """Of the tile in shared memory."""
+        return self.size(self.box)
+
+    @property
+    def contiguous(self) -> Number:
+        """Bytes over which one half of the tile is contiguous in shared memory."""
+        rows, depth = self.half
+        return (depth if self.operand.k_major else rows) * self.bits // 8
+
+    @property
+    def half(self) -> tuple[Number, Number]:
+        """Extents of one half of a gated pair; else of all."""
+        return self.box[0] // self.operand.halves, self.box[1]
+
+    @property
+    def part(self) -> tuple[Number, Number]:
+        """Extents of what one loader brings: a half, or no more rows than the matrix has."""
+        few = self.operand.box_rows
+        return where(few != 0, few, self.half[0]), self.box[1]
+
+    @property
+    def delivered(self) -> Number:
+        """Bytes that TMA delivers to a stage."""
+        return self.operand.halves * self.size(self.part) if self.load == "tma" else 0
+
+    @property
+    def boxed(self) -> bool:
+        """Whether TMA brings the aligned words of the tile."""
+        return self.operand.boxed(*self.box)
+
+    @property
+    def words(self) -> Words:
+        """How the words lie that "shift" keeps of one half."""
+        return self.operand.words(*self.half)
+
+    @property
+    def beside(self) -> tuple[tuple[str, Number, int], ...]:
+        """(name, bytes, alignment) of what a stage holds beside the tile for its loader."""
+        if self.load != "shift":
+            return ()
+        barriers = WARPS * WORD_BARRIER * self.boxed
+        return (
+            ("words", self.operand.halves * self.words.bytes, BOX_ALIGN),
+            ("word barriers", barriers, WORD_BARRIER),
+        )
+
+    def size(self, extents: tuple[Number, Number]) -> Number:
+        """Bytes of a box of elements."""
+        return extents[0] * extents[1] * self.bits // 8
+
+
+__all__ = ["StageItem"]
