@@ -6,9 +6,10 @@
 
 Each mutant changes one place of `kernels/`, `planning/` or `running/` in a worker's copy of the tree. The tests of its
 package run there until one fails, those first that name the module. First all tests run once without a mutant: those
-that fail then are left out by name, and the seconds of each file decide the order. The results file is written after
-every verdict. A mutant that outlives the tests survives; one that outlives the time limit is listed as such, with the
-test that was running and the number of tests that had passed.
+that fail then are left out by name, and the seconds of each file decide the order. Survivors then meet the tests of
+further packages, in the time that is left. The results file is written after every verdict. A mutant that outlives the
+tests survives; one that outlives the time limit is listed as such, with the test that was running and the number of
+tests that had passed.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ from benchmarks.mutants.judge import Baseline, Tree, files_of, judged
 
 SEED, COUNT = 1, 120
 # seconds: of a mutant's tests, and of one file of tests without a mutant
-LIMIT_SECONDS, FILE_SECONDS = 150.0, 200.0
+LIMIT_SECONDS, FILE_SECONDS = 150.0, 240.0
 # shorter than this, a mutant's tests are not begun
 LEAST_SECONDS = 10.0
 FIELDS = tuple(x.name for x in dataclasses.fields(Mutant))
+
+
+def mutant_of(verdict: dict[str, Any]) -> Mutant:
+    """The mutant that a verdict is about."""
+    return Mutant(**{name: verdict[name] for name in FIELDS})
 
 
 class Run:
@@ -63,9 +69,9 @@ class Run:
         return time.monotonic() - self.began
 
     def add(self, verdict: dict[str, Any]) -> None:
-        """Keep a verdict, and say it."""
+        """Keep a verdict in the place of an earlier one on the same mutant, and say it."""
         with self._lock:
-            self.kept.append(verdict)
+            self.kept = [x for x in self.kept if mutant_of(x) != mutant_of(verdict)] + [verdict]
             self.write()
         change = f"{verdict['was']!r:.60} -> {verdict['now']!r:.60}"
         print(f"{verdict['status']:10} {verdict['module']}:{verdict['line']} {change}", flush=True)
@@ -114,7 +120,7 @@ def _bytes(file: str) -> tuple[bool, int]:
     return file.startswith("tests/kernels/"), Path(file).stat().st_size
 
 
-def judge_all(run: Run, trees: list[Tree], wanted: list[Mutant]) -> None:
+def judge_all(run: Run, trees: list[Tree], wanted: list[Mutant], further: bool = False) -> None:
     """A verdict on each mutant, on whichever tree is free."""
     waiting = collections.deque(wanted)
 
@@ -124,8 +130,8 @@ def judge_all(run: Run, trees: list[Tree], wanted: list[Mutant]) -> None:
                 mutant = waiting.popleft()
             except IndexError:
                 return
-            verdict = judged(mutant, tree, run.baseline, run.options.limit)
-            if verdict is not None:
+            verdict = judged(mutant, tree, run.baseline, run.options.limit, further)
+            if verdict is not None and not (further and verdict["status"] == "time limit"):
                 run.add(verdict)
 
     with concurrent.futures.ThreadPoolExecutor(len(trees)) as pool:
@@ -159,7 +165,7 @@ def earlier(path: Path | None, wanted: list[Mutant]) -> tuple[list[dict[str, Any
     if path is None or not path.exists():
         return [], Baseline()
     held = json.loads(path.read_text())
-    kept = [x for x in held["mutants"] if Mutant(**{name: x[name] for name in FIELDS}) in wanted]
+    kept = [x for x in held["mutants"] if mutant_of(x) in wanted]
     return kept, Baseline(tuple(held["left_out"]), held["file_seconds"])
 
 
@@ -168,7 +174,7 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     wanted = sample(options.seed, options.count)
     kept, baseline = earlier(options.resume, wanted)
-    known = {Mutant(**{name: x[name] for name in FIELDS}) for x in kept}
+    known = {mutant_of(x) for x in kept}
     todo = [x for x in wanted if x not in known and x.module.split("/")[0] in options.packages][
         : options.most
     ]
@@ -190,6 +196,8 @@ def main(arguments: list[str]) -> int:
                     f"left out: {', '.join(run.baseline.broken) or 'nothing'}; {run.took:.0f} s", flush=True
                 )
             judge_all(run, trees, todo)
+            alive = [x for x in run.kept if x["status"] == "survived" and not x["further"]]
+            judge_all(run, trees, [mutant_of(x) for x in alive], further=True)
         finally:
             timer.cancel()
             end()

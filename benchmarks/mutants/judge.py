@@ -21,12 +21,13 @@ from pathlib import Path
 from benchmarks.mutants import watch
 from benchmarks.mutants.changes import ROOT, Mutant
 
-# Folders of tests by package: its own first. The others run where these find nothing.
+# Folders of tests by package, and further ones for mutants that these let live.
 FOLDERS = {
     "kernels": ("kernels",),
     "planning": ("planning", "config", "families"),
-    "running": ("running", "gemm", "contract", "epilogue"),
+    "running": ("running", "gemm", "contract"),
 }
+FURTHER = {"kernels": ("running", "gemm"), "planning": ("gemm", "kernels"), "running": ("kernels",)}
 SKIPPED = (".git", ".gpu", ".ci", "__pycache__", ".*_cache", ".hypothesis", ".venv", "build", "dist", "site")
 SLOWEST = 1e9  # of a file whose time is not known
 
@@ -143,13 +144,13 @@ class Tree:
         return found
 
 
-def files_of(package: str) -> list[str]:
-    """The files of a package's tests, its own folder first."""
-    folders = [ROOT / "tests" / x for x in FOLDERS[package]]
+def files_of(package: str, further: bool = False) -> list[str]:
+    """The files of a package's tests, or further ones."""
+    folders = [ROOT / "tests" / x for x in (FURTHER if further else FOLDERS)[package]]
     return [str(x.relative_to(ROOT)) for folder in folders for x in sorted(folder.glob("test_*.py"))]
 
 
-def tests_of(module: str, baseline: Baseline) -> list[str]:
+def tests_of(module: str, baseline: Baseline, further: bool = False) -> list[str]:
     """The files of a module's tests: those named after it, then those that name it, the quick ones first."""
     package, stem = module.removesuffix(".py").split("/")
     word = re.compile(rf"\b{stem}\b")
@@ -160,16 +161,18 @@ def tests_of(module: str, baseline: Baseline) -> list[str]:
         seconds = baseline.seconds.get(file, SLOWEST)
         return stem not in Path(file).stem, not named, not file.startswith(own), seconds
 
-    return sorted(files_of(package), key=order)
+    return sorted(files_of(package, further), key=order)
 
 
-def judged(mutant: Mutant, tree: Tree, baseline: Baseline, limit: float) -> dict[str, object] | None:
-    """What the tests say of a mutant; None where the run was ended before they did."""
+def judged(
+    mutant: Mutant, tree: Tree, baseline: Baseline, limit: float, further: bool = False
+) -> dict[str, object] | None:
+    """What the tests say of a mutant, or the further ones; None where the run was ended before they did."""
     began = time.monotonic()
     was = (tree.path / "cutegemm" / mutant.module).read_bytes()
     tree.write(mutant.module, was[: mutant.start] + mutant.now.encode() + was[mutant.end :])
     try:
-        found = tree.tested(tests_of(mutant.module, baseline), limit, without=baseline.broken)
+        found = tree.tested(tests_of(mutant.module, baseline, further), limit, without=baseline.broken)
     finally:
         tree.write(mutant.module, was)
     if found.failed:
@@ -183,7 +186,7 @@ def judged(mutant: Mutant, tree: Tree, baseline: Baseline, limit: float) -> dict
     else:
         status, by = "survived", ""
     seconds = round(time.monotonic() - began, 1)
-    line = {"status": status, "by": by, "passed": len(found.seconds), "seconds": seconds}
+    line = {"status": status, "by": by, "passed": len(found.seconds), "seconds": seconds, "further": further}
     return dataclasses.asdict(mutant) | line
 
 
