@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import sys
 import tempfile
@@ -24,6 +25,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     # Compiled kernels serve the whole session, workers included, and no other unless a directory to keep is named.
     _CACHE = tempfile.TemporaryDirectory(prefix="cutegemm-test-cache-")
     os.environ["CUTEGEMM_CACHE_DIR"] = os.environ.get("CUTEGEMM_TEST_CACHE_DIR") or _CACHE.name
+
+# The part of the tests that needs no torch runs without it, too (tools/release.sh).
+TORCH = importlib.util.find_spec("torch") is not None
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=_SLOW)
@@ -74,6 +78,8 @@ def forgotten() -> Iterator[None]:
 
 def _missing_gpu() -> str | None:
     """Why GPU tests cannot run here, or None."""
+    if not TORCH:
+        return "needs a Hopper GPU; torch is not installed"
     import torch
 
     if not torch.cuda.is_available():
@@ -103,6 +109,15 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     config.option.numprocesses = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
     config.option.dist = "worksteal"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Without torch, files that import it are skipped."""
+    report = yield
+    if not TORCH and report.failed and "No module named 'torch'" in str(report.longrepr):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, "needs torch")
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -81,7 +81,7 @@ for python in "$@"; do
 import importlib.metadata, re
 for line in importlib.metadata.requires("cutegemm"):
     wanted, _, marker = line.partition(";")
-    if (not marker or 'extra == "test"' in marker) and not re.match("torch|transformers|mkdocs|matplotlib", line):
+    if (not marker or 'extra == "test"' in marker) and not re.match("(torch|transformers)\\b", line):
         print(wanted)
 EOF
   "$venv/bin/pip" install -q -c "$root/constraints.txt" -r "$work/requirements.txt"

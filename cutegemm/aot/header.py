@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from cutegemm.aot.file import Artefact, Recipe
 from cutegemm.aot.recipe import CHUNK, FLOAT, WORKSPACE, KernelLaunch
-from cutegemm.epilogue.graph import NEUTRAL, Graph
+from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.launch_layout import COUNTERS
 from cutegemm.problems import columns
@@ -240,13 +240,10 @@ def _layouts(recipe: Recipe, spec: GemmSpec) -> dict[str, str]:
     if not isinstance(graph, Graph):
         return found
     for x in graph.reductions:
-        count = x.by_axis(columns(graph, p.n), p.m, 1)
-        text = f"fp32, {p.batch} x {count}, contiguous, 4-byte aligned"
+        shape = x.shape(p.batch, p.m, columns(graph, p.n), recipe.parts)
+        text = f"fp32, {' x '.join(map(str, shape))}, contiguous, 4-byte aligned"
         if x.partial:
-            parts = x.by_axis(*recipe.parts)
-            shape = (p.batch, parts) if x.axis is None else (parts, p.batch, count)
-            text = f"fp32, {' x '.join(map(str, (len(NEUTRAL[x.kind]), *shape)))}, contiguous, 4-byte aligned"
-            text += f"; {parts} partial results"
+            text += f"; {x.by_axis(*recipe.parts)} partial results"
             text += ", first all maxima, then all sums of exp(x - maximum)" * (x.kind == "logsumexp")
         axis = x.by_axis("over rows", "over columns", "over all of D")
         found[x.name] = f"{text}; {x.kind} {axis}"

@@ -97,6 +97,19 @@ class Result:
         """Of three things the one for the axis: where rows are reduced, where columns are, where both are."""
         return {0: rows, 1: columns, None: both}[self.axis]
 
+    def shape(self, batch: int, rows: int, columns: int, parts: tuple[int, int, int]) -> tuple[int, ...]:
+        """A reduction's fp32 results in memory: (batch, results); a partial one's (states, parts, batch, results).
+
+        Args:
+            batch, rows, columns: of D.
+            parts: partial results per result over rows, columns and all. All of D has (states, batch, parts).
+        """
+        results = self.by_axis(columns, rows, 1)
+        if not self.partial:
+            return batch, results
+        states, count = len(NEUTRAL[self.kind]), self.by_axis(*parts)
+        return (states, batch, count) if self.axis is None else (states, count, batch, results)
+
 
 @dataclass(frozen=True)
 class Graph:

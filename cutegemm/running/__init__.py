@@ -6,7 +6,8 @@ a call's arguments              `named`, `blas` (those of the plain epilogue), `
 what tells kinds of calls apart `call`
 a kind, validated and planned   `run`, `describe` (layouts and types), `check` (addresses), `kind`, `results`
 what serves it                  `launcher` (the GPU; `shortcut`, `packed` arguments), `emulated`,
-                                `torch_backend` with `reference`; `replayed` (recipes of an artefact)
+                                `torch_backend` with `reference`; `replayed` (recipes of an artefact);
+                                `steps` (launches for the emulator, without torch)
 compared with fp64              `checked`, `bounds`
 the GPU at hand                 `here`, `properties`; who owns what launches count with `counters`
 operands laid out in advance    `pack`

@@ -7,14 +7,11 @@ from typing import Any, cast
 
 import torch
 
-from cutegemm.compiling import cache
-from cutegemm.config import Config
 from cutegemm.emulator import Step, output, run_steps, tensor_buffer
 from cutegemm.errors import EmulatorError
 from cutegemm.launch_layout import COUNTERS
-from cutegemm.planning.arguments import launch_arguments
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.running import check
+from cutegemm.running import check, steps
 from cutegemm.running.kind import Kind
 
 
@@ -43,41 +40,22 @@ class Emulated:
         return kind.shapes.present(found)
 
     def _run(self, named: dict[str, torch.Tensor], numbers: dict[str, float], workspace: Any) -> None:
-        plan = self.kind.plan
+        plan = cast(KernelPlan, self.kind.plan)
         if workspace is None:
             workspace = torch.empty(max(plan.workspace_bytes, 1), dtype=torch.uint8)
         counters = torch.zeros(max(plan.counter_bytes, 1), dtype=torch.uint8)
         addresses = {name: x.data_ptr() for name, x in named.items()} | {COUNTERS: counters.data_ptr()}
-        steps = self._steps(addresses, workspace.data_ptr(), numbers)
+        launches = self._steps(addresses, workspace.data_ptr(), numbers)
         buffers = [tensor_buffer(x, name.upper() if name in "abcd" else name) for name, x in named.items()]
         buffers += [tensor_buffer(workspace, "workspace"), tensor_buffer(counters, "counters")]
-        outputs = [output(named[x.name], *self._shown(x.name)) for x in self.kind.graph.stores]
-        run_steps(steps, buffers, outputs=outputs)
+        outputs = [output(named[x.name], *steps.shown(plan, x.name)) for x in self.kind.graph.stores]
+        run_steps(launches, buffers, outputs=outputs)
         if counters.any():
             raise EmulatorError("a run must leave its counters zero, and this one did not")
 
     def _steps(self, addresses: dict[str, int], workspace: int, numbers: dict[str, float]) -> list[Step]:
         """Every launch of one call, with its parameters."""
-        plan = cast(KernelPlan, self.kind.plan)
-        launches = launch_arguments(plan, addresses, workspace, numbers, stream=0)
-        return [step for config, args in launches for step in _steps(config, args)]
-
-    def _shown(self, name: str) -> tuple[str, tuple[int, int] | None]:
-        """A stored output's name in reports, and the rows and columns of it that a CTA has."""
-        plan = cast(KernelPlan, self.kind.plan)
-        config = plan.config
-        shown = name.upper() if name == "d" else name
-        if config is None:
-            return shown, None
-        rows, columns = (n // x.halves for n, x in zip(config.tile[:2], config.operands, strict=True))
-        return shown, (columns, rows) if plan.swapped else (rows, columns)
-
-
-def _steps(config: Config, args: tuple[Any, ...]) -> list[Step]:
-    """The launches of one kernel's host code, for the emulator."""
-    ptx = cache.artifact(config).ptx
-    launches = cache.launches(config, args)
-    return [Step(ptx, x.grid, x.block, x.cluster, x.smem, x.params, x.pdl) for x in launches]
+        return steps.of_plan(cast(KernelPlan, self.kind.plan), addresses, workspace, numbers)
 
 
 __all__ = ["Emulated"]

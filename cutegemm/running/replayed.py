@@ -17,6 +17,7 @@ from cutegemm.arch.device import Device
 from cutegemm.emulator import Step
 from cutegemm.errors import CompileError, HardwareError, PlanError, field_error
 from cutegemm.problems import Operand, Problem
+from cutegemm.running import steps
 from cutegemm.running.call import Request
 from cutegemm.running.emulated import Emulated
 from cutegemm.running.kind import Kind, Prepared
@@ -107,19 +108,7 @@ class ReplayedHere(Emulated):
 
     def _steps(self, addresses: dict[str, int], workspace: int, numbers: dict[str, float]) -> list[Step]:
         recipe = cast(Recipe, self.kind.plan)
-        places = addresses | {WORKSPACE: workspace}
-        return [
-            Step(
-                self.kernels[x.kernel].ptx,
-                x.grid,
-                x.block,
-                x.cluster,
-                x.smem,
-                x.filled(places, numbers),
-                x.pdl,
-            )
-            for x in recipe.steps
-        ]
+        return steps.of_recipe(recipe, self.kernels, addresses, workspace, numbers)
 
 
 def serves(saved: Problem, given: Problem) -> bool:

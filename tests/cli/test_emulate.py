@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cutegemm emulate`, `bench`, `tune` and `ladder`: thin over the emulator, the tuner and the handwritten kernels."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from cutegemm import GemmSpec, Tile, problem
+from cutegemm import epilogue as epi
+from cutegemm.arch.records import H200
 from cutegemm.cli import emulate as command
-from cutegemm.cli.facts import emulation, timing, tuned
-from cutegemm.cli.given import asked
+from cutegemm.cli.facts import arrays, emulation, timing, tuned
+from cutegemm.cli.given import Asked, asked
 from cutegemm.compiling import cache
 from cutegemm.gemm import Gemm
 from cutegemm.tuning.race import Regime
@@ -31,7 +38,20 @@ COPY = """
   ret;
 }
 """
+
 RACE = "st.global.f32 [%rd2], %f1;"
+
+
+@epi.define
+def fused(acc, *, bias: epi.Row, scale: epi.Scalar):
+    """A vector, a number, an fp8 output, and reductions that are finished and that are not."""
+    h = acc * scale + bias
+    return epi.Output(
+        d=h,
+        low=epi.Store(h, dtype="fp8_e4m3"),
+        top=epi.Max(h, axis=1),
+        logs=epi.LogSumExp(h, axis=1, partial=True),
+    )
 
 
 def test_a_problem_is_emulated():
@@ -68,6 +88,38 @@ def test_an_artefact_is_emulated(tmp_path, monkeypatch):
     assert "bad" in refused("emulate", tmp_path / "bad")
 
 
+@pytest.mark.parametrize("missing", [("torch",), ("torch", "cutlass")])
+def test_neither_torch_nor_the_dsl_is_needed(tmp_path, missing):
+    """An artefact and a PTX file are emulated without both, a problem without torch."""
+    of = problem(256, 128, 128)
+    path = Gemm(GemmSpec(tile=Tile(128, 64, 64)), of).save(tmp_path / "gemm.cutegemm", [of])
+    (tmp_path / "copy.ptx").write_text(COPY.replace("RACE", ""), encoding="utf-8")
+    words = [
+        [str(path)],
+        [str(tmp_path / "copy.ptx"), "--block", "32", *["--arg", "f32:32"] * 2, "--arg", "32"],
+    ]
+    words += [list(SMALL)] * (len(missing) == 1)
+    code = (
+        f"import sys; sys.modules |= dict.fromkeys({missing}); from cutegemm.cli.app import app\n"
+        f"for x in {words}: app(['emulate', *x], prog_name='cutegemm', standalone_mode=False)"
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": root}
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("findings    0") == len(words)
+
+
+def test_every_output_of_an_epilogue_has_its_place(tmp_path):
+    """Reductions, partial ones too, numbers on the device and stores in other types are given memory."""
+    of = problem(128, 64, 64, epilogue=fused, device_scalars=("scale",))
+    found = emulation.emulate_problem(
+        Asked(GemmSpec(tile=Tile(128, 64, 64), epilogue=fused), of, H200, "a test")
+    )
+    assert (found.findings, found.error) == ([], None)
+
+
 def test_a_sum_over_nothing_has_no_error():
     """With K = 0 D is zero, and JSON has no NaN."""
     assert document("emulate", 64, 64, 0)["error"] == 0
@@ -75,10 +127,8 @@ def test_a_sum_over_nothing_has_no_error():
 
 def test_c_is_added():
     """A problem with C is compared with alpha A B + beta C."""
-    of = problem(256, 128, 128, c_dtype="bf16")
-    spec = GemmSpec(tile=Tile(128, 64, 64))
-    found = emulation._run(Gemm(spec, of), of, "with C", emulation.options(False, "eager"))
-    assert found.error < 3e-3
+    of, spec = problem(256, 128, 128, c_dtype="bf16"), GemmSpec(tile=Tile(128, 64, 64))
+    assert emulation.emulate_problem(Asked(spec, of, H200, "a test"), races=False).error < 3e-3
 
 
 @pytest.mark.parametrize(
@@ -87,9 +137,9 @@ def test_c_is_added():
 )
 def test_arguments_are_drawn(text, dtype, shape):
     """TYPE:EXTENTS is an array of drawn elements."""
-    found = emulation.argument(text)
+    found = arrays.argument(text)
     assert (found.dtype, found.shape) == (np.dtype(dtype), shape) and found.any()
-    assert (emulation.argument("7"), emulation.argument("-0.5")) == (7, -0.5)
+    assert (arrays.argument("7"), arrays.argument("-0.5")) == (7, -0.5)
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,29 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cutegemm.errors import InputError, field_error
+import numpy as np
+
+from cutegemm import emulator
+from cutegemm.aot.file import Recipe
+from cutegemm.cli.facts.arrays import Arrays, argument, arrays, memory, numbers_of
+from cutegemm.emulator import Options, Step, output, run_ptx, run_steps, tensor_buffer
+from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.errors import EmulatorError, InputError, field_error
+from cutegemm.launch_layout import COUNTERS
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.problems import Problem
+from cutegemm.running import steps
+from cutegemm.spec import GemmSpec
 
 if TYPE_CHECKING:
     from cutegemm.cli.given import Asked
     from cutegemm.emulator import Result
-    from cutegemm.problems import Problem
 
 POLICIES = ("eager", "lazy", "random")
 # FLOP that an emulation of some seconds has
@@ -64,7 +76,6 @@ def emulate_problem(asked: Asked, races: bool = True, policy: str = "eager") -> 
         InputError: the problem is too large for minutes of emulation, or the policy is unknown.
     """
     from cutegemm.cli.facts.code import planned
-    from cutegemm.gemm import Gemm
 
     of = asked.problem
     if of.flops > MOST_FLOPS:
@@ -73,7 +84,7 @@ def emulate_problem(asked: Asked, races: bool = True, policy: str = "eager") -> 
     plan = planned(asked)
     assert plan.config is not None
     words = f"{of.m} x {of.n} x {of.k} {of.a.dtype.value}, {plan.config.family}"
-    return _run(Gemm(asked.spec, of), of, words, options(races, policy))
+    return _run(plan, partial(steps.of_plan, plan), asked.spec, words, options(races, policy))
 
 
 def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> Emulated:
@@ -82,81 +93,72 @@ def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> E
     Raises:
         InputError: the file is not an artefact, or all its problems are too large.
     """
-    from cutegemm.gemm.loaded import load
+    from cutegemm.aot.file import checked_path, read
 
-    loaded = load(path)
-    of = next((x for x in loaded.problems if 0 < x.flops <= MOST_FLOPS), None)
-    if of is None:
-        rule = f"none of its {len(loaded.problems)} problems has at most {MOST_FLOPS:,} FLOP"
+    artefact = read(checked_path(path))
+    recipe = next((x for x in artefact.recipes if 0 < x.problem.flops <= MOST_FLOPS), None)
+    if recipe is None:
+        rule = f"none of its {len(artefact.recipes)} problems has at most {MOST_FLOPS:,} FLOP"
         raise field_error(InputError, "FILE", str(path), rule)
+    of = recipe.problem
     words = f"{path.name}: {of.m} x {of.n} x {of.k} {of.a.dtype.value}"
-    return _run(loaded, of, words, options(races, policy))
+    launches = partial(steps.of_recipe, recipe, artefact.kernels)
+    return _run(recipe, launches, artefact.spec, words, options(races, policy))
 
 
-def _run(runs: Any, of: Problem, what: str, watched: Any) -> Emulated:
-    """Run one problem of a `Gemm` or an artefact on drawn operands."""
-    import torch
+class _Call:
+    """One call on drawn arrays, as `emulator.run` takes what it runs: with a `run`, and without torch."""
 
-    from cutegemm import emulator
-    from cutegemm.epilogue.graph import Graph, linear_combination
-    from cutegemm.tuning.operands import operands
+    def __init__(self, plan: KernelPlan | Recipe, launches: Callable[..., list[Step]], given: Arrays) -> None:
+        self.plan, self.launches, self.given = plan, launches, given
 
-    plain = not isinstance(runs.spec.epilogue, Graph)
-    graph = linear_combination(of.c is not None) if plain else runs.spec.epilogue
-    drawn = operands(of, graph, "cpu")
-    named = dict(zip(drawn.order.names, drawn.given, strict=True))
-    numbers = dict(zip(drawn.order.numbers, drawn.numbers, strict=True))
-    outs = {x.name for x in graph.outputs}
-    given = {x: y for x, y in named.items() if x not in outs and x not in ("a", "b")} | numbers
-    run = emulator.run(runs, named["a"], named["b"], options=watched, **given)
-    error = None
-    if plain and isinstance(run.d, torch.Tensor):
-        wanted = numbers["alpha"] * (named["a"].double() @ named["b"].double())
-        if "c" in named:
-            wanted += numbers["beta"] * named["c"].double()
-        # of a sum over an empty K D is exactly zero
-        error = float((run.d.double() - wanted).norm() / (wanted.norm() or 1))
-    return _told(what, run, error)
+    def run(self, backend: str) -> None:
+        """Run the launches."""
+        workspace, counters = memory(self.plan.workspace_bytes), memory(self.plan.counter_bytes)
+        places = {**self.given.addresses, COUNTERS: counters.ctypes.data}
+        named = {name.upper() if name in "abcd" else name: x for name, x in self.given.named.items()}
+        named |= {"workspace": workspace, "counters": counters}
+        made = self.launches(places, workspace.ctypes.data, self.given.numbers)
+        outputs = [
+            output(self.given.named[x.name], *steps.shown(self.plan, x.name)) for x in self.given.graph.stores
+        ]
+        run_steps(made, [tensor_buffer(x, name) for name, x in named.items()], outputs=outputs)
+        if counters.any():
+            raise EmulatorError("a run must leave its counters zero, and this one did not")
 
 
-def options(races: bool, policy: str) -> Any:
+def _run(
+    plan: KernelPlan | Recipe,
+    launches: Callable[..., list[Step]],
+    spec: GemmSpec,
+    what: str,
+    watched: Options,
+) -> Emulated:
+    """Run the launches of one problem on drawn arrays."""
+    of = plan.problem
+    plain = not isinstance(spec.epilogue, Graph)
+    graph = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(of.c is not None)
+    given = arrays(of, graph, plan.parts)
+    run = emulator.run(_Call(plan, launches, given), options=watched)
+    return _told(what, run, _error(given, of) if plain else None)
+
+
+def _error(given: Arrays, of: Problem) -> float:
+    """Of D = alpha A B + beta C, relative to fp64."""
+    known = {"a": of.a, "b": of.b, **dict(of.inputs), **dict(of.outputs)}
+    values = {name: numbers_of(given.named[name], x.dtype) for name, x in known.items()}
+    wanted = given.numbers["alpha"] * (values["a"] @ values["b"])
+    if "c" in values:
+        wanted = wanted + given.numbers["beta"] * values["c"]
+    # of a sum over an empty K D is exactly zero
+    return float(np.linalg.norm(values["d"] - wanted) / (np.linalg.norm(wanted) or 1))
+
+
+def options(races: bool, policy: str) -> Options:
     """What the emulator watches."""
-    from cutegemm.emulator import Options
-
     if policy not in POLICIES:
         raise field_error(InputError, "--policy", policy, f"must be one of {', '.join(POLICIES)}", "eager")
     return Options(races=races, meter=True, policy=policy)
-
-
-_ARRAY = re.compile(r"([a-z]+\d+)(?::|\[)(\d+(?:x\d+)*)\]?")
-_TYPES = {
-    "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "uint16",
-    **{f"{kind}{bits}": f"{name}int{bits}" for bits in (8, 16, 32, 64) for kind, name in (("s", ""), ("u", "u"))},
-}  # fmt: skip
-
-
-def argument(text: str, seed: int = 0) -> Any:
-    """An argument of a kernel: a number, or `TYPE:EXTENTS` for an array such as f16:128x64.
-
-    Raises:
-        InputError: it is neither.
-    """
-    import numpy as np
-
-    found = _ARRAY.fullmatch(text)
-    if found is not None and found[1] in _TYPES:
-        shape, dtype = tuple(map(int, found[2].split("x"))), np.dtype(_TYPES[found[1]])
-        draw = np.random.default_rng(seed)
-        if dtype.kind == "f":
-            return draw.standard_normal(shape).astype(dtype)
-        if found[1] == "bf16":
-            return (draw.standard_normal(shape).astype(np.float32).view(np.uint32) >> 16).astype(dtype)
-        return draw.integers(0, 100, shape).astype(dtype)
-    try:
-        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
-    except ValueError as error:
-        rule = f"must be a number or TYPE:EXTENTS, TYPE one of {', '.join(_TYPES)}"
-        raise field_error(InputError, "--arg", text, rule, "f16:128x64") from error
 
 
 def emulate_file(
@@ -168,8 +170,6 @@ def emulate_file(
     Raises:
         GemmError: the file cannot be read, or the emulator refuses the launch.
     """
-    from cutegemm.emulator import run_ptx
-
     result = run_ptx(
         path.read_text("utf-8", errors="replace"),
         grid=_extents("--grid", grid),
@@ -204,7 +204,6 @@ def _told(what: str, run: Result, error: float | None) -> Emulated:
 __all__ = [
     "POLICIES",
     "Emulated",
-    "argument",
     "emulate_artefact",
     "emulate_file",
     "emulate_problem",

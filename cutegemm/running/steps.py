@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launches of one call for the emulator, of a plan or of an artefact's recipe; needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cutegemm.aot.file import Recipe
+from cutegemm.aot.recipe import WORKSPACE, KernelBinary
+from cutegemm.compiling import cache
+from cutegemm.emulator import Step
+from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.kernel_plan import KernelPlan
+
+
+def of_plan(
+    plan: KernelPlan, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]
+) -> list[Step]:
+    """The launches of a plan: the compiled PTX with the parameters that its host code packs."""
+    found = []
+    for config, arguments in launch_arguments(plan, dict(addresses), workspace, dict(numbers), stream=0):
+        ptx = cache.artifact(config).ptx
+        for x in cache.launches(config, arguments):
+            found.append(Step(ptx, x.grid, x.block, x.cluster, x.smem, x.params, x.pdl))
+    return found
+
+
+def of_recipe(
+    recipe: Recipe,
+    kernels: Sequence[KernelBinary],
+    addresses: Mapping[str, int],
+    workspace: int,
+    numbers: Mapping[str, float],
+) -> list[Step]:
+    """The launches of a recipe: the artefact's PTX with the parameters that it holds."""
+    places = {**addresses, WORKSPACE: workspace}
+    return [
+        Step(kernels[x.kernel].ptx, x.grid, x.block, x.cluster, x.smem, x.filled(places, numbers), x.pdl)
+        for x in recipe.steps
+    ]
+
+
+def shown(plan: KernelPlan | Recipe, name: str) -> tuple[str, tuple[int, int] | None]:
+    """A stored output's name in reports, and the rows and columns of it that a CTA has."""
+    config, label = plan.config, name.upper() if name == "d" else name
+    if config is None or isinstance(plan, Recipe):
+        return label, None
+    rows, columns = (n // x.halves for n, x in zip(config.tile[:2], config.operands, strict=True))
+    return label, (columns, rows) if plan.swapped else (rows, columns)
+
+
+__all__ = ["of_plan", "of_recipe", "shown"]
