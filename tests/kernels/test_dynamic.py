@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, emulator, problem
+from cutegemm import epilogue as epi
 from cutegemm.compiling import cache
 from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
 from cutegemm.errors import PlanError, SpecError
@@ -17,7 +18,9 @@ from cutegemm.gemm import Gemm
 from cutegemm.launch_layout import COUNTERS
 from cutegemm.planning.arguments import launch_arguments
 from cutegemm.planning.planner import plan
-from tests.support.fused_runs import GRAPHS, assert_fused
+from tests.support.epilogues import assert_outputs_close
+from tests.support.fused_kernels import everything, gemm_of, results
+from tests.support.fused_kernels import operands as fused_operands
 from tests.support.numerics import assert_close
 
 BF16 = torch.bfloat16
@@ -36,7 +39,6 @@ CASES = {
     "swapped": (GemmSpec(**FIELDS | {"tile": Tile(16, 64, 64), "swap": True}, sms=2), (30, 264, 264)),
 }  # fmt: skip
 ORDERS = {
-    "lazy": Options(policy="lazy", races=True),
     "one cluster at a time": Options(policy="lazy", races=True, resident_ctas=1),
     "random": Options(policy="random", seed=2, races=True),
 }
@@ -93,11 +95,16 @@ def test_batches_come_from_one_counter():
         assert_close(run.d[batch], a[batch], b[batch], c[batch], 1.0, 1.0)
 
 
-@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
-@pytest.mark.parametrize("name", GRAPHS)
-def test_epilogues_follow_the_walk(name, schedule):
+@pytest.mark.parametrize(
+    ("graph", "schedule"), [(everything, "cooperative"), (everything, "pingpong"), (epi.swiglu(), "pingpong")]
+)
+def test_epilogues_follow_the_tile_scheduler(graph, schedule):
     """Inputs that are fetched ahead, gated pairs and reductions are those of the tile that was taken."""
-    assert_fused(name, GemmSpec(**FIELDS, schedule=schedule, sms=2), (140, 72, 136))
+    gemm = gemm_of(graph, schedule, **FIELDS | {"tile": Tile(64, 64, 32)}, sms=2)
+    a, b, inputs = fused_operands(gemm.spec.epilogue, (140, 72, 136), "emulator")
+    run = emulator.run(gemm, a, b, **inputs)
+    assert not run.findings
+    assert_outputs_close(results(run.d), gemm.spec.epilogue, a, b, inputs)
 
 
 def test_the_first_work_is_known_after_the_wait_only():
