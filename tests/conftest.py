@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Most workers of a session that names none; each holds torch and what it has compiled.
+# Most workers of a run that names none; each holds torch and what it has compiled.
 MOST_WORKERS = 8
 
 # read when the DSL is first imported
@@ -22,7 +22,7 @@ os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
 # small product take more than ten times the product.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    # Compiled kernels serve the whole session, workers included, and no other unless a directory to keep is named.
+    # Compiled kernels serve the whole run, workers included, and no other run unless a directory to keep is named.
     _CACHE = tempfile.TemporaryDirectory(prefix="cutegemm-test-cache-")
     os.environ["CUTEGEMM_CACHE_DIR"] = os.environ.get("CUTEGEMM_TEST_CACHE_DIR") or _CACHE.name
 
@@ -52,7 +52,7 @@ def compiled_elsewhere() -> Iterator[None]:
     """A worker stays small: kernels are compiled in a process beside it, which is renewed now and then."""
     cache = sys.modules.get("cutegemm.compiling.cache")
     if cache is None:
-        # no test of this session compiles
+        # nothing in this run compiles
         yield
         return
     from tests.support.compile_elsewhere import Elsewhere
@@ -97,7 +97,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     `-n` says otherwise. A worker takes neighbouring tests, which share fixtures, and steals when it has none left.
     """
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    # A worker is given the session's own arguments and no number of workers: it must not start workers in its turn.
+    # A worker is given the run's own arguments and no number of workers: it must not start workers in its turn.
     if (
         not whole
         or "PYTEST_XDIST_WORKER" in os.environ

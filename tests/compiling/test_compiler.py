@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A grid of specs: each compiles, uses exactly the shared memory that was planned, does not spill, and holds the
+"""Kernels of every kind: each compiles, uses exactly the shared memory that was planned, does not spill, and holds the
 instructions that its spec stands for."""
 
 import contextlib
 import copy
-import dataclasses
+import functools
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from cutegemm import GemmSpec, Operand, Tile, problem
+from cutegemm import GemmSpec, KernelPlan, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch import sm90 as hw
 from cutegemm.compiling import cache
@@ -20,66 +21,19 @@ from cutegemm.config import KernelConfig
 from cutegemm.errors import CompileError
 from cutegemm.planning.planner import plan
 from cutegemm.problems import Problem
+from tests.support.fused_kernels import (
+    FIELDS,
+    FIELDS_SHAPE,
+    LIBRARY,
+    READY,
+    SHAPES,
+    everything,
+    gemm_of,
+    problem_of,
+)
+from tests.support.kernel_cases import CASES
 
 SMALL = Tile(128, 64, 64)
-ALIGNED = {"m": 512, "n": 512, "k": 512}
-
-
-def with_strides(of: Problem, name: str, strides) -> Problem:
-    """The problem with one operand, input or output lying otherwise: `strides` makes its new ones from it."""
-    change = lambda x: dataclasses.replace(x, strides=strides(x))
-    if name in ("a", "b"):
-        return dataclasses.replace(of, **{name: change(getattr(of, name))})
-    parts = {part: getattr(of, part) for part in ("inputs", "outputs")}
-    changed = {k: tuple((n, change(x) if n == name else x) for n, x in v) for k, v in parts.items()}
-    return dataclasses.replace(of, **changed)
-
-
-def strided(of: Problem, name: str) -> Problem:
-    """The problem with one operand's elements two apart."""
-    return with_strides(of, name, lambda x: tuple(2 * s for s in x.strides))
-
-
-def odd(of: Problem, names: str) -> Problem:
-    """The problem with odd leading dimensions of the named operands."""
-    for name in names:
-        of = with_strides(of, name, _odd_strides)
-    return of
-
-
-def _odd_strides(x: Operand) -> tuple:
-    row, col, step = x.strides
-    return (row + 1, col, step) if x.unit_col else (row, col + 1, step)
-
-
-@epi.define
-def everything(
-    acc,
-    *,
-    bias: epi.Row,
-    shift: epi.Row,
-    gain: epi.Col,
-    c: epi.Matrix,
-    r: epi.Matrix,
-    scale: epi.Scalar,
-    seed: epi.Integer,
-):
-    """Every kind of input twice or once, two matrices stored, a reduction of every axis."""
-    h = epi.gelu(acc * scale * gain + bias) + c
-    kept = epi.where(epi.random(seed, seed) < 0.75, h, shift)
-    return epi.Output(
-        d=kept * r,
-        pre=epi.Store(h),
-        rows=epi.Sum(h, axis=1),
-        top=epi.Max(kept, axis=0),
-        norm=epi.LogSumExp(h, partial=True),
-    )
-
-
-@epi.define
-def residual(acc, *, c: epi.Matrix, bias: epi.Row):
-    """What a linear layer with a residual does."""
-    return acc + bias + c
 
 
 @epi.define
@@ -88,136 +42,43 @@ def norms(acc, *, gain: epi.Col):
     return epi.Output(sums=epi.Sum(acc * gain, axis=1), top=epi.LogSumExp(acc, axis=0), all=epi.Max(abs(acc)))
 
 
-@epi.define
-def quantised(acc, *, scale: epi.Scalar):
-    """fp8 beside fp32."""
-    return epi.Output(d=epi.Store(acc * scale, dtype="fp8_e4m3"), full=epi.Store(acc, dtype="fp32"))
-
-
-PAIRS = {x: epi.define(lambda gate, up: epi.silu(gate) * up, gated=x) for x in ("halves", "interleaved")}
-
-
-def fused() -> dict[str, tuple[GemmSpec, Problem]]:
-    """The same for fused epilogues."""
-    found = {}
-
-    def add(name, graph, schedule="cooperative", tile=SMALL, scalars=(), of=None, **fields):
-        given = fields.pop("spec", {})
-        made = of or problem(**ALIGNED, epilogue=graph, **fields)
-        shape = {} if schedule == "simt" or made.a.dtype.bytes == 4 else {"schedule": schedule, "tile": tile}
-        if schedule == "simt":
-            shape = {"schedule": "simt"}
-        spec = GemmSpec(epilogue=graph, **shape, **given)
-        found[f"fused {name}"] = spec, dataclasses.replace(made, device_scalars=scalars)
-
-    for schedule in ("cooperative", "pingpong", "multistage", "simt"):
-        add(f"everything, {schedule}", everything, schedule)
-        add(f"norms, {schedule}", norms, schedule)
-        for layout in ("halves", "interleaved"):
-            add(f"gated {layout}, {schedule}", PAIRS[layout], schedule, majors="kk")
-    add("everything, fp32 columns", everything, d_dtype="fp32", input_dtype="fp32", d_major="m")
-    add("everything, scalar on the device", everything, scalars=("scale",))
-    for stages in (1, 2, 4):
-        add(
-            f"residual, {stages} input stages",
-            residual,
-            tile=Tile(128, 256, 64),
-            spec={"input_stages": stages},
-        )
-    for store in ("staged", "direct"):
-        add(f"everything, {store}", everything, spec={"store": store})
-    of = problem(**ALIGNED, epilogue=residual)
-    add("residual, odd C", residual, of=odd(of, ["c"]))
-    add("residual, strided C, odd D", residual, of=odd(strided(of, "c"), ["d"]))
-    add("quantised", quantised)
-    add("quantised, direct columns", quantised, d_major="m", spec={"store": "direct"})
-    add("wide, two consumers", everything, tile=Tile(128, 192, 64))
-    add("everything, fp32", everything, "simt", dtype="fp32")
-    return found
-
-
-def grid() -> dict[str, tuple[GemmSpec, Problem]]:
-    """Name -> (spec, problem), one per kernel to check."""
-    base = problem(**ALIGNED)
-    found = {}
-    for m, n in ((64, 16), (64, 128), (64, 256), (128, 48), (128, 128), (128, 208), (128, 256), (192, 192), (256, 64),
-                 (256, 128), (512, 64)):  # fmt: skip
-        found[f"tile {m}x{n}"] = GemmSpec(tile=Tile(m, n, 64)), base
-    for k in (16, 48, 128):
-        found[f"tile depth {k}"] = GemmSpec(tile=Tile(128, 64, k)), base
-    for cluster in ((1, 2), (2, 2), (1, 4), (8, 1), (4, 2)):
-        found[f"cluster {cluster}"] = GemmSpec(tile=Tile(128, 128, 64), cluster=cluster), base
-    found["cluster (2, 1), wide"] = GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1)), base
-    for swizzle in ("64B", "32B", "none"):
-        for majors in ("kk", "mn")[: 1 + (swizzle == "64B")]:
-            spec = GemmSpec(tile=SMALL, swizzle=swizzle)
-            found[f"swizzle {swizzle} {majors}"] = spec, problem(**ALIGNED, majors=majors)
-    for stages in (1, 2):
-        found[f"stages {stages}"] = GemmSpec(tile=SMALL, stages=stages), base
-    found["epilogue stages 1"] = GemmSpec(tile=SMALL, epilogue_stages=1), base
-    found["per tile"] = GemmSpec(tile=SMALL, scheduler="per_tile"), base
-    found["dynamic"] = GemmSpec(tile=SMALL, scheduler="dynamic", cluster=(2, 1)), base
-    found["raster n"] = GemmSpec(tile=SMALL, raster=("n", 4)), base
-    found["one consumer, two passes"] = GemmSpec(tile=SMALL, consumers=1), base
-    for majors in ("kk", "mn", "mk"):
-        found[f"majors {majors}, fp16"] = (
-            GemmSpec(tile=SMALL),
-            problem(**ALIGNED, majors=majors, dtype="fp16"),
-        )
-    for store in ("tma", "staged", "direct"):
-        for d_dtype, d_major in (("bf16", "m"), ("fp32", "n"), ("fp32", "m")):
-            of = problem(**ALIGNED, d_dtype=d_dtype, c_dtype=d_dtype, d_major=d_major)
-            found[f"store {store} {d_dtype} {d_major} with C"] = GemmSpec(tile=SMALL, store=store), of
-    for store in ("staged", "direct"):
-        found[f"store {store}, strided D"] = GemmSpec(tile=SMALL, store=store), strided(base, "d")
-    for loads in (("gather", "tma"), ("tma", "gather"), ("gather", "gather")):
-        for majors in ("kn", "mk"):
-            spec = GemmSpec(tile=SMALL, a_load=loads[0], b_load=loads[1])
-            found[f"loads {loads} {majors}"] = spec, problem(**ALIGNED, majors=majors)
-    for stages in (1, 4):
-        for scheduler in ("per_tile", "persistent"):
-            spec = GemmSpec(tile=SMALL, schedule="multistage", stages=stages, scheduler=scheduler)
-            found[f"multistage {stages} {scheduler}"] = spec, base
-    for m, n, fields in ((64, 128, {}), (128, 192, {"cluster": (2, 1)}), (128, 128, {"a_load": "gather"})):
-        spec = GemmSpec(tile=Tile(m, n, 64), schedule="pingpong", **fields)
-        found[f"pingpong {m}x{n} {fields}"] = spec, base
-    worst = problem(**ALIGNED, d_dtype="fp32", c_dtype="fp32", d_major="m")  # needs most registers
+def grid() -> Iterator[tuple[str, GemmSpec, Problem]]:
+    """Kernels to check: those that the emulator runs in other tests, and those that need most registers."""
+    for name, case in CASES.items():
+        yield name, case.spec, case.problems()[0]
+    for (name, schedule), graph in ((x, LIBRARY[x[0]]) for x in READY):
+        yield f"{name}, {schedule}", gemm_of(graph, schedule).spec, problem_of(graph, SHAPES[0])
+    for name, fields in FIELDS.items():
+        yield f"fused {name}", gemm_of(everything, **fields).spec, problem_of(everything, FIELDS_SHAPE)
+    worst = problem(512, 512, 512, d_dtype="fp32", c_dtype="fp32", d_major="m")
     for schedule, consumers, m, n in (
         ("cooperative", 1, 128, 144), ("cooperative", 2, 256, 192), ("cooperative", 3, 192, 256),
-        ("cooperative", 3, 384, 128),
-        ("multistage", 2, 256, 160), ("pingpong", 2, 128, 192),
+        ("cooperative", 3, 384, 128), ("multistage", 2, 256, 160), ("pingpong", 2, 128, 192),
     ):  # fmt: skip
         spec = GemmSpec(tile=Tile(m, n, 64), schedule=schedule, consumers=consumers)
-        found[f"most accumulators, {schedule} {consumers}"] = spec, worst
-    found["simt fp32"] = GemmSpec(), problem(**ALIGNED, dtype="fp32", c_dtype="fp32")
-    found["simt fp32, strided"] = GemmSpec(), strided(problem(**ALIGNED, dtype="fp32"), "a")
-    found["simt bf16"] = GemmSpec(schedule="simt"), base
-    found["relayout rows"] = GemmSpec(tile=SMALL, a_load="relayout"), odd(base, "a")
-    found["relayout strided"] = GemmSpec(tile=SMALL, b_load="relayout"), strided(base, "b")
-    return found
+        yield f"most accumulators, {schedule} {consumers} {m}x{n}", spec, worst
+    for schedule in ("pingpong", "simt"):
+        spec = GemmSpec(epilogue=norms, schedule=schedule, tile="auto" if schedule == "simt" else SMALL)
+        yield f"norms, {schedule}", spec, problem(512, 512, 512, epilogue=norms)
 
 
-GRID = grid() | fused()
-# Epilogues that do not fit their registers beside the accumulators: most bytes that a thread spills.
-SPILLS = {
-    "fused norms, pingpong": 176,
-    # addresses of single elements, beside which two CTAs an SM are worth more (`planning.simt`)
-    "simt fp32, strided": 24,
-    "simt bf16": 24,
-    "fused everything, simt": 48,
-    "fused norms, simt": 24,
-    "fused everything, fp32": 16,
-}
+GRID = {name: (spec, of) for name, spec, of in grid()}
+# Epilogues that do not fit their registers beside the accumulators: most bytes that a thread spills. On the CUDA cores
+# two CTAs an SM are worth more than a few addresses in registers (`planning.simt`).
+SPILLS = {"norms, pingpong": 176} | {x: 40 for x in GRID if "simt" in x}
 
 
-PLANS = {name: plan(spec, of) for name, (spec, of) in GRID.items()}
+@functools.cache
+def plan_of(name: str) -> KernelPlan:
+    """The plan of a kernel of the grid."""
+    return plan(*GRID[name])
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    """Every kernel of the grid, compiled in parallel; one that fails is left to its own test."""
+    """Every kernel, compiled in parallel; one that fails is left to its own test."""
     with contextlib.suppress(CompileError):
-        cache.ensure([step.config for p in PLANS.values() for step in p.steps])
+        cache.ensure([step.config for name in GRID for step in plan_of(name).steps])
 
 
 def resources_of(step):
@@ -230,17 +91,10 @@ def gemm_resources(p):
     return resources_of(next(step for step in p.steps if step.name == "gemm"))
 
 
-def test_the_grid_is_wide():
-    """At least sixty different plain kernels and twenty-eight of fused epilogues are checked."""
-    kernels = {name: p.config for name, p in PLANS.items()}
-    assert len({x for name, x in kernels.items() if not name.startswith("fused")}) >= 60
-    assert len({x for name, x in kernels.items() if name.startswith("fused")}) >= 28
-
-
 @pytest.mark.parametrize("name", GRID)
 def test_it_compiles_fits_and_does_not_spill(name):
     """Shared memory is what the plan says, registers are the launch's, and no thread has a stack but of `SPILLS`."""
-    p = PLANS[name]
+    p = plan_of(name)
     for step in p.steps:
         used = resources_of(step)
         assert used.frame_bytes <= (SPILLS.get(name, 0) if step.name == "gemm" else 0)
@@ -252,10 +106,18 @@ def test_it_compiles_fits_and_does_not_spill(name):
         assert used.smem_bytes == p.smem_bytes
 
 
+def runs_simt(spec: GemmSpec, of: Problem) -> bool:
+    """Whether a kernel runs on the CUDA cores."""
+    return spec.schedule == "simt" or of.a.dtype.bytes == 4
+
+
 def expected(config) -> dict[str, bool]:
     """Which characteristic instructions a config's kernel must hold (True) or must not (False)."""
     if not isinstance(config, KernelConfig):
         return {"wgmma": False, "tma_load": False, "tma_store": False, "fma.f32": True}
+    if config.adds_up:
+        # who stores depends on the reduction
+        return {"wgmma": True, "setmaxnreg": config.registers is not None}
     loads = (config.a.load, config.b.load)
     boxed = [x.boxed for x in config.stage]
     inputs, stores = [x.load for x in config.inputs], [x.store for x in config.outputs]
@@ -277,28 +139,26 @@ def expected(config) -> dict[str, bool]:
 @pytest.mark.parametrize("name", GRID)
 def test_it_holds_the_instructions_of_its_spec(name):
     """WGMMA, TMA loads and stores, multicast, stmatrix and setmaxnreg stand in the PTX exactly where planned."""
-    p = PLANS[name]
+    p = plan_of(name)
     counts = gemm_resources(p).instructions
     assert {x: counts[x] > 0 for x in expected(p.config)} == expected(p.config)
 
 
-@pytest.mark.parametrize(
-    "name", [x for x, (spec, _) in GRID.items() if spec.schedule != "simt" and "simt" not in x]
-)
+@pytest.mark.parametrize("name", [x for x, (spec, of) in GRID.items() if not runs_simt(spec, of)])
 def test_wgmma_has_the_planned_shape(name):
-    """Every wgmma is m64nNk16 with the tile's N, of the problem's type, accumulating in fp32."""
-    p = PLANS[name]
+    """Every wgmma is m64nNk16 with the planned N, of the problem's type, accumulating in fp32."""
+    p = plan_of(name)
     pattern = r"wgmma\.mma_async\.sync\.aligned\.(\w+)\.(\w+)\.(\w+)\.(\w+)"
     found = set(re.findall(pattern, cache.artifact(p.config).ptx))
     kind = {"bf16": "bf16", "fp16": "f16"}[p.config.a.dtype.value]
-    assert found == {(f"m64n{p.config.tile[1]}k16", "f32", kind, kind)}
+    assert found == {(f"m64n{p.config.mma_columns}k16", "f32", kind, kind)}
     passes = p.config.passes * p.config.tile[2] // 16
     assert gemm_resources(p).instructions["wgmma"] % passes == 0
 
 
 def test_a_kernel_that_the_dsl_refuses_is_reported():
     """A config that cannot be fails in one short line: the family, the compiler's last words; the rest beside it."""
-    broken = copy.copy(plan(GemmSpec(tile=SMALL), problem(**ALIGNED)).config)
+    broken = copy.copy(plan(GemmSpec(tile=SMALL), problem(512, 512, 512)).config)
     object.__setattr__(broken, "tile", (128, 60, 64))
     with pytest.raises(
         CompileError, match=r"^warp_specialized kernel does not compile: \S.{19,239}\nconfig: "
@@ -315,7 +175,7 @@ def test_a_kernel_that_the_dsl_refuses_is_reported():
 def test_a_kernel_that_takes_long_is_announced(monkeypatch, capsys):
     """A line says what is compiled and for how long."""
     monkeypatch.setattr("cutegemm.compiling.progress.QUIET_PIPE_SECONDS", 0.02)
-    compile_config(plan(GemmSpec(tile=SMALL), problem(**ALIGNED)).config)
+    compile_config(plan(GemmSpec(tile=SMALL), problem(512, 512, 512)).config)
     said = capsys.readouterr().err.splitlines()
     assert said and all(
         re.fullmatch(r"cutegemm: compiling a warp_specialized kernel, \d+ s so far", x) for x in said

@@ -22,7 +22,7 @@ UNUSABLE = "cache entry {} is unusable and will be rebuilt: "
 
 @pytest.fixture(scope="module")
 def made():
-    """The compiled kernel of `CONFIG`, and another one in the session's cache."""
+    """The compiled kernel of `CONFIG`, and another one in the run's cache."""
     cache.artifact(OTHER)
     return cache.artifact(CONFIG)
 

@@ -6,11 +6,11 @@ import collections
 import pytest
 
 from cutegemm.running import emulated
-from tests.support.contract import CALLS, Sequence, run_seed
+from tests.support.contract import Sequence, run_seed
 from tests.support.profile import cases
 
-SEEDS = cases(150, 2_000)
-MOST_KERNELS = 150
+SEEDS = cases(100, 2_000)
+MOST_KERNELS = 100
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -20,11 +20,10 @@ def test_every_call_keeps_the_contract(seed):
 
 
 def test_many_calls_share_few_kernels(monkeypatch):
-    """1,500 calls run (20,000 in the long profile), of every kind enough, with at most 150 kernels."""
-    assert SEEDS * CALLS >= cases(1_500, 20_000)
+    """1,000 calls run (20,000 in the long profile), of every kind enough, with at most 100 kernels."""
     kernels, kinds = set(), collections.Counter()
     monkeypatch.setattr(emulated, "_steps", lambda config, args: kernels.add(config) or [])
-    for seed in range(150):
+    for seed in range(100):
         sequence = Sequence(seed)
         for call in sequence.calls():
             kinds[call.backend] += call.refused is None
@@ -36,8 +35,8 @@ def test_many_calls_share_few_kernels(monkeypatch):
             kinds["fused"] += sequence.graph is not None
             if call.backend == "emulator" and call.refused is None:
                 sequence.gemm.run(*call.args, backend="emulator", **call.named)
-    assert 40 <= len(kernels) <= MOST_KERNELS, len(kernels)
-    assert all(kinds[x] >= 250 for x in (None, "reference", "emulator")), kinds
+    assert 30 <= len(kernels) <= MOST_KERNELS, len(kernels)
+    assert all(kinds[x] >= 160 for x in (None, "reference", "emulator")), kinds
     assert (
-        kinds["wrong"] >= 150 and kinds["on meta"] >= 80 and kinds["in place"] >= 80 and kinds["fused"] >= 500
+        kinds["wrong"] >= 100 and kinds["on meta"] >= 50 and kinds["in place"] >= 50 and kinds["fused"] >= 330
     ), kinds

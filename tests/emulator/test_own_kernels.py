@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutegemm import GemmSpec, Tile
@@ -100,7 +100,7 @@ def test_own_kernels_are_right_and_free_of_races(case, options):
 EDGES = st.sampled_from([1, 7, 8, 16, 63, 64, 65, 127, 128, 129, 130])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(
     m=EDGES,
     n=EDGES,

@@ -17,8 +17,8 @@ from tests.support.ladder_variants import variants
 
 STAGES = handwritten.stages()
 by_key = pytest.mark.parametrize("stage", STAGES, ids=[stage.key for stage in STAGES])
-# problems a stage: 12 in the default profile
-DRAWS = max(settings().max_examples // 5, 1)
+# problems a stage: 6 in the default profile
+DRAWS = max(settings().max_examples // 10, 1)
 
 
 def steps(stage, dtype, majors):

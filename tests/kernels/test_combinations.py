@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pairs of values of a spec's and a problem's fields, on the emulator with its race detector, against fp64.
 
-A session runs the first cases of a covering array whose seed is HEAD's hash, so that commits run different ones;
-`CUTEGEMM_COMBINATIONS_SEED` repeats a session's. `--profile long` runs an array whole, and a sample of triples.
+A run takes the first cases of a covering array whose seed is HEAD's hash, so that commits run different ones;
+`CUTEGEMM_COMBINATIONS_SEED` repeats a run's. `--profile long` runs an array whole, and a sample of triples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COUNT = cases(20, LONG_CASES + TRIPLES)
 
 @functools.cache
 def made() -> list[Case]:
-    """The session's cases."""
+    """The run's cases."""
     if COUNT < LONG_CASES:
         return list(Array(seed(), lambda x: light(x) and legal(x)).make(COUNT))
     array = Array(seed())

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The re-layout copy: what it compiles to, its grid, and (on a GPU) that every bit arrives and nothing else moves."""
 
-import functools
 import re
 
 import pytest
 
-from cutegemm.compiling import loader
-from cutegemm.compiling.compiler import compile_config, record_launches
+from cutegemm.compiling import cache, loader
+from cutegemm.compiling.compiler import record_launches
 from cutegemm.config import RelayoutConfig
 from cutegemm.dtypes import as_dtype
 from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
@@ -15,10 +14,9 @@ from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
 torch = pytest.importorskip("torch")
 
 
-@functools.cache
 def compiled(kind: str, *units: str):
     """The kernel for a dtype and the unit-stride axes of what it copies."""
-    return compile_config(RelayoutConfig(dtype=as_dtype(kind), units=units))
+    return cache.artifact(RelayoutConfig(dtype=as_dtype(kind), units=units))
 
 
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])

@@ -2,7 +2,6 @@
 """The CUDA-core kernel: its geometry, what it compiles to, and (on a GPU) its numbers."""
 
 import dataclasses
-import functools
 import itertools
 import re
 
@@ -11,8 +10,8 @@ import pytest
 import cutegemm
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
-from cutegemm.compiling import loader
-from cutegemm.compiling.compiler import Artifact, compile_config, record_launches
+from cutegemm.compiling import cache, loader
+from cutegemm.compiling.compiler import Artifact, record_launches
 from cutegemm.config import (
     SimtTile,
     config_from_data,
@@ -26,9 +25,7 @@ from tests.support.simt_configs import simt
 
 torch = pytest.importorskip("torch")
 
-compiled = functools.lru_cache(None)(compile_config)
-
-
+compiled = cache.artifact
 WALK = (8, 0, 1, 1, 1)  # panels of eight tiles; the rest is not read without reductions
 
 

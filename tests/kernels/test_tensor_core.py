@@ -28,7 +28,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
     """Every kernel of every case, compiled in parallel."""
-    compile_all()
+    compile_all(gpu=True)
 
 
 def check(case, shape, alpha=1.0, beta=None, batch=None, broadcast="") -> None:

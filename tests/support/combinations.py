@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cases of `benchmarks.combinations` a session runs."""
+"""Which cases of `benchmarks.combinations` a run takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIGHT_TILE = 64 * 128
 
 @functools.cache
 def seed() -> int:
-    """The session's seed: the environment's, or the first digits of HEAD's hash."""
+    """The run's seed: the environment's, or the first digits of HEAD's hash."""
     if given := os.environ.get(VARIABLE):
         return int(given)
     command = ["git", "rev-parse", "HEAD"]

@@ -14,7 +14,7 @@ from cutegemm.errors import CompileError
 from cutegemm.families import FAMILIES
 
 # kernels after which a helper ends
-MOST = 60
+MOST = 90
 SHIPPED = frozenset(FAMILIES)
 
 

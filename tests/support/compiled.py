@@ -16,11 +16,11 @@ OTHER = dataclasses.replace(CONFIG, stages=2)
 def isolated(monkeypatch, folder: Path) -> Path:
     """Empty the memory and move the cache to `folder`, with `CONFIG`'s entry in it; returns the entry's path."""
     cache.artifact(CONFIG)
-    session = cache.entry(CONFIG)
+    shared = cache.entry(CONFIG)
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(folder))
     monkeypatch.setattr(cache, "_MEMORY", {})
     path = cache.entry(CONFIG)
     path.parent.mkdir(parents=True, mode=0o700)
-    for name in (session.name, store.SECRET):
-        shutil.copy(session.parent / name, path.parent / name)
+    for name in (shared.name, store.SECRET):
+        shutil.copy(shared.parent / name, path.parent / name)
     return path

@@ -50,7 +50,7 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
     "fp32": ({"a_dtype": "fp32"}, True),
 }
 # Drawn epilogues, by spec: a graph is a kernel on each spec that takes it, and on SIMT a slow one to compile.
-GRAPHS = {"cooperative": 16, "multistage": 6, "simt": 4}
+GRAPHS = {"cooperative": 8, "multistage": 4, "simt": 3}
 CALLS = 10
 EXTENTS = (2, 3, 7, 8, 16, 31, 33, 40, 64, 65)
 EVEN = (8, 16, 24, 40, 64)

@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused kernels with small tiles: the library's graphs, one that has every kind of input and output, and operands."""
+"""Fused kernels with small tiles: the library's graphs, one that has every kind of input and output, and operands.
+
+Tests share these specs and shapes, so that a kernel is compiled once for all of them.
+"""
 
 import torch
 
 from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
 from cutegemm.gemm import Gemm, representative
+from cutegemm.problems import Problem
+from cutegemm.running.call import Request
+from cutegemm.running.check import aligned
+from cutegemm.running.describe import describe
 from cutegemm.running.results import Partial
 from tests.support.epilogues import random_inputs
+from tests.support.profile import cases
 
 BF16, FP32 = torch.bfloat16, torch.float32
 SCHEDULES = {
@@ -40,6 +48,26 @@ LIBRARY = {
     "gradient of bias_act": epi.backward(epi.bias_act("gelu")),
 }
 
+SHAPES = ((70, 88, 40), (131, 66, 35))  # TMA addresses everything; nothing
+# In the default profile an epilogue of the library runs on two schedules, the first being what most problems get.
+_TAKEN = {
+    name: cases((0, 1 + i % (len(SCHEDULES) - 1)), range(len(SCHEDULES))) for i, name in enumerate(LIBRARY)
+}
+READY = [(name, x) for name in LIBRARY for i, x in enumerate(SCHEDULES) if i in _TAKEN[name]]
+# ways in and out of a kernel with the epilogue `everything`, run at one shape
+FIELDS = {
+    "clusters": {"tile": Tile(128, 64, 32), "cluster": (2, 1)},
+    "store staged": {"tile": Tile(64, 64, 32), "store": "staged"},
+    "store direct": {"tile": Tile(64, 64, 32), "store": "direct"},
+    "three consumers": {"tile": Tile(192, 48, 32), "consumers": 3},
+    "two passes": {"tile": Tile(256, 64, 32)},
+    "one subtile ahead": {"tile": Tile(64, 128, 32), "input_stages": 1, "epilogue_stages": 1},
+    "gathered": {"tile": Tile(64, 64, 32), "a_load": "gather"},
+    "a CTA per tile": {"tile": Tile(64, 64, 32), "scheduler": "per_tile"},
+    "few SMs": {"tile": Tile(64, 64, 32), "sms": 2},
+}
+FIELDS_SHAPE = (200, 104, 40)
+
 
 def gemm_of(graph, schedule="cooperative", **fields) -> Gemm:
     """A Gemm with a small tile; nothing is compiled yet."""
@@ -57,6 +85,13 @@ def operands(graph, shape, backend, batch=None, dtypes=(BF16, FP32), seed=0):
     a = torch.randn((*lead, m, k), generator=generator, device=device).to(BF16)
     b = torch.randn((*lead, k, wide), generator=generator, device=device).to(BF16)
     return a, b, random_inputs(graph, (*lead, m, n), generator, dtypes)
+
+
+def problem_of(graph, shape) -> Problem:
+    """The problem of the operands that a graph has at a shape."""
+    a, b, inputs = operands(graph, shape, "emulator")
+    request = Request(a, b, {name: inputs[name] for name in graph.tensors})
+    return aligned(describe(graph, request), request).problem
 
 
 def results(out) -> dict:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many cases a test draws by itself, by the profile that the session runs under."""
+"""How many cases a test draws by itself, by the profile that the run has."""
 
 from typing import TypeVar
 
