@@ -41,6 +41,9 @@ def run_entry(entry: farm.Entry, told: Callable[[str], None], backend: str, aren
     """A case's line of results: its outcome, and what is wrong."""
     case = entry["case"] if "case" in entry else drawn(*entry["drawn"])
     found, began = {"case": shortened(case)}, time.monotonic()
+    with open("/proc/self/clear_refs", "w") as file:
+        # from now on the kernel notes this case's most memory (man 5 proc)
+        file.write("5")
     try:
         if backend == "gpu":
             on_gpu(case, arena, told)
@@ -56,7 +59,12 @@ def run_entry(entry: farm.Entry, told: Callable[[str], None], backend: str, aren
     except Exception as error:
         words = f"{type(error).__name__}: {error}\n{traceback.format_exc()[-600:]}"
         return found | {"outcome": "error", "why": words, "fresh": backend == "gpu"}
-    return found | {"outcome": OK, "seconds": round(time.monotonic() - began, 1)}
+    return found | {"outcome": OK, "seconds": round(time.monotonic() - began, 1), "peak_mb": _peak_mb()}
+
+
+def _peak_mb() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) >> 10
 
 
 def worker(folder: Path, backend: str) -> None:

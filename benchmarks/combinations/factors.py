@@ -83,6 +83,8 @@ FACTORS: dict[str, tuple[Value, ...]] = {**EXTENTS, **PLAIN, **READ, **PROBLEM}
 # extents that a drawn problem has in the place of those of "shape" and "depth"
 FREE = ("m", "n", "k")
 NOMINAL = (64, 64, 64)
+# an extent of a tile from which on one tile and a ragged one are enough
+LARGE = 128
 
 
 class Meaningless(Exception):
@@ -228,11 +230,19 @@ def _extents(case: Case, get: Any) -> tuple[int, int, int]:
     rows, cols = {
         "tile": (m, n),
         "ragged": (max(1, m - 3), max(1, n - 5)),
-        "waves": (2 * m + m // 2 + 1, n + n // 2 + 2),
+        "waves": (_over(m, 2 * m), _over(n, n)),
         "few_rows": (5, n + 8),
         "one": (1, 1),
     }[get("shape")]
     return rows, cols, depth
+
+
+def _over(tile: int, whole: int) -> int:
+    """An extent of whole tiles and half of one; of a large tile, one and a few elements.
+
+    Two tiles in both dimensions are two waves of `sms=2`. The race detector's memory grows with the square of it.
+    """
+    return whole + tile // 2 + 2 if tile <= LARGE else tile + 18
 
 
 def _check(get: Any, graph: Graph | None) -> None:
