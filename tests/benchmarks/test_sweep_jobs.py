@@ -100,7 +100,7 @@ def test_problems_of_families_are_interleaved():
 def test_options_are_kernels_that_the_spec_asks_for():
     """The fields of an option plan the kernel that it names; the model's choice is one of them."""
     found = sweep_draws.options(CASE, H200, random.Random(0))
-    assert found[0].fields == {} and found[0].must
+    assert len(found) > 50 and found[0].fields == {} and found[0].must
     of = contenders.problem(CASE)
     for x in found[::20]:
         spec = json.loads(json.dumps(x.fields))
