@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from benchmarks import contenders, sweep_draws, sweep_jobs
+from benchmarks import contenders, sweep_draws, sweep_jobs, sweep_table
 from benchmarks.results import Case
 from benchmarks.sweep_draws import Option
 from benchmarks.timing import Contender
@@ -106,3 +106,22 @@ def test_options_are_kernels_that_the_spec_asks_for():
         spec = json.loads(json.dumps(x.fields))
         made = plan(sweep_jobs.refined(GemmSpec(), spec), of, H200)
         assert frozenset(step.config for step in made.steps) == x.kernels
+
+
+def test_a_table_has_the_medians_of_long_samples():
+    """Configs without long samples have short ones, as much slower as the others became."""
+    job = {name: 1 for name in sweep_table.PROBLEM}
+    job["configs"] = [
+        {"fields": {}, "config": ["a"]},
+        {"fields": {"raster": ["m", 4], "swap": 1}, "config": ["b"]},
+    ]
+    line = {
+        "i": 0,
+        "first": {"cublas": [4.0, 5.0], "0": [2.0, 3.0], "1": [8.0, 9.0]},
+        "last": {"cublas": [8.0], "0": [3.0, 4.0, 6.0]},
+    }
+    made = sweep_table.table([job], [{"environment": {"gpu": "GPU"}}, {"i": 0, "trying": "0"}, line])
+    assert json.loads(sweep_table.text(made)) == made
+    (case,) = made["cases"]
+    assert case["cublas"] == 8.0
+    assert case["rows"] == [["a", 4.0, 1, {"chosen": True}], ["b", 16.0, 0, {"raster": ["m", 4]}]]

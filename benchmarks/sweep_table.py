@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sweep of drawn problems measured, as the table that `benchmarks.fit_cost` reads.
+
+    python -m benchmarks.sweep_table --jobs jobs.json --lines sweep.jsonl --out benchmarks/results/sweeps/NAME.json
+
+A config's time is the median of its long samples. Of the others it is the least of the short ones, times what the GPU
+slowed down by from short to long samples of the same problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+
+from benchmarks import sweep_jobs
+from benchmarks.contenders import BASELINE
+from benchmarks.results import Row
+from benchmarks.sweep_draws import COLUMNS
+
+PROBLEM = ("suite", "seed", "held_back", "majors", "batch", "m", "n", "k")
+# fields of a spec that say more than a config's columns
+BESIDE = ("a_load", "b_load", "raster", "trigger", "scheduler", "ctas_per_sm")
+TIMED = ("us", "settled", "beside")
+
+
+def case(job: Row, line: Row) -> Row:
+    """A problem's row: its configs with microseconds, whether those are of long samples, and what else was given."""
+    last = {name: statistics.median(us) for name, us in line["last"].items()}
+    slower = statistics.median(us / min(line["first"][name]) for name, us in last.items())
+    rows = []
+    for name, us in line["first"].items():
+        if name == BASELINE:
+            continue
+        config = job["configs"][int(name)]
+        beside = {x: config["fields"][x] for x in BESIDE if x in config["fields"]}
+        beside |= {} if config["fields"] else {"chosen": True}
+        took = last.get(name, min(us) * slower)
+        rows.append([*config["config"], round(took, 3), int(name in last), beside])
+    return {name: job[name] for name in PROBLEM} | {"cublas": round(last[BASELINE], 4), "rows": rows}
+
+
+def table(jobs: list[Row], lines: list[Row]) -> Row:
+    """All problems that were measured."""
+    cases = [case(jobs[x["i"]], x) for x in lines if "first" in x]
+    environment = next(x["environment"] for x in lines if "environment" in x)
+    seeds = ", ".join(str(x) for x in sorted({x["seed"] for x in cases}))
+    what = f"problems of training seeds {seeds} (benchmarks/sweep_draws.py); configs beside the others of their problem"
+    columns = [*COLUMNS, *TIMED]
+    return {
+        "gpu": environment["gpu"],
+        "environment": environment,
+        "what": what,
+        "columns": columns,
+        "cases": cases,
+    }
+
+
+def text(of: Row) -> str:
+    """A problem a line."""
+    head = json.dumps({name: x for name, x in of.items() if name != "cases"}, separators=(",", ":"))
+    cases = ",\n".join(json.dumps(x, separators=(",", ":")) for x in of["cases"])
+    return f'{head[:-1]},"cases":[\n{cases}\n]}}\n'
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_table", description=__doc__)
+    for name in ("jobs", "lines", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    args = parser.parse_args(arguments)
+    found = table(json.loads(args.jobs.read_text())["jobs"], sweep_jobs.lines(args.lines))
+    args.out.write_text(text(found))
+    print(f"{len(found['cases'])} problems")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
