@@ -5,7 +5,8 @@ A driver per family: `warp_specialized`, `multistage`, `simt`, `add_parts`, `rel
 shows set-up, role dispatch and the tile loop; everything else is a module of its own, none of which imports a driver:
     a launch's arguments            `launch`, `tensors`, `operands`
     a CTA's set-up                  `frame`, `cluster`, `dependence`
-    what to do next                 `scheduler` (works and their plain walk), `stream` (stream-K), `dynamic`
+    what to do next                 `work`, and the tile schedulers that make works: `scheduler`, `stream` (stream-K),
+                                    `dynamic`
     loads and the mainloop          `ring`, `loads`, `tma_load`, `hints`, `mainloop`, `turns`; rows that no load
                                     writes `rest`
     loads by threads                `thread_producer`, `lines`, `words`, `gather`, `async_load`, `shift_load`, whose

@@ -26,9 +26,10 @@ from cutegemm.kernels.dependence import Dependence
 from cutegemm.kernels.epilogue import Epilogue
 from cutegemm.kernels.launch import named
 from cutegemm.kernels.pieces import FIRST_BARRIER, Role
-from cutegemm.kernels.scheduler import Walk, Work
+from cutegemm.kernels.scheduler import Walk
 from cutegemm.kernels.sum_parts import VECTOR, SumParts
 from cutegemm.kernels.tensors import Atoms, Tensors, launch_tensors
+from cutegemm.kernels.work import Work
 
 
 class AddParts:
@@ -155,5 +156,6 @@ class AddParts:
         row = tile // columns
         batch = row // rows
         none = cutlass.Int32(0)
-        work = Work(row - batch * rows, tile - row * columns, batch, none, none, none, config.outer_parts)
+        place = (row - batch * rows, tile - row * columns, batch)
+        work = walk.share(place, none, none, none, config.outer_parts)
         return work, slot - tile * config.slices, band

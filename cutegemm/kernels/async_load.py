@@ -16,6 +16,7 @@ import cutlass.cute as cute
 from cutegemm.kernels.lines import Lines
 from cutegemm.kernels.operands import NUMERIC
 from cutegemm.kernels.words import copy_async
+from cutegemm.kernels.work import Corner
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,14 @@ class AsyncLoad:
     lines: Lines
 
     @cute.jit
-    def begin(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any):
-        """Issue the copies of tile (tile, k_tile, batch) into an empty `stage`."""
+    def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):
+        """Issue the copies of the tile that begins at `corner` into an empty `stage`."""
         lines = self.lines
         each = lines.operand.width // lines.size  # elements
-        first, start = lines.origin(tile, k_tile)
+        first, start = lines.origin(corner)
         count, length = lines.extents()
         # an address inside, also where nothing is read
-        base = lines.source(first, cutlass.select_(start < length, start, cutlass.Int32(0)), batch)
+        base = lines.source(first, cutlass.select_(start < length, start, cutlass.Int32(0)), corner.batch)
         last, left, pitch = count - 1 - first, length - start, lines.pitch
         pieces = lines.length // each
         for step in cutlass.range_constexpr(lines.steps(pieces)):
@@ -54,5 +55,5 @@ class AsyncLoad:
         place = cute.make_ptr(numeric, target, cute.AddressSpace.smem, assumed_align=width)
         copy_async(source, place, width, used)
 
-    def end(self, tile: Any, k_tile: Any, batch: Any, stage: Any, phase: Any, thread: Any) -> None:
+    def end(self, corner: Corner, stage: Any, phase: Any, thread: Any) -> None:
         """Nothing is left to do once the copies are there."""

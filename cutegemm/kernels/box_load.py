@@ -69,12 +69,15 @@ class BoxLoad:
             cute.arch.mbarrier_init(self.full + i, 1)
 
     @cute.jit
-    def begin(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any):
-        """Issue the copies of the words of tile (tile, k_tile, batch), beside an empty `stage`."""
+    def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):
+        """Issue the copies of the words of the tile that begins at `corner`, beside an empty `stage`.
+
+        Its row and column are multiples of the elements of a word.
+        """
         shifting, words = self.shifting, self.shifting.words
         barrier = self._barrier(stage)
-        first, start = self.lines.origin(tile, k_tile)
-        origin = (first // words.classes, start, batch_at(self.lines.mX, batch, None))
+        first, start = self.lines.origin(corner)
+        origin = (first // words.classes, start, batch_at(self.lines.mX, corner.batch, None))
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, shifting.own * words.per_class * words.pitch)
         for mine in cutlass.range_constexpr(WARPS):
@@ -102,8 +105,8 @@ class BoxLoad:
         return self.full + (self.shifting.warp * self.shifting.stages + stage)
 
     @cute.jit
-    def end(self, tile: Any, k_tile: Any, batch: Any, stage: Any, phase: Any, thread: Any):
-        """Shift the words of tile (tile, k_tile, batch), once they are there, into `stage`."""
+    def end(self, corner: cutlass.Constexpr, stage: Any, phase: Any, thread: Any):
+        """Shift the words of the tile that begins at `corner`, once they are there, into `stage`."""
         cute.arch.mbarrier_wait(self._barrier(stage), phase)
         self.shifting.shift(self.offsets, stage)
 

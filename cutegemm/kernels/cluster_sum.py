@@ -25,7 +25,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.pieces import Role
-from cutegemm.kernels.scheduler import Work
+from cutegemm.kernels.work import OutputTile, Work
 
 VECTOR = 4  # fp32 numbers of one st.async
 
@@ -55,8 +55,8 @@ class ClusterSum:
         warps = hw.WARPGROUP // hw.WARP * self.config.consumers
         cute.arch.mbarrier_init(self.free, warps * self.config.slices)
 
-    def tile(self, work: Work) -> tuple[Any, Any, Any]:
-        """(m, n, l) of the slice that this CTA stores of a work, if it stores one."""
+    def tile(self, work: Work) -> OutputTile:
+        """The slice that this CTA stores of a work, if it stores one."""
         return work.slice(self.place.part, self.config.slices)
 
     @cute.jit

@@ -27,6 +27,7 @@ from cutegemm.kernels.scheduler import Extent
 from cutegemm.kernels.store import Output, finish_stores, placed, store_piece, synchronise_warpgroup
 from cutegemm.kernels.tensors import Atoms, Tensors
 from cutegemm.kernels.vectors import Vectors
+from cutegemm.kernels.work import OutputTile
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Epilogue:
         if not config.stores:
             return Epilogue(config, Inputs({}, {}, shape), None, Vectors(config, None, None), (), (), extent)
         outputs = tuple(
-            Output.create(config, matrix, atom, tensor, shape, smem)
+            Output.create(config, matrix, atom, tensor, smem)
             for matrix, atom, tensor in zip(config.outputs, atoms.outputs, tensors.outputs, strict=True)
         )
         named = dict(
@@ -74,7 +75,7 @@ class Epilogue:
         """The state carried from tile to tile: (staging buffer whose turn is next, parity of the input pieces)."""
         return cutlass.Int32(0), cutlass.Int32(0)
 
-    def ahead(self, role: Role, tile: Any) -> tuple[list, list]:
+    def ahead(self, role: Role, tile: OutputTile) -> tuple[list, list]:
         """Before a tile's mainloop: have TMA fetch its first input pieces and read its vectors."""
         if self.loads is not None:
             for number in range(self.config.input_stages):
@@ -82,13 +83,13 @@ class Epilogue:
         return self.vectors.ahead(role, tile)
 
     def finish(
-        self, acc: cute.Tensor, role: Role, tile: Any, ahead: tuple[list, list], state: tuple
+        self, acc: cute.Tensor, role: Role, tile: OutputTile, ahead: tuple[list, list], state: tuple
     ) -> tuple:
         """After a tile's mainloop: everything that leaves it. Returns the state for the next tile.
 
         Args:
             acc: the thread's fp32 accumulators, ((2, 2, BLK_N / 8), MMA_M, 1).
-            tile: (m, n, l) of the CTA tile.
+            tile: what the CTA stores.
             ahead: from `ahead` for the same tile.
         """
         config = self.config
@@ -120,7 +121,7 @@ class Epilogue:
         """Before the CTA ends."""
         finish_stores(self.outputs, role.thread)
 
-    def _piece(self, role: Role, tile: Any, number: int) -> Piece:
+    def _piece(self, role: Role, tile: OutputTile, number: int) -> Piece:
         return Piece.of(self.config, role, tile, divmod(number, self.config.pieces_n))
 
     def _evaluate(self, acc: cute.Tensor, piece: Piece, read: dict, columns: list) -> list[list[Any]]:
@@ -138,7 +139,8 @@ class Epilogue:
                 return columns[col_names.index(node.value)][piece.index[0]][row]
             if node.value in read:
                 return read[node.value][at["value"]]
-            return self.inputs.matrix_element(node.value, piece.coord(0, (0, 0)), step_to(row, column))
+            first = piece.coord(0, (0, 0))
+            return self.inputs.matrix_element(node.value, first, step_to(row, column), piece.ends)
 
         fusion = Fusion(config, leaf, piece.coord, self.inputs.numbers)
         values = []
@@ -151,14 +153,14 @@ class Epilogue:
 class _Sums:
     """The reductions of one tile, gathered piece by piece."""
 
-    def __init__(self, epilogue: Epilogue, role: Role, tile: Any) -> None:
+    def __init__(self, epilogue: Epilogue, role: Role, tile: OutputTile) -> None:
         self.epilogue, self.config, self.role, self.tile = epilogue, epilogue.config, role, tile
         self.rows = [{} for _ in epilogue.partials]  # (pass, row key) -> state
         self.whole = [None for _ in epilogue.partials]
 
     def add(self, piece: Piece, values: list[list[Any]]) -> None:
         """Take in a piece's values of every reduction."""
-        shape = self.epilogue.inputs.shape
+        shape = piece.ends
         for i, partials in enumerate(self.epilogue.partials):
             groups: dict[Any, list[int]] = {}
             axis = partials.result.axis
@@ -187,7 +189,7 @@ class _Sums:
     def _put_column(self, partials: Partials, piece: Piece, key: tuple[int, int], state: tuple) -> None:
         """Over the warp's rows: eight lanes hold a column."""
         state = reduce.across_lanes(partials.result.kind, state, (4, 8, 16))
-        shape, thread = self.epilogue.inputs.shape, self.role.thread
+        shape, thread = piece.ends, self.role.thread
         part = piece.block * (hw.WGMMA_M // PARTIAL_ROWS) + thread // hw.WARP
         column = piece.origin[1] + piece.column_in(key)
         wanted = (
@@ -199,7 +201,8 @@ class _Sums:
 
     def finish(self) -> None:
         """Write what a tile's rows and the tile itself reduce to."""
-        shape, thread, tile = self.epilogue.inputs.shape, self.role.thread, self.tile
+        thread, tile = self.role.thread, self.tile
+        shape = tile.ends
         lane = thread % hw.WARP
         for i, partials in enumerate(self.epilogue.partials):
             kind, axis = partials.result.kind, partials.result.axis
@@ -207,13 +210,13 @@ class _Sums:
                 state = reduce.across_lanes(kind, state, (1, 2))
                 row = Piece.of(self.config, self.role, tile, (a_pass, 0)).row(key)
                 inside = cutlass.Boolean(row < shape[0]) & cutlass.Boolean(
-                    tile[1] * self.config.stored_columns < shape[1]
+                    tile.n * self.config.stored_columns < shape[1]
                 )
-                partials.put(state, tile[1], tile[2], row, cutlass.Boolean(lane % 4 == 0) & inside)
+                partials.put(state, tile.n, tile.l, row, cutlass.Boolean(lane % 4 == 0) & inside)
             if axis is None:
                 state = reduce.across_lanes(kind, self.whole[i], (1, 2, 4, 8, 16))
                 warp = self.role.band * (hw.WARPGROUP // hw.WARP) + thread // hw.WARP
                 part = (
-                    tile[0] * self.epilogue.extent.tiles_n + tile[1]
+                    tile.m * self.epilogue.extent.tiles_n + tile.n
                 ) * self.config.partials_per_slice + warp
-                partials.put(state, part, tile[2], 0, cutlass.Boolean(lane == 0))
+                partials.put(state, part, tile.l, 0, cutlass.Boolean(lane == 0))

@@ -130,20 +130,20 @@ class Frame:
     def load(
         self,
         work: cutlass.Constexpr,
-        k_tile: Any,
+        k: Any,
         stage: Any,
         thread: Any,
         roles: cutlass.Constexpr = None,
         announce: cutlass.Constexpr = True,
     ):
-        """Fill one empty stage with the tiles of a work that TMA loads, which arrives on its full barrier.
+        """Fill one empty stage with a work's k-th tiles that TMA loads, which arrives on its full barrier.
 
         Args:
             roles: of the items to load, None for all; announce: whether to announce the bytes of all items to the
                 barrier, which is once for every filling.
         """
         loaders = tuple(
-            (x, work.along(loads.item.axes[0]))
+            (x, loads.item)
             for loads in self.loads
             for x in loads.loaders
             if roles is None or loads.item.role in roles
@@ -151,26 +151,26 @@ class Frame:
         if thread // hw.WARP == 0:
             if cutlass.const_expr(self.config.copies and announce):
                 self.ring.expect(stage, self.stage_bytes)
-            for loader, tile in loaders:
+            for loader, item in loaders:
                 if cutlass.const_expr(isinstance(loader, TmaLoad)):
-                    loader.load(tile, k_tile, work.l, self.ring, stage)
+                    loader.load(work.corner(item.operand, item.half, k), self.ring, stage)
 
     @cute.jit
-    def begin(self, work: cutlass.Constexpr, k_tile: Any, stage: Any, thread: Any):
-        """Begin to fill one empty stage, by TMA and by the producer's threads."""
-        self.load(work, k_tile, stage, thread)
+    def begin(self, work: cutlass.Constexpr, k: Any, stage: Any, thread: Any):
+        """Begin to fill one empty stage with a work's k-th tiles, by TMA and by the producer's threads."""
+        self.load(work, k, stage, thread)
         for loads in self.loads:
             for loader in loads.loaders:
                 if cutlass.const_expr(not isinstance(loader, TmaLoad)):
-                    loader.begin(work.along(loads.item.axes[0]), k_tile, work.l, stage, thread)
+                    loader.begin(work.corner(loads.item.operand, loads.item.half, k), stage, thread)
 
     @cute.jit
-    def end(self, work: cutlass.Constexpr, k_tile: Any, position: Any, thread: Any):
+    def end(self, work: cutlass.Constexpr, k: Any, position: Any, thread: Any):
         """Finish what the threads began, once their copies are there, and arrive on the stage's full barrier."""
         for loads in self.loads:
             for loader in loads.loaders:
                 if cutlass.const_expr(not isinstance(loader, TmaLoad)):
-                    loader.end(work.along(loads.item.axes[0]), k_tile, work.l, *position, thread)
+                    loader.end(work.corner(loads.item.operand, loads.item.half, k), *position, thread)
         cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before WGMMA reads
         cute.arch.mbarrier_arrive(self.ring.full + position[0])
 

@@ -36,8 +36,10 @@ class Inputs:
         col = cutlass.min(coord[1], self.shape[1] - 1)
         return tensor[row, col, _batch(tensor, coord[2])].to(cutlass.Float32)
 
-    def matrix_element(self, name: str, first: tuple[Any, Any, Any], step: tuple[int, int]) -> Any:
-        """One element of a matrix input as fp32, outside the output 0.
+    def matrix_element(
+        self, name: str, first: tuple[Any, Any, Any], step: tuple[int, int], ends: tuple[Any, Any]
+    ) -> Any:
+        """One element of a matrix input as fp32, 0 where nothing is stored.
 
         A run may store an output over a matrix that it reads, so an element is read by the thread that stores
         it and by no other. The load is predicated: no branch, and no address to clamp.
@@ -45,9 +47,10 @@ class Inputs:
         Args:
             first: (m, n, l) of some element of the thread, the same for many.
             step: (m, n) from there to the wanted one, known at compile time.
+            ends: (m, n) from which on nothing is stored.
         """
         tensor = self.tensors[name]
-        inside = [cutlass.Boolean(step[i] < self.shape[i] - first[i]) for i in (0, 1)]
+        inside = [cutlass.Boolean(step[i] < ends[i] - first[i]) for i in (0, 1)]
         start = tensor.iterator + cute.crd2idx((*first[:2], _batch(tensor, first[2])), tensor.layout)
         return _load_if(start + cute.crd2idx((*step, 0), tensor.layout), inside[0] & inside[1])
 

@@ -17,6 +17,7 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.kernels.operands import batch_at
+from cutegemm.kernels.work import Corner
 
 IN_FLIGHT = 16  # loads per thread before the first use
 
@@ -32,8 +33,8 @@ class GatherLoad:
     gate: int | None  # which half of a gated B
 
     @cute.jit
-    def begin(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any):
-        """Copy tile (tile, k_tile, batch) into `stage`; thread is the index in the producer warpgroup."""
+    def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):
+        """Copy the tile that begins at `corner` into `stage`; thread: within the producer warpgroup."""
         rows, depth = self.box
         extent_fast, extent_slow = (depth, rows) if cutlass.const_expr(self.along_k) else (rows, depth)
         fast = math.gcd(extent_fast, hw.WARPGROUP)  # threads along the fast axis
@@ -42,21 +43,21 @@ class GatherLoad:
         count = across * (extent_slow // slow)
         flight = math.gcd(count, IN_FLIGHT)
         mX, sX = self.mX, self.sX
-        at = batch_at(mX, batch, self.gate)
+        at = batch_at(mX, corner.batch, self.gate)
         for chunk in cutlass.range(count // flight, unroll=1):
             values = cute.make_rmem_tensor(flight, mX.element_type)
             for i in cutlass.range_constexpr(flight):
                 step = chunk * flight + i
                 along, aside = step % across * fast + thread % fast, step // across * slow + thread // fast
                 row, k = (aside, along) if cutlass.const_expr(self.along_k) else (along, aside)
-                values[i] = _element(mX, tile * rows + row, k_tile * depth + k, at)
+                values[i] = _element(mX, corner.row + row, corner.column + k, at)
             for i in cutlass.range_constexpr(flight):
                 step = chunk * flight + i
                 along, aside = step % across * fast + thread % fast, step // across * slow + thread // fast
                 row, k = (aside, along) if cutlass.const_expr(self.along_k) else (along, aside)
                 sX[row, k, stage] = values[i]
 
-    def end(self, tile: Any, k_tile: Any, batch: Any, stage: Any, phase: Any, thread: Any) -> None:
+    def end(self, corner: Corner, stage: Any, phase: Any, thread: Any) -> None:
         """Nothing is left to do."""
 
 

@@ -15,8 +15,9 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.config import KernelConfig
-from cutegemm.kernels.scheduler import Walk, Work
+from cutegemm.kernels.scheduler import Walk
 from cutegemm.kernels.sum_parts import SumParts
+from cutegemm.kernels.work import OutputTile, Work
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class LeftSum:
     def init(self) -> None:
         """Nothing to initialise."""
 
-    def tile(self, work: Work) -> tuple[Any, Any, Any]:
-        """(m, n, l) of what this CTA leaves of a work."""
+    def tile(self, work: Work) -> OutputTile:
+        """What this CTA leaves of a work."""
         return work.slice(self.share, self.parts.config.slices)
 
     def send(self, acc: cute.Tensor, role: Any, work: Work, phase: Any) -> Any:

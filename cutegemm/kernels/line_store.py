@@ -39,7 +39,7 @@ class PieceLines:
         shape: (WGMMA_M, EPI_N), of the piece.
         mD: (m, n, l) in global memory.
         start, pitch: where the first line begins in shared memory, Int32, and from one to the next; bytes.
-        extents: (m, n) of the output.
+        extents: (m, n) of the output from which on nothing is stored.
         origin: (m, n, l) of the piece's first element.
         held: bytes of the same rows that lie before them, of pieces before: up to a sector.
         kept: whether what is left behind the last whole sector waits for the next piece.

@@ -17,6 +17,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import OperandConfig
 from cutegemm.kernels.operands import batch_at
 from cutegemm.kernels.words import WORD
+from cutegemm.kernels.work import Corner
 from cutegemm.layouts.sm90 import SWIZZLE_SPANS
 
 
@@ -77,9 +78,9 @@ class Lines:
         start = self.mX.iterator.toint()
         return start, start + (cutlass.Int64(index) + 1) * self.size
 
-    def origin(self, tile: Any, k_tile: Any) -> tuple[Any, Any]:
-        """(first line, first element of it) of tile (tile, k_tile)."""
-        row, k = tile * self.box[0], k_tile * self.box[1]
+    def origin(self, corner: Corner) -> tuple[Any, Any]:
+        """(first line, first element of it) of the tile that begins at `corner`."""
+        row, k = corner.row, corner.column
         return (row, k) if self.operand.k_major else (k, row)
 
     def steps(self, pieces: int) -> int:

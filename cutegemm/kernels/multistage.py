@@ -88,13 +88,13 @@ class MultistageGemm:
         stages, ring, k_tiles = self.config.stages, frame.ring, work.k_tiles
         for ahead in cutlass.range_constexpr(stages - 1):
             if ahead < k_tiles:
-                frame.load(work, work.first + ahead, (stage + ahead) % stages, thread)
+                frame.load(work, ahead, (stage + ahead) % stages, thread)
         acc.fill(0.0)
         mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.fence()
         for k in cutlass.range(k_tiles, unroll=1):
             if cutlass.const_expr(stages == 1):
-                frame.load(work, work.first + k, stage, thread)
+                frame.load(work, k, stage, thread)
             ring.wait_full(stage, phase)
             multiply_stage(mma, acc, fragments, stage)
             if cutlass.const_expr(stages == 1):
@@ -105,7 +105,7 @@ class MultistageGemm:
                 cute.arch.sync_threads()  # every warpgroup has read the previous stage
                 if k + (stages - 1) < k_tiles:
                     refilled = (stage + (stages - 1)) % stages
-                    frame.load(work, work.first + k + (stages - 1), refilled, thread)
+                    frame.load(work, k + (stages - 1), refilled, thread)
             stage, phase = advance(stage, phase, stages)
         warpgroup.wait_group(0)
         cute.arch.sync_threads()  # every stage may be refilled for the next work

@@ -16,7 +16,7 @@ import cutlass.cute as cute
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.left_sum import LeftSum
-from cutegemm.kernels.scheduler import Work
+from cutegemm.kernels.work import OutputTile, Work
 from cutegemm.kernels.workspace_sum import WorkspaceSum
 
 
@@ -33,8 +33,8 @@ class NestedSum:
         self.inner.init()
         self.outer.init()
 
-    def tile(self, work: Work) -> tuple[Any, Any, Any]:
-        """(m, n, l) of what this CTA stores of a work, if it does."""
+    def tile(self, work: Work) -> OutputTile:
+        """What this CTA stores of a work, if it does."""
         return self.outer.tile(work)
 
     @cute.jit

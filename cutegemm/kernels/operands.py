@@ -135,6 +135,17 @@ def batch_at(tensor: cute.Tensor, batch: Any, gate: int | None) -> Any:
     return (gate, cutlass.min(batch, cute.size(tensor, mode=[2, 1]) - 1))
 
 
+def moved(box: cute.Tensor, coords: cute.Tensor, origin: tuple) -> cute.Tensor:
+    """TMA coordinates of the box that begins at element `origin`, from those of the box at the matrix' first.
+
+    Args:
+        box: of a partition.
+        coords: of the whole matrix, from `load_atom` or `store_atom`.
+    """
+    offset = cute.crd2idx(origin, coords.layout)
+    return cute.make_tensor(tuple(x + y for x, y in zip(box.iterator, offset, strict=True)), box.layout)
+
+
 def store_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int]):
     """The TMA atom and coordinate tensor that store a `box` of shared-memory `layout`."""
     op = cpasync.CopyBulkTensorTileS2GOp()

@@ -30,7 +30,8 @@ class PieceLoad:
 
     matrix: MatrixConfig
     atom: Any
-    tXgX: Any  # (TMA, m / WGMMA_M, n / EPI_N, l) coordinates
+    tXgX: Any  # (TMA) coordinates of the matrix' first piece
+    coords: Any  # (m, n, l)
     tXsX: Any  # (TMA, CONSUMERS * INPUT_STAGE)
     sX: Any  # (WGMMA_M, EPI_N, CONSUMERS * INPUT_STAGE)
     batches: Any  # extent of its batch mode: 1 is broadcast
@@ -57,11 +58,11 @@ class PieceLoads:
             matrix = config.input_of[name]
             layout = ops.piece_layout(config, matrix, config.input_stages)
             sX = smem.allocate_tensor(ops.NUMERIC[matrix.dtype], layout.outer, hw.SMEM_ALIGN, layout.inner)
-            gX = cute.local_tile(coords, (hw.WGMMA_M, config.epi_n), (None, None, None))
+            gX = cute.local_tile(coords, (hw.WGMMA_M, config.epi_n), (0, 0, 0))
             tXsX, tXgX = cpasync.tma_partition(
                 atom, 0, cute.make_layout(1), cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
             )
-            loads[name] = PieceLoad(matrix, atom, tXgX, tXsX, sX, cute.size(coords, mode=[2]))
+            loads[name] = PieceLoad(matrix, atom, tXgX, coords, tXsX, sX, cute.size(coords, mode=[2]))
         if not loads:
             return None
         full = smem.allocate_array(cutlass.Int64, config.consumers * config.input_stages)
@@ -84,9 +85,8 @@ class PieceLoads:
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(self.full + buffer, self.piece_bytes)
             for load in self.loads.values():
-                source = load.tXgX[
-                    None, piece.block, piece.column, cutlass.min(piece.batch, load.batches - 1)
-                ]
+                batch = cutlass.min(piece.batch, load.batches - 1)
+                source = ops.moved(load.tXgX, load.coords, (*piece.origin, batch))
                 cute.copy(load.atom, source, load.tXsX[None, buffer], tma_bar_ptr=self.full + buffer)
 
     @property

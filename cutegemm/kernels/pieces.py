@@ -17,6 +17,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.dtypes import DType
 from cutegemm.kernels.operands import NUMERIC, tiled_mma
+from cutegemm.kernels.work import OutputTile
 
 FIRST_BARRIER = 1  # named barrier of consumer warpgroup 0; barrier 0 is the CTA's
 
@@ -41,15 +42,25 @@ class Piece:
     config: KernelConfig
     role: Role
     index: tuple[int, int]  # (pass, piece along N)
-    block: Any  # of WGMMA_M rows of the output
-    column: Any  # of EPI_N columns of the output
-    batch: Any
+    tile: OutputTile
+    block: Any  # of WGMMA_M rows of its GEMM
+    column: Any  # of EPI_N columns of its GEMM
 
     @staticmethod
-    def of(config: KernelConfig, role: Role, tile: Any, index: tuple[int, int]) -> Piece:
-        """The piece of CTA tile (m, n, l)."""
-        block = tile[0] * (config.rows // hw.WGMMA_M) + index[0] * config.team + role.band
-        return Piece(config, role, index, block, tile[1] * config.pieces_n + index[1], tile[2])
+    def of(config: KernelConfig, role: Role, tile: OutputTile, index: tuple[int, int]) -> Piece:
+        """The piece of a CTA's tile."""
+        block = tile.m * (config.rows // hw.WGMMA_M) + index[0] * config.team + role.band
+        return Piece(config, role, index, tile, block, tile.n * config.pieces_n + index[1])
+
+    @property
+    def batch(self) -> Any:
+        """The output's batch."""
+        return self.tile.batch
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """(m, n) of the output from which on nothing is stored."""
+        return self.tile.ends
 
     @property
     def number(self) -> int:
@@ -64,7 +75,8 @@ class Piece:
     @property
     def origin(self) -> tuple[Any, Any]:
         """(m, n) of the piece's first element."""
-        return self.block * hw.WGMMA_M, self.column * self.config.epi_n
+        first = self.tile.origin
+        return first.row + self.block * hw.WGMMA_M, first.column + self.column * self.config.epi_n
 
     def row(self, key: int) -> Any:
         """m of the thread's elements with a row key (0 or 1)."""

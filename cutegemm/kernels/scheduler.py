@@ -24,6 +24,7 @@ import cutlass.cute as cute
 
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.cluster import Place
+from cutegemm.kernels.work import Work
 
 State = tuple  # of Int32; drivers carry it through their loops
 
@@ -65,44 +66,6 @@ def tile_of(
 
 
 @dataclass(frozen=True)
-class Work:
-    """A CTA's share of the product: a tile of the output, and the k tiles to add up for it.
-
-    Attributes:
-        m, n, l: the CTA tile.
-        first, k_tiles: the first k tile to add and their number, at least 1.
-        part, parts: which part of the tile's sum this is, of how many.
-        step: from a k tile to the next, 1 or -1.
-    """
-
-    m: Any
-    n: Any
-    l: Any  # noqa: E741 (the batch axis' name in every shape comment)
-    first: Any
-    k_tiles: Any
-    part: Any
-    parts: Any
-    step: Any = 1
-
-    @property
-    def tile(self) -> tuple[Any, Any, Any]:
-        """(m, n, l)."""
-        return self.m, self.n, self.l
-
-    def k_tile(self, k: Any) -> Any:
-        """The k-th of its k tiles."""
-        return self.first + (k if isinstance(self.step, int) else k * self.step)
-
-    def slice(self, share: Any, count: int) -> tuple[Any, Any, Any]:
-        """(m, n, l) of one of the tile's slices, of so many side by side along its columns."""
-        return (self.m, self.n, self.l) if count == 1 else (self.m, self.n * count + share, self.l)
-
-    def along(self, axis: str) -> Any:
-        """The tile's coordinate along axis "m" or "n"."""
-        return self.m if axis == "m" else self.n
-
-
-@dataclass(frozen=True)
 class Extent:
     """The output of a launch as its epilogue sees it.
 
@@ -114,7 +77,7 @@ class Extent:
 
     m: Any
     n: Any
-    l: Any  # noqa: E741 (as above)
+    l: Any  # noqa: E741 (the batch axis' name in every shape comment)
     tiles_n: Any
     parts: tuple[Any, Any, Any]
 
@@ -126,6 +89,7 @@ class Walk:
     config: KernelConfig
     place: Place
     cluster: Any  # which of the grid
+    shape: dict[str, Any]  # the launch's group "shape"
     tiles: tuple[Any, Any, Any]  # (m, n, l) of a whole cluster
     k_tiles: Any
     group: Any  # clusters of a panel along the raster axis
@@ -143,7 +107,7 @@ class Walk:
         k_tiles = cluster_tiles(shape["k"], config.tile[2], 1)
         block, _, _ = cute.arch.block_idx()
         cluster = block // config.cluster_size
-        return cls(config, place, cluster, tiles, k_tiles, walk["group"], walk["clusters"])
+        return cls(config, place, cluster, shape, tiles, k_tiles, walk["group"], walk["clusters"])
 
     def output(self, shape: dict[str, Any], walk: dict[str, Any]) -> Extent:
         """The output that the walk covers."""
@@ -185,6 +149,12 @@ class Walk:
         """Works of one cluster tile: its parts of K that other clusters add up."""
         return self.config.outer_parts
 
+    def share(
+        self, tile: tuple[Any, Any, Any], first: Any, k_tiles: Any, part: Any, parts: Any, step: Any = 1
+    ) -> Work:
+        """The work of a CTA tile (m, n, l), of a launch that computes one GEMM."""
+        return Work(*tile, first, k_tiles, part, parts, (self.shape["m"], self.shape["n"]), step)
+
     def number(self, work: Work) -> Any:
         """The number of a work's CTA tile among all of the launch."""
         cluster_m, cluster_n = self.config.cluster
@@ -211,16 +181,16 @@ class Walk:
             index, self.tiles[0], self.tiles[1], self.group, config.raster, config.serpentine
         )
         cluster_m, cluster_n = config.cluster
-        tile_m, tile_n = m * cluster_m + self.place.m, n * cluster_n + self.place.n
+        tile = (m * cluster_m + self.place.m, n * cluster_n + self.place.n, batch)
         if config.serpentine:
             # all works of a wave the same way, so that what the wave before it loaded last is loaded first
             back = state[0] // self.clusters % 2
             last = back * (self.k_tiles - 1)
-            return Work(tile_m, tile_n, batch, last, self.k_tiles, cutlass.Int32(0), 1, 1 - 2 * back)
+            return self.share(tile, last, self.k_tiles, cutlass.Int32(0), 1, 1 - 2 * back)
         if config.splits == 1:
-            return Work(tile_m, tile_n, batch, cutlass.Int32(0), self.k_tiles, cutlass.Int32(0), 1)
+            return self.share(tile, cutlass.Int32(0), self.k_tiles, cutlass.Int32(0), 1)
         # parts of a tile lie side by side: in a cluster, and in works that follow one another
         part = (state[0] - index * self._parts) * config.cluster_parts + self.place.part
         first = part * self.k_tiles // config.splits
         k_tiles = (part + 1) * self.k_tiles // config.splits - first
-        return Work(tile_m, tile_n, batch, first, k_tiles, part, config.splits)
+        return self.share(tile, first, k_tiles, part, config.splits)

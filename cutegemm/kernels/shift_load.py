@@ -43,13 +43,13 @@ class ShiftLoad:
         return ShiftLoad(lines, Shifting.create(lines, held, stages, smem))
 
     @cute.jit
-    def begin(self, tile: Any, k_tile: Any, batch: Any, stage: Any, thread: Any):
-        """Issue the copies of the words of tile (tile, k_tile, batch), beside an empty `stage`."""
+    def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):
+        """Issue the copies of the words of the tile that begins at `corner`, beside an empty `stage`."""
         lines = self.lines
-        first, start = lines.origin(tile, k_tile)
+        first, start = lines.origin(corner)
         count, length = lines.extents()
         last, left = count - 1 - first, (length - start) * lines.size
-        base, pitch = lines.source(first, start, batch), lines.pitch
+        base, pitch = lines.source(first, start, corner.batch), lines.pitch
         low, high = lines.span()
         end = base + cutlass.Int64(lines.count - 1) * pitch + self.shifting.words.pitch
         # a tile whose words all belong to the matrix, as nearly every one does, asks nothing of each
@@ -124,10 +124,10 @@ class ShiftLoad:
         words.copy_async(source, place, WORD, used)
 
     @cute.jit
-    def end(self, tile: Any, k_tile: Any, batch: Any, stage: Any, phase: Any, thread: Any):
-        """Shift the words of tile (tile, k_tile, batch) into `stage`; this thread's copies are there."""
+    def end(self, corner: cutlass.Constexpr, stage: Any, phase: Any, thread: Any):
+        """Shift the words of the tile that begins at `corner` into `stage`; this thread's copies are there."""
         lines = self.lines
-        place = cutlass.Int32(lines.source(*lines.origin(tile, k_tile), batch) & (WORD - 1))
+        place = cutlass.Int32(lines.source(*lines.origin(corner), corner.batch) & (WORD - 1))
         cute.arch.sync_warp()  # every lane's copies are there
         offsets = self.shifting.offsets(place, cutlass.Int32(lines.pitch & (WORD - 1)))
         self.shifting.shift(offsets, stage)

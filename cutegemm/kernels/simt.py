@@ -122,11 +122,11 @@ class SimtGemm:
         work = walks.work(state)
         column, first_depth = walks.columns(work)
         at_b = shared + self.shapes[0].elements * (1 if config.staged else self._stages)
-        loads = (
-            LOADS[type(self.shapes[0])].create(
-                self.shapes[0], mA, (work.m, work.l), column, (thread, shared)
-            ),
-            LOADS[type(self.shapes[1])].create(self.shapes[1], mB, (work.n, work.l), column, (thread, at_b)),
+        loads = tuple(
+            LOADS[type(shape)].create(
+                shape, mX, work.corner(shape.matrix, shape.box), column, (thread, start)
+            )
+            for shape, mX, start in zip(self.shapes, (mA, mB), (shared, at_b), strict=True)
         )
         acc = cute.make_rmem_tensor(config.thread_tile[0] * config.thread_tile[1], cutlass.Float32)
         acc.fill(0.0)

@@ -17,6 +17,7 @@ from cutegemm.epilogue.graph import Node
 from cutegemm.kernels import reduce
 from cutegemm.kernels.fusion import Fusion, Inputs
 from cutegemm.kernels.simt_tile import GROUP
+from cutegemm.kernels.work import OutputTile
 
 # Lanes along M -> the bits of a lane's number that say where it stands along M, and along N. Bit 0 is M's and bit 1
 # is N's, so that either operand's fragments meet the rule of `simt_tile`.
@@ -64,12 +65,12 @@ class SimtEpilogue:
     partials: tuple[reduce.Partials, ...]
     tiles_n: Any
 
-    def finish(self, acc: cute.Tensor, patch: Patch, tile: Any) -> None:
+    def finish(self, acc: cute.Tensor, patch: Patch, tile: OutputTile) -> None:
         """Evaluate and store one thread's patch, neighbours at a time.
 
         Args:
             acc: (FINISHED_M * FINISHED_N,) fp32, row by row.
-            tile: (m, n, l) of the tile.
+            tile: what the CTA stores.
         """
         rows, cols = patch.rows, patch.cols
         fusion = self._fusion(acc, rows, cols, tile)
@@ -82,7 +83,7 @@ class SimtEpilogue:
                     coords = [fusion.coord(*key) for key in keys]
                     for output, matrix, part in zip(self.outputs, self.config.outputs, stored, strict=True):
                         together = self.config.vector[2] == GROUP and matrix.major == self.config.d.major
-                        _store_group(output, part, coords, together)
+                        _store_group(output, part, coords, together, tile.ends)
                     reduced = [v for v, x in zip(values, self.config.epilogue.outputs) if x.kind != "store"]
                     sums.add(keys, coords, reduced)
         sums.finish()
@@ -94,12 +95,12 @@ class SimtEpilogue:
             return [[((i, x), (j, y)) for x in across] for y in along]
         return [[((i, x), (j, y)) for y in along] for x in across]
 
-    def _fusion(self, acc: cute.Tensor, rows: list, cols: list, tile: Any) -> Fusion:
+    def _fusion(self, acc: cute.Tensor, rows: list, cols: list, tile: OutputTile) -> Fusion:
         config = self.config
-        origin = tile[0] * config.tile[0], tile[1] * config.columns
+        origin = self.origin(tile)
 
         def coord(row: tuple[int, int], column: tuple[int, int]) -> tuple[Any, Any, Any]:
-            return origin[0] + rows[row[0]] + row[1], origin[1] + cols[column[0]] + column[1], tile[2]
+            return origin[0] + rows[row[0]] + row[1], origin[1] + cols[column[0]] + column[1], tile.batch
 
         def leaf(node: Node, row: Any, column: Any) -> Any:
             if node.op == "acc":
@@ -107,19 +108,24 @@ class SimtEpilogue:
                 return acc[(row[0] * config.group + row[1]) * config.finished[1] + group * GROUP + column[1]]
             if node.op == "matrix":
                 first = coord((row[0], 0), (column[0], 0))
-                return self.inputs.matrix_element(node.value, first, (row[1], column[1]))
+                return self.inputs.matrix_element(node.value, first, (row[1], column[1]), tile.ends)
             m = 0 if row is None or node.op == "row" else coord(row, (0, 0))[0]
             n = 0 if column is None or node.op == "col" else coord((0, 0), column)[1]
-            return self.inputs.element(node.value, (m, n, tile[2]))
+            return self.inputs.element(node.value, (m, n, tile.l))
 
         return Fusion(config, leaf, coord, self.inputs.numbers)
+
+    def origin(self, tile: OutputTile) -> tuple[Any, Any]:
+        """(m, n) of a tile's first element."""
+        first, config = tile.origin, self.config
+        return first.row + tile.m * config.tile[0], first.column + tile.n * config.columns
 
 
 @cute.jit
 def _store_group(
-    mD: cute.Tensor, values: cutlass.Constexpr, coords: Any, together: cutlass.Constexpr
+    mD: cute.Tensor, values: cutlass.Constexpr, coords: Any, together: cutlass.Constexpr, ends: Any
 ) -> None:
-    """Neighbours to one output, in one access where they are known to be aligned."""
+    """Neighbours to one output, in one access where they are known to be aligned; nothing from `ends` on."""
     size = len(values)
     rX = cute.make_rmem_tensor(size, cutlass.Float32)
     for x in cutlass.range_constexpr(size):
@@ -128,26 +134,26 @@ def _store_group(
     rD.store(rX.load().to(mD.element_type))
     if cutlass.const_expr(together):
         row, col, batch = coords[0]
-        if row < mD.shape[0] and col < mD.shape[1]:
+        if row < ends[0] and col < ends[1]:
             offset = cute.assume(cute.crd2idx((row, col, batch), mD.layout), divby=size)
             cute.autovec_copy(rD, cute.make_tensor(mD.iterator + offset, cute.make_layout(size)))
     else:
         for x in cutlass.range_constexpr(size):
             row, col, batch = coords[x]
-            if row < mD.shape[0] and col < mD.shape[1]:
+            if row < ends[0] and col < ends[1]:
                 mD[row, col, batch] = rD[x]
 
 
 class _Sums:
     """The reductions of one thread's elements."""
 
-    def __init__(self, epilogue: SimtEpilogue, tile: Any, patch: Patch) -> None:
+    def __init__(self, epilogue: SimtEpilogue, tile: OutputTile, patch: Patch) -> None:
         self.epilogue, self.tile, self.patch = epilogue, tile, patch
         self.states: list[dict] = [{} for _ in epilogue.partials]
 
     def add(self, keys: list, coords: list, values: list[list[Any]]) -> None:
         """Take in some elements' values of every reduction."""
-        shape = self.epilogue.inputs.shape
+        shape = self.tile.ends
         for states, partials, of in zip(self.states, self.epilogue.partials, values, strict=True):
             kind = partials.result.kind
             for key, coord, value in zip(keys, coords, of, strict=True):
@@ -159,12 +165,12 @@ class _Sums:
     def finish(self) -> None:
         """Combine with the warp's other lanes and write."""
         epilogue, config, tile, patch = self.epilogue, self.epilogue.config, self.tile, self.patch
-        shape = epilogue.inputs.shape
+        shape = tile.ends
         same_columns, same_rows = LANE_BITS[config.lanes_m]
         lane_m, lane_n = lane_place(config, patch.lane)
-        origin = tile[0] * config.tile[0], tile[1] * config.columns
-        part_m = tile[0] * (config.tile[0] // config.partial_width[0]) + patch.part_m
-        part_n = tile[1] * (config.columns // config.partial_width[1]) + patch.part_n
+        origin = epilogue.origin(tile)
+        part_m = tile.m * (config.tile[0] // config.partial_width[0]) + patch.part_m
+        part_n = tile.n * (config.columns // config.partial_width[1]) + patch.part_n
         in_m = cutlass.Boolean(part_m * config.partial_width[0] < shape[0])
         in_n = cutlass.Boolean(part_n * config.partial_width[1] < shape[1])
         for states, partials in zip(self.states, epilogue.partials, strict=True):
@@ -173,14 +179,14 @@ class _Sums:
             for where, state in states.items():
                 state = reduce.across_lanes(kind, state, lanes)
                 if axis is None:
-                    part = (tile[0] * epilogue.tiles_n + tile[1]) * config.partials_per_tile + patch.part
-                    partials.put(state, part, tile[2], 0, cutlass.Boolean(patch.lane == 0))
+                    part = (tile.m * epilogue.tiles_n + tile.n) * config.partials_per_tile + patch.part
+                    partials.put(state, part, tile.l, 0, cutlass.Boolean(patch.lane == 0))
                 elif axis == 1:
                     row = origin[0] + patch.rows[where[0]] + where[1]
                     first = cutlass.Boolean(lane_n == 0)
-                    partials.put(state, part_n, tile[2], row, first & in_n & cutlass.Boolean(row < shape[0]))
+                    partials.put(state, part_n, tile.l, row, first & in_n & cutlass.Boolean(row < shape[0]))
                 else:
                     column = origin[1] + patch.cols[where[0]] + where[1]
                     first = cutlass.Boolean(lane_m == 0)
                     inside = first & in_m & cutlass.Boolean(column < shape[1])
-                    partials.put(state, part_m, tile[2], column, inside)
+                    partials.put(state, part_m, tile.l, column, inside)

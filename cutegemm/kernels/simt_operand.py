@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.config import MatrixConfig
+from cutegemm.config import OperandConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperandTile:
     """The compiled-in geometry of one operand's tile, and how many threads bring it."""
 
-    matrix: MatrixConfig
+    matrix: OperandConfig
     # BLK_M or BLK_N
     rows: int
     # BLK_K
@@ -29,9 +29,14 @@ class OperandTile:
         """Accesses lie along k."""
         return self.matrix.major not in ("m", "n")
 
-    def source(self, tile: Any, row: Any) -> tuple[Any, Any]:
-        """(row of the operand, which half of a gated B or None) that row `row` of a tile holds."""
+    @property
+    def box(self) -> tuple[int, int]:
+        """Extents of the tile in the matrix, (rows, k); of a gated B in each half."""
+        return self.rows if self.half is None else self.rows // 2, self.depth
+
+    def source(self, first: Any, row: Any) -> tuple[Any, Any]:
+        """(row of the operand, which half of a gated B or None) that row `row` of the tile from `first` on holds."""
         if self.half is None:
-            return tile * self.rows + row, None
-        line = tile * (self.rows // 2) + row // (2 * self.half) * self.half
+            return first + row, None
+        line = first + row // (2 * self.half) * self.half
         return line + row % self.half, row // self.half % 2

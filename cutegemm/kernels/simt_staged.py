@@ -32,6 +32,7 @@ from cutegemm.config.simt import line_pad
 from cutegemm.kernels.operands import NUMERIC, batch_at
 from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.simt_tile import GROUP, Owned
+from cutegemm.kernels.work import Corner
 
 # bytes of an element in shared memory
 BYTES = 4
@@ -98,14 +99,13 @@ class StagedLoad:
 
     @classmethod
     def create(
-        cls, shape: StagedShape, mX: Any, tile: tuple[Any, Any], column: Any, at: tuple[Any, Any]
+        cls, shape: StagedShape, mX: Any, corner: Corner, column: Any, at: tuple[Any, Any]
     ) -> StagedLoad:
-        """Loads of rows [tile * ROWS, (tile + 1) * ROWS) of mX (rows, k, l) from `column` of k on.
+        """Loads of rows of the tile that begins at `corner` in mX (rows, k, l), from `column` of k on.
 
         Rows beyond the matrix repeat its last: what those hold reaches only elements of D that are never stored.
 
         Args:
-            tile: (number of the tile, batch).
             at: (thread, the operand's first stage in shared memory).
         """
         thread, sX = at
@@ -115,8 +115,8 @@ class StagedLoad:
         row, k = shape.place(thread)
         last = mX.shape[0] - (1 if shape.along_k else shape.vector)
         for i, (rows, columns) in enumerate(shape.move(i) for i in range(shape.loads)):
-            line, gate = shape.source(tile[0], row + rows)
-            where = (cutlass.min(line, last), column + (k + columns), batch_at(mX, tile[1], gate))
+            line, gate = shape.source(corner.row, row + rows)
+            where = (cutlass.min(line, last), column + (k + columns), batch_at(mX, corner.batch, gate))
             rP[i] = mX.iterator.toint() + cutlass.Int64(cute.crd2idx(where, mX.layout)) * size
         return cls(shape, rP, mX.stride[1] * size, sX.toint(), rX, (row, k))
 

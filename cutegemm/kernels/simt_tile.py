@@ -29,6 +29,7 @@ from cutegemm.config.simt import copy_lanes, copy_pitch
 from cutegemm.kernels.operands import NUMERIC, batch_at
 from cutegemm.kernels.simt_operand import OperandTile
 from cutegemm.kernels.words import copy_async
+from cutegemm.kernels.work import Corner
 
 # Rows (in lines) or k (in rows) that one 16-byte shared load brings to a thread.
 GROUP = 4
@@ -134,13 +135,12 @@ class TileLoad:
     active: Any
 
     @staticmethod
-    def create(shape: TileShape, mX: Any, tile: tuple[Any, Any], k: Any, at: tuple[Any, Any]) -> TileLoad:
-        """Copies of rows [tile * ROWS, (tile + 1) * ROWS) of mX (rows, k, l) from column `k` on.
+    def create(shape: TileShape, mX: Any, corner: Corner, k: Any, at: tuple[Any, Any]) -> TileLoad:
+        """Copies of rows of the tile that begins at `corner` in mX (rows, k, l), from column `k` on.
 
         Rows beyond the matrix repeat its last: what those hold reaches only elements of D that are never stored.
 
         Args:
-            tile: (number of the tile, batch).
             at: (thread, the ring in shared memory).
         """
         thread, sX = at
@@ -150,8 +150,8 @@ class TileLoad:
         rP = cute.make_rmem_tensor(shape.copies, cutlass.Int64)
         for i in range(shape.copies):
             rows, columns = shape.move(i)
-            line, gate = shape.source(tile[0], row + rows)
-            where = (cutlass.min(line, last), k + (column + columns), batch_at(mX, tile[1], gate))
+            line, gate = shape.source(corner.row, row + rows)
+            where = (cutlass.min(line, last), k + (column + columns), batch_at(mX, corner.batch, gate))
             rP[i] = mX.iterator.toint() + cute.crd2idx(where, mX.layout) * size
         count = shape.extents[0] * shape.extents[1]
         active = thread < count if count < shape.threads else None

@@ -13,7 +13,8 @@ from typing import Any
 import cutlass
 
 from cutegemm.config import SimtConfig
-from cutegemm.kernels.scheduler import Extent, State, Work, cluster_tiles, tile_of
+from cutegemm.kernels.scheduler import Extent, State, cluster_tiles, tile_of
+from cutegemm.kernels.work import Work
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,12 @@ class SimtWalk:
         """The work of a state."""
         split, (m, n, batch, part) = self.config.split, state
         k_tiles = cluster_tiles(self.extents["k"], self.config.tile[2], 1)
+        ends = (self.extents["m"], self.extents["n"])
         if split == 1:
-            return Work(m, n, batch, cutlass.Int32(0), k_tiles, part, split)
+            return Work(m, n, batch, cutlass.Int32(0), k_tiles, part, split, ends)
         first = part * (k_tiles // split) + cutlass.min(part, k_tiles % split)
         count = k_tiles // split + cutlass.Int32(part < k_tiles % split)
-        return Work(m, n, batch, first, count, part, split)
+        return Work(m, n, batch, first, count, part, split, ends)
 
     def columns(self, work: Work) -> tuple[Any, Any]:
         """(first column, columns of the first k tile) of a work."""

@@ -37,31 +37,26 @@ class Output:
     matrix: OutputConfig
     mD: Any  # (m, n, l) in global memory
     atom: Any
-    tDgD: Any  # (TMA, m / WGMMA_M, n / EPI_N, l)
+    tDgD: Any  # (TMA) coordinates of the matrix' first piece
     sD: Any  # (WGMMA_M, EPI_N, CONSUMERS * EPI_STAGE)
     tDsD: Any  # (TMA, CONSUMERS * EPI_STAGE)
-    shape: Any  # (m, n)
 
     @staticmethod
-    def create(
-        config: KernelConfig, matrix: OutputConfig, atom: Any, mD: Any, shape: Any, smem: Any
-    ) -> Output:
+    def create(config: KernelConfig, matrix: OutputConfig, atom: Any, mD: Any, smem: Any) -> Output:
         """Allocate staging buffers and, for TMA, partition the matrix into pieces."""
         if matrix.store == "direct":
-            return Output(config, matrix, mD, None, None, None, None, shape)
+            return Output(config, matrix, mD, None, None, None, None)
         if matrix.store == "staged" and matrix.major != "strided":
-            return Output(config, matrix, mD, None, None, _line_buffers(config, matrix, smem), None, shape)
+            return Output(config, matrix, mD, None, None, _line_buffers(config, matrix, smem), None)
         layout = ops.piece_layout(config, matrix, config.epilogue_stages)
         sD = smem.allocate_tensor(ops.NUMERIC[matrix.dtype], layout.outer, hw.SMEM_ALIGN, layout.inner)
         if matrix.store == "staged":
-            return Output(config, matrix, mD, None, None, sD, None, shape)
-        gD = cute.local_tile(
-            mD, (hw.WGMMA_M, config.epi_n), (None, None, None)
-        )  # (WGMMA_M, EPI_N, m/, n/, l)
+            return Output(config, matrix, mD, None, None, sD, None)
+        gD = cute.local_tile(mD, (hw.WGMMA_M, config.epi_n), (0, 0, 0))  # (WGMMA_M, EPI_N)
         tDsD, tDgD = cpasync.tma_partition(
             atom, 0, cute.make_layout(1), cute.group_modes(sD, 0, 2), cute.group_modes(gD, 0, 2)
         )
-        return Output(config, matrix, mD, atom, tDgD, sD, tDsD, shape)
+        return Output(config, matrix, mD, atom, tDgD, sD, tDsD)
 
     @property
     def staged(self) -> bool:
@@ -132,7 +127,7 @@ def store_piece(
                 rests[i] = lines.rest(piece.role.thread)
             lines.store(piece.role.thread)
         elif not output.by_tma:
-            _store_elements(output, piece.role.thread, buffer, (*piece.origin, piece.batch))
+            _store_elements(output, piece, buffer)
     for output, rD in zip(outputs, registers):
         if not output.staged:
             _store_direct(output, rD, piece)
@@ -190,7 +185,7 @@ def _tma_stores(outputs: cutlass.Constexpr, piece: cutlass.Constexpr, buffer: An
     if cutlass.const_expr(len(outputs) > 0):
         if piece.role.thread // hw.WARP == 0:
             for output in outputs:
-                target = output.tDgD[None, piece.block, piece.column, piece.batch]
+                target = ops.moved(output.tDgD, output.mD, (*piece.origin, piece.batch))
                 options = hint(output.config.evicted("d"))
                 cute.copy(output.atom, output.tDsD[None, buffer], target, **options)
             cute.arch.cp_async_bulk_commit_group()
@@ -199,7 +194,7 @@ def _tma_stores(outputs: cutlass.Constexpr, piece: cutlass.Constexpr, buffer: An
 @cute.jit
 def _store_direct(output: cutlass.Constexpr, rD: cute.Tensor, piece: cutlass.Constexpr) -> None:
     """Guarded stores from registers, element by element."""
-    mD, (rows, cols) = output.mD, output.shape
+    mD, (rows, cols) = output.mD, piece.ends
     for v in cutlass.range_constexpr(cute.size(rD)):
         row, col, batch = piece.coord(*key_of(v))
         if row < rows and col < cols:
@@ -215,7 +210,7 @@ def _lines(output: Output, piece: Piece, buffer: Any) -> PieceLines:
         mD=output.mD,
         start=output.sD[None, None, buffer].iterator.toint(),
         pitch=config.line_pitch(matrix),
-        extents=output.shape,
+        extents=piece.ends,
         origin=(*piece.origin, piece.batch),
         held=min(piece.index[1] * config.epi_n * matrix.dtype.bytes, SECTOR) if output.by_warps else 0,
         kept=output.by_warps and piece.index[1] < config.pieces_n - 1,
@@ -223,11 +218,11 @@ def _lines(output: Output, piece: Piece, buffer: Any) -> PieceLines:
 
 
 @cute.jit
-def _store_elements(output: cutlass.Constexpr, thread: Any, buffer: Any, origin: Any) -> None:
+def _store_elements(output: cutlass.Constexpr, piece: cutlass.Constexpr, buffer: Any) -> None:
     """Guarded stores from shared memory, element by element: of an output without unit stride."""
-    row0, col0, batch = origin
+    (row0, col0), batch, thread = piece.origin, piece.batch, piece.role.thread
     config = output.config
-    mD, sD, (rows, cols) = output.mD, output.sD, output.shape
+    mD, sD, (rows, cols) = output.mD, output.sD, piece.ends
     column_major = output.matrix.major == "m"
     lane, warp_index = thread % hw.WARP, thread // hw.WARP
     along = hw.WGMMA_M if cutlass.const_expr(column_major) else config.epi_n

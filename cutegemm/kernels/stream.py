@@ -17,7 +17,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.kernels.scheduler import State, Walk, Work, tile_of
+from cutegemm.kernels.scheduler import State, Walk, tile_of
+from cutegemm.kernels.work import Work
 
 
 @dataclass(frozen=True)
@@ -83,5 +84,5 @@ class StreamWalk(Walk):
         parts = cutlass.select_(cut, high - low + 1, cutlass.Int32(1))
         m, n, batch = tile_of(index, self.tiles[0], self.tiles[1], self.group, self.config.raster)
         cluster_m, cluster_n = self.config.cluster
-        tile_m, tile_n = m * cluster_m + self.place.m, n * cluster_n + self.place.n
-        return Work(tile_m, tile_n, batch, first, k_tiles, part, parts)
+        tile = (m * cluster_m + self.place.m, n * cluster_n + self.place.n, batch)
+        return self.share(tile, first, k_tiles, part, parts)

@@ -18,7 +18,8 @@ from cutlass._mlir.dialects import llvm
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.pieces import Role
-from cutegemm.kernels.scheduler import Walk, Work
+from cutegemm.kernels.scheduler import Walk
+from cutegemm.kernels.work import Work
 
 VECTOR = 4  # fp32 numbers of one access
 IN_FLIGHT = 16  # accesses of a thread at once, where their number is known

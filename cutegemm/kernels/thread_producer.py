@@ -19,7 +19,7 @@ import cutlass.cute as cute
 
 from cutegemm.kernels.frame import Frame
 from cutegemm.kernels.ring import advance
-from cutegemm.kernels.scheduler import Work
+from cutegemm.kernels.work import Work
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ThreadProducer:
             if lead > ahead:
                 if cutlass.const_expr(frame.config.copies_async):
                     cute.arch.cp_async_wait_group(ahead)
-                frame.end(self._work(ended), ended[1][3], ended[3], self.thread)
+                frame.end(self._work(ended), 0, ended[3], self.thread)
                 ended = self._next(ended)
                 lead = cutlass.Int32(ahead)
         return ended[3]
@@ -52,7 +52,7 @@ class ThreadProducer:
         frame = self.frame
         if begun[2] > 0:
             frame.ring.wait_empty(*begun[3])  # until the consumers released the stage
-            frame.begin(self._work(begun), begun[1][3], begun[3][0], self.thread)
+            frame.begin(self._work(begun), 0, begun[3][0], self.thread)
             begun = self._next(begun)
         if cutlass.const_expr(frame.config.copies_async):
             cute.arch.cp_async_commit_group()
@@ -88,4 +88,4 @@ class ThreadProducer:
     def _work(self, where: Any) -> Work:
         """What loads ask of the work that a tile belongs to."""
         m, n, batch, k_tile = where[1]
-        return Work(m, n, batch, k_tile, where[2], 0, 1)
+        return self.frame.walk.share((m, n, batch), k_tile, where[2], 0, 1)

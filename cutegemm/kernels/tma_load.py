@@ -11,8 +11,9 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels.cluster import Peers
 from cutegemm.kernels.hints import hint
-from cutegemm.kernels.operands import batch_at
+from cutegemm.kernels.operands import batch_at, moved
 from cutegemm.kernels.ring import Ring
+from cutegemm.kernels.work import Corner
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class TmaLoad:
     """One operand's TMA, or that of one half of a gated B: its atom, partitions and multicast mask."""
 
     atom: Any
-    tXgX: Any  # (TMA, tiles along M or N, tiles along K, l) coordinates; l is (2, l) of a gated B
+    tXgX: Any  # (TMA) coordinates of the matrix' first box
     tXsX: Any  # (TMA, STAGE)
     mask: Any  # CTAs of the cluster that receive this CTA's slice, or None
     coords: Any  # (rows, k, l)
@@ -42,7 +43,8 @@ class TmaLoad:
             gate: the half of a gated B, 0 or 1; None for other operands.
             evict: "first", "last" or None.
         """
-        gX = cute.local_tile(coords, box, (None, None, None))  # (ROWS, BLK_K, rows / ROWS, k / BLK_K, l)
+        first = (0, 0, 0 if gate is None else (0, 0))
+        gX = cute.local_tile(coords, box, first)  # (ROWS, BLK_K)
         tXsX, tXgX = cpasync.tma_partition(
             atom,
             peers.place,
@@ -52,9 +54,10 @@ class TmaLoad:
         )
         return TmaLoad(atom, tXgX, tXsX, peers.mask if peers.count > 1 else None, coords, gate, evict)
 
-    def load(self, tile: Any, k_tile: Any, batch: Any, ring: Ring, stage: Any) -> None:
-        """Issue the copy of tile (tile, k_tile, batch) into `stage`; completes on the stage's full barrier."""
-        source = self.tXgX[None, tile, k_tile, batch_at(self.coords, batch, self.gate)]
+    def load(self, corner: Corner, ring: Ring, stage: Any) -> None:
+        """Issue the copy of the tile that begins at `corner` into `stage`; completes on its full barrier."""
+        batch = batch_at(self.coords, corner.batch, self.gate)
+        source = moved(self.tXgX, self.coords, (corner.row, corner.column, batch))
         options = hint(self.evict)
         if self.mask is not None:
             options["mcast_mask"] = self.mask

@@ -18,6 +18,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import ROW_ALIGN, KernelConfig
 from cutegemm.kernels.fusion import Inputs
 from cutegemm.kernels.pieces import Piece, Role
+from cutegemm.kernels.work import OutputTile
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Vectors:
         layout = cute.make_layout((config.stored_columns, count, config.consumers))
         return Vectors(config, inputs, smem.allocate_tensor(cutlass.Float32, layout, ROW_ALIGN))
 
-    def ahead(self, role: Role, tile: Any) -> tuple[list, list]:
+    def ahead(self, role: Role, tile: OutputTile) -> tuple[list, list]:
         """Read a tile's vectors: this thread's columns of each row input, its rows of each column input.
 
         Returns:
@@ -45,14 +46,14 @@ class Vectors:
         """
         config, epilogue = self.config, self.config.epilogue
         shares = range(-(-config.stored_columns // hw.WARPGROUP))
-        first = tile[1] * config.stored_columns + role.thread
+        first = tile.origin.column + tile.n * config.stored_columns + role.thread
         rows = [
-            [self.inputs.element(name, (0, first + i * hw.WARPGROUP, tile[2])) for i in shares]
+            [self.inputs.element(name, (0, first + i * hw.WARPGROUP, tile.l)) for i in shares]
             for name in epilogue.names("row")
         ]
         passes = [Piece.of(config, role, tile, (i, 0)) for i in range(config.passes)]
         columns = [
-            [[self.inputs.element(name, (piece.row(key), 0, tile[2])) for key in (0, 1)] for piece in passes]
+            [[self.inputs.element(name, (piece.row(key), 0, tile.l)) for key in (0, 1)] for piece in passes]
             for name in epilogue.names("col")
         ]
         return rows, columns

@@ -97,7 +97,7 @@ class WarpSpecializedGemm:
                 work = walk.work(state)
                 for k in cutlass.range(loaded, work.k_tiles, unroll=1):
                     ring.wait_empty(stage, phase)  # until the consumers released the stage
-                    frame.load(work, work.k_tile(k), stage, thread)
+                    frame.load(work, k, stage, thread)
                     walk.loaded(state, work, k, thread)
                     stage, phase = advance(stage, phase, config.stages)
                 loaded = cutlass.Int32(0)
@@ -127,12 +127,12 @@ class WarpSpecializedGemm:
             work = walk.work(state)
             count = cutlass.min(work.k_tiles, cutlass.Int32(config.stages))
             for k in cutlass.range(count, unroll=1):
-                frame.load(work, work.first + k, k, thread, config.early, True)
+                frame.load(work, k, k, thread, config.early, True)
         dependence.wait()
         if walk.more(state):
             work = walk.work(state)
             for k in cutlass.range(count, unroll=1):
-                frame.load(work, work.first + k, k, thread, others, False)
+                frame.load(work, k, k, thread, others, False)
         return count
 
     @cute.jit

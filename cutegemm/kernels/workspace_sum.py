@@ -23,8 +23,9 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.counters import count_up
 from cutegemm.kernels.pieces import FIRST_BARRIER
-from cutegemm.kernels.scheduler import Walk, Work
+from cutegemm.kernels.scheduler import Walk
 from cutegemm.kernels.sum_parts import SumParts
+from cutegemm.kernels.work import OutputTile, Work
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class WorkspaceSum:
     def init(self) -> None:
         """Nothing: the launch before has left the counters zero."""
 
-    def tile(self, work: Work) -> tuple[Any, Any, Any]:
-        """(m, n, l) of what this CTA stores of a work, if it does."""
+    def tile(self, work: Work) -> OutputTile:
+        """What this CTA stores of a work, if it does."""
         return work.slice(self.share, self.config.slices)
 
     @cute.jit
