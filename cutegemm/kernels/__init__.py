@@ -7,9 +7,9 @@ shows set-up, role dispatch and the tile loop; everything else is a module of it
     a CTA's set-up                  `frame`, `cluster`, `dependence`
     what to do next                 `work`, and the tile schedulers that make works: `scheduler`, `stream` (stream-K),
                                     `dynamic`
-    loads and the mainloop          `ring`, `loads`, `tma_load`, `hints`, `mainloop`, `turns`; rows that no load
-                                    writes `rest`
-    loads by threads                `thread_producer`, `lines`, `words`, `gather`, `async_load`, `shift_load`, whose
+    loads and the mainloop          `producer`, `ring`, `loads`, `tma_load`, `hints`, `mainloop`, `turns`; rows that
+                                    no load writes `rest`
+    loads by threads                `lines`, `words`, `gather`, `async_load`, `shift_load`, whose
                                     words TMA brings `box_load`, the shift itself `shifting`
     adding up parts of K            `cluster_sum`, `workspace_sum`, `atomic_sum`, `left_sum`, two levels of them
                                     `nested_sum`; where parts lie `sum_parts`; by a launch of its own `add_parts`

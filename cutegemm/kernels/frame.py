@@ -136,7 +136,7 @@ class Frame:
         roles: cutlass.Constexpr = None,
         announce: cutlass.Constexpr = True,
     ):
-        """Fill one empty stage with a work's k-th tiles that TMA loads, which arrives on its full barrier.
+        """Begin to fill one empty stage with a work's k-th tiles: by TMA, which arrives on its barrier, and by threads.
 
         Args:
             roles: of the items to load, None for all; announce: whether to announce the bytes of all items to the
@@ -154,15 +154,9 @@ class Frame:
             for loader, item in loaders:
                 if cutlass.const_expr(isinstance(loader, TmaLoad)):
                     loader.load(work.corner(item.operand, item.half, k), self.ring, stage)
-
-    @cute.jit
-    def begin(self, work: cutlass.Constexpr, k: Any, stage: Any, thread: Any):
-        """Begin to fill one empty stage with a work's k-th tiles, by TMA and by the producer's threads."""
-        self.load(work, k, stage, thread)
-        for loads in self.loads:
-            for loader in loads.loaders:
-                if cutlass.const_expr(not isinstance(loader, TmaLoad)):
-                    loader.begin(work.corner(loads.item.operand, loads.item.half, k), stage, thread)
+        for loader, item in loaders:
+            if cutlass.const_expr(not isinstance(loader, TmaLoad)):
+                loader.begin(work.corner(item.operand, item.half, k), stage, thread)
 
     @cute.jit
     def end(self, work: cutlass.Constexpr, k: Any, position: Any, thread: Any):

@@ -3,7 +3,7 @@
 
 The producer warpgroup's threads read elements (zero outside the matrix) into registers and store them to
 the swizzled stage that WGMMA reads. The caller makes those stores visible to WGMMA (fence.proxy.async) and
-arrives on the stage's full barrier (`thread_producer`).
+arrives on the stage's full barrier (`producer`).
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from cutegemm.kernels.launch import options
 from cutegemm.kernels.mainloop import multiply_stage
 from cutegemm.kernels.operands import tiled_mma
 from cutegemm.kernels.pieces import Role
+from cutegemm.kernels.producer import Producer
 from cutegemm.kernels.ring import advance
 from cutegemm.kernels.tensors import launch_tensors
 
@@ -61,11 +62,12 @@ class MultistageGemm:
         fragments, acc = frame.fragments(mma, group)
         role = Role(group, group, thread % hw.WARPGROUP)
         position, inputs = (cutlass.Int32(0), cutlass.Int32(0)), epilogue.start()
+        producer = Producer(frame, dependence, thread)
         state = walk.start()
         while walk.more(state):
             work = walk.work(state)
             ahead = epilogue.ahead(role, work.tile)
-            position = self._multiply(frame, mma, acc, fragments, position, work, thread)
+            position = self._multiply(producer, mma, acc, fragments, position, (state, work))
             if not walk.more(walk.next(state)):
                 dependence.loads_done()
             inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
@@ -75,26 +77,27 @@ class MultistageGemm:
     @cute.jit
     def _multiply(
         self,
-        frame: cutlass.Constexpr,
+        producer: cutlass.Constexpr,
         mma: cute.TiledMma,
         acc: cute.Tensor,
         fragments: cutlass.Constexpr,
         position: Any,
-        work: cutlass.Constexpr,
-        thread: Any,
+        which: cutlass.Constexpr,
     ):
-        """acc = A @ B for one work; returns the ring position after it."""
+        """acc = A @ B for one work; `which` is (state, work). Returns the ring position after it."""
         stage, phase = position
+        state, work = which
+        frame = producer.frame
         stages, ring, k_tiles = self.config.stages, frame.ring, work.k_tiles
         for ahead in cutlass.range_constexpr(stages - 1):
             if ahead < k_tiles:
-                frame.load(work, ahead, (stage + ahead) % stages, thread)
+                producer.fill(state, work, ahead, (stage + ahead) % stages)
         acc.fill(0.0)
         mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.fence()
         for k in cutlass.range(k_tiles, unroll=1):
             if cutlass.const_expr(stages == 1):
-                frame.load(work, k, stage, thread)
+                producer.fill(state, work, k, stage)
             ring.wait_full(stage, phase)
             multiply_stage(mma, acc, fragments, stage)
             if cutlass.const_expr(stages == 1):
@@ -105,7 +108,7 @@ class MultistageGemm:
                 cute.arch.sync_threads()  # every warpgroup has read the previous stage
                 if k + (stages - 1) < k_tiles:
                     refilled = (stage + (stages - 1)) % stages
-                    frame.load(work, k + (stages - 1), refilled, thread)
+                    producer.fill(state, work, k + (stages - 1), refilled)
             stage, phase = advance(stage, phase, stages)
         warpgroup.wait_group(0)
         cute.arch.sync_threads()  # every stage may be refilled for the next work

@@ -125,6 +125,9 @@ class Walk:
     def lead(self, thread: Any) -> None:
         """The producer begins, before `start`."""
 
+    def ready(self, work: Work, k: Any, thread: Any) -> None:
+        """The producer is about to issue the loads of a work's k-th k tile."""
+
     def loaded(self, state: State, work: Work, k: Any, thread: Any) -> None:
         """The producer has issued the loads of the k-th k tile of a state's work."""
 
@@ -154,6 +157,20 @@ class Walk:
     ) -> Work:
         """The work of a CTA tile (m, n, l), of a launch that computes one GEMM."""
         return Work(*tile, first, k_tiles, part, parts, (self.shape["m"], self.shape["n"]), step)
+
+    @property
+    def no_numbers(self) -> tuple:
+        """As many zeros as `numbers` are, and one more."""
+        return (cutlass.Int32(0),) * 5
+
+    def numbers(self, work: Work) -> tuple:
+        """What a work's loads depend on, in numbers that a loop carries."""
+        return work.m, work.n, work.l, work.first
+
+    def of_numbers(self, numbers: tuple) -> Work:
+        """The work of `numbers`, as far as its loads ask."""
+        *tile, first = numbers
+        return self.share((tile[0], tile[1], tile[2]), first, 0, 0, 1)
 
     def number(self, work: Work) -> Any:
         """The number of a work's CTA tile among all of the launch."""

@@ -2,7 +2,7 @@
 """Kernel family 1: a producer warpgroup feeds consumer warpgroups through a ring of shared-memory stages.
 
 Roles of a CTA, by warpgroup:
-    0        producer: warp 0 issues TMA; where threads load an operand (`thread_producer`), all four warps do.
+    0        producer: warp 0 issues TMA; where threads load an operand (`producer`), all four warps do.
     1 .. C   consumers: WGMMA on their rows of the tile, then the epilogue; the producer meanwhile fills
              the ring with the next tile's stages.
 
@@ -29,9 +29,9 @@ from cutegemm.kernels.launch import options
 from cutegemm.kernels.mainloop import Mainloop
 from cutegemm.kernels.operands import tiled_mma
 from cutegemm.kernels.pieces import Role
-from cutegemm.kernels.ring import advance, skip
+from cutegemm.kernels.producer import Producer
+from cutegemm.kernels.ring import skip
 from cutegemm.kernels.tensors import launch_tensors
-from cutegemm.kernels.thread_producer import ThreadProducer
 from cutegemm.kernels.turns import Turns
 
 
@@ -63,7 +63,12 @@ class WarpSpecializedGemm:
         if group == 0:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_decrease(config.registers[0])
-            self._produce(frame, dependence, thread)
+            producer = Producer(frame, dependence, thread)
+            # without operands that threads load one warp issues everything
+            if cutlass.const_expr(config.gathers):
+                producer.run()
+            elif thread // hw.WARP == 0:
+                producer.run()
         else:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_increase(config.registers[1])
@@ -74,66 +79,6 @@ class WarpSpecializedGemm:
 
     def _full_arrivals(self) -> int:
         return int(self.config.copies) + hw.WARPGROUP * int(self.config.gathers)
-
-    @cute.jit
-    def _produce(self, frame: cutlass.Constexpr, dependence: cutlass.Constexpr, thread: Any):
-        """Fill the ring, work after work."""
-        config, ring, walk = self.config, frame.ring, frame.walk
-        stage, phase = cutlass.Int32(0), cutlass.Int32(0)
-        loaded = cutlass.Int32(0)  # k tiles of the first work whose constant operands are on their way
-        if cutlass.const_expr(config.gathers):
-            dependence.wait()
-            stage, phase = ThreadProducer(frame, thread).run()
-            self._drain(frame, dependence, (stage, phase))
-        elif thread // hw.WARP == 0:
-            if cutlass.const_expr(not config.early):
-                dependence.wait()
-            walk.lead(thread)
-            state = walk.start()
-            if cutlass.const_expr(config.early):
-                loaded = self._load_early(frame, dependence, state, thread)
-                stage, phase = skip((stage, phase), loaded, config.stages)
-            while walk.more(state):
-                work = walk.work(state)
-                for k in cutlass.range(loaded, work.k_tiles, unroll=1):
-                    ring.wait_empty(stage, phase)  # until the consumers released the stage
-                    frame.load(work, k, stage, thread)
-                    walk.loaded(state, work, k, thread)
-                    stage, phase = advance(stage, phase, config.stages)
-                loaded = cutlass.Int32(0)
-                state = walk.next(state)
-            self._drain(frame, dependence, (stage, phase))
-            walk.end(state, thread)
-
-    @cute.jit
-    def _drain(self, frame: cutlass.Constexpr, dependence: cutlass.Constexpr, position: Any):
-        """After the last load: no CTA of the cluster may end while another still writes or signals into it."""
-        stage, phase = position
-        dependence.loads_done()
-        if cutlass.const_expr(self.config.cluster_size > 1):
-            for _ in cutlass.range(self.config.stages, unroll=1):
-                frame.ring.wait_empty(stage, phase)
-                stage, phase = advance(stage, phase, self.config.stages)
-
-    @cute.jit
-    def _load_early(
-        self, frame: cutlass.Constexpr, dependence: cutlass.Constexpr, state: Any, thread: Any
-    ) -> Any:
-        """Fill the ring once for the first work, constant operands before the wait; how many stages that were."""
-        config, walk = self.config, frame.walk
-        others = tuple(x.role for x in config.stage if x.role not in config.early)
-        count = cutlass.Int32(0)
-        if walk.more(state):
-            work = walk.work(state)
-            count = cutlass.min(work.k_tiles, cutlass.Int32(config.stages))
-            for k in cutlass.range(count, unroll=1):
-                frame.load(work, k, k, thread, config.early, True)
-        dependence.wait()
-        if walk.more(state):
-            work = walk.work(state)
-            for k in cutlass.range(count, unroll=1):
-                frame.load(work, k, k, thread, others, False)
-        return count
 
     @cute.jit
     def _consume(self, frame: cutlass.Constexpr, thread: Any):
