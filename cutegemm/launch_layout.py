@@ -25,6 +25,8 @@ from cutegemm.config import Config, FinishConfig, GemmConfig, KernelConfig, Rela
 # where parts of K meet: their fp32 tiles, and how many of a tile's have been written
 SPLIT_PLACES = ("split.parts", "split.counters")
 WORK_COUNTER = "work.counter"  # how many works have been taken
+# what a tile scheduler reads of memory, by its name (`KernelConfig.walk`): among the addresses of a launch
+SCHEDULER_READS: dict[str, tuple[str, ...]] = {"dynamic": (WORK_COUNTER,)}
 COUNTERS = "run.counters"  # among a run's addresses that of all its counters (`KernelPlan.counter_bytes`)
 INT32, INT64, FLOAT32 = "int32", "int64", "float32"
 Values = Mapping[str, Mapping[str, Any]]  # group -> field -> number, or triple of numbers
@@ -163,8 +165,7 @@ def _in_workspace(config: GemmConfig) -> tuple[str, ...]:
     if not isinstance(config, KernelConfig):
         return ()
     meets = {"workspace": SPLIT_PLACES, "atomic": SPLIT_PLACES, "launch": SPLIT_PLACES[:1]}
-    splits = meets.get(config.split_reduction, ())
-    return (*splits, WORK_COUNTER) if config.dynamic else splits
+    return (*meets.get(config.split_reduction, ()), *SCHEDULER_READS.get(config.walk, ()))
 
 
 def _relayout(copies: int) -> LaunchLayout:

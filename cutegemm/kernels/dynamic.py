@@ -30,6 +30,7 @@ from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.counters import count_up
 from cutegemm.kernels.ring import advance
 from cutegemm.kernels.scheduler import State, Walk
+from cutegemm.launch_layout import WORK_COUNTER
 
 NUMBER_BYTES = 4  # of a work's number
 
@@ -114,9 +115,10 @@ class DynamicWalk(Walk):
 
     slots: Any = None  # `Slots`, once they are placed
 
-    def placed(self, address: Any, smem: Any) -> DynamicWalk:
+    def placed(self, addresses: dict[str, Any], smem: Any) -> DynamicWalk:
         """The same walk with its slots."""
-        return dataclasses.replace(self, slots=Slots.create(self.config, self.place, address, smem))
+        slots = Slots.create(self.config, self.place, addresses[WORK_COUNTER], smem)
+        return dataclasses.replace(self, slots=slots)
 
     def init(self) -> None:
         """Initialise the slots' barriers."""

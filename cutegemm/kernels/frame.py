@@ -31,7 +31,7 @@ from cutegemm.kernels.stream import StreamWalk
 from cutegemm.kernels.tensors import Atoms, Tensors
 from cutegemm.kernels.tma_load import TmaLoad
 from cutegemm.kernels.workspace_sum import WorkspaceSum
-from cutegemm.launch_layout import SPLIT_PLACES
+from cutegemm.launch_layout import SCHEDULER_READS, SPLIT_PLACES
 
 # what a CTA does next, by the config's name for it
 WALKS: dict[str, type[Walk]] = {"static": Walk, "stream_k": StreamWalk, "dynamic": DynamicWalk}
@@ -77,7 +77,8 @@ class Frame:
         epilogue = Epilogue.create(config, tensors, atoms, numbers, walks.output(extents, walking), smem)
         ring = Ring.create(config.stages, place, smem)
         total = _sum(config, place, walks, dict(zip(SPLIT_PLACES, tensors.splits)), smem)
-        walks = walks.placed(tensors.counter, smem)
+        reads = dict(zip(SCHEDULER_READS.get(config.walk, ()), tensors.scheduler, strict=True))
+        walks = walks.placed(reads, smem)
         return Frame(config, place, walks, loads, ring, epilogue, total)
 
     @cute.jit

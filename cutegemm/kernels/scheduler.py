@@ -115,8 +115,8 @@ class Walk:
         parts = (walk["parts.m"], walk["parts.n"], walk["parts.all"])
         return Extent(shape["m"], shape["n"], shape["l"], tiles_n, parts)
 
-    def placed(self, address: Any, smem: Any) -> Walk:
-        """The walk with what it needs in shared memory, and its counter in workspace: nothing."""
+    def placed(self, addresses: dict[str, Any], smem: Any) -> Walk:
+        """The scheduler with what it needs of shared memory, and of global memory (`SCHEDULER_READS`): nothing."""
         return self
 
     def init(self) -> None:

@@ -13,7 +13,7 @@ from cutegemm.config.stage import StageItem
 from cutegemm.kernels import launch
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.box_load import class_maps
-from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
+from cutegemm.launch_layout import SCHEDULER_READS, SPLIT_PLACES
 
 
 class Tensors(NamedTuple):
@@ -25,7 +25,7 @@ class Tensors(NamedTuple):
     partials: tuple  # addresses of the reductions' partial results, Int64
     scalars: tuple  # the device scalars, one element each
     splits: tuple  # addresses of `SPLIT_PLACES` where parts of K meet in workspace, else none; Int64
-    counter: Any  # address of `WORK_COUNTER` where works come from one, else None; Int64
+    scheduler: tuple  # addresses of what the tile scheduler reads (`SCHEDULER_READS`), Int64
 
 
 class Atoms(NamedTuple):
@@ -48,8 +48,8 @@ def launch_tensors(config: KernelConfig, addresses: Any, shape: Any, strides: An
     tensors = (tuple(tensor for _, tensor in group) for group in groups)
     by_name = launch.named(config, "addresses", addresses)
     splits = tuple(by_name[name] for name in SPLIT_PLACES if name in by_name)
-    counter = by_name.get(WORK_COUNTER)
-    return Tensors(*tensors, places.partials, launch.scalar_tensors(places), splits, counter), atoms
+    scheduler = tuple(by_name[name] for name in SCHEDULER_READS.get(config.walk, ()))
+    return Tensors(*tensors, places.partials, launch.scalar_tensors(places), splits, scheduler), atoms
 
 
 def _epilogue(config: KernelConfig, places: launch.Addresses, steps: launch.Strides, shape: Any) -> tuple:
