@@ -24,7 +24,7 @@ from benchmarks.emulator_probes import Draws
 from cutegemm import GemmSpec, Tile
 from cutegemm.compiling import cache
 from cutegemm.emulator import Buffer, Launch, Module, Options, Report, launch, tensor_buffer
-from cutegemm.emulator.units.tma import TensorMap, encode
+from cutegemm.emulator.state.tensors import TensorMap, encode
 from cutegemm.planning.planner import plan
 from cutegemm.problems import problem
 from handwritten.ladder import plans

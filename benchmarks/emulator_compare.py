@@ -29,10 +29,10 @@ class Recorder:
 
     def __init__(self, path: str) -> None:
         self.log = open(path, "w")
-        self.launching: Any = importlib.import_module("cutegemm.emulator.launch")
-        self.run, self.report = self.launching.Device.run, vars(self.launching)["_report"]
-        self.launching.Device.run = lambda device: self.watched(device)
-        vars(self.launching)["_report"] = lambda device: self.reported(device)
+        self.launching: Any = importlib.import_module("cutegemm.emulator.launching.launch")
+        self.run, self.report = self.launching.Machine.run, vars(self.launching)["_report"]
+        self.launching.Machine.run = lambda machine: self.watched(machine)
+        vars(self.launching)["_report"] = lambda machine, rules: self.reported(machine, rules)
 
     def pytest_runtest_setup(self, item: Any) -> None:
         """A test begins."""
@@ -43,19 +43,19 @@ class Recorder:
         self.log.write(ADDRESS.sub("ADDRESS", text).replace("\n", "\\n") + "\n")
         self.log.flush()
 
-    def watched(self, device: Any) -> None:
+    def watched(self, machine: Any) -> None:
         """Run a launch; what stops it is written down with what was found before."""
         try:
-            self.run(device)
+            self.run(machine)
         except Exception as e:
-            found = [] if device.watch.track is None else device.watch.track.findings.listed()
-            self.write(f"stopped: {e} {found}")
+            self.write(f"stopped: {e} {machine.found()}")
             raise
 
-    def reported(self, device: Any) -> Any:
+    def reported(self, machine: Any, rules: Any) -> Any:
         """The report of a launch, written down with what memory holds."""
-        made = self.report(device)
-        regions = [r for r in device.memory.regions if r.name != "workspace"]  # which begins as anything
+        made = self.report(machine, rules)
+        # A workspace begins as anything.
+        regions = [r for r in machine.device.memory.regions if r.name != "workspace"]
         memory = sorted(hashlib.md5(r.data[r.first : r.size].tobytes()).hexdigest() for r in regions)
         counted = [sorted(x.items()) for x in (made.instructions, made.by_warp, made.sums)]
         self.write(

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from cutegemm.emulator import Buffer, Launch, Module, Options, run_sequence
-from cutegemm.emulator.units import tma
+from cutegemm.emulator.state import tensors
 from cutegemm.emulator.watch.findings import BY_THE_LETTER
 from cutegemm.errors import EmulatorError
 
@@ -169,7 +169,7 @@ def capture(case: Case, folder: Path) -> tuple[list[Launch], list[np.ndarray]]:
 def _map(line: str) -> bytes:
     kind, rank, base, *v = (int(x) for x in line.split())
     name, item = KINDS[kind]
-    made = tma.TensorMap(
+    made = tensors.TensorMap(
         base,
         name,
         item,
@@ -181,7 +181,7 @@ def _map(line: str) -> bytes:
         0,
         False,
     )
-    return tma.encode(made)
+    return tensors.encode(made)
 
 
 def _with_maps(raw: bytes, maps: list[bytes]) -> bytes:

@@ -9,15 +9,16 @@
 It knows nothing of how a kernel was planned or written: only its PTX, its launch and its memory.
 """
 
-from cutegemm.emulator.arguments import tensor_map
-from cutegemm.emulator.front import Run, Step, output, run, run_steps, tensor_buffer
-from cutegemm.emulator.launch import Launch, Options, Report, launch
-from cutegemm.emulator.outside import run_ptx, run_sequence
+from cutegemm.emulator.launching.arguments import tensor_map
+from cutegemm.emulator.launching.front import Run, Step, output, run, run_steps, tensor_buffer
+from cutegemm.emulator.launching.launch import launch
+from cutegemm.emulator.launching.outside import run_ptx, run_sequence
+from cutegemm.emulator.launching.report import Report, Result
+from cutegemm.emulator.launching.request import Launch, Options
+from cutegemm.emulator.launching.tables import compare, profile
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module
-from cutegemm.emulator.result import Result
 from cutegemm.emulator.state.memory import Buffer
-from cutegemm.emulator.tables import compare, profile
 from cutegemm.emulator.watch.coverage import Coverage
 from cutegemm.emulator.watch.findings import Finding
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm import emulator
-from cutegemm.emulator.units import tma
+from cutegemm.emulator.state import tensors
 from cutegemm.errors import EmulatorError, check
 from handwritten.ladder.plans import Plan, TensorMap, Workspace
 from handwritten.ladder.problem import ELEMENT_BYTES, Matrix, Problem
@@ -62,7 +62,7 @@ def module(stage: Stage, dtype: str, majors: str) -> emulator.Module:
 def parameter(argument: Any, workspace: int) -> bytes:
     """A kernel parameter as the driver would pass it; `workspace` is an address."""
     if isinstance(argument, TensorMap):
-        described = tma.TensorMap(
+        described = tensors.TensorMap(
             base=argument.pointer,
             kind=KINDS[argument.dtype],
             item=ELEMENT_BYTES[argument.dtype],
@@ -74,7 +74,7 @@ def parameter(argument: Any, workspace: int) -> bytes:
             interleave=0,
             nan_fill=False,
         )
-        return tma.encode(described)
+        return tensors.encode(described)
     if isinstance(argument, Workspace):
         return bytes(ctypes.c_void_p(workspace + argument.offset))
     return bytes(argument)

@@ -10,7 +10,7 @@ import pytest
 
 import handwritten
 from cutegemm.emulator import Buffer, Launch, Module, Options, launch
-from cutegemm.emulator.units.tma import TensorMap, encode
+from cutegemm.emulator.state.tensors import TensorMap, encode
 from handwritten.ladder import plans
 from handwritten.ladder.problem import Matrix, Problem
 from tests.support.emulator_launch import aligned, to_bits, to_values

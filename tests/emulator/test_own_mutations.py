@@ -13,7 +13,8 @@ import torch
 
 from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.compiling import cache
-from cutegemm.emulator import Launch, Options, front, run_sequence, tensor_buffer
+from cutegemm.emulator import Launch, Options, run_sequence, tensor_buffer
+from cutegemm.emulator.launching import front
 from cutegemm.errors import EmulatorError
 from cutegemm.gemm import Gemm, build, representative
 from cutegemm.planning.planner import plan

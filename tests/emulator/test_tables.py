@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cutegemm.emulator import compare, profile
-from cutegemm.emulator.tables import kind_of
+from cutegemm.emulator.launching.tables import kind_of
 from tests.support.emulator_launch import aligned, run
 from tests.support.emulator_pipeline import compiled, run_pipeline
 

@@ -9,7 +9,8 @@ import torch
 from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm import epilogue as epi
 from cutegemm.compiling import cache
-from cutegemm.emulator import Launch, Options, front, run_sequence, tensor_buffer
+from cutegemm.emulator import Launch, Options, run_sequence, tensor_buffer
+from cutegemm.emulator.launching import front
 from cutegemm.gemm import Gemm, build
 from cutegemm.planning.planner import plan
 from tests.support.epilogues import assert_outputs_close

@@ -11,7 +11,7 @@ import numpy as np
 from cuda.bindings import nvrtc
 
 from cutegemm.emulator import Buffer, Kernel, Launch, Module, Options, Report, launch
-from cutegemm.emulator.units.tma import TensorMap, encode
+from cutegemm.emulator.state.tensors import TensorMap, encode
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned
 

@@ -7,7 +7,8 @@ import torch
 
 from cutegemm import GemmSpec, problem
 from cutegemm.compiling import cache
-from cutegemm.emulator import Launch, Options, Result, front, run_sequence, tensor_buffer
+from cutegemm.emulator import Launch, Options, Result, run_sequence, tensor_buffer
+from cutegemm.emulator.launching import front
 from cutegemm.gemm import Gemm
 from cutegemm.gemm.launches import counters_offset
 from cutegemm.planning.planner import plan

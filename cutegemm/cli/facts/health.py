@@ -15,9 +15,9 @@ from pathlib import Path
 
 from cutegemm.arch.records import RECORDS
 from cutegemm.cli.facts import wheels
+from cutegemm.cli.facts.check import FINDING, NOTE, OK, Check
 from cutegemm.cli.machine import Machine, hopper, machine
 
-OK, NOTE, FINDING = "ok", "note", "finding"
 # compute capability -> what our kernels need and such a GPU lacks
 _LACKS = {
     (8, 0): "wgmma, TMA and clusters",
@@ -28,23 +28,6 @@ _LACKS = {
 }
 # the CUDA of the DSL's default libraries
 DSL_CUDA = (12, 9)
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        name: of the thing.
-        status: "ok", "note" (nothing to do) or "finding".
-        says: what was found.
-        fix: the command that fixes a finding; empty otherwise.
-    """
-
-    name: str
-    status: str
-    says: str
-    fix: str = ""
 
 
 @dataclass(frozen=True)

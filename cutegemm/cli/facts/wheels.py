@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.metadata import Distribution
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cutegemm.cli.facts.health import Check
+from cutegemm.cli.facts.check import FINDING, OK, Check
 
 DSL = "nvidia-cutlass-dsl"
 # the versions whose PTX the package is made for (pyproject.toml)
@@ -18,8 +16,6 @@ REQUIRED = f"{DSL}>=4.8.1,<4.9"
 
 def check_wheels(installed: Iterable[Distribution]) -> list[Check]:
     """One check of the versions, one of the files."""
-    from cutegemm.cli.facts.health import FINDING, OK, Check
-
     wheels = {x.metadata["Name"]: x for x in installed if (x.metadata["Name"] or "").startswith(DSL)}
     if DSL not in wheels:
         return [

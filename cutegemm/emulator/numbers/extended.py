@@ -6,15 +6,13 @@ Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.2 (extended precision), 9.7.3.1 (testp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from cutegemm.emulator.numbers import floats
+from cutegemm.emulator.numbers.types import Real, Value, Vector
 from cutegemm.emulator.numbers.values import ND, UINT, extend, pack, s32, unpack, wrap
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Real, Value, Vector
 
 _SMALLEST_NORMAL = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}  # by bytes of the type
 _TINY_HALF = 2.0**-14 * (1 - 2.0**-12)  # from here on 11 bits round to the least normal fp16

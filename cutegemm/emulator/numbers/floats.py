@@ -11,15 +11,13 @@ Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.9.22 (c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.numbers.types import Real, Value, Vector
 from cutegemm.emulator.numbers.values import FLOAT, ND, UINT
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Real, Value, Vector
 
 _NAN32 = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
 _HALF, _ONE, _NEARLY, _UPPER = (np.uint32(x) for x in (16, 1, 0x7FFF, 0xFFFF0000))

@@ -11,15 +11,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.numbers.types import Real, Value, Vector
 from cutegemm.emulator.numbers.values import ND, SINT, UINT
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Real, Value, Vector
 
 
 @dataclass(frozen=True)

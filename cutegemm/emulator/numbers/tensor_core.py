@@ -20,16 +20,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers import tensor_core_jit
 from cutegemm.emulator.numbers.operands import LEAST_EXPONENT, Split
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Floats, Vector
+from cutegemm.emulator.numbers.types import Floats, Vector
 
 FP8 = ("e4m3", "e5m2")
 _NAN = {

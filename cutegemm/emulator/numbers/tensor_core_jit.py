@@ -10,16 +10,14 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
 from cutegemm.emulator.numbers.native import Loop, Native
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Vector
+from cutegemm.emulator.numbers.types import Vector
 
 NO_EXPONENT = -20_000  # of a zero: below any other, twice over
 LEAST = -100  # scale exponents below this leave nothing of a product

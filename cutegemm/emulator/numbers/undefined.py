@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Value
+from cutegemm.emulator.numbers.types import Value
 
 
 class Undefined:

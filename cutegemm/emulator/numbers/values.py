@@ -12,14 +12,12 @@ Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.3 and 9.7.4 (floating point), 9.7.8 (l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 
+from cutegemm.emulator.numbers.types import Kind, Mask, Value, Vector
 from cutegemm.emulator.numbers.undefined import Register, Undefined
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Kind, Mask, Value, Vector
 
 ND = np.ndarray
 M16, M32, M64 = 0xFFFF, 0xFFFFFFFF, (1 << 64) - 1
@@ -37,6 +35,12 @@ def _chosen(p: Value, a: Register, b: Register, bits: int) -> Value | Undefined:
         return np.where(p, np.asarray(x, kind), np.asarray(y, kind))
 
     return Undefined(pick(one.value, other.value), pick(one.bits, other.bits)).defined()
+
+
+def lane_of(value: Value, lane: int) -> int:
+    """One lane's value as a Python int."""
+    # The type checker does not see that what is no vector is an int: it narrows by isinstance, which is slower.
+    return int(value[lane]) if value.__class__ is ND else value  # type: ignore[return-value]
 
 
 def s16(x: Value) -> Value:

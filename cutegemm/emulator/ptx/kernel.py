@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.translate.program import Program
 
 TYPE_BYTES = {
     **{f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (8, 16, 32, 64)},
@@ -76,8 +72,8 @@ class Kernel:
     variables: dict[str, Variable] = field(default_factory=dict)  # its own and the module's
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)  # label -> index into code
-    # Its translation, made when it is first launched.
-    program: Program | None = field(default=None, init=False, repr=False, compare=False)
+    # What `launching/launch.py` keeps of it: its translation, made when it is first launched.
+    program: object | None = field(default=None, init=False, repr=False, compare=False)
 
     def register_type(self, name: str) -> str | None:
         """PTX type of a register, or None when `name` is not one."""

@@ -9,14 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cutegemm.emulator.numbers.values import ND
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.state.group import Group
 
 WARP = 32
 SMS = 132  # of an H200 (SXM)
@@ -106,17 +102,12 @@ class Counts:
     # Where some warps of a group were inactive: block -> how often each ran it.
     uneven: dict[tuple[int, ...], dict[int, ND]] = field(default_factory=dict)
 
-    def add(self, group: Group) -> None:
-        """A group has ended, or has split."""
-        key = tuple(group.warps)
-        mine = self.by_warp.get(key)
-        if mine is None:
-            self.by_warp[key] = list(group.counts)
-        else:
-            for i, n in enumerate(group.counts):
-                mine[i] += n
-        shares = self.uneven.setdefault(key, {})
-        for block, share in group.uneven.items():
+    def add(self, warps: tuple[int, ...], counts: list[int], uneven: dict[int, ND]) -> None:
+        """A group of warps has ended, or has split."""
+        mine = self.by_warp.get(warps)
+        self.by_warp[warps] = list(counts) if mine is None else [x + y for x, y in zip(mine, counts)]
+        shares = self.uneven.setdefault(warps, {})
+        for block, share in uneven.items():
             shares[block] = shares.get(block, np.zeros_like(share)) + share
 
     def per_block(self, blocks: int) -> list[int]:

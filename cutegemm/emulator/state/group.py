@@ -1,40 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group of warps of one CTA that run in lockstep, and how it parts and meets again.
+"""A group of warps of one CTA that run in lockstep, how it diverges and how it reconverges.
 
-Where whole warps go different ways around a wait, the group is split for good; lanes that differ within a warp
-(or whose paths hold no wait) run one path after the other under a mask until the paths meet.
+Where whole warps branch differently around a wait, the group is split for good; lanes that differ within a warp
+(or whose paths hold no wait) run one path after the other under a mask until the paths reconverge.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.undefined import Undefined
 from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.state.accumulators import Accumulators
+from cutegemm.emulator.state.device import CTA, WARP, LaneFacts
+from cutegemm.emulator.state.hooks import UNTRACKED, Tracker
 from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.state.memory import Fault, Region
+from cutegemm.emulator.state.pending import Pending, Warpgroup
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask, Value, Vector
-    from cutegemm.emulator.units.accumulators import Accumulators
-    from cutegemm.emulator.units.bulk import BulkStore
-    from cutegemm.emulator.units.copies import Copy
-    from cutegemm.emulator.units.cta import CTA
-    from cutegemm.emulator.units.products import Product
-    from cutegemm.emulator.units.warpgroup import Batch, Warpgroup
-    from cutegemm.emulator.watch.tracker import WarpTracker
-
-WARP = 32
-
-# Lane numbers, which lanes lead their warps, which exist (None: all), special registers.
-LaneFacts: TypeAlias = "tuple[npt.NDArray[np.uint32], Vector, Mask, dict[str, Value]]"
-
-# Of a predicate: how many lanes take a branch, which do, which do not.
-Halves: TypeAlias = "tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]"
+SPLIT = -3  # a branch has split the group; its parts go on in its place
 
 
 class Part(Exception):
@@ -69,25 +58,21 @@ class Group:
         self.stretch = 0  # blocks run since it last polled or blocked
         self.waiting: tuple[Any, ...] | None = None  # what a blocked group waits for, for the deadlock report
         self.waiting_at = 0  # and the block where it does
-        self.blocked_at: tuple[int, int] | None = None  # the wait the meter counted last
+        self.blocked_at: tuple[int, int] | None = None  # of the meter: the wait counted last
         self.wgmma_clock: int | None = (
-            None  # instructions executed when the last wgmma was issued, for the meter
+            None  # of the meter: instructions executed when the last wgmma was issued
         )
         self.bar_ticket: int | None = None
         self.cluster_ticket: int | None = None
-        self.wgmma_open: list[Product] = []
-        self.wgmma_groups: list[Batch] = []  # committed batches not waited for
+        self.bulk, self.copies, self.products = Pending(), Pending(), Pending()
         self.wgmma_issued, self.wgmma_committing = 0, False
         self.warpgroups: list[Warpgroup] | None = None  # that the warps belong to, once asked for
-        self.bulk_open: list[BulkStore] = []
-        self.bulk_groups: list[list[BulkStore]] = []
-        self.copy_open: list[Copy] = []
-        self.copy_groups: list[list[Copy]] = []
+        self.parts: list[Group] = []  # that go on in its place once it was split
         self.counts = [0] * len(self.program.blocks)
         # Block -> how often each warp ran it while some warps were inactive.
         self.uneven: dict[int, np.ndarray] = {}
         self.active_warps = len(warps)
-        self.tracker: WarpTracker | None = None
+        self.tracker: Tracker = UNTRACKED
         self.mask: np.ndarray | None = None
         self._set_lanes()
 
@@ -239,7 +224,21 @@ class Group:
             made.append(g)
         self.counts[self.pc] += self.active_warps  # the block that ends in this branch has run
         self.device.watch.ran(self, self.pc, mask)
-        return self.cta.replace(self, made)
+        self.parts = made
+        return SPLIT
+
+    def wait_for(self, *what: Any) -> None:
+        """Remember what the group is blocked on, for a deadlock report."""
+        self.waiting, self.waiting_at = what, self.pc
+
+    def matrix(self, index: int) -> Accumulators:
+        """The matrix of an accumulator list, made on first use."""
+        made = self.matrices[index]
+        if made is None:
+            half = self.program.half_lists[index]
+            made = Accumulators(len(self.warps), len(self.program.accumulators[index]), half)
+            self.matrices[index] = made
+        return made
 
     def part(self, keys: np.ndarray) -> list[Group]:
         """Groups of the warps with equal keys, each to run the current block again."""
@@ -256,18 +255,10 @@ class Group:
             made.append(g)
         return made
 
-    def _finish_products(self) -> None:
-        """Products and copies under way may complete at any time; before a split they do."""
-        for products in (*(batch.products for batch in self.wgmma_groups), self.wgmma_open):
-            for p in products:
-                p.compute()
-        for copies in (*self.copy_groups, self.copy_open):
-            for copy in copies:
-                copy.finish()
-
     def take(self, which: npt.NDArray[np.bool_]) -> Group:
         """A new group of some of this group's warps, with their registers."""
-        self._finish_products()
+        for work in (*self.products.all(), *self.copies.all()):
+            work.finish()  # it may complete at any time; before a split it does
         new = Group(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])
         lanes = np.repeat(which, WARP)
         for i, v in enumerate(self.registers):
@@ -286,9 +277,6 @@ class Group:
             new.local = Region(
                 self.local.data.reshape(-1, self.pitch)[lanes].ravel().copy(), 0, "local memory"
             )
-        new.wgmma_open, new.wgmma_groups = list(self.wgmma_open), list(self.wgmma_groups)
+        new.bulk, new.copies, new.products = self.bulk.copy(), self.copies.copy(), self.products.copy()
         new.wgmma_issued, new.wgmma_committing = self.wgmma_issued, self.wgmma_committing
-        for name in ("bulk", "copy"):
-            setattr(new, f"{name}_open", list(getattr(self, f"{name}_open")))
-            setattr(new, f"{name}_groups", [list(g) for g in getattr(self, f"{name}_groups")])
         return new

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memories and plain accesses to them: registered global buffers, shared memory, local memory, parameters.
+"""Memory and addresses: regions of bytes, the registered global buffers, windows of the generic address space.
 
-Every access is checked for bounds and alignment. A `Region` is a stretch of bytes with views of every width;
-lanes are gathered and scattered by NumPy indexing.
-
-Source: PTX ISA 9.0, 5.1 (state spaces), 9.7.9.8 (ld), 9.7.9.11 (st).
+Source: PTX ISA 9.0, 5.1 (state spaces).
 """
 
 from __future__ import annotations
@@ -12,24 +9,23 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
 from cutegemm.checks import integer
+from cutegemm.emulator.numbers.types import Value, Vector
 from cutegemm.emulator.numbers.values import ND, wrap
-from cutegemm.emulator.state.addresses import LOCAL_WINDOW, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW
 from cutegemm.errors import EmulatorError, check
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask, Value, Vector
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.watch.shadow import Shadow
-
+PARAM_WINDOW = 1 << 60  # generic addresses of the parameter space; real pointers use fewer than 57 bits
+SHARED_WINDOW = 1 << 59
+LOCAL_WINDOW = 1 << 58
+SHARED_BASE = 0x400  # sm_90 reserves 1 KiB of shared memory for the system (CUDA programming guide, 16.8)
+RANK_SHIFT = 24  # a shared address holds its CTA's rank in the cluster above the offset
 ADDRESS_MOST = (1 << 56) - 1  # of host memory; what lies beyond are the windows of other spaces
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
-POLL_COST = 300  # blocks of a group's turn that one polling load uses up, so that spinning gives way
-_WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Fault(Exception):
@@ -59,7 +55,7 @@ class Region:
         self.size = len(data) if size is None else size
         self.first = 0  # usable bytes start here (a buffer's first bytes may only pad it to 16)
         self.views: dict[tuple[int, int], np.ndarray] = {}
-        self.shadow: Shadow | None = None  # of the race detector
+        self.shared = name.startswith("shared memory")
         self.at = data.ctypes.data  # the bytes' address, for compiled loops
 
     @classmethod
@@ -79,7 +75,7 @@ class Region:
         view = self.views.get((size, count))
         if view is None:
             whole = len(self.data) // (size * count) * (size * count)
-            view = self.data[:whole].view(_WIDTHS[size] if size < 16 else "V16")
+            view = self.data[:whole].view(WIDTHS[size] if size < 16 else "V16")
             view = self.views[size, count] = view.reshape(-1, count) if count > 1 else view
         return view
 
@@ -167,201 +163,3 @@ def resolve(a: Any) -> tuple[str, Any]:
                 return space, a if space == "param" else a - np.uint64(window)
             return space, a if space == "param" else a - window
     return "global", a
-
-
-def _check(
-    ok: bool, group: Group, lanes: None, x: int, size: int, region: Region | None, reason: str
-) -> None:
-    """Raise the fault for the first offending lane."""
-    if ok:
-        return
-    text = f"{reason}: address {x:#x}, {size} bytes"
-    where = group.device.memory.describe(x) if region is None else region.name
-    raise Fault(f"{text}, {where}", lanes)
-
-
-@overload
-def locate(group: Group, m: Mask, a: int, size: int, space: str) -> tuple[Region, int]: ...
-@overload
-def locate(group: Group, m: Mask, a: Vector, size: int, space: str) -> tuple[Region | None, Vector]: ...
-def locate(group: Group, m: Mask, a: Any, size: int, space: str) -> tuple[Region | None, Any]:
-    """Region and byte offsets of one access of `size` bytes per lane; `a` holds only active lanes.
-
-    Raises:
-        Fault: out of bounds or misaligned.
-    """
-    device = group.device
-    if space == "shared":
-        return _locate_shared(group, a, size)
-    if space == "param":
-        region = device.params
-    elif space == "local":
-        region = group.local
-        a = a + group.local_bases(m)
-    else:
-        return _locate_global(group, a, size)
-    offset = a - (np.uint64(region.base) if a.__class__ is ND else region.base)
-    high = int(offset.max()) if offset.__class__ is ND else offset
-    _check(0 <= high <= region.size - size, group, None, high, size, region, "out of bounds")
-    return region, offset
-
-
-def _locate_global(group: Group, a: Any, size: int) -> tuple[Region | None, Any]:
-    if a.__class__ is not ND:
-        region = group.device.memory.find(a, a + size)
-        if region is None:
-            raise Fault(
-                f"global access out of bounds: address {a:#x}, {size} bytes, {group.device.memory.describe(a)}"
-            )
-        if a % size:
-            raise Fault(f"misaligned global access: address {a:#x}, {size} bytes")
-        return region, a - region.base
-    low, high = int(a.min()), int(a.max())
-    region = group.device.memory.find(low, high + size)
-    if region is None:
-        bad = next((int(x) for x in a if group.device.memory.find(int(x), int(x) + size) is None), None)
-        if bad is None:
-            return None, a  # the lanes reach several buffers
-        raise Fault(
-            f"global access out of bounds: address {bad:#x}, {size} bytes, {group.device.memory.describe(bad)}"
-        )
-    offset = a - np.uint64(region.base)
-    if int(np.bitwise_or.reduce(a)) & (size - 1):
-        bad = next(int(x) for x in a if int(x) % size)
-        raise Fault(f"misaligned global access: address {bad:#x}, {size} bytes")
-    return region, offset
-
-
-def _locate_shared(group: Group, a: Any, size: int) -> tuple[Region | None, Any]:
-    cta = group.cta
-    if a.__class__ is not ND:
-        rank, offset = a >> RANK_SHIFT, a & OFFSET_MASK
-        both, high = offset, offset
-    else:
-        a = a.astype(np.uint32)
-        ranks = a >> np.uint32(RANK_SHIFT)
-        rank = int(ranks[0])
-        if len(cta.peers) > 1 and not (ranks == rank).all():
-            return None, a
-        offset = a & np.uint32(OFFSET_MASK)
-        both, high = int(np.bitwise_or.reduce(offset)), int(offset.max())
-    if rank >= len(cta.peers):
-        raise Fault(f"shared access to CTA {rank} of a cluster of {len(cta.peers)}: address {high:#x}")
-    cta.peers[rank].must_live("a shared access reaches")
-    target = cta.peers[rank].shared
-    low = offset if offset.__class__ is not ND else int(offset.min())
-    if high + size > target.size or low < target.first:
-        raise Fault(
-            f"shared access out of bounds: offset {high:#x}, {size} bytes of {target.size} "
-            f"(user memory starts at {target.first:#x})"
-        )
-    if both & (size - 1):
-        raise Fault(f"misaligned shared access: offset {high:#x}, {size} bytes")
-    return target, offset
-
-
-def load(group: Group, m: Mask, a: Value, size: int, count: int, space: str, order: str) -> tuple[Value, ...]:
-    """Values of a load: a tuple of `count` ints or full-length vectors (zero in inactive lanes).
-
-    `order` is "" or what makes the access strong: relaxed (volatile too) or acquire. A strong load may be polling.
-    """
-    if order:
-        group.budget -= POLL_COST
-    if space in ("generic", "const"):
-        space, a = resolve(a if m is None or a.__class__ is not ND else a[m])
-        active = True
-    else:
-        active = False
-    shift = size.bit_length() - 1
-    x = a if m is None or a.__class__ is not ND or active else a[m]
-    if space == "local" and x.__class__ is not ND:
-        x = np.full(group.lanes if m is None else int(m.sum()), x, np.uint64)
-    region, offset = locate(group, m, x, size * count, space)
-    if region is None:
-        return _each_lane(group, m, np.asarray(x), size, count, space, order)
-    if order:
-        polled(group, region, offset)
-    if group.device.watch.listening:
-        group.device.watch.access(group, m, region, offset, size * count, False, space, order)
-    if offset.__class__ is not ND:
-        row = region.view(size)[(offset >> shift) : (offset >> shift) + count]
-        return tuple(int(v) for v in row)
-    index = (offset // offset.dtype.type(size * count)).astype(np.int64)
-    values = region.view(size, count)[index]
-    values = np.ascontiguousarray(values.T) if count > 1 else values[None]
-    if m is None:
-        return tuple(values)
-    out = np.zeros((count, group.lanes), values.dtype)
-    out[:, m] = values
-    return tuple(out)
-
-
-def polled(group: Group, region: Region, offset: Value) -> None:
-    """Remember what a strong read looked at: if it is polling, a deadlock report names it."""
-    first = int(offset[0]) if offset.__class__ is ND else offset
-    group.waiting, group.waiting_at = ("memory", region.name, first - region.first), group.pc
-
-
-def _each_lane(
-    group: Group, m: Mask, x: Vector, size: int, count: int, space: str, order: str
-) -> tuple[Vector, ...]:
-    """The rare access whose lanes reach several buffers or CTAs: lane by lane."""
-    out = np.zeros((count, group.lanes), _WIDTHS[size])
-    for lane, address in zip(
-        np.flatnonzero(m).tolist() if m is not None else range(group.lanes), x.tolist(), strict=True
-    ):
-        region, offset = locate(group, m, address, size * count, space)
-        if group.device.watch.track is not None:
-            one = np.arange(group.lanes) == lane
-            group.device.watch.track.access(group, one, region, offset, size * count, False, space, order)
-        out[:, lane] = region.view(size)[offset // size : offset // size + count]
-    return tuple(out)
-
-
-def store(
-    group: Group, m: Mask, a: Value, values: Sequence[Value], size: int, space: str, order: str = ""
-) -> None:
-    """Write `values` (one per vector element); where lanes collide the last one wins. `order`: relaxed, release."""
-    group.device.events += 1
-    count = len(values)
-    uniform = a.__class__ is not ND
-    if m is not None and a.__class__ is ND:
-        a = a[m]
-    if space == "generic":
-        space, a = resolve(a)
-    if space == "local" and uniform:
-        a = np.full(group.lanes if m is None else int(m.sum()), a, np.uint64)
-        uniform = False
-    offset: Any  # a vector unless `uniform`
-    region, offset = locate(group, m, a, size * count, space)
-    if region is None:
-        lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
-        for lane, address in zip(lanes.tolist(), np.asarray(a).tolist(), strict=True):
-            one = np.arange(group.lanes) == lane
-            store(group, one, address, tuple(lane_of(v, lane) for v in values), size, space, order)
-        return
-    if group.device.watch.listening:
-        group.device.watch.access(group, m, region, offset, size * count, True, space, order)
-        if group.tracker is not None and not order and space != "local":
-            group.tracker.stored(m, values)
-    view = region.view(size)
-    kind = _WIDTHS[size]
-    if uniform:
-        for i, v in enumerate(values):
-            view[offset // size + i] = wrap(
-                lane_of(v, -1 if m is None else int(np.flatnonzero(m)[-1])), 8 * size
-            )
-        return
-    index = (offset // offset.dtype.type(size)).astype(np.int64)
-    for i, v in enumerate(values):
-        if v.__class__ is ND:
-            v = (v if m is None else v[m]).astype(kind)
-        else:
-            v = v & ((1 << 8 * size) - 1)
-        view[index + i if i else index] = v
-
-
-def lane_of(value: Value, lane: int) -> int:
-    """One lane's value as a Python int."""
-    # The type checker does not see that what is no vector is an int: it narrows by isinstance, which is slower.
-    return int(value[lane]) if value.__class__ is ND else value  # type: ignore[return-value]

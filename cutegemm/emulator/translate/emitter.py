@@ -10,16 +10,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from cutegemm.emulator.ptx.flow import Block, is_branch
 from cutegemm.emulator.ptx.kernel import Instruction
-from cutegemm.emulator.state.addresses import PARAM_WINDOW, SHARED_BASE
+from cutegemm.emulator.ptx.program import Program
 from cutegemm.emulator.state.geometry import SPECIAL_REGISTERS
+from cutegemm.emulator.state.memory import PARAM_WINDOW, SHARED_BASE
 from cutegemm.errors import EmulatorError
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.translate.program import Program
 
 CARRY = "%carry"  # the condition code of extended arithmetic, PTX ISA 9.7.2, kept as a predicate register
 _BITS = {"pred": 1, "f16x2": 32, "b128": 128}

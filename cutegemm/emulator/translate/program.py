@@ -13,77 +13,25 @@ Here registers, accumulators and static memory are assigned; `emitter.py` writes
 
 from __future__ import annotations
 
-import functools
-import importlib
 import re
-import sys
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from cutegemm.emulator.numbers.types import Mask
 from cutegemm.emulator.ptx.flow import Block, blocks_of
 from cutegemm.emulator.ptx.kernel import Instruction, Kernel
+from cutegemm.emulator.ptx.program import WORD, Program, Step
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.translate import (  # noqa: F401  they fill EMITTERS
+    emit_calls,
+    emit_convert,
+    emit_float,
+    emit_integer,
+    emit_memory,
+    emit_select,
+    emit_units,
+)
 from cutegemm.emulator.translate.emitter import CARRY, Emitter, check_known
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask
-    from cutegemm.emulator.state.group import Group
-
-# A translated block: runs for a group, its registers and its active lanes, and gives the block that follows.
-Step: TypeAlias = "Callable[[Group, list[Any], Mask], int]"
-
-
-@dataclass
-class Program:
-    """A translated kernel, ready to launch."""
-
-    kernel: Kernel
-    blocks: list[Block]
-    slots: dict[str, int]
-    accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
-    half_lists: list[bool]  # whether a list holds packed fp16
-    fragments: frozenset[str]  # registers that hold operand A of a wgmma
-    functions: list[list[Step]] = field(default_factory=list)  # per block: full, masked
-    shared_size: int = 0  # static shared memory, bytes
-    shared_offset: dict[str, int] = field(default_factory=dict)
-    local_size: int = 0
-    local_offset: dict[str, int] = field(default_factory=dict)
-    # per compiled function's file name: the instruction of each of its lines
-    origins: dict[str, list[Instruction | None]] = field(default_factory=dict)
-
-    @property
-    def exit(self) -> int:
-        """The block number that stands for the kernel's end."""
-        return len(self.blocks)
-
-    @functools.cached_property
-    def _mentions(self) -> Counter[str]:
-        """How many instructions name each register."""
-        return Counter(
-            word
-            for block in self.blocks
-            for ins in block.code
-            for word in {*_WORD.findall(" ".join(ins.operands)), *(ins.guard or ())[:1]}
-        )
-
-    def mentions(self, register: str) -> int:
-        """How many instructions name a register; a value written to one that two name is used."""
-        return self._mentions[register]
-
-    def instruction_at(self, file: str, line: int) -> Instruction | None:
-        """The PTX instruction that a line of a translated function belongs to; None in any other file."""
-        origin = self.origins.get(file, ())
-        return origin[line - 1] if 0 < line <= len(origin) else None
-
-    def current_instruction(self) -> Instruction | None:
-        """The PTX instruction being executed, found on the Python stack."""
-        origins = self.origins
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename not in origins:
-            frame = frame.f_back
-        return None if frame is None else self.instruction_at(frame.f_code.co_filename, frame.f_lineno)
+from cutegemm.emulator.translate.runtime import NAMES
 
 
 def translate(kernel: Kernel) -> Program:
@@ -93,20 +41,6 @@ def translate(kernel: Kernel) -> Program:
         EmulatorError: an instruction the emulator does not know at all, with its text and PTX line; unknown forms of
             known instructions are refused when their block is first run.
     """
-    from cutegemm.emulator.translate.runtime import NAMES
-
-    # They fill EMITTERS.
-    for emitters in (
-        "calls",
-        "convert",
-        "float",
-        "integer",
-        "memory",
-        "select",
-        "units",
-    ):
-        importlib.import_module(f"cutegemm.emulator.translate.emit_{emitters}")
-
     kernel.registers.setdefault(CARRY, "pred")
     blocks, targets = blocks_of(kernel)
     slots, locals_, lists, views = _allocate(kernel, blocks)
@@ -183,11 +117,8 @@ def _layout(program: Program) -> None:
     program.local_size = sizes["local"]
 
 
-_WORD = re.compile(r"[%$A-Za-z_][\w$.]*")
-
-
 def _registers(kernel: Kernel, text: str) -> list[str]:
-    return [w for w in _WORD.findall(text) if kernel.register_type(w) is not None]
+    return [w for w in WORD.findall(text) if kernel.register_type(w) is not None]
 
 
 # Slots, local names, accumulator lists, and (list, number within) of each register that is a view of one.

@@ -3,32 +3,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cutegemm.emulator.numbers import extended, floats, rounding, values
+from cutegemm.emulator.numbers.types import Mask, Real, Value, Vector
 from cutegemm.emulator.numbers.values import ND, SINT, UINT
-from cutegemm.emulator.state import memory, warp_ops
-from cutegemm.emulator.state.addresses import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-from cutegemm.emulator.state.memory import Fault
+from cutegemm.emulator.state import memory
+from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.units import (
-    async_store,
+    access,
     atomics,
     barriers,
     bulk,
     copies,
     host_calls,
     mma,
-    registers,
     tma,
-    warpgroup,
+    warp_ops,
     wgmma,
 )
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask, Real, Value, Vector
-    from cutegemm.emulator.state.group import Group
 
 
 def least(a: Value, b: Value) -> Value:
@@ -84,45 +79,32 @@ def saturate_integer(x: Value, source: str, to: str, bits: int) -> Value:
 
 
 def note(group: Group, m: Mask, op: str) -> None:
-    """Fences and register-pool changes: nothing to compute, but the observers are told."""
-    if group.tracker is not None:
-        if op == "griddepcontrol.wait":
-            group.tracker.grid_wait(m)
-        elif op == "griddepcontrol.launch_dependents":
-            group.tracker.grid_trigger(m)
-        else:
-            group.tracker.fence(op)
+    """Fences: there is nothing to compute, but the race detector follows them."""
+    if op == "griddepcontrol.wait":
+        group.tracker.grid_wait(m)
+    elif op == "griddepcontrol.launch_dependents":
+        group.tracker.grid_trigger(m)
+    else:
+        group.tracker.fence(op)
 
 
 def fragment_written(group: Group, slot: int) -> None:
     """A register that some wgmma reads A from is written."""
-    if group.tracker is not None:
-        group.tracker.fragment_written(slot)
+    group.tracker.fragment_written(slot)
 
 
-NAMES: dict[str, Any] = {"np": np, "ND": ND, "M32": values.M32, "M64": values.M64, "BOOL": np.bool_, "U8": UINT[8],
-               "U16": UINT[16],
-               "U32": UINT[32], "U64": UINT[64], "SINT": SINT, "Fault": Fault, "SHARED_WINDOW": SHARED_WINDOW,
-               "LOCAL_WINDOW": LOCAL_WINDOW, "PARAM_WINDOW": PARAM_WINDOW}  # fmt: skip
-_MODULES = (
-    values, extended, floats, rounding, memory, atomics, warp_ops, barriers, bulk, async_store, copies, tma, wgmma, mma,
-    registers,
-    host_calls,
-    warpgroup,
-)  # fmt: skip
-for _module in _MODULES:
-    NAMES |= {name: f for name, f in vars(_module).items() if callable(f) and not name.startswith("_")}
-for _f in (
-    least,
-    most,
-    low,
-    high,
-    saturate,
-    relu,
-    integral,
-    fma64_wide,
-    saturate_integer,
-    note,
-    fragment_written,
-):
-    NAMES[_f.__name__] = _f
+def _names() -> dict[str, Any]:
+    """Constants, the functions of this module, and those of the modules that implement instructions."""
+    out = {"np": np, "ND": ND, "M32": values.M32, "M64": values.M64, "BOOL": np.bool_, "SINT": SINT}
+    out |= {f"U{bits}": kind for bits, kind in UINT.items()}
+    out |= {
+        name: getattr(memory, name) for name in ("Fault", "SHARED_WINDOW", "LOCAL_WINDOW", "PARAM_WINDOW")
+    }
+    modules = (values, extended, floats, rounding, memory, access, atomics, warp_ops, barriers, bulk, copies, tma,
+               wgmma, mma, host_calls)  # fmt: skip
+    for members in (*(vars(module) for module in modules), globals()):
+        out |= {name: f for name, f in members.items() if callable(f) and not name.startswith("_")}
+    return out
+
+
+NAMES = _names()

@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic operations: atom and red on any memory, lane after lane.
+"""Atomic operations lane after lane (atom, red), and elementwise reductions of byte arrays (cp.reduce.async.bulk).
 
-Source: PTX ISA 9.0, 9.7.13.5 (atom), 9.7.13.6 (red).
+Source: PTX ISA 9.0, 9.7.9.25.4.2 (cp.reduce.async.bulk), 9.7.9.27.1.3 (cp.reduce.async.bulk.tensor), 9.7.13.5 (atom),
+9.7.13.6 (red).
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from cutegemm.emulator.numbers import floats
-from cutegemm.emulator.numbers.values import UINT
-from cutegemm.emulator.state.memory import POLL_COST, lane_of, locate, polled, resolve
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask, Real, Value, Vector
-    from cutegemm.emulator.state.group import Group
-
+from cutegemm.emulator.numbers.types import Bytes, Mask, Real, Value, Vector
+from cutegemm.emulator.numbers.values import SINT, UINT, lane_of
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.memory import Fault, resolve
+from cutegemm.emulator.units.access import POLL_COST, locate, polled
 
 Act: TypeAlias = Callable[[Any, Any], Any]  # of two floating-point scalars of any width
 
@@ -108,11 +107,50 @@ def atomic(
         view = region.view(size)
         old = int(view[offset // size])
         old_values[lane] = old
-        in_l2 = not region.name.startswith("shared memory")
-        view[offset // size] = atomic_update(operation, kind, old, [lane_of(v, lane) for v in values], in_l2)
+        view[offset // size] = atomic_update(
+            operation, kind, old, [lane_of(v, lane) for v in values], not region.shared
+        )
         touched.append((lane, region, offset))
     if group.device.watch.listening:
         group.device.watch.atomics(group, touched, size, order, returns and used)
     if returns and len(lanes):
         polled(group, region, offset)
     return old_values
+
+
+_FLOAT_ACTS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "min": np.fmin, "max": np.fmax}
+_ACTS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def reduce_bytes(old: Bytes, new: Bytes, kind: str, item: int, operation: str) -> Bytes:
+    """`old` and `new`, contiguous bytes of elements of a type, combined: bytes again.
+
+    fp32 sums are those of L2, where subnormal operands and results become zero; minimum and maximum drop NaN.
+    """
+    pattern = UINT[8 * item]
+    if kind in ("f32", "f64"):
+        real = np.float32 if kind == "f32" else np.float64
+        act = {**_FLOAT_ACTS, "add": add_flushed if kind == "f32" else np.add}[operation]
+        made: Any = act(old.view(real), new.view(real))
+        return np.asarray(made).view(np.uint8)
+    if kind in ("f16", "bf16"):
+        read, narrow = (floats.f16, floats.narrow_f16) if kind == "f16" else (floats.bf16, floats.narrow_bf16)
+        x, y = (read(v.view(np.uint16)).astype(np.float32) for v in (old, new))
+        return np.asarray(narrow(_FLOAT_ACTS[operation](x, y))).astype(np.uint16).view(np.uint8)
+    signed = SINT[8 * item] if kind[0] == "s" else None
+    a, b = (v.view(pattern if signed is None else signed) for v in (old, new))
+    if operation == "inc":
+        return np.where(a >= b, pattern(0), a + pattern(1)).view(np.uint8)
+    if operation == "dec":
+        return np.where((a == 0) | (a > b), b, a - pattern(1)).view(np.uint8)
+    if operation not in _ACTS:
+        raise Fault(f"reduction {operation} is not emulated")
+    combined: Vector = _ACTS[operation](a, b)
+    return combined.view(np.uint8)

@@ -1,69 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Barriers: the CTA's named barriers, the cluster barrier, and mbarrier objects in shared memory.
+"""Named barriers, the cluster barrier, mbarriers, and setmaxnreg, which waits for registers of the CTA's pool.
 
 A function that has to wait returns False or None and is called again later. Arrivals of named barriers count
 whole warps, as the hardware does.
 
-Source: PTX ISA 9.0, 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.7.13.15 (mbarrier).
+Source: PTX ISA 9.0, 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.7.13.15 (mbarrier),
+9.7.20.5 (setmaxnreg).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.state.addresses import RANK_SHIFT, SHARED_WINDOW
-from cutegemm.emulator.state.group import Part
-from cutegemm.emulator.state.memory import OFFSET_MASK, POLL_COST, Fault, lane_of, resolve
+from cutegemm.emulator.numbers.types import Mask, Value
+from cutegemm.emulator.numbers.values import ND, lane_of
+from cutegemm.emulator.state.device import WARP, MBarrier
+from cutegemm.emulator.state.group import Group, Part
+from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, SHARED_WINDOW, Fault, resolve
+from cutegemm.emulator.units.access import POLL_COST
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask, Value
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.units.cta import CTA
-    from cutegemm.emulator.watch.shadow import Known
-
-WARP = 32
 MAX_COUNT = (1 << 20) - 1  # arrival counts and tx-counts, PTX ISA 9.7.13.15.3
-
-
-class NamedBarrier:
-    """One of the CTA's 16 barriers."""
-
-    def __init__(self, number: int) -> None:
-        self.number, self.arrived, self.generation = number, 0, 0
-        self.expected: int | None = None
-        self.value: int | None = None  # of bar.red
-        self.result: int | None = None
-        # Of the race detector: being collected, given to waiters.
-        self.knowledge: Known | None = None
-        self.released: Known | None = None
-
-    def arrive(self, group: Group, m: Mask, count: int | None) -> None:
-        """Count the active warps in; the count must be the same for all who take part."""
-        if count is not None and (count % WARP or count == 0):
-            raise Fault(f"barrier {self.number}: thread count {count} is not a positive multiple of {WARP}")
-        if self.arrived and count != self.expected:
-            raise Fault(
-                f"barrier {self.number}: this warp expects {count or 'all'} threads, "
-                f"an earlier one {self.expected or 'all'}"
-            )
-        self.expected = count
-        self.arrived += group.active_warps * WARP
-        self.release(group.cta)
-
-    def release(self, cta: CTA) -> None:
-        """Open the barrier if all have come."""
-        need = cta.live_warps * WARP if self.expected is None else self.expected
-        if self.arrived and self.arrived >= need:
-            if self.arrived > need:
-                raise Fault(f"barrier {self.number}: {self.arrived} threads arrived, {need} expected")
-            self.arrived = 0
-            self.generation += 1
-            self.result, self.value = self.value, None
-            self.released = self.knowledge
-            cta.device.events += 1
 
 
 def bar_sync(group: Group, m: Mask, number: Value, count: Value | None, aligned: bool = True) -> bool:
@@ -75,26 +33,23 @@ def bar_sync(group: Group, m: Mask, number: Value, count: Value | None, aligned:
     if group.bar_ticket is None:
         count = None if count is None else _uniform(count)
         group.bar_ticket = bar.generation
-        if group.tracker is not None:
-            if aligned and not group.whole_warps(m):
-                group.tracker.defect("barrier in divergent code", "some lanes of the warp are elsewhere")
-            group.tracker.release_to(bar)
-        bar.arrive(group, m, count)
+        if aligned and group.tracker.follows and not group.whole_warps(m):
+            group.tracker.defect("barrier in divergent code", "some lanes of the warp are elsewhere")
+        group.tracker.release_to(bar)
+        bar.arrive(group.cta, group.active_warps, count)
     if bar.generation == group.bar_ticket:
-        group.waiting, group.waiting_at = ("barrier", bar), group.pc
+        group.wait_for("barrier", bar)
         return False
     group.bar_ticket = None
-    if group.tracker is not None:
-        group.tracker.acquire_from(bar)
+    group.tracker.acquire_from(bar)
     return True
 
 
 def bar_arrive(group: Group, m: Mask, number: Value, count: Value) -> None:
     """barrier.cta.arrive: arrive and go on."""
     bar = group.cta.barrier(_uniform(number))
-    if group.tracker is not None:
-        group.tracker.release_to(bar)
-    bar.arrive(group, m, _uniform(count))
+    group.tracker.release_to(bar)
+    bar.arrive(group.cta, group.active_warps, _uniform(count))
 
 
 def bar_red(
@@ -129,8 +84,7 @@ def cluster_arrive(group: Group, m: Mask, relaxed: bool) -> None:
         raise Fault("barrier.cluster.arrive twice without a wait between")
     cluster = group.cta.cluster
     group.cluster_ticket = cluster.generation
-    if group.tracker is not None:
-        (group.tracker.release_inits if relaxed else group.tracker.release_to)(cluster)
+    (group.tracker.release_inits if relaxed else group.tracker.release_to)(cluster)
     cluster.arrived += group.active_warps
     cluster.release()
 
@@ -141,66 +95,11 @@ def cluster_wait(group: Group, m: Mask) -> bool:
     if group.cluster_ticket is None:
         raise Fault("barrier.cluster.wait without an arrive before it")
     if cluster.generation == group.cluster_ticket:
-        group.waiting, group.waiting_at = ("cluster barrier", cluster), group.pc
+        group.wait_for("cluster barrier", cluster)
         return False
     group.cluster_ticket = None
-    if group.tracker is not None:
-        group.tracker.acquire_from(cluster)
+    group.tracker.acquire_from(cluster)
     return True
-
-
-class MBarrier:
-    """An mbarrier object: expected and pending arrivals, tx-count, and the number of completed phases."""
-
-    __slots__ = ("count", "pending", "tx", "phase", "offset", "cta", "next_count", "knowledge", "released", "init",
-                 "fenced", "announced", "brought")  # fmt: skip
-
-    def __init__(self, cta: CTA, offset: int, count: int) -> None:
-        self.cta, self.offset = cta, offset
-        self.count = self.next_count = self.pending = count
-        self.tx = self.phase = 0
-        self.announced = self.brought = 0  # bytes in all: by expect_tx, by copies
-        self.knowledge: Known | None = None  # of the race detector
-        self.released: Known | None = None
-        self.init: int | None = None  # segment that initialised it
-        self.fenced = False  # a fence made the initialisation visible to the async proxy
-
-    def advance(self) -> None:
-        """Complete the phase when nothing is pending."""
-        if self.pending < 0:
-            text = f"{self}: more arrivals than the {self.count} it was initialised for{self.mismatch()}"
-            if self.cta.device.watch.track is None:
-                raise Fault(text)
-            self.cta.device.watch.track.add("more arrivals than an mbarrier was initialised for", text)
-            self.pending = 0
-        if self.pending == 0 and self.tx == 0:
-            self.released = self.knowledge
-            self.phase += 1
-            self.count = self.next_count
-            self.pending = self.count
-            self.cta.device.events += 1
-
-    def expect(self, amount: int) -> None:
-        """expect_tx; complete_tx for a negative amount."""
-        self.tx += amount
-        if amount > 0:
-            self.announced += amount
-        else:
-            self.brought -= amount
-
-    def mismatch(self) -> str:
-        """What to say of an expect_tx that does not fit the copies; nothing where it does."""
-        if not self.tx:
-            return ""
-        return (
-            f"; wrong expect_tx: {self.announced} bytes were announced in all, copies brought {self.brought}"
-        )
-
-    def __str__(self) -> str:
-        return (
-            f"mbarrier at shared offset {self.offset:#x} of CTA {self.cta.index} "
-            f"(phase {self.phase}, {self.pending} of {self.count} arrivals and {self.tx} bytes pending)"
-        )
 
 
 def find(group: Group, address: int, arrives: bool = False) -> MBarrier:
@@ -243,8 +142,7 @@ def mbarrier_init(group: Group, m: Mask, address: Value, count: Value) -> None:
         if not 1 <= n <= MAX_COUNT:
             raise Fault(f"mbarrier count {n} is outside 1..{MAX_COUNT}")
         group.cta.mbarriers[offset] = MBarrier(group.cta, offset, n)
-        if group.tracker is not None:
-            group.tracker.barrier_init(group.cta.mbarriers[offset])
+        group.tracker.barrier_init(group.cta.mbarriers[offset])
 
 
 def mbarrier_invalidate(group: Group, m: Mask, address: Value) -> None:
@@ -265,13 +163,11 @@ def mbarrier_arrive(
     state = 0
     targets = _targets(group, m, address, count, tx)
     bars = [find(group, where, arrives=True) for where, _, _ in targets]
-    if group.tracker is not None:
-        group.tracker.arrive([bar for bar in bars if bar.cta.live_warps], m, relaxed)
+    group.tracker.arrive([bar for bar in bars if bar.cta.live_warps], m, relaxed)
     for bar, ((_, n, bytes_), lanes) in zip(bars, targets.items(), strict=True):
         state = bar.phase
         if not bar.cta.live_warps:  # nobody can wait for it any more, and hardware goes on
-            if group.tracker is not None:
-                group.tracker.defect("arrival at a CTA that has ended", str(bar).split(" (")[0])
+            group.tracker.defect("arrival at a CTA that has ended", str(bar).split(" (")[0])
             continue
         bar.expect(bytes_ * lanes)
         bar.pending -= n * lanes
@@ -304,11 +200,10 @@ def mbarrier_wait(
     if not incomplete:
         if may_block and device.completion.gives_up():
             return False
-        if group.tracker is not None:
-            for bar, _ in targets:
-                group.tracker.waited(bar, relaxed)
+        for bar, _ in targets:
+            group.tracker.waited(bar, relaxed)
         return True
-    group.waiting, group.waiting_at = ("mbarrier", *incomplete[0]), group.pc
+    group.wait_for("mbarrier", *incomplete[0])
     device.watch.polled(group.pc)
     if len(incomplete) < len(targets) and len(group.warps) > 1 and not group.stack:
         _part_by_completion(group, m, address, state, incomplete)
@@ -334,3 +229,25 @@ def _part_by_completion(
         )
     if keys.any() and not keys.all():
         raise Part(keys)
+
+
+def set_registers(group: Group, count: int, more: bool) -> bool:
+    """setmaxnreg.inc waits until the CTA's pool has the registers (False); setmaxnreg.dec gives some back."""
+    pool = group.cta.pool
+    if pool is None:
+        return True
+    held = [pool.held[w] for w in group.warps]
+    wrong = min(held) > count if more else max(held) < count
+    if wrong:
+        verb, side = ("inc", "more") if more else ("dec", "fewer")
+        group.tracker.defect(
+            f"setmaxnreg.{verb} to {side} registers than held", f"{count} where {held[0]} are held"
+        )
+    need = sum(max(count - h, 0) for h in held) if more else 0
+    if need and need > pool.free:
+        group.wait_for("setmaxnreg", pool)
+        return False
+    for w in group.warps:
+        pool.held[w] = count
+    group.device.events += 1
+    return True

@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bulk copies: stores under way and their groups, plain runs of bytes, and what tensor copies share with them.
+"""Bulk copies of contiguous bytes, their groups, and what tensor copies share with them; asynchronous stores.
 
-Source: PTX ISA 9.0, 9.7.9.25 (cp.async.bulk, its groups and their waits).
+st.async and red.async are not ordered with their thread's later accesses; who waits for the mbarrier sees them. They
+belong to the generic proxy, so no proxy fence is asked for.
+
+Source: PTX ISA 9.0, 9.7.9.12 (st.async), 9.7.9.25 (cp.async.bulk, its groups and their waits), 9.7.13.8 (red.async).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.state.addresses import RANK_SHIFT
-from cutegemm.emulator.state.memory import OFFSET_MASK, Fault, Region, lane_of
+from cutegemm.emulator.numbers.types import Bytes, Chunks, Mask, Value
+from cutegemm.emulator.numbers.values import M32, ND, lane_of
+from cutegemm.emulator.state.device import CTA, MBarrier
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.hooks import Token
+from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, Fault, Region
+from cutegemm.emulator.state.pending import BulkStore
+from cutegemm.emulator.units.access import locate
+from cutegemm.emulator.units.atomics import atomic_update, reduce_bytes
 from cutegemm.emulator.units.barriers import find
-from cutegemm.emulator.units.reductions import reduce_bytes
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Bytes, Chunks, Mask, Value
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.units.barriers import MBarrier
-    from cutegemm.emulator.units.cta import CTA
-    from cutegemm.emulator.watch.tracker import AsyncOp
 
 Reduction: TypeAlias = tuple[str, str, int]  # operation, type, bytes of an element
 
@@ -44,62 +45,53 @@ def distinct(group: Group, m: Mask, *operands: Any) -> list[tuple[Any, ...]]:
     return out
 
 
-def announce(token: AsyncOp | None, ctas: list[CTA], bars: list[MBarrier], chunks: Chunks) -> None:
-    """Tell the race detector, at issue, what a load will write and where it will complete."""
-    if token is not None:
-        for cta, bar in zip(ctas, bars, strict=True):
-            token.write_shared(cta, chunks)
-            token.uses(bar)
-            token.phases[id(bar)] = bar.phase
+def ranks_of(destination: int, multicast: int | None) -> list[int]:
+    """The CTAs of a cluster that a load writes to."""
+    if multicast is None:
+        return [destination >> RANK_SHIFT & 0xFF]
+    return [r for r in range(16) if multicast >> r & 1]
 
 
-def complete(bar: MBarrier, amount: int, token: AsyncOp | None = None) -> None:
+def announce(token: Token, ctas: list[CTA], bars: list[MBarrier], chunks: Chunks) -> None:
+    """Report, at issue, what a load will write and where it will complete."""
+    for cta, bar in zip(ctas, bars, strict=True):
+        token.write_shared(cta, chunks)
+        token.uses(bar)
+
+
+def complete(bar: MBarrier, amount: int, token: Token) -> None:
     """complete_tx of `amount` bytes on an mbarrier."""
     bar.cta.must_live("a copy completes")
-    if token is not None:
-        token.complete_on(bar)
-        if token.phases.get(id(bar), bar.phase) != bar.phase:
-            token.tracker.detector.add(
-                "wrong expect_tx",
-                f"{bar} completed its phase before a copy of {amount} bytes that was issued for it",
-            )
+    token.complete_on(bar, amount)
     bar.expect(-amount)
     bar.advance()
 
 
-class BulkStore:
-    """A store under way: first its shared bytes are read, later its global bytes are written."""
+def issue_store(
+    group: Group, chunks: Chunks, inner: int, token: Token, write: Callable[[np.ndarray], None]
+) -> None:
+    """A store of shared chunks, `inner` bytes a row, joins the open bulk group."""
+    device = group.device
 
-    def __init__(
-        self, cta: CTA, chunks: Chunks, write: Callable[..., None], inner: int, token: AsyncOp | None
-    ) -> None:
-        self.cta, self.chunks, self.write, self.inner, self.token = cta, chunks, write, inner, token
-        self.data: np.ndarray | None = None
-        self.done = self.awaited = False
+    def finish(data: np.ndarray) -> None:
+        write(data)
+        device.events += 1
 
-    def read(self) -> None:
-        """Read the source from shared memory, if that has not happened yet."""
-        if self.data is None:
-            self.data = self.cta.shared.view(16)[self.chunks].view(np.uint8).reshape(-1, self.inner)
-
-    def finish(self) -> None:
-        """Write to global memory, if that has not happened yet."""
-        if not self.done:
-            self.read()
-            self.write(data=self.data)
-            self.done = True
-            self.cta.device.events += 1
+    store = BulkStore(group.cta.shared, chunks, inner, token, finish)
+    group.bulk.open.append(store)
+    device.events += 1
+    device.completion.store(store)
 
 
 def bulk_commit(group: Group, m: Mask) -> None:
     """cp.async.bulk.commit_group."""
-    group.bulk_groups.append(group.bulk_open)
-    group.bulk_open = []
+    group.bulk.commit()
 
 
 def bulk_wait(group: Group, m: Mask, pending: int, read_only: bool) -> None:
     """cp.async.bulk.wait_group[.read]: all but the last `pending` groups have been read (or are complete)."""
-    finished = group.bulk_groups[: max(len(group.bulk_groups) - pending, 0)]
+    groups = group.bulk.groups
+    finished = groups[: max(len(groups) - pending, 0)]
     group.device.watch.waited_for(finished, group.program)
     for stores in finished:
         for store in stores:
@@ -107,10 +99,9 @@ def bulk_wait(group: Group, m: Mask, pending: int, read_only: bool) -> None:
             store.awaited = True
             if not read_only:
                 store.finish()
-            if group.tracker is not None and store.token is not None:
-                group.tracker.done(store.token, not read_only)
+            group.tracker.done(store.token, not read_only)
     if not read_only:
-        del group.bulk_groups[: len(finished)]
+        del groups[: len(finished)]
 
 
 def _run(group: Group, shared: int, size: int, other: int | None = None) -> np.ndarray:
@@ -148,14 +139,12 @@ def bulk_load(
     for d, s, n, bar, mask in distinct(group, m, destination, source, size, barrier, multicast):
         chunks = _run(group, d, n, s)
         region = _global_run(group, s, n)
-        peers = group.cta.peers
-        ranks = [d >> RANK_SHIFT & 0xFF] if mask is None else [r for r in range(16) if mask >> r & 1]
+        ranks = ranks_of(d, mask)
         bars = [find(group, bar & OFFSET_MASK | r << RANK_SHIFT) for r in ranks]
-        ctas = [peers[r] for r in ranks]
-        token = None if group.tracker is None else group.tracker.issue("bulk load", m=m)
+        ctas = [group.cta.peers[r] for r in ranks]
+        token = group.tracker.issue("bulk load", m=m)
         start = s - region.base
-        if token is not None:
-            token.read_global(region, start, n)
+        token.read_global(region, (start, (n,), ()))
         announce(token, ctas, bars, chunks)
         group.device.watch.bulk(region, start, n, False, len(ctas))
         group.device.submit(functools.partial(_finish_bulk, region.data, start, n, chunks, ctas, bars, token))
@@ -168,7 +157,7 @@ def _finish_bulk(
     chunks: Chunks,
     ctas: list[CTA],
     bars: list[MBarrier],
-    token: AsyncOp | None,
+    token: Token,
 ) -> None:
     moved = data[start : start + size].copy().view("V16")
     for cta, bar in zip(ctas, bars, strict=True):
@@ -192,9 +181,8 @@ def bulk_exchange(
         cta = group.cta.peers[d >> RANK_SHIFT & 0xFF]
         if arrives.cta is not cta:
             raise Fault("a bulk copy and its mbarrier must lie in the same CTA's shared memory")
-        token = None if group.tracker is None else group.tracker.issue("bulk copy", m=m)
-        if token is not None:
-            token.read_shared(group.cta, origin)
+        token = group.tracker.issue("bulk copy", m=m)
+        token.read_shared(group.cta, origin)
         announce(token, [cta], [arrives], chunks)
         group.device.submit(
             functools.partial(_finish_exchange, group.cta, origin, cta, chunks, arrives, n, reduction, token)
@@ -209,7 +197,7 @@ def _finish_exchange(
     bar: MBarrier,
     size: int,
     reduction: Reduction | None,
-    token: AsyncOp | None,
+    token: Token,
 ) -> None:
     data = source.shared.view(16)[origin]
     target = cta.shared.view(16)
@@ -228,16 +216,13 @@ def bulk_store(
     for d, s, n in distinct(group, m, destination, source, size):
         chunks = _run(group, s, n, d)
         region = _global_run(group, d, n)
-        token = None if group.tracker is None else group.tracker.issue("bulk store", m=m)
+        token = group.tracker.issue("bulk store", m=m)
         start = d - region.base
-        if token is not None:
-            token.read_shared(group.cta, chunks)
-            token.write_global(region, start, n, atomic=reduction is not None)
+        token.read_shared(group.cta, chunks)
+        token.write_global(region, (start, (n,), ()), reduction is not None)
         write = functools.partial(_write, region.data, start, n, reduction)
         group.device.watch.bulk(region, start, n, True, 1)
-        group.bulk_open.append(BulkStore(group.cta, chunks, write, n, token))
-        group.device.events += 1
-        group.device.completion.store(group.bulk_open[-1])
+        issue_store(group, chunks, n, token, write)
 
 
 def _write(memory: Bytes, start: int, size: int, reduction: Reduction | None, data: Bytes) -> None:
@@ -247,3 +232,35 @@ def _write(memory: Bytes, start: int, size: int, reduction: Reduction | None, da
         old = np.ascontiguousarray(memory[start : start + size])
         new = reduce_bytes(old, np.ascontiguousarray(new), kind, item, operation)
     memory[start : start + size] = new
+
+
+def store_async(
+    group: Group,
+    m: Mask,
+    address: Value,
+    values: Sequence[Value],
+    size: int,
+    barrier: Value,
+    operation: str | None = None,
+    kind: str = "",
+) -> None:
+    """One st.async (or, with an operation, red.async) per active lane, `values` of `size` bytes each."""
+    token = group.tracker.issue("asynchronous store", generic=True)
+    writes = []
+    for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
+        where, bar = lane_of(address, lane), find(group, lane_of(barrier, lane))
+        region, offset = locate(group, None, where & M32, size * len(values), "shared")
+        cta = group.cta.peers[(where & M32) >> RANK_SHIFT]
+        if bar.cta is not cta:
+            raise Fault("an asynchronous store and its mbarrier must lie in the same CTA's shared memory")
+        token.write_cells(cta, offset, size * len(values), bar)
+        writes.append((region.view(size), offset // size, [lane_of(v, lane) for v in values], bar))
+
+    def finish() -> None:
+        for view, at, numbers, bar in writes:
+            for i, number in enumerate(numbers):
+                old = int(view[at + i])
+                view[at + i] = number if operation is None else atomic_update(operation, kind, old, [number])
+            complete(bar, size * len(numbers), token)
+
+    group.device.submit(finish)

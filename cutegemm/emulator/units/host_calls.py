@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.emulator.state.memory import Fault, lane_of, load
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask
-    from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.numbers.types import Mask
+from cutegemm.emulator.numbers.values import lane_of
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.memory import Fault
+from cutegemm.emulator.units.access import load
 
 _FORMAT = re.compile(r"%[-+ #0]*(?:\d+)?(?:\.\d+)?(?P<size>hh|h|ll|l|z|j|t)?(?P<kind>[diouxXcsfFeEgGaAp%])")
 _SIGNED, _FLOATS = "dic", "fFeEgGaA"

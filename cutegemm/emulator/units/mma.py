@@ -11,30 +11,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cutegemm.emulator.numbers.tensor_core import Unit, accumulate
+from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.state.memory import Fault, load, locate, resolve, store
+from cutegemm.emulator.state.device import WARP
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.memory import Fault, resolve
+from cutegemm.emulator.units.access import load, locate, store
 from cutegemm.emulator.units.operands import ITEM_BYTES, decode_elements
+from cutegemm.emulator.units.warp_ops import vector
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask, Value, Vector
-    from cutegemm.emulator.state.group import Group
-
-WARP = 32
 NUMPY = {"f32": np.float32, "f16": np.float16}
-
-
-def _vector(group: Group, x: Value) -> Vector:
-    return x if x.__class__ is ND else np.full(group.lanes, x, np.uint32)
 
 
 def _row_addresses(group: Group, a: Value, count: int) -> Vector:
     """Byte offsets of the 8 rows of each matrix: (warps, matrix, row)."""
-    a = _vector(group, a).reshape(-1, WARP)
+    a = vector(group, a).reshape(-1, WARP)
     return a[:, : 8 * count].reshape(-1, count, 8)
 
 
@@ -78,7 +73,7 @@ def stmatrix(group: Group, m: Mask, a: Value, values: Sequence[Value], trans: bo
     warps = _whole_warps(m, "stmatrix")
     count = len(values)
     rows = _row_addresses(group, a, count)
-    words = np.stack([_vector(group, v).reshape(-1, WARP) for v in values], 1)
+    words = np.stack([vector(group, v).reshape(-1, WARP) for v in values], 1)
     if warps is not None:
         rows, words = rows[warps], words[warps]
     flat = rows.ravel()
@@ -101,7 +96,7 @@ def _fragment(group: Group, registers: Sequence[Value], kind: str, halves: int) 
     warps, columns = len(group.warps), len(registers) // halves
     words = np.zeros((warps, halves, 8, columns, 4), np.uint32)
     for i, r in enumerate(registers):
-        words[:, i % halves, :, i // halves] = _vector(group, r).reshape(warps, 8, 4)
+        words[:, i % halves, :, i // halves] = vector(group, r).reshape(warps, 8, 4)
     raw = words.reshape(warps * halves * 8, columns * 4).view(np.uint8)
     return decode_elements(raw, kind).reshape(warps, 8 * halves, -1)
 
@@ -109,7 +104,7 @@ def _fragment(group: Group, registers: Sequence[Value], kind: str, halves: int) 
 def _accumulators(group: Group, registers: Sequence[Value], kind: str) -> np.ndarray:
     """Accumulator registers of n8 blocks side by side as (warps, 16, 8 * blocks), fp32 or fp16."""
     warps, blocks = len(group.warps), len(registers) // (4 if kind == "f32" else 2)
-    words = np.stack([_vector(group, x).reshape(warps, 8, 4) for x in registers], -1)
+    words = np.stack([vector(group, x).reshape(warps, 8, 4) for x in registers], -1)
     if kind == "f32":  # warp, row, lane % 4, block, row half, element
         parts = words.view(np.float32).reshape(warps, 8, 4, blocks, 2, 2).transpose(0, 4, 1, 3, 2, 5)
     else:  # both elements in one word
@@ -215,7 +210,7 @@ def wmma_load(
             words = ldmatrix(group, m, _wmma_rows(group, a, stride, contiguous), 4, not contiguous, False)
         else:
             words = _load_pairs(group, m, _wmma_places(group, a, stride, True, 2), 2, space)
-            words = words if contiguous else _transposed([_vector(group, w) for w in words])
+            words = words if contiguous else _transposed([vector(group, w) for w in words])
         # PTX gives fp16 fragments twice the registers they need.
         return [*words, *words] if kind == "f16" else list(words)
     item = 4 if kind == "f32" else 2
@@ -229,7 +224,7 @@ def _load_pairs(group: Group, m: Mask, places: list[np.ndarray], item: int, spac
     parts = [x for place in places for x in load(group, m, place, size, count, space, "")]
     if size == 4:
         return parts
-    wide = [_vector(group, x).astype(np.uint32) for x in parts]
+    wide = [vector(group, x).astype(np.uint32) for x in parts]
     return [low | high << np.uint32(16) for low, high in zip(wide[::2], wide[1::2], strict=True)]
 
 

@@ -7,19 +7,20 @@ Source: PTX ISA 9.0, 9.7.16.5.1 (shared memory layouts), 9.7.16.5.1.2.2 (matrix 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import numpy as np
 
 from cutegemm.emulator.numbers.operands import Split, split
+from cutegemm.emulator.numbers.types import Chunks, Floats
 from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.state.device import CTA
+from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memory import Fault
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Chunks, Floats
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.units.cta import CTA
-
+# Shape and types of a wgmma: n, k, types of D, A and B, signs of A and B, whether A and B are MN-major. The type of D
+# is "s32.satfinite" where integer sums saturate.
+Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bool]]
 # Descriptor field -> (swizzle mode, row pitch in bytes)
 _MODES = {
     0: (0, 16),

@@ -10,7 +10,7 @@ Source: PTX ISA 9.0, 9.7.16.5 (wgmma.mma_async).
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,22 +18,17 @@ import numpy.typing as npt
 from cutegemm.emulator.numbers.operands import ITEM_BYTES as SPLIT_BYTES
 from cutegemm.emulator.numbers.tensor_core import Unit, accumulate_integers, accumulate_split
 from cutegemm.emulator.numbers.tensor_core import accumulate as add_products
-from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.units.accumulators import Accumulators, matrix_of
-from cutegemm.emulator.units.operands import fetch, fetch_split, from_registers
+from cutegemm.emulator.numbers.types import Value, Vector
+from cutegemm.emulator.numbers.values import ND, lane_of
+from cutegemm.emulator.state.accumulators import Accumulators
+from cutegemm.emulator.state.device import CTA
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.hooks import Token
+from cutegemm.emulator.state.pending import WARPS
+from cutegemm.emulator.units.operands import Form, fetch, fetch_split, from_registers
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Value, Vector
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.units.cta import CTA
-    from cutegemm.emulator.watch.tracker import AsyncOp
-
-WARPS = 4  # of a warpgroup, PTX ISA 9.7.16.1
 JOINED = 8  # wgmmas that one product holds at most
 
-# Shape and types of a wgmma: n, k, types of D, A and B, signs of A and B, whether A and B are MN-major. The type of D
-# is "s32.satfinite" where integer sums saturate.
-Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bool]]
 # Of D: the number of an accumulator list, or slots of loose registers.
 Place: TypeAlias = int | tuple[int, ...]
 
@@ -51,10 +46,10 @@ class Product:
         b: Value,
         scale: bool | Vector,
         form: Form,
-        token: AsyncOp | None,
+        token: Token,
     ) -> None:
         self.group, self.where, self.form = group, where, form
-        self.tokens = [] if token is None else [token]  # the race detector's operations
+        self.tokens = [token]
         self.a, self.b, self.scale, self.done, self.offered = [a], [b], scale, False, False
         self.varies = a.__class__ is ND or b.__class__ is ND  # whether a descriptor differs between lanes
 
@@ -83,7 +78,7 @@ class Product:
             and (self.a, self.b, self.scale) == (other.a, other.b, other.scale)
         )
 
-    def compute(self) -> None:
+    def finish(self) -> None:
         """Read the operands and update the accumulators, once."""
         compute([self])
 
@@ -93,23 +88,23 @@ class Product:
         for first, rows, warps in warpgroups(group):
             lane = 32 * first
             a = self._left(first, warps)
-            b = tuple(lane_value(x, lane) for x in self.b)
+            b = tuple(lane_of(x, lane) for x in self.b)
             target = self.target(first, warps)
             some = None if warps == WARPS else rows
-            target[...] = _summed(group.cta, a, some, b, target, lane_value(self.scale, lane), self.form)
+            target[...] = _summed(group.cta, a, some, b, target, lane_of(self.scale, lane), self.form)
             self.keep(target, first, warps)
 
     def _left(self, first: int, warps: int) -> np.ndarray | tuple[int, ...]:
         """Operand A of a warpgroup's warps: values from registers, 16 rows each, or descriptors of 64 rows."""
         if isinstance(self.a[0], tuple):
             return from_registers(self.group, self.a[0], first, warps, self.form[3])
-        return tuple(lane_value(cast("Value", x), 32 * first) for x in self.a)
+        return tuple(lane_of(cast("Value", x), 32 * first) for x in self.a)
 
     def target(self, first: int, warps: int) -> np.ndarray:
         """The accumulators of a warpgroup's warps: the matrix itself, or loose registers put together."""
         group = self.group
         if isinstance(self.where, int):
-            return matrix_of(group, self.where).matrix[16 * first : 16 * (first + warps)]
+            return group.matrix(self.where).matrix[16 * first : 16 * (first + warps)]
         loose = Accumulators(warps, len(self.where), self.form[2] == "f16")
         lanes = slice(32 * first, 32 * (first + warps))
         for i, slot in enumerate(self.where):
@@ -218,11 +213,6 @@ def _compute_team(team: list[Product]) -> None:
     for i, (p, target) in enumerate(zip(team, targets, strict=True)):
         target[...] = summed[16 * i : 16 * i + 16]
         p.keep(target, 0, 1)
-
-
-def lane_value(x: Value, lane: int) -> int:
-    """One lane's value."""
-    return x[lane].item() if x.__class__ is ND else x  # type: ignore[return-value]  # as in lane_of
 
 
 def warpgroups(group: Group) -> list[tuple[int, slice, int]]:

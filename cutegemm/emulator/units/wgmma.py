@@ -1,46 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wgmma: accumulator registers, and instructions as they are issued.
+"""wgmma: accumulator registers, instructions as they are issued, their groups: when they begin, what a wait covers.
 
-What they compute is in `products.py`; groups, their start and their waits are the warpgroup's (`warpgroup.py`).
+A wgmma is one operation of the four warps of its warpgroup (`pending.Warpgroup`). A committed group's products are
+computed at once, or at the wait that names it (late policy), or between; products of one group on the same
+accumulators are computed together (`products.py`).
 
-Source: PTX ISA 9.0, 9.7.16 (wgmma).
+Source: PTX ISA 9.0, 9.7.16 (wgmma); benchmarks/NOTES-emulator.md, synchronisation.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
 
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memory import Fault
-from cutegemm.emulator.units.accumulators import matrix_of
-from cutegemm.emulator.units.products import Product
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask, Value, Vector
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.units.products import Form, Place
+from cutegemm.emulator.state.pending import WARPS, Batch, Warpgroup
+from cutegemm.emulator.units.operands import Form
+from cutegemm.emulator.units.products import Place, Product, compute
 
 
 def accumulator_get(group: Group, index: int, register: int) -> Vector:
     """Read an accumulator register."""
-    if group.tracker is not None:
-        group.tracker.accumulator(index, False)
-    return matrix_of(group, index).register(register).reshape(group.lanes)
+    group.tracker.accumulator(index, False)
+    return group.matrix(index).register(register).reshape(group.lanes)
 
 
 def accumulator_peek(group: Group, index: int, register: int) -> Vector:
     """Read an accumulator register to copy it to another: compilers zero a whole list that way."""
-    return matrix_of(group, index).register(register).reshape(group.lanes)
+    return group.matrix(index).register(register).reshape(group.lanes)
 
 
 def accumulator_set(group: Group, index: int, register: int, value: Value, mask: Mask) -> None:
     """Write an accumulator register."""
-    if group.tracker is not None:
-        group.tracker.accumulator(index, True)
-    view = matrix_of(group, index).register(register)
+    group.tracker.accumulator(index, True)
+    view = group.matrix(index).register(register)
     if value.__class__ is ND:
         value = value.reshape(view.shape)
     if mask is None:
@@ -53,22 +51,92 @@ def wgmma_issue(
     group: Group, where: Place, a: Value | tuple[int, ...], b: Value, scale: Value, form: Form
 ) -> None:
     """wgmma.mma_async: remembered until its group is committed."""
-    token = None if group.tracker is None else group.tracker.issue_wgmma(where, a, b, form)
+    token = group.tracker.issue_wgmma(where, a, b, form)
     group.device.watch.wgmma(group, form, isinstance(a, tuple))
     scale = scale if scale.__class__ is ND else bool(scale)
     if scale.__class__ is ND and scale.all():
         scale = True
-    group.wgmma_open.append(Product(group, where, a, b, scale, form, token))
+    group.products.open.append(Product(group, where, a, b, scale, form, token))
     group.wgmma_issued += 1
 
 
 def wgmma_fence(group: Group) -> None:
     """wgmma.fence: orders register and shared accesses before wgmma; only the race detector follows it."""
-    if group.tracker is not None:
-        group.tracker.wgmma_fence()
+    group.tracker.wgmma_fence()
 
 
 def refuse_mask(group: Group, mask: npt.NDArray[np.bool_]) -> None:
     """wgmma is for whole warpgroups."""
     if not mask.reshape(-1, 32).all(1).any() or group.stack:
         raise Fault("wgmma in divergent code")
+
+
+def _warpgroups_of(group: Group) -> list[Warpgroup]:
+    """The warpgroups that a group's warps belong to."""
+    if group.warpgroups is None:
+        made = group.cta.warpgroups
+        numbers = list(dict.fromkeys(w // WARPS for w in group.warps))
+        for number in numbers:
+            if number not in made:
+                made[number] = Warpgroup(number * WARPS, group.device.warps)
+        group.warpgroups = [made[number] for number in numbers]
+    return group.warpgroups
+
+
+def wgmma_commit(group: Group) -> bool:
+    """wgmma.commit_group: a group begins once every warp of the warpgroup has come; False while one is missing."""
+    if not group.wgmma_committing:
+        _commit(group)
+    for one in _warpgroups_of(group):
+        if one.together < group.wgmma_issued:
+            group.wait_for("wgmma", one)
+            return False
+    group.wgmma_committing = False
+    return True
+
+
+def _commit(group: Group) -> None:
+    group.wgmma_committing = True
+    group.device.events += 1
+    batch = Batch(group.wgmma_issued, _joined(group.products.open))
+    group.products.groups.append(batch)
+    group.products.open = []
+    for one in _warpgroups_of(group):
+        one.batches.append(batch)
+        for warp in group.warps:
+            if warp // WARPS == one.first // WARPS:
+                one.issued[warp % WARPS] = group.wgmma_issued
+        begun = [p for p in one.upto(one.together) if not p.offered]
+        for p in begun:
+            p.offered = True
+        if begun:
+            group.device.completion.products(functools.partial(compute, begun))
+
+
+def _joined(issued: list[Product]) -> list[Product]:
+    """Products in order, those that follow each other on the same accumulators joined."""
+    products: list[Product] = []
+    latest: dict[Place, Product] = {}  # per accumulator list; the order between lists does not matter
+    for p in issued:
+        if not (p.where in latest and latest[p.where].join(p)):
+            products.append(p)
+            latest[p.where] = p
+    return products
+
+
+def wgmma_wait(group: Group, pending: int) -> None:
+    """wgmma.wait_group: all but the last `pending` groups are complete, in every warp of the warpgroup."""
+    upto = 0
+    while len(group.products.groups) > pending:
+        upto = group.products.groups.pop(0).upto
+    if not upto:
+        return
+    group.device.watch.waited_for([upto], group.program)
+    for one in _warpgroups_of(group):
+        products = one.upto(upto)
+        compute(products)
+        group.tracker.wgmma_done([token for p in products for token in p.tokens])
+        for warp in group.warps:
+            if warp // WARPS == one.first // WARPS:
+                one.waited[warp % WARPS] = upto
+        one.forget()

@@ -9,18 +9,16 @@ phase at most, CTAs that went through their outer loop once, synchronisation tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.machine import Device
-    from cutegemm.emulator.ptx.flow import Block
-    from cutegemm.emulator.ptx.kernel import Instruction
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.units.barriers import MBarrier
-    from cutegemm.emulator.units.cta import CTA, Cluster
-    from cutegemm.emulator.units.tma import Tensor, TensorMap
+from cutegemm.emulator.ptx.flow import Block
+from cutegemm.emulator.ptx.program import Program
+from cutegemm.emulator.state.device import Cluster, MBarrier
+from cutegemm.emulator.state.geometry import Counts
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.hooks import Observer
+from cutegemm.emulator.state.tensors import Tensor, TensorMap
 
 SYNCHRONISATION = (
     "fence", "mbarrier", "bar.", "barrier", "wgmma.fence", "wgmma.commit", "wgmma.wait", "cp.async.bulk",
@@ -125,11 +123,11 @@ def joined(parts: list[Coverage]) -> Coverage:
     return out
 
 
-class Watcher:
+class Watcher(Observer):
     """Collects coverage during a launch."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
+    def __init__(self, program: Program) -> None:
+        self.program = program
         self.waited: Counter[int] = Counter()  # block -> waits that had something to wait for
         self.noted: Counter[int] = Counter()  # PTX line of a wait within a block -> the same
         self.phases: dict[int, int] = {}
@@ -137,41 +135,40 @@ class Watcher:
         self.counts: dict[int, int] = {}  # offset of an mbarrier -> arrivals it was initialised for
         self.tiles: dict[tuple[int, int, int], int] = {}
         self.loads: dict[int, Loads] = {}  # tensor map -> boxes loaded
-        self.latches = tile_loops(device.program.blocks)
+        self.latches = tile_loops(program.blocks)
 
-    def blocked(self, block: int) -> None:
-        """A warp has to wait at a block."""
+    def blocked(self, group: Group, block: int) -> None:
         self.waited[block] += 1
 
-    def found_work(self, ins: Instruction | None) -> None:
-        """A wait for groups of asynchronous work had some to wait for."""
-        if ins is not None:
+    def polled(self, block: int) -> None:
+        self.waited[block] += 1
+
+    def waited_for(self, groups: Sequence[object], program: Program) -> None:
+        if any(groups) and (ins := program.current_instruction()) is not None:
             self.noted[ins.line] += 1
 
-    def box(self, tensor: Tensor, cta: CTA, at: tuple[int, ...], bars: list[MBarrier]) -> None:
-        """A tensor load was issued."""
+    def tensor_load(
+        self, group: Group, tensor: Tensor, at: tuple[int, ...], bars: Sequence[MBarrier]
+    ) -> None:
         self.fulls |= {bar.offset for bar in bars}
-        self.loads.setdefault(id(tensor), Loads(tensor.map)).add(cta.index, at)
+        self.loads.setdefault(id(tensor), Loads(tensor.map)).add(group.cta.index, at)
 
-    def ended(self, group: Group) -> None:
-        """A warp has ended."""
+    def warp_ended(self, group: Group) -> None:
         if self.latches:
             turns = max(group.counts[n] for n in self.latches)
             cta = group.cta.index
             self.tiles[cta] = max(self.tiles.get(cta, 0), turns)
 
     def cluster_ended(self, cluster: Cluster) -> None:
-        """Every warp of a cluster has ended."""
         for cta in cluster.ctas:
             for offset, bar in cta.mbarriers.items():
                 self.phases[offset] = max(self.phases.get(offset, 0), bar.phase)
                 self.counts[offset] = bar.count
 
-    def coverage(self) -> Coverage:
+    def coverage(self, counts: Counts) -> Coverage:
         """What the launch exercised."""
-        device = self.device
-        blocks = device.program.blocks
-        executed = device.counts.per_block(len(blocks))
+        blocks = self.program.blocks
+        executed = counts.per_block(len(blocks))
         out = Coverage(tiles={cta: turns for cta, turns in self.tiles.items() if turns})
         for n, block in enumerate(blocks):
             for ins in block.code:

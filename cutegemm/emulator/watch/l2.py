@@ -13,12 +13,9 @@ Source: NVIDIA H100 architecture whitepaper (50 MB L2), Nsight Compute documenta
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import Region
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
 L2_BYTES = 50 * 2**20  # H100 and H200

@@ -12,29 +12,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.units.operands import ITEM_BYTES
+from cutegemm.emulator.numbers.types import Mask, Value
+from cutegemm.emulator.ptx.program import Program
+from cutegemm.emulator.state.device import WARP
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.hooks import Observer, Reach, Touched
+from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.tensors import Tensor
+from cutegemm.emulator.units.operands import ITEM_BYTES, Form
 from cutegemm.emulator.watch import banks
 from cutegemm.emulator.watch.fused import WORD, fused_loads
-from cutegemm.emulator.watch.l2 import SECTOR_BYTES, sectors_of
+from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES, sectors_of
 from cutegemm.emulator.watch.roles import wait_kind
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.machine import Device
-    from cutegemm.emulator.numbers.types import Mask, Value
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.state.memory import Region
-    from cutegemm.emulator.units.products import Form
-    from cutegemm.emulator.units.tma import Reach, Tensor
-    from cutegemm.emulator.watch.observers import Touched
-
-WARP = 32
-
 
 _LANE_COUNTS = {"fma": "fma_f32", "mad": "fma_f32", "mul": "mul_f32", "add": "add_f32", "sub": "add_f32"}
 
@@ -56,24 +51,23 @@ class LineCost:
         return self.ideal / self.units if self.units else 1.0
 
 
-class Meter:
-    """Counts of one launch; an observer of the device."""
+class Meter(Observer):
+    """Counts of one launch."""
 
-    def __init__(self, device: Device) -> None:
-        self.device, self.l2 = device, device.l2
+    def __init__(self, program: Program, l2: L2) -> None:
+        self.program, self.l2 = program, l2
         self.totals: dict[str, float] = defaultdict(int)
         self.lines: dict[tuple[int, str], LineCost] = {}
-        self.lanes = [0] * len(device.program.blocks)
-        self.blocked: dict[int, Counter[str]] = defaultdict(Counter)  # per warp of a CTA and kind of wait
-        self.sizes = [len(block.code) for block in device.program.blocks]
-        self.position = {id(ins): i for block in device.program.blocks for i, ins in enumerate(block.code)}
-        self.fused = {k: v for block in device.program.blocks for k, v in fused_loads(block.code).items()}
+        self.lanes = [0] * len(program.blocks)
+        self.waits: dict[int, Counter[str]] = defaultdict(Counter)  # per warp of a CTA and kind of wait
+        self.sizes = [len(block.code) for block in program.blocks]
+        self.position = {id(ins): i for block in program.blocks for i, ins in enumerate(block.code)}
+        self.fused = {k: v for block in program.blocks for k, v in fused_loads(block.code).items()}
         self.before = self._l2_counts()
 
     # ---- what ran
 
     def ran(self, group: Group, block: int, mask: Mask) -> None:
-        """A group ran a block with these lanes."""
         if mask is None:
             self.lanes[block] += group.lanes
             return
@@ -84,14 +78,14 @@ class Meter:
             before = group.uneven.get(block)
             group.uneven[block] = ran if before is None else before + ran
 
-    def block(self, group: Group, block: int) -> None:
-        """A group has to wait at a block; counted once per wait, however often it looks again."""
+    def blocked(self, group: Group, block: int) -> None:
+        """Counted once per wait, however often the group looks again."""
         now = (block, group.counts[block])
         if group.blocked_at != now:
             group.blocked_at = now
-            kind = wait_kind(self.device.program.blocks[block].code[0].op)
+            kind = wait_kind(self.program.blocks[block].code[0].op)
             for warp in group.warps:
-                self.blocked[warp][kind or "other"] += 1
+                self.waits[warp][kind or "other"] += 1
 
     # ---- memory
 
@@ -104,15 +98,13 @@ class Meter:
         size: int,
         write: bool,
         space: str,
-        strong: str,
+        strong: str = "",
     ) -> None:
-        """A plain access by a group of warps."""
         if space in ("param", "local"):
             return
-        shared = region.name.startswith("shared memory")
         lane, place = _places(group, m, offset, space)
-        if shared:
-            share = self.fused.get(id(self.device.program.current_instruction())) if self.fused else None
+        if region.shared:
+            share = self.fused.get(id(self.program.current_instruction())) if self.fused else None
             if share is not None and not ((place - WORD * share.word) % share.size).any():
                 if share.word:
                     return  # counted with the first
@@ -147,7 +139,6 @@ class Meter:
         self._line("global", requests, units, min(ideal, units))
 
     def async_copy(self, to: Touched, source: Touched | None, size: int, around_l1: bool) -> None:
-        """A cp.async: (lanes, region, offsets) in shared and, where anything is read, in global memory."""
         lanes, _, offset = to
         self.totals["async_copy_bytes"] += len(lanes) * size
         if source is None:
@@ -160,7 +151,7 @@ class Meter:
         self._global(region, keys, units, reading, size, False)
 
     def _line(self, space: str, requests: int, units: int, ideal: int) -> None:
-        ins = self.device.program.current_instruction()
+        ins = self.program.current_instruction()
         if ins is None:
             return
         cost = self.lines.get((ins.line, space))
@@ -170,36 +161,36 @@ class Meter:
         cost.units += units
         cost.ideal += ideal
 
-    def atomic(self, group: Group, lane: int, region: Region, offset: Value, size: int, order: str) -> None:
-        """One lane's atomic operation; on global memory it reads and writes a sector of L2."""
-        self.totals["atomic_operations"] += 1
-        if not region.name.startswith("shared memory"):
-            sector = np.array([(region.base + int(offset)) // SECTOR_BYTES])
-            self.l2.access(region, sector, False)
-            self.l2.access(region, sector, True)
+    def atomics(
+        self, group: Group, touched: Sequence[tuple[int, Region, int]], size: int, order: str, returns: bool
+    ) -> None:
+        """On global memory each lane's operation reads and writes a sector of L2."""
+        self.totals["atomic_operations"] += len(touched)
+        for _, region, offset in touched:
+            if not region.shared:
+                sector = np.array([(region.base + offset) // SECTOR_BYTES])
+                self.l2.access(region, sector, False)
+                self.l2.access(region, sector, True)
 
-    def tensor_load(self, group: Group, tensor: Tensor, reach: Reach | None, copies: int) -> None:
-        """A tensor load: bytes from L2 once, into `copies` CTAs."""
+    def tensor_load(self, group: Group, tensor: Tensor, at: tuple[int, ...], bars: Sequence[object]) -> None:
+        """Bytes from L2 once, into the CTAs of all the mbarriers."""
         box = tensor.map.box_bytes
         self.totals["tma_loads"] += 1
         self.totals["tma_load_bytes"] += box
-        self.totals["tma_multicast_saved_bytes"] += box * (copies - 1)
-        if reach is not None:
-            self._box(tensor, reach, False)
+        self.totals["tma_multicast_saved_bytes"] += box * (len(bars) - 1)
+        self._box(tensor, tensor.reach(at), False)
 
     def tensor_store(self, group: Group, tensor: Tensor, reach: Reach | None) -> None:
-        """A tensor store."""
         self.totals["tma_stores"] += 1
         self.totals["tma_store_bytes"] += tensor.map.box_bytes
-        if reach is not None:
-            self._box(tensor, reach, True)
+        self._box(tensor, reach, True)
 
-    def _box(self, tensor: Tensor, reach: Reach, write: bool) -> None:
-        start, shape, strides = reach
-        self.l2.access(tensor.region, sectors_of(tensor.region.base + start, shape, strides), write)
+    def _box(self, tensor: Tensor, reach: Reach | None, write: bool) -> None:
+        if reach is not None:
+            start, shape, strides = reach
+            self.l2.access(tensor.region, sectors_of(tensor.region.base + start, shape, strides), write)
 
     def bulk(self, region: Region, start: int, size: int, write: bool, copies: int) -> None:
-        """A bulk copy between shared memory and bytes in a row of global memory."""
         self.totals["bulk_store_bytes" if write else "bulk_load_bytes"] += size
         self.totals["tma_multicast_saved_bytes"] += size * (copies - 1)
         self.l2.access(region, sectors_of(region.base + start, (size,), ()), write)
@@ -218,7 +209,7 @@ class Meter:
         self.totals["wgmma"] += groups
         self.totals["wgmma_flops"] += 2 * 64 * form[0] * form[1] * groups
         done = sum(n * size for n, size in zip(group.counts, self.sizes, strict=True)) // len(group.warps)
-        clock = done + self.position.get(id(self.device.program.current_instruction()), 0)
+        clock = done + self.position.get(id(self.program.current_instruction()), 0)
         if group.wgmma_clock is not None:
             self.totals["wgmma_gaps"] += groups
             self.totals["wgmma_gap_instructions"] += (clock - group.wgmma_clock) * groups
@@ -232,7 +223,7 @@ class Meter:
     def sums(self) -> dict[str, float]:
         """Every count of this launch; those of several launches may be added (`combined`)."""
         flops, done = 0, {"fma_f32": 0, "mul_f32": 0, "add_f32": 0}
-        for block, lanes in zip(self.device.program.blocks, self.lanes, strict=True):
+        for block, lanes in zip(self.program.blocks, self.lanes, strict=True):
             flops += lanes * sum(operations_per_lane(ins.op) for ins in block.code)
             for ins in block.code:
                 if ins.parts[-1] == "f32" and (name := _LANE_COUNTS.get(ins.parts[0])):

@@ -8,13 +8,13 @@ depends on the order in which the emulator runs warps; it tells who waits for wh
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.machine import Device
+from cutegemm.emulator.ptx.flow import Block
+from cutegemm.emulator.state.geometry import Counts
 
 # Opcode prefix -> what a warp that executes it does.
 WORK = {
@@ -54,28 +54,29 @@ class Role:
         return self.instructions.total()
 
 
-def per_warp(device: Device) -> dict[int, np.ndarray]:
+def per_warp(counts: Counts, warps: int, blocks: int) -> dict[int, np.ndarray]:
     """For each warp of a CTA how often it ran each block, summed over CTAs."""
-    out = {w: np.zeros(len(device.program.blocks), np.int64) for w in range(device.warps)}
-    for warps, counts in device.counts.by_warp.items():
-        uneven = device.counts.uneven.get(warps, {})
-        even = np.array(counts, np.int64)
+    out = {w: np.zeros(blocks, np.int64) for w in range(warps)}
+    for together, ran in counts.by_warp.items():
+        uneven = counts.uneven.get(together, {})
+        even = np.array(ran, np.int64)
         for block, shares in uneven.items():
             even[block] -= int(shares.sum())
-        for i, w in enumerate(warps):
-            out[w] += even // len(warps)
+        for i, w in enumerate(together):
+            out[w] += even // len(together)
             for block, shares in uneven.items():
                 out[w][block] += shares[i]
     return out
 
 
-def roles_of(device: Device) -> list[Role]:
-    """The roles of a launch, in the order of their first warps."""
-    blocks = device.program.blocks
+def roles_of(
+    blocks: list[Block], warps: int, counts: Counts, waits: Mapping[int, Counter[str]]
+) -> list[Role]:
+    """The roles of a launch, in the order of their first warps; `waits` are those that blocked, by warp and kind."""
     roles: dict[str, Role] = {}
-    for warp, counts in per_warp(device).items():
+    for warp, ran in per_warp(counts, warps, len(blocks)).items():
         executed: Counter[str] = Counter()
-        for block, n in zip(blocks, counts.tolist(), strict=True):
+        for block, n in zip(blocks, ran.tolist(), strict=True):
             if n:
                 for ins in block.code:
                     executed[ins.op] += n
@@ -87,8 +88,7 @@ def roles_of(device: Device) -> list[Role]:
             kind = wait_kind(op)
             if kind:
                 role.waits[kind] += n
-        if device.watch.meter is not None:
-            role.blocked += device.watch.meter.blocked.get(warp, Counter())
+        role.blocked += waits.get(warp, Counter())
     return list(roles.values())
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.hooks import Observer, Reach
+from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.tensors import Tensor
+from cutegemm.emulator.state.views import View
 from cutegemm.emulator.watch.findings import Finding
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.arguments import View
-    from cutegemm.emulator.numbers.types import Mask, Value
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.state.memory import Region
-    from cutegemm.emulator.units.tma import Reach, Tensor
 
 NEVER_WRITTEN = "elements never written"
 # bytes: accesses are aligned to their own size, at most that
@@ -72,7 +71,7 @@ class _Marks:
         return Finding(NEVER_WRITTEN, text, (0, 0))
 
 
-class Written:
+class Written(Observer):
     """An observer of the stores of a run's launches; `outputs` are what has to be written."""
 
     def __init__(self, outputs: Sequence[Output]) -> None:
@@ -93,7 +92,6 @@ class Written:
         space: str,
         strong: str = "",
     ) -> None:
-        """A load or store; of the latter those to global memory count."""
         if not write or space != "global":
             return
         for marks in self._near(region):
@@ -102,12 +100,13 @@ class Written:
             )
             marks.put((at[:, None] + np.arange(size)).ravel())
 
-    def atomic(self, group: Group, lane: int, region: Region, offset: Value, size: int, order: str) -> None:
-        """An atomic operation of one lane."""
-        self.access(group, None, region, offset, size, True, "global")
+    def atomics(
+        self, group: Group, touched: Sequence[tuple[int, Region, int]], size: int, order: str, returns: bool
+    ) -> None:
+        for _, region, offset in touched:
+            self.access(group, None, region, offset, size, True, "global")
 
     def tensor_store(self, group: Group, tensor: Tensor, reach: Reach | None) -> None:
-        """A tensor store or reduction."""
         if reach is None:
             return
         start, shape, strides = reach
@@ -117,15 +116,11 @@ class Written:
                 starts = (starts[:, None] + np.arange(extent) * stride).ravel()
             marks.put((starts[:, None] + np.arange(shape[-1])).ravel())
 
-    def bulk(self, region: Region, start: int, size: int) -> None:
-        """A bulk store of bytes in a row."""
-        for marks in self._near(region):
+    def bulk(self, region: Region, start: int, size: int, write: bool, copies: int) -> None:
+        for marks in self._near(region) if write else ():
             marks.put(np.arange(size) + (start + region.base - marks.begin))
 
     def findings(self) -> list[Finding]:
         """One for every output that was not written in full."""
         found = (x.finding() for x in self._marks)
         return [x for x in found if x is not None]
-
-
-__all__ = ["NEVER_WRITTEN", "Output", "Written"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cutegemm.emulator import Buffer, Launch, Module, Options, launch
-from cutegemm.emulator.units.tma import TensorMap, encode
+from cutegemm.emulator.state.tensors import TensorMap, encode
 from tests.support.emulator_launch import HEADER, aligned
 
 EXTENTS = (24, 5, 4, 3, 3)  # of the tensor, innermost first

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutegemm.emulator import Buffer, Launch, Module, Options, launch
-from cutegemm.emulator.units.tma import TensorMap, decode, encode
+from cutegemm.emulator.state.tensors import TensorMap, decode, encode
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, run
 from tests.support.emulator_units import TMA_KERNEL, run_wgmma

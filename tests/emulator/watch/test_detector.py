@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cutegemm.emulator import Buffer, Launch, Module, Options, launch, run_ptx
-from cutegemm.emulator.units.cta import occupancy
-from cutegemm.emulator.units.tma import TensorMap, encode
+from cutegemm.emulator.state.device import occupancy
+from cutegemm.emulator.state.tensors import TensorMap, encode
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, kernel_text, run
 from tests.support.emulator_pipeline import compile_cuda, compiled, run_pipeline

@@ -22,19 +22,52 @@ Source: PTX ISA 9.0, 9.7.13.13 (griddepcontrol); CUDA programming guide, program
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from cutegemm.emulator.launching.request import Launch
+from cutegemm.emulator.ptx.program import Program
+from cutegemm.emulator.races.cells import cell_bytes
+from cutegemm.emulator.races.detector import Detector
+from cutegemm.emulator.races.shadow import Known, Segment
 from cutegemm.emulator.state.memory import Buffer, GlobalMemory, Region
-from cutegemm.emulator.translate.parameters import place_variables
-from cutegemm.emulator.translate.program import Program
-from cutegemm.emulator.watch.cells import cell_bytes
-from cutegemm.emulator.watch.races import Detector
-from cutegemm.emulator.watch.shadow import Known, Segment
 from cutegemm.emulator.watch.written import Written
 
-if TYPE_CHECKING:
-    from cutegemm.emulator.launch import Launch
-    from cutegemm.emulator.machine import Device
+VARIABLE_ALIGN = 256  # bytes; more than any variable declares
+# Bytes of the memory in which `grid.sync()` of cooperative groups counts arrivals: its size and the barrier's counter,
+# rounded up to what a region is a multiple of (cooperative_groups/details/driver_abi.h of CUDA 13.0). A kernel reads
+# its address from %envreg1 (high half) and %envreg2. All CTAs of such a launch must be resident together.
+WORKSPACE_BYTES = 16
+_REGISTERS = ("%envreg1", "%envreg2")
+
+
+def is_cooperative(program: Program) -> bool:
+    """Whether a kernel reads the address of the workspace."""
+    return any(program.mentions(register) for register in _REGISTERS)
+
+
+def grid_workspace(program: Program, memory: GlobalMemory) -> dict[str, int]:
+    """Add a launch's workspace to its memory, where its kernel uses one; the registers that hold its address."""
+    if not is_cooperative(program):
+        return {}
+    words = np.zeros(WORKSPACE_BYTES // 4, np.uint32)
+    words[0] = WORKSPACE_BYTES
+    region = Region(words.view(np.uint8), words.ctypes.data, "the barrier of grid.sync")
+    memory.regions.append(region)
+    return {"envreg1": region.base >> 32, "envreg2": region.base & 0xFFFFFFFF}
+
+
+def place_variables(program: Program, memory: GlobalMemory) -> dict[str, int]:
+    """Give the module's global and constant variables memory of their own; their addresses by name."""
+    out = {}
+    for var in program.kernel.variables.values():
+        if var.space in ("global", "const") and var.size:
+            data = np.zeros(var.size + VARIABLE_ALIGN, np.uint8)
+            start = -data.ctypes.data % VARIABLE_ALIGN
+            data[start : start + len(var.data)] = np.frombuffer(var.data, np.uint8)
+            out[var.name] = data.ctypes.data + start
+            memory.regions.append(Region(data[start : start + var.size], out[var.name], var.name))
+    return out
 
 
 def merged(buffers: list[Buffer]) -> list[Buffer]:
@@ -64,9 +97,9 @@ class Alone:
         """Addresses of the module's variables, which get memory of their own."""
         return place_variables(program, memory)
 
-    def detector_of(self, device: Device) -> Detector:
+    def detector_of(self, program: Program, strict: bool) -> Detector:
         """A new detector."""
-        return Detector(device)
+        return Detector(program, strict)
 
 
 @dataclass
@@ -108,18 +141,16 @@ class Chain:
             memory.regions += self.modules[name]
         return self.variables[name]
 
-    def detector_of(self, device: Device) -> Detector:
+    def detector_of(self, program: Program, strict: bool) -> Detector:
         """The detector of the launches this one may overlap with, or a new one."""
         old = self.detector
         if old is None or not self.pdl:
-            for region in (*self.regions, *(r for some in self.modules.values() for r in some)):
-                region.shadow = None
-            first, self.detector = self.detector is None, Detector(device, self.cell)
+            first, self.detector = old is None, Detector(program, strict, self.cell)
             if first and self.pdl and self.constant is not None:
                 self._after_unknown(self.detector, self.constant)
             return self.detector
         over, started = _over(old), _started(old)
-        old.enter(device)
+        old.enter(program)
         old.start, old.before = Known(started, started, started), over
         return old
 

@@ -16,21 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.checks import integers
-from cutegemm.emulator.arguments import View
-from cutegemm.emulator.context import Alone, Chain
-from cutegemm.emulator.launch import (
-    Launch,
-    Options,
-    Report,
-    carrying,
-    checked,
-    checked_options,
-    kernel_of,
-    launch,
-    program_of,
-)
-from cutegemm.emulator.result import Result
+from cutegemm.emulator.launching.context import Alone, Chain
+from cutegemm.emulator.launching.launch import carrying, checked, kernel_of, launch, program_of
+from cutegemm.emulator.launching.report import Report, Result
+from cutegemm.emulator.launching.request import Launch, Options, checked_options
 from cutegemm.emulator.state.memory import Buffer
+from cutegemm.emulator.state.views import View
 from cutegemm.emulator.watch.findings import read_suppressions, without_suppressed
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import combined

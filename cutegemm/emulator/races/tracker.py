@@ -6,40 +6,33 @@ Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fenc
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.watch.lanes import KEPT, Lanes
-from cutegemm.emulator.watch.shadow import NOTHING, Known, as_bits
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask, Value
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.state.memory import Region
-    from cutegemm.emulator.units.barriers import MBarrier
-    from cutegemm.emulator.units.cta import CTA
-    from cutegemm.emulator.units.products import Form, Place
-    from cutegemm.emulator.watch.cells import Where
-    from cutegemm.emulator.watch.races import Detector
+from cutegemm.emulator.races.cells import Where
+from cutegemm.emulator.races.detector import Detector
+from cutegemm.emulator.races.lanes import Recent
+from cutegemm.emulator.races.shadow import NOTHING, Known, as_bits
+from cutegemm.emulator.state.device import CTA, Gate, MBarrier
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.hooks import Reach, Token, Touched, Tracker
+from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.units.operands import Form
+from cutegemm.emulator.units.products import Place
 
 
-class Gate(Protocol):
-    """What passes knowledge on: a barrier, an mbarrier, a cluster's barrier."""
-
-    knowledge: Known | None  # being collected from those who arrive
-    released: Known | None  # what those who wait are given
-
-
-class WarpTracker:
+class WarpTracker(Tracker):
     """What one warp knows, and its operations under way."""
+
+    follows = True
 
     def __init__(self, detector: Detector, group: Group) -> None:
         self.detector, self.group = detector, group
-        self.who = detector.name_of(group)
+        self.who, self.cta = detector.name_of(group), group.cta.index
+        self.recent = Recent(group.lanes)
         self.reader = ("wgmma", self.who)  # the row of what its wgmmas read
         self.known = detector.start  # finished segments this warp may rely on
         self._sum: tuple[Known, int, Known] | None = None  # `everything` of a knowledge and a segment
@@ -51,9 +44,8 @@ class WarpTracker:
         self.released = self.released_near = NOTHING
         self.initialised = 0  # segments holding mbarrier.init that a fence.mbarrier_init has covered
         self.inits: list[MBarrier] = []
-        self.current = detector.segment("access", self, True)
-        self.unmet = {self.current}  # segments since the warp's lanes last met
-        self.lane_accesses: deque[Lanes] = deque(maxlen=KEPT)
+        self.current = detector.segment("access", self.who, self.cta, True)
+        self.recent.unmet.add(self.current)
         self.pending: dict[object, set[int]] = {}  # accumulator list, or slot of A -> products not waited for
         self.copying: AsyncOp | None = None  # the cp.async group that has not been committed
         self.ordered = False  # whether a wgmma.fence has run
@@ -70,7 +62,7 @@ class WarpTracker:
 
     def grid_wait(self, m: Mask) -> None:
         """griddepcontrol.wait by some lanes: earlier launches are over for them, and for whom they release."""
-        self.detector.waited.add(self.group.cta.index)
+        self.detector.waited.add(self.cta)
         before = self.detector.before
         if m is None or self.group.whole_warps(m):
             self.known |= Known(before, before, before)
@@ -81,7 +73,7 @@ class WarpTracker:
         """griddepcontrol.launch_dependents: what counts is the first of a CTA."""
         before = self.detector.before
         ordered = before & ~self.knowledge_of(m).segments == 0
-        self.detector.triggers.setdefault(self.group.cta.index, ordered)
+        self.detector.triggers.setdefault(self.cta, ordered)
 
     def everything(self, m: Mask = None) -> Known:
         """Everything this warp has done or its lanes `m` may rely on."""
@@ -96,28 +88,28 @@ class WarpTracker:
     def renew(self) -> None:
         """Begin a new segment."""
         self.known = self.everything()
-        self.current = self.detector.segment("access", self, True)
-        self.unmet.add(self.current)
+        self.current = self.detector.segment("access", self.who, self.cta, True)
+        self.recent.unmet.add(self.current)
 
     def lanes_met(self) -> None:
         """The lanes of the warp have waited for each other."""
         if self.waited_lanes is not None:
             self.known |= Known(self.detector.before, self.detector.before, self.detector.before)
             self.waited_lanes = None
-        self.unmet = {self.current}
-        self.lane_accesses.clear()
+        self.recent.unmet = {self.current}
+        self.recent.accesses.clear()
 
     def some_met(self, met: np.ndarray) -> None:
         """Some lanes have waited for each other: what one of them knows or did, all of them know."""
         if self.waited_lanes is not None and (self.waited_lanes & met).any():
             self.waited_lanes = self.waited_lanes | met
-        parts = [part for old in self.lane_accesses for part in old.parted(met)]
-        self.lane_accesses.clear()
-        self.lane_accesses.extend(parts)
+        parts = [part for old in self.recent.accesses for part in old.parted(met)]
+        self.recent.accesses.clear()
+        self.recent.accesses.extend(parts)
 
     def stored(self, m: Mask, values: Sequence[Value]) -> None:
         """The store that was the warp's last access writes these values: lanes that collide have to agree."""
-        last = self.lane_accesses[-1] if self.lane_accesses else None
+        last = self.recent.accesses[-1] if self.recent.accesses else None
         if last is not None and last.write and last.collides(m, values):
             self.defect("race between lanes of a warp", "lanes store different values at one address")
 
@@ -154,7 +146,7 @@ class WarpTracker:
                 "mbarrier initialised without a fence before a bulk copy uses it", str(bar).split(" (")[0]
             )
 
-    def arrive(self, bars: list[MBarrier], m: Mask = None, relaxed: bool = False) -> None:
+    def arrive(self, bars: Sequence[MBarrier], m: Mask, relaxed: bool) -> None:
         """mbarrier.arrive by the lanes `m`; a relaxed one passes on what a fence before it released."""
         for bar in bars:
             self.uses(bar, False)
@@ -200,7 +192,7 @@ class WarpTracker:
 
     def issue(self, what: str, generic: bool = False, m: Mask = None) -> AsyncOp:
         """A bulk copy (of the async proxy) or an asynchronous store (of the generic one) was issued by lanes `m`."""
-        return AsyncOp(self, self.detector.segment(what, self, generic), m)
+        return AsyncOp(self, self.detector.segment(what, self.who, self.cta, generic), m)
 
     def issue_copy(self, m: Mask = None) -> AsyncOp:
         """A cp.async was issued: an operation of the generic proxy, one for all of a commit group."""
@@ -209,9 +201,12 @@ class WarpTracker:
         self.copying.known = self.everything(m)
         return self.copying
 
+    def copies_closed(self) -> None:
+        self.copying = None
+
     def issue_wgmma(self, where: Place, a: Value | tuple[int, ...], b: Value, form: Form) -> AsyncOp:
         """wgmma.mma_async: its operands are read from now until its wait."""
-        token = AsyncOp(self, self.detector.segment("wgmma", self, False))
+        token = AsyncOp(self, self.detector.segment("wgmma", self.who, self.cta, False))
         registers = (where, *(("a", slot) for slot in a)) if isinstance(a, tuple) else (where,)
         if not self.ordered or not self.stale.isdisjoint(registers):
             self.detector.add(
@@ -244,7 +239,7 @@ class WarpTracker:
         self.ordered = True
         self.stale.clear()
 
-    def wgmma_done(self, tokens: list[AsyncOp]) -> None:
+    def wgmma_done(self, tokens: Sequence[AsyncOp]) -> None:
         """A wait of this warp covers wgmmas, its own and those of the other warps of its warpgroup."""
         if not tokens:
             return
@@ -263,19 +258,19 @@ class WarpTracker:
             verb = "written" if write else "read"
             self.detector.add(
                 "wgmma register used before its wait",
-                f"accumulators {verb} by CTA {self.group.cta.index} warp {self.group.warps[0]}",
+                f"accumulators {verb} by CTA {self.cta} warp {self.group.warps[0]}",
             )
         if not write:  # compilers put the zeroing moves behind the fence, so writes say nothing
             self.stale.add(index)
 
     def defect(self, kind: str, text: str) -> None:
         """Something this warp does is wrong by itself."""
-        self.detector.add(kind, f"{text}, CTA {self.group.cta.index} warp {self.group.warps[0]}")
+        self.detector.add(kind, f"{text}, CTA {self.cta} warp {self.group.warps[0]}")
 
     def fragment_written(self, slot: int) -> None:
         """A register that holds part of A for some wgmma is written."""
         if self.pending.get(("a", slot)):
-            who = f"CTA {self.group.cta.index} warp {self.group.warps[0]}"
+            who = f"CTA {self.cta} warp {self.group.warps[0]}"
             self.detector.add("wgmma register used before its wait", f"operand A overwritten by {who}")
         self.stale.add(("a", slot))
 
@@ -283,59 +278,54 @@ class WarpTracker:
         """The warp ends: what it still owes."""
         group = self.group
         who = f"CTA {group.cta.index} warp {group.warps[0]}"
-        if group.wgmma_open or group.wgmma_groups:
+        if group.products.open or group.products.groups:
             self.detector.add("leftover", f"{who} ends with wgmma groups it never waited for", 0)
-        unread = [s for stores in (*group.bulk_groups, group.bulk_open) for s in stores if not s.awaited]
-        if unread:
+        if not all(store.awaited for store in group.bulk.all()):
             self.detector.add("leftover", f"{who} ends with bulk stores whose reads it never waited for", 0)
-        copies = [copy for some in (*group.copy_groups, group.copy_open) for copy in some]
-        if any(not copy.tracked for copy in copies):
+        if not all(copy.tracked for copy in group.copies.all()):
             self.detector.add("leftover", f"{who} ends with cp.async copies it never waited for", 0)
 
 
-class AsyncOp:
+class AsyncOp(Token):
     """An asynchronous operation as a segment: issued with what its warp knew then.
 
     What it writes to global memory is a segment of its own: a wait for a store's reads does not cover it.
     """
 
-    __slots__ = ("tracker", "number", "known", "writes", "phases")
+    follows = True
 
     def __init__(self, tracker: WarpTracker, number: int, m: Mask = None) -> None:
         self.tracker, self.number = tracker, number
         self.writes: int | None = None
         self.known = tracker.everything(m)
-        self.phases: dict[int, int] = {}  # of the mbarriers it will complete on, when it was issued
+        self.phases: dict[MBarrier, int] = {}  # of the mbarriers it will complete on, when it was issued
 
     def read_shared(self, cta: CTA, chunks: np.ndarray) -> None:
-        """The operation reads these 16-byte chunks."""
         self.check(cta.shared, self.tracker.detector.cells.chunks(chunks), False)
 
     def write_shared(self, cta: CTA, chunks: np.ndarray) -> None:
-        """The operation writes these 16-byte chunks."""
         self.check(cta.shared, self.tracker.detector.cells.chunks(chunks), True)
 
     def write_cells(self, cta: CTA, offset: int, size: int, bar: MBarrier) -> None:
-        """An asynchronous store writes these bytes and completes on an mbarrier."""
         self.check(cta.shared, self.tracker.detector.cells.where(offset, size), True)
         self.tracker.uses(bar, False)
 
-    def read_global(self, region: Region, offset: int, *box: Any) -> None:
-        """The operation reads a run of bytes, or a box: (shape, strides) as `Detector.box` takes them."""
-        self.check(region, self._box(offset, box), False)
+    def copied(self, to: Touched, source: Touched | None, size: int) -> None:
+        where = self.tracker.detector.cells.where
+        self.check(to[1], where(to[2], size), True)
+        if source is not None:
+            self.check(source[1], where(source[2], size), False)
 
-    def write_global(self, region: Region, offset: int, *box: Any, atomic: bool = False) -> None:
-        """The operation writes a run of bytes, or a box, or (`atomic`) reduces into it."""
-        detector = self.tracker.detector
+    def read_global(self, region: Region, reach: Reach) -> None:
+        self.check(region, self.tracker.detector.cells.box(*reach), False)
+
+    def write_global(self, region: Region, reach: Reach, atomic: bool) -> None:
+        detector, tracker = self.tracker.detector, self.tracker
         what = detector.segments[self.number].what
-        writes = self.writes = detector.segment(what, self.tracker, False)
+        writes = self.writes = detector.segment(what, tracker.who, tracker.cta, False)
         detector.segments[writes].atomic = atomic
         known = self.known | Known(1 << self.number, 0, 0)
-        detector.check(region, self._box(offset, box), True, writes, known, None)
-
-    def _box(self, offset: int, box: tuple[Any, ...]) -> Where:
-        shape, strides = box if len(box) == 2 else ((box[0],), ())
-        return self.tracker.detector.cells.box(offset, shape, strides)
+        detector.check(region, detector.cells.box(*reach), True, writes, known, None)
 
     def check(self, region: Region, where: Where, write: bool) -> None:
         """The operation touches these cells of a region."""
@@ -344,12 +334,16 @@ class AsyncOp:
         detector.check(region, where, write, self.number, self.known, reader)
 
     def uses(self, bar: MBarrier) -> None:
-        """The operation will complete on an mbarrier."""
         self.tracker.uses(bar, True)
+        self.phases[bar] = bar.phase
 
-    def complete_on(self, bar: MBarrier) -> None:
-        """Waiters of the mbarrier will know of this operation."""
+    def complete_on(self, bar: MBarrier, amount: int = 0) -> None:
         bar.knowledge = (bar.knowledge or NOTHING) | Known(1 << self.number, 0, 0)
+        if self.phases.get(bar, bar.phase) != bar.phase:
+            self.tracker.detector.add(
+                "wrong expect_tx",
+                f"{bar} completed its phase before a copy of {amount} bytes that was issued for it",
+            )
 
 
 def _first(x: Value) -> int:

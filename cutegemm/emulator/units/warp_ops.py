@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.numbers.types import Kind, Mask, Value, Vector
 from cutegemm.emulator.numbers.values import M32, ND, SINT
+from cutegemm.emulator.state.device import WARP
+from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.state.memory import Fault
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Kind, Mask, Value, Vector
-    from cutegemm.emulator.state.group import Group
-
-WARP = 32
 
 
 def vector(group: Group, x: Value, kind: Kind = np.uint32) -> Vector:
@@ -38,7 +35,7 @@ def settle(group: Group, x: Vector) -> Value:
 
 def warp_sync(group: Group, m: Mask, members: Value = M32) -> None:
     """bar.warp.sync, and every .sync operation across lanes: the lanes meet; only the race detector follows it."""
-    if group.tracker is None:
+    if not group.tracker.follows:
         return
     if m is None and members.__class__ is not ND and members == M32:
         group.tracker.lanes_met()
@@ -73,7 +70,7 @@ def shuffle(
     group: Group, m: Mask, a: Value, b: Value, c: Value, members: Value, mode: str
 ) -> tuple[Value, bool | Vector]:
     """shfl.sync: value and in-range predicate per lane. Lanes outside the mask hold unspecified values."""
-    if group.tracker is None:
+    if not group.tracker.follows:
         return _shuffle(group, m, a, b, c, mode)
     warp_sync(group, m, members)
     if m is not None or members.__class__ is ND or members != M32:

@@ -9,19 +9,25 @@ Source: PTX ISA 9.0, 9.7.13.3 (bar.warp.sync), 8.9 (causality order is one of th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.values import ND
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Mask, Value
-    from cutegemm.emulator.state.memory import Region
-    from cutegemm.emulator.watch.tracker import WarpTracker
+from cutegemm.emulator.state.memory import Region
 
 KEPT = 64  # accesses a warp remembers
+
+
+class Recent:
+    """What a warp did since its lanes last met: its segments, and its last accesses."""
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.unmet: set[int] = set()
+        self.accesses: deque[Lanes] = deque(maxlen=KEPT)
 
 
 class Lanes:
@@ -31,24 +37,13 @@ class Lanes:
     """
 
     __slots__ = (
-        "tracker",
-        "region",
-        "m",
-        "offset",
-        "size",
-        "write",
-        "matrix",
-        "low",
-        "high",
-        "shared",
-        "known_to",
-        "line",
+        "recent", "region", "m", "offset", "size", "write", "matrix", "low", "high", "shared", "known_to", "line",
         "strong",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
-        tracker: WarpTracker,
+        recent: Recent,
         region: Region,
         m: Mask,
         offset: Value,
@@ -58,7 +53,7 @@ class Lanes:
         line: int = 0,
         strong: bool = False,
     ) -> None:
-        self.tracker, self.region, self.m, self.offset = tracker, region, m, offset
+        self.recent, self.region, self.m, self.offset = recent, region, m, offset
         self.size, self.write, self.matrix, self.line = size, write, matrix, line
         self.strong = strong  # atomic, volatile and the like, which do not race with each other
         self.low = self.high = -1
@@ -81,7 +76,7 @@ class Lanes:
                 m = np.zeros(len(met), bool)
                 m[mine[some]] = True
                 offset = self.offset[some] if self.offset.__class__ is ND else self.offset
-                part = Lanes(self.tracker, self.region, m, offset, self.size, self.write, False, self.line)
+                part = Lanes(self.recent, self.region, m, offset, self.size, self.write, False, self.line)
                 part.strong = self.strong
                 out.append(part)
         out[0].known_to = met.copy()
@@ -99,11 +94,11 @@ class Lanes:
         return any(bool((same & (v[order][1:] != v[order][:-1])).any()) for v in vectors)
 
     def _lanes(self) -> np.ndarray:
-        return np.flatnonzero(self.m) if self.m is not None else np.arange(self.tracker.group.lanes)
+        return np.flatnonzero(self.m) if self.m is not None else np.arange(self.recent.lanes)
 
     def may_meet(self, segment: int) -> bool:
         """Whether a segment is the warp's own and not over since its lanes last met."""
-        return segment in self.tracker.unmet
+        return segment in self.recent.unmet
 
     def meets(self, written: bool, strong: bool = False) -> tuple[int, int] | None:
         """The latest plain (or strong) access of another lane, a write or else a read, to bytes that this one reaches.
@@ -111,7 +106,7 @@ class Lanes:
         Its PTX line, and the offset of the first such byte.
         """
         self._bounds()
-        for old in reversed(self.tracker.lane_accesses):
+        for old in reversed(self.recent.accesses):
             alike = old.write == written and old.strong == strong
             if alike and old.region is self.region and self._near(old):
                 at = self._conflict(old)

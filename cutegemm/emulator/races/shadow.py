@@ -5,19 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.ptx.program import Program
+from cutegemm.emulator.races import scan
+from cutegemm.emulator.races.cells import Where
+from cutegemm.emulator.races.histories import StrongCells
+from cutegemm.emulator.races.lanes import Lanes
 from cutegemm.emulator.state.memory import Region
-from cutegemm.emulator.watch import scan
-from cutegemm.emulator.watch.cells import Where
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.translate.program import Program
-    from cutegemm.emulator.watch.lanes import Lanes
-    from cutegemm.emulator.watch.strong import StrongCells
 
 
 class Weak(NamedTuple):
@@ -84,7 +82,7 @@ class Shadow:
 
     def __init__(self, region: Region, cell: int, spare: dict[int, list[Row]]) -> None:
         self.cells = len(region.data) // cell
-        self.shared = region.name.startswith("shared")
+        self.shared = region.shared
         self.spare = spare.setdefault(self.cells, [])  # rows to use again
         self.written_by = self._row()
         self.writer = self.written_by.cells
@@ -164,7 +162,7 @@ class Lines:
         self.sources = {ins.line: ins.source for block in program.blocks for ins in block.code}
 
 
-SyncPlace: TypeAlias = tuple[int, int, tuple[int, int, int] | None]  # region, offset, CTA or None
+SyncPlace: TypeAlias = tuple[Region, int, tuple[int, int, int] | None]  # region, offset, CTA or None
 
 
 class Access(NamedTuple):

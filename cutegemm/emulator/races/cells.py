@@ -6,20 +6,17 @@ Loops and rings reach the same cells again and again, so what has been worked ou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.numbers.types import Value
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES
+from cutegemm.emulator.ptx.program import Program
 from cutegemm.emulator.state.memo import remember
-from cutegemm.emulator.units.operands import ITEM_BYTES, operand_chunks
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.numbers.types import Value
-    from cutegemm.emulator.translate.program import Program
-    from cutegemm.emulator.units.products import Form
+from cutegemm.emulator.units.operands import ITEM_BYTES, Form, operand_chunks
 
 # Of a wgmma's operand: descriptor, extent, k, MN-major, bytes of an element, rows or None.
 Operand: TypeAlias = tuple[int, int, int, bool, int, int | None]

@@ -14,17 +14,17 @@ Needs one warp per group. Source: PTX ISA 9.0, 8 (memory consistency model), 8.6
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.state.memory import Region
-from cutegemm.emulator.watch import scan
-from cutegemm.emulator.watch.cells import Cells, Where, cell_bytes
-from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Findings
-from cutegemm.emulator.watch.lanes import Lanes
-from cutegemm.emulator.watch.shadow import (
+from cutegemm.emulator.ptx.program import Program
+from cutegemm.emulator.races import scan
+from cutegemm.emulator.races.cells import Cells, Where, cell_bytes
+from cutegemm.emulator.races.histories import StrongCells
+from cutegemm.emulator.races.lanes import Lanes
+from cutegemm.emulator.races.shadow import (
     NOTHING,
     Access,
     Earlier,
@@ -33,52 +33,47 @@ from cutegemm.emulator.watch.shadow import (
     Row,
     Segment,
     Shadow,
+    SyncPlace,
 )
-from cutegemm.emulator.watch.strong import Ordered, StrongAccesses, StrongCells, met
-from cutegemm.emulator.watch.tracker import WarpTracker
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.machine import Device
-    from cutegemm.emulator.numbers.types import Mask, Value
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.units.cta import Cluster
-    from cutegemm.emulator.units.products import Form
+from cutegemm.emulator.state.device import CTA
+from cutegemm.emulator.state.geometry import Triple
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.units.operands import Form
+from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Findings
 
 
 class Detector:
-    """The detector of one launch."""
+    """What one launch, or several that overlap, did to memory, and what of it races."""
 
-    def __init__(self, device: Device, cell: int | None = None) -> None:
+    def __init__(self, program: Program, strict: bool = False, cell: int | None = None) -> None:
         self.segments: list[Segment] = []
         self.launch = -1
         self.programs: list[Lines] = []  # of each launch
         self.start = NOTHING  # what a warp knows when the launch starts
         self.before = 0  # segments of earlier launches that griddepcontrol.wait makes known
-        self.enter(device)
-        self.strong = StrongAccesses(self)
-        self.strict = device.options.strict
-        self.cell = cell_bytes(device.program) if cell is None else cell
+        self.strict = strict
+        self.cell = cell_bytes(program) if cell is None else cell
         self.cells = Cells(self.cell)
+        self.shadows: dict[Region, Shadow] = {}
         self.spare: dict[int, list[Row]] = {}  # empty rows by their cells
+        self.sync: dict[SyncPlace, Known] = {}  # knowledge passed through places of strong accesses
+        self.enter(program)
 
-    def enter(self, device: Device) -> None:
+    def enter(self, program: Program) -> None:
         """A launch starts: the first one, or the next of a sequence whose launches may overlap."""
-        self.device = device
+        self.program = program
         self.findings = Findings()
         self.launch += 1
-        self.programs.append(Lines(device.program))
+        self.programs.append(Lines(program))
         self.first = len(self.segments)  # number of the launch's first segment
-        self.waited: set[tuple[int, int, int]] = set()  # CTAs of which a thread executed griddepcontrol.wait
+        self.waited: set[Triple] = set()  # CTAs of which a thread executed griddepcontrol.wait
         # CTA -> whether its first trigger came after a wait.
-        self.triggers: dict[tuple[int, int, int], bool] = {}
+        self.triggers: dict[Triple, bool] = {}
 
-    def warp(self, group: Group) -> WarpTracker:
-        """The tracker of a warp."""
-        return WarpTracker(self, group)
-
-    def segment(self, what: str, tracker: WarpTracker, generic: bool) -> int:
+    def segment(self, what: str, who: str, cta: Triple, generic: bool) -> int:
         """A new segment's number."""
-        self.segments.append(Segment(what, tracker.who, generic, False, self.launch, tracker.group.cta.index))
+        self.segments.append(Segment(what, who, generic, False, self.launch, cta))
         return len(self.segments) - 1
 
     def name_of(self, group: Group) -> str:
@@ -88,47 +83,12 @@ class Detector:
 
     def shadow(self, region: Region) -> Shadow:
         """The shadow of a region."""
-        if region.shadow is None:
-            region.shadow = Shadow(region, self.cell, self.spare)
-        return region.shadow
+        made = self.shadows.get(region)
+        if made is None:
+            made = self.shadows[region] = Shadow(region, self.cell, self.spare)
+        return made
 
     # ---- accesses
-
-    def access(
-        self,
-        group: Group,
-        m: Mask,
-        region: Region,
-        offset: Value,
-        size: int,
-        write: bool,
-        space: str,
-        strong: str,
-    ) -> None:
-        """An access by a warp (called by the device for its observers)."""
-        if space in ("param", "local"):
-            return
-        if strong:
-            name, _, scope = strong.partition(".")
-            kind = Ordered(name, bool(scope), not write, write, not write)
-            self.strong.access(group, m, region, offset, size, kind)
-            return
-        t = group.tracker
-        assert t is not None  # as long as there is a detector
-        known = t.known if t.waited_lanes is None else t.knowledge_of(m)
-        lanes = Lanes(t, region, m, offset, size, write, space == "matrix")
-        where = self.cells.where(offset, size)
-        lanes.shared = where.shared
-        self.check(region, where, write, t.current, known, None, lanes)
-        t.lane_accesses.append(lanes)
-
-    def atomics(
-        self, group: Group, m: Mask, region: Region, offset: Value, size: int, order: str, returns: bool
-    ) -> None:
-        """An atomic operation by some lanes of a warp on one region; `returns` a value that is used."""
-        name, _, scope = order.partition(".")
-        kind = Ordered(name, bool(scope), True, True, returns)
-        self.strong.access(group, m, region, offset, size, kind)
 
     def check(
         self,
@@ -241,14 +201,14 @@ class Detector:
     def _meet_strong(self, cells: StrongCells, access: Access) -> None:
         """Report the strong accesses that a plain or asynchronous one races with."""
         lanes, now = access.lanes, self.segments[access.segment]
-        for wrote, p, line, cell in met(cells, access):
+        for wrote, p, line, cell in _met(cells, access):
             kind = f"{'write' if wrote else 'read'}-{'write' if access.write else 'read'} race"
             self.report(kind, OBSERVED, Earlier(p, line, wrote), access, cell * self.cell)
         for cell in cells.near(access.where) if lanes is not None or not now.generic else ():
             history = cells.cells[cell]
             if lanes is not None:
                 for wrote, bits in ((True, history.writes), (False, history.reads)):
-                    own = [p for p in lanes.tracker.unmet if bits >> p & 1]
+                    own = [p for p in lanes.recent.unmet if bits >> p & 1]
                     if own and (wrote or access.write) and (found := lanes.meets(wrote, True)) is not None:
                         earlier = Earlier(own[-1], found[0], wrote)
                         self.report("race between lanes of a warp", OBSERVED, earlier, access, found[1])
@@ -361,15 +321,14 @@ class Detector:
         source = self.programs[launch].sources.get(line)
         return None if source is None else (launch, *source)
 
-    def cluster_ended(self, cluster: Cluster) -> None:
-        """Every warp of a cluster has ended: its mbarriers may not still expect bytes, its memory's shadow goes."""
-        for cta in cluster.ctas:
-            if cta.shared.shadow is not None:
-                cta.shared.shadow.give_back(self.spare)
-                cta.shared.shadow = None
-            for bar in cta.mbarriers.values():
-                if bar.tx:
-                    self.add("wrong expect_tx", f"{bar} when its CTA ended{bar.mismatch()}", 0)
+    def ended(self, cta: CTA) -> None:
+        """Every warp of its cluster has ended: its mbarriers may not still expect bytes, its memory's shadow goes."""
+        shadow = self.shadows.pop(cta.shared, None)
+        if shadow is not None:
+            shadow.give_back(self.spare)
+        for bar in cta.mbarriers.values():
+            if bar.tx:
+                self.add("wrong expect_tx", f"{bar} when its CTA ended{bar.mismatch()}", 0)
 
     def line_text(self, line: int, launch: int = -1) -> str:
         """A PTX line of a launch, with the source line it comes from where debug information says so."""
@@ -378,5 +337,18 @@ class Detector:
 
     def current_line(self) -> int:
         """The PTX line being executed, 0 outside of the program."""
-        ins = self.device.program.current_instruction()
+        ins = self.program.current_instruction()
         return 0 if ins is None else ins.line
+
+
+def _met(cells: StrongCells, access: Access) -> Iterator[tuple[bool, int, int, int]]:
+    """What a plain or asynchronous access may race with: whether it wrote, its segment, its line, and the cell."""
+    done = access.known.segments | 1 << access.segment
+    for cell in cells.near(access.where):
+        history = cells.cells[cell]
+        for wrote, bits in ((True, history.writes), (False, history.reads if access.write else 0)):
+            missing = bits & ~done
+            missing = missing and history.unseen(missing, done)
+            if missing:
+                p = missing.bit_length() - 1
+                yield wrote, p, history.lines[p], cell

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from cutegemm.emulator.launch import Report
+from cutegemm.emulator.launching.report import Report
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES
 from cutegemm.errors import EmulatorError, check
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from cutegemm.checks import among, integers
 from cutegemm.emulator.ptx.kernel import Kernel, Param
+from cutegemm.emulator.state import tensors
 from cutegemm.emulator.state.memory import Buffer, Fault
-from cutegemm.emulator.units import tma
+from cutegemm.emulator.state.views import View
 from cutegemm.errors import EmulatorError, check, field_error
 
 SWIZZLES = {None: 0, 0: 0, 32: 1, 64: 2, 128: 3, "none": 0, "32B": 1, "64B": 2, "128B": 3}
@@ -33,75 +34,14 @@ BOX_MOST = 256  # elements of a box along one dimension, PTX ISA 5.5.2
 
 
 @dataclass(frozen=True)
-class View:
-    """An array or tensor: address, extents, strides and element size in bytes, and the name of its type."""
-
-    address: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    item: int
-    kind: str
-    owner: Any
-
-    @classmethod
-    def of(cls, field: str, x: Any) -> View | None:
-        """The view of a NumPy array or a CPU tensor; None for anything else.
-
-        Raises:
-            EmulatorError: about `field`: an array of Python objects; a tensor that is not dense or not on the CPU.
-        """
-        if isinstance(x, np.ndarray):
-            if x.dtype.hasobject:
-                raise field_error(
-                    EmulatorError, field, x, "an array of Python objects has no bytes for a kernel"
-                )
-            return cls(x.ctypes.data, x.shape, x.strides, x.itemsize, x.dtype.name, x)
-        try:
-            if not all(hasattr(x, name) for name in ("data_ptr", "shape", "stride", "element_size")):
-                return None
-            device = getattr(getattr(x, "device", None), "type", "cpu")
-            if device != "cpu":
-                raise field_error(EmulatorError, field, x, f"on {device}: the emulator takes CPU tensors")
-            item = int(x.element_size())
-            strides = tuple(int(s) * item for s in x.stride())
-            shape, kind = tuple(int(n) for n in x.shape), str(x.dtype).rsplit(".", 1)[-1]
-            return cls(int(x.data_ptr()), shape, strides, item, kind, x)
-        except EmulatorError:
-            raise
-        except Exception as e:
-            # nested, sparse and lazy tensors raise errors of their own for shape, strides or pointer
-            raise field_error(EmulatorError, field, x, f"must be dense ({type(e).__name__})") from e
-
-    @classmethod
-    def needed(cls, field: str, x: Any) -> View:
-        """The view of what must be a NumPy array or a CPU tensor.
-
-        Raises:
-            EmulatorError: about `field`, if it is neither.
-        """
-        view = cls.of(field, x)
-        if view is None:
-            raise field_error(EmulatorError, field, x, "must be a NumPy array or a CPU tensor")
-        return view
-
-    def buffer(self, name: str) -> Buffer:
-        """The bytes its elements span."""
-        if 0 in self.shape:
-            return Buffer(self.address, 0, name)
-        steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
-        low = sum(s for s in steps if s < 0)
-        return Buffer(self.address + low, sum(abs(s) for s in steps) + self.item, name)
-
-
-@dataclass(frozen=True)
 class TensorMapArgument:
     """A tensor map as an argument: its 128 bytes, and the memory it describes."""
 
-    map: tma.TensorMap
+    map: tensors.TensorMap
     view: View
 
     def __bytes__(self) -> bytes:
-        return tma.encode(self.map)
+        return tensors.encode(self.map)
 
 
 def tensor_map(
@@ -138,7 +78,7 @@ def tensor_map(
     if near != extents:
         rule = f"each extent from 1 to {BOX_MOST} elements"
         raise field_error(EmulatorError, "box", extents, rule, near)
-    made = tma.TensorMap(
+    made = tensors.TensorMap(
         view.address,
         kind,
         view.item,
@@ -151,7 +91,7 @@ def tensor_map(
         False,
     )
     try:
-        tma.decode(tma.encode(made))
+        tensors.decode(tensors.encode(made))
     except Fault as e:
         rule = f"{e} (the box is given in the order of the array's dimensions)"
         raise field_error(EmulatorError, "box", extents, rule) from e
@@ -161,7 +101,7 @@ def tensor_map(
 def _element(view: View, dtype: str | None) -> str:
     """The tensor map's type of an array's elements, as `dtype` or the array says."""
     kind = dtype or KINDS.get(view.kind)
-    sizes = dict(tma.TYPES.values())
+    sizes = dict(tensors.TYPES.values())
     if kind is None:
         rule = f"elements of type {view.kind}: say with dtype= which of {', '.join(sizes)} they are"
         raise field_error(EmulatorError, "array", view.owner, rule)
@@ -179,11 +119,11 @@ def _check_layout(view: View) -> None:
     def need(legal: bool, rule: str) -> None:
         check(legal, EmulatorError, rule, field="array", value=view.owner)
 
-    most, align = tma.GLOBAL_STRIDE_MOST, tma.GLOBAL_ALIGN
+    most, align = tensors.GLOBAL_STRIDE_MOST, tensors.GLOBAL_ALIGN
     need(1 <= len(view.shape) <= 5, "one to five dimensions")
     need(
-        all(1 <= n <= tma.GLOBAL_EXTENT_MOST for n in view.shape),
-        f"each extent from 1 to {tma.GLOBAL_EXTENT_MOST}",
+        all(1 <= n <= tensors.GLOBAL_EXTENT_MOST for n in view.shape),
+        f"each extent from 1 to {tensors.GLOBAL_EXTENT_MOST}",
     )
     need(
         view.strides[-1] == view.item,

@@ -3,23 +3,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memory import Fault
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.machine import Device
-    from cutegemm.emulator.ptx.kernel import Instruction
-    from cutegemm.emulator.state.group import Group
 
 MOST_LINES = 16  # groups of warps a deadlock report names
 
 
-def place_of(device: Device, group: Group, error: Exception) -> str:
+def place_of(group: Group, error: Exception) -> str:
     """PTX line, CTA and warps of an error raised while a group ran, with its text."""
     ins, tb = None, error.__traceback__
     while tb is not None:
-        ins = device.program.instruction_at(tb.tb_frame.f_code.co_filename, tb.tb_lineno) or ins
+        ins = group.program.instruction_at(tb.tb_frame.f_code.co_filename, tb.tb_lineno) or ins
         tb = tb.tb_next
     text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
     if isinstance(error, TypeError) and "NoneType" in text:
@@ -30,13 +27,11 @@ def place_of(device: Device, group: Group, error: Exception) -> str:
     return f"{describe(ins)}, {who}: {text}"
 
 
-def deadlock(device: Device, groups: list[Group], unstarted: int) -> str:
-    """Which warps wait for what, at which instruction; `unstarted` clusters found no room on the device."""
+def deadlock(groups: list[Group], unstarted: tuple[int, int, int | None]) -> str:
+    """Which warps wait for what, at which instruction; unstarted: clusters with no room, all of them, CTAs that fit."""
     lines = ["deadlock: nothing can move"]
-    if unstarted:
-        lines.append(
-            f"  {unstarted} of {device.clusters} clusters have not started: {device.options.resident_ctas} CTAs fit"
-        )
+    if unstarted[0]:
+        lines.append("  {} of {} clusters have not started: {} CTAs fit".format(*unstarted))
     for group in groups[:MOST_LINES]:
         what, pc = group.waiting, group.waiting_at
         if what is None:
@@ -45,7 +40,7 @@ def deadlock(device: Device, groups: list[Group], unstarted: int) -> str:
             waits = "spins" + (f" on {_awaited(what)}" if what else "")
         else:
             waits = f"waits for {_awaited(what)}"
-        ins = device.program.blocks[min(pc, device.program.exit - 1)].code[0]
+        ins = group.program.blocks[min(pc, group.program.exit - 1)].code[0]
         lines.append(f"  CTA {group.cta.index} warps {_ranges(group.warps)} {waits} at {describe(ins)}")
     return "\n".join(lines)
 

@@ -1,13 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several launches found and counted together."""
+"""What a launch found and counted, and what several did together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cutegemm.emulator.launch import Report
 from cutegemm.emulator.watch.coverage import Coverage, joined
-from cutegemm.emulator.watch.findings import Finding
+from cutegemm.emulator.watch.findings import LEFTOVER, Finding
+from cutegemm.emulator.watch.meter import LineCost
+from cutegemm.emulator.watch.roles import Role
+
+
+@dataclass
+class Report:
+    """What a run found and counted; `instructions` per opcode counts warps that executed it.
+
+    sums: what may be added up over launches; counters: these and what follows from them (`meter.combined`).
+    """
+
+    instructions: dict[str, int]
+    by_warp: dict[tuple[int, ...], int]
+    findings: list[Finding] = field(default_factory=list)
+    suppressed: list[Finding] = field(default_factory=list)
+    sums: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, float] = field(default_factory=dict)
+    lines: list[LineCost] = field(default_factory=list)  # costliest memory lines first
+    roles: list[Role] = field(default_factory=list)
+    printed: str = ""  # by vprintf
+    coverage: Coverage | None = None  # of synchronisation, with the race detector
+
+    @property
+    def races(self) -> list[Finding]:
+        """Findings of the race detector."""
+        return [f for f in self.findings if f.kind != LEFTOVER]
 
 
 @dataclass

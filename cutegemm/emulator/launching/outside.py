@@ -14,22 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from cutegemm.checks import integer
-from cutegemm.emulator.arguments import View, pack
-from cutegemm.emulator.context import Chain
-from cutegemm.emulator.launch import (
-    Launch,
-    Options,
-    carrying,
-    checked,
-    checked_options,
-    kernel_of,
-    launch,
-    program_of,
-)
-from cutegemm.emulator.machine import SHARED_LIMIT
+from cutegemm.emulator.launching.arguments import pack
+from cutegemm.emulator.launching.context import Chain
+from cutegemm.emulator.launching.launch import carrying, checked, kernel_of, launch, program_of
+from cutegemm.emulator.launching.report import Result
+from cutegemm.emulator.launching.request import SHARED_LIMIT, Launch, Options, checked_options
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module
-from cutegemm.emulator.result import Result
+from cutegemm.emulator.state.views import View
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import combined
 from cutegemm.errors import EmulatorError, field_error

@@ -13,20 +13,17 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from cutegemm.emulator.units.products import compute
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.state.group import Group
-    from cutegemm.emulator.units.bulk import BulkStore
-    from cutegemm.emulator.units.products import Product
+from cutegemm.emulator.state.pending import BulkStore
 
 TURN = 4000  # blocks a group runs before others get a turn
 FLAKY = 0.1  # chance of a spurious try_wait failure under the random policy
 SLOW = 0.05  # chance that a warp of a slow CTA gets a turn in a round
 SLOW_CTAS = 1 / 3  # chance that a CTA is slow
-HAPPENS = 0.3  # chance that one more piece of asynchronous work happens after a turn
+HAPPENS = 0.3  # chance that one more asynchronous operation completes after a turn
+
+T = TypeVar("T")
 
 
 class Eager:
@@ -46,9 +43,9 @@ class Eager:
         """A bulk store was issued."""
         store.finish()
 
-    def products(self, products: list[Product]) -> None:
-        """The warps of a warpgroup have committed these products."""
-        compute(products)
+    def products(self, compute: Callable[[], None]) -> None:
+        """The warps of a warpgroup have committed products, which `compute` computes."""
+        compute()
 
     def finish_copy(self) -> None:
         """Complete one copy under way."""
@@ -66,7 +63,7 @@ class Eager:
         """Blocks a group may run in its turn."""
         return TURN
 
-    def order(self, groups: list[Group], every: bool) -> list[Group]:
+    def order(self, groups: list[T], every: bool, pace: Callable[[T], float]) -> list[T]:
         """The groups that get a turn in a round, in order; all of them where `every` is asked for."""
         return groups
 
@@ -85,7 +82,7 @@ class Lazy(Eager):
     def store(self, store: BulkStore) -> None:
         pass
 
-    def products(self, products: list[Product]) -> None:
+    def products(self, compute: Callable[[], None]) -> None:
         pass
 
 
@@ -98,13 +95,13 @@ class Random(Lazy):
         super().__init__(seed)
         self.rng = random.Random(seed)
         self.stores: list[BulkStore] = []
-        self.committed: list[list[Product]] = []
+        self.committed: list[Callable[[], None]] = []
 
     def store(self, store: BulkStore) -> None:
         self.stores.append(store)
 
-    def products(self, products: list[Product]) -> None:
-        self.committed.append(products)
+    def products(self, compute: Callable[[], None]) -> None:
+        self.committed.append(compute)
 
     def finish_copy(self) -> None:
         self.queue.rotate(-self.rng.randrange(len(self.queue)))
@@ -119,9 +116,9 @@ class Random(Lazy):
     def budget(self) -> int:
         return self.rng.randrange(1, 60)
 
-    def order(self, groups: list[Group], every: bool) -> list[Group]:
+    def order(self, groups: list[T], every: bool, pace: Callable[[T], float]) -> list[T]:
         if not every:
-            groups = [g for g in groups if self.rng.random() < g.cta.pace]
+            groups = [g for g in groups if self.rng.random() < pace(g)]
         self.rng.shuffle(groups)
         return groups
 
@@ -133,7 +130,7 @@ class Random(Lazy):
             store = self.stores.pop(rng.randrange(len(self.stores)))
             store.read() if rng.random() < 0.5 else store.finish()
         while self.committed and rng.random() < HAPPENS:
-            compute(self.committed.pop(0))
+            self.committed.pop(0)()
 
 
 POLICIES: dict[str, type[Eager]] = {"eager": Eager, "lazy": Lazy, "random": Random}

@@ -6,13 +6,8 @@ Source: PTX ISA 9.0, 9.7.16.5.2 (register fragments of D).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from cutegemm.emulator.state.group import Group
 
 
 class Accumulators:
@@ -49,14 +44,3 @@ class Accumulators:
         new.matrix = np.ascontiguousarray(self.matrix[rows])
         new._views(warps)
         return new
-
-
-def matrix_of(group: Group, index: int) -> Accumulators:
-    """The matrix of an accumulator list, made on first use."""
-    made = group.matrices[index]
-    if made is None:
-        half = group.program.half_lists[index]
-        made = group.matrices[index] = Accumulators(
-            len(group.warps), len(group.program.accumulators[index]), half
-        )
-    return made

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine: starts clusters, and chooses the order in which warps run.
+
+Clusters start one after another, a further one (up to the resident set) whenever those that run are stuck; so
+kernels whose CTAs wait for each other run, and others stay quick. A policy decides when asynchronous work completes
+(`state/completion.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from cutegemm.emulator.launching.context import Alone, Chain, grid_workspace
+from cutegemm.emulator.launching.progress import Progress
+from cutegemm.emulator.launching.request import Launch, Options
+from cutegemm.emulator.launching.stops import deadlock, place_of
+from cutegemm.emulator.ptx.kernel import Kernel
+from cutegemm.emulator.ptx.program import Program
+from cutegemm.emulator.races.strong import Races
+from cutegemm.emulator.state.completion import POLICIES
+from cutegemm.emulator.state.device import WARP, Cluster, Device
+from cutegemm.emulator.state.geometry import Counts, Geometry
+from cutegemm.emulator.state.group import SPLIT, Group, Part
+from cutegemm.emulator.state.hooks import Observers
+from cutegemm.emulator.state.memory import PARAM_WINDOW, Fault, Region
+from cutegemm.emulator.units.bulk import bulk_commit, bulk_wait
+from cutegemm.emulator.watch.coverage import Watcher
+from cutegemm.emulator.watch.findings import Finding
+from cutegemm.emulator.watch.l2 import L2
+from cutegemm.emulator.watch.meter import Meter
+from cutegemm.errors import EmulatorError, field_error
+
+STRETCH = 200  # blocks run without polling or blocking that count as getting somewhere
+STUCK_ROUNDS = 100  # rounds without any effect, try_wait giving up each time, until a deadlock is declared
+SM_REGISTERS = 65536  # 32-bit registers of an SM of sm_90, CUDA programming guide, table 28
+MOST, STEP = 255, 8  # registers of a thread, and the unit they are given in
+
+
+def launched_with(kernel: Kernel) -> int | None:
+    """Registers a thread of a kernel is launched with, or None where it does not say."""
+    directives = kernel.directives
+    if "maxnreg" in directives:
+        return directives["maxnreg"][0]
+    bound = directives.get("reqntid") or directives.get("maxntid")
+    if not bound:
+        return None
+    warps = -(-math.prod(bound) // WARP)
+    ctas = directives.get("minnctapersm", (1,))[0]
+    raised = [ins.operands for ins in kernel.code if ins.op.startswith("setmaxnreg")]
+    asked = [int(count[0]) for count in raised if count and count[0].isdecimal()]
+    return min(max(asked, default=MOST), MOST, SM_REGISTERS // (warps * WARP * max(ctas, 1))) // STEP * STEP
+
+
+def parameter_space(program: Program, params: Sequence[bytes]) -> Region:
+    """The launch's parameters laid out as the kernel declares them, each of its size."""
+    declared = program.kernel.params
+    total = max((p.offset + p.size for p in declared), default=0)
+    data = np.zeros(-(-max(total, 16) // 16) * 16 + 16, np.uint8)
+    for p, value in zip(declared, params, strict=True):
+        data[p.offset : p.offset + p.size] = np.frombuffer(value, np.uint8)
+    return Region(data, PARAM_WINDOW, "parameters")
+
+
+class Machine:
+    """One launch on its device: which clusters run, who observes them."""
+
+    def __init__(
+        self, program: Program, what: Launch, options: Options, l2: L2, context: Alone | Chain
+    ) -> None:
+        self.options, self.counts = options, Counts()
+        memory = context.memory_of(what)
+        self.device = device = Device(
+            program=program,
+            geometry=Geometry(*what.extents, program.shared_size, what.smem_bytes),
+            memory=memory,
+            params=parameter_space(program, what.params),
+            completion=POLICIES[options.policy](options.seed),
+            symbols=context.symbols_of(program, memory),
+            environment=grid_workspace(program, memory),
+            registers=launched_with(program.kernel),
+        )
+        self.detector = context.detector_of(program, options.strict) if options.races else None
+        self.coverage = Watcher(program) if options.races else None
+        self.meter = Meter(program, l2) if options.meter else None
+        races = None if self.detector is None else Races(self.detector)
+        device.watch = Observers(
+            *(x for x in (races, self.coverage, self.meter, context.written) if x is not None)
+        )
+        self.running: dict[Cluster, list[Group]] = {}  # their groups of warps that have not ended
+        self.started = time.monotonic()
+        self.clusters = device.geometry.ctas // device.geometry.cluster_ctas
+        self.finished_ctas = 0
+        self.progress = Progress(device.geometry.ctas, options.progress)
+
+    def found(self) -> list[Finding]:
+        """What the race detector has found, nothing without one."""
+        return [] if self.detector is None else self.detector.findings.listed()
+
+    def run(self) -> None:
+        """Run the whole grid.
+
+        Raises:
+            EmulatorError: a fault, with PTX line and thread; a deadlock, with who waits for what.
+        """
+        device, running, completion = self.device, self.running, self.device.completion
+        following, waiting = device.geometry.clusters(), self.clusters
+        resident = max(1, (self.options.resident_ctas or 1) // device.geometry.cluster_ctas)
+        starts, idle = min(waiting, resident) if completion.starts_all else 0, 0
+        while waiting or running or completion.queue:
+            for _ in range(starts or (not running and waiting > 0)):
+                self._start(Cluster(device, next(following)))
+                waiting -= 1
+            before, starts = device.events, 0
+            moved = self._round(idle > 0)
+            for cluster in [c for c, groups in running.items() if not groups]:
+                del running[cluster]
+                self.finished_ctas += len(cluster.ctas)
+                device.watch.cluster_ended(cluster)
+            if moved or device.events != before:
+                idle = 0
+                device.timed_out = False
+            elif completion.queue:
+                self._complete(completion.finish_copy)
+            elif waiting and len(running) < resident:
+                starts = 1
+            else:
+                idle += 1
+                device.timed_out = True
+                if idle > STUCK_ROUNDS:
+                    unstarted = (waiting, self.clusters, self.options.resident_ctas)
+                    raise self._stopped(
+                        deadlock([g for groups in running.values() for g in groups], unstarted)
+                    )
+            self._check_time()
+
+    def _start(self, cluster: Cluster) -> None:
+        """Create the warps of a cluster, grouped as the options say."""
+        warps = self.device.warps
+        step = self.options.warps_per_group or warps
+        self.running[cluster] = [
+            Group(cta, list(range(w, min(w + step, warps))))
+            for cta in cluster.ctas
+            for w in range(0, warps, step)
+        ]
+        for group in self.running[cluster]:
+            self.device.watch.warp_started(group)
+
+    def _round(self, every: bool) -> bool:
+        """Every group gets a turn; whether one got somewhere without polling."""
+        groups = [g for live in self.running.values() for g in live]
+        completion, moved = self.device.completion, False
+        for group in completion.order(groups, every, lambda g: g.cta.pace):
+            if not group.done:
+                moved |= self._turn(group)
+                self._complete(completion.stir)
+        return moved
+
+    def _replace(self, group: Group, parts: Sequence[Group]) -> None:
+        """A group has ended, or parts of it go on in its place."""
+        group.done = True
+        self.counts.add(tuple(group.warps), group.counts, group.uneven)
+        live = self.running[group.cta.cluster]
+        at = live.index(group)
+        live[at : at + 1] = parts
+
+    def _end(self, group: Group) -> None:
+        """A group has reached its end."""
+        self.device.watch.warp_ended(group)
+        bulk_commit(group, None)
+        bulk_wait(group, None, 0, False)
+        self.device.events += 1
+        self._replace(group, ())
+        group.cta.ended(len(group.warps))
+
+    def _complete(self, work: Callable[[], None]) -> None:
+        """Let asynchronous work happen."""
+        try:
+            work()
+        except Fault as e:
+            raise self._stopped(f"an asynchronous copy: {e}") from e
+
+    def _turn(self, group: Group) -> bool:
+        """Run a group until it blocks, ends, splits or has used up its turn; whether it got somewhere."""
+        device, program = self.device, self.device.program
+        functions, exit_block = program.functions, program.exit
+        group.budget = device.completion.budget()
+        group.waiting = None
+        registers, counts = group.registers, group.counts
+        pc, stack = group.pc, group.stack
+        unpolled = group.budget
+        observed, ran = device.watch.hears("ran"), device.watch.ran
+        try:
+            while group.budget > 0:
+                while stack and stack[-1].block == pc:
+                    pc = group.meet(pc)
+                if pc == exit_block:
+                    group.pc = pc
+                    self._end(group)
+                    return True
+                mask, warps = group.mask, group.active_warps  # as they are before a branch changes them
+                group.pc = pc
+                following = functions[pc][mask is not None](group, registers, mask)
+                if following < 0:
+                    if following == SPLIT:
+                        self._replace(group, group.parts)
+                        return True
+                    group.stretch = 0
+                    device.watch.blocked(group, pc)
+                    return False
+                counts[pc] += warps
+                if observed:
+                    ran(group, pc, mask)
+                pc = following
+                group.budget -= 1
+                group.stretch += 1
+                unpolled -= 1
+        except Part as parting:
+            self._replace(group, self._apart(group, parting.keys))
+            return True
+        except EmulatorError:
+            raise
+        except Exception as e:
+            raise self._stopped(place_of(group, e)) from e
+        group.pc = pc
+        if group.budget != unpolled:
+            group.stretch = 0
+        return group.stretch >= STRETCH
+
+    def _apart(self, group: Group, keys: np.ndarray) -> list[Group]:
+        try:
+            return group.part(keys)
+        except Fault as e:
+            raise self._stopped(place_of(group, e)) from e
+
+    def _stopped(self, why: str) -> EmulatorError:
+        """The error of a kernel that cannot go on."""
+        return field_error(EmulatorError, "kernel", self.device.program.kernel.name[:80], why)
+
+    def _check_time(self) -> None:
+        self.progress.show(self.finished_ctas)
+        limit = self.options.max_seconds
+        if limit is not None and time.monotonic() - self.started > limit:
+            rule = f"stopped after {self.finished_ctas} of {self.device.geometry.ctas} CTAs had ended"
+            raise field_error(EmulatorError, "max_seconds", limit, rule)

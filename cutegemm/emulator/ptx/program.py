@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel made ready to run: its blocks, where its registers and static memory lie, and a function for each block.
+
+`translate/` makes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, TypeAlias
+
+from cutegemm.emulator.ptx.flow import Block
+from cutegemm.emulator.ptx.kernel import Instruction, Kernel
+
+WORD = re.compile(r"[%$A-Za-z_][\w$.]*")
+# A translated block: runs for a group, its registers and its active lanes, and gives the block that follows.
+Step: TypeAlias = Callable[[Any, list[Any], Any], int]
+
+
+@dataclass
+class Program:
+    """A translated kernel, ready to launch."""
+
+    kernel: Kernel
+    blocks: list[Block]
+    slots: dict[str, int]
+    accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
+    half_lists: list[bool]  # whether a list holds packed fp16
+    fragments: frozenset[str]  # registers that hold operand A of a wgmma
+    functions: list[list[Step]] = field(default_factory=list)  # per block: full, masked
+    shared_size: int = 0  # static shared memory, bytes
+    shared_offset: dict[str, int] = field(default_factory=dict)
+    local_size: int = 0
+    local_offset: dict[str, int] = field(default_factory=dict)
+    # per compiled function's file name: the instruction of each of its lines
+    origins: dict[str, list[Instruction | None]] = field(default_factory=dict)
+
+    @property
+    def exit(self) -> int:
+        """The block number that stands for the kernel's end."""
+        return len(self.blocks)
+
+    @functools.cached_property
+    def _mentions(self) -> Counter[str]:
+        """How many instructions name each register."""
+        return Counter(
+            word
+            for block in self.blocks
+            for ins in block.code
+            for word in {*WORD.findall(" ".join(ins.operands)), *(ins.guard or ())[:1]}
+        )
+
+    def mentions(self, register: str) -> int:
+        """How many instructions name a register; a value written to one that two name is used."""
+        return self._mentions[register]
+
+    def instruction_at(self, file: str, line: int) -> Instruction | None:
+        """The PTX instruction that a line of a translated function belongs to; None in any other file."""
+        origin = self.origins.get(file, ())
+        return origin[line - 1] if 0 < line <= len(origin) else None
+
+    def current_instruction(self) -> Instruction | None:
+        """The PTX instruction being executed, found on the Python stack."""
+        origins = self.origins
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename not in origins:
+            frame = frame.f_back
+        return None if frame is None else self.instruction_at(frame.f_code.co_filename, frame.f_lineno)

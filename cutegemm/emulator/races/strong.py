@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strong accesses: atomic, volatile, relaxed, acquire and release ones. What they race with, and what they order.
+
+Two strong accesses do not race. A strong access and a plain one do, unless something orders them. Each cell keeps the
+strong accesses since its last plain write. An access that returns a value has seen those before it: whoever is ordered
+after it is ordered after them too, since all accesses to one location are coherent.
+
+A strong read accepts what reached it through relaxed accesses behind a fence of the writer, as the hardware does. What
+reached it through relaxed accesses without any fence may still be missing there, and is reported.
+
+Source: PTX ISA 9.0, 8.2 (strong operations), 8.7 (morally strong), 8.8 (release and acquire patterns), 8.10
+(coherence).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cutegemm.emulator.numbers.types import Mask, Value
+from cutegemm.emulator.races.detector import Detector
+from cutegemm.emulator.races.histories import StrongCells
+from cutegemm.emulator.races.lanes import Lanes
+from cutegemm.emulator.races.shadow import NOTHING, Access, Earlier, Known, SyncPlace, Weak
+from cutegemm.emulator.races.tracker import WarpTracker
+from cutegemm.emulator.state.device import Cluster
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.hooks import Observer
+from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.watch.findings import OBSERVED
+
+UNFENCED = "missing fence between relaxed accesses"
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """What kind of strong access: its memory order, whether in the scope of the CTA, and what it does."""
+
+    order: str  # relaxed, acquire, release, acq_rel
+    near: bool
+    reads: bool
+    writes: bool
+    returns: bool  # a value that something uses
+
+    @property
+    def what(self) -> str:
+        """Its name in findings."""
+        if self.reads and self.writes:
+            return "atomic"
+        return "relaxed or volatile store" if self.order == "relaxed" else f"{self.order} store"
+
+
+class Warp(WarpTracker):
+    """What one warp knows, with its accesses, plain and strong."""
+
+    def access(
+        self, m: Mask, region: Region, offset: Value, size: int, write: bool, space: str, strong: str
+    ) -> None:
+        if space in ("param", "local"):
+            return
+        if strong:
+            name, _, scope = strong.partition(".")
+            self._strong(m, region, offset, size, Ordered(name, bool(scope), not write, write, not write))
+            return
+        known = self.known if self.waited_lanes is None else self.knowledge_of(m)
+        lanes = Lanes(self.recent, region, m, offset, size, write, space == "matrix")
+        where = self.detector.cells.where(offset, size)
+        lanes.shared = where.shared
+        self.detector.check(region, where, write, self.current, known, None, lanes)
+        self.recent.accesses.append(lanes)
+
+    def atomics(self, m: Mask, region: Region, offset: Value, size: int, order: str, returns: bool) -> None:
+        name, _, scope = order.partition(".")
+        self._strong(m, region, offset, size, Ordered(name, bool(scope), True, True, returns))
+
+    def _strong(self, m: Mask, region: Region, offset: Value, size: int, kind: Ordered) -> None:
+        """A strong access by the lanes `m`, at one offset or at one for each lane."""
+        detector, known = self.detector, self.everything(m)
+        number = detector.segment(kind.what, self.who, self.cta, True) if kind.writes else self.current
+        shadow = detector.shadow(region)
+        where = detector.cells.where(offset, size).within(shadow.cells)
+        line = detector.current_line()
+        lanes = Lanes(self.recent, region, m, offset, size, kind.writes, False, line, True)
+        lanes.shared = where.shared
+        if kind.reads and known.weak is not None:  # it accepts what was fenced by its writer alone
+            known |= Known(known.weak.seen, 0, 0)
+        fenced = known.shared if shadow.shared else known.world
+        access = Access(region, where, kind.writes, number, line, known, fenced, lanes)
+        if len(where.starts):
+            detector.check_strong(shadow, access, kind.reads)
+            self._record(access, kind)
+        if kind.writes:
+            self.known |= Known(1 << number, 0, 0)
+            self.recent.unmet.add(number)
+            self.recent.accesses.append(lanes)
+        self._order([(region, place) for place in set(np.atleast_1d(offset).tolist())], kind)
+        if kind.writes and kind.order in ("release", "acq_rel"):
+            self.renew()
+
+    def _record(self, access: Access, kind: Ordered) -> None:
+        """Add an access to the histories of its cells."""
+        shadow, number = self.detector.shadow(access.region), access.segment
+        if shadow.strong is None:
+            shadow.strong = StrongCells(shadow.cells)
+        bit, weak = 1 << number, access.known.weak
+        for history in shadow.strong.histories(access.where):
+            if weak is not None and not kind.writes:
+                stale = history.writes & weak.unreleased & ~access.known.segments & ~bit
+                stale = stale and history.unseen(stale, access.known.segments | bit)
+                if stale:
+                    p = stale.bit_length() - 1
+                    at = int(access.where.index[0]) * self.detector.cell
+                    earlier = Earlier(p, history.lines[p], True)
+                    self.detector.report(UNFENCED, OBSERVED, earlier, access, at)
+            if kind.returns:
+                history.seen[self.who] = (number, history.writes | history.reads)
+            history.writes |= bit if kind.writes else 0
+            history.reads |= 0 if kind.writes else bit
+            history.lines[number] = access.line
+
+    def _order(self, places: list[tuple[Region, int]], kind: Ordered) -> None:
+        """Pass knowledge on as PTX ISA 8.8 says.
+
+        A release passes on all its warp knows, a relaxed write what a fence before it has released; an acquire
+        learns what was passed, a relaxed read once a fence follows it. What is done in the scope of the CTA
+        reaches that CTA alone.
+        """
+        here = [(*place, self.cta) for place in places]
+        everywhere = [(*place, None) for place in places]
+        if kind.reads:
+            near = self._passed(here)
+            passed = near if kind.near else near | self._passed(everywhere)
+            if kind.order in ("acquire", "acq_rel"):
+                self.known |= passed
+                self.lanes_met()
+            elif passed != NOTHING:
+                self.seen |= passed
+                self.seen_near |= near
+                unreleased = 0 if passed.weak is None else passed.weak.unreleased
+                self.known |= Known(0, 0, 0, 0, Weak(passed.segments, unreleased))
+        if kind.writes:
+            releases = kind.order in ("release", "acq_rel")
+            self._pass(here, self.everything() if releases else self._relaxed(self.released_near))
+            if not kind.near:
+                self._pass(everywhere, self.everything() if releases else self._relaxed(self.released))
+
+    def _passed(self, places: Sequence[SyncPlace]) -> Known:
+        """What was passed through some places; often the same through all."""
+        out, last = NOTHING, None
+        for place in places:
+            known = self.detector.sync.get(place)
+            if known is not None and known is not last:
+                out, last = out | known, known
+        return out
+
+    def _pass(self, places: Sequence[SyncPlace], known: Known) -> None:
+        """Add what passes through some places, which often hold the same."""
+        last, total, sync = None, known, self.detector.sync
+        for place in places:
+            old = sync.get(place)
+            if old is not last:
+                last, total = old, known if old is None else old | known
+            sync[place] = total
+
+    def _relaxed(self, released: Known) -> Known:
+        """What a relaxed write passes on: what a fence released, and, marked so, what none did."""
+        weak = self.known.weak
+        unreleased = (self.known.segments | (0 if weak is None else weak.unreleased)) & ~released.segments
+        return released | Known(0, 0, 0, 0, Weak(0, unreleased))
+
+
+class Races(Observer):
+    """The race detector as the observer of a launch."""
+
+    def __init__(self, detector: Detector) -> None:
+        self.detector = detector
+
+    def access(
+        self,
+        group: Group,
+        m: Mask,
+        region: Region,
+        offset: Value,
+        size: int,
+        write: bool,
+        space: str,
+        strong: str = "",
+    ) -> None:
+        group.tracker.access(m, region, offset, size, write, space, strong)
+
+    def atomics(
+        self, group: Group, touched: Sequence[tuple[int, Region, int]], size: int, order: str, returns: bool
+    ) -> None:
+        for region in {of: None for _, of, _ in touched}:
+            some = [(lane, offset) for lane, of, offset in touched if of is region]
+            m = None
+            if len(some) < group.lanes:
+                m = np.zeros(group.lanes, bool)
+                m[[lane for lane, _ in some]] = True
+            offsets = np.array([offset for _, offset in some], np.int64)
+            group.tracker.atomics(m, region, offsets, size, order, returns)
+
+    def overrun(self, text: str) -> None:
+        self.detector.add("more arrivals than an mbarrier was initialised for", text)
+
+    def warp_started(self, group: Group) -> None:
+        group.tracker = Warp(self.detector, group)
+
+    def warp_ended(self, group: Group) -> None:
+        group.tracker.ended()
+
+    def cluster_ended(self, cluster: Cluster) -> None:
+        for cta in cluster.ctas:
+            self.detector.ended(cta)
