@@ -12,6 +12,7 @@ from typing import Any
 
 from cutegemm import checks
 from cutegemm.dtypes import as_dtype
+from cutegemm.epilogue.hints import FUNCTIONS
 from cutegemm.epilogue.value import Value, apply
 from cutegemm.errors import SpecError, field_error, shown
 
@@ -20,6 +21,7 @@ __all__ = [
     "max", "min", "mish", "random", "relu", "round", "rsqrt", "sigmoid", "silu", "softplus", "sqrt", "square", "tanh",
     "where",
 ]  # fmt: skip
+FUNCTIONS.extend(__all__)
 
 Number = float | int
 Operand = Value | Number

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from cutegemm import checks
 from cutegemm.errors import GemmError, SpecError, field_error
 
+# The functions of the language; `functions.py` enters them, which imports the values that ask here.
+FUNCTIONS: list[str] = []
 # names of NumPy, torch and other frameworks, or parts of them, and what they are called here
 ALIASES = {
     "absolute": "abs", "clip": "clamp", "fabs": "abs", "gelu_erf": "gelu", "gelu_new": "gelu_tanh",
@@ -53,10 +55,7 @@ def nearest(name: str, legal: Iterable[str]) -> str | None:
 
 def instead(name: str) -> str | None:
     """The function of the language for another library's, as `epi.name(value)`; None if there is none."""
-    # imported late: the functions are made of values, which ask here
-    from cutegemm.epilogue import functions
-
-    found = nearest(name, functions.__all__)
+    found = nearest(name, FUNCTIONS)
     return None if found is None else f"epi.{found}(value)"
 
 

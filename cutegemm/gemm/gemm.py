@@ -14,8 +14,8 @@ from cutegemm.gemm import eager
 from cutegemm.gemm.kernels import Kernels
 from cutegemm.problems import Problem, checked
 from cutegemm.running.blas import blas_names, blas_number, plain_call, refused
-from cutegemm.running.call import NOWHERE, Memo, Unprepared, identity, recording, substance
-from cutegemm.running.named import Signature
+from cutegemm.running.call import NOWHERE, Memo, identity, recording, substance
+from cutegemm.running.named import Signature, Unprepared
 from cutegemm.spec import GemmSpec, checked_spec
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.gemm import eager
 from cutegemm.gemm.gemm import Runs
 from cutegemm.problems import Problem
-from cutegemm.running.call import Memo, Unprepared
-from cutegemm.running.named import Signature
+from cutegemm.running.call import Memo
+from cutegemm.running.named import Signature, Unprepared
 from cutegemm.spec import GemmSpec
 
 if TYPE_CHECKING:

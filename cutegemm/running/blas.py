@@ -8,8 +8,7 @@ from typing import Any
 
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import InputError, field_error
-from cutegemm.running.call import Unprepared
-from cutegemm.running.named import Signature, number, unread
+from cutegemm.running.named import Signature, Unprepared, number, unread
 
 PLAIN_READS = ("c", "alpha", "beta")
 PLAIN_RULE = "the plain epilogue reads c, alpha and beta"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from cutegemm.config import GemmConfig
-    from cutegemm.running.named import Signature
 
 # kinds of calls that a `Gemm` remembers at least; a kind holds a plan and converted arguments, some 10 KiB
 REMEMBERED = 512
@@ -76,27 +75,6 @@ class Request:
         return self.read | dict(self.outs)
 
 
-@dataclass(frozen=True)
-class Unprepared:
-    """A call of a kind that is not known.
-
-    Attributes:
-        signature: of the epilogue.
-        given, addresses, numbers: tensors, addresses and numbers, in the signature's order.
-        key: what its kind is remembered by; None for what cannot be remembered.
-        scalars: names of the scalars that are tensors.
-        unread: a C that is given and not read.
-    """
-
-    signature: Signature
-    given: tuple[Any, ...]
-    addresses: tuple[int, ...]
-    numbers: tuple[float, ...]
-    key: tuple[Any, ...] | None
-    scalars: tuple[str, ...] = ()
-    unread: Any = None
-
-
 def identity(t: Any) -> tuple[Any, ...]:
     """What the checks of a call depend on of one tensor, beside its address."""
     return t.shape, t.stride(), t.dtype, t.get_device(), t.is_neg(), t.requires_grad and recording()
@@ -151,4 +129,4 @@ class Memo(Generic[V]):
         return iter((self._old | self.recent).values())
 
 
-__all__ = ["NOWHERE", "Memo", "Request", "Unprepared", "identity", "recording", "substance"]
+__all__ = ["NOWHERE", "Memo", "Request", "identity", "recording", "substance"]

@@ -211,4 +211,25 @@ def outputs_given(graph: Graph, out: Any) -> dict[str, Any]:
     return {name: tensor for name, tensor in outs.items() if tensor is not None}
 
 
-__all__ = ["Order", "Signature", "integer", "number", "outputs_given", "passed", "unread"]
+@dataclass(frozen=True)
+class Unprepared:
+    """A call of a kind that is not known.
+
+    Attributes:
+        signature: of the epilogue.
+        given, addresses, numbers: tensors, addresses and numbers, in the signature's order.
+        key: what its kind is remembered by; None for what cannot be remembered.
+        scalars: names of the scalars that are tensors.
+        unread: a C that is given and not read.
+    """
+
+    signature: Signature
+    given: tuple[Any, ...]
+    addresses: tuple[int, ...]
+    numbers: tuple[float, ...]
+    key: tuple[Any, ...] | None
+    scalars: tuple[str, ...] = ()
+    unread: Any = None
+
+
+__all__ = ["Order", "Signature", "Unprepared", "integer", "number", "outputs_given", "passed", "unread"]

@@ -23,12 +23,12 @@ from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.problems import Problem
 from cutegemm.running import check
 from cutegemm.running.blas import PLAIN_WITH_C
-from cutegemm.running.call import Memo, Planned, Request, Unprepared
+from cutegemm.running.call import Memo, Planned, Request
 from cutegemm.running.checked import Checked
 from cutegemm.running.describe import Call, describe
 from cutegemm.running.kind import Kind, Prepared
 from cutegemm.running.launcher import Launcher, device_of
-from cutegemm.running.named import Order
+from cutegemm.running.named import Order, Unprepared
 from cutegemm.running.results import Shapes
 from cutegemm.running.torch_backend import Described, Referenced
 from cutegemm.spec import AUTO, GemmSpec

@@ -79,7 +79,7 @@ def arrows() -> set[tuple[str, str]]:
 
 
 def test_packages_import_downwards():
-    """No module imports from a layer above its own, not even a type; observers do not know how a kernel is translated."""
+    """No module imports from a layer above its own, types included; observers know nothing of translation."""
     floor = lambda name: name.split(".")[0] if "." in name else ""  # noqa: E731
     for name, target in arrows():
         assert FLOORS.index(floor(target)) <= FLOORS.index(floor(name)), (name, target)
