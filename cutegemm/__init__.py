@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.dtypes import DType
-from cutegemm.errors import GemmError
+from cutegemm.errors import GemmError, needing
 from cutegemm.gemm import Gemm, Loaded, build, build_many, load, plan
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Operand, Problem, problem
@@ -58,11 +58,14 @@ def __getattr__(name: str) -> Any:
 
     Raises:
         AttributeError: the package has no such thing.
+        MissingPackageError: it needs a package that is not installed.
     """
     if name in _MODULES:
-        return importlib.import_module(f"cutegemm.{name}")
+        with needing():
+            return importlib.import_module(f"cutegemm.{name}")
     if name in _FUNCTIONS:
-        found = getattr(importlib.import_module("cutegemm.ops"), name)
+        with needing():
+            found = getattr(importlib.import_module("cutegemm.ops"), name)
         globals()[name] = found
         return found
     module = sys.modules[__name__]

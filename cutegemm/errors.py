@@ -8,8 +8,10 @@ Errors are raised before anything is launched or written.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import re
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 # Characters of a value in a message; a longer one is cut in the middle.
@@ -105,6 +107,10 @@ class HardwareError(GemmError):
     """The device or driver cannot run sm_90a kernels."""
 
 
+class MissingPackageError(GemmError, ImportError):
+    """A package is not installed; the rule has the line that installs it. An `ImportError`, too, as Python's own."""
+
+
 class CheckError(GemmError):
     """A result is outside the bounds of its epilogue, or a kernel does not end (`CUTEGEMM_CHECK=1`)."""
 
@@ -117,6 +123,34 @@ class EmulatorError(GemmError):
     """
 
     findings: tuple[Any, ...] = ()
+
+
+# a module that may be missing -> what pip is given, as in pyproject.toml
+_PACKAGES = {
+    "torch": "'torch>=2.11'",
+    "cutlass": "'nvidia-cutlass-dsl>=4.8.1,<4.9'",
+    "tvm_ffi": "'apache-tvm-ffi>=0.1.15'",
+    "llvmlite": "'llvmlite>=0.44'",
+    "cuda": "'cuda-python>=12.9' 'cuda-core>=1.0'",
+    "handwritten": "cutegemm",
+}
+
+
+@contextlib.contextmanager
+def needing() -> Iterator[None]:
+    """Imports of packages that not every use of cutegemm needs.
+
+    Raises:
+        MissingPackageError: one of them is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in _PACKAGES:
+            raise
+        rule = f"is not installed, and this needs it: pip install {_PACKAGES[module]}"
+        raise MissingPackageError(rule, field=module) from error
 
 
 def check(

@@ -193,3 +193,16 @@ def test_the_document_names_every_room():
     text = (PACKAGE.parent / "docs" / "architecture.md").read_text()
     missing = [name for name in FLOOR if name != "__init__" and f"`{name}" not in text]
     assert not missing
+
+
+def test_text_is_utf_8_everywhere():
+    """Files are read and written as UTF-8, whatever the machine's locale says."""
+    found = []
+    for name, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                given = [x.value for x in node.args[-1:] if isinstance(x, ast.Constant)]
+                given += [x.arg for x in node.keywords]
+                if node.func.attr in ("read_text", "write_text") and not {"utf-8", "encoding"} & set(given):
+                    found.append(f"{name}:{node.lineno}")
+    assert not found

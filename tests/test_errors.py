@@ -5,6 +5,7 @@ import copy
 import inspect
 import pickle
 import traceback
+from pathlib import Path
 
 import numpy
 import pytest
@@ -109,3 +110,22 @@ def test_check_raises_its_kind_only_when_the_condition_fails():
     with pytest.raises(PlanError, match="^bits=9: is a multiple of 8; nearest legal value: 8$") as e:
         check(False, PlanError, "is a multiple of 8", field="bits", value=9, nearest=8)
     assert e.value.field == "bits"
+
+
+@pytest.mark.parametrize(
+    "module, line", [("torch", "pip install 'torch>=2.11'"), ("cutlass.cute", "nvidia-cutlass-dsl>=")]
+)
+def test_a_missing_package_s_error_has_the_line_that_installs_it(module, line):
+    """A package of ours is named with pip's line, as a GemmError and an ImportError; others are Python's."""
+    with pytest.raises(errors.MissingPackageError, match=line) as found, errors.needing():
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+    assert isinstance(found.value, ImportError) and found.value.field == module.split(".")[0]
+    with pytest.raises(ModuleNotFoundError, match="other"), errors.needing():
+        raise ModuleNotFoundError("No module named 'other'", name="other")
+
+
+def test_the_lines_are_those_of_the_project():
+    """What an error tells pip to install is what the project requires."""
+    required = Path(errors.__file__).parents[1].joinpath("pyproject.toml").read_text("utf-8")
+    for line in errors._PACKAGES.values():
+        assert all(f'"{x.strip(chr(39))}"' in required for x in line.split()), line

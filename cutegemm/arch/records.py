@@ -12,7 +12,7 @@ from cutegemm.arch.device import CoreModel, CostModel, Device, PowerModel, TimeM
 
 # The constants of each GPU's model of time, by name, with where they come from; `python -m benchmarks.fit` writes it.
 TIMES_FILE = Path(__file__).with_name("times.json")
-_FITTED = json.loads(TIMES_FILE.read_text())
+_FITTED = json.loads(TIMES_FILE.read_text("utf-8"))
 TIMES = {name: TimeModel(**x["time"]) for name, x in _FITTED.items()}
 # energies at the power cap, of GPUs whose candidates they order better
 POWER = {name: PowerModel(**x["power"]) for name, x in _FITTED.items() if "power" in x}

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from cutegemm.cli import bench, cache, code, database, diff, doctor, emulate, explain, ladder, layout, schema
-from cutegemm.errors import GemmError
+from cutegemm.errors import GemmError, needing
 
 FINDINGS, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -25,7 +25,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            with needing():
+                return super().invoke(ctx)
         except (GemmError, OSError) as error:
             # a reader of the pipe that went away is no error of ours
             if isinstance(error, BrokenPipeError):

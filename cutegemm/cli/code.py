@@ -39,7 +39,7 @@ def _show(asked: given.Asked, language: str, out: Path | None, json: bool) -> No
 
     found = code_of(asked, language)
     if out is not None:
-        out.write_text(found.text)
+        out.write_text(found.text, "utf-8")
     if json:
         write_json(language, found)
     elif out is not None:

@@ -42,7 +42,7 @@ def explain(
     if html is not None:
         from cutegemm.cli.page.page import page
 
-        html.write_text(page(plan, found))
+        html.write_text(page(plan, found), "utf-8")
         if not json:
             say(f"written to {html}")
             return

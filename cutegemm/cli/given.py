@@ -254,9 +254,16 @@ def _of_file(path: str, name: str) -> Graph:
 
     if not Path(path).is_file():
         raise field_error(InputError, "--epilogue", f"{path}:{name}", "must name a Python file that is there")
-    found = runpy.run_path(path).get(name)
-    if callable(found) and not isinstance(found, Graph):
-        found = found()
+    try:
+        found = runpy.run_path(path).get(name)
+        if callable(found) and not isinstance(found, Graph):
+            found = found()
+    except GemmError:
+        raise
+    # a user's file raises what it likes, and may end the process
+    except (Exception, SystemExit) as error:
+        rule = f"does not run: {type(error).__name__}: {error}"
+        raise field_error(InputError, "--epilogue", f"{path}:{name}", rule) from error
     if not isinstance(found, Graph):
         rule = "must name an epilogue graph, as epi.define makes it"
         raise field_error(InputError, "--epilogue", f"{path}:{name}", rule)

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from cutegemm.errors import HardwareError
-
 # every word goes to the ladder's own command, --help and --json FILE too
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -18,11 +16,7 @@ def ladder(
     words: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]", help="--help lists them")] = None,
 ) -> None:
     """Check and time the handwritten kernels; --help lists the options."""
-    try:
-        command = importlib.import_module("handwritten.ladder.command")
-    except ImportError as error:
-        rule = f"the ladder is not installed ({error}): pip install cutegemm brings it"
-        raise HardwareError(rule) from error
+    command = importlib.import_module("handwritten.ladder.command")
     raise typer.Exit(command.main(words or []))
 
 

@@ -47,7 +47,7 @@ def layout(
     if svg is not None:
         from cutegemm.cli.svg import layout_svg
 
-        svg.write_text(layout_svg(found, bits))
+        svg.write_text(layout_svg(found, bits), "utf-8")
     if json:
         write_json("layout", found)
         return

@@ -21,7 +21,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.compiling import loader, resources
 from cutegemm.compiling.progress import announced
 from cutegemm.config import Config
-from cutegemm.errors import CompileError, field_error
+from cutegemm.errors import CompileError, field_error, needing
 from cutegemm.families import FAMILIES, load
 from cutegemm.launch_layout import FLOAT32, INT32, INT64, layout_of
 
@@ -52,12 +52,14 @@ def compile_config(config: Config) -> Artifact:
 
     Raises:
         CompileError: the DSL or ptxas refused it; the message holds their last words, its cause all of them.
+        MissingPackageError: the DSL is not installed.
     """
     # read when the DSL is first imported
     os.environ.setdefault("CUTE_DSL_ARCH", hw.ARCH)
     with _DSL, tempfile.TemporaryDirectory() as folder:
-        import cutlass.cute as cute
-        from cutlass.cute.runtime import make_fake_stream
+        with needing():
+            import cutlass.cute as cute
+            from cutlass.cute.runtime import make_fake_stream
 
         driver, arguments = _driver(config)
         options = f"--enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder} --gpu-arch {hw.ARCH}"

@@ -40,7 +40,7 @@ def ir(config: Config) -> str:
         if done.returncode or not path.exists():
             words = done.stderr.strip().splitlines() or ["nothing was said"]
             raise CompileError(f"the DSL gives no IR: {words[-1]}")
-        return path.read_text()
+        return path.read_text("utf-8")
 
 
 def main(target: str) -> None:
@@ -51,7 +51,7 @@ def main(target: str) -> None:
     driver, arguments = compiler._driver(config_from_data(json.load(sys.stdin)))
     options = f"--enable-tvm-ffi --dump-dir {Path(target).parent} --gpu-arch {hw.ARCH}"
     compiled = cute.compile(driver, *arguments, make_fake_stream(), options=options)
-    Path(target).write_text(compiled.__mlir__)
+    Path(target).write_text(compiled.__mlir__, "utf-8")
 
 
 if __name__ == "__main__":

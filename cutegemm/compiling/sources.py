@@ -37,7 +37,7 @@ def _file(package: Path, name: str) -> Path | None:
 def _imports(path: Path, package: str) -> Iterator[str]:
     """Dotted names below the package that a file's import statements may mean, at any depth of its code."""
     prefix = package + "."
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (x.name.removeprefix(prefix) for x in node.names if x.name.startswith(prefix))
         elif isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith(prefix):

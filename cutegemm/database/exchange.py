@@ -37,7 +37,7 @@ def export(path: Path | str, database: Database | None = None, *, gpu: str | Non
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in rows)
     part = Path(f"{path}.{os.getpid()}")
     try:
-        part.write_text(f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n' if rows else _EMPTY)
+        part.write_text(f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n' if rows else _EMPTY, "utf-8")
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def read(path: Path) -> dict[Key, Entry]:
         InputError: the file is none that `export` wrote.
     """
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text("utf-8"))
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']}, not {FORMAT}")
         return dict(_row(row) for row in data["entries"])

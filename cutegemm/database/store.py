@@ -65,7 +65,7 @@ def holder() -> str:
 def _machine() -> str:
     """This start of this machine, or of one of its containers."""
     try:
-        boot = f"{_BOOT.read_text().strip()}/{os.readlink(_NUMBERS)}"
+        boot = f"{_BOOT.read_text('utf-8').strip()}/{os.readlink(_NUMBERS)}"
     except OSError:
         boot = ""
     return f"{socket.gethostname()} {boot or uuid.uuid4().hex}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from cutegemm.checks import keywords
 from cutegemm.compiling import cache
 from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import InputError, field_error
+from cutegemm.errors import InputError, field_error, needing
 from cutegemm.gemm import eager
 from cutegemm.gemm.kernels import Kernels
 from cutegemm.problems import Problem, checked
@@ -226,8 +226,9 @@ class Gemm(Runs, Kernels):
 
     def _first(self, call: Unprepared, backend: Any, workspace: Any) -> Any:
         """A call of a kind that is not among the recent ones."""
-        # imports torch
-        from cutegemm.running import run as path
+        with needing():
+            # imports torch
+            from cutegemm.running import run as path
 
         eager.leave(Runs.run)
         return path.first(self.spec, self._kinds, call, backend, workspace)
@@ -251,8 +252,9 @@ def _fused_key(given: Any, addresses: tuple[int, ...], scalars: Any, backend: An
 
 def _foreign(given: tuple[Any, ...]) -> Any:
     """What runs a call that passes arrays of another library; None if it passes none."""
-    # imports torch
-    from cutegemm.running import arrays
+    with needing():
+        # imports torch
+        from cutegemm.running import arrays
 
     return arrays.run if any(map(arrays.is_foreign, given)) else None
 

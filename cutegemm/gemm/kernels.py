@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.aot.file import checked_path, write
 from cutegemm.compiling import cache, loader, resources
 from cutegemm.database import Choice, choose
-from cutegemm.errors import InputError, field_error
+from cutegemm.errors import InputError, field_error, needing
 from cutegemm.gemm import launches
 from cutegemm.gemm.kernel import Kernel, explained
 from cutegemm.gemm.saving import saved
@@ -87,8 +87,9 @@ class Kernels:
             CompileError: a kernel does not compile.
         """
         wanted = listed("problems", problems)
-        # imports torch
-        from cutegemm.running.launcher import current_device, function_for
+        with needing():
+            # imports torch
+            from cutegemm.running.launcher import current_device, function_for
 
         index, device = current_device()
         plans = [choose(self.spec, p, device).plan for p in wanted]

@@ -10,6 +10,7 @@ from cutegemm.aot.file import Artefact, Recipe, checked_path, read
 from cutegemm.aot.header import header
 from cutegemm.checks import keywords
 from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import needing
 from cutegemm.gemm import eager
 from cutegemm.gemm.gemm import Runs
 from cutegemm.problems import Problem
@@ -60,9 +61,10 @@ class Loaded(Runs):
         return header(self.artefact, name)
 
     def _first(self, call: Unprepared, backend: Any, workspace: Any) -> Any:
-        # import torch
-        from cutegemm.running import run as path
-        from cutegemm.running.replayed import Replay
+        with needing():
+            # they import torch
+            from cutegemm.running import run as path
+            from cutegemm.running.replayed import Replay
 
         eager.leave(Runs.run)
         if self._replay is None:

@@ -101,7 +101,7 @@ def path() -> Path:
 def _kept(key: str) -> Found | None:
     """An earlier answer; None where there is none that can be read."""
     try:
-        data = json.loads(path().read_text())[key]
+        data = json.loads(path().read_text("utf-8"))[key]
         clusters = tuple((int(x), int(y)) for x, y in data["clusters"])
         found = Found(clusters, float(data["clock_mhz"]), float(data["dram_gbs"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -122,13 +122,14 @@ def _ask(key: str, asked: Asked) -> Found:
 def _keep(key: str, found: Found) -> None:
     target = path()
     try:
-        data = json.loads(target.read_text())
+        data = json.loads(target.read_text("utf-8"))
     except (OSError, ValueError):
         data = {}
     part = target.with_name(f".{FILE}.{os.getpid()}")
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part.write_text(json.dumps((data if isinstance(data, dict) else {}) | {key: asdict(found)}))
+        kept = (data if isinstance(data, dict) else {}) | {key: asdict(found)}
+        part.write_text(json.dumps(kept), "utf-8")
         os.replace(part, target)
     except OSError as error:
         warnings.warn(f"what {key} says of itself is not kept: {error}", RuntimeWarning, stacklevel=3)

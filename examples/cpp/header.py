@@ -13,4 +13,4 @@ import cutegemm
 of = cutegemm.problem(128, 64, 256)
 with tempfile.TemporaryDirectory() as folder:
     path = cutegemm.build(cutegemm.GemmSpec(), of).save(Path(folder) / "gemm.cutegemm", [of])
-    Path(sys.argv[1]).write_text(cutegemm.load(path).header("gemm"))
+    Path(sys.argv[1]).write_text(cutegemm.load(path).header("gemm"), "utf-8")

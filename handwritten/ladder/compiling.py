@@ -96,7 +96,7 @@ def _header_digest() -> bytes:
 @functools.cache
 def _compile_cached(path: Path, macros: tuple[tuple[str, int], ...], folder: str) -> Compiled:
     toolkit.require()
-    source = path.read_text()
+    source = path.read_text("utf-8")
     options = ProgramOptions(
         arch=ARCH,
         std="c++17",

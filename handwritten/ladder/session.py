@@ -30,7 +30,7 @@ def _load(path: Path) -> dict[str, Any]:
         InputError: the file is not one that this command wrote.
     """
     try:
-        saved = json.loads(path.read_text())
+        saved = json.loads(path.read_text("utf-8"))
     except ValueError:
         saved = None
     parts = {"schema", "environment", "checks", "rows"}
@@ -71,7 +71,7 @@ class Session:
         if self.options.json:
             self.options.json.parent.mkdir(parents=True, exist_ok=True)
             part = self.options.json.with_suffix(".part")
-            part.write_text(json.dumps(self.document, indent=1) + "\n")
+            part.write_text(json.dumps(self.document, indent=1) + "\n", "utf-8")
             os.replace(part, self.options.json)
 
     def leave(self, message: str) -> None:

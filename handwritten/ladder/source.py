@@ -36,5 +36,5 @@ def source_digest(folder: Path = FOLDER) -> str:
     """Return a digest of the stages' sources, which figures belong to; the figures in their headers left out."""
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")]):
-        digest.update(f"{path.name}\n{with_measured(path.read_text(), '')}".encode())
+        digest.update(f"{path.name}\n{with_measured(path.read_text('utf-8'), '')}".encode())
     return digest.hexdigest()[:DIGEST_LENGTH]

@@ -75,7 +75,7 @@ class Stage:
     @functools.cached_property
     def source(self) -> str:
         """The text of the `.cu` file."""
-        return self.path.read_text()
+        return self.path.read_text("utf-8")
 
     @functools.cached_property
     def constants(self) -> dict[str, int]:

@@ -55,15 +55,15 @@ class Figures:
 
 def write(source: Path, folder: Path) -> None:
     """Write a results file's figures into the folder's README.md and the headers of its stages."""
-    figures = Figures(json.loads(source.read_text()))
+    figures = Figures(json.loads(source.read_text("utf-8")))
     readme = folder / "README.md"
     parts = sections(figures, source.as_posix()) | {
-        "ablation": ablation(json.loads(beside(source).read_text()))
+        "ablation": ablation(json.loads(beside(source).read_text("utf-8")))
     }
-    readme.write_text(fill(readme.read_text(), parts))
+    readme.write_text(fill(readme.read_text("utf-8"), parts), "utf-8")
     for name in dict.fromkeys(stage.file for stage in stages()):
         path = folder / name
-        path.write_text(with_measured(path.read_text(), header(figures, name)))
+        path.write_text(with_measured(path.read_text("utf-8"), header(figures, name)), "utf-8")
 
 
 def beside(source: Path) -> Path:

@@ -88,6 +88,39 @@ def test_an_artefact_is_emulated(tmp_path, monkeypatch):
     assert "bad" in refused("emulate", tmp_path / "bad")
 
 
+def without(missing, *commands):
+    """A process in which packages cannot be imported, after it has run commands."""
+    # as in an environment without them, where `None` in sys.modules says something else
+    code = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {missing}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from cutegemm.cli.app import app
+for x in {list(commands)}:
+    app(x, prog_name="cutegemm", standalone_mode=False)
+"""
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+
+
+@pytest.mark.parametrize(
+    "missing, words, line",
+    [
+        (("torch",), ["bench", "64", "64", "64"], "needs it: pip install 'torch>=2.11'"),
+        (("torch",), ["tune", "64", "64", "64"], "torch: is not installed"),
+        (("cutlass",), ["ptx", "192", "64", "64"], "needs it: pip install 'nvidia-cutlass-dsl>=4.8.1"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_named_with_the_line_that_installs_it(missing, words, line, tmp_path, monkeypatch):
+    """A command that needs torch, or the DSL, ends with a line for pip, not with a traceback."""
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    done = without(missing, words)
+    assert line in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("missing", [("torch",), ("torch", "cutlass")])
 def test_neither_torch_nor_the_dsl_is_needed(tmp_path, missing):
     """An artefact and a PTX file are emulated without both, a problem without torch."""
@@ -99,14 +132,7 @@ def test_neither_torch_nor_the_dsl_is_needed(tmp_path, missing):
         [str(tmp_path / "copy.ptx"), "--block", "32", *["--arg", "f32:32"] * 2, "--arg", "32"],
     ]
     words += [list(SMALL)] * (len(missing) == 1)
-    code = (
-        f"import sys; sys.modules |= dict.fromkeys({missing}); from cutegemm.cli.app import app\n"
-        f"for x in {words}: app(['emulate', *x], prog_name='cutegemm', standalone_mode=False)"
-    )
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": root}
-    )  # fmt: skip
+    done = without(missing, *(["emulate", *x] for x in words))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("findings    0") == len(words)
 

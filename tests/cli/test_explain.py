@@ -95,6 +95,23 @@ def test_an_epilogue_of_a_file(tmp_path):
     assert "must name a Python file" in refused("explain", 64, 64, 64, "--epilogue", "none.py:x")
 
 
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("import nowhere", "does not run: ModuleNotFoundError"),
+        ("1 +", "does not run: SyntaxError"),
+        ("raise SystemExit(0)", "does not run: SystemExit"),
+        ("def x(y): ...", "does not run: TypeError"),
+        ("x = 3", "must name an epilogue graph"),
+    ],
+)
+def test_a_file_that_does_not_run_is_refused(tmp_path, text, says):
+    """Whatever a file of an epilogue raises ends the command with a line and status 2."""
+    path = tmp_path / "mine.py"
+    path.write_text(text, "utf-8")
+    assert says in refused("explain", 64, 64, 64, "--epilogue", f"{path}:x")
+
+
 @pytest.mark.parametrize("name", given.epilogues())
 def test_every_epilogue_of_the_library_is_known(name):
     """Each name makes a graph without arguments."""

@@ -102,6 +102,7 @@ def test_the_picture_has_every_cell(tmp_path):
 @pytest.mark.parametrize(
     "words, says",
     [
+        (("(1000000000,256):(256,1)",), "has 256,000,000,000 elements, and at most 65,536 are drawn"),
         (("(8,8",), "cutegemm layout: text='(8,8'"),
         ((), "give a layout or --mma, one of the two"),
         (("(8,8)", "--mma", "m64n8k16"), "give a layout or --mma, one of the two"),

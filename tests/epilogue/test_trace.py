@@ -319,8 +319,7 @@ def test_values_of_two_epilogues_do_not_meet():
 
 def test_torch_functions_are_refused_with_a_hint():
     """torch.exp and its like say which functions to use instead."""
-    import torch
-
+    torch = pytest.importorskip("torch")
     with pytest.raises(
         SpecError, match=r"^epilogue='torch\.exp': torch's functions .* those of cutegemm\.epilogue do"
     ):

@@ -93,6 +93,7 @@ def test_workspace_is_the_plans(gemm):
 
 def test_warm_compiles_ahead(gemm, monkeypatch):
     """After `warm`, the problems' kernels are there."""
+    pytest.importorskip("torch")
     ahead = [problem(512, 512, 512), problem(640, 512, 512), problem(512, 512, 512, c_dtype="bf16")]
     gemm.warm(ahead)
     monkeypatch.setattr(cache, "compile_config", None)

@@ -11,7 +11,7 @@ from cutegemm.cli.facts import emulation, timing
 from cutegemm.cli.facts.code import CodeChange, compared, planned
 from cutegemm.cli.given import Asked
 from cutegemm.compiling import cache, resources
-from cutegemm.errors import HardwareError
+from cutegemm.errors import HardwareError, MissingPackageError, needing
 
 # of plans, what differs with everything else and is told elsewhere
 _LEFT_OUT = {"spec", "chosen_by", "steps", "reasons", "smem", "barriers", "boxes"}
@@ -137,8 +137,9 @@ def _counters(before: Asked, after: Asked) -> tuple[list[Changed], str]:
 
 def _timed(before: Asked, after: Asked) -> tuple[timing.Comparison | None, str]:
     try:
-        return timing.compared({"first": before, "second": after}, against_torch=False), ""
-    except HardwareError as error:
+        with needing():
+            return timing.compared({"first": before, "second": after}, against_torch=False), ""
+    except (HardwareError, MissingPackageError) as error:
         return None, str(error)
 
 

@@ -12,6 +12,8 @@ from cutegemm.layouts import ComposedLayout, Layout, Swizzle, banks, make_layout
 from cutegemm.layouts.swizzle import AnyLayout
 
 BANKS, WARP = 32, 32
+# elements that are drawn, within a second
+MOST_CELLS = 1 << 16
 _MMA = re.compile(r"m64n(\d+)k(8|16|32)")
 _BITS_OF_K = {"8": 32, "16": 16, "32": 8}
 
@@ -86,6 +88,9 @@ def drawn(text: str, swizzle: str = "", access: str = "", bits: int = 16, width:
         layout = _swizzled(layout, swizzle)
     if bits not in (8, 16, 32):
         raise field_error(InputError, "--bits", bits, "must be 8, 16 or 32", 16)
+    if layout.size > MOST_CELLS:
+        rule = f"has {layout.size:,} elements, and at most {MOST_CELLS:,} are drawn"
+        raise field_error(InputError, "LAYOUT", text, rule, "(64,64):(64,1)")
     table = _as_table(layout)
     rows, columns = (mode.size for mode in _plain(table))
     cells = []

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 
 from cutegemm.arch.records import RECORDS
 from cutegemm.cli.facts import wheels
@@ -107,7 +108,7 @@ def torch_build() -> tuple[str, str | None] | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     path = Path(next(iter(spec.submodule_search_locations))) / "version.py"
-    words = path.read_text() if path.exists() else ""
+    words = path.read_text("utf-8") if path.exists() else ""
     version = re.search(r"__version__\s*=\s*'([^']+)'", words)
     cuda = re.search(r"cuda[^=]*=\s*'([\d.]+)'", words)
     return version[1] if version else "unknown", cuda[1] if cuda else None
@@ -139,7 +140,7 @@ def check_folder(name: str, folder: Path) -> Check:
     """A folder that we write is the user's own, and nobody else's to write."""
     there = next((x for x in (folder, *folder.parents) if x.exists()), folder)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        fix = f"export CUTEGEMM_CACHE_DIR=$HOME/.cache/cutegemm  # or: chmod u+rwx {there}"
+        fix = f"export CUTEGEMM_CACHE_DIR=$HOME/.cache/cutegemm  # or: chmod u+rwx {quote(str(there))}"
         return Check(name, FINDING, f"{there} cannot be written: every kernel compiles again", fix)
     if there != folder:
         return Check(name, OK, f"{folder} (not made yet)")
@@ -147,11 +148,14 @@ def check_folder(name: str, folder: Path) -> Check:
 
     trouble = store.complaint(folder)
     if trouble is not None:
-        fix = f"chmod go-w {folder}" if "written by others" in trouble else f"sudo chown $(id -u) {folder}"
+        change = "chmod go-w" if "written by others" in trouble else "sudo chown $(id -u)"
+        fix = f"{change} {quote(str(folder))}"
         return Check(name, FINDING, f"{folder} {trouble}, so it is not used", fix)
     secret = folder / store.SECRET
     if secret.exists() and not os.access(secret, os.R_OK):
-        return Check(name, FINDING, f"{secret} cannot be read: nothing kept is used", f"chmod u+r {secret}")
+        return Check(
+            name, FINDING, f"{secret} cannot be read: nothing kept is used", f"chmod u+r {quote(str(secret))}"
+        )
     return Check(name, OK, str(folder))
 
 
@@ -165,10 +169,10 @@ def check_database(folder: Path) -> Check:
     if not path.exists():
         return Check("database", OK, f"{path} (nothing tuned yet)")
     try:
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as file:
+        with sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True) as file:
             count = file.execute("SELECT count(*) FROM entries").fetchone()[0]
     except sqlite3.Error as error:
-        fix = f"mv {path} {path}.damaged"
+        fix = f"mv {quote(str(path))} {quote(f'{path}.damaged')}"
         return Check("database", FINDING, f"{path} is not readable: {error}", fix)
     return Check("database", OK, f"{path}, {count} entries")
 

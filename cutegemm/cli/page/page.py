@@ -20,7 +20,7 @@ CANDIDATES = 40
 def page(plan: KernelPlan, found: Explained) -> str:
     """The page of a plan and what there is to say of it."""
     title = f"cutegemm: {found.problem}"
-    style, script = (HERE.joinpath(x).read_text() for x in ("style.css", "script.js"))
+    style, script = (HERE.joinpath(x).read_text("utf-8") for x in ("style.css", "script.js"))
     body = "".join(_sections(plan, found))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -124,7 +124,7 @@ def read_suppressions(path: str | Path) -> list[Suppression]:
         EmulatorError: a line without a colon; a file that cannot be read.
     """
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = Path(path).read_text("utf-8").splitlines()
     except (OSError, ValueError) as e:
         # a ValueError: a path that can be none, or a file that is no text
         raise field_error(EmulatorError, "suppressions", str(path), f"cannot be read as text ({e})") from e
