@@ -8,7 +8,7 @@ names, so that whoever fills or reads them needs no positions:
     kernels     unpack what they are traced with (`kernels.launch`)
     compiling   traces and records a launch with sample values of the right types
     running     packs once what does not change from call to call; a call's tensors travel in the order of the
-                group "addresses"
+                group "addresses" (`epilogue.call_order`)
 
 A new argument is one line in the table below: it is then packed, traced, sampled and unpacked everywhere.
 """
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.config import Config, FinishConfig, GemmConfig, KernelConfig, RelayoutConfig
+from cutegemm.epilogue.call_order import tensors
 
 # where parts of K meet: their fp32 tiles, and how many of a tile's have been written
 SPLIT_PLACES = ("split.parts", "split.counters")
@@ -125,33 +126,25 @@ def layout_of(config: Config) -> LaunchLayout:
 
 def _gemm(config: GemmConfig) -> LaunchLayout:
     """Every GEMM driver takes the same groups."""
-    graph = config.epilogue
-    inputs, outputs = tuple(graph.tensors), tuple(x.name for x in graph.stores)
-    operands = tuple(x.role for x in config.operands)
-    matrices = (*operands, *inputs, *outputs)
-    reductions = tuple(x.name for x in graph.reductions)
+    passed = tensors(config.epilogue, config.device_scalars, tuple(x.role for x in config.operands))
     numbers = [
         Field(name, INT32, 0) if kind == "integer" else Field(name, FLOAT32, 0.0)
         for name, kind in config.host_numbers.items()
     ]
     return _layout(
-        # of operands, inputs and stored outputs, of reductions' partial results, of scalars on the device
-        # and of where parts of K and works are counted
-        addresses=[
-            Field(x, INT64, None)
-            for x in (*matrices, *reductions, *config.device_scalars, *_in_workspace(config))
-        ],
+        # of a call's tensors, of reductions their partial results; and of where parts of K and works are counted
+        addresses=[Field(x, INT64, None) for x in (*(x.name for x in passed), *_in_workspace(config))],
         # m and n of the output, the product's k, the batch; then the batch extent of what may serve every batch. A
         # sample of a walk has no batch, so no tile: its k need not have a k tile for every part of a split
         shape=[
             *(Field(x, INT32, EXTENT) for x in "mnk"),
             Field("l", INT32, 0 if isinstance(config, KernelConfig) else 1),
-            *(Field(f"{x}.l", INT32, 1) for x in (*operands, *inputs)),
+            *(Field(f"{x.name}.l", INT32, 1) for x in passed if x.role.shared),
         ],
         # (row, column, batch), elements: of a as m x k, of b as n x k, of inputs and outputs as m x n; of an
         # operand that holds a gated pair one of the halves, and the step to the other
         strides=[
-            *(Field(x, INT64, STRIDES) for x in matrices),
+            *(Field(x.name, INT64, STRIDES) for x in passed if x.role.strided),
             *(Field(f"{x.role}.gate", INT64, EXTENT * EXTENT) for x in config.operands if x.halves == 2),
         ],
         # passed by value, in the graph's order; a group cannot be empty

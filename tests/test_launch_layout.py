@@ -14,6 +14,7 @@ from cutegemm.errors import PlanError
 from cutegemm.launch_layout import FLOAT32, INT32, INT64, layout_of
 from cutegemm.planning.arguments import launch_arguments
 from cutegemm.planning.planner import plan
+from cutegemm.running.named import Signature
 from tests.support.strategies import fused_problems
 
 
@@ -62,6 +63,14 @@ def test_a_gemms_fields():
         "walk": ("group", "clusters", "parts.m", "parts.n", "parts.all"),
     }
     assert layout["numbers"].kinds == (FLOAT32, INT32)
+
+
+def test_a_calls_tensors_are_the_first_addresses_of_its_launch():
+    """A call's addresses go to the kernel as they are: both orders come from one function of the epilogue."""
+    order = Signature(GATED).order(("y",))
+    assert layout_of(PLAN.config)["addresses"].names[: len(order.names)] == order.names == NAMES
+    assert order.outs == ("d", "pre", "rows", "top")
+    assert layout_of(PLAN.config)["numbers"].names == order.numbers
 
 
 def test_what_a_launch_is_told():

@@ -10,6 +10,7 @@ from typing import Any
 from cutegemm.arch.architectures import ARCHITECTURES, DEFAULT
 from cutegemm.arch.limits import Limits
 from cutegemm.dtypes import DType, as_dtype
+from cutegemm.epilogue.call_order import numbers
 from cutegemm.epilogue.graph import Graph
 
 WORD_BYTES = 16  # of the widest access
@@ -183,7 +184,7 @@ class EpilogueConfig:
     @property
     def host_numbers(self) -> dict[str, str]:
         """Name -> kind of the numbers that a launch passes by value."""
-        return {name: kind for name, kind in self.epilogue.numbers.items() if name not in self.device_scalars}
+        return numbers(self.epilogue, self.device_scalars)
 
     @property
     def gates(self) -> int:

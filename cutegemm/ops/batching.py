@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from cutegemm.epilogue.call_order import ROLES
 from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.program import Program, decode, kept
 
-# dimensions of an epilogue's input in a product without a batch
-_RANKS = {"matrix": 2, "row": 1, "col": 1, "scalar": 0}
+# dimensions of a call's tensors without a batch
+_RANKS = {name: min(role.ranks) for name, role in ROLES.items()}
 
 
 def batched(op: Any) -> Callable[..., Any]:

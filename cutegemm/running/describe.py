@@ -14,14 +14,19 @@ from typing import Any
 import torch
 
 from cutegemm.dtypes import DType, as_dtype
+from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph, Result
 from cutegemm.errors import InputError, check, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.call import Request
 
 OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
-_INPUTS = (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2)
-_RANKS = {"matrix": (2, 3), "row": (1, 2), "col": (1, 2)}
+# what a role's types are (`call_order.Role`)
+_TYPES = {
+    "operands": OPERANDS,
+    "any": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2),
+    "fp32": (torch.float32,),
+}
 
 
 @dataclass(frozen=True)
@@ -157,18 +162,14 @@ def _store(
 
 def _check_tensors(graph: Graph, request: Request) -> None:
     """Each tensor on its own: type, rank, dtype, layout, autograd."""
-    check_tensor("a", request.a, (2, 3), OPERANDS)
-    check_tensor("b", request.b, (2, 3), OPERANDS)
-    for name, tensor in request.inputs.items():
-        kind = graph.tensors.get(name)
-        ranks = (0,) if kind is None else _RANKS[kind]
-        check_tensor(name, tensor, ranks, (torch.float32,) if kind is None else _INPUTS)
-    stores = {x.name for x in graph.stores}
-    for name, tensor in request.outs.items():
-        check_tensor(shown(name), tensor, (2, 3) if name in stores else (0, 1, 2), _INPUTS)
-        if tensor.is_neg():
+    given = request.tensors
+    scalars = (name for name in graph.numbers if name in request.inputs)
+    for name, role in ((x.name, x.role) for x in call_order.tensors(graph, scalars) if x.name in given):
+        tensor, field = given[name], shown(name) if role.written else name
+        check_tensor(field, tensor, role.ranks, _TYPES[role.types])
+        if role.written and tensor.is_neg():
             rule = "must not be a negated view; give the tensor that it is a view of"
-            raise field_error(InputError, f"{shown(name)}.is_neg()", True, rule)
+            raise field_error(InputError, f"{field}.is_neg()", True, rule)
 
 
 def _check_devices(request: Request) -> None:

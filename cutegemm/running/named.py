@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's arguments by name, sorted into what the epilogue's graph takes; no torch.
 
-A call's tensors travel in one order, that of the addresses of a launch (`launch_layout`): a, b, the epilogue's
+A call's tensors travel in one order, that of the addresses of a launch (`epilogue.call_order`): a, b, the epilogue's
 tensors, its outputs (stored ones, then reductions; None where one is to be allocated), its scalars that are tensors.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm import checks
+from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.running.call import Request
@@ -23,11 +24,13 @@ class Order:
     """The order in which a kind of call's tensors and numbers travel.
 
     Attributes:
-        names: of the tensors.
+        passed: the tensors.
+        names: theirs.
         first_out, end_out: where the outputs begin and end among them.
         numbers: names of the numbers passed by value.
     """
 
+    passed: tuple[call_order.Passed, ...]
     names: tuple[str, ...]
     first_out: int
     end_out: int
@@ -36,10 +39,15 @@ class Order:
     @staticmethod
     def of(graph: Graph, scalars: tuple[str, ...]) -> Order:
         """The order of an epilogue's calls that pass `scalars` as tensors."""
-        inputs = ("a", "b", *graph.tensors)
-        outs = tuple(x.name for x in (*graph.stores, *graph.reductions))
-        given = tuple(x for x in graph.numbers if x not in scalars)
-        return Order((*inputs, *outs, *scalars), len(inputs), len(inputs) + len(outs), given)
+        passed = call_order.tensors(graph, scalars)
+        written = [i for i, x in enumerate(passed) if x.role.written]
+        return Order(
+            passed=passed,
+            names=tuple(x.name for x in passed),
+            first_out=written[0],
+            end_out=written[-1] + 1,
+            numbers=tuple(call_order.numbers(graph, scalars)),
+        )
 
     @property
     def outs(self) -> tuple[str, ...]:
