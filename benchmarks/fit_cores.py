@@ -28,6 +28,7 @@ from cutegemm.planning.simt_times import estimate
 # the constants, what of a device holds them, and what is measured
 NAMES = tuple(x.name for x in dataclasses.fields(CoreModel))
 PART, WHAT = "cores", "tiles"
+FILES = "*.json"
 # fields of a spec that make a tile
 CHOSEN = {"schedule", "tile", "stages", "split_k"}
 SUITE = "cores"

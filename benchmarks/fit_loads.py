@@ -1,86 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured ways to load operands that TMA cannot address, and how well the model ranks them.
+"""Measured kernels of problems with unaligned operands, and how well the cost model ranks them by their ways in.
 
-What the model knows of a way is what it costs beside TMA. The kernel without it takes what is left of the copy's time,
-or of the ways' in the middle where a copy was not timed, so that predicted is that and what the way costs.
+Both whole sweeps of specs and those of drawn training problems are read; the rates of tensor-core kernels are taken as
+they are.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import candidates as specs
 from benchmarks import tuned_rows
-from cutegemm import Problem, problem
-from cutegemm.arch.device import Device
-from cutegemm.planning.model import loads_ns
+from cutegemm import GemmSpec, Problem, problem
+from cutegemm.arch.device import Device, LoadModel
+from cutegemm.arch.records import DEFAULT
+from cutegemm.errors import GemmError
+from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.planner import plan
+from cutegemm.planning.ranking import predicted
+from cutegemm.planning.request import requested
+from cutegemm.planning.ways import ways_of
+from cutegemm.planning.why import way_of
 
-# constants of these ways; of `copy` there are no measurements
-NAMES = ("relayout", "gather", "shift")
-# what of a device holds them, and what is measured
-PART, WHAT = "time", "loads"
-FIELDS = {"a_load", "b_load"}
-# a way (A's load, B's load) that copies both
-COPIED = ("relayout", "relayout")
+# the constants, what of a device holds them, what is measured, and where
+NAMES = tuple(x.name for x in dataclasses.fields(LoadModel))
+PART, WHAT = "loads", "ways in"
+FILES = "*_h200.json"
+# fields of a spec that make a config
+CHOSEN = {"tile", "cluster", "schedule", "consumers", "split_k", "split_reduction", "swap", "raster",
+          "a_load", "b_load"}  # fmt: skip
+# (A's load, B's load), whether operands are swapped, the candidate of the GEMM that the kernel sees
+Config = tuple[tuple[str, str], bool, Candidate]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A kernel whose operands are both loaded in several ways: microseconds by (A's load, B's load)."""
+    """One problem's configs: microseconds, timed beside each other or beside one baseline."""
 
     gpu: str
     suite: str
     problem: Problem
-    us: dict[tuple[str, str], float]
+    us: dict[Config, float]
 
 
 def read(paths: Sequence[Path]) -> list[Loaded]:
-    """What sweeps' rows give that name both loads: the ways of each problem and of what else is given."""
-    found: dict[tuple[str, Problem, str], Loaded] = {}
+    """The problems of sweeps with an unaligned operand and several configs."""
+    found: dict[tuple[str, str, Problem], Loaded] = {}
     for path in paths:
-        # of loads a tuning database has too few beside each other
+        # a tuning database says too little of ways in
         data = {} if path.suffix == tuned_rows.SUFFIX else json.loads(path.read_text())
-        for row in data.get("rows") or []:
-            spec = row.get("spec")
-            if not isinstance(spec, dict) or not set(spec) >= FIELDS or not row.get("ratio"):
-                continue
-            rest = json.dumps({name: v for name, v in spec.items() if name not in FIELDS}, sort_keys=True)
-            of = problem(
-                row["m"], row["n"], row["k"], batch=row["batch"], dtype=row["dtype"], majors=row["majors"]
-            )
-            # what TMA could address is copied in every row, and costs each the same
-            if any(
-                spec[f"{name}_load"] != "relayout" and getattr(of, name).tma_reason() is None for name in "ab"
-            ):
-                continue
-            gpu = data["environment"]["gpu"]
-            group = found.setdefault((gpu, of, rest), Loaded(gpu, row["suite"], of, {}))
-            group.us[spec["a_load"], spec["b_load"]] = row["baseline_us"] / row["ratio"]
+        for gpu, suite, of, config, us in _drawn(data) if "cases" in data else _swept(data):
+            group = found.setdefault((gpu, path.name, of), Loaded(gpu, suite, of, {}))
+            group.us[config] = min(us, group.us.get(config, us))
     return [x for x in found.values() if len(x.us) > 1]
 
 
-def predicted(of: Loaded, device: Device) -> dict[tuple[str, str], float]:
-    """Microseconds of each way, if the kernel beside the loads takes what it took beside copies."""
-    odd = [name for name in "ab" if getattr(of.problem, name).tma_reason() is not None]
+def _odd(of: Problem) -> bool:
+    return of.a.tma_reason() is not None or of.b.tma_reason() is not None
 
-    def beside(way: tuple[str, str]) -> float:
-        chosen = {name: load for name, load in zip("ab", way, strict=True) if name in odd}
-        return loads_ns(of.problem, chosen, dict.fromkeys(odd, 0), device) / 1e3
 
-    left = {way: us - beside(way) for way, us in of.us.items()}
-    kernel = max(left.get(COPIED, statistics.median(left.values())), 0.0)
-    return {way: kernel + beside(way) for way in of.us}
+def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, float]]:
+    """The configs that the specs of a sweep's rows are planned as."""
+    for row in data.get("rows") or []:
+        given = row.get("spec")
+        if not isinstance(given, dict) or not row.get("ratio") or not given or not set(given) <= CHOSEN:
+            continue
+        of = problem(
+            row["m"], row["n"], row["k"], batch=row["batch"], dtype=row["dtype"], majors=row["majors"]
+        )
+        if not _odd(of):
+            continue
+        try:
+            made = plan(specs.spec(given), of, DEFAULT)
+        except GemmError:
+            continue
+        way, candidate = way_of(made)
+        loads = way.setting.loads.chosen
+        config = (loads[::-1] if way.swapped else loads), way.swapped, candidate
+        yield data["environment"]["gpu"], row["suite"], of, config, row["baseline_us"] / row["ratio"]
+
+
+def _drawn(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, float]]:
+    """The configs of drawn problems (`fit_cost.fresh`)."""
+    for case in data["cases"]:
+        of = problem(case["m"], case["n"], case["k"], batch=case["batch"], majors=case["majors"])
+        for swapped, m, n, k, across, along, *how, us, _, beside in case["rows"] if _odd(of) else ():
+            loads = tuple(
+                beside.get(f"{name}_load", "tma" if getattr(of, name).tma_reason() is None else None)
+                for name in "ab"
+            )
+            if None not in loads and beside.keys() <= {"chosen", "a_load", "b_load"}:
+                yield (
+                    data["gpu"],
+                    case["suite"],
+                    of,
+                    (loads, bool(swapped), Candidate((m, n, k), (across, along), *how)),
+                    us,
+                )
+
+
+def predicted_us(of: Loaded, device: Device) -> dict[Config, float]:
+    """Predicted microseconds of each config."""
+    found: dict[Config, float] = {}
+    for loads, swapped in dict.fromkeys(x[:2] for x in of.us):
+        spec = GemmSpec(a_load=loads[0], b_load=loads[1], swap=swapped)
+        (way,) = ways_of(requested(spec, of.problem, device)[0])
+        some = [x for x in of.us if x[:2] == (loads, swapped)]
+        found |= zip(some, predicted(way, [x[2] for x in some]), strict=True)
+    return {x: found[x] / 1e3 for x in of.us}
 
 
 def fared(times: Mapping[Any, float], us: Mapping[Any, float], blur: float) -> tuple[float, float, float]:
-    """Regret, regret to be expected and mean error of times beside measured ones, as logarithms (`fit.Score`)."""
+    """Regret, expected regret and mean error of times beside measured ones, as logarithms."""
     measured = np.array([us[x] for x in times])
     logs = np.log(list(times.values()))
     drawn = np.exp((logs.min() - logs) / blur)
@@ -91,5 +130,5 @@ def fared(times: Mapping[Any, float], us: Mapping[Any, float], blur: float) -> t
 
 
 def score(of: Loaded, device: Device, blur: float) -> tuple[float, float, float]:
-    """How the device's model ranks the ways of one problem (`fared`)."""
-    return fared(predicted(of, device), of.us, blur)
+    """How the device's model ranks the configs of one problem (`fared`)."""
+    return fared(predicted_us(of, device), of.us, blur)

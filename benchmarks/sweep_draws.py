@@ -33,8 +33,7 @@ from cutegemm.planning import ranking
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
 from cutegemm.planning.request import requested
-from cutegemm.planning.why import candidate_of, config_fields
-from cutegemm.tuning import proposals
+from cutegemm.planning.why import candidate_of, option_fields
 
 # problems of a family and seed
 COUNTS = {
@@ -48,8 +47,6 @@ CONFIGS, FASTEST, DRAWN, SLOWER = 16, 30, 16, 1.35
 NEAR, AGAIN = 0.12, 0.35
 # configs below which a problem has few, and how much more another is worth there
 FEW, WANTED = 9, 6.0
-# candidates of the tuner for problems that the cost model does not choose for
-PROPOSED = 18
 
 
 class Option(NamedTuple):
@@ -105,20 +102,16 @@ def options(case: Case, device: Device, source: random.Random) -> list[Option]:
             one = _option(made, fields, slower, must)
             found.setdefault(one.kernels, one)
 
-    if not ranking.open_to(asked):
-        for place, proposal in enumerate(proposals.proposals(spec, of, device, PROPOSED)):
-            add(proposal.plan, dict(proposal.fields), 1 + place / 100, place < 2)
-        return list(found.values())
     everything = list(ranking.options(asked))
     least = everything[0].ns
     add(own, {}, 1.0, True)
     near = [x for x in everything if x.ns <= SLOWER * least]
-    kinds = {_kind(x.swapped, x.candidate): x for x in reversed(near)}
+    kinds = {_kind(x.way.swapped, x.candidate): x for x in reversed(near)}
     others = source.sample(near, min(DRAWN, len(near)))
     for place, x in enumerate([*near[:FASTEST], *kinds.values(), *others]):
-        fields = config_fields(x.candidate, x.swapped)
+        fields = option_fields(x)
         made = _planned(spec, fields, case, device)
-        if made is not None and (made.swapped, candidate_of(made)) == (x.swapped, x.candidate):
+        if made is not None and (made.swapped, candidate_of(made)) == (x.way.swapped, x.candidate):
             add(made, fields, x.ns / least, place == 0)
     return list(found.values())
 

@@ -22,14 +22,17 @@ from benchmarks import tuned_rows
 from benchmarks.contenders import BASELINE
 from cutegemm import Problem, problem
 from cutegemm.arch.device import Device
-from cutegemm.arch.records import DEFAULT, RECORDS
+from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import GemmError
-from cutegemm.planning.candidates import BLOCK_K, SHARED_ELEMENTS, TURN_TILES, WIDTHS, Candidate
+from cutegemm.planning.candidates import BLOCK_K, Candidate
 from cutegemm.planning.planner import plan
 from cutegemm.planning.swap import transposed_problem
-from cutegemm.planning.times import Table
 from cutegemm.planning.why import candidate_of
 
+# what the older sweeps measured of the kernels of today
+WIDTHS = (256, 224, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)
+SHARED_ELEMENTS = 128 * 256
+TURN_TILES = (*((128, n) for n in (192, 176, 160, 144, 128, 96, 64)), (64, 128))
 # CTAs of a cluster that add up parts of K, at most
 MAX_CLUSTER = 8
 # fields of a spec that make a candidate, and the walk
@@ -56,12 +59,6 @@ class Measured:
     best: float | None = None
     baseline: float | None = None
     beside: str = BASELINE
-
-    @functools.cached_property
-    def table(self) -> Table:
-        """The candidates as columns on their GPU, which no constant of its model changes."""
-        device = next((x for x in RECORDS if x.name == self.gpu), DEFAULT)
-        return Table.of(self.problem, device, list(self.us))
 
     @functools.cached_property
     def times(self) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from cutegemm.arch.limits import Limits
 
 @dataclass(frozen=True, kw_only=True)
 class TimeModel:
-    """The constants of `planning.model` for one GPU. Times in ns, rates in bytes per ns and SM.
+    """Sustained rates of one GPU, which `cli.facts` shows. Times in ns, rates in bytes per ns and SM.
 
     Attributes:
         mma: of one mainloop stage of 64 along K, per element of the tile.
@@ -95,22 +95,6 @@ class CoreModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerModel:
-    """What a kernel's work costs at the power cap: energies in pJ, as measured there, all that idles included.
-
-    Attributes:
-        watts: of the cap.
-        flop: of a multiplication or an addition of 16-bit operands.
-        l2, dram: of a byte that L2 delivers, that device memory moves.
-    """
-
-    watts: float
-    flop: float
-    l2: float
-    dram: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class CostModel:
     """The rates that `planning.cost` divides by, of one GPU. Times in ns, rates in bytes per ns, energies in pJ.
 
@@ -124,7 +108,8 @@ class CostModel:
         mma_turn, mma_three: factor on `mma` of pingpong, of three warpgroups; turn_lone, bare_mma: more of it where a
             pingpong kernel has one wave, or no producer.
         latency: from asking for a stage to having it; in_use: stages of a ring that do not load meanwhile.
-        tile, tile_turn: of a work outside its mainloop, cooperative and pingpong.
+        tile, tile_turn: of a work outside its mainloop, cooperative and pingpong; refill: more of a work after the
+            first without a producer.
         piece, piece_turn: of an epilogue subtile; narrow: more where its rows are less than a sector; store: rate of an
             SM's stores; line: of a byte of sectors that threads store.
         inputs, input_piece: of matrices that the epilogue reads, a work and a subtile.
@@ -161,6 +146,7 @@ class CostModel:
     in_use: float
     tile: float
     tile_turn: float
+    refill: float
     piece: float
     piece_turn: float
     narrow: float
@@ -193,6 +179,25 @@ class CostModel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoadModel:
+    """What operands take that TMA cannot address, of one GPU. Times in ns, rates in bytes per ns and SM.
+
+    Attributes:
+        shift: that a producer warpgroup shifts into a stage; gather: elements per ns that it loads one by one; copy:
+            that it copies by cp.async.
+        stage: of a stage that it loads, beside its bytes; first: until the first stage, more than TMA takes.
+        relayout: of a launch that copies operands, beside its bytes.
+    """
+
+    shift: float
+    gather: float
+    copy: float
+    stage: float
+    first: float
+    relayout: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """One GPU.
 
@@ -203,9 +208,9 @@ class Device:
         clusters: (CTAs per cluster, clusters resident at once with one CTA an SM).
         dram_gbs: GB/s of a device-to-device copy, read plus write.
         l2_bytes: of the L2 cache.
-        time: the model's constants; cores: those of the CUDA cores' kernels.
-        power: what the cap leaves; None where that is in `time`.
-        cost: rates of `planning.cost`; None where they are not fitted.
+        time: sustained rates; cores: those of the CUDA cores' kernels.
+        cost: rates of `planning.cost`; None where they are not fitted; loads: those of operands that TMA cannot
+            address.
         model_error: measured relative error of the model's comparison of two choices. A neighbour's entry of the
             database serves if the model predicts it slower by no more; None means that no neighbour's entry serves.
         note: what in this record is not measured on this GPU; empty when nothing is.
@@ -219,7 +224,7 @@ class Device:
     l2_bytes: int
     time: TimeModel
     cores: CoreModel
-    power: PowerModel | None = None
+    loads: LoadModel
     cost: CostModel | None = None
     model_error: float | None = None
     note: str = ""

@@ -8,16 +8,16 @@ import json
 from pathlib import Path
 
 from cutegemm.arch import sm90
-from cutegemm.arch.device import CoreModel, CostModel, Device, PowerModel, TimeModel
+from cutegemm.arch.device import CoreModel, CostModel, Device, LoadModel, TimeModel
 
-# The constants of each GPU's model of time, by name, with where they come from; `python -m benchmarks.fit` writes it.
+# The constants of each GPU by name, with where they come from; `benchmarks.fit_cost` and `benchmarks.fit` write them.
 TIMES_FILE = Path(__file__).with_name("times.json")
 _FITTED = json.loads(TIMES_FILE.read_text("utf-8"))
 TIMES = {name: TimeModel(**x["time"]) for name, x in _FITTED.items()}
-# energies at the power cap, of GPUs whose candidates they order better
-POWER = {name: PowerModel(**x["power"]) for name, x in _FITTED.items() if "power" in x}
 # rates of the cost model, of GPUs whose kernels were swept for it
 COSTS = {name: CostModel(**x["cost"]) for name, x in _FITTED.items() if "cost" in x}
+# of operands that TMA cannot address, of GPUs whose ways to load them were swept
+LOADS = {name: LoadModel(**x["loads"]) for name, x in _FITTED.items() if "loads" in x}
 # of the CUDA cores, of GPUs where those were measured
 CORES = {name: CoreModel(**x["cores"]) for name, x in _FITTED.items() if "cores" in x}
 
@@ -33,7 +33,7 @@ H200 = Device(
     l2_bytes=60 * 2**20,
     time=TIMES["NVIDIA H200"],
     cores=CORES["NVIDIA H200"],
-    power=POWER.get("NVIDIA H200"),
+    loads=LOADS["NVIDIA H200"],
     cost=COSTS["NVIDIA H200"],
 )
 
@@ -47,7 +47,7 @@ H100 = dataclasses.replace(
     l2_bytes=50 * 2**20,
     time=TIMES["NVIDIA H100 80GB HBM3"],
     cores=CORES.get("NVIDIA H100 80GB HBM3", CORES["NVIDIA H200"]),
-    power=POWER.get("NVIDIA H100 80GB HBM3"),
+    loads=LOADS.get("NVIDIA H100 80GB HBM3", LOADS["NVIDIA H200"]),
     cost=COSTS.get("NVIDIA H100 80GB HBM3", COSTS["NVIDIA H200"]),
     note="its clusters, loads of odd operands, the CUDA cores' times and the cost model's rates are the H200's",
 )
@@ -83,8 +83,6 @@ def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | 
         clusters=DEFAULT.clusters if sms == DEFAULT.sms else (),
         l2_bytes=DEFAULT.l2_bytes if l2_bytes is None else l2_bytes,
         dram_gbs=DEFAULT.dram_gbs if dram_gbs is None else dram_gbs,
-        # its cap is its own
-        power=None,
         note=f"no record of {name}: planned with the times of {DEFAULT.name} and this GPU's {sms} SMs",
     )
 

@@ -11,9 +11,8 @@ from cutegemm.database.choice import by_model as chosen_by_model
 from cutegemm.database.choice import choose
 from cutegemm.errors import InputError
 from cutegemm.planning import checks, planner
-from cutegemm.planning.candidates import Order
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.model import by_model
+from cutegemm.planning.ways import Order, by_cost
 from cutegemm.problems import Problem
 from cutegemm.running import here
 from cutegemm.spec import GemmSpec
@@ -25,7 +24,7 @@ def plan(
     device: Device | None = None,
     *,
     database: bool = True,
-    order: Order = by_model,
+    order: Order = by_cost,
 ) -> KernelPlan:
     """Choose how to serve `problem` under `spec`, as `build` does; `chosen_by` says what chose, and for which GPU.
 
@@ -34,8 +33,8 @@ def plan(
         device: the GPU that the choice is for; None is torch's current one, an H200 where there is none.
         database: whether to take what was measured, where the database has an entry; False, or
             CUTEGEMM_DATABASE=off, leaves the choice to the cost model.
-        order: puts candidates of what is left open in the order in which they are tried; another one than the cost
-            model's leaves the database out.
+        order: puts the configs that the spec allows, fastest first, in the order in which they are tried; another one
+            than the cost model's leaves the database out.
 
     Raises:
         PlanError: a given field contradicts another or the problem, or does not fit the hardware.
@@ -51,7 +50,7 @@ def plan(
     if device is None:
         device = here.device()
     try:
-        if order is by_model:
+        if order is by_cost:
             return (choose if database else chosen_by_model)(spec, problem, device).plan
         made = planner.plan(spec, problem, device, order=order)
     except TypeError:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 from cutegemm.problems import Problem, round_up
 
 if TYPE_CHECKING:
-    from cutegemm.planning.columns import Column
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Column = NDArray[float64]
 
 Number = TypeVar("Number", int, "Column")
 

@@ -1,47 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choosing a tensor-core kernel: the first candidate that serves every given field.
+"""Choosing a tensor-core kernel: the config that costs least of those that serve every given field.
 
-What an order puts first is tried first, under the setting that is chosen where nothing stands against it. If no
-such candidate serves, everything that the spec leaves open gives way: other tiles, schedules and teams, copies
-instead of gathering, direct stores. A spec is refused only if all of that fails, with the first error that is
-about what was given.
+If none of the cheapest serves, everything else that the given fields allow is tried: other tiles, schedules and teams,
+direct stores. A spec is refused only if all of that fails, with the first error that is about what was given.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig
 from cutegemm.config.registers import most_accumulators
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning import candidates, invariance
-from cutegemm.planning.candidates import NO_TILE, Candidate, Order, Ranked
+from cutegemm.planning import candidates, invariance, swap
+from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.grid import Grid, check_per_tile, check_sms, grid_of
 from cutegemm.planning.kernel import configured, drafted, kind_of
-from cutegemm.planning.listed import listed
 from cutegemm.planning.prospects import passes
 from cutegemm.planning.request import Request
-from cutegemm.planning.setting import Setting, first_setting, settings
-from cutegemm.spec import AUTO, GemmSpec, Tile
+from cutegemm.planning.setting import Setting, direct
+from cutegemm.planning.ways import Option, Order, turned, ways_of
+from cutegemm.spec import AUTO, GemmSpec
+
+# configs of the generator's that are tried: what so many refuse, the others do
+TRIES = 64
 
 
 class Chosen(NamedTuple):
-    """A kernel that serves, the setting and the candidate that it comes from, with why it was taken, and its launch."""
+    """A kernel that serves, the option that it comes from, and its launch."""
 
-    setting: Setting
-    ranked: Ranked
+    option: Option
     config: KernelConfig
     grid: Grid
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why, one line each; of a candidate that was given there is nothing to say."""
-        candidate, why, _ = self.ranked
-        return (*self.setting.reasons, f"{candidate}: {why}") if why else self.setting.reasons
+        ns, way, candidate = self.option
+        if way.setting.spec.tile != AUTO:
+            return way.setting.reasons
+        why = f"costs least, {ns / 1e3:,.1f} us" if ns else "the given fields leave little else"
+        return (*way.setting.reasons, f"{candidate}: {why}")
 
 
 class Refusals:
@@ -72,18 +77,24 @@ def choose(asked: Request, order: Order) -> Chosen:
     Raises:
         PlanError: the given fields contradict one another or the problem.
     """
+    # imports NumPy
+    from cutegemm.planning.ranking import options
+
     check_per_tile(asked.spec, asked.problem, asked.device.limits)
-    refusals = Refusals(asked.spec)
+    refusals, shown = Refusals(asked.spec), turned(asked)[0]
     spilling: Chosen | None = None
-    for setting, ranked in tries(asked, first_setting(asked), order, refusals):
-        if not invariance.allows(asked, ranked.candidate):
+    first = itertools.islice(order(options(asked)), TRIES)
+    for option in itertools.chain(first, _others(asked, refusals)):
+        _, way, candidate = option
+        if not invariance.allows(way.seen, candidate):
             continue
         try:
-            config, grid = served(asked, setting, ranked.candidate)
+            config, grid = served(way.setting, candidate, asked.device)
         except PlanError as error:
-            refusals.add(error)
+            if way.swapped == shown:
+                refusals.add(swap.error_in_d(error) if shown else error)
             continue
-        found = Chosen(setting, ranked, config, grid)
+        found = Chosen(option, config, grid)
         if asked.spec.tile != AUTO or not spills(config):
             return found
         spilling = spilling or found
@@ -92,38 +103,28 @@ def choose(asked: Request, order: Order) -> Chosen:
     raise refusals.error()
 
 
-def tries(
-    asked: Request, first: Setting, order: Order, refusals: Refusals
-) -> Iterator[tuple[Setting, Ranked]]:
-    """What to try, best first, each with the reason to give if it serves.
+def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
+    """Everything else that could serve a spec, one way round, whatever it costs.
 
-    Where no tile mends what a kind of candidate breaks, none is tried; and once it is known what to refuse with,
-    none that is quickly known not to serve.
+    Where no tile fixes what a kind of candidate breaks, none is tried; and once it is known what to refuse with, none
+    that is quickly known not to serve.
     """
-    spec, limits = asked.spec, first.limits
-    broken = functools.cache(functools.partial(_broken, spec, first))
-    for ranked in preferred(asked, first, order):
-        if refusals.first is None or not _hopeless(first, ranked.candidate, broken):
-            yield first, ranked
-    for setting in settings(asked, first):
+    swapped = turned(asked)[0]
+    found = [x for x in ways_of(asked) if x.swapped == swapped]
+    found += [x._replace(setting=y) for x in found if (y := direct(x.setting)) is not None]
+    for way in found:
+        setting, spec = way.setting, way.seen.spec
+        limits = setting.limits
         for kind in candidates.kinds(spec, limits):
             error = _broken(spec, setting, kind)
             if error:
-                refusals.add(error)
+                refusals.add(swap.error_in_d(error) if swapped else error)
                 continue
             rows = limits.mma_m * setting.halves * kind.team
             elements = most_accumulators(drafted(setting, kind)) * kind.team * limits.warpgroup
             for n, k, counts in candidates.shapes(spec, kind, limits, elements, rows, setting.gates):
                 for count in counts if refusals.first is None else passes(setting, kind, n, k, counts):
-                    candidate = kind._replace(tile=(rows * count, n, k))
-                    yield setting, Ranked(candidate, "the given fields leave little else")
-
-
-def _hopeless(setting: Setting, candidate: Candidate, broken: Callable[[Candidate], object]) -> bool:
-    """Whether it is quickly known that a candidate does not serve; `broken` says what its kind breaks."""
-    (m, n, k), kind = candidate.tile, candidate._replace(tile=NO_TILE)
-    count = m // (setting.limits.mma_m * setting.halves * kind.team)
-    return bool(broken(kind)) or not passes(setting, kind, n, k, range(count, count + 1))
+                    yield Option(0.0, way, kind._replace(tile=(rows * count, n, k)))
 
 
 def _broken(spec: GemmSpec, setting: Setting, kind: Candidate) -> PlanError | None:
@@ -136,25 +137,16 @@ def _broken(spec: GemmSpec, setting: Setting, kind: Candidate) -> PlanError | No
     return None
 
 
-def preferred(asked: Request, first: Setting, order: Order) -> Iterator[Ranked]:
-    """What an order puts in its place, or the one candidate that a given tile means."""
-    spec, limits = asked.spec, first.limits
-    if isinstance(spec.tile, Tile):
-        yield Ranked(candidates.given_tile(spec, spec.tile, limits, first.halves), "")
-    else:
-        found = listed(spec, first.problem, asked.device, first.gates, first.loads.gathers)
-        yield from order(first.seen, asked.device, first.gates, found)
-
-
-def served(asked: Request, setting: Setting, candidate: Candidate) -> tuple[KernelConfig, Grid]:
+def served(setting: Setting, candidate: Candidate, device: Device) -> tuple[KernelConfig, Grid]:
     """The kernel and the launch of a candidate.
 
     Raises:
         PlanError: it does not serve.
     """
     config = configured(setting, candidate)
-    grid = grid_of(asked.spec, setting.problem, config, asked.device)
-    if config.stages < 2 and asked.spec.stages == AUTO and asked.spec.tile == AUTO:
+    spec = setting.spec
+    grid = grid_of(spec, setting.problem, config, device)
+    if config.stages < 2 and spec.stages == AUTO and spec.tile == AUTO:
         rule = "loads and products of one stage would alternate"
         raise field_error(PlanError, "stages", config.stages, rule, 2)
     return config, grid

@@ -8,14 +8,16 @@ fits. Rows are of the GEMM that the kernel sees, which is D's transpose where op
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cutegemm.arch.device import CostModel, Device
+from cutegemm.arch.device import CostModel, Device, LoadModel
 from cutegemm.config import SECTOR
 from cutegemm.config.memory import STAGE_BARRIERS
+from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import boxes
 from cutegemm.planning.epilogue import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
 from cutegemm.planning.kernel import FULL, FULL_BYTES, SHORT_BYTES
@@ -26,9 +28,10 @@ from cutegemm.problems import Operand, Problem
 
 Column = NDArray[np.float64]
 
-# codes of columns `schedule` and `reduction`, in the order of `generator.SCHEDULES` and `REDUCTIONS`
+# codes of columns `schedule` and `reduction`, in the order of `candidates.TENSOR_CORE_SCHEDULES` and `REDUCTIONS`
 COOPERATIVE, PINGPONG, MULTISTAGE = range(3)
-WHOLE, IN_CLUSTER, BY_LAUNCH = range(3)
+WHOLE, IN_CLUSTER, BY_LAUNCH, IN_WORKSPACE, BY_ATOMICS = range(5)
+REDUCTIONS = ("none", "cluster", "launch", "workspace", "atomic")
 # bytes that shared memory moves in a cycle, and of K that an instruction takes of a row (PTX ISA, wgmma)
 SMEM_BYTES = 128.0
 K_BYTES = 32.0
@@ -44,6 +47,14 @@ LEAST_FREE = 0.5
 LEAST_NS = 1.0
 
 
+class Load(NamedTuple):
+    """How an operand arrives: its way, bytes of an element, and bytes that are copied first."""
+
+    how: str = "tma"
+    bytes: int = 2
+    copied: int = 0
+
+
 class Rows(NamedTuple):
     """Configs as columns: the tile, CTAs of a cluster along N and M, who computes, splits of K and how they meet."""
 
@@ -57,6 +68,17 @@ class Rows(NamedTuple):
     splits: Column
     held: Column
     reduction: Column
+
+
+class Seen(NamedTuple):
+    """What a kernel does beside its config: which operands threads shift, and accumulators per output."""
+
+    shifts: tuple[bool, bool] = (False, False)
+    gates: int = 1
+    halves: int = 1
+
+
+PLAIN = Seen()
 
 
 class Counts(NamedTuple):
@@ -76,7 +98,8 @@ class Counts(NamedTuple):
         pieces: epilogue subtiles of a warpgroup; narrow: those whose rows are less than a sector; stored: bytes of a
             work's output; lines: sectors' bytes that threads store; inputs: matrices that the epilogue reads.
         doubled: how often the CTAs of a cluster double; beneath: whether the next launch may begin early.
-        parts: bytes of a tile's fp32 sums; held: splits that a cluster adds up.
+        parts: bytes of a tile's fp32 sums; held: splits that a cluster adds up; met: sums that the last CTA of a tile
+            reads in workspace.
         left: bytes of sums that a launch adds up; readers: CTAs that do; launched: whether there is such a launch;
             full: whether it finds no SM free.
     """
@@ -109,14 +132,15 @@ class Counts(NamedTuple):
     beneath: Column
     parts: Column
     held: Column
+    met: Column
     left: Column
     readers: Column
     launched: Column
     full: Column
 
 
-def counts(problem: Problem, device: Device, of: Rows) -> Counts:
-    """What each config does for a problem whose operands TMA loads."""
+def counts(problem: Problem, device: Device, of: Rows, seen: Seen = PLAIN) -> Counts:
+    """What each config does for a problem, but for what threads load and copies (`arrivals`)."""
     m, n, k = of.m, of.n, of.k
     size = problem.a.dtype.bytes
     rows, cols = np.ceil(problem.m / (m * of.across)), np.ceil(problem.n / (n * of.along))
@@ -133,10 +157,13 @@ def counts(problem: Problem, device: Device, of: Rows) -> Counts:
     turns, bare = of.schedule == PINGPONG, of.schedule == MULTISTAGE
     launched = of.reduction == BY_LAUNCH
     parts = 4 * m * n
-    out = _outputs(problem, of, waves, turns)
+    counted = of.reduction > BY_LAUNCH
+    out = _outputs(problem, of, waves, turns, seen)
     beside = np.minimum(out["stored"], of.consumers * STAGING_BYTES) * ~launched + parts * (of.held > 1)
     beside = beside + out["inputs"] * of.consumers * STAGING_BYTES
-    ring = np.floor((device.limits.smem_bytes - beside) / ((m + n) * k * size + STAGE_BARRIERS))
+    # what is shifted lies beside itself
+    held = m * (1 + seen.shifts[0]) + n * (1 + seen.shifts[1])
+    ring = np.floor((device.limits.smem_bytes - beside) / (held * k * size + STAGE_BARRIERS))
     short = problem.min_bytes <= np.where(fill >= FULL, FULL_BYTES, SHORT_BYTES)
     return Counts(
         waves=waves,
@@ -160,6 +187,7 @@ def counts(problem: Problem, device: Device, of: Rows) -> Counts:
         beneath=_as(launched | short | (fill >= 1)),
         parts=parts,
         held=of.held,
+        met=_as(counted) * np.where(of.reduction == BY_ATOMICS, 1.0, outer),
         left=np.where(launched, parts * planes * cluster * outer, 0.0),
         readers=np.minimum(device.sms, planes * cluster * (m / 64) * (n / 8)),
         launched=_as(launched),
@@ -194,22 +222,25 @@ def _again(problem: Problem, device: Device, rows: Column) -> Column:
     return again
 
 
-def _outputs(problem: Problem, of: Rows, waves: Column, turns: NDArray[np.bool_]) -> dict[str, Column]:
+def _outputs(
+    problem: Problem, of: Rows, waves: Column, turns: NDArray[np.bool_], seen: Seen
+) -> dict[str, Column]:
     """What a work's epilogue reads and stores."""
+    rows, cols = of.m / seen.halves, of.n / seen.gates
     d_bytes = max((x.dtype.bytes for _, x in problem.outputs), default=2)
     row_major = any(x.unit_col for _, x in problem.outputs)
-    columns = np.gcd(of.n.astype(np.intp), widest(d_bytes)).astype(np.float64)
+    columns = np.gcd(cols.astype(np.intp), widest(d_bytes)).astype(np.float64)
     team = np.where(turns, 1.0, of.consumers)
-    pieces = of.m / (64 * team) * of.n / columns
+    pieces = rows / (64 * team) * cols / columns
     lines = np.zeros_like(of.m)
     if any(x.tma_reason() is not None for _, x in problem.outputs):
-        count, length = (of.m, of.n) if row_major else (of.n, of.m)
+        count, length = (rows, cols) if row_major else (cols, rows)
         lines = count * (length * d_bytes + END_SECTORS * SECTOR) / team * (waves > 1)
     reads = sum(min(x.rows, x.cols) > 1 for _, x in problem.inputs)
     return {
         "pieces": pieces,
         "narrow": pieces * (columns * d_bytes < SECTOR) * row_major,
-        "stored": of.m * of.n * d_bytes,
+        "stored": rows * cols * d_bytes,
         "lines": lines,
         "inputs": np.full_like(of.m, float(reads)),
     }
@@ -238,10 +269,37 @@ def _straddles(operand: Operand) -> bool:
     return operand.tma_reason() is None and leading * operand.dtype.bytes % L2_LINE != 0
 
 
-def nanoseconds(of: Counts, x: CostModel) -> Column:
-    """Nanoseconds of each config, its launches included."""
+class Arrivals(NamedTuple):
+    """What operands that TMA cannot address take: of a stage for the threads that load it, and once for copies."""
+
+    stage: Column
+    once: Column
+
+
+def arrivals(of: Rows, loads: Sequence[Load], x: LoadModel, device: Device) -> Arrivals:
+    """That of each config, whose A and B arrive as `loads` say."""
+    stage, once = np.zeros_like(of.m), np.zeros_like(of.m)
+    for load, lines in zip(loads, (of.m, of.n), strict=True):
+        taken = lines * of.k * load.bytes
+        if load.how in THREAD_LOADS:
+            rate = {"gather": x.gather * load.bytes, "shift": x.shift, "cp_async": x.copy}
+            stage = stage + taken / rate[load.how]
+    copied = sum(x.copied for x in loads)
+    if copied:
+        # copied bytes are read and written
+        once = once + x.relayout + 2 * copied / device.dram_gbs
+    if any(y.how in THREAD_LOADS for y in loads):
+        stage, once = stage + x.stage, once + x.first
+    return Arrivals(stage, once)
+
+
+def nanoseconds(of: Counts, x: CostModel, beside: Arrivals | None = None) -> Column:
+    """Nanoseconds of each config, its launches included, and what its operands take `beside`, if not TMA alone."""
     fetched = of.fetched + (x.straddle - 1) * of.astride + x.thin * of.thin
-    mainloop = of.stages * _stage(of, x, fetched)
+    stage = _stage(of, x, fetched)
+    if beside is not None:
+        stage = _longest(stage, beside.stage)
+    mainloop = of.stages * stage
     busy = _busy(of, x, mainloop)
     # all SMs together
     l2 = of.traffic * fetched / np.maximum(of.fetched, 1) / x.l2
@@ -259,7 +317,7 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     start = x.launch + x.cluster * of.doubled + x.apart * (of.beneath == 0) + of.landed / x.first_rate
     first = np.where(of.bare > 0, x.first_bare, x.first)
     found: Column = start + first + total + of.launched * added
-    return found
+    return found if beside is None else found + beside.once
 
 
 def _stage(of: Counts, x: CostModel, fetched: Column) -> Column:
@@ -285,7 +343,10 @@ def _busy(of: Counts, x: CostModel, mainloop: Column) -> Column:
     # sums are stored as they lie in registers, and of a cluster's each CTA has a slice
     stored = np.where(of.launched > 0, of.parts / x.part_store, stored / of.held)
     sums = (of.held > 1) * (x.sum + of.parts / x.sum_rate)
-    together = of.waves * (mainloop + x.tile + stored + sums)
+    sums = sums + (of.met > 0) * (x.sum + of.parts / x.part_store + of.met * of.parts / x.part_rate)
+    # without a producer nobody loads a tile's first stages while the tile before is stored
+    refills = of.bare * np.maximum(of.waves - 1, 0.0) * x.refill
+    together = of.waves * (mainloop + x.tile + stored + sums) + refills
     turned = of.waves * np.maximum(mainloop + x.tile_turn, (mainloop + stored) / 2) + stored
     found: Column = np.where(of.turns > 0, turned, together)
     return found

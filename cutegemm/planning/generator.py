@@ -1,41 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every config that a class of problems allows, as arrays. NumPy is imported with it, not with the package.
 
-A table follows from few facts (`Kind`) and is made once. Splits of K depend on the problem and are added for one whose
-tiles are too few for the SMs. What a config implies (stages, stores, raster) is worked out for the few that are
-predicted fastest.
+A table follows from few facts (`Kind`) and is made once: the cross product of teams, columns, depths and clusters,
+pruned by the invariants of `config.invariants`. A given field leaves its own value; where the usual axes lack that
+value, rows are made for it. Splits of K depend on the problem and are added for one whose tiles are too few for the
+SMs. What a config implies (stages, stores, raster) is worked out for the few that are predicted fastest.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
-from cutegemm.config import SECTOR, WIDEST_OF_FOUR
+from cutegemm.config import SECTOR, KernelDraft, MatrixConfig, OperandConfig, OutputConfig, memory, registers
+from cutegemm.config.invariants import BUFFERS, TILE, satisfied
+from cutegemm.config.spills import spills
+from cutegemm.epilogue.graph import Graph
 from cutegemm.families import of_schedule
-from cutegemm.families.family import PLAIN_CONSUMERS
+from cutegemm.layouts.sm90 import SWIZZLE_SPANS
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES as SCHEDULES
-from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.candidates import Candidate, cut, given_splits
 from cutegemm.planning.cost import (
     BY_LAUNCH,
     COOPERATIVE,
     IN_CLUSTER,
     MULTISTAGE,
     PINGPONG,
+    REDUCTIONS,
     Column,
     Rows,
 )
-from cutegemm.planning.epilogue import STAGING_BYTES
+from cutegemm.planning.pieces import widest
+from cutegemm.planning.setting import Setting
 from cutegemm.problems import Problem
-from cutegemm.spec import MAX_SPLITS, TILE_N_STEP
+from cutegemm.spec import AUTO, MAX_SPLITS, TILE_N_STEP, GemmSpec
 
-REDUCTIONS = ("none", "cluster", "launch")
 # CTAs along M and N that share operands
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 # schedule, consumers and rows: whole instructions of each warpgroup
@@ -48,26 +55,34 @@ TEAMS = (
     (PINGPONG, 2, 64),
     (PINGPONG, 2, 128),
     (MULTISTAGE, 1, 64),
-    (MULTISTAGE, 2, 128),
 )
-# elements along K of a stage, and rows and columns together up to which it may be the deeper one: a ring of larger
-# stages has too few of them
+# elements along K of a stage, and rows and columns together up to which it may be the deeper one: a pipeline of larger
+# stages has too few of them; threads that load need not load what K does not have
 DEPTHS = (64, 128)
+SHALLOW = 32
 DEEP_EDGES = 192
-# stages with which loads overlap the mainloop
+# stages with which loads overlap the mainloop, of TMA and of threads, which have two stages on their way
 LEAST_STAGES = 3
+LEAST_LOADED = 2
 # k tiles of a split, and splits that a cluster adds up
 LEAST_STEPS = 3
 HELD = (4, 8)
 # waves of tiles from which on K is not split, and waves that splits may fill
 SPLIT_WAVES = 1.5
 FILLED_WAVES = (1, 2)
-# columns from which on those of a tile of row-major D or of a row-major B are whole pieces of a swizzle
+# columns from which on those of a tile of row-major D or of a row-major B are whole subtiles of a swizzle
 NARROW_COLUMNS = 64
-
+# the same below which a warpgroup that loads and multiplies waits for its own loads
+BARE_COLUMNS = 32
+# fields of a spec that prune a table
+PRUNING = (
+    "schedule", "consumers", "cluster", "scheduler", "sms", "ctas_per_sm", "stages", "epilogue_stages",
+    "input_stages", "swizzle",
+)  # fmt: skip
 
 # place of the columns that splits change
 SPLITS = Rows._fields.index("splits")
+Integers = NDArray[np.int64]
 
 
 class Kind(NamedTuple):
@@ -75,111 +90,212 @@ class Kind(NamedTuple):
 
     Attributes:
         limits: of the architecture.
-        plain: whether the epilogue leaves registers free (`config.registers.plain`).
-        a_k, b_k: whether A and B are contiguous along K; d_row: whether D is along its rows.
-        gates, halves: columns and rows of accumulators per output column and row.
-        bytes: of an operand's element.
+        operands, inputs, outputs: how matrices arrive and leave.
+        epilogue: of the kernel.
+        given: values of the fields of `PRUNING`.
+        pinned: columns and depth that every tile must have.
+        shallow: whether K is within the least depth that threads load.
     """
 
     limits: Limits
-    plain: bool
-    a_k: bool
-    b_k: bool
-    d_row: bool
-    gates: int = 1
-    halves: int = 1
-    bytes: int = 2
+    operands: tuple[OperandConfig, OperandConfig]
+    inputs: tuple[MatrixConfig, ...]
+    outputs: tuple[OutputConfig, ...]
+    epilogue: Graph
+    given: tuple[Any, ...] = (AUTO,) * len(PRUNING)
+    pinned: tuple[int | None, int | None] = (None, None)
+    shallow: bool = False
+
+    @staticmethod
+    def of(setting: Setting, pinned: tuple[int | None, int | None]) -> Kind:
+        """That of a setting."""
+        given = tuple(getattr(setting.spec, name) for name in PRUNING)
+        operands, shallow = setting.loads.operands, setting.loads.gathers and setting.problem.k <= SHALLOW
+        matrices = setting.inputs, setting.outputs
+        return Kind(setting.limits, operands, *matrices, setting.epilogue, given, pinned, shallow)
+
+    @property
+    def spec(self) -> GemmSpec:
+        """A spec with the given fields alone."""
+        return GemmSpec(**dict(zip(PRUNING, self.given, strict=True)))
+
+    @property
+    def by_threads(self) -> bool:
+        """Whether the producer's threads load an operand."""
+        return any(x.load != "tma" for x in self.operands)
 
 
-@functools.lru_cache(64)
-def table(kind: Kind) -> Rows:
+class Table(NamedTuple):
+    """Configs without splits of K, and which of them leave registers to threads that add up a cluster's."""
+
+    rows: Rows
+    adds: NDArray[np.bool_]
+
+
+@functools.lru_cache(256)
+def table(kind: Kind) -> Table:
     """All configs without splits of K."""
-    widths = range(TILE_N_STEP, kind.limits.mma_max_n + 1, TILE_N_STEP)
-    flat = (
-        (m, n, k, across, along, schedule, consumers)
-        for (schedule, consumers, m), n, k, (across, along) in itertools.product(
-            TEAMS, widths, DEPTHS, CLUSTERS
-        )
-    )
-    columns = np.array(list(flat), dtype=np.float64).T
-    columns = columns[:, _fits(kind, *columns)]
-    one = np.ones(columns.shape[1])
+    spec = kind.spec
+    found, adds = [], []
+    for schedules in ((COOPERATIVE, PINGPONG), (MULTISTAGE,)):
+        teams = [x for x in _teams(kind, spec) if x[0] in schedules]
+        flat = list(_product(kind, spec, teams))
+        if not flat:
+            continue
+        columns = np.array(flat, dtype=np.int64).T
+        draft = _drafted(kind, spec, columns)
+        with np.errstate(divide="ignore"):
+            legal = np.broadcast_to(satisfied(draft, (*TILE, *BUFFERS)), columns.shape[1]) & _fits(
+                kind, spec, draft
+            )
+            clean = legal & ~np.broadcast_to(spills(draft), legal.shape)
+            summed = dataclasses.replace(draft, split_reduction="cluster", splits=2, cluster_parts=2)
+            held = registers.accumulators(draft) <= registers.most_accumulators(summed)
+        # threads that spill are better than no kernel
+        legal = clean if clean.any() else legal
+        found.append(columns[:, legal])
+        adds.append(np.broadcast_to(held, legal.shape)[legal])
+    if not found:
+        return Table(Rows(*np.zeros((len(Rows._fields), 0))), np.zeros(0, dtype=bool))
+    m, n, k, across, along, schedule, consumers = np.concatenate(found, axis=1).astype(np.float64)
+    one = np.ones_like(m)
+    rows = Rows(m, n, k, across, along, schedule, consumers, one, one, np.zeros_like(one))
+    return Table(rows, np.concatenate(adds))
+
+
+def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
+    """(schedule, consumers, rows) that a spec allows; of consumers that are not among the usual ones, two heights."""
+    schedules = [
+        i for i, name in enumerate(SCHEDULES) if spec.schedule not in SCHEDULES or spec.schedule == name
+    ]
+    if kind.by_threads and spec.schedule == AUTO:
+        # what its threads load takes longer than an epilogue that another tile's mainloop would hide
+        schedules = [COOPERATIVE]
+    found = [x for x in TEAMS if x[0] in schedules and spec.consumers in (AUTO, x[1])]
+    if not found and isinstance(spec.consumers, int):
+        found = [(i, spec.consumers, spec.consumers * kind.limits.mma_m) for i in schedules]
+    halves = kind.operands[0].halves
+    return [
+        (i, count, m * factor) for i, count, m in found for factor in ((1, halves) if halves > 1 else (1,))
+    ]
+
+
+def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, ...]]:
+    """(rows, columns, depth, CTAs along M and N, schedule, consumers) of all configs before they are pruned."""
+    columns, depth = kind.pinned
+    widths = (columns,) if columns else range(TILE_N_STEP, kind.limits.mma_max_n + 1, TILE_N_STEP)
+    usual = (SHALLOW,) if kind.shallow else DEPTHS
+    clusters = (spec.plane,) if spec.plane else CLUSTERS
+    for (schedule, count, m), n, k, (across, along) in itertools.product(
+        teams, widths, (depth,) if depth else usual, clusters
+    ):
+        if kind.by_threads and spec.plane is None and across * along > 1:
+            continue
+        if k <= DEPTHS[0] or (m + n <= DEEP_EDGES and schedule != PINGPONG) or depth:
+            yield m, n, k, across, along, schedule, count
+
+
+def _drafted(kind: Kind, spec: GemmSpec, columns: Integers) -> KernelDraft:
+    """The kernels of configs with the fewest buffers."""
     m, n, k, across, along, schedule, consumers = columns
-    return Rows(m, n, k, across, along, schedule, consumers, one, one, np.zeros_like(one))
+    a, b = kind.operands
+    widths = [x.dtype.bytes for x in kind.outputs]
+    widths += [x.dtype.bytes for x in kind.inputs if x.load == "tma"]
+    streamed = spec.scheduler == "stream_k"
+    return KernelDraft(
+        family=of_schedule(SCHEDULES[schedule[0]]).name,
+        operands=(_swizzled(spec, a, m // a.halves, k), _swizzled(spec, b, n // b.halves, k)),
+        inputs=kind.inputs,
+        outputs=kind.outputs,
+        limits=kind.limits,
+        tile=(m, n, k),
+        cluster=(across, along),
+        stages=1,
+        consumers=consumers,
+        pingpong=schedule == PINGPONG,
+        epi_n=np.gcd(n // b.halves, widest(max(widths, default=2))),
+        epilogue_stages=spec.epilogue_stages if isinstance(spec.epilogue_stages, int) else 1,
+        input_stages=spec.input_stages if isinstance(spec.input_stages, int) else 1,
+        persistent=spec.scheduler != "per_tile",
+        raster="m",
+        ctas_per_sm=spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1,
+        streamed=streamed,
+        dynamic=spec.scheduler == "dynamic",
+        split_reduction="workspace" if streamed else "none",
+        epilogue=kind.epilogue,
+    )
 
 
-def _fits(
-    kind: Kind,
-    m: Column,
-    n: Column,
-    k: Column,
-    across: Column,
-    along: Column,
-    schedule: Column,
-    consumers: Column,
-) -> Column:
-    """Which configs registers, shared memory, swizzles and multicast allow."""
-    limits, pingpong = kind.limits, schedule == PINGPONG
-    team = np.where(pingpong, 1, consumers)
-    most = np.zeros_like(m)
-    for code, count in {(x, y) for x, y, _ in TEAMS}:
-        most = np.where((schedule == code) & (consumers == count), _most(kind, code, count), most)
-    fits = m * n / (team * limits.warpgroup) <= most
-    fits &= (consumers < 3) | (n <= WIDEST_OF_FOUR) | (n == limits.mma_max_n)
-    fits &= LEAST_STAGES * (m + n) * k * kind.bytes + consumers * STAGING_BYTES <= limits.smem_bytes
-    fits &= (k == DEPTHS[0]) | ((m + n <= DEEP_EDGES) & ~pingpong)
-    fits &= (m % (limits.mma_m * team * kind.halves) == 0) & (n % (TILE_N_STEP * kind.gates) == 0)
-    rows, cols = m / kind.halves, n / kind.gates
-    # whole groups of eight rows for each CTA that shares a multicast
-    fits &= (rows if kind.a_k else k) % (8 * along) == 0
-    fits &= (cols if kind.b_k else k) % (8 * across) == 0
-    fits &= (across * along == 1) | (schedule != MULTISTAGE)
-    if not kind.b_k:
-        fits &= (cols % 16 == 0) & ((cols % 32 == 0) | (cols < NARROW_COLUMNS))
-    if kind.d_row:
-        fits &= (cols * 2 % SECTOR == 0) | (cols <= NARROW_COLUMNS)
-    found: Column = fits
+def _swizzled(spec: GemmSpec, operand: OperandConfig, rows: Integers, depth: Integers) -> OperandConfig:
+    """An operand with the given swizzle, or of each config the widest that divides its tile."""
+    if spec.swizzle != AUTO:
+        return dataclasses.replace(operand, swizzle=spec.swizzle)
+    extent = (depth if operand.k_major else rows) * operand.dtype.bytes
+    names = list(reversed(SWIZZLE_SPANS))
+    legal = [extent % SWIZZLE_SPANS[name] == 0 for name in names]
+    return dataclasses.replace(operand, swizzle=np.select(legal, names, "none"))  # type: ignore[arg-type]
+
+
+def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
+    """Which configs have room for their stages, and no columns that wider or narrower ones do better with."""
+    least = LEAST_LOADED if kind.by_threads else LEAST_STAGES
+    least = spec.stages if isinstance(spec.stages, int) else least
+    columns = draft.columns
+    fits = memory.room(draft) >= least
+    if isinstance(spec.sms, int):
+        fits = fits & ((draft.cluster_size <= spec.sms) | (spec.plane is not None))
+    if not kind.operands[1].k_major:
+        fits = fits & (columns % 16 == 0) & ((columns % 32 == 0) | (columns < NARROW_COLUMNS))
+    if not draft.producers and spec.schedule == AUTO:
+        fits = fits & (columns >= BARE_COLUMNS)
+    if any(x.major == "n" for x in kind.outputs):
+        fits = fits & ((columns * 2 % SECTOR == 0) | (columns <= NARROW_COLUMNS))
+    found: NDArray[np.bool_] = fits
     return found
 
 
-def _most(kind: Kind, schedule: float, consumers: int) -> int:
-    """Accumulators that a thread holds at most."""
-    roles = of_schedule(SCHEDULES[int(schedule)]).roles
-    most = roles.turns[False] if schedule == PINGPONG else roles.most(consumers, laden=False)
-    if consumers == PLAIN_CONSUMERS and kind.plain:
-        return max(most, roles.plain_accumulators)
-    return most
+def split(spec: GemmSpec, problem: Problem, device: Device, of: Table) -> Rows:
+    """The configs, and those of few tiles with K split; of a spec that gives splits only those.
 
-
-def split(problem: Problem, device: Device, of: Rows) -> Rows:
-    """The configs, and those of few tiles with K split so that clusters or the next launch add up the sums."""
-    planes = np.ceil(problem.m / (of.m * of.across)) * np.ceil(problem.n / (of.n * of.along)) * problem.batch
-    resident = device.sms // (of.across * of.along)
-    steps = np.ceil(problem.k / of.k)
+    Splits that nobody gave are added up by clusters, or by the next launch, or as the spec says.
+    """
+    rows = of.rows
+    if isinstance(spec.split_k, int) or spec.depth is not None:
+        return _given(spec, problem, device, of)
+    if spec.batch_invariant is True or spec.scheduler in ("stream_k", "dynamic") or not len(rows.m):
+        # how many splits pay depends on M
+        return rows
+    planes = np.ceil(problem.m / (rows.m * rows.across)) * np.ceil(problem.n / (rows.n * rows.along))
+    planes = planes * problem.batch
+    resident = device.sms // (rows.across * rows.along)
+    steps = np.ceil(problem.k / rows.k)
     # sums of K are added by the consumers of a cooperative kernel
-    few = (of.schedule == COOPERATIVE) & (planes < SPLIT_WAVES * resident) & (steps >= 2 * LEAST_STEPS)
+    few = (rows.schedule == COOPERATIVE) & (planes < SPLIT_WAVES * resident) & (steps >= 2 * LEAST_STEPS)
     # what splits fill needs no clusters of four in a row and no fine steps of wide columns
-    few &= (np.maximum(of.across, of.along) <= 2) & ((of.n % 16 == 0) | (of.n <= NARROW_COLUMNS))
+    few &= (np.maximum(rows.across, rows.along) <= 2) & ((rows.n % 16 == 0) | (rows.n <= NARROW_COLUMNS))
     if not few.any():
-        return of
-    flat = np.array(of)[:, few]
+        return rows
+    flat = np.array(rows)[:, few]
     base = Rows(*flat)
     planes, resident, steps = planes[few], resident[few], steps[few]
-    size = base.across * base.along
-    # what a CTA receives of the others' sums lies beside its ring
-    sums = 4 * base.m * base.n + LEAST_STAGES * (base.m + base.n) * base.k * problem.a.dtype.bytes
-    added = (sums <= device.limits.smem_bytes) & (planes * size * HELD[0] <= device.sms)
-    found = [np.array(of)]
-    for held in HELD if added.any() else ():
-        most = np.minimum(device.limits.max_cluster, device.sms / planes)
-        fits = added & (size * held <= most) & (steps >= LEAST_STEPS * held)
-        found.append(_with(flat, fits, np.full_like(steps, held), held, IN_CLUSTER))
-    seen = np.ones_like(steps)
-    for waves in FILLED_WAVES:
-        most = np.minimum(np.minimum(waves * resident // planes, steps // LEAST_STEPS), MAX_SPLITS)
-        parts = np.ceil(steps / np.ceil(steps / np.maximum(most, 1)))
-        found.append(_with(flat, parts != seen, parts, 1, BY_LAUNCH))
-        seen = parts
+    found = [np.array(rows)]
+    if spec.split_reduction in (AUTO, "cluster"):
+        size = base.across * base.along
+        # what a CTA receives of the others' sums lies beside its stages
+        sums = 4 * base.m * base.n + LEAST_STAGES * (base.m + base.n) * base.k * problem.a.dtype.bytes
+        added = of.adds[few] & (sums <= device.limits.smem_bytes) & (planes * size * HELD[0] <= device.sms)
+        for held in HELD if added.any() else ():
+            most = np.minimum(device.limits.max_cluster, device.sms / planes)
+            fits = added & (size * held <= most) & (steps >= LEAST_STEPS * held)
+            found.append(_with(flat, fits, np.full_like(steps, held), held, IN_CLUSTER))
+    if spec.split_reduction != "cluster":
+        how = BY_LAUNCH if spec.split_reduction == AUTO else REDUCTIONS.index(spec.split_reduction)
+        seen = np.ones_like(steps)
+        for waves in FILLED_WAVES:
+            most = np.minimum(np.minimum(waves * resident // planes, steps // LEAST_STEPS), MAX_SPLITS)
+            parts = np.ceil(steps / np.ceil(steps / np.maximum(most, 1)))
+            found.append(_with(flat, parts != seen, parts, 1, how))
+            seen = parts
     return Rows(*np.concatenate(found, axis=1))
 
 
@@ -188,6 +304,23 @@ def _with(flat: Column, fits: Column, parts: Column, held: int, reduction: int) 
     some = flat[:, fits]
     some[SPLITS], some[SPLITS + 1], some[SPLITS + 2] = parts[fits], held, reduction
     return some
+
+
+def _given(spec: GemmSpec, problem: Problem, device: Device, of: Table) -> Rows:
+    """The configs with the given splits, added up as the spec says or as its cluster can."""
+    parts, flat, found = given_splits(spec), np.array(of.rows), []
+    for across, along in sorted(set(zip(of.rows.across.tolist(), of.rows.along.tolist(), strict=True))):
+        plane = int(across), int(along)
+        one = cut(spec, Candidate((0, 0, 0), plane, SCHEDULES[COOPERATIVE], 1), parts, device.limits)
+        fits = (
+            (of.rows.across == across) & (of.rows.along == along) & (parts <= np.ceil(problem.k / of.rows.k))
+        )
+        if parts > 1:
+            fits &= (of.rows.schedule == COOPERATIVE) & (of.adds | (one.depth == 1))
+        fits &= across * along * one.depth <= min(device.sms, device.limits.max_cluster)
+        reduction = REDUCTIONS.index(one.reduction)
+        found.append(_with(flat, fits, np.full(flat.shape[1], float(parts)), one.depth, reduction))
+    return Rows(*np.concatenate(found, axis=1)) if found else of.rows
 
 
 def candidate(of: Rows, place: int) -> Candidate:
@@ -211,4 +344,4 @@ def rows(candidates: Sequence[Candidate]) -> Rows:
         )
         for x in candidates
     ]
-    return Rows(*np.array(flat, dtype=np.float64).T)
+    return Rows(*np.array(flat, dtype=np.float64).reshape(-1, len(Rows._fields)).T)

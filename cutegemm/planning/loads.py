@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,8 +13,6 @@ from cutegemm.config import OperandConfig
 from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
-from cutegemm.planning import whole
-from cutegemm.planning.model import cheapest_loads
 from cutegemm.planning.operands import WORKSPACE_ALIGN, aligned_copy, gated_half, major
 from cutegemm.planning.request import Request
 from cutegemm.planning.steps import Copy, Relayout
@@ -83,51 +83,40 @@ class Loads:
         return {x.operand: x.offset for x in reversed(self.copies)}
 
 
-def loads_of(asked: Request, reasons: list[str]) -> Loads:
-    """The given loads where they can be, else the cheapest that can.
+def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
+    """How operands may arrive, with reasons: as given, by TMA where that can be, else copied or loaded by threads.
 
     Raises:
         PlanError: TMA cannot address an operand that the spec wants it to load.
     """
     problem, gate = gated_half(asked.problem, asked.epilogue)
     pair = _pair(asked)
-    gates = {name: gate if name == pair else None for name in AXES}
-    chosen = _chosen(asked, problem, gates, reasons)
-    return _with_copies(asked, problem, chosen, gate)
+    given = [_given(asked, getattr(problem, name), name, gate if name == pair else None) for name in AXES]
+    left = [
+        _ways(asked, getattr(problem, name), gate if name == pair else None) if how == AUTO else (how,)
+        for name, how in zip(AXES, given)
+    ]
+    thin, wide = sorted(AXES, key=lambda name: getattr(problem, name).bytes)
+    for first, second in itertools.product(*left):
+        how = {"a": first, "b": second}
+        if how[wide] == "relayout" and how[thin] in THREAD_LOADS and given.count(AUTO) == len(AXES):
+            # a copy of the smaller one costs less and saves threads more
+            continue
+        chosen = zip(AXES, given, (first, second), strict=True)
+        reasons = tuple(
+            f"{name.upper()} is {HOW[how]}: {getattr(problem, name).tma_reason()}"
+            for name, asked_for, how in chosen
+            if asked_for == AUTO
+        )
+        yield _with_copies(asked, problem, (first, second), gate), reasons
 
 
-def relaid(asked: Request, loads: Loads) -> Loads:
-    """The same loads with a copy wherever gathering was the planner's choice."""
-    given = (asked.spec.a_load, asked.spec.b_load)
-    first, second = (
-        "relayout" if load in THREAD_LOADS and wish == AUTO else load
-        for load, wish in zip(loads.chosen, given, strict=True)
-    )
-    if (first, second) == loads.chosen:
-        return loads
-    problem, gate = gated_half(asked.problem, asked.epilogue)
-    return _with_copies(asked, problem, (first, second), gate)
-
-
-def _chosen(
-    asked: Request, problem: Problem, gates: dict[str, int | None], reasons: list[str]
-) -> tuple[str, str]:
-    """The given loads, TMA where that can be, and the cheapest for what is left."""
-    spec = asked.spec
-    given = {name: _given(asked, getattr(problem, name), name, gates[name]) for name in AXES}
-    left = tuple(name for name, load in given.items() if load == AUTO)
-    if not left:
-        return given["a"], given["b"]
-    # none of these leaves room for a producer whose threads load
-    copied = spec.schedule == "multistage" or spec.scheduler == "dynamic" or spec.plane not in (None, (1, 1))
-    widths = {name: copy_width(getattr(problem, name), gates[name]) for name in left}
-    if whole.open_to(asked, problem, left):
-        found = whole.cheapest(asked, problem, left)
-    else:
-        found = cheapest_loads(problem, dict.fromkeys(left, 0) if copied else widths, asked.device, copied)
-    for name, load in found.items():
-        reasons.append(f"{name.upper()} is {HOW[load]}: {getattr(problem, name).tma_reason()}")
-    return given["a"] if "a" not in found else found["a"], given["b"] if "b" not in found else found["b"]
+def _ways(asked: Request, operand: Operand, gate: int | None) -> tuple[str, ...]:
+    """How an operand arrives that TMA cannot address: copied, or by threads in the fastest way that it allows."""
+    rates = asked.device.loads
+    if not (operand.unit_row or operand.unit_col):
+        return "relayout", "gather"
+    return "relayout", "cp_async" if copy_width(operand, gate) and rates.copy > rates.shift else "shift"
 
 
 def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str:

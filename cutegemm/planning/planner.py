@@ -14,10 +14,9 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import keywords
 from cutegemm.families import load
 from cutegemm.planning import checks
-from cutegemm.planning.candidates import Order
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.model import by_model
 from cutegemm.planning.request import requested
+from cutegemm.planning.ways import Order, by_cost
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 
@@ -26,15 +25,13 @@ REMEMBERED = 1024
 
 
 @keywords(GemmSpec)
-def plan(
-    spec: GemmSpec, problem: Problem, device: Device = DEFAULT, *, order: Order = by_model
-) -> KernelPlan:
+def plan(spec: GemmSpec, problem: Problem, device: Device = DEFAULT, *, order: Order = by_cost) -> KernelPlan:
     """Choose how to serve `problem` under `spec` on `device`.
 
     Args:
         spec, problem: what is asked.
         device: the GPU that the choice is for.
-        order: puts candidates of what is left open in the order in which they are tried.
+        order: puts the configs that the spec allows, fastest first, in the order in which they are tried.
 
     Raises:
         PlanError: a given field contradicts another or the problem, or does not fit the hardware.

@@ -1,141 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generator's configs of a request by predicted time, both ways round; NumPy is imported with it."""
+"""A request's configs by predicted time, swapped and not, for every way in; NumPy is imported with it."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from cutegemm.config.registers import plain_epilogue
-from cutegemm.planning import cost, generator, invariance
-from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES, Candidate
-from cutegemm.planning.epilogue import stored
+from cutegemm.arch.device import Device
+from cutegemm.planning import candidates, cost, generator
+from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.cost import Arrivals, Load, Rows, Seen
 from cutegemm.planning.request import Request
-from cutegemm.planning.swap import transposed_problem
+from cutegemm.planning.setting import Setting
+from cutegemm.planning.ways import Option, Way, ways_of
 from cutegemm.problems import Problem
-from cutegemm.spec import AUTO
+from cutegemm.spec import Tile
 
 # configs whose exact order is worked out: what is predicted slower than so many others does not win
 MOST = 512
-# fields that the table does not know; where one is given the orders of `candidates` choose
-UNKNOWN = ("tile", "split_k", "split_reduction", "scheduler", "sms", "ctas_per_sm", "stages", "input_stages",
-           "epilogue_stages", "swizzle")  # fmt: skip
-
-
-class Option(NamedTuple):
-    """A config with its predicted nanoseconds; the candidate is of D's transpose where operands are swapped."""
-
-    ns: float
-    swapped: bool
-    candidate: Candidate
-
-
-def open_to(asked: Request) -> bool:
-    """Whether the cost model chooses: TMA loads both operands, and nothing is given that the table does not know."""
-    spec, problem = asked.spec, asked.problem
-    loads = ((spec.a_load, problem.a), (spec.b_load, problem.b))
-    by_tma = all(load in (AUTO, "tma") and x.tma_reason() is None for load, x in loads)
-    given = any(getattr(spec, x) != AUTO for x in UNKNOWN) or spec.depth is not None
-    pinned = invariance.along_rows(asked) or asked.epilogue.gated is not None
-    return asked.device.cost is not None and by_tma and not given and not pinned and problem.k > 0
 
 
 def options(asked: Request) -> Iterator[Option]:
-    """The configs that the spec allows, fastest first; those that are predicted slower than so many are left out."""
-    return beside(asked, False, None)[1]
+    """The configs that the spec allows, fastest first; those that are predicted slower than many others are left out.
+
+    Raises:
+        PlanError: a given load or store cannot be.
+    """
+    found = [(way, rows) for way in ways_of(asked) if len((rows := _rows(way)).m)]
+    if not found:
+        return
+    ns = _nanoseconds(found)
+    places = np.argpartition(ns, MOST)[:MOST] if len(ns) > MOST else np.arange(len(ns))
+    ends = np.cumsum([len(rows.m) for _, rows in found])
+    for place in places[np.argsort(ns[places], kind="stable")].tolist():
+        which = int(np.searchsorted(ends, place, side="right"))
+        way, rows = found[which]
+        first = int(ends[which]) - len(rows.m)
+        yield Option(float(ns[place]), way, generator.candidate(rows, place - first))
 
 
-def predicted(asked: Request, swapped: bool, candidates: Sequence[Candidate]) -> list[float]:
-    """Nanoseconds of candidates, of D's transpose where operands are swapped."""
-    assert asked.device.cost is not None
-    if not candidates:
-        return []
-    problem = transposed_problem(asked.problem) if swapped else asked.problem
-    counted = cost.counts(problem, asked.device, generator.rows(candidates))
-    found: list[float] = cost.nanoseconds(counted, asked.device.cost).tolist()
+def predicted(way: Way, found: Sequence[Candidate]) -> list[float]:
+    """Nanoseconds of candidates."""
+    ns: list[float] = _nanoseconds([(way, generator.rows(found))]).tolist()
+    return ns
+
+
+def _rows(way: Way) -> Rows:
+    """The configs that a spec allows one way."""
+    (spec, setting), device = (way.seen.spec, way.setting), way.seen.device
+    if isinstance(spec.tile, Tile):
+        return generator.rows([candidates.given_tile(spec, spec.tile, setting.limits, setting.halves)])
+    kind = generator.Kind.of(setting, way.seen.pinned)
+    return generator.split(spec, setting.problem, device, generator.table(kind))
+
+
+def _nanoseconds(found: Sequence[tuple[Way, Rows]]) -> cost.Column:
+    """Nanoseconds of configs, one way after the other."""
+    counted, beside = [], []
+    for way, rows in found:
+        setting, device = way.setting, _device(way.seen)
+        counts = cost.counts(_whole(setting), device, rows, _seen(setting))
+        if setting.spec.scheduler == "stream_k":
+            # every SM has the same share of all k tiles
+            counts = counts._replace(waves=counts.waves * counts.share, share=np.ones_like(counts.share))
+        counted.append(counts)
+        beside.append(cost.arrivals(rows, _loads(setting), device.loads, device))
+    each = cost.Counts(*map(np.concatenate, zip(*counted, strict=True)))
+    rates = found[0][0].seen.device.cost
+    assert rates is not None
+    plain = all(x.load == "tma" for way, _ in found for x in way.setting.loads.operands) and not any(
+        way.setting.loads.copies for way, _ in found
+    )
+    together = None if plain else Arrivals(*map(np.concatenate, zip(*beside, strict=True)))
+    return cost.nanoseconds(each, rates, together)
+
+
+def _device(asked: Request) -> Device:
+    """The device, of no more SMs than a spec gives."""
+    sms = asked.spec.sms
+    if not isinstance(sms, int) or sms >= asked.device.sms:
+        return asked.device
+    clusters = tuple((size, max(1, min(count, sms // size))) for size, count in asked.device.clusters)
+    return dataclasses.replace(asked.device, sms=sms, clusters=clusters)
+
+
+def _whole(setting: Setting) -> Problem:
+    """The problem as the kernel reads it, with all of a gated pair's operand."""
+    seen, pair = setting.seen, setting.loads.pair
+    if pair == "a":
+        return dataclasses.replace(seen, a=dataclasses.replace(seen.a, rows=2 * seen.a.rows))
+    if pair == "b":
+        return dataclasses.replace(seen, b=dataclasses.replace(seen.b, cols=2 * seen.b.cols))
+    return seen
+
+
+def _seen(setting: Setting) -> Seen:
+    a, b = (x.load == "shift" for x in setting.loads.operands)
+    return Seen((a, b), setting.gates, setting.halves)
+
+
+def _loads(setting: Setting) -> list[Load]:
+    """How each operand arrives."""
+    found = []
+    for operand in setting.loads.operands:
+        copied = sum(x.source.bytes for x in setting.loads.copies if x.operand == operand.role)
+        found.append(Load(operand.load, operand.dtype.bytes, copied))
     return found
 
 
-def beside(asked: Request, turned: bool, own: Candidate | None) -> tuple[float, Iterator[Option]]:
-    """Nanoseconds of a candidate, 0 of none, and the `options` beside it.
-
-    Args:
-        turned: whether the candidate is of D's transpose.
-        own: the candidate.
-    """
-    device, found, counted = asked.device, [], []
-    assert device.cost is not None
-    for swapped in _ways(asked) if own is None else (not turned, turned):
-        problem = transposed_problem(asked.problem) if swapped else asked.problem
-        rows = _rows(asked, problem, swapped)
-        if own is not None and swapped == turned:
-            # the last row of all
-            rows = cost.Rows(*np.concatenate([np.array(rows), np.array(generator.rows([own]))], axis=1))
-        if len(rows.m):
-            found.append((swapped, rows))
-            counted.append(cost.counts(problem, device, rows))
-    if not found:
-        return 0.0, iter(())
-    each = cost.Counts(*map(np.concatenate, zip(*counted, strict=True)))
-    ns = cost.nanoseconds(each, device.cost)
-    if own is None:
-        return 0.0, _sorted(found, ns)
-    return float(ns[-1]), _sorted(found, ns[:-1])
-
-
-def _sorted(found: list[tuple[bool, cost.Rows]], ns: cost.Column) -> Iterator[Option]:
-    """Configs of one way round and of the other, fastest first."""
-    places = np.argpartition(ns, MOST)[:MOST] if len(ns) > MOST else np.arange(len(ns))
-    first = len(found[0][1].m)
-    for place in places[np.argsort(ns[places], kind="stable")].tolist():
-        swapped, rows = found[place >= first]
-        yield Option(
-            float(ns[place]), swapped, generator.candidate(rows, place if place < first else place - first)
-        )
-
-
-def _ways(asked: Request) -> tuple[bool, ...]:
-    return (asked.spec.swap,) if isinstance(asked.spec.swap, bool) else (False, True)
-
-
-def _rows(asked: Request, problem: Problem, swapped: bool) -> cost.Rows:
-    """The configs that the spec allows one way round."""
-    spec, rows = asked.spec, generator.table(_kind(asked, problem))
-    if spec.swap not in (AUTO, swapped):
-        return cost.Rows(*(x[:0] for x in rows))
-    if (spec.schedule, spec.consumers, spec.cluster) != (AUTO, AUTO, AUTO):
-        rows = _given(asked, rows, swapped)
-    # how many splits pay depends on M
-    whole = spec.batch_invariant is True or not len(rows.m)
-    return rows if whole else generator.split(problem, asked.device, rows)
-
-
-def _kind(asked: Request, problem: Problem) -> generator.Kind:
-    outputs = stored(asked.spec, asked.problem, asked.epilogue, [])
-    return generator.Kind(
-        limits=asked.device.limits,
-        plain=plain_epilogue(asked.epilogue, outputs),
-        a_k=problem.a.unit_col,
-        b_k=problem.b.unit_row,
-        d_row=any(x.unit_col for _, x in problem.outputs),
-        bytes=problem.a.dtype.bytes,
-    )
-
-
-def _given(asked: Request, rows: cost.Rows, swapped: bool) -> cost.Rows:
-    """The rows that have the given schedule, consumers and cluster."""
-    spec = asked.spec
-    fits = np.ones(len(rows.m), dtype=bool)
-    if spec.schedule in TENSOR_CORE_SCHEDULES:
-        fits &= rows.schedule == TENSOR_CORE_SCHEDULES.index(spec.schedule)
-    if isinstance(spec.consumers, int):
-        fits &= rows.consumers == spec.consumers
-    if spec.plane is not None:
-        across, along = spec.plane[::-1] if swapped else spec.plane
-        fits &= (rows.across == across) & (rows.along == along)
-    return cost.Rows(*(x[fits] for x in rows))
-
-
-__all__ = ["Option", "beside", "open_to", "options", "predicted"]
+__all__ = ["options", "predicted"]

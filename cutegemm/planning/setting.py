@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig, OutputConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.planning import epilogue as plan_epilogue
-from cutegemm.planning.loads import Loads, loads_of, relaid
+from cutegemm.planning.loads import Loads, ways_in
 from cutegemm.planning.request import Request
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
@@ -58,40 +57,36 @@ class Setting:
         return 2 if self.epilogue.gated_axis == "m" else 1
 
 
-def first_setting(asked: Request) -> Setting:
-    """What is chosen where nothing that follows stands against it.
+def settings(asked: Request) -> list[Setting]:
+    """A setting for every way in that operands have.
 
     Raises:
         PlanError: a given load or store cannot be.
     """
-    reasons = list(asked.reasons)
-    loads = loads_of(asked, reasons)
-    return Setting(
-        spec=asked.spec,
-        problem=loads.problem,
-        epilogue=asked.epilogue,
-        limits=asked.device.limits,
-        sms=asked.device.sms,
-        l2_bytes=asked.device.l2_bytes,
-        loads=loads,
-        inputs=plan_epilogue.fetched(asked.problem, asked.epilogue, reasons),
-        outputs=plan_epilogue.stored(asked.spec, asked.problem, asked.epilogue, reasons),
-        reasons=tuple(reasons),
-    )
+    reasons: list[str] = []
+    outputs = plan_epilogue.stored(asked.spec, asked.problem, asked.epilogue, reasons)
+    inputs = plan_epilogue.fetched(asked.problem, asked.epilogue, reasons)
+    return [
+        Setting(
+            spec=asked.spec,
+            problem=loads.problem,
+            epilogue=asked.epilogue,
+            limits=asked.device.limits,
+            sms=asked.device.sms,
+            l2_bytes=asked.device.l2_bytes,
+            loads=loads,
+            inputs=inputs,
+            outputs=outputs,
+            reasons=(*asked.reasons, *why, *reasons),
+        )
+        for loads, why in ways_in(asked)
+    ]
 
 
-def settings(asked: Request, first: Setting) -> Iterator[Setting]:
-    """Every setting that the spec leaves open, the chosen one first: copies instead of gathering, direct stores."""
-    copied = first
-    if relaid(asked, first.loads) != first.loads:
-        loads = relaid(asked, first.loads)
-        why = "an operand is copied: the given fields leave no room for threads that load it"
-        copied = dataclasses.replace(first, loads=loads, reasons=(*first.reasons, why))
-    yield first
-    if copied is not first:
-        yield copied
-    if asked.spec.store == AUTO and any(x.store != "direct" for x in first.outputs):
-        outputs = tuple(dataclasses.replace(x, store="direct") for x in first.outputs)
-        why = "outputs are stored from registers: the given fields leave no shared memory for staging them"
-        for setting in (first, copied) if copied is not first else (first,):
-            yield dataclasses.replace(setting, outputs=outputs, reasons=(*setting.reasons, why))
+def direct(setting: Setting) -> Setting | None:
+    """A setting whose outputs leave from registers, where the spec leaves that open and others would not."""
+    if setting.spec.store != AUTO or all(x.store == "direct" for x in setting.outputs):
+        return None
+    outputs = tuple(dataclasses.replace(x, store="direct") for x in setting.outputs)
+    why = "outputs are stored from registers: the given fields leave no shared memory for staging them"
+    return dataclasses.replace(setting, outputs=outputs, reasons=(*setting.reasons, why))

@@ -1,152 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a plan is as it is: every candidate's predicted time and fate. Made when asked for (`KernelPlan.why`)."""
+"""Why a plan is as it is: the cheapest configs' predicted times and fates. Made when asked for (`KernelPlan.why`)."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 
 from cutegemm.config import KernelConfig, SimtConfig, SimtTile
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
-from cutegemm.planning import invariance, narrow, ranking, simt_tiles, simt_times, swap
-from cutegemm.planning.candidates import Candidate, Order
-from cutegemm.planning.choose import preferred, served
+from cutegemm.planning import simt_tiles, simt_times
+from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.choose import served
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.model import by_model, predicted_ns
-from cutegemm.planning.operands import aligned_copy, gated_half
-from cutegemm.planning.request import Request, requested
-from cutegemm.planning.setting import first_setting
+from cutegemm.planning.ranking import options, predicted
+from cutegemm.planning.request import requested
 from cutegemm.planning.steps import Relayout
-from cutegemm.planning.times import fastest_first
+from cutegemm.planning.ways import Option, Way, ways_of
 from cutegemm.planning.weighed import Weighed, Why
-from cutegemm.problems import Problem
-from cutegemm.spec import AUTO
 
-# of the cost model's configs, so many are shown: no two that differ in the cluster alone
+# configs that are shown: no two that differ in the cluster alone
 SHOWN = 96
 SPILLS = "its threads' registers do not hold the accumulators and what the epilogue adds to them"
 
 
 def weigh_tensor_core(made: KernelPlan) -> Why:
-    """The fate of each candidate of a tensor-core plan; last the plan's own where none of them is it."""
+    """The cheapest configs of a tensor-core plan's spec and what became of each; the plan's own is among them."""
+    return Why(tuple(_fates(made)))
+
+
+def _fates(made: KernelPlan) -> Iterator[Weighed]:
+    asked, _ = requested(made.spec, made.problem, made.device)
+    way, own = way_of(made)
+    least = predicted(way, [own])[0]
+    shown: dict[tuple[tuple[str, object], ...], Option] = {}
+    kinds: set[tuple[object, ...]] = set()
+    for option in itertools.islice(options(asked), 4 * SHOWN):
+        # no two that differ in the cluster alone
+        kind = option.way.swapped, option.way.setting.loads.chosen, option.candidate._replace(cluster=(1, 1))
+        if kind not in kinds and len(kinds) < SHOWN:
+            shown[_option_fields(option)] = option
+        kinds.add(kind)
+    taken = Option(least, way, own)
+    fields = _option_fields(taken)
+    shown[fields] = taken
+    for named, option in sorted(shown.items(), key=lambda x: x[1].ns):
+        lost, serves = "", True
+        if named != fields:
+            try:
+                config, _ = served(option.way.setting, option.candidate, asked.device)
+                lost = SPILLS if spills(config) else _lost(option.ns, least)
+            except PlanError as error:
+                lost, serves = f"refused: {error}", False
+        found = _in_d(option.candidate) if option.way.swapped else option.candidate
+        yield Weighed(_words(found, option.way), option.ns / 1e3, lost, named, serves)
+
+
+def way_of(made: KernelPlan) -> tuple[Way, Candidate]:
+    """The way and the candidate of a plan's tensor-core kernel."""
     config = made.config
     assert isinstance(config, KernelConfig)
     asked, _ = requested(made.spec, made.problem, made.device)
-    own = Candidate.of(config)
-    if ranking.open_to(asked):
-        return Why(tuple(_costs(asked, made.swapped, own)))
-    turned, order = _way(asked, made.swapped)
-    least = predicted_ns(_seen(first_setting(turned).problem, config), made.device, own)
-    return Why(tuple(_fates(turned, order, made.swapped, own, least)))
-
-
-def _costs(asked: Request, turned: bool, own: Candidate) -> Iterator[Weighed]:
-    """What became of the cheapest of the generator's configs, of the orders' candidates, and of a plan's own.
-
-    Args:
-        turned: whether the plan swaps operands; own: its candidate.
-    """
-    kinds: set[tuple[bool, Candidate]] = set()
-    shown: dict[tuple[bool, Candidate], float] = {}
-    least, options = ranking.beside(asked, turned, own)
-    for ns, swapped, candidate in itertools.islice(options, 4 * SHOWN):
-        kind = swapped, candidate._replace(cluster=(1, 1))
-        if kind not in kinds and len(kinds) < SHOWN:
-            shown[swapped, candidate] = ns
-        kinds.add(kind)
-    for swapped in (False, True) if asked.spec.swap == AUTO else (turned,):
-        seen, order = _way(asked, swapped)
-        tried = [x.candidate for x in preferred(seen, first_setting(seen), order)]
-        shown |= zip(((swapped, x) for x in tried), ranking.predicted(asked, swapped, tried), strict=True)
-    shown[turned, own] = least
-    for (swapped, candidate), ns in sorted(shown.items(), key=lambda x: x[1]):
-        yield _cost(asked, swapped, candidate, (ns, least), (swapped, candidate) == (turned, own))
-
-
-def _cost(
-    asked: Request, swapped: bool, candidate: Candidate, ns: tuple[float, float], taken: bool
-) -> Weighed:
-    """What became of one config; `ns` of it and of what was taken."""
-    lost, serves = "", True
-    if not taken:
-        seen = swap.transposed(asked) if swapped else asked
-        try:
-            config, _ = served(seen, first_setting(seen), candidate)
-            lost = SPILLS if spills(config) else _lost(*ns)
-        except PlanError as error:
-            lost, serves = f"refused: {error}", False
-    shown = _in_d(candidate) if swapped else candidate
-    return Weighed(_words(shown, swapped), ns[0] / 1e3, lost, _fields(shown, swapped), serves)
-
-
-def _way(asked: Request, swapped: bool) -> tuple[Request, Order]:
-    """The request as a way round has it, and the order of its candidates."""
-    pinned = invariance.pinned(asked, swapped=swapped)
-    if swapped:
-        turned, mirrored = swap.transposed(pinned), narrow.mirrored(asked)
-        own = narrow.order_narrow(asked, mirrored, by_model, swapped=True)
-        return turned, swap.order_swapped(turned, own)
-    return pinned, narrow.order_narrow(asked, narrow.taken(asked), by_model)
-
-
-def _fates(asked: Request, order: Order, swapped: bool, own: Candidate, least: float) -> list[Weighed]:
-    """What became of the candidates of a way round.
-
-    Args:
-        own: the one that was taken; least: its nanoseconds.
-    """
-    first = first_setting(asked)
-    # an order may name one twice: for a rule of its own, then by its time
-    tried = list(dict.fromkeys(ranked.candidate for ranked in preferred(asked, first, order)))
-    if own not in tried:
-        tried.append(own)
-    found = []
-    for candidate, ns in zip(tried, fastest_first(first.seen, asked.device, tried)[1], strict=True):
-        lost, serves = "", True
-        try:
-            config, _ = served(asked, first, candidate)
-            if asked.spec.tile == AUTO and spills(config):
-                lost = SPILLS
-        except PlanError as error:
-            lost, serves = f"refused: {error}", False
-        if candidate == own:
-            # its operands may be copied where the first setting's threads load them
-            ns, lost, serves = least, "", True
-        elif not invariance.allows(asked, candidate):
-            lost, serves = "refused: batch_invariant=True pins other columns or another depth", False
-        elif not lost:
-            lost = _lost(ns, least)
-        shown = _in_d(candidate) if swapped else candidate
-        fields = _fields(shown, swapped)
-        found.append(Weighed(_words(shown, swapped), ns / 1e3, lost, fields, serves))
-    return found
+    copied = {copy.operand for step in made.steps if isinstance(step, Relayout) for copy in step.copies}
+    names = ("b", "a") if made.swapped else ("a", "b")
+    loads = tuple(
+        "relayout" if name in copied else x.load for name, x in zip(names, config.operands, strict=True)
+    )
+    found = [x for x in ways_of(asked) if x.swapped == made.swapped]
+    return next(x for x in found if x.setting.loads.chosen == loads), Candidate.of(config)
 
 
 def predicted_us(made: KernelPlan) -> float:
-    """Microseconds that the model predicts for a plan; 0 where nothing is launched."""
-    config, problem = made.config, made.problem
+    """Microseconds that the cost model predicts for a plan; 0 where nothing is launched."""
+    config = made.config
     if isinstance(config, KernelConfig):
-        product = swap.transposed_problem(problem) if made.swapped else problem
-        asked, _ = requested(made.spec, problem, made.device)
-        if ranking.open_to(asked):
-            return ranking.predicted(asked, made.swapped, [Candidate.of(config)])[0] / 1e3
-        half, _ = gated_half(product, config.epilogue)
-        return predicted_ns(_seen(half, config), made.device, Candidate.of(config)) / 1e3
+        way, own = way_of(made)
+        return predicted(way, [own])[0] / 1e3
     if isinstance(config, SimtConfig):
         (found,) = (x.us for x in weigh_simt(made).weighed if not x.lost)
         return found
     return 0.0
-
-
-def _seen(product: Problem, config: KernelConfig) -> Problem:
-    """A product as its kernel reads it: what TMA brings although it cannot address it has been copied."""
-    a, b = (
-        aligned_copy(operand, config.limits)[0] if x.load == "tma" and operand.tma_reason() else operand
-        for operand, x in zip((product.a, product.b), config.operands, strict=True)
-    )
-    return product if (a, b) == (product.a, product.b) else dataclasses.replace(product, a=a, b=b)
 
 
 def weigh_simt(made: KernelPlan) -> Why:
@@ -196,7 +129,7 @@ def fields_of(made: KernelPlan) -> dict[str, object]:
 
 def _lost(ns: float, least: float) -> str:
     if ns < least:
-        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but not clearly, or later in the order"
+        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but later in the order"
     return f"slower by {(ns - least) / 1e3:,.1f} us ({ns / least - 1:.1%})"
 
 
@@ -206,17 +139,37 @@ def _in_d(x: Candidate) -> Candidate:
     return x._replace(tile=(n, m, k), cluster=(across, along))
 
 
-def _words(x: Candidate, swapped: bool) -> str:
-    return f"{x}, swapped" if swapped else str(x)
+def _loads(way: Way) -> dict[str, str]:
+    """How operands arrive in D's coordinates that TMA cannot address."""
+    loads = way.setting.loads
+    names = ("b", "a") if way.swapped else ("a", "b")
+    operands = loads.problem.a, loads.problem.b
+    return {
+        name: load
+        for name, load, x in zip(names, loads.chosen, operands, strict=True)
+        if x.tma_reason() is not None
+    }
+
+
+def _words(x: Candidate, way: Way) -> str:
+    loads = "".join(f", {name.upper()} {load}" for name, load in sorted(_loads(way).items()))
+    return f"{x}{', swapped' if way.swapped else ''}{loads}"
+
+
+def option_fields(option: Option) -> dict[str, object]:
+    """Fields of a `GemmSpec` that ask for an option."""
+    return dict(_option_fields(option))
+
+
+def _option_fields(option: Option) -> tuple[tuple[str, object], ...]:
+    """What a spec gives to ask for an option."""
+    found = _in_d(option.candidate) if option.way.swapped else option.candidate
+    loads = tuple((f"{name}_load", load) for name, load in sorted(_loads(option.way).items()))
+    return (*_fields(found, option.way.swapped), *loads)
 
 
 def _tile_words(x: SimtTile) -> str:
     return f"tile {x.tile}" + ("" if x.split == 1 else f", K in {x.split} parts")
-
-
-def config_fields(x: Candidate, swapped: bool) -> dict[str, object]:
-    """Fields of a `GemmSpec` that ask for a candidate, which is of D's transpose where operands are swapped."""
-    return dict(_fields(_in_d(x) if swapped else x, swapped))
 
 
 def _fields(x: Candidate, swapped: bool) -> tuple[tuple[str, object], ...]:

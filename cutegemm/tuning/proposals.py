@@ -28,6 +28,8 @@ BOTH_WAYS = 256
 # ways in for an operand that TMA cannot address, tried for the candidates predicted best
 ODD_LOADS = ("relayout", "shift", "cp_async", "gather")
 LIKELY_LOADS = ODD_LOADS[:2]
+# rows or columns within which tiles are alike
+WIDTH = 64
 # candidates beside them whose larger operand is shifted
 LOADED = 3
 # walks over the tiles that are tried for the candidates predicted best
@@ -161,7 +163,18 @@ def _ranked(
         weighed += [] if other is None else other.why.weighed
     served = sorted((x for x in weighed if x.serves and x.fields), key=lambda x: x.us)
     # a plan that weighed both ways lists both
-    return list(dict.fromkeys(x.fields for x in served))
+    found = list(dict.fromkeys(x.fields for x in served))
+    first = {_kind(dict(x)): x for x in reversed(found)}
+    return sorted(found, key=lambda x: first[_kind(dict(x))] != x)
+
+
+def _kind(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What is alike in candidates of which the second teaches little: all but fine steps of the tile and clusters."""
+    if fields["schedule"] == "simt":
+        return tuple(fields.items())
+    m, n, k = fields["tile"]
+    rest = (fields.get(x) for x in ("schedule", "swap", "split_reduction", "a_load", "b_load"))
+    return (m // WIDTH, n // WIDTH, k, fields.get("split_k", 1) > 1, *rest)
 
 
 def _variants(

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from benchmarks import fit, tune, tuned_rows
+from benchmarks import tune, tuned_rows
 from benchmarks.sweep_rows import read
 from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H100, H200
@@ -56,9 +56,8 @@ def test_trials_are_a_sweep(database, tmp_path):
     assert read([database], H100) == []
 
 
-def test_a_fit_takes_a_database(database, capsys):
-    """The command reads it; one problem is too few. What was fastest is tried first on another machine."""
-    assert fit.main(["--sweeps", str(database)]) == 1 and "1 problems measured" in capsys.readouterr().out
+def test_what_was_fastest_is_tried_first_on_another_machine(database):
+    """A sweep's rows give the tuner its seeds."""
     out = database.with_suffix(".json")
     tuned_rows.main([str(database), str(out)])
     (best,) = tune.seeds([out]).values()

@@ -11,7 +11,7 @@ from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H100, H200
 from cutegemm.errors import InputError, PlanError
 from cutegemm.planning import planner
-from cutegemm.planning.model import by_model
+from cutegemm.planning.ways import by_cost
 from tests.support.counted import calls
 from tests.support.tuned import filled
 
@@ -55,7 +55,7 @@ def test_a_given_order_leaves_the_database_out(tmp_path, monkeypatch):
     filled(tmp_path / "tuned.sqlite", OF)
 
     def order(*args):
-        return by_model(*args)
+        return by_cost(*args)
 
     made = cutegemm.plan(GemmSpec(), OF, order=order)
     assert made == planner.plan(GemmSpec(), OF, order=order)

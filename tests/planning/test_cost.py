@@ -9,14 +9,31 @@ import numpy as np
 import pytest
 
 from cutegemm import GemmSpec, problem
+from cutegemm import epilogue as epi
 from cutegemm.arch.records import DEFAULT, H100, H200
-from cutegemm.planning import cost, generator, ranking
+from cutegemm.errors import PlanError
+from cutegemm.planning import choose, cost, generator, ranking, ways
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
 from cutegemm.planning.request import requested
 
+
+@epi.define
+def ROW_SUMS(acc):  # noqa: N802
+    """A sum of each row."""
+    return epi.Output(d=acc, sums=epi.Sum(acc, axis=1))
+
+
 LARGE = Candidate((128, 256, 64), (2, 1), "cooperative", 2)
-KIND = generator.Kind(limits=DEFAULT.limits, plain=True, a_k=True, b_k=True, d_row=True)
+
+
+def kind(spec, of):
+    """What the table of a request follows from, without swapped operands."""
+    way = next(ways.ways_of(requested(spec, of, DEFAULT)[0]))
+    return generator.Kind.of(way.setting, way.seen.pinned)
+
+
+KIND = kind(GemmSpec(), problem(4096, 4096, 4096, majors="kk"))
 
 
 def ns(of, *candidates, device=DEFAULT):
@@ -64,7 +81,7 @@ def test_every_row_of_a_table_is_a_kernel():
 def test_tables_are_small_and_made_once():
     """Six thousand rows at most, none twice, and the same object for the same facts."""
     table = generator.table(KIND)
-    rows = np.array(table)
+    rows = np.array(table.rows)
     assert rows.shape[1] <= 6000 and len(set(map(tuple, rows.T))) == rows.shape[1]
     assert generator.table(KIND) is table
 
@@ -72,8 +89,9 @@ def test_tables_are_small_and_made_once():
 def test_splits_are_for_few_tiles():
     """None where tiles fill the SMs; never more than K has steps for; a cluster adds up all of them or none."""
     table = generator.table(KIND)
-    assert generator.split(problem(8192, 8192, 8192), DEFAULT, table) is table
-    found = generator.split(problem(128, 256, 8192), DEFAULT, table)
+    spec = GemmSpec()
+    assert generator.split(spec, problem(8192, 8192, 8192), DEFAULT, table) is table.rows
+    found = generator.split(spec, problem(128, 256, 8192), DEFAULT, table)
     split = found.splits > 1
     assert split.any() and (found.splits * found.k <= 8192).all()
     assert ((found.held == found.splits) | (found.held == 1)).all()
@@ -92,26 +110,91 @@ def test_options_come_by_time_and_keep_to_what_is_given():
     of = problem(1200, 8192, 4096)
     asked, _ = requested(GemmSpec(), of, DEFAULT)
     found = list(ranking.options(asked))
-    assert [x.ns for x in found] == sorted(x.ns for x in found) and {x.swapped for x in found} == {
+    assert [x.ns for x in found] == sorted(x.ns for x in found) and {x.way.swapped for x in found} == {
         False,
         True,
     }
     spec = GemmSpec(schedule="cooperative", consumers=2, cluster=(2, 1), swap=True)
     for x in ranking.options(dataclasses.replace(asked, spec=spec)):
-        assert x.swapped and (x.candidate.schedule, x.candidate.consumers) == ("cooperative", 2)
+        assert x.way.swapped and (x.candidate.schedule, x.candidate.consumers) == ("cooperative", 2)
         assert x.candidate.cluster == (1, 2)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"sms": 64}, {"split_k": 2}, {"scheduler": "stream_k"}, {"stages": 3}],
-)
-def test_fields_that_the_table_does_not_know_are_for_the_orders(fields):
-    """So are operands that TMA cannot address."""
-    asked, _ = requested(GemmSpec(**fields), problem(256, 4096, 4096), DEFAULT)
-    assert not ranking.open_to(asked)
-    odd, _ = requested(GemmSpec(), problem(255, 4095, 4095), DEFAULT)
-    assert not ranking.open_to(odd)
+GIVEN = {
+    "schedule": "pingpong",
+    "consumers": 3,
+    "cluster": (4, 1),
+    "split_k": 2,
+    "sms": 8,
+    "stages": 6,
+    "epilogue_stages": 4,
+    "swizzle": "64B",
+    "scheduler": "stream_k",
+    "split_reduction": "workspace",
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_given_field_prunes_the_table(name):
+    """Every option has the value and nearly all are kernels; a value beside the usual axes gets rows of its own."""
+    spec = GemmSpec(**{name: GIVEN[name]})
+    asked, _ = requested(spec, problem(256, 4096, 4096), DEFAULT)
+    found = list(ranking.options(asked))
+    served = 0
+    for option in found[:24]:
+        try:
+            config, _ = choose.served(option.way.setting, option.candidate, DEFAULT)
+        except PlanError:
+            continue
+        served += 1
+        assert name != "split_k" or config.splits == 2
+        assert name != "stages" or config.stages == 6
+    assert served > 0.8 * len(found[:24]) > 0
+
+
+ODD = problem(1000, 1501, 2003, majors="kk")
+
+
+def test_unaligned_operands_have_every_way_in():
+    """Copied or loaded by threads, each alone; threads that load share nothing with other CTAs."""
+    asked, _ = requested(GemmSpec(), ODD, DEFAULT)
+    found = list(ways.ways_of(asked))
+    assert {x.setting.loads.chosen for x in found} >= {("relayout", "relayout"), ("shift", "shift")}
+    for x in found:
+        if x.setting.loads.gathers:
+            rows = generator.table(generator.Kind.of(x.setting, x.seen.pinned)).rows
+            assert len(rows.m) and (rows.across * rows.along == 1).all()
+
+
+def test_a_copy_costs_its_launch_and_bytes_and_threads_what_they_load():
+    """Twice the bytes cost a copy twice the time beside its launch, and twice the depth threads less than twice."""
+    model, device = DEFAULT.loads, DEFAULT
+    rows = generator.rows([LARGE, LARGE._replace(tile=(128, 256, 128))])
+    copied = [
+        cost.arrivals(rows, [cost.Load(copied=x), cost.Load()], model, device).once[0]
+        for x in (0, 1 << 20, 1 << 21)
+    ]
+    assert copied[0] == 0 and copied[2] - copied[1] == pytest.approx(copied[1] - model.relayout)
+    for how in ("shift", "gather", "cp_async"):
+        stage = cost.arrivals(rows, [cost.Load(how), cost.Load()], model, device).stage
+        assert stage[0] < stage[1] < 2 * stage[0]
+    assert (cost.arrivals(rows, [cost.Load(), cost.Load()], model, device).stage == 0).all()
+
+
+def test_half_of_a_gated_pair_is_stored():
+    """Output columns are half of the accumulators'; products and bytes loaded are the same."""
+    rows, of = generator.rows([LARGE]), problem(4096, 4096, 4096)
+    plain, gated = cost.counts(of, DEFAULT, rows), cost.counts(of, DEFAULT, rows, cost.Seen(gates=2))
+    assert 2 * gated.stored == plain.stored and gated.flops == plain.flops and gated.traffic == plain.traffic
+
+
+def test_partial_results_along_rows_keep_their_columns():
+    """Under `batch_invariant` every config has the same columns, and operands are not swapped."""
+    spec = GemmSpec(batch_invariant=True, epilogue=ROW_SUMS)
+    for m in (8, 500, 4096):
+        asked, _ = requested(spec, problem(m, 1024, 1024, epilogue=ROW_SUMS), DEFAULT)
+        found = list(ranking.options(asked))
+        assert {(x.candidate.tile[1], x.way.swapped) for x in found} == {(128, False)}
 
 
 def test_rows_of_the_same_bits_have_no_splits():

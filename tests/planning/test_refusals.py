@@ -219,7 +219,7 @@ def test_more_parts_than_k_has_are_refused_with_the_most(k, parts):
 def test_parts_that_a_flatter_tile_holds_are_no_reason():
     """Two tiles of 128 cannot be four parts, nine of 16 can: what is refused is a cluster of four on two SMs."""
     with pytest.raises(PlanError, match="^sms=2: a cluster occupies 4 SMs"):
-        plan(GemmSpec(input_stages=4, sms=2, split_k=4), problem(5, 1128, 139))
+        plan(GemmSpec(sms=2, split_k=4), problem(5, 1128, 139))
 
 
 @epi.define

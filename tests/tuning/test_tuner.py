@@ -334,9 +334,10 @@ def test_an_entry_names_its_kernel_whatever_the_model_says(of):
     device = FakeBench.record
     own = proposing.proposals(GemmSpec(), of, device, 1)[0]
     fields = json.loads(json.dumps(proposing.explicit(GemmSpec(), own)))
-    other = dataclasses.replace(device.time, l2=device.time.l2 / 4, l2_lone=device.time.l2_lone / 4, tile=9e3)
+    rates = dataclasses.replace(device.cost, l2=device.cost.l2 / 4, port=device.cost.port / 4, tile=9e3)
+    loads = dataclasses.replace(device.loads, gather=1e6)
     other = dataclasses.replace(
-        device, name="another", time=dataclasses.replace(other, turn=9e4, gather=1e-6)
+        device, name="another", cost=dataclasses.replace(rates, tile_turn=9e4), loads=loads
     )
     made = cutegemm.plan(refined(GemmSpec(), fields), of, other, database=False)
     assert fields and proposing._what(made) == proposing._what(own.plan)
