@@ -12,6 +12,7 @@ import torch
 import cutegemm
 from cutegemm import inductor
 from cutegemm.errors import HardwareError
+from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
@@ -99,7 +100,7 @@ def test_code_from_another_processs_cache_finds_us(tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE,
             check=True,
         ).stdout.split()
         for _ in range(2)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE
+
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(ROOT.glob("tests/**/*.py"))
 TESTS = [path for path in MODULES if path.name.startswith("test_")]
@@ -64,6 +66,6 @@ def test_a_worker_starts_no_workers(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-q"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

@@ -30,17 +30,15 @@ def test_a_status_is_passed_on(tmp_path):
 
 def test_a_silent_process_is_ended(tmp_path):
     """It said it would be heard within a moment and hangs: it is killed at once, as a hung kernel can only be."""
-    began = time.monotonic()
-    hangs = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); beat(0.1); time.sleep(60)"
+    hangs = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); beat(0.1); time.sleep(1e6)"
     assert watch(command(tmp_path / "beat", hangs), tmp_path / "beat") is None
-    assert time.monotonic() - began < 20
 
 
 def test_being_stopped_reaches_it(tmp_path):
     """Ctrl-C here is Ctrl-C there, once, and what it keeps is kept before this returns."""
     # a shell's background process has it ignored
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    text = "try:\n    beat(); time.sleep(60)\n"
+    text = "try:\n    beat(); time.sleep(1e6)\n"
     text += "except KeyboardInterrupt:\n    pathlib.Path(sys.argv[1] + '.kept').touch()"
 
     def stop():
@@ -60,8 +58,9 @@ def test_being_stopped_reaches_it(tmp_path):
 
 def test_nobody_watches(tmp_path):
     """A process whose watcher is gone stops as by Ctrl-C at its next word."""
+    before = time.time()
     Beat(tmp_path / "beat").beat(5.0)
-    assert float((tmp_path / "beat").read_text()) == pytest.approx(time.time() + 5, abs=2)
+    assert before + 5 <= float((tmp_path / "beat").read_text()) <= time.time() + 5
     with pytest.raises(KeyboardInterrupt):
         Beat(tmp_path / "beat", parent=1 if os.getppid() != 1 else 2).beat()
 

@@ -14,6 +14,7 @@ from cutegemm.cli import app as application
 from cutegemm.cli import schema
 from cutegemm.cli.app import app
 from tests.support import command
+from tests.support.patience import PATIENCE
 
 # the ladder's help is its own
 NAMES = [x.name or x.callback.__name__ for x in app.registered_commands]
@@ -22,7 +23,9 @@ NAMES = [x for x in NAMES if x != "ladder"] + ["cache", "database"]
 
 def process(*words):
     """A command as a process of its own."""
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,7 +127,7 @@ def test_commands_start_soon(words, most):
 def test_a_reader_that_goes_away_is_no_error():
     """`cutegemm explain … | head -1` prints no traceback."""
     line = f"{sys.executable} -m cutegemm explain 4096 4096 4096 --why | head -n 1"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.stdout.startswith("problem") and "Traceback" not in done.stderr
 
 

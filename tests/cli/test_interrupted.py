@@ -8,6 +8,7 @@ import sys
 import time
 
 from cutegemm.compiling import cache, exchange
+from tests.support.patience import PATIENCE
 
 
 def test_ctrl_c_leaves_the_cache_whole(tmp_path, monkeypatch):
@@ -22,11 +23,11 @@ def test_ctrl_c_leaves_the_cache_whole(tmp_path, monkeypatch):
         # a shell's background job ignores SIGINT, which its children inherit
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while not list(tmp_path.glob("kernels/locks/*.lock")) and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and "stopped" in error and "Traceback" not in error, (
         process.returncode,
         error,

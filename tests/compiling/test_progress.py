@@ -11,6 +11,7 @@ import types
 import pytest
 
 from cutegemm.compiling import progress
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_pipe_gets_whole_lines_less_and_less_often(hurried, monkeypatch):
     monkeypatch.setattr(sys, "stderr", pipe)
     monkeypatch.setattr(progress, "threading", types.SimpleNamespace(Event=Watched, Thread=threading.Thread))
     with progress.announced(lambda: f"compiling {next(counts)} of 9"):
-        pipe.third.wait(60)
+        assert pipe.third.wait(PATIENCE)
     for i, line in enumerate(pipe.writes):
         assert re.fullmatch(rf"cutegemm: compiling {i} of 9, \d+ s so far\n", line)
     first, second, third = waits[:3]
@@ -93,12 +94,24 @@ def test_a_reader_that_goes_away_is_no_error(hurried, monkeypatch):
     failures = []
     monkeypatch.setattr(threading, "excepthook", failures.append)
     with progress.announced(lambda: "compiling"):
-        assert tried.wait(60)
+        assert tried.wait(PATIENCE)
     assert failures == []
 
 
 class Terminal(io.StringIO):
     """A screen that can be rewritten."""
+
+    def __init__(self):
+        super().__init__()
+        self.shown = set()
+        self.counted = threading.Event()
+
+    def write(self, text):
+        """Notes the seconds that it shows."""
+        self.shown |= set(re.findall(r"cutegemm: compiling, (\d+\.\d) s", text))
+        if len(self.shown) >= 2:
+            self.counted.set()
+        return super().write(text)
 
     def isatty(self):
         """It says so."""
@@ -110,9 +123,8 @@ def test_a_terminal_shows_one_line_that_counts(hurried, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", Terminal())
     with progress.announced(lambda: "compiling"):
-        time.sleep(0.5)
+        assert sys.stderr.counted.wait(PATIENCE)
     said = sys.stderr.getvalue()
-    assert len(set(re.findall(r"cutegemm: compiling, (0\.\d) s", said))) >= 2
     assert "\n" not in said.rstrip("\n") or "\x1b[2K" in said
 
 

@@ -14,6 +14,7 @@ from cutegemm.arch.records import H200
 from cutegemm.database import Database, choose, export, file, key_of
 from cutegemm.database.__main__ import main
 from cutegemm.errors import InputError
+from tests.support.patience import PATIENCE
 from tests.support.tuned import entry, filled
 
 OF = problem(512, 512, 512)
@@ -26,7 +27,7 @@ def _come(path, place, begin, said):
     """Read, then write an entry, as soon as everybody is there; says what went wrong and which warnings came."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        begin.wait(60)
+        begin.wait(PATIENCE)
         try:
             Database(path).get(KEY)
             Database(path).put(KEY._replace(extents=(place, 8, 8, 1)), entry(OF))
@@ -49,9 +50,9 @@ def test_all_who_begin_at_once_share_one_file(tmp_path, found):
         jobs = [context.Process(target=_come, args=(path, i, begin, said)) for i in range(PROCESSES)]
         for job in jobs:
             job.start()
-        heard = [said.get(timeout=60) for _ in jobs]
+        heard = [said.get(timeout=PATIENCE) for _ in jobs]
         for job in jobs:
-            job.join(60)
+            job.join(PATIENCE)
         moved = int(bool(found))
         assert [wrong for wrong, _ in heard if wrong] == []
         assert len([x for _, warned in heard for x in warned]) == moved

@@ -22,6 +22,7 @@ from cutegemm.database.exchange import SHIPPED, read, shipped
 from cutegemm.database.store import LEASE, Trial, holder
 from cutegemm.errors import InputError
 from cutegemm.planning.planner import plan
+from tests.support.patience import PATIENCE
 from tests.support.tuned import entry, filled
 
 OF, OTHER = problem(1024, 1024, 1024), problem(2048, 1024, 512, batch=2)
@@ -149,7 +150,7 @@ def test_processes_write_at_a_time(tmp_path):
     for job in jobs:
         job.start()
     for job in jobs:
-        job.join(60)
+        job.join(PATIENCE)
         assert job.exitcode == 0
     assert len(Database(path).entries()) == 20
 

@@ -20,6 +20,7 @@ from tests.support.epilogues import assert_outputs_close
 from tests.support.fused_kernels import LIBRARY, everything, gemm_of, operands, results
 from tests.support.kernel_cases import CASES, GEMMS, compile_all
 from tests.support.numerics import assert_close
+from tests.support.patience import PATIENCE
 from tests.support.profile import cases
 from tests.support.strategies import scalars
 
@@ -61,7 +62,7 @@ def extents(draw, case) -> tuple[int, int, int]:
 
 
 ORDERS = st.builds(
-    lambda policy, seed: emulator.Options(policy=policy, seed=seed, max_seconds=60),
+    lambda policy, seed: emulator.Options(policy=policy, seed=seed, max_seconds=PATIENCE),
     st.sampled_from(("eager", "lazy", "random")),
     st.integers(0, 9),
 )

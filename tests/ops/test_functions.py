@@ -14,6 +14,7 @@ from cutegemm import GemmSpec, linear, matmul, ops
 from cutegemm import epilogue as epi
 from cutegemm.errors import GemmError, HardwareError, InputError, SpecError
 from cutegemm.ops import fallback, functions, program
+from tests.support.patience import PATIENCE
 from tests.support.torch_ops import error
 
 
@@ -252,7 +253,7 @@ def test_the_package_itself_imports_no_torch():
         "torch.ops.cutegemm.gemm.out\n"
         "assert not {'cutlass', 'torch._dynamo', 'torch.distributed.tensor'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)
 
 
 def test_ops_is_a_door():

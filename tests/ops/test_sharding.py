@@ -12,6 +12,7 @@ from cutegemm import epilogue as epi
 from cutegemm.ops.functions import _made
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C
 from cutegemm.ops.sharding import cuts, homogeneous
+from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,5 +92,5 @@ def test_sharded_layers_in_two_processes(backend, tmp_path):
         )
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=240)[1] for process in started]
+    said = [process.communicate(timeout=PATIENCE)[1] for process in started]
     assert [process.returncode for process in started] == [0, 0], said

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check mode and a kernel that never ends; what it compares is in `test_calls`."""
 
+import types
+
 import pytest
 import torch
 
@@ -27,8 +29,10 @@ class Event:
 def test_check_mode_raises_for_a_call_that_does_not_end(before, after, hangs, monkeypatch):
     """The bound counts from when what came before has ended; the error says spec, problem and that all is lost."""
     monkeypatch.setenv("CUTEGEMM_CHECK", "1")
-    monkeypatch.setattr(checked, "HANG_SECONDS", 0.05)
-    monkeypatch.setattr(checked, "POLL_SECONDS", 0.002)
+    now = [0.0]
+    pause = lambda seconds: now.append(now.pop() + seconds)
+    monkeypatch.setattr(checked, "time", types.SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
+    monkeypatch.setattr(checked, "HANG_SECONDS", 15 * checked.POLL_SECONDS)
     events = [Event(before), Event(after)]
     monkeypatch.setattr(checked, "_event", lambda device: events.pop(0))
     gemm = Gemm(GemmSpec())

@@ -26,6 +26,7 @@ from cutegemm.running.results import Partial
 from tests.support.epilogues import assert_outputs_close, random_inputs, seeded_graph
 from tests.support.memory import Guarded, Layout
 from tests.support.numerics import assert_close
+from tests.support.patience import PATIENCE
 
 SMALL = Tile(64, 32, 32)
 LOADED: dict[str, Any] = {"tile": SMALL, "consumers": 1, "stages": 2}
@@ -56,7 +57,7 @@ EXTENTS = (2, 3, 7, 8, 16, 31, 33, 40, 64, 65)
 EVEN = (8, 16, 24, 40, 64)
 SCALARS = (1.0, 1.0, 0.5, -2.0, 0.0)
 OPTIONS = [
-    emulator.Options(races=True, policy=x, seed=3, max_seconds=60) for x in ("eager", "lazy", "random")
+    emulator.Options(races=True, policy=x, seed=3, max_seconds=PATIENCE) for x in ("eager", "lazy", "random")
 ]
 
 

@@ -20,7 +20,7 @@ class Hanging(FakeBench):
     def __init__(self) -> None:
         super().__init__(cost)
         # in which the parent hears more
-        tuning.STEP_SECONDS = 2.0
+        tuning.STEP_SECONDS = 4.0
 
     def one_pass(self, prepared, sets):
         """As of any fake, but for one walk."""

@@ -21,6 +21,7 @@ from cutegemm.cli.page import charts, figures
 from cutegemm.cli.page.page import page
 from cutegemm.layouts import banks, sm90
 from tests.support.command import document, run
+from tests.support.patience import PATIENCE
 
 VOID = {"meta", "rect", "line", "circle", "br"}
 MOST_BYTES = 1 << 20
@@ -239,13 +240,13 @@ def test_a_browser_shows_it(tmp_path):
         path.write_text(text.replace("</body>", asks % theme))
         common = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / theme}"]
         shot = [*common, "--window-size=500,900", f"--screenshot={picture}", path.as_uri()]
-        subprocess.run(shot, capture_output=True, timeout=90, check=True)
+        subprocess.run(shot, capture_output=True, timeout=PATIENCE, check=True)
         width, height, colours = _pixels(picture)
         assert (width, height) == (500, 900) and len(colours) > 20
         grounds.append(max(colours, key=colours.get))
     assert grounds == [(255, 255, 255), (20, 23, 26)]
     dumped = subprocess.run(
-        [*common, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=90, check=True
+        [*common, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     # row 105 is row 41 of the second consumer's 64; column 130
     thread, value = next(

@@ -8,6 +8,7 @@ import pytest
 
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, kernel_text, run
+from tests.support.patience import PATIENCE
 
 SHARED = ".shared .align 16 .b8 buf[4096];"
 
@@ -303,7 +304,7 @@ WAIT:
  ld.volatile.global.u32 %r1, [%rd0]; setp.eq.u32 %p1, %r1, 0; @%p1 bra WAIT;
 """,
             [aligned(1, np.uint32)],
-            max_seconds=20,
+            max_seconds=PATIENCE,
         )
 
 

@@ -10,6 +10,7 @@ from cutegemm.emulator.watch.findings import BY_THE_LETTER
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, run
 from tests.support.emulator_units import DYNAMIC, place_operand, wgmma_kernel
+from tests.support.patience import PATIENCE
 
 WAIT = "wgmma.wait_group.sync.aligned 0;"
 N, BYTES, B_AT = 16, 16384, 8192
@@ -36,7 +37,7 @@ def multiply(change=lambda text: text, **options):
         smem=BYTES,
         before=DYNAMIC,
         races=True,
-        max_seconds=30,
+        max_seconds=PATIENCE,
         **options,
     )
     d = np.zeros((64, N), np.float32)
