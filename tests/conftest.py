@@ -30,7 +30,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 TORCH = importlib.util.find_spec("torch") is not None
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=_SLOW)
+settings.register_profile("default", max_examples=40, deadline=None, suppress_health_check=_SLOW)
 settings.register_profile("long", max_examples=2_000, deadline=None, suppress_health_check=_SLOW)
 
 
@@ -49,7 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_elsewhere() -> Iterator[None]:
-    """A worker stays small: kernels are compiled in a process beside it, which is renewed now and then."""
+    """A worker stays small: kernels are compiled in a process beside it, which is renewed now and then.
+
+    What imports and collecting left behind is set apart, so that each garbage collection takes less time and the large
+    arrays of an emulated launch, which lie in cycles, are not kept for long.
+    """
+    gc.collect()
+    gc.freeze()
     cache = sys.modules.get("cutegemm.compiling.cache")
     if cache is None:
         # nothing in this run compiles
@@ -69,11 +75,14 @@ def forgotten() -> Iterator[None]:
     """What a module's tests compiled and emulated is kept on disk alone once they are done."""
     yield
     cache, parse = (sys.modules.get(f"cutegemm.{x}") for x in ("compiling.cache", "emulator.ptx.parse"))
-    if cache is not None:
+    compiled = cache is not None and cache._MEMORY
+    emulated = parse is not None and parse.module_of.cache_info().currsize
+    if compiled:
         cache._MEMORY.clear()
-    if parse is not None:
+    if emulated:
         parse.module_of.cache_clear()
-    gc.collect()
+    if compiled or emulated:
+        gc.collect()
 
 
 def _missing_gpu() -> str | None:

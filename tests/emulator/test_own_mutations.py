@@ -207,7 +207,7 @@ def is_silent(run, order: dict) -> bool:
 def test_only_listed_deletions_go_unnoticed(name, monkeypatch):
     """The detector, a fault, a deadlock or a wrong D tells of every other one, in each kernel of the run."""
     run = RUNS[name]() if name in RUNS else plain(name)
-    assert all(is_silent(run, order) for order in ORDERS)
+    assert all(is_silent(run, order) for order in ORDERS[: cases(2, len(ORDERS))])
     used: list[str] = []
     parsed = front.kernel_of
     monkeypatch.setattr(front, "kernel_of", lambda ptx: (used.append(ptx), parsed(ptx))[1])

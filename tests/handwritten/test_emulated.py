@@ -17,8 +17,8 @@ from tests.support.ladder_variants import variants
 
 STAGES = handwritten.stages()
 by_key = pytest.mark.parametrize("stage", STAGES, ids=[stage.key for stage in STAGES])
-# problems a stage: 6 in the default profile
-DRAWS = max(settings().max_examples // 10, 1)
+# problems a stage: 5 in the default profile
+DRAWS = max(settings().max_examples // 8, 1)
 
 
 def steps(stage, dtype, majors):
@@ -62,10 +62,9 @@ def ragged(stage):
 
 
 @by_key
-@pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_free_of_races(stage, beta):
+def test_free_of_races(stage):
     """With every warp interleaved and all accesses tracked, the detector has nothing to say."""
-    findings = emulation.solve(stage, stage.dtypes[0], ragged(stage), beta=beta, policy="random", races=True)
+    findings = emulation.solve(stage, stage.dtypes[0], ragged(stage), beta=0.5, policy="random", races=True)
     assert findings == []
 
 

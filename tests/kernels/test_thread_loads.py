@@ -111,16 +111,10 @@ def test_a_kernel_without_a_producer_loads_by_tma_alone(role, load):
 
 
 @pytest.mark.parametrize("broadcast", [False, True])
-def test_batches(broadcast):
-    """Every batch has its own lines, also where one operand serves all and batches begin off the grid."""
-    a = operand((3, 37, 71), ODD, True, 7)
-    b = operand((71, 41) if broadcast else (3, 71, 41), ODD, False, 8)
-    check(GemmSpec(**BOTH, a_load="shift", b_load="shift"), a, b)
-
-
-def test_no_row_beyond_the_end_is_read_by_later_tiles():
-    """The last tiles of M and N are ragged, and each operand ends where its memory ends: reading on is a fault."""
-    a, b = operand((3, 70, 71), ODD, True, 16), operand((3, 71, 75), ODD, False, 17)
+def test_batches_and_no_row_beyond_the_end(broadcast):
+    """Batches begin off the grid, tiles are ragged, and reading beyond the end of an operand's memory is a fault."""
+    a = operand((3, 70, 71), ODD, True, 16)
+    b = operand((71, 75) if broadcast else (3, 71, 75), ODD, False, 17)
     check(GemmSpec(**BOTH, a_load="shift", b_load="shift"), a, b)
 
 
