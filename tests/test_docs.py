@@ -84,6 +84,23 @@ def test_a_page_for_every_stage_of_the_ladder():
         before = path
 
 
+def test_a_picture_for_every_kernel_shows_its_plan(monkeypatch):
+    """The page on kernels has every picture; each says the stages and every barrier's arrivals of its plan."""
+    import cutegemm
+
+    monkeypatch.syspath_prepend(DOCS / "hooks")
+    pictures = importlib.import_module("kernel_pictures")
+    page = (DOCS / "learn" / "kernels.md").read_text()
+    assert re.findall(r"<!-- kernel:(\w+) -->", page) == list(pictures.PLANS)
+    for name, (spec, of) in pictures.PLANS.items():
+        shown, plan = pictures.picture(name), cutegemm.plan(spec, of, database=False)
+        if name in pictures.FLOWS:
+            continue
+        assert f"ring of {plan.config.stages} stages" in shown
+        assert all(f"{x.arrivals} by {x.arrives}" in shown for x in plan.barriers if "'" not in x.arrives)
+        assert shown.count("<circle") == len(plan.barriers)
+
+
 def test_every_page_is_in_the_navigation():
     """A page that no one can find is a mistake."""
     config = (ROOT / "mkdocs.yml").read_text()

@@ -12,12 +12,28 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "handwritten"
 RESULTS = ROOT / "benchmarks" / "results" / "sweeps" / "handwritten.json"
+COUNTERS = SOURCES / "counters.json"
+COUNTED_ON = [256, 256, 128]
+# shown name of a count -> the emulator's counts that it adds up
+COUNTED = {
+    "warp instructions": ("warp_instructions",),
+    "32-byte sectors loaded by threads": ("global_load_sectors",),
+    "bytes copied asynchronously to shared memory": ("async_copy_bytes",),
+    "bytes loaded by TMA": ("tma_load_bytes",),
+    "shared-memory wavefronts": (
+        "shared_load_wavefronts",
+        "shared_store_wavefronts",
+        "wgmma_shared_wavefronts",
+    ),
+    "of these, bank conflicts": ("shared_conflicts",),
+}
 # lines of a difference up to which it is shown open
 SHOWN = 120
 SIZE = 4096
@@ -96,6 +112,23 @@ def chart(stem: str, before: str | None) -> str:
     return "This stage is timed on deep K; see the worklog's split-K table.\n"
 
 
+def counts(stem: str, before: str | None) -> str:
+    """A table of what the emulator counted of the stage before and of this one, on the same problem and type."""
+    document = json.loads(COUNTERS.read_text())
+    rows = [x for x in document["rows"] if x["shape"] == COUNTED_ON]
+    mine = [x for x in rows if x["stage"].startswith(stem)]
+    earlier = [x for x in rows if before and x["stage"].startswith(before) and x["dtype"] == mine[0]["dtype"]]
+    shown = [*earlier[-1:], *mine]
+    names = " | ".join("`" + x["stage"] + "`" for x in shown)
+    head = f"| M × N × K = {' × '.join(map(str, shown[0]['shape']))} | {names} |"
+    lines = [head, "|---|" + "--:|" * len(shown)]
+    for name, parts in COUNTED.items():
+        values = [sum(x["counts"].get(part, 0) for part in parts) for x in shown]
+        if any(values):
+            lines.append(f"| {name} | {' | '.join(f'{v:,}' for v in values)} |")
+    return "\n".join(lines) + f"\n\nCounted by the emulator (`{COUNTERS.relative_to(ROOT)}`).\n"
+
+
 def exercises() -> dict[str, str]:
     """The exercises by a stage's number."""
     text = (ROOT / "docs" / "learn" / "exercises.md").read_text()
@@ -110,6 +143,7 @@ def page(path: Path, before: Path | None) -> str:
     out = [f"# {path.stem.replace('_', ' ')}\n", f"{title[0].upper()}{title[1:]}\n"]
     out += [f"**{shown}.** {sections[name]}\n" for name, shown in PARTS.items() if name in sections]
     out.append("## Measured\n\n" + chart(path.stem, before.stem if before else None))
+    out.append("## Counted\n\n" + counts(path.stem, before.stem if before else None))
     if before is not None:
         changed = list(
             difflib.unified_diff(
@@ -152,6 +186,16 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, f"learn/ladder/{path.stem}.md", content=page(path, before)))
         before = path
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put the kernels' pictures where a page names them."""
+    if "<!-- kernel:" not in markdown:
+        return markdown
+    sys.path[:0] = [x for x in (str(ROOT), str(Path(__file__).parent)) if x not in sys.path]
+    from kernel_pictures import filled
+
+    return filled(markdown)
 
 
 def on_config(config: Any) -> Any:

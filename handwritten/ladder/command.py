@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import track
 
 from cutegemm.errors import CompileError, GemmError
-from handwritten.ladder import report, toolkit, worklog
+from handwritten.ladder import bounds, report, toolkit, worklog
 from handwritten.ladder.options import Options, parse
 from handwritten.ladder.source import FOLDER
 
@@ -46,7 +46,7 @@ def emulated(options: Options, console: Console) -> int:
     """Run every stage in the emulator and show what it counted; 1 where one is wrong or has races."""
     from handwritten.ladder.emulated import Outcome, emulate  # imports the emulator
 
-    status = 0
+    status, rows = 0, []
     for shape in options.sizes:
         done: list[Outcome] = []
         for stage in track(options.stages, "emulating", console=console, transient=True):
@@ -59,10 +59,13 @@ def emulated(options: Options, console: Console) -> int:
                 status = EXIT_WRONG
                 console.print(f"{stage.key}: {error}", markup=False)
         console.print(report.counted(done, shape))
+        rows += [outcome.row(shape) for outcome in done]
         for outcome in done:
             for finding in outcome.findings:
                 status = EXIT_WRONG
                 console.print(f"{outcome.stage.key}: {finding}", markup=False)
+    if options.json:
+        bounds.write(options.json, rows, options.commit)
     return status
 
 

@@ -52,6 +52,16 @@ class Outcome:
     findings: tuple[Any, ...]
     seconds: float
 
+    def row(self, shape: tuple[int, int, int]) -> dict[str, Any]:
+        """What `bounds.write` keeps: stage, type, extents (M, N, K) and every count."""
+        counts = {**self.counters, "shared_conflicts": self.conflicts, "warp_instructions": self.instructions}
+        return {
+            "stage": self.stage.key,
+            "dtype": self.dtype,
+            "shape": list(shape),
+            "counts": {name: int(value) for name, value in sorted(counts.items()) if value},
+        }
+
 
 @functools.cache
 def module(stage: Stage, dtype: str, majors: str) -> emulator.Module:

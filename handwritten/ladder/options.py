@@ -140,7 +140,7 @@ def parse(arguments: list[str]) -> Options:
     )
     add("--emulate", action="store_true", help="run each stage in the emulator: right, races, counters")
     add("--rounds", type=_rounds, default=7, help="samples per contender (default 7)")
-    add("--json", type=Path, help="save checks and rows here; resumes")
+    add("--json", type=Path, help="save checks and rows here (resumes); with --emulate the counters")
     add("--plot", type=_picture, help="draw the ladder here (PNG)")
     add("--no-builder", dest="builder", action="store_false", help="leave the builder's kernels out")
     add("--commit", default="unknown", help="recorded with the results")

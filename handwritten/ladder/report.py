@@ -15,13 +15,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from handwritten.ladder import bounds
 from handwritten.ladder.registry import stages
 from handwritten.ladder.stage import Stage
 
-# Ridge points: datasheet peak over datasheet memory bandwidth of an H200 SXM, in FLOP/byte.
-MEMORY_TBS = 4.8
-PEAK_TFLOPS = {"fp32": 67.0, "bf16": 989.0, "fp16": 989.0}
-
+SQUARE = (4096, 4096, 4096)  # the problem whose bound is shown where nothing was measured
 FREQUENT = 5  # opcodes shown of a stage's instruction mix
 UNBOUNDED = 10_000  # columns of output that no terminal shows: as wide as the tables need
 
@@ -90,17 +88,23 @@ class Line:
     def cells(self) -> dict[str, str]:
         """Return the line's cells by column."""
         used, intensity = self.stage.resources(self.dtype), self.stage.intensity(self.dtype)
-        ridge = PEAK_TFLOPS[self.dtype] / MEMORY_TBS
         return {
             "stage": self.stage.key,
             **self._measured(),
             "FLOP/byte": f"{intensity:.3g}",
-            "bound": "memory" if intensity < ridge else "compute",
+            "bound": self._bound(),
             "registers": str(used.registers) + (f" (+{used.stack} B stack)" if used.stack else ""),
             "smem KiB": f"{used.smem / 1024:.1f}",
             "occupancy": f"{used.occupancy:.0%}",
             "CTAs per SM (limit)": f"{used.ctas_per_sm} ({used.bound})",
         }
+
+    def _bound(self) -> str:
+        """What bounds the stage by its counters (`bounds.bound`)."""
+        if self.row is None:
+            return bounds.bound(self.stage.key, self.dtype, SQUARE, None)
+        shape = (self.row["m"], self.row["n"], self.row["k"])
+        return bounds.bound(self.stage.key, self.dtype, shape, self.row["us"])
 
     def _measured(self) -> dict[str, str]:
         if self.row is None:

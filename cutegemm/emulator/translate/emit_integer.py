@@ -111,16 +111,11 @@ def _with_carry(e: Emitter, ins: Instruction, mods: list[str]) -> None:
         e.dst(CARRY, "q")
 
 
-@emits("dp4a", "dp2a")
+@emits("dp4a")
 def dot_product(e: Emitter, ins: Instruction) -> None:
-    """The sum of c and the products of four pairs of bytes, or of two pairs of 16 bits and a byte."""
+    """dp4a: the sum of four byte products and c."""
     a, b, c = (e.src(x, 32) for x in ins.operands[1:])
-    signs = ", ".join(str(x == "s32") for x in ins.parts[-2:])
-    if ins.parts[0] == "dp4a":
-        e.dst(ins.operands[0], f"dot4({a}, {b}, {c}, {signs})")
-    else:
-        first = {"lo": 0, "hi": 2}[ins.parts[1]]
-        e.dst(ins.operands[0], f"dot2({a}, {b}, {c}, {signs}, {first})")
+    e.dst(ins.operands[0], f"dot4({a}, {b}, {c}, {ins.parts[1] == 's32'}, {ins.parts[2] == 's32'})")
 
 
 @emits("and", "or", "xor", "not", "cnot", "lop3")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bounds a stage: the clocks that each unit of an SM needs for the counted work, and the share that it is busy.
+
+`counters.json` holds what the emulator counted on two depths of K (`python -m handwritten --emulate --json`). A count
+grows linearly with K and with the number of output tiles, so the two depths give the count of any larger problem.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from handwritten.ladder.source import FOLDER
+
+COUNTERS = FOLDER / "counters.json"
+SCHEMA = 1
+SMS, CLOCK = 132, 1.98e9  # of an H200 SXM, at its highest clock in Hz
+BUSY = 0.5  # share of the time from which a unit is said to bound a stage; below it no unit does, so latency does
+# What one SM does in a clock (NVIDIA H100 white paper; wgmma: dense 16-bit peak / SMs / clock).
+ISSUE = 4  # warp instructions: one for each scheduler
+LANES = 128  # fp32 FMAs
+WAVEFRONTS = 1  # shared-memory accesses of 128 bytes
+SECTORS = 4  # of 32 bytes that the L1 cache serves
+PORT = 64  # bytes from L2
+TENSOR = 4096  # FLOP of wgmma on 16-bit operands
+MMA_SHARE = 0.63  # of it that mma.sync reaches (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU", 2024)
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]], commit: str) -> None:
+    """Write the counters of `--emulate`; rows of the same stage, type and shape replace those of an older file."""
+    known = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    kept = {(x["stage"], x["dtype"], *x["shape"]): x for x in [*known, *rows]}
+    part = path.with_suffix(".part")
+    document = {"schema": SCHEMA, "commit": commit, "rows": [kept[key] for key in sorted(kept)]}
+    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+@functools.cache
+def counted(path: Path = COUNTERS) -> dict[tuple[str, str], dict[tuple[int, int, int], dict[str, int]]]:
+    """(stage, type) -> (M, N, K) -> counts by name; nothing where there is no file."""
+    found: dict[tuple[str, str], dict[tuple[int, int, int], dict[str, int]]] = {}
+    for x in json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []:
+        m, n, k = x["shape"]
+        found.setdefault((x["stage"], x["dtype"]), {})[m, n, k] = x["counts"]
+    return found
+
+
+def scaled(
+    shapes: Mapping[tuple[int, int, int], Mapping[str, int]], wanted: tuple[int, int, int]
+) -> dict[str, float]:
+    """Counts of a larger problem from those of two depths of K with equal M and N."""
+    (short, few), (long, many) = sorted(shapes.items(), key=lambda x: x[0][2])
+    tiles = (wanted[0] / short[0]) * (wanted[1] / short[1])
+    steps = (wanted[2] - short[2]) / (long[2] - short[2])
+    names = {*few, *many}
+    return {x: tiles * (few.get(x, 0) + steps * (many.get(x, 0) - few.get(x, 0))) for x in names}
+
+
+def clocks(counts: Mapping[str, float], m: int, n: int, k: int, dtype: str) -> dict[str, float]:
+    """Clocks that each unit needs, the work spread evenly over the SMs; M, N and K are the problem's extents."""
+    of = lambda *names: sum(counts.get(name, 0) for name in names)
+    flop = 2 * m * n * k
+    wgmma = of("wgmma_flops") > 0
+    units = {
+        "instruction issue": of("warp_instructions") / ISSUE,
+        "shared memory": of("shared_load_wavefronts", "shared_store_wavefronts", "wgmma_shared_wavefronts")
+        / WAVEFRONTS,
+        "L1": of("global_load_sectors") / SECTORS,
+        "L2": of("tma_load_bytes", "async_copy_bytes") / PORT,
+    }
+    if dtype == "fp32":
+        units["FMA"] = flop / 2 / LANES
+    else:
+        units["tensor cores"] = flop / (TENSOR if wgmma else TENSOR * MMA_SHARE)
+    return {name: value / SMS for name, value in units.items()}
+
+
+def bound(stage: str, dtype: str, shape: tuple[int, int, int], microseconds: float | None) -> str:
+    """The unit that needs most clocks; "latency" where it is busy for less than half of the measured time.
+
+    Without a time it is the unit alone; "" for a stage without counters.
+    """
+    shapes = counted().get((stage, dtype), {})
+    if len(shapes) < 2:
+        return ""
+    needed = clocks(scaled(shapes, shape), *shape, dtype)
+    unit = max(needed, key=needed.__getitem__)
+    if microseconds is None:
+        return unit
+    share = needed[unit] / (microseconds * 1e-6 * CLOCK)
+    return f"{unit} {share:.0%}" if share >= BUSY else f"latency ({unit} {share:.0%})"
