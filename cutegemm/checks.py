@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import enum
 import functools
 import inspect
 import operator
@@ -15,6 +17,19 @@ from cutegemm.errors import GemmError, UnknownKeyword, field_error
 N = TypeVar("N")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, enumerations, bytes (in hex), mappings and sequences as JSON has them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(name): plain(x) for name, x in value.items()}
+    return [plain(x) for x in value] if isinstance(value, (list, tuple)) else value
 
 
 def integer(kind: type[GemmError], field: str, value: object, low: int, high: int) -> int:

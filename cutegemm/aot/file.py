@@ -9,7 +9,6 @@ can write the file can write its checksums, and what is loaded runs on the GPU w
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import json
@@ -21,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.aot.recipe import KernelBinary, KernelLaunch, Patch
-from cutegemm.dtypes import DType
+from cutegemm.checks import plain
+from cutegemm.compiling.exchange import unpacked
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.problems import Operand, Problem
@@ -119,9 +119,9 @@ def write(path: Path, artefact: Artefact) -> None:
         "versions": dict(artefact.versions),
         "gpu": artefact.gpu,
         "sms": artefact.sms,
-        "spec": _spec_data(artefact.spec),
+        "spec": spec_to_data(artefact.spec),
         "kernels": kernels,
-        "recipes": [_plain(x) for x in artefact.recipes],
+        "recipes": [plain(x) for x in artefact.recipes],
     }
     text = json.dumps(manifest, indent=1).encode()
     buffer = io.BytesIO()
@@ -150,8 +150,7 @@ def read(path: Path) -> Artefact:
     except OSError as error:
         raise field_error(InputError, "path", str(path), f"cannot be read: {error.strerror}") from None
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as file:
-            return _unpacked(path, {name: file.read(name) for name in file.namelist()})
+        return _checked(path, unpacked(io.BytesIO(data)))
     except GemmError:
         raise
     # damage raises almost anything: of zipfile, of each decompressor, of JSON, of what is made of it
@@ -160,7 +159,7 @@ def read(path: Path) -> Artefact:
         raise field_error(InputError, "path", str(path), rule) from error
 
 
-def _unpacked(path: Path, members: Mapping[str, bytes]) -> Artefact:
+def _checked(path: Path, members: Mapping[str, bytes]) -> Artefact:
     text = members[MANIFEST]
     if _digest(text) != members[SEAL].decode():
         raise field_error(InputError, "path", str(path), "was changed: its manifest has another checksum")
@@ -175,7 +174,7 @@ def _unpacked(path: Path, members: Mapping[str, bytes]) -> Artefact:
                 raise field_error(InputError, "path", str(path), f"was changed: {name} has another checksum")
         kernels.append(KernelBinary(kernel["name"], members[f"{i}.cubin"], members[f"{i}.ptx"].decode()))
     return Artefact(
-        spec=_spec_of(manifest["spec"]),
+        spec=spec_from_data(manifest["spec"]),
         recipes=tuple(_recipe_of(x) for x in manifest["recipes"]),
         kernels=tuple(kernels),
         gpu=manifest["gpu"],
@@ -188,32 +187,23 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _spec_data(spec: GemmSpec) -> dict[str, Any]:
-    """The given fields of a spec."""
-    return {
-        name: value.to_data() if isinstance(value, Graph) else _plain(value)
-        for name, value in spec.given().items()
-    }
+def spec_to_data(spec: GemmSpec) -> dict[str, Any]:
+    """The given fields of a spec as JSON has them; `spec_from_data` reads them."""
+
+    def data(value: Any) -> Any:
+        if isinstance(value, Graph):
+            return value.to_data()
+        return plain(tuple(value) if isinstance(value, Tile) else value)
+
+    return {name: data(value) for name, value in spec.given().items()}
 
 
-def _spec_of(data: Mapping[str, Any]) -> GemmSpec:
+def spec_from_data(data: Mapping[str, Any]) -> GemmSpec:
+    """The spec of `spec_to_data`'s fields."""
     fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in data.items()}
     if "epilogue" in fields:
         fields["epilogue"] = Graph.from_data(fields["epilogue"])
     return GemmSpec(**fields)
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses, types and bytes as JSON has them."""
-    if isinstance(value, Tile):
-        return list(value)
-    if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, DType):
-        return value.value
-    if isinstance(value, bytes):
-        return value.hex()
-    return [_plain(x) for x in value] if isinstance(value, (tuple, list)) else value
 
 
 def _recipe_of(data: Mapping[str, Any]) -> Recipe:
@@ -257,4 +247,4 @@ def _problem_of(data: Mapping[str, Any]) -> Problem:
     )
 
 
-__all__ = ["Artefact", "Recipe", "checked_path", "read", "write"]
+__all__ = ["Artefact", "Recipe", "checked_path", "read", "spec_from_data", "spec_to_data", "write"]

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
+
+from cutegemm.checks import plain
 
 # columns where output is piped; and the least that a table's last column is wrapped to
 PIPED, LEAST = 80, 16
@@ -21,17 +22,6 @@ def width() -> int:
     import sys
 
     return max(40, shutil.get_terminal_size((PIPED, 24)).columns) if sys.stdout.isatty() else PIPED
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses, tuples and mappings as what JSON has."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(name): plain(x) for name, x in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(x) for x in value]
-    return value
 
 
 def write_json(command: str, facts: Any) -> None:
@@ -81,4 +71,4 @@ def table(
     return "\n".join(line.rstrip() for line in lines)
 
 
-__all__ = ["plain", "say", "table", "width", "wrapped", "write_json"]
+__all__ = ["say", "table", "width", "wrapped", "write_json"]

@@ -24,7 +24,7 @@ from cutegemm.errors import InputError, field_error
 FORMAT = 1
 MANIFEST = "cutegemm-kernels.json"
 _NAME = re.compile(r"[0-9a-f]{40}\.zip")
-# of all entries of a file together
+# of all members of a file together
 MOST_BYTES = 1 << 31
 
 
@@ -122,21 +122,29 @@ def import_(source: Path) -> int:
     return taken
 
 
-def _members(source: Path) -> dict[str, bytes]:
+def unpacked(source: Path | io.BytesIO) -> dict[str, bytes]:
+    """The members of a zip file that are at most `MOST_BYTES` together.
+
+    Raises:
+        ValueError: they are more. Damage raises almost anything.
+    """
     with zipfile.ZipFile(source) as file:
         if sum(x.file_size for x in file.infolist()) > MOST_BYTES:
             raise ValueError(f"it holds more than {MOST_BYTES:,} bytes")
-        manifest = json.loads(file.read(MANIFEST))
-        if manifest["format"] != FORMAT:
-            raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
-        found = {}
-        for name, digest in manifest["entries"].items():
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not the name of a kernel")
-            found[name] = file.read(name)
-            if hashlib.sha256(found[name]).hexdigest() != digest:
-                raise ValueError(f"{name} is damaged")
-    return found
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def _members(source: Path) -> dict[str, bytes]:
+    members = unpacked(source)
+    manifest = json.loads(members[MANIFEST])
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
+    for name, digest in manifest["entries"].items():
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a kernel")
+        if hashlib.sha256(members[name]).hexdigest() != digest:
+            raise ValueError(f"{name} is damaged")
+    return {name: members[name] for name in manifest["entries"]}
 
 
 def _entries() -> list[Path]:
@@ -158,4 +166,4 @@ def _described(path: Path) -> tuple[str, str, str]:
     return config.get("family", "copy or finish"), ", ".join(words), ""
 
 
-__all__ = ["Kept", "clear", "export", "import_", "listed"]
+__all__ = ["Kept", "clear", "export", "import_", "listed", "unpacked"]

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cutegemm.dtypes import DType
+from cutegemm.aot.file import spec_from_data, spec_to_data
 from cutegemm.epilogue.graph import Graph, Result, linear_combination
 from cutegemm.epilogue.library import bias
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.gemm import Gemm, representative
 from cutegemm.running.call import Memo
 from cutegemm.running.named import integer, number
-from cutegemm.spec import GemmSpec, Tile
+from cutegemm.spec import GemmSpec
 
 # How a call's operands are meant, see `Program.form`.
 FORMS = ("matrix", "linear", "input", "weight")
@@ -66,7 +65,7 @@ class Program:
     def text(self) -> str:
         """This program as text; `decode` reads it."""
         data = {
-            "spec": {name: _data(value) for name, value in self.spec.given().items()},
+            "spec": spec_to_data(self.spec),
             "epilogue": self.graph.to_data(),
             "form": self.form,
             "scalars": list(self.scalars),
@@ -172,7 +171,7 @@ def decode(text: str) -> Program:
         return known
     try:
         data = json.loads(text.replace("'", '"'))
-        spec, graph = GemmSpec(**_fields(data["spec"])), Graph.from_data(data["epilogue"])
+        spec, graph = spec_from_data(data["spec"]), Graph.from_data(data["epilogue"])
         scalars, merged = tuple(data["scalars"]), tuple(data["merged"])
         program = Program(spec, graph, data["form"], scalars, data["backend"], data["final"], merged)
     except (ValueError, KeyError, TypeError) as error:
@@ -180,20 +179,6 @@ def decode(text: str) -> Program:
         raise field_error(SpecError, "program", text, rule) from error
     _programs.put(text, program)
     return program
-
-
-def _data(value: Any) -> Any:
-    """A field of a spec as JSON has it."""
-    if isinstance(value, DType):
-        return value.value
-    if isinstance(value, Tile):
-        return list(value)
-    return [_data(x) for x in value] if isinstance(value, tuple) else value
-
-
-def _fields(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a spec; lists were tuples."""
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in data.items()}
 
 
 __all__ = ["BIASED", "FORMS", "PLAIN", "PLAIN_WITH_C", "Program", "check_number", "decode", "kept"]

@@ -9,9 +9,9 @@ from typing import Any
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
+from cutegemm.checks import plain
 from cutegemm.config import GemmConfig
 from cutegemm.config.memory import Region
-from cutegemm.dtypes import DType
 from cutegemm.families import FAMILIES, load
 from cutegemm.planning.parts import Barrier, Box
 from cutegemm.planning.steps import Multiply, Step
@@ -136,24 +136,14 @@ class KernelPlan:
         """Everything as plain, JSON-serialisable data."""
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         data["spec"] = repr(self.spec)
-        data["problem"] = _plain(self.problem)
+        data["problem"] = plain(self.problem)
         data["device"] = self.device.name
         data["steps"] = [
             {"name": x.name, "config": x.config.to_data(), "arguments": x.fixed()} for x in self.steps
         ]
         for name in ("smem", "barriers", "boxes"):
             data[name] = [dataclasses.asdict(x) for x in data[name]]
-        return {name: _plain(value) for name, value in data.items()}
+        return {name: plain(value) for name, value in data.items()}
 
     def __str__(self) -> str:
         return describe(self)
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, DType):
-        return value.value
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, (tuple, list)) else value

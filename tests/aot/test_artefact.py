@@ -15,6 +15,7 @@ import torch
 import cutegemm
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
+from cutegemm.compiling import exchange
 from cutegemm.errors import CompileError, InputError, PlanError
 
 SPEC = GemmSpec(tile=Tile(128, 64, 64))
@@ -263,6 +264,13 @@ def test_a_changed_member_is_found(saved, tmp_path, member, change, words):
             new.writestr(name, change(data) if name == member else data)
     with pytest.raises(InputError, match=words):
         cutegemm.load(path)
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(saved, monkeypatch):
+    """What the members hold together is bounded before any is read."""
+    monkeypatch.setattr(exchange, "MOST_BYTES", 1000)
+    with pytest.raises(InputError, match="it holds more than 1,000 bytes"):
+        cutegemm.load(saved["plain"][1])
 
 
 def test_another_format_is_refused_by_name(saved, tmp_path, monkeypatch):
