@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configs of the kernels that run before and after a GEMM."""
+"""The configs of the kernels that run before and after a GEMM; one that breaks an invariant cannot be made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from cutegemm.config.invariants.rule import Rule, check_all
 from cutegemm.dtypes import DType, as_dtype
+from cutegemm.epilogue.graph import REDUCTIONS
+
+Refused = tuple[str, object, str, object]
+UNITS = ("col", "row", "none")
+# bytes of an element whose words a thread shifts together
+ELEMENT_BYTES = (2, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +25,9 @@ class RelayoutConfig:
     # of every copy the source's axis with unit stride: "col", "row" or "none"
     units: tuple[str, ...]
     family: str = "relayout"
+
+    def __post_init__(self) -> None:
+        check_all(_RELAYOUT, self)
 
     def to_data(self) -> dict[str, Any]:
         """A JSON-serialisable form; `config_from_data` reads it back."""
@@ -40,6 +50,9 @@ class FinishConfig:
     across: bool
     family: str = "finish"
 
+    def __post_init__(self) -> None:
+        check_all(_FINISH, self)
+
     def to_data(self) -> dict[str, Any]:
         """A JSON-serialisable form; `config_from_data` reads it back."""
         return dataclasses.asdict(self)
@@ -48,3 +61,32 @@ class FinishConfig:
     def from_data(cls, data: dict[str, Any]) -> FinishConfig:
         """Rebuild a config from its `to_data`."""
         return cls(**data)
+
+
+def _element_refused(x: RelayoutConfig) -> Refused:
+    widths = " or ".join(map(str, ELEMENT_BYTES))
+    return "dtype", x.dtype.value, f"re-layouts move elements of {widths} bytes", "bf16"
+
+
+def _units_refused(x: RelayoutConfig) -> Refused:
+    legal = ", ".join(f'"{unit}"' for unit in UNITS)
+    rule = f"a launch makes at least one copy; each one's axis of unit stride is one of {legal}"
+    return "units", x.units, rule, ("none",)
+
+
+def _kind_refused(x: FinishConfig) -> Refused:
+    return "kind", x.kind, f"must be one of {', '.join(map(repr, REDUCTIONS))}", REDUCTIONS[0]
+
+
+def _across_refused(x: FinishConfig) -> Refused:
+    return "across", x.across, "must be True or False", True
+
+
+_RELAYOUT = (
+    Rule(lambda x: x.dtype.bits in tuple(8 * y for y in ELEMENT_BYTES), _element_refused),
+    Rule(lambda x: len(x.units) > 0 and all(unit in UNITS for unit in x.units), _units_refused),
+)
+_FINISH = (
+    Rule(lambda x: x.kind in REDUCTIONS, _kind_refused),
+    Rule(lambda x: isinstance(x.across, bool), _across_refused),
+)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Invariants of the kernels before and after a GEMM: no way around them, and every legal config can be made."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cutegemm.config import FinishConfig, RelayoutConfig, config_from_data
+from cutegemm.dtypes import DType
+from cutegemm.epilogue.graph import NEUTRAL
+from cutegemm.errors import PlanError
+
+COPY = RelayoutConfig(dtype=DType.BF16, units=("col",))
+FINISH = FinishConfig(kind="sum", across=True)
+BROKEN = {
+    "8 bits": (COPY, "dtype", DType.FP8_E4M3, "dtype='fp8_e4m3': re-layouts move elements of 2 or 4 bytes"),
+    "no copy": (COPY, "units", (), "units=(): a launch makes at least one copy"),
+    "unit": (COPY, "units", ("col", "diagonal"), "units=('col', 'diagonal'): a launch makes at least one"),
+    "kind": (FINISH, "kind", "mean", "kind='mean': must be one of 'sum', 'max', 'logsumexp'"),
+    "across": (FINISH, "across", 2, "across=2: must be True or False"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_config_cannot_be_made(name):
+    """Neither by its fields nor from plain data; the refusal names the field and the value."""
+    whole, field, value, said = BROKEN[name]
+    data = whole.to_data() | {field: value.value if isinstance(value, DType) else value}
+    for make in (lambda: dataclasses.replace(whole, **{field: value}), lambda: config_from_data(data)):
+        with pytest.raises(PlanError) as e:
+            make()
+        assert str(e.value).startswith(said)
+
+
+def test_what_the_planner_makes_is_legal():
+    """Every reduction, both ways round, and copies of every axis and width."""
+    for kind in NEUTRAL:
+        for across in (True, False):
+            assert FinishConfig(kind=kind, across=across).kind == kind
+    for dtype in (DType.BF16, DType.FP16, DType.FP32):
+        assert RelayoutConfig(dtype=dtype, units=("none", "row", "col")).dtype is dtype
