@@ -188,6 +188,13 @@ def nvdisasm() -> str | None:
     return shutil.which("nvdisasm")
 
 
+def machine_code(cubin: bytes) -> bytes:
+    """The instructions of all kernels of a cubin."""
+    sections = _elf_sections(cubin)
+    found = (sections[x] for x in sorted(sections) if x.startswith(".text."))
+    return b"".join(cubin[at : at + size] for at, size in found)
+
+
 def _elf_sections(cubin: bytes) -> dict[str, tuple[int, int]]:
     """(offset, size) in the file of each section of a 64-bit ELF."""
     (table,) = struct.unpack_from("<Q", cubin, 0x28)

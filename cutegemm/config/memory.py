@@ -25,11 +25,12 @@ SUM_VECTOR = 16  # bytes of one access to another warpgroup's sum
 
 @dataclass(frozen=True)
 class Region:
-    """A named region of shared memory or workspace: offset and size in bytes."""
+    """A named region of shared memory or workspace: offset, size and alignment in bytes."""
 
     name: str
     offset: int
     size: int
+    align: int = 1
 
     @property
     def end(self) -> int:
@@ -106,18 +107,19 @@ def last_contents(config: KernelDraft) -> list[Held]:
         Held("parts of K", inner * FP32_BYTES * parts, config.limits.smem_align),
         Held("sum barriers", inner * STAGE_BARRIERS, BARRIER_BYTES),
         Held("count", FP32_BYTES * config.counts_kept, COUNT_ALIGN),
-        Held("works", config.dynamic * WORK_SLOTS * (STAGE_BARRIERS + NUMBER_BYTES), BARRIER_BYTES),
+        Held("work barriers", config.dynamic * WORK_SLOTS * STAGE_BARRIERS, BARRIER_BYTES),
+        Held("works", config.dynamic * WORK_SLOTS * NUMBER_BYTES, NUMBER_BYTES),
     ]
 
 
 def _placed(
     contents: Iterable[Held], offset: Number, times: Number = 1
-) -> tuple[list[tuple[str, Number, Number]], Number]:
-    """(role, first byte, bytes) of contents one after another, each so many times over, and the byte behind them."""
+) -> tuple[list[tuple[str, Number, Number, int]], Number]:
+    """`Region`s of contents one after another, each so many times over, as tuples, and the byte behind them."""
     found = []
     for role, size, align in contents:
         offset = where(size > 0, round_up(offset, align), offset)
-        found.append((role, offset, size * times))
+        found.append((role, offset, size * times, align))
         offset = offset + size * times
     return found, offset
 
@@ -138,8 +140,8 @@ class Contents(NamedTuple):
             stage, epilogue_contents(config), last_contents(config), config.limits.smem_align if stage else 1
         )
 
-    def placed(self, stages: Number) -> tuple[list[tuple[str, Number, Number]], Number]:
-        """(role, first byte, bytes) of everything with so many stages, in allocation order, and the size of all."""
+    def placed(self, stages: Number) -> tuple[list[tuple[str, Number, Number, int]], Number]:
+        """`Region`s of everything with so many stages, as tuples in allocation order, and the size of all."""
         operands, end = _placed(self.stage, 0, stages)
         epilogue, end = _placed(self.epilogue, round_up(end, self.align))
         ring = [Held("barriers", STAGE_BARRIERS * stages, BARRIER_BYTES)] if self.stage else []

@@ -4,7 +4,7 @@
 A driver per family: `warp_specialized`, `multistage`, `simt`, `add_parts`, `relayout`, `finish`. A driver
 shows set-up, role dispatch and the tile loop; everything else is a module of its own, none of which imports a driver:
     a launch's arguments            `launch`, `tensors`, `operands`
-    a CTA's set-up                  `frame`, `cluster`, `dependence`
+    a CTA's set-up                  `frame`, `cluster`, `dependence`, shared memory by name `shared`
     what to do next                 `work`, and the tile schedulers that make works: `scheduler`, `stream` (stream-K),
                                     `dynamic`
     loads and the mainloop          `producer`, `ring`, `loads`, `tma_load`, `hints`, `mainloop`, `turns`; rows that

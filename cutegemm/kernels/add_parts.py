@@ -25,8 +25,9 @@ from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.dependence import Dependence
 from cutegemm.kernels.epilogue import Epilogue
 from cutegemm.kernels.launch import named
-from cutegemm.kernels.pieces import FIRST_BARRIER, Role
+from cutegemm.kernels.pieces import Role
 from cutegemm.kernels.scheduler import Walk
+from cutegemm.kernels.shared import Shared, wait_named
 from cutegemm.kernels.sum_parts import VECTOR, SumParts
 from cutegemm.kernels.tensors import Atoms, Tensors, launch_tensors
 from cutegemm.kernels.work import Work
@@ -59,12 +60,12 @@ class AddParts:
         dependence.before_scalars()
         tensors, atoms = Tensors(*tensors), Atoms(*atoms)
         extents, walking = named(config, "shape", shape), named(config, "walk", walk)
-        smem = cutlass.memory.SmemAllocator()
+        shared = Shared.create(config)
         walks = Walk.create(config, Place.create((1, 1), 1), extents, walking)
-        epilogue = Epilogue.create(config, tensors, atoms, numbers, walks.output(extents, walking), smem)
+        epilogue = Epilogue.create(config, tensors, atoms, numbers, walks.output(extents, walking), shared)
         # (VECTOR, WARPGROUP, vectors, ADDERS - 1)
         shape = (VECTOR, hw.WARPGROUP, config.slice_values // VECTOR, max(1, config.adders - 1))
-        sSums = smem.allocate_tensor(cutlass.Float32, cute.make_layout(shape), 4 * VECTOR)
+        sSums = shared.tensor("sums", cutlass.Float32, cute.make_layout(shape))
         self._initialise(epilogue, thread)
         dependence.start()
         dependence.wait()
@@ -144,7 +145,7 @@ class AddParts:
         return cute.make_tensor(place.iterator.align(4 * VECTOR), cute.make_layout(VECTOR))
 
     def _barrier(self) -> None:
-        cute.arch.barrier(barrier_id=FIRST_BARRIER + 1, number_of_threads=self.config.threads)
+        wait_named(self.config, "sums")
 
     def _work(self, walk: Walk, block: Any) -> tuple[Work, Any, Any]:
         """(tile with all its parts, slice of it, band of its rows) of a CTA; those of a tile are neighbours."""

@@ -28,6 +28,7 @@ from cutegemm.config.parts import Words
 from cutegemm.config.stage import StageItem
 from cutegemm.kernels.lines import Lines
 from cutegemm.kernels.operands import NUMERIC, batch_at
+from cutegemm.kernels.shared import Shared
 from cutegemm.kernels.shifting import WARPS, Shifting
 from cutegemm.kernels.words import WORD
 
@@ -40,19 +41,20 @@ class BoxLoad:
     shifting: Shifting
     atoms: tuple  # of each class
     coords: tuple  # (lines of the class, elements, l) of each class
+    shared: Shared
     full: Any  # WARPS x STAGE mbarriers
     offsets: tuple  # of the warp's classes (`Shifting.offsets`)
 
     @staticmethod
-    def create(lines: Lines, maps: Any, stages: int, smem: Any) -> BoxLoad:
-        """Allocate the words and their barriers.
+    def create(lines: Lines, maps: Any, stages: int, shared: Shared) -> BoxLoad:
+        """Take the words and their barriers.
 
         Args:
             maps: from `class_maps`.
         """
         held = Words(lines.count, lines.length, lines.size)
-        shifting = Shifting.create(lines, held, stages, smem)
-        full = smem.allocate_array(cutlass.Int64, WARPS * stages)
+        shifting = Shifting.create(lines, held, stages, shared)
+        full = shared.barriers(f"{lines.operand.role.upper()} words")
         # tiles, K and batches begin at multiples of a word's elements
         place = cutlass.Int32(lines.mX.iterator.toint() & (WORD - 1))
         offsets = shifting.offsets(place, cutlass.Int32(lines.pitch & (WORD - 1)))
@@ -61,12 +63,12 @@ class BoxLoad:
         offsets = tuple(
             cutlass.select_(first + i < count, x, cutlass.Int32(lines.size)) for i, x in enumerate(offsets)
         )
-        return BoxLoad(lines, shifting, *maps, full, offsets)
+        return BoxLoad(lines, shifting, *maps, shared, full, offsets)
 
     def init(self) -> None:
         """Initialise the barriers; call from one thread."""
         for i in range(WARPS * self.shifting.stages):
-            cute.arch.mbarrier_init(self.full + i, 1)
+            self.shared.init(f"{self.lines.operand.role.upper()} words", self.full + i)
 
     @cute.jit
     def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):

@@ -25,6 +25,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.pieces import Role
+from cutegemm.kernels.shared import Shared
 from cutegemm.kernels.work import OutputTile, Work
 
 VECTOR = 4  # fp32 numbers of one st.async
@@ -37,23 +38,23 @@ class ClusterSum:
     config: KernelConfig
     place: Place
     sParts: Any  # (VECTOR, WARPGROUP, vectors, CONSUMERS, PARTS) fp32
+    shared: Shared
     full: Any
     free: Any
 
     @staticmethod
-    def create(config: KernelConfig, place: Place, smem: Any) -> ClusterSum:
-        """Allocate."""
+    def create(config: KernelConfig, place: Place, shared: Shared) -> ClusterSum:
+        """Take the buffer and the barriers."""
         vectors = config.slice_values // VECTOR
         layout = cute.make_layout((VECTOR, hw.WARPGROUP, vectors, config.consumers, config.cluster_parts))
-        sParts = smem.allocate_tensor(cutlass.Float32, layout, hw.SMEM_ALIGN)
-        barriers = smem.allocate_array(cutlass.Int64, 2)
-        return ClusterSum(config, place, sParts, barriers, barriers + 1)
+        sParts = shared.tensor("parts of K", cutlass.Float32, layout)
+        full, free = shared.barriers("parts here"), shared.barriers("parts read")
+        return ClusterSum(config, place, sParts, shared, full, free)
 
     def init(self) -> None:
         """Initialise the barriers; from one thread."""
-        cute.arch.mbarrier_init(self.full, 1)
-        warps = hw.WARPGROUP // hw.WARP * self.config.consumers
-        cute.arch.mbarrier_init(self.free, warps * self.config.slices)
+        self.shared.init("parts here", self.full)
+        self.shared.init("parts read", self.free)
 
     def tile(self, work: Work) -> OutputTile:
         """The slice that this CTA stores of a work, if it stores one."""

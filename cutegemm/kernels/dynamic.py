@@ -30,6 +30,7 @@ from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.counters import count_up
 from cutegemm.kernels.ring import advance
 from cutegemm.kernels.scheduler import State, Walk
+from cutegemm.kernels.shared import Shared
 from cutegemm.launch_layout import WORK_COUNTER
 
 NUMBER_BYTES = 4  # of a work's number
@@ -43,22 +44,23 @@ class Slots:
     place: Place
     counter: Any  # pointer to an Int32 in global memory
     sNumber: Any  # WORK_SLOTS Int32
+    shared: Shared
     full: Any
     empty: Any
 
     @staticmethod
-    def create(config: KernelConfig, place: Place, address: Any, smem: Any) -> Slots:
-        """Allocate in the plan's order (`config.memory.shared_memory`)."""
+    def create(config: KernelConfig, place: Place, address: Any, shared: Shared) -> Slots:
+        """Take the numbers, which lie behind their barriers."""
         counter = cute.make_ptr(cutlass.Int32, address, cute.AddressSpace.gmem, assumed_align=4)
-        barriers = smem.allocate_array(cutlass.Int64, 2 * WORK_SLOTS)
-        numbers = smem.allocate_array(cutlass.Int32, WORK_SLOTS)
-        return Slots(config, place, counter, numbers, barriers, barriers + WORK_SLOTS)
+        full, empty = shared.barriers("work"), shared.barriers("work read")
+        numbers = shared.array("works", cutlass.Int32)
+        return Slots(config, place, counter, numbers, shared, full, empty)
 
     def init(self) -> None:
         """Initialise the barriers; from one thread."""
         for slot in range(WORK_SLOTS):
-            cute.arch.mbarrier_init(self.full + slot, 1)
-            cute.arch.mbarrier_init(self.empty + slot, self.config.work_readers)
+            self.shared.init("work", self.full + slot)
+            self.shared.init("work read", self.empty + slot)
 
     @cute.jit
     def take(self, slot: Any, phase: Any, numbers: Any, first: cutlass.Constexpr = False) -> None:
@@ -115,9 +117,9 @@ class DynamicWalk(Walk):
 
     slots: Any = None  # `Slots`, once they are placed
 
-    def placed(self, addresses: dict[str, Any], smem: Any) -> DynamicWalk:
+    def placed(self, addresses: dict[str, Any], shared: Shared) -> DynamicWalk:
         """The same walk with its slots."""
-        slots = Slots.create(self.config, self.place, addresses[WORK_COUNTER], smem)
+        slots = Slots.create(self.config, self.place, addresses[WORK_COUNTER], shared)
         return dataclasses.replace(self, slots=slots)
 
     def init(self) -> None:

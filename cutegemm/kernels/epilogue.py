@@ -24,6 +24,7 @@ from cutegemm.kernels.piece_loads import PieceLoads
 from cutegemm.kernels.pieces import Piece, Role, key_of, step_to
 from cutegemm.kernels.reduce import Partials
 from cutegemm.kernels.scheduler import Extent
+from cutegemm.kernels.shared import Shared
 from cutegemm.kernels.store import Output, finish_stores, placed, store_piece, synchronise_warpgroup
 from cutegemm.kernels.tensors import Atoms, Tensors
 from cutegemm.kernels.vectors import Vectors
@@ -44,23 +45,25 @@ class Epilogue:
 
     @staticmethod
     def create(
-        config: KernelConfig, tensors: Tensors, atoms: Atoms, numbers: Any, extent: Extent, smem: Any
+        config: KernelConfig, tensors: Tensors, atoms: Atoms, numbers: Any, extent: Extent, shared: Shared
     ) -> Epilogue:
-        """Allocate shared memory in the plan's order (`config.memory.epilogue_contents`) and partition everything."""
+        """Take what the epilogue has of shared memory (`config.memory.epilogue_contents`) and partition everything."""
         shape = (extent.m, extent.n)
         if not config.stores:
             return Epilogue(config, Inputs({}, {}, shape), None, Vectors(config, None, None), (), (), extent)
         outputs = tuple(
-            Output.create(config, matrix, atom, tensor, smem)
-            for matrix, atom, tensor in zip(config.outputs, atoms.outputs, tensors.outputs, strict=True)
+            Output.create(config, result.name, matrix, atom, tensor, shared)
+            for result, matrix, atom, tensor in zip(
+                config.epilogue.stores, config.outputs, atoms.outputs, tensors.outputs, strict=True
+            )
         )
         named = dict(
             zip(config.epilogue.tensors, zip(atoms.inputs, tensors.inputs, strict=True), strict=True)
         )
         fetched = {name: (atom, tensor) for name, (atom, tensor) in named.items() if atom is not None}
-        loads = PieceLoads.create(config, fetched, smem)
+        loads = PieceLoads.create(config, fetched, shared)
         inputs = bind(config, tensors.inputs, numbers, tensors.scalars, shape)
-        vectors = Vectors.create(config, inputs, smem)
+        vectors = Vectors.create(config, inputs, shared)
         results = config.epilogue.reductions
         found = reduce.partials(results, tensors.partials, extent.parts, (*shape, extent.l))
         return Epilogue(config, inputs, loads, vectors, outputs, found, extent)

@@ -23,10 +23,10 @@ from cutegemm.kernels.loads import ItemLoads
 from cutegemm.kernels.mainloop import Fragments
 from cutegemm.kernels.nested_sum import NestedSum
 from cutegemm.kernels.operands import NUMERIC
-from cutegemm.kernels.pieces import FIRST_BARRIER
 from cutegemm.kernels.rest import zero_rest
 from cutegemm.kernels.ring import Ring
 from cutegemm.kernels.scheduler import Walk
+from cutegemm.kernels.shared import Shared, wait_named
 from cutegemm.kernels.stream import StreamWalk
 from cutegemm.kernels.tensors import Atoms, Tensors
 from cutegemm.kernels.tma_load import TmaLoad
@@ -41,12 +41,14 @@ MEETINGS = {"workspace": WorkspaceSum, "atomic": AtomicSum, "launch": LeftSum}
 Sum = ClusterSum | WorkspaceSum | LeftSum | NestedSum
 
 
-def _sum(config: KernelConfig, place: Place, walk: Walk, addresses: dict[str, Any], smem: Any) -> Sum | None:
-    """What a kernel's config says of it, in the order of shared memory."""
-    inner = ClusterSum.create(config, place, smem) if config.cluster_parts > 1 else None
+def _sum(
+    config: KernelConfig, place: Place, walk: Walk, addresses: dict[str, Any], shared: Shared
+) -> Sum | None:
+    """What a kernel's config says of it."""
+    inner = ClusterSum.create(config, place, shared) if config.cluster_parts > 1 else None
     if not config.streamed and config.outer_parts == 1:
         return inner
-    outer = MEETINGS[config.split_reduction].create(config, walk, addresses, smem)
+    outer = MEETINGS[config.split_reduction].create(config, walk, addresses, shared)
     return outer if inner is None else NestedSum(config, inner, outer)
 
 
@@ -64,29 +66,29 @@ class Frame:
 
     @staticmethod
     def create(config: KernelConfig, tensors: Any, atoms: Any, shape: Any, numbers: Any, walk: Any) -> Frame:
-        """Allocate shared memory in the plan's order (`config.memory.shared_memory`) and partition everything."""
+        """Take slices of shared memory by the plan's names (`config.shared`) and partition everything."""
         tensors, atoms = Tensors(*tensors), Atoms(*atoms)
         extents, walking = launch.named(config, "shape", shape), launch.named(config, "walk", walk)
-        smem = cutlass.memory.SmemAllocator()
+        shared = Shared.create(config)
         place = Place.create(config.cluster, config.cluster_parts)
         walks = WALKS[config.walk].create(config, place, extents, walking)
         loads = tuple(
-            ItemLoads.create(config, item, atom, tensor, place, smem)
+            ItemLoads.create(config, item, atom, tensor, place, shared)
             for item, atom, tensor in zip(config.stage, atoms.operands, tensors.operands, strict=True)
         )
-        epilogue = Epilogue.create(config, tensors, atoms, numbers, walks.output(extents, walking), smem)
-        ring = Ring.create(config.stages, place, smem)
-        total = _sum(config, place, walks, dict(zip(SPLIT_PLACES, tensors.splits)), smem)
+        epilogue = Epilogue.create(config, tensors, atoms, numbers, walks.output(extents, walking), shared)
+        ring = Ring.create(config.stages, place, shared)
+        total = _sum(config, place, walks, dict(zip(SPLIT_PLACES, tensors.splits)), shared)
         reads = dict(zip(SCHEDULER_READS.get(config.walk, ()), tensors.scheduler, strict=True))
-        walks = walks.placed(reads, smem)
+        walks = walks.placed(reads, shared)
         return Frame(config, place, walks, loads, ring, epilogue, total)
 
     @cute.jit
-    def initialise(self, full_arrivals: cutlass.Constexpr, consumer_warps: cutlass.Constexpr):
+    def initialise(self):
         """Initialise every barrier and let the whole cluster see them; prefetch the tensor maps."""
         thread, _, _ = cute.arch.thread_idx()
         if thread == 0:
-            self.ring.init(full_arrivals, consumer_warps)
+            self.ring.init()
             for loads in self.loads:
                 loads.init()
             if cutlass.const_expr(self.epilogue.loads is not None):
@@ -123,9 +125,7 @@ class Frame:
                 if cutlass.const_expr(loads.item.operand.box_rows):
                     zero_rest(loads.item, self.config.stages, loads.sX, thread, threads)
             cute.arch.fence_proxy("async.shared", space="cta")
-            # of its own: those from FIRST_BARRIER on are a warpgroup's, a turn's or a sum's
-            barrier = FIRST_BARRIER + 2 * self.config.consumers
-            cute.arch.barrier(barrier_id=barrier, number_of_threads=threads)
+            wait_named(self.config, "rest")
 
     @cute.jit
     def load(

@@ -16,6 +16,7 @@ import cutlass.cute as cute
 
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.scheduler import Walk
+from cutegemm.kernels.shared import Shared
 from cutegemm.kernels.sum_parts import SumParts
 from cutegemm.kernels.work import OutputTile, Work
 
@@ -28,7 +29,7 @@ class LeftSum:
     share: Any  # which slice of a tile this CTA leaves
 
     @staticmethod
-    def create(config: KernelConfig, walk: Walk, addresses: dict[str, Any], smem: Any) -> LeftSum:
+    def create(config: KernelConfig, walk: Walk, addresses: dict[str, Any], shared: Shared) -> LeftSum:
         """Views of the workspace."""
         return LeftSum(SumParts(config, walk, addresses["split.parts"]), walk.place.part)
 

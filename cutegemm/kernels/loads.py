@@ -8,7 +8,6 @@ from typing import Any
 
 import cutlass.cute as cute
 
-from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.config.stage import StageItem
 from cutegemm.kernels import operands as ops
@@ -17,6 +16,7 @@ from cutegemm.kernels.box_load import BoxLoad
 from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.gather import GatherLoad
 from cutegemm.kernels.lines import Lines
+from cutegemm.kernels.shared import Shared
 from cutegemm.kernels.shift_load import ShiftLoad
 from cutegemm.kernels.tma_load import TmaLoad
 
@@ -31,17 +31,16 @@ class ItemLoads:
 
     @staticmethod
     def create(
-        config: KernelConfig, item: StageItem, atom: Any, tensor: Any, place: Place, smem: Any
+        config: KernelConfig, item: StageItem, atom: Any, tensor: Any, place: Place, shared: Shared
     ) -> ItemLoads:
-        """Allocate the tiles and partition the matrix.
+        """Take the tiles and partition the matrix.
 
         Args:
             atom, tensor: from `tensors.launch_tensors`; the atom is None where TMA is not used, and what
                 `box_load.class_maps` gives where it brings words.
         """
         operand, layout = item.operand, ops.item_layout(item, config.stages)
-        numeric = ops.NUMERIC[operand.dtype]
-        sX = smem.allocate_tensor(numeric, layout.outer, hw.SMEM_ALIGN, layout.inner)
+        sX = shared.tensor(item.role.upper(), ops.NUMERIC[operand.dtype], layout)
         rows, depth = item.part
         loaders = []
         for half in range(operand.halves):
@@ -58,9 +57,9 @@ class ItemLoads:
             else:
                 lines = Lines(operand, tensor, part, (rows, depth), which)
                 if item.boxed:
-                    loaders.append(BoxLoad.create(lines, atom, config.stages, smem))
+                    loaders.append(BoxLoad.create(lines, atom, config.stages, shared))
                 elif operand.load == "shift":
-                    loaders.append(ShiftLoad.create(lines, config.stages, smem))
+                    loaders.append(ShiftLoad.create(lines, config.stages, shared))
                 else:
                     loaders.append(AsyncLoad(lines))
         return ItemLoads(item, sX, tuple(loaders))

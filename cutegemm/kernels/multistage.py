@@ -52,7 +52,7 @@ class MultistageGemm:
         dependence = Dependence(config)
         dependence.before_scalars()
         frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
-        frame.initialise(1, config.consumers * 4)
+        frame.initialise()
         dependence.start()
         frame.zero_rest(thread)
         dependence.wait()

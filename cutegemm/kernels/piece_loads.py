@@ -22,6 +22,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, MatrixConfig
 from cutegemm.kernels import operands as ops
 from cutegemm.kernels.pieces import Piece, Role, from_shared
+from cutegemm.kernels.shared import Shared
 
 
 @dataclass(frozen=True)
@@ -43,21 +44,24 @@ class PieceLoads:
 
     config: KernelConfig
     loads: dict[str, PieceLoad]
+    shared: Shared
     full: Any  # CONSUMERS * INPUT_STAGE mbarriers
 
     @staticmethod
-    def create(config: KernelConfig, fetched: dict[str, tuple[Any, Any]], smem: Any) -> PieceLoads | None:
+    def create(
+        config: KernelConfig, fetched: dict[str, tuple[Any, Any]], shared: Shared
+    ) -> PieceLoads | None:
         """Allocate buffers, in the graph's order, and partition; None if TMA fetches no matrix.
 
         Args:
             fetched: (atom, coordinates) of the matrices that TMA fetches, from `operands.load_atom`; (m, n, l).
-            smem: the kernel's allocator.
+            shared: the kernel's shared memory.
         """
         loads = {}
         for name, (atom, coords) in fetched.items():
             matrix = config.input_of[name]
             layout = ops.piece_layout(config, matrix, config.input_stages)
-            sX = smem.allocate_tensor(ops.NUMERIC[matrix.dtype], layout.outer, hw.SMEM_ALIGN, layout.inner)
+            sX = shared.tensor(f"{name} pieces", ops.NUMERIC[matrix.dtype], layout)
             gX = cute.local_tile(coords, (hw.WGMMA_M, config.epi_n), (0, 0, 0))
             tXsX, tXgX = cpasync.tma_partition(
                 atom, 0, cute.make_layout(1), cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
@@ -65,13 +69,12 @@ class PieceLoads:
             loads[name] = PieceLoad(matrix, atom, tXgX, coords, tXsX, sX, cute.size(coords, mode=[2]))
         if not loads:
             return None
-        full = smem.allocate_array(cutlass.Int64, config.consumers * config.input_stages)
-        return PieceLoads(config, loads, full)
+        return PieceLoads(config, loads, shared, shared.barriers("pieces"))
 
     def init(self) -> None:
         """Initialise the barriers; from one thread."""
         for buffer in range(self.config.consumers * self.config.input_stages):
-            cute.arch.mbarrier_init(self.full + buffer, 1)
+            self.shared.init("pieces", self.full + buffer)
 
     def _buffer(self, role: Role, number: int) -> Any:
         stages = self.config.input_stages

@@ -15,11 +15,10 @@ from cutlass.cute.nvgpu import warp
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
+from cutegemm.config.shared import FIRST_NAMED
 from cutegemm.dtypes import DType
 from cutegemm.kernels.operands import NUMERIC, tiled_mma
 from cutegemm.kernels.work import OutputTile
-
-FIRST_BARRIER = 1  # named barrier of consumer warpgroup 0; barrier 0 is the CTA's
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Role:
 
     def barrier(self) -> None:
         """Wait for the warpgroup's other threads."""
-        cute.arch.barrier(barrier_id=FIRST_BARRIER + self.slot, number_of_threads=hw.WARPGROUP)
+        cute.arch.barrier(barrier_id=FIRST_NAMED + self.slot, number_of_threads=hw.WARPGROUP)
 
 
 @dataclass(frozen=True)

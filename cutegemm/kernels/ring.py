@@ -20,6 +20,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.kernels.cluster import Place
+from cutegemm.kernels.shared import Shared
 
 
 def advance(stage: Any, phase: Any, stages: int) -> tuple[Any, Any]:
@@ -43,18 +44,18 @@ class Ring:
     empty: Any
     stages: int
     place: Place
+    shared: Shared
 
     @staticmethod
-    def create(stages: int, place: Place, smem: Any) -> Ring:
-        """Allocate the barriers."""
-        barriers = smem.allocate_array(cutlass.Int64, 2 * stages)
-        return Ring(barriers, barriers + stages, stages, place)
+    def create(stages: int, place: Place, shared: Shared) -> Ring:
+        """Take the barriers."""
+        return Ring(shared.barriers("full"), shared.barriers("empty"), stages, place, shared)
 
-    def init(self, full_arrivals: int, consumer_warps: int) -> None:
+    def init(self) -> None:
         """Initialise every barrier; call from one thread, then fence and synchronise the cluster."""
         for stage in range(self.stages):
-            cute.arch.mbarrier_init(self.full + stage, full_arrivals)
-            cute.arch.mbarrier_init(self.empty + stage, self.place.readers * consumer_warps)
+            self.shared.init("full", self.full + stage)
+            self.shared.init("empty", self.empty + stage)
 
     def wait_full(self, stage: Any, phase: Any) -> None:
         """Consumer waits until the stage holds data."""

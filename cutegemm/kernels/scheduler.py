@@ -115,7 +115,7 @@ class Walk:
         parts = (walk["parts.m"], walk["parts.n"], walk["parts.all"])
         return Extent(shape["m"], shape["n"], shape["l"], tiles_n, parts)
 
-    def placed(self, addresses: dict[str, Any], smem: Any) -> Walk:
+    def placed(self, addresses: dict[str, Any], shared: Any) -> Walk:
         """The scheduler with what it needs of shared memory, and of global memory (`SCHEDULER_READS`): nothing."""
         return self
 

@@ -25,6 +25,7 @@ from cutegemm.config.parts import Words
 from cutegemm.kernels import words
 from cutegemm.kernels.lines import Lines
 from cutegemm.kernels.operands import NUMERIC
+from cutegemm.kernels.shared import Shared
 from cutegemm.kernels.shifting import Shifting
 from cutegemm.kernels.words import WORD
 
@@ -37,10 +38,10 @@ class ShiftLoad:
     shifting: Shifting
 
     @staticmethod
-    def create(lines: Lines, stages: int, smem: Any) -> ShiftLoad:
-        """Allocate the words."""
+    def create(lines: Lines, stages: int, shared: Shared) -> ShiftLoad:
+        """Take the words."""
         held = Words(lines.count, lines.length, lines.size)
-        return ShiftLoad(lines, Shifting.create(lines, held, stages, smem))
+        return ShiftLoad(lines, Shifting.create(lines, held, stages, shared))
 
     @cute.jit
     def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):

@@ -21,6 +21,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config.parts import Words
 from cutegemm.kernels import words
 from cutegemm.kernels.lines import Lines, divided
+from cutegemm.kernels.shared import Shared
 from cutegemm.kernels.words import REGISTER, WORD
 
 WARPS = hw.WARPGROUP // hw.WARP
@@ -41,9 +42,10 @@ class Shifting:
     lane: Any
 
     @staticmethod
-    def create(lines: Lines, words: Words, stages: int, smem: Any) -> Shifting:
-        """Allocate the words (`StageItem.beside`)."""
-        held = smem.allocate_array(cutlass.Uint8, words.bytes * stages, byte_alignment=hw.WARPGROUP)
+    def create(lines: Lines, words: Words, stages: int, shared: Shared) -> Shifting:
+        """Take the words (`StageItem.beside`), of a gated pair those of one half."""
+        skipped = (lines.gate or 0) * words.bytes * stages
+        held = shared.array(f"{lines.operand.role.upper()} words", cutlass.Uint8, skipped)
         thread, _, _ = cute.arch.thread_idx()
         # once, not in the loop over tiles: a shuffle stays where it is written
         warp = cute.arch.make_warp_uniform(thread // hw.WARP)

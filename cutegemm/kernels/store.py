@@ -27,6 +27,7 @@ from cutegemm.kernels import operands as ops
 from cutegemm.kernels.hints import hint
 from cutegemm.kernels.line_store import PieceLines
 from cutegemm.kernels.pieces import Piece, Role, key_of, to_shared
+from cutegemm.kernels.shared import Shared
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,16 @@ class Output:
     tDsD: Any  # (TMA, CONSUMERS * EPI_STAGE)
 
     @staticmethod
-    def create(config: KernelConfig, matrix: OutputConfig, atom: Any, mD: Any, smem: Any) -> Output:
-        """Allocate staging buffers and, for TMA, partition the matrix into pieces."""
+    def create(
+        config: KernelConfig, name: str, matrix: OutputConfig, atom: Any, mD: Any, shared: Shared
+    ) -> Output:
+        """Take staging buffers and, for TMA, partition the matrix into pieces."""
         if matrix.store == "direct":
             return Output(config, matrix, mD, None, None, None, None)
         if matrix.store == "staged" and matrix.major != "strided":
-            return Output(config, matrix, mD, None, None, _line_buffers(config, matrix, smem), None)
+            return Output(config, matrix, mD, None, None, _line_buffers(config, name, matrix, shared), None)
         layout = ops.piece_layout(config, matrix, config.epilogue_stages)
-        sD = smem.allocate_tensor(ops.NUMERIC[matrix.dtype], layout.outer, hw.SMEM_ALIGN, layout.inner)
+        sD = shared.tensor(f"{name} staging", ops.NUMERIC[matrix.dtype], layout)
         if matrix.store == "staged":
             return Output(config, matrix, mD, None, None, sD, None)
         gD = cute.local_tile(mD, (hw.WGMMA_M, config.epi_n), (0, 0, 0))  # (WGMMA_M, EPI_N)
@@ -79,13 +82,13 @@ class Output:
         return self.matrix.store == "staged" and self.matrix.major == "n"
 
 
-def _line_buffers(config: KernelConfig, matrix: OutputConfig, smem: Any) -> cute.Tensor:
+def _line_buffers(config: KernelConfig, name: str, matrix: OutputConfig, shared: Shared) -> cute.Tensor:
     """Staging buffers of an output's lines (`line_store`): (WGMMA_M, EPI_N, CONSUMERS * EPI_STAGE)."""
     numeric, pitch = ops.NUMERIC[matrix.dtype], config.line_pitch(matrix) // matrix.dtype.bytes
     shape = (hw.WGMMA_M, config.epi_n)
     (lines, length), strides = (shape, (pitch, 1)) if matrix.major != "m" else (shape[::-1], (1, pitch))
     buffers = config.consumers * config.epilogue_stages
-    held = smem.allocate_array(numeric, buffers * lines * pitch, byte_alignment=hw.SMEM_ALIGN)
+    held = shared.array(f"{name} staging", numeric)
     layout = cute.make_layout((*shape, buffers), stride=(*strides, lines * pitch))
     return cute.make_tensor(held + (pitch - length), layout)
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-import cutlass.cute as cute
+from cutlass import cute
 
-from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
-from cutegemm.kernels.pieces import FIRST_BARRIER
+from cutegemm.kernels.shared import arrive_named, wait_named
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Turns:
     def take(self) -> None:
         """Before a mainloop: wait until the other warpgroup has issued its own."""
         if cutlass.const_expr(self.config.pingpong):
-            cute.arch.barrier(barrier_id=self._barrier(self.warpgroup), number_of_threads=2 * hw.WARPGROUP)
+            wait_named(self.config, "turn", self.warpgroup)
 
     @cute.jit
     def hand_over(self, more: Any) -> None:
@@ -49,7 +48,4 @@ class Turns:
                 self._arrive(1 - self.warpgroup)
 
     def _arrive(self, warpgroup: Any) -> None:
-        cute.arch.barrier_arrive(barrier_id=self._barrier(warpgroup), number_of_threads=2 * hw.WARPGROUP)
-
-    def _barrier(self, warpgroup: Any) -> Any:
-        return FIRST_BARRIER + self.config.consumers + warpgroup
+        arrive_named(self.config, "turn", warpgroup)

@@ -15,9 +15,10 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import ROW_ALIGN, KernelConfig
+from cutegemm.config import KernelConfig
 from cutegemm.kernels.fusion import Inputs
 from cutegemm.kernels.pieces import Piece, Role
+from cutegemm.kernels.shared import Shared
 from cutegemm.kernels.work import OutputTile
 
 
@@ -30,13 +31,13 @@ class Vectors:
     sRow: Any  # (COLUMNS, row inputs, CONSUMERS) fp32, or None
 
     @staticmethod
-    def create(config: KernelConfig, inputs: Inputs, smem: Any) -> Vectors:
+    def create(config: KernelConfig, inputs: Inputs, shared: Shared) -> Vectors:
         """Allocate what row inputs need."""
         count = len(config.epilogue.names("row"))
         if count == 0:
             return Vectors(config, inputs, None)
         layout = cute.make_layout((config.stored_columns, count, config.consumers))
-        return Vectors(config, inputs, smem.allocate_tensor(cutlass.Float32, layout, ROW_ALIGN))
+        return Vectors(config, inputs, shared.tensor("rows", cutlass.Float32, layout))
 
     def ahead(self, role: Role, tile: OutputTile) -> tuple[list, list]:
         """Read a tile's vectors: this thread's columns of each row input, its rows of each column input.

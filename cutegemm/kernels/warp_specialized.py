@@ -58,7 +58,7 @@ class WarpSpecializedGemm:
         dependence = Dependence(config)
         dependence.before_scalars()
         frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
-        frame.initialise(self._full_arrivals(), config.team * 4)
+        frame.initialise()
         dependence.start()
         if group == 0:
             if cutlass.const_expr(config.registers is not None):
@@ -76,9 +76,6 @@ class WarpSpecializedGemm:
             dependence.wait()
             self._consume(frame, thread - hw.WARPGROUP)
         frame.finish()
-
-    def _full_arrivals(self) -> int:
-        return int(self.config.copies) + hw.WARPGROUP * int(self.config.gathers)
 
     @cute.jit
     def _consume(self, frame: cutlass.Constexpr, thread: Any):

@@ -19,11 +19,10 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.counters import count_up
-from cutegemm.kernels.pieces import FIRST_BARRIER
 from cutegemm.kernels.scheduler import Walk
+from cutegemm.kernels.shared import Shared, wait_named
 from cutegemm.kernels.sum_parts import SumParts
 from cutegemm.kernels.work import OutputTile, Work
 
@@ -39,12 +38,14 @@ class WorkspaceSum:
     sCount: Any  # (1) Int32: CTAs that had counted themselves before this one
 
     @classmethod
-    def create(cls, config: KernelConfig, walk: Walk, addresses: dict[str, Any], smem: Any) -> WorkspaceSum:
+    def create(
+        cls, config: KernelConfig, walk: Walk, addresses: dict[str, Any], shared: Shared
+    ) -> WorkspaceSum:
         """Views of the workspace."""
         ptr = cute.make_ptr(
             cutlass.Int32, addresses["split.counters"], cute.AddressSpace.gmem, assumed_align=4
         )
-        sCount = smem.allocate_tensor(cutlass.Int32, cute.make_layout(config.counts_kept), 16)
+        sCount = shared.tensor("count", cutlass.Int32, cute.make_layout(config.counts_kept))
         parts = SumParts(config, walk, addresses["split.parts"])
         return cls(config, parts, walk.place.part, ptr, sCount)
 
@@ -98,5 +99,4 @@ class WorkspaceSum:
 
     def _barrier(self) -> None:
         """Wait for the CTA's other consumers."""
-        count = self.config.consumers * hw.WARPGROUP
-        cute.arch.barrier(barrier_id=FIRST_BARRIER + self.config.consumers, number_of_threads=count)
+        wait_named(self.config, "count")

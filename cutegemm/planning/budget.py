@@ -1,75 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan says of a tensor-core kernel beside its shared memory: barriers, TMA boxes, bank conflicts.
+"""What a plan says of a tensor-core kernel beside its shared memory and barriers: TMA boxes, bank conflicts.
 
-Everything here follows from a `KernelConfig`. Shared memory is `config.memory`'s.
+Everything here follows from a `KernelConfig`.
 """
 
 from __future__ import annotations
 
 import functools
 
-from cutegemm.config import WORK_SLOTS, KernelConfig, MatrixConfig, OutputConfig
+from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
 from cutegemm.layouts import banks, sm90
-from cutegemm.planning.parts import Barrier, Box
-
-
-def barriers(config: KernelConfig) -> tuple[Barrier, ...]:
-    """Every barrier of the kernel (`kernels/ring.py`, `frame.py`, `turns.py`, `piece_loads.py`, `pieces.py`)."""
-    found, warpgroup = [], config.limits.warpgroup
-    if config.producers:
-        gathers = config.gathers
-        tma = config.copies
-        who = " and ".join(["TMA's elected thread"] * tma + ["every producer thread"] * gathers)
-        readers = config.cluster[0] + config.cluster[1] - 1
-        found.append(Barrier("full", config.stages, who, tma + warpgroup * gathers, "consumers"))
-        found.append(
-            Barrier(
-                "empty",
-                config.stages,
-                f"consumer warps of {readers} CTA(s)",
-                readers * config.team * 4,
-                "producer",
-            )
-        )
-        boxed = sum(x.boxed for x in config.stage)
-        count = boxed * warpgroup // config.limits.warp * config.stages
-        if count:
-            found.append(Barrier("words", count, "TMA's elected thread", 1, "the same warp"))
-    else:
-        found.append(Barrier("full", config.stages, "TMA's elected thread", 1, "every thread"))
-    if config.pingpong:
-        found.append(Barrier("turn", config.consumers, "both consumers", 2 * warpgroup, "one of them"))
-    threads = config.consumers * warpgroup
-    if any(x.box_rows for x in config.operands):
-        found.append(Barrier("rest", 1, "every consumer thread", threads, "the same"))
-    if config.cluster_parts > 1:
-        found.append(Barrier("parts here", 1, "one consumer thread", 1, "consumers"))
-        warps = config.slices * config.consumers * 4
-        found.append(
-            Barrier("parts read", 1, f"consumer warps of {config.slices} CTA(s)", warps, "consumers")
-        )
-    if config.counts:
-        found.append(Barrier("count", 1, "every consumer thread", threads, "the same"))
-    if config.dynamic:
-        found.append(Barrier("work", WORK_SLOTS, "TMA's elected thread", 1, "producer and consumers"))
-        who = f"producer and consumer warps of {config.cluster_size} CTA(s)"
-        found.append(Barrier("work read", WORK_SLOTS, who, config.work_readers, "the first CTA's producer"))
-    if not config.stores:
-        return tuple(found)
-    inputs = [x for x in config.inputs if x.load == "tma"]
-    if inputs:
-        found.append(
-            Barrier(
-                "pieces",
-                config.consumers * config.input_stages,
-                "TMA's elected thread",
-                1,
-                "a consumer warpgroup",
-            )
-        )
-    if inputs or config.epilogue.names("row") or any(x.store != "direct" for x in config.outputs):
-        found.append(Barrier("epilogue", config.consumers, "a consumer warpgroup", warpgroup, "the same"))
-    return tuple(found)
+from cutegemm.planning.parts import Box
 
 
 def boxes(config: KernelConfig) -> tuple[Box, ...]:

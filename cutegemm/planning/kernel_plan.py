@@ -12,8 +12,9 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import plain
 from cutegemm.config import GemmConfig
 from cutegemm.config.memory import Region
+from cutegemm.config.shared import Barrier
 from cutegemm.families import FAMILIES, load
-from cutegemm.planning.parts import Barrier, Box
+from cutegemm.planning.parts import Box
 from cutegemm.planning.steps import Multiply, Step
 from cutegemm.planning.text import describe
 from cutegemm.planning.weighed import Why

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 from typing import Any
 
-from cutegemm.config.memory import Region
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.kernel_plan import KernelPlan
@@ -58,7 +57,8 @@ def in_d(made: KernelPlan, asked: Request) -> KernelPlan:
         problem=asked.problem,
         steps=tuple(_step(x) for x in made.steps),
         tiles=(n, m, batch),
-        smem=tuple(Region(_region(x.name), x.offset, x.size) for x in made.smem),
+        smem=tuple(dataclasses.replace(x, name=_region(x.name)) for x in made.smem),
+        barriers=tuple(dataclasses.replace(x, name=_region(x.name)) for x in made.barriers),
         boxes=tuple(Box(_region(x.operand), x.extents, x.count) for x in made.boxes),
     )
 

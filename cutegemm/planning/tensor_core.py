@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from cutegemm.config import memory
 from cutegemm.config.registers import accumulators
+from cutegemm.config.shared import SharedPlan
 from cutegemm.planning import adding, budget, splits, swap
 from cutegemm.planning.choose import Chosen, choose
 from cutegemm.planning.kernel import raster
@@ -50,7 +50,7 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         counted=parts.counted,
     )
     adds = () if config.stores else (adding.step(multiply, storing, grid.tiles),)
-    smem = memory.shared_memory(config)
+    shared = SharedPlan.of(config)
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
@@ -58,9 +58,9 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         steps=(*loads.steps, multiply, *adds, *reductions.steps),
         tiles=grid.tiles,
         waves=grid.waves,
-        smem=smem,
-        smem_bytes=smem[-1].end,
-        barriers=budget.barriers(config),
+        smem=shared.regions,
+        smem_bytes=shared.bytes,
+        barriers=shared.used,
         accumulators=accumulators(config),
         registers=config.registers,
         boxes=budget.boxes(config),

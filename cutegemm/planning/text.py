@@ -8,8 +8,9 @@ from typing import Protocol
 
 from cutegemm.config import GemmConfig, KernelConfig
 from cutegemm.config.memory import Region
+from cutegemm.config.shared import Barrier
 from cutegemm.epilogue.graph import Graph
-from cutegemm.planning.parts import Barrier, Box
+from cutegemm.planning.parts import Box
 from cutegemm.problems import Problem
 
 

@@ -29,7 +29,7 @@ def saved(monkeypatch, tmp_path):
     configs = [plan(x, problem(256, 256, 256)).steps[0].config for x in SPECS]
     entries = [{"id": str(i), "case": {}, "step": 0, "config": x.to_data()} for i, x in enumerate(configs)]
     monkeypatch.setattr(same_ptx, "listed", lambda seed: entries)
-    monkeypatch.setattr(same_ptx, "compiled", lambda config: same_ptx.normalised(PTX))
+    monkeypatch.setattr(same_ptx, "compiled", lambda config: (same_ptx.normalised(PTX), "code"))
     path = tmp_path / "reference.json"
     assert same_ptx.main(["--save", str(path)]) == 0
     return path
@@ -46,15 +46,21 @@ def test_a_kernel_that_differs_is_listed(saved, monkeypatch, capsys):
     """The command fails and says how many lines differ; of equal kernels it says nothing."""
     assert same_ptx.main(["--against", str(saved)]) == 0
     assert capsys.readouterr().out.endswith("3 the same\n")
-    changed = lambda config: same_ptx.normalised(
-        PTX.replace("ret", "exit" if config.family == "simt" else "ret")
-    )
-    monkeypatch.setattr(same_ptx, "compiled", changed)
+    other = same_ptx.normalised(PTX.replace("ret", "exit")), "other code"
+    same = same_ptx.compiled(None)
+    monkeypatch.setattr(same_ptx, "compiled", lambda config: other if config.family == "simt" else same)
     assert same_ptx.main(["--against", str(saved)]) == 1
     told = capsys.readouterr().out
     assert "2 simt: 2 lines differ" in told and "2 the same, 1 different" in told
     assert same_ptx.main(["--against", str(saved), "--diff", "2"]) == 0
     assert "-\tret;\n+\texit;" in capsys.readouterr().out
+
+
+def test_other_ptx_of_the_same_machine_code_is_no_difference(saved, monkeypatch, capsys):
+    """Registers that are numbered otherwise leave no trace in what runs."""
+    monkeypatch.setattr(same_ptx, "digest", lambda text: "another")
+    assert same_ptx.main(["--against", str(saved)]) == 0
+    assert "3 the same machine code" in capsys.readouterr().out
 
 
 def test_a_sample_has_every_family_first(saved):

@@ -78,7 +78,7 @@ def expected_regions(config):
     if config.split_reduction in ("workspace", "atomic"):
         sizes["count"] = {"workspace": 4, "atomic": 8}[config.split_reduction]
     if config.dynamic:
-        sizes["works"] = 4 * (2 * 8 + 4)
+        sizes |= {"work barriers": 4 * 2 * 8, "works": 4 * 4}
     return sizes
 
 
@@ -128,7 +128,15 @@ def check_fits(p):
         assert before.offset + before.size <= after.offset
     assert p.smem_bytes == p.smem[-1].offset + p.smem[-1].size
     for region in p.smem:
-        align = {"barriers": 8, "piece barriers": 8, "rows": 16, "count": 16, "sum barriers": 8, "works": 8}
+        align = {
+            "barriers": 8,
+            "piece barriers": 8,
+            "rows": 16,
+            "count": 16,
+            "sum barriers": 8,
+            "work barriers": 8,
+            "works": 4,
+        }
         align |= {"A words": 16, "B words": 16, "A word barriers": 8, "B word barriers": 8}
         assert region.offset % align.get(region.name, H200.limits.smem_align) == 0 and region.size > 0
     assert p.accumulators == registers.accumulators(config)

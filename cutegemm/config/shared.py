@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SharedPlan`: a tensor-core kernel's shared memory and barriers, each declared here once, by name.
+
+Kernels take slices of shared memory, arrival counts and the numbers of named barriers from it (`kernels.shared`); the
+plan prints it. Sizes and order are those of `config.memory`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cutegemm.config import memory
+from cutegemm.config.draft import WORK_SLOTS, KernelDraft
+from cutegemm.config.memory import BARRIER_BYTES, Region
+from cutegemm.config.stage import WARPS
+
+FIRST_NAMED = 1  # named barrier of consumer warpgroup 0; barrier 0 is the CTA's
+ELECTED = "TMA's elected thread"
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """A kind of barrier: how many there are, who arrives, how many arrivals complete a phase, who waits.
+
+    Attributes:
+        place: the region of shared memory that holds the mbarriers; empty for named barriers.
+        first: of mbarriers the place of the first one in the region; of named barriers its number.
+    """
+
+    name: str
+    count: int
+    arrives: str
+    arrivals: int
+    waits: str
+    place: str = ""
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class SharedPlan:
+    """The regions of a kernel's shared memory, and its barriers."""
+
+    regions: tuple[Region, ...]
+    barriers: tuple[Barrier, ...]
+
+    @staticmethod
+    def of(config: KernelDraft) -> SharedPlan:
+        """That of a finished config."""
+        return _plan(config)
+
+    @property
+    def bytes(self) -> int:
+        """Of all regions."""
+        return max((x.end for x in self.regions), default=0)
+
+    @property
+    def used(self) -> tuple[Barrier, ...]:
+        """The barriers that somebody waits for."""
+        return tuple(x for x in self.barriers if x.waits)
+
+    def region(self, name: str) -> Region:
+        """A region by name."""
+        return next(x for x in self.regions if x.name == name)
+
+    def barrier(self, name: str) -> Barrier:
+        """A barrier by name."""
+        return next(x for x in self.barriers if x.name == name)
+
+    def offset(self, name: str) -> int:
+        """The first byte of the mbarriers of a name."""
+        found = self.barrier(name)
+        return self.region(found.place).offset + BARRIER_BYTES * found.first
+
+    def named(self, offset: int) -> str | None:
+        """What lies at a byte of shared memory: a barrier with its number, or a region; None where nothing does."""
+        for x in self.barriers:
+            place = self.offset(x.name) if x.place else 0
+            if x.place and place <= offset < place + BARRIER_BYTES * x.count:
+                return f"{x.name} {(offset - place) // BARRIER_BYTES}"
+        return next((x.name for x in self.regions if x.offset <= offset < x.end), None)
+
+
+@functools.lru_cache(1024)
+def _plan(config: KernelDraft) -> SharedPlan:
+    found = (*_pipeline(config), *_consumers(config), *_sums(config), *_scheduler(config), *_epilogue(config))
+    return SharedPlan(memory.shared_memory(config), found)
+
+
+def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
+    """Stages that are full, and empty, and words that producers shift (`kernels/ring.py`, `box_load.py`)."""
+    if not x.multiplies:
+        return
+    stages, place = x.stages, "barriers"
+    readers = x.cluster[0] + x.cluster[1] - 1
+    warps = x.limits.warpgroup // x.limits.warp
+    if x.producers:
+        who = " and ".join([ELECTED] * x.copies + ["every producer thread"] * x.gathers)
+        arrivals = x.copies + x.limits.warpgroup * x.gathers
+        yield Barrier("full", stages, who, arrivals, "consumers", place)
+        who = f"consumer warps of {readers} CTA(s)"
+        yield Barrier("empty", stages, who, readers * x.team * warps, "producer", place, stages)
+    else:
+        yield Barrier("full", stages, ELECTED, 1, "every thread", place)
+        # initialised, and stood for by the CTA's barrier
+        yield Barrier("empty", stages, "", readers * x.consumers * warps, "", place, stages)
+    for item in x.stage:
+        if item.boxed:
+            name = f"{item.role.upper()} word"
+            yield Barrier(f"{name}s", WARPS * stages, ELECTED, 1, "the same warp", f"{name} barriers")
+
+
+def _consumers(x: KernelDraft) -> Iterator[Barrier]:
+    """Named barriers of consumer warpgroups; barrier 0 is the CTA's (`kernels/turns.py`, `rest.py`)."""
+    warpgroup, threads = x.limits.warpgroup, x.consumers * x.limits.warpgroup
+    if x.pingpong:
+        who = "both consumers"
+        yield Barrier("turn", x.consumers, who, 2 * warpgroup, "one of them", first=FIRST_NAMED + x.consumers)
+    if any(y.box_rows for y in x.operands):
+        who = "every consumer thread"
+        yield Barrier("rest", 1, who, threads, "the same", first=FIRST_NAMED + 2 * x.consumers)
+
+
+def _sums(x: KernelDraft) -> Iterator[Barrier]:
+    """Sums of splits (`kernels/cluster_sum.py`, `workspace_sum.py`, `add_parts.py`)."""
+    warpgroup = x.limits.warpgroup
+    if not x.multiplies:
+        if x.adders > 1:
+            yield Barrier("sums", 1, "every thread", x.threads, "the same", first=FIRST_NAMED + 1)
+        return
+    if x.cluster_parts > 1:
+        place = "sum barriers"
+        yield Barrier("parts here", 1, "one consumer thread", 1, "consumers", place)
+        warps = x.slices * x.consumers * (warpgroup // x.limits.warp)
+        yield Barrier("parts read", 1, f"consumer warps of {x.slices} CTA(s)", warps, "consumers", place, 1)
+    if x.counts:
+        threads = x.consumers * warpgroup
+        yield Barrier(
+            "count", 1, "every consumer thread", threads, "the same", first=FIRST_NAMED + x.consumers
+        )
+
+
+def _scheduler(x: KernelDraft) -> Iterator[Barrier]:
+    """Tiles from a counter (`kernels/dynamic.py`)."""
+    if x.dynamic:
+        place, slots = "work barriers", WORK_SLOTS
+        yield Barrier("work", slots, ELECTED, 1, "producer and consumers", place)
+        who = f"producer and consumer warps of {x.cluster_size} CTA(s)"
+        yield Barrier("work read", slots, who, x.work_readers, "the first CTA's producer", place, slots)
+
+
+def _epilogue(x: KernelDraft) -> Iterator[Barrier]:
+    """Matrices that the epilogue reads, and its buffers (`kernels/piece_loads.py`, `pieces.py`)."""
+    inputs = [y for y in x.inputs if y.load == "tma"]
+    if inputs and x.stores:
+        count = x.consumers * x.input_stages
+        yield Barrier("pieces", count, ELECTED, 1, "a consumer warpgroup", "piece barriers")
+    through = inputs or x.epilogue.names("row") or any(y.store != "direct" for y in x.outputs)
+    used = "the same" if x.stores and through else ""
+    yield Barrier(
+        "epilogue", x.consumers, "a consumer warpgroup", x.limits.warpgroup, used, first=FIRST_NAMED
+    )
+
+
+__all__ = ["FIRST_NAMED", "Barrier", "SharedPlan"]
