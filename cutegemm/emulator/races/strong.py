@@ -88,26 +88,29 @@ class Warp(WarpTracker):
             known |= Known(known.weak.seen, 0, 0)
         fenced = known.shared if shadow.shared else known.world
         access = Access(region, where, kind.writes, number, line, known, fenced, lanes)
+        places = [(region, place) for place in set(np.atleast_1d(offset).tolist())]
         if len(where.starts):
             detector.check_strong(shadow, access, kind.reads)
-            self._record(access, kind)
+            self._record(access, kind, places)
         if kind.writes:
             self.known |= Known(1 << number, 0, 0)
             self.recent.unmet.add(number)
             self.recent.accesses.append(lanes)
-        self._order([(region, place) for place in set(np.atleast_1d(offset).tolist())], kind)
+        self._order(places, kind)
         if kind.writes and kind.order in ("release", "acq_rel"):
             self.renew()
 
-    def _record(self, access: Access, kind: Ordered) -> None:
+    def _record(self, access: Access, kind: Ordered, places: list[tuple[Region, int]]) -> None:
         """Add an access to the histories of its cells."""
         shadow, number = self.detector.shadow(access.region), access.segment
+        # an acquire needs no fence before it for what it learns itself: it waits for a release of the same place
+        learned = self._passed([(*x, None) for x in places]).segments if kind.order == "acquire" else 0
         if shadow.strong is None:
             shadow.strong = StrongCells(shadow.cells)
         bit, weak = 1 << number, access.known.weak
         for history in shadow.strong.histories(access.where):
             if weak is not None and not kind.writes:
-                stale = history.writes & weak.unreleased & ~access.known.segments & ~bit
+                stale = history.writes & weak.unreleased & ~(access.known.segments | learned) & ~bit
                 stale = stale and history.unseen(stale, access.known.segments | bit)
                 if stale:
                     p = stale.bit_length() - 1

@@ -105,6 +105,26 @@ extern "C" __global__ void plain_flag(const int* x, int* out, int* flag) {
     }
 }
 
+extern "C" __global__ void told_beside(const int* x, int* out, int* flag) {
+    // a relaxed counter says that block 0 has released out[0], without a fence; block 1 then waits for that release
+    if (threadIdx.x) return;
+    if (blockIdx.x == 0) {
+        out[1] = 7;
+        asm volatile("atom.add.acq_rel.gpu.u32 %0, [%1], 1;" : "=r"(out[4]) : "l"(out) : "memory");
+        atomicAdd(flag, 1);
+    } else {
+        while (atomicAdd(flag, 0) == 0) {}
+        unsigned ready = 0;
+        while (ready == 0)
+#ifdef BUG
+            asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(ready) : "l"(out) : "memory");
+#else
+            asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(ready) : "l"(out) : "memory");
+#endif
+        out[2] = ready;
+    }
+}
+
 extern "C" __global__ void lock(const int* x, int* out, int* flag) {
     if (threadIdx.x == 0) {
         while (atomicCAS(flag, 0, 1) != 0) {}
@@ -131,6 +151,7 @@ KERNELS = {  # name -> (CTAs, what the planted defect is)
     "last_block_volatile_load": (3, {"write-read race"}),
     "last_block_volatile_store": (3, {"write-read race"}),
     "plain_flag": (2, {"write-read race", "read-write race"}),
+    "told_beside": (2, {"missing fence between relaxed accesses"}),
     "lock": (3, {"write-write race", "write-read race"}),
 }
 ORDERS = [{"policy": "eager"}, {"policy": "lazy"}, *({"policy": "random", "seed": s} for s in range(3))]
