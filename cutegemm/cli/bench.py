@@ -53,10 +53,10 @@ def tune(
     json: given.Json = False,
 ) -> None:  # fmt: skip
     """Measure candidates for M N K and keep the fastest for build; needs a Hopper GPU. Ctrl-C keeps what is known."""
-    from cutegemm.cli.facts import tuned
+    from cutegemm.cli.facts import timing
 
     asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
-    found = tuned.tuned(asked, candidates=candidates, seconds=seconds, again=again)
+    found = timing.tuned(asked, candidates=candidates, seconds=seconds, again=again)
     if json:
         write_json("tune", found)
     else:

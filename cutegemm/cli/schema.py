@@ -19,7 +19,7 @@ DOCUMENTS = {
     "sass": "cutegemm.cli.facts.code:Code",
     "emulate": "cutegemm.cli.facts.emulation:Emulated",
     "bench": "cutegemm.cli.facts.timing:Comparison",
-    "tune": "cutegemm.cli.facts.tuned:Tuned",
+    "tune": "cutegemm.cli.facts.timing:Tuned",
     "cache": "cutegemm.cli.facts.kept:CacheDone",
     "database": "cutegemm.cli.database:Entries",
 }

@@ -13,7 +13,7 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.cli import emulate as command
-from cutegemm.cli.facts import arrays, emulation, timing, tuned
+from cutegemm.cli.facts import arrays, emulation, timing
 from cutegemm.cli.given import Asked, asked
 from cutegemm.compiling import cache
 from cutegemm.gemm import Gemm
@@ -220,10 +220,10 @@ def test_bench_shows_the_contenders(monkeypatch):
 def test_tune_says_what_it_came_to(monkeypatch):
     """An outcome a line; one that was interrupted ends with the status of an interrupted command."""
     assert "and there is none" in refused("tune", 64, 64, 64)
-    outcome = tuned.OutcomeOf("tuned", 2.0, 4.0, {"stages": 4}, "64 x 64 x 64 bf16: tuned, 2.0 us")
-    monkeypatch.setattr(tuned, "tuned", lambda asked, **options: tuned.Tuned([outcome], False))
+    outcome = timing.OutcomeOf("tuned", 2.0, 4.0, {"stages": 4}, "64 x 64 x 64 bf16: tuned, 2.0 us")
+    monkeypatch.setattr(timing, "tuned", lambda asked, **options: timing.Tuned([outcome], False))
     assert run("tune", 64, 64, 64) == "64 x 64 x 64 bf16: tuned, 2.0 us\n"
-    monkeypatch.setattr(tuned, "tuned", lambda asked, **options: tuned.Tuned([outcome], True))
+    monkeypatch.setattr(timing, "tuned", lambda asked, **options: timing.Tuned([outcome], True))
     assert document("tune", 64, 64, 64, status=130)["interrupted"]
 
 
@@ -234,8 +234,8 @@ def test_tuning_is_told_as_data(tmp_path, monkeypatch):
 
     of = asked((1000, 512, 256))
     outcomes = (Outcome(of.problem, "tuned", entry(of.problem)), Outcome(of.problem, "refused", None, "why"))
-    monkeypatch.setattr(tuned, "tune", lambda spec, problems, **options: Report(outcomes))
-    found = tuned.tuned(of, again=True)
+    monkeypatch.setattr("cutegemm.tuning.tune", lambda spec, problems, **options: Report(outcomes))
+    found = timing.tuned(of, again=True)
     assert [x.us for x in found.outcomes] == [3.5, None] and not found.interrupted
     assert "refused: why" in found.outcomes[1].says
 

@@ -9,8 +9,8 @@ raster      the order of tiles, and what a wave shares in L2
 timeline    what each role of a CTA does when
 drawing     a layout's table, its bank conflicts, who holds what of an instruction
 code        PTX and SASS, counted, and compared so that only real changes show
-difference  two specs side by side; timing: contenders on the GPU; tuned: what tuning came to
-emulation   a kernel on the emulator; arrays: drawn operands without torch
+difference  two specs side by side; timing: contenders on the GPU, and tuning
 kept        what the commands of `cache` did
+emulation   a kernel on the emulator; arrays: drawn operands without torch
 health      what `doctor` looks at; wheels: those of the DSL
 """

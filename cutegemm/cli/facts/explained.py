@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.cli.facts.occupancy import Occupancy, Waves, occupancy, waves_of
@@ -309,9 +309,4 @@ def _major(name: str, x: OperandConfig) -> str:
     return f"{'k' if x.major == 'k' else own if x.major in ('m', 'n') else x.major}-major"
 
 
-def to_data(found: Explained) -> dict[str, Any]:
-    """Plain data, as `--json` prints it."""
-    return asdict(found)
-
-
-__all__ = ["MEASURED", "PREDICTED", "Explained", "explained", "to_data"]
+__all__ = ["MEASURED", "PREDICTED", "Explained", "explained"]

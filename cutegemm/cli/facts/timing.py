@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contenders timed beside each other on the GPU, with the tuner's interleaved rounds and its test of a clear win."""
+"""Contenders timed beside each other on the GPU, in interleaved rounds with a test of a clear win; and tuning."""
 
 from __future__ import annotations
 
@@ -124,4 +124,36 @@ def _of_torch(of: Any, machine: Bench) -> Callable[[], None]:
     return work
 
 
-__all__ = ["OURS", "TORCH", "Comparison", "Timed", "compared"]
+@dataclass(frozen=True)
+class OutcomeOf:
+    """One problem: its status, microseconds and those of the model's choice (None where nothing is known), in words."""
+
+    status: str
+    us: float | None
+    model_us: float | None
+    fields: dict[str, object]
+    says: str
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """All problems, and whether tuning was stopped before its end."""
+
+    outcomes: list[OutcomeOf]
+    interrupted: bool
+
+
+def tuned(asked: Asked, **options: Any) -> Tuned:
+    """`cutegemm.tune` of what was asked."""
+    from cutegemm.tuning import tune
+
+    report = tune(asked.spec, [asked.problem], **options)
+    found = []
+    for x in report.outcomes:
+        us, model = (None, None) if x.entry is None else (x.entry.us, x.entry.model_us)
+        fields = {} if x.entry is None else dict(x.entry.fields)
+        found.append(OutcomeOf(x.status, us, model, fields, str(x)))
+    return Tuned(found, report.interrupted)
+
+
+__all__ = ["OURS", "TORCH", "Comparison", "Timed", "Tuned", "compared", "tuned"]

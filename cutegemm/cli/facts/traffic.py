@@ -62,21 +62,8 @@ def traffic_of(plan: KernelPlan) -> Traffic:
         executed = 2 * config.tile[0] * config.tile[1] * step.extents[2] * tiles
         l2 = _l2_bytes(plan, (config.tile[0], config.columns))
         return Traffic(
-            k_tiles,
-            stages,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            stage_bytes,
-            l2,
-            problem.min_bytes,
-            problem.flops,
-            executed,
-            None,
-        )
+            k_tiles, stages, *(0,) * 6, stage_bytes, l2, problem.min_bytes, problem.flops, executed, None
+        )  # fmt: skip
     loads = load_bytes = saved = 0
     # boxes have the caller's names; a kernel of the transposes has them the other way round
     for operand, name, peers in zip(config.operands, step.factors, reversed(config.cluster), strict=True):
