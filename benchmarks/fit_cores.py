@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured tiles of the CUDA cores, and how well their model of time ranks them (`cutegemm.planning.simt_times`).
+"""Measured tiles of the CUDA cores, and how well their model of time ranks them (`cutegemm.planning.simt_tiles`).
 
 Tiles are read from files of `benchmarks.probes.simt_tiles`, whose rows name any tile, and from sweeps and tuning
 databases, whose specs name those of the planner's list.
@@ -23,7 +23,7 @@ from cutegemm.arch.records import RECORDS
 from cutegemm.config import SimtConfig, SimtTile
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
-from cutegemm.planning.simt_times import estimate
+from cutegemm.planning.simt_tiles import estimate
 
 # the constants, what of a device holds them, and what is measured
 NAMES = tuple(x.name for x in dataclasses.fields(CoreModel))

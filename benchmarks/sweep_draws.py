@@ -31,8 +31,8 @@ from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
 from cutegemm.planning import ranking
 from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import plan
-from cutegemm.planning.request import requested
 from cutegemm.planning.why import candidate_of, option_fields
 
 # problems of a family and seed

@@ -12,7 +12,7 @@ from cutegemm import epilogue as epi
 from cutegemm.config import FinishConfig, RelayoutConfig
 from cutegemm.errors import PlanError
 from cutegemm.launch_layout import FLOAT32, INT32, INT64, layout_of
-from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.planning.planner import plan
 from cutegemm.running.named import Signature
 from tests.support.strategies import fused_problems

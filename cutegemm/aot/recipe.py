@@ -24,8 +24,7 @@ from cutegemm.compiling.resources import kernel_name
 from cutegemm.config import Config
 from cutegemm.errors import CompileError
 from cutegemm.launch_layout import COUNTERS
-from cutegemm.planning.arguments import launch_arguments
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.kernel_plan import KernelPlan, launch_arguments
 
 WORKSPACE = "run.workspace"  # among the addresses of a launch; no name of a tensor has a dot
 TENSOR_MAP_BYTES = 128

@@ -63,7 +63,7 @@ class TimeModel:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreModel:
-    """The constants of `planning.simt_times` for one GPU. Times in ns.
+    """The constants of `planning.simt_tiles` for one GPU. Times in ns.
 
     Attributes:
         slot: of an issue slot of a quarter of an SM.

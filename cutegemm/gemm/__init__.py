@@ -14,6 +14,6 @@ from cutegemm.gemm.gemm import Gemm, build, build_many, recalled
 from cutegemm.gemm.kernel import Kernel
 from cutegemm.gemm.loaded import Loaded, load
 from cutegemm.gemm.plans import plan
-from cutegemm.planning.representative import representative
+from cutegemm.gemm.representatives import representative
 
 __all__ = ["Gemm", "Kernel", "Loaded", "build", "build_many", "load", "plan", "recalled", "representative"]

@@ -14,8 +14,8 @@ from cutegemm.database import Choice, choose
 from cutegemm.errors import InputError, field_error, needing
 from cutegemm.gemm import launches
 from cutegemm.gemm.kernel import Kernel, explained
+from cutegemm.gemm.representatives import representative
 from cutegemm.gemm.saving import saved
-from cutegemm.planning.representative import representative
 from cutegemm.problems import Problem, checked, listed
 from cutegemm.running import here
 from cutegemm.spec import GemmSpec, checked_spec

@@ -11,8 +11,7 @@ from cutegemm.compiling.loader import Launch
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.launch_layout import COUNTERS
-from cutegemm.planning.arguments import launch_arguments
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.kernel_plan import KernelPlan, launch_arguments
 from cutegemm.planning.operands import WORKSPACE_ALIGN
 from cutegemm.problems import round_up
 from cutegemm.running.named import passed

@@ -7,10 +7,19 @@ Everything here follows from a `KernelConfig`.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
 from cutegemm.layouts import banks, sm90
-from cutegemm.planning.parts import Box
+
+
+@dataclass(frozen=True)
+class Box:
+    """How TMA moves one tile of an operand: `count` instructions of (inner, outer) elements each."""
+
+    operand: str
+    extents: tuple[int, int]
+    count: int
 
 
 def boxes(config: KernelConfig) -> tuple[Box, ...]:

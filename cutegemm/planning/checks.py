@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a spec and a problem must agree on before anything is planned. Each rule is one function."""
+"""What spec and problem must agree on, each rule one function, and the `Request` that they make."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import types_fault
 from cutegemm.dtypes import DType
-from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import InputError, PlanError, field_error
+from cutegemm.families import Family, of_schedule
 from cutegemm.problems import Operand, Problem, columns
 from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec, checked_spec
 
@@ -25,7 +28,7 @@ def check_arguments(spec: object, problem: object, device: object, order: object
     if not isinstance(device, Device):
         raise field_error(InputError, "device", device, "must be a Device; cutegemm.arch.records has some")
     if not callable(order):
-        rule = "must be a function that puts candidates in order (cutegemm.planning.candidates.Order)"
+        rule = "must be a function that puts options in order (cutegemm.planning.ways.Order)"
         raise field_error(InputError, "order", order, rule)
 
 
@@ -136,3 +139,40 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
             raise field_error(PlanError, "schedule", spec.schedule, rule, "simt")
         return "fp32 operands: exact fp32 on the CUDA cores, no tf32"
     return 'schedule="simt" was asked for' if spec.schedule == "simt" else None
+
+
+# what a spec that leaves its epilogue open means, by whether the problem has a C
+PLAIN = {with_c: linear_combination(with_c) for with_c in (False, True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A spec for a problem on a device.
+
+    Attributes:
+        spec, problem, device: as asked.
+        epilogue: the spec's, or the plain one where the spec leaves it open.
+        reasons: what is known already, one line each.
+        pinned: columns and depth that every tile must have (`invariance`); None where any will do.
+    """
+
+    spec: GemmSpec
+    problem: Problem
+    epilogue: Graph
+    device: Device
+    reasons: tuple[str, ...] = ()
+    pinned: tuple[int | None, int | None] = (None, None)
+
+
+def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request, Family]:
+    """The request that a spec and a problem make, and the family of kernels that serves it.
+
+    Raises:
+        PlanError: they do not agree.
+    """
+    epilogue = spec.epilogue if isinstance(spec.epilogue, Graph) else PLAIN[problem.c is not None]
+    check_epilogue(epilogue, problem)
+    cuda_cores = cuda_cores_reason(spec, problem)
+    reasons = tuple(x for x in (device.note, cuda_cores) if x)
+    asked = Request(spec=spec, problem=problem, epilogue=epilogue, device=device, reasons=reasons)
+    return asked, of_schedule(spec.schedule if cuda_cores is None else "simt")

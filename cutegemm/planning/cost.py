@@ -18,12 +18,9 @@ from cutegemm.arch.device import CostModel, Device, LoadModel
 from cutegemm.config import SECTOR
 from cutegemm.config.memory import STAGE_BARRIERS
 from cutegemm.families import THREAD_LOADS
-from cutegemm.planning import boxes
 from cutegemm.planning.epilogue import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
-from cutegemm.planning.kernel import FULL, FULL_BYTES, SHORT_BYTES
-from cutegemm.planning.model import PANEL
-from cutegemm.planning.operands import L2_LINE
-from cutegemm.planning.pieces import widest
+from cutegemm.planning.kernel import BOX_ROWS, FULL, FULL_BYTES, PANEL, SHORT_BYTES, box_rows
+from cutegemm.planning.operands import L2_LINE, widest
 from cutegemm.problems import Operand, Problem
 
 Column = NDArray[np.float64]
@@ -209,9 +206,9 @@ def _resident(device: Device, sizes: Column) -> Column:
 
 def _box_rows(problem: Problem, of: Rows) -> Column:
     """Rows of A that a stage takes: of few rows of D only those that there are."""
-    if problem.m > boxes.MOST_ROWS:
+    if problem.m > BOX_ROWS:
         return of.m
-    narrow = boxes.box_rows(problem, of.m, of.along, of.k * of.splits)
+    narrow = box_rows(problem, of.m, of.along, of.k * of.splits)
     return np.where(narrow > 0, narrow, of.m)
 
 

@@ -12,8 +12,7 @@ from cutegemm.config import KernelDraft, MatrixConfig, OutputConfig, memory
 from cutegemm.config.invariants import BUFFERS, MEMORY, check
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.operands import epilogue_inputs, major
-from cutegemm.planning.pieces import epilogue_columns
+from cutegemm.planning.operands import epilogue_columns, epilogue_inputs, major
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 

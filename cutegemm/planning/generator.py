@@ -38,8 +38,8 @@ from cutegemm.planning.cost import (
     Column,
     Rows,
 )
-from cutegemm.planning.pieces import widest
-from cutegemm.planning.setting import Setting
+from cutegemm.planning.operands import widest
+from cutegemm.planning.ways import Setting
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, MAX_SPLITS, TILE_N_STEP, GemmSpec
 

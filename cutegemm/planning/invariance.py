@@ -19,8 +19,8 @@ from typing import Any
 
 from cutegemm.config import KernelConfig, SimtConfig
 from cutegemm.planning.candidates import BLOCK_K, Candidate
+from cutegemm.planning.checks import Request, requested
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.request import Request, requested
 from cutegemm.spec import AUTO
 
 # columns of a tile, where they must be the same for every M: near the best of both few and many rows

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensor-core kernel of a candidate: everything that follows from it. Each rule is one function."""
+"""The tensor-core kernel of a candidate: everything that follows from it. Each rule is one function.
+
+The raster takes D's tiles in panels. A serpentine one turns back along K from wave to wave, and along a panel from one
+to the next: clusters that work beside each other load the same tiles at about the same time, so what they loaded last
+is in L2 when their wave ends.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import TYPE_CHECKING, TypeVar
 
 from cutegemm.arch.instructions import instruction
 from cutegemm.config import KernelConfig, KernelDraft, OperandConfig
@@ -12,14 +18,95 @@ from cutegemm.config.invariants import KIND, TILE, check
 from cutegemm.config.invariants.tiles import legal_swizzles
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
-from cutegemm.planning import boxes
 from cutegemm.planning import epilogue as plan_epilogue
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.model import raster_for
-from cutegemm.planning.serpentine import turns_back
-from cutegemm.planning.setting import Setting
-from cutegemm.problems import Problem
+from cutegemm.planning.ways import Setting
+from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, GemmSpec
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Column = NDArray[float64]
+
+
+Number = TypeVar("Number", int, "Column")
+
+# rows of D up to which a box has no more than there are: beyond, they cost little beside the tile's columns
+BOX_ROWS = 64
+# stages that K must fill more than once, where a spec does not say how many a ring has
+RING_STAGES = 8
+# rows that a swizzle permutes among themselves
+GROUP = 8
+
+
+def box_rows(
+    problem: Problem, tile: Number, sharers: Number, depth: Number, ring: int = RING_STAGES
+) -> Number:
+    """Rows of the box of A for a tile of `tile` rows; 0 is all of the tile's. Of columns of candidates, of each.
+
+    All of a tile that is contiguous along its rows. And where K fills a ring but once: there zeroing the rest costs
+    what it saves, and one kernel serves every M.
+
+    Args:
+        sharers: CTAs that each load a part of the tile, which is then whole.
+        depth: of a stage, times the parts of K.
+        ring: its stages.
+    """
+    there = round_up(problem.m, GROUP)
+    pays = there <= BOX_ROWS and problem.a.unit_col
+    found: Number = there * (pays & (there < tile) & (sharers == 1) & (problem.k > ring * depth))
+    return found
+
+
+# clusters across a panel of the walk, and of wide tiles by turns
+PANEL = 8
+TURNS_PANEL = 4
+# columns of a tile, and rows of a cluster's, that make it wide
+WIDE = 160
+PAIR_ROWS = 256
+# the tile of kernels without a producer whose panels lie along N, so that other SMs share lines of L2, and K up to
+# which they do: at 1024 x 1024 x 65536 they take 295 us, along M 226 (H200)
+WALKED = (64, 128, 64)
+WALKED_K = 2048
+
+
+def raster_for(problem: Problem, found: Candidate) -> tuple[str, int]:
+    """Panels of eight clusters along M (or all there are): measured best or within 1 % on large products.
+
+    In tiles of 128 x 256 that two consumers share, in pairs, panels of four take 0.3 to 2.5 % longer on all of nine
+    products of 350 us and more (H200), 0.4 to 4 % on five (H100), and panels of sixteen or along N as long. Where
+    consumers take turns on wide tiles in pairs it is panels of four: 8191^3 takes 1,601 us in 128 x 192, in panels of
+    eight 1,654 and of sixteen 1,698; 8 x 2048 x 2048 x 1024 in 128 x 160 101 and 110 (H200).
+    """
+    short = problem.k <= WALKED_K and problem.batch == 1
+    if short and found.schedule == "multistage" and found.tile == WALKED:
+        # 1000 x 1001 x 1003 takes 10.1 us, along M 11.1; 1023^3 10.9 and 11.9 (H200)
+        return "n", max(1, min(PANEL, math.ceil(problem.n / found.tile[1])))
+    rows = found.tile[0] * found.cluster[0]
+    wide = found.tile[1] >= WIDE and rows >= PAIR_ROWS
+    panel = TURNS_PANEL if wide and found.schedule == "pingpong" else PANEL
+    return "m", max(1, min(panel, math.ceil(problem.m / rows)))
+
+
+# of L2: an operand that takes less stays there while the other streams by
+SHARE = 0.25
+
+
+def turns_back(setting: Setting, candidate: Candidate) -> bool:
+    """Whether a candidate's walk does, where L2 does not hold both operands and there is more than one wave.
+
+    Not under `batch_invariant`: the order in which k tiles are added would depend on a row's place.
+    """
+    spec, problem = setting.spec, setting.problem
+    steady = spec.scheduler not in ("stream_k", "dynamic") and candidate.splits == 1
+    loads = not setting.loads.gathers and of_schedule(candidate.schedule).roles.producers > 0
+    tiles = candidate.tiles(problem)
+    sizes = (problem.a.bytes, problem.b.bytes)
+    large = sum(sizes) > setting.l2_bytes and min(sizes) > SHARE * setting.l2_bytes and tiles > setting.sms
+    return steady and loads and large and spec.batch_invariant is not True
+
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
@@ -130,15 +217,15 @@ def raster(setting: Setting, candidate: Candidate) -> tuple[str, int]:
 
 
 def _box_rows(setting: Setting, candidate: Candidate, a: OperandConfig) -> int:
-    """Rows that TMA loads of A's tile where the matrix has fewer (`boxes`); 0 is all.
+    """Rows that TMA loads of A's tile where the matrix has fewer (`box_rows`); 0 is all.
 
     All of a gated pair's, whose halves lie side by side.
     """
     spec, depth = setting.spec, candidate.tile[2] * candidate.splits
-    ring = spec.stages if isinstance(spec.stages, int) else boxes.RING_STAGES
+    ring = spec.stages if isinstance(spec.stages, int) else RING_STAGES
     if a.load != "tma" or not a.k_major or a.halves == 2:
         return 0
-    return boxes.box_rows(setting.problem, candidate.tile[0], candidate.cluster[1], depth, ring)
+    return box_rows(setting.problem, candidate.tile[0], candidate.cluster[1], depth, ring)
 
 
 def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) -> str:

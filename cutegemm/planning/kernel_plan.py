@@ -1,25 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan says: `KernelPlan` and its parts. Plain data."""
+"""What a plan says: `KernelPlan`, its parts, how its candidates fared, and its launches' arguments. Plain data."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import plain
-from cutegemm.config import GemmConfig
+from cutegemm.config import Config, GemmConfig
 from cutegemm.config.memory import Region
 from cutegemm.config.shared import Barrier
 from cutegemm.families import FAMILIES, load
-from cutegemm.planning.parts import Box
+from cutegemm.launch_layout import layout_of
+from cutegemm.planning.budget import Box
 from cutegemm.planning.steps import Multiply, Step
 from cutegemm.planning.text import describe
-from cutegemm.planning.weighed import Why
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import GemmSpec
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """One candidate.
+
+    Attributes:
+        what: in words, in D's coordinates.
+        us: predicted microseconds of the whole problem.
+        lost: why it was not taken; empty for the one that was.
+        fields: of a `GemmSpec`, that ask for it.
+        serves: whether a kernel of it serves the problem.
+    """
+
+    what: str
+    us: float
+    lost: str
+    fields: tuple[tuple[str, object], ...] = ()
+    serves: bool = True
+
+
+@dataclass(frozen=True)
+class Why:
+    """Every candidate of a plan, in the order in which they were tried; the one taken is among them.
+
+    Example:
+        >>> from cutegemm import GemmSpec, plan, problem
+        >>> print(plan(GemmSpec(), problem(4096, 4096, 4096)).why)      # doctest: +SKIP
+        predicted  candidate                                    fate
+         203.8 us  tile (128, 256, 64), cluster (2, 1)          taken
+         205.1 us  tile (128, 256, 64), cluster (1, 1)          slower by 1.3 us (0.6 %)
+    """
+
+    weighed: tuple[Weighed, ...]
+
+    @property
+    def taken(self) -> Weighed | None:
+        """The candidate that was taken; None where nothing was chosen, or what was given left no candidate."""
+        return next((x for x in self.weighed if not x.lost), None)
+
+    def __str__(self) -> str:
+        if not self.weighed:
+            return "nothing was chosen"
+        width = max(len(x.what) for x in self.weighed)
+        lines = [f"{'predicted':>12}  {'candidate':{width}}  fate"]
+        lines += [f"{x.us:9,.1f} us  {x.what:{width}}  {x.lost or 'taken'}" for x in self.weighed]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,3 +196,25 @@ class KernelPlan:
 
     def __str__(self) -> str:
         return describe(self)
+
+
+def launch_arguments(
+    plan: KernelPlan,
+    addresses: Mapping[str, int],
+    workspace: int,
+    numbers: Mapping[str, float],
+    stream: int,
+) -> Iterator[tuple[Config, tuple[Any, ...]]]:
+    """(config, host arguments) of every launch of a run, in order.
+
+    Args:
+        plan: of the run.
+        addresses: of a, b, every tensor input and output, and every device scalar, by name; where the run counts, as
+            `COUNTERS` that of `plan.counter_bytes` bytes that are zero and that nobody else uses meanwhile.
+        workspace: address of `plan.workspace_bytes` bytes, 16-byte aligned.
+        numbers: the epilogue's numbers by name.
+        stream: CUDA stream handle.
+    """
+    for step in plan.steps:
+        packed = layout_of(step.config).pack(step.values(addresses, workspace, numbers))
+        yield step.config, (*packed, stream)

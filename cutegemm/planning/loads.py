@@ -13,8 +13,8 @@ from cutegemm.config import OperandConfig
 from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
+from cutegemm.planning.checks import Request
 from cutegemm.planning.operands import WORKSPACE_ALIGN, aligned_copy, gated_half, major
-from cutegemm.planning.request import Request
 from cutegemm.planning.steps import Copy, Relayout
 from cutegemm.problems import Operand, Problem, round_up
 from cutegemm.spec import AUTO

@@ -4,13 +4,26 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig
+from cutegemm.config.draft import MOST_BYTES, MOST_COLUMNS
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.problems import Operand, Problem, alignment, round_up
 from cutegemm.spec import AUTO, GemmSpec
+
+
+def epilogue_columns(columns: int, element_bytes: int) -> int:
+    """EPI_N: the widest piece that divides a tile's output columns, a power of two."""
+    return math.gcd(columns, widest(element_bytes))
+
+
+def widest(element_bytes: int) -> int:
+    """Columns of the widest piece of all, a power of two."""
+    return min(MOST_COLUMNS, MOST_BYTES // element_bytes)
+
 
 # bytes: alignment of torch's allocations, enough for TMA
 WORKSPACE_ALIGN = 256

@@ -14,8 +14,8 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import keywords
 from cutegemm.families import load
 from cutegemm.planning import checks
+from cutegemm.planning.checks import requested
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.request import requested
 from cutegemm.planning.ways import Order, by_cost
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec

@@ -11,10 +11,9 @@ import numpy as np
 from cutegemm.arch.device import Device
 from cutegemm.planning import candidates, cost, generator
 from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.checks import Request
 from cutegemm.planning.cost import Arrivals, Load, Rows, Seen
-from cutegemm.planning.request import Request
-from cutegemm.planning.setting import Setting
-from cutegemm.planning.ways import Option, Way, ways_of
+from cutegemm.planning.ways import Option, Setting, Way, ways_of
 from cutegemm.problems import Problem
 from cutegemm.spec import Tile
 

@@ -8,11 +8,11 @@ import math
 
 from cutegemm.config import OperandConfig, OutputConfig, SimtConfig, SimtTile
 from cutegemm.planning import simt_tiles
+from cutegemm.planning.checks import Request
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.launches import plan_reductions
 from cutegemm.planning.operands import epilogue_inputs, gated_half, grid_fault, major
-from cutegemm.planning.reductions import plan_reductions
-from cutegemm.planning.request import Request
-from cutegemm.planning.simt_vectors import OUTPUT_WIDTHS, loads, vector_elements
+from cutegemm.planning.simt_tiles import OUTPUT_WIDTHS, loads, vector_elements
 from cutegemm.planning.steps import Multiply
 from cutegemm.planning.ways import Order
 from cutegemm.problems import Operand

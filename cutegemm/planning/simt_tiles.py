@@ -9,20 +9,129 @@ and the device alone, so equal calls give equal bits.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
-from cutegemm.arch.device import Device
+from cutegemm.arch.device import CoreModel, Device
 from cutegemm.config import SimtTile
-from cutegemm.config.simt import STAGED_STAGES
+from cutegemm.config.simt import FOUR, STAGED_STAGES
 from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
-from cutegemm.planning.request import Request
-from cutegemm.planning.simt_times import estimate, tiles_of
-from cutegemm.planning.simt_vectors import loads
-from cutegemm.problems import Problem
+from cutegemm.planning.checks import Request
+from cutegemm.planning.operands import major
+from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile, tile_fault
+
+# elements that a global access may move, widest first; 16-bit elements go one by one
+FP32_WIDTHS = (4, 2)
+OUTPUT_WIDTHS = (4,)
+
+
+def vector_elements(x: Operand, widths: tuple[int, ...], gate: int | None = None) -> int:
+    """Elements per global access of a CUDA-core kernel: the first of `widths` that every line allows, or 1."""
+    if not (x.unit_row or x.unit_col):
+        return 1
+    extent, leading = (x.cols, x.strides[0]) if x.unit_col else (x.rows, x.strides[1])
+    batch = x.strides[2] if x.batch > 1 else 0
+    for width in widths:
+        whole = all(v % width == 0 for v in (extent, leading, batch, gate or 0))
+        if whole and x.align % (width * x.dtype.bytes) == 0:
+            return width
+    return 1
+
+
+def along_k(problem: Problem) -> tuple[bool, bool]:
+    """Whether accesses to A and to B lie along k."""
+    return major(problem.a, "m", "k") != "m", major(problem.b, "k", "n") != "n"
+
+
+def loads(tile: SimtTile, problem: Problem, gate: int | None = None) -> tuple[int, int] | None:
+    """Elements per load of A and of B: as many as their lines allow. None where the tile's threads cannot share those.
+
+    A gated B is one of its halves, and `gate` the elements between those.
+    """
+    widths = FP32_WIDTHS if problem.a.dtype is DType.FP32 else ()
+    found = []
+    for place, (x, beside) in enumerate(((problem.a, None), (problem.b, gate))):
+        most, deep = vector_elements(x, widths, beside), along_k(problem)[place]
+        if not _brings(tile, tile.tile[place], most, deep):
+            return None
+        found.append(most)
+    return found[0], found[1]
+
+
+# a plan asks the same of few tiles many times
+@functools.lru_cache(1024)
+def _brings(tile: SimtTile, rows: int, vector: int, deep: bool) -> bool:
+    return bool(tile.brings(rows, vector, deep))
+
+
+# quarters of an SM, each with an issue slot a clock
+QUARTERS = 4
+WARP = 32
+# issue slots of a load from global memory with the two that move its 64-bit address, and of a k tile besides
+LOAD_SLOTS, TILE_SLOTS = 3, 16
+# lines of the cache that elements of one row touch in a load, on average: rows begin anywhere
+STRADDLE = 1.5
+# how sharply the greater of two bounds outweighs the other
+SHARPNESS = 6
+
+
+def tiles_of(problem: Problem, x: SimtTile) -> int:
+    """Output tiles."""
+    return math.ceil(problem.m / x.tile[0]) * math.ceil(problem.n / x.tile[1]) * problem.batch
+
+
+def estimate(problem: Problem, x: SimtTile, device: Device) -> float:
+    """Nanoseconds for the whole problem."""
+    cores = device.cores
+    # CTAs of a cluster stand on different SMs, and an SM takes as many of other clusters as it has room for
+    busiest = math.ceil(tiles_of(problem, x) / device.resident_clusters(x.split))
+    turns, rest = divmod(busiest, x.residents)
+    steps = math.ceil(problem.k / x.split / x.tile[2])
+    work = _work(x, problem)
+    mainloop = turns * _step(x, work, x.residents, cores) + (_step(x, work, rest, cores) if rest else 0.0)
+    mainloop = steps * mainloop + busiest * cores.cta / x.residents
+    shared = (cores.meet if x.split * x.slices > 1 else 0.0) + cores.doubling * math.log2(x.split)
+    return max(mainloop, problem.min_bytes / device.dram_gbs) + shared + cores.launch
+
+
+def _work(x: SimtTile, problem: Problem) -> tuple[float, float]:
+    """Of a CTA's k tile: issue slots of a quarter of its warps, and 128 bytes that all move through shared memory."""
+    (tile_m, tile_n, depth), (own_m, own_n) = x.tile, x.thread_tile
+    own_k = depth / x.slices
+    slots = own_k * (own_m * own_n + own_m / x.group + own_n / FOUR) + TILE_SLOTS
+    moved = own_k * (own_m + own_n)
+    vectors = loads(x, problem) or (1, 1)
+    for rows, vector, deep in zip((tile_m, tile_n), vectors, along_k(problem), strict=True):
+        each = rows * depth / (x.threads * vector)
+        # a prefetch has an address of its own
+        slots += LOAD_SLOTS * each * (2 if x.ahead else 1)
+        if not x.staged:
+            moved += each * vector
+        elif x.in_runs(rows, vector, deep):
+            slots += each / FOUR
+            moved += each * (1 + STRADDLE * WARP / min(depth, WARP))
+        else:
+            slots += each * (vector if deep else max(1.0, vector / FOUR))
+            moved += 2 * each * vector
+    return x.warps / QUARTERS * slots, x.warps * moved
+
+
+def _step(x: SimtTile, work: tuple[float, float], together: int, cores: CoreModel) -> float:
+    """Nanoseconds of one k tile of each of an SM's CTAs, `together` of them."""
+    warps = together * x.warps
+    # a warp waits for its own last instruction now and then, which others of its quarter fill
+    waits = cores.lone if warps <= QUARTERS else cores.paired if warps <= 2 * QUARTERS else 1.0
+    slots, moved = work[0] * waits, work[1] * cores.shared
+    time: float = together * cores.slot * (slots**SHARPNESS + moved**SHARPNESS) ** (1 / SHARPNESS)
+    if not x.staged:
+        return time * cores.ring
+    alone = cores.alone_ahead if x.ahead else cores.alone
+    return max(time + (alone if together == 1 else 0.0), cores.l2 if x.ahead else cores.dram)
+
 
 # bytes of the elements that a ring can take: cp.async does not convert
 RING_BYTES = 4

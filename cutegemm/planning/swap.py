@@ -14,9 +14,9 @@ from typing import Any
 
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
+from cutegemm.planning.budget import Box
+from cutegemm.planning.checks import Request
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.parts import Box
-from cutegemm.planning.request import Request
 from cutegemm.planning.steps import Multiply, Relayout, Step
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from cutegemm.config.registers import accumulators
 from cutegemm.config.shared import SharedPlan
-from cutegemm.planning import adding, budget, splits, swap
+from cutegemm.planning import budget, launches, swap
+from cutegemm.planning.checks import Request
 from cutegemm.planning.choose import Chosen, choose
 from cutegemm.planning.kernel import raster
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.reductions import plan_reductions
-from cutegemm.planning.request import Request
+from cutegemm.planning.launches import plan_reductions
 from cutegemm.planning.steps import Multiply
 from cutegemm.planning.ways import Order
 
@@ -35,9 +35,9 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
     invariant = asked.spec.batch_invariant is True
     storing = config
     if not config.stores:
-        storing = adding.adding(config, grid.tiles, asked.device.sms, in_turn=invariant)
+        storing = launches.adding_config(config, grid.tiles, asked.device.sms, in_turn=invariant)
     reductions = plan_reductions(storing, asked.problem, grid.tiles, loads.workspace_bytes)
-    parts = splits.plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
+    parts = launches.plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
     multiply = Multiply.of(
         asked.problem,
         loads.views,
@@ -49,7 +49,7 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         in_workspace=loads.places | reductions.partials | parts.places,
         counted=parts.counted,
     )
-    adds = () if config.stores else (adding.step(multiply, storing, grid.tiles),)
+    adds = () if config.stores else (launches.adding_step(multiply, storing, grid.tiles),)
     shared = SharedPlan.of(config)
     return KernelPlan(
         spec=asked.spec,

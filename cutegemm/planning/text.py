@@ -10,7 +10,7 @@ from cutegemm.config import GemmConfig, KernelConfig
 from cutegemm.config.memory import Region
 from cutegemm.config.shared import Barrier
 from cutegemm.epilogue.graph import Graph
-from cutegemm.planning.parts import Box
+from cutegemm.planning.budget import Box
 from cutegemm.problems import Problem
 
 

@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from cutegemm.config import KernelConfig, SimtConfig, SimtTile
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
-from cutegemm.planning import simt_tiles, simt_times
+from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.checks import requested
 from cutegemm.planning.choose import served
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.planning.ranking import options, predicted
-from cutegemm.planning.request import requested
 from cutegemm.planning.steps import Relayout
 from cutegemm.planning.ways import Option, Way, ways_of
-from cutegemm.planning.weighed import Weighed, Why
 
 # configs that are shown: no two that differ in the cluster alone
 SHOWN = 96
@@ -91,7 +90,7 @@ def weigh_simt(made: KernelPlan) -> Why:
     named = {simt_tiles.fields_of(x): (ns, x) for ns, x in weighed}
     own = simt_tiles.fields_of(config)
     if own not in named:
-        named[own] = simt_times.estimate(made.problem, config, made.device), config
+        named[own] = simt_tiles.estimate(made.problem, config, made.device), config
     least = named[own][0]
     return Why(
         tuple(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launches of a run with their arguments packed once, but for addresses and the epilogue's numbers.
 
-Packing everything at every call (`planning.arguments`) takes longer on the host than several launches do.
+Packing everything at every call (`planning.kernel_plan`) takes longer on the host than several launches do.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from cutegemm.aot.file import Recipe
 from cutegemm.aot.recipe import WORKSPACE, KernelBinary
 from cutegemm.compiling import cache
 from cutegemm.emulator import Step
-from cutegemm.planning.arguments import launch_arguments
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.kernel_plan import KernelPlan, launch_arguments
 
 
 def of_plan(

@@ -21,8 +21,8 @@ from cutegemm.database.choice import find
 from cutegemm.database.entry import Entry, Key, config_digest, digest, key_of
 from cutegemm.database.store import BROKE_OFF, RUNNING, Database, Trial, holder
 from cutegemm.errors import CompileError, GemmError
+from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import KernelPlan, plan
-from cutegemm.planning.request import requested
 from cutegemm.planning.why import fields_of
 from cutegemm.problems import Problem
 from cutegemm.running.run import prepare

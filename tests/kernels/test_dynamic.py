@@ -16,7 +16,7 @@ from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.gemm import Gemm
 from cutegemm.launch_layout import COUNTERS
-from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.planning.planner import plan
 from tests.support.epilogues import assert_outputs_close
 from tests.support.fused_kernels import everything, gemm_of, results

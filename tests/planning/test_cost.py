@@ -14,8 +14,8 @@ from cutegemm.arch.records import DEFAULT, H100, H200
 from cutegemm.errors import PlanError
 from cutegemm.planning import choose, cost, generator, ranking, ways
 from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import plan
-from cutegemm.planning.request import requested
 
 
 @epi.define

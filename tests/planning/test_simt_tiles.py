@@ -9,12 +9,11 @@ import pytest
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
+from cutegemm.gemm.representatives import representative
 from cutegemm.planning import simt_tiles
+from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import plan
-from cutegemm.planning.representative import representative
-from cutegemm.planning.request import requested
-from cutegemm.planning.simt_tiles import TILES, fields_of, weigh
-from cutegemm.planning.simt_times import estimate, tiles_of
+from cutegemm.planning.simt_tiles import TILES, estimate, fields_of, tiles_of, weigh
 from cutegemm.problems import problem
 from cutegemm.spec import Tile
 

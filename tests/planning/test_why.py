@@ -13,8 +13,8 @@ from benchmarks import first_plans
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import RECORDS
+from cutegemm.planning.kernel_plan import Why
 from cutegemm.planning.planner import plan
-from cutegemm.planning.weighed import Why
 from cutegemm.planning.why import predicted_us
 from tests.support.counted import calls
 

@@ -9,7 +9,7 @@ import torch
 from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
 from cutegemm.epilogue.graph import Graph, linear_combination
-from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.running import launcher, run
 from cutegemm.running.named import Signature
 from tests.support.torch_ops import survivors

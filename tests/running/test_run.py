@@ -16,7 +16,7 @@ from cutegemm.arch.records import H200
 from cutegemm.epilogue import Graph, Node, Result
 from cutegemm.errors import CompileError, InputError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.running import launcher, run
 from cutegemm.running.results import Partial
 from tests.support.memory import Layout

@@ -8,8 +8,8 @@ from cutegemm.config import RelayoutConfig, SimtConfig
 from cutegemm.errors import PlanError
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import swap
+from cutegemm.planning.checks import Request
 from cutegemm.planning.planner import plan
-from cutegemm.planning.request import Request
 
 
 def attempt(spec, of):

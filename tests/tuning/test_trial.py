@@ -9,8 +9,8 @@ import torch
 from cutegemm import GemmSpec, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
+from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import plan
-from cutegemm.planning.request import requested
 from cutegemm.running.run import prepare
 from cutegemm.tuning import trial
 from cutegemm.tuning.operands import operands

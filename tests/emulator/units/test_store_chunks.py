@@ -12,7 +12,7 @@ from cutegemm.compiling.compiler import record_launches
 from cutegemm.emulator import Step, run_steps, tensor_buffer
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import EmulatorError
-from cutegemm.planning.arguments import launch_arguments
+from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.planning.planner import plan
 from cutegemm.running.call import Request
 from cutegemm.running.check import aligned

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel's grid, and what its CTAs leave to others: sums of splits, counters, partial results of reductions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cutegemm.arch.device import Device
+from cutegemm.arch.limits import Limits
+from cutegemm.config import FinishConfig, GemmConfig, KernelConfig
+from cutegemm.epilogue.graph import NEUTRAL
+from cutegemm.errors import PlanError, field_error
+from cutegemm.families.add_parts import FAMILY
+from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
+from cutegemm.planning.epilogue import sliced
+from cutegemm.planning.operands import WORKSPACE_ALIGN, grid_fault
+from cutegemm.planning.steps import AddParts, Finish, Multiply
+from cutegemm.problems import Problem, output_extent, round_up
+from cutegemm.spec import AUTO, GemmSpec
+
+
+class Grid(NamedTuple):
+    """CTA tiles along (m, n, l), rounded up to whole clusters; clusters launched; tiles over tiles in flight."""
+
+    tiles: tuple[int, int, int]
+    clusters: int
+    waves: float
+
+
+def check_sms(spec: GemmSpec, cluster_size: int) -> None:
+    """The given SMs hold a cluster of so many CTAs, and a walk keeps to them.
+
+    Raises:
+        PlanError: they do not.
+    """
+    if not isinstance(spec.sms, int):
+        return
+    if spec.scheduler == "per_tile":
+        rule = 'an SM limit needs scheduler="persistent"'
+        raise field_error(PlanError, "sms", spec.sms, rule, AUTO)
+    if spec.sms < cluster_size:
+        rule = f"a cluster occupies {cluster_size} SMs"
+        raise field_error(PlanError, "sms", spec.sms, rule, cluster_size)
+
+
+def check_per_tile(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
+    """A launch of a CTA per tile is refused before any tile is tried if no tile is large enough.
+
+    The accumulators of a tile lie in the registers of its SM, so a tile has at most as many elements.
+
+    Raises:
+        PlanError: the grid would be larger than a launch may be.
+    """
+    fewest = problem.m * problem.n * problem.batch // limits.registers_per_sm
+    if spec.scheduler == "per_tile" and fewest > limits.max_grid:
+        raise grid_fault(spec, problem, fewest, limits)
+
+
+def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Device) -> Grid:
+    """The launch of a kernel.
+
+    Raises:
+        PlanError: the given SMs hold no cluster, or the grid is larger than a launch may be.
+    """
+    cluster_m, cluster_n = config.cluster
+    across_m = math.ceil(problem.m / (config.tile[0] * cluster_m))
+    across_n = math.ceil(problem.n / (config.tile[1] * cluster_n))
+    # works: cluster tiles, each as often as other clusters add up parts of its K
+    count = across_m * across_n * problem.batch * (config.splits // config.cluster_parts)
+    resident = device.resident_clusters(config.cluster_size) * config.ctas_per_sm
+    check_sms(spec, config.cluster_size)
+    if isinstance(spec.sms, int):
+        resident = min(resident, spec.sms // config.cluster_size)
+    # of a stream every cluster gets at least one k tile
+    most = count * math.ceil(problem.k / config.tile[2]) if config.streamed else count
+    clusters = min(most, resident) if config.persistent else count
+    ctas = clusters * config.cluster_size
+    if ctas > device.limits.max_grid:
+        raise grid_fault(spec, problem, ctas, device.limits)
+    tiles = (across_m * cluster_m, across_n * cluster_n, problem.batch)
+    return Grid(tiles, clusters, count / resident)
+
+
+COUNTER_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything a plan says of them.
+
+    Attributes:
+        places: in workspace, by name, bytes; workspace_bytes: with what was there before.
+        counted: places among the run's counters, by name, bytes; counter_bytes: of all of them.
+    """
+
+    places: dict[str, int]
+    workspace_bytes: int
+    counted: dict[str, int]
+    counter_bytes: int
+
+
+def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int, start: int) -> Parts:
+    """Plan a launch's parts of K and its counters: those of every slice of a tile, and beside them one of works.
+
+    Args:
+        clusters: launched.
+        tiles: CTA tiles along (m, n, l).
+        start: bytes of workspace already taken.
+    """
+    parts_at, counters_at = SPLIT_PLACES
+    count = math.prod(tiles) * config.slices * config.counts_kept
+    counted = {counters_at: 0} if count else {}
+    if config.dynamic:
+        counted[WORK_COUNTER] = COUNTER_BYTES * count
+    places, end = {}, start
+    if config.split_reduction in ("workspace", "atomic", "launch"):
+        places[parts_at] = round_up(end, WORKSPACE_ALIGN)
+        # on a stream every CTA leaves at most one tile's first part and one tile's other part
+        whole = config.kept_parts * math.prod(tiles)
+        slots = 2 * clusters * config.cluster_size if config.streamed else whole
+        end = places[parts_at] + 4 * config.tile[0] * config.tile[1] * slots
+    return Parts(places, end, counted, COUNTER_BYTES * (count + config.dynamic))
+
+
+@dataclass(frozen=True)
+class Reductions:
+    """Everything a plan says of its reductions (`KernelPlan`)."""
+
+    steps: tuple[Finish, ...]
+    parts: tuple[int, int, int]
+    # offsets in the workspace, bytes, of those that are finished
+    partials: dict[str, int]
+    workspace_bytes: int
+
+
+def plan_reductions(
+    config: GemmConfig, problem: Problem, tiles: tuple[int, int, int], start: int
+) -> Reductions:
+    """Plan the reductions of a launch.
+
+    Args:
+        tiles: CTA tiles along (m, n, l).
+        start: bytes of workspace already taken.
+    """
+    height, width = output_extent(config.epilogue, problem.m, problem.n)
+    parts = (
+        math.ceil(height / config.partial_width[0]),
+        math.ceil(width / config.partial_width[1]),
+        tiles[0] * tiles[1] * config.partials_per_tile,
+    )
+    steps: list[Finish] = []
+    offsets: dict[str, int] = {}
+    end = start
+    for result in config.epilogue.reductions:
+        if result.partial:
+            continue
+        count = result.by_axis(*parts)
+        results = problem.batch * result.by_axis(width, height, 1)
+        finish = FinishConfig(kind=result.kind, across=result.axis is not None)
+        steps.append(Finish(config=finish, output=result.name, offset=end, parts=count, results=results))
+        offsets[result.name] = end
+        end = round_up(end + 4 * len(NEUTRAL[result.kind]) * count * results, WORKSPACE_ALIGN)
+    return Reductions(tuple(steps), parts, offsets, end)
+
+
+# numbers that a thread adds up at most, where columns can be cut so finely
+MOST_VALUES = 16
+# parts that are worth a warpgroup of their own, and warpgroups at most
+PARTS_EACH = 4
+MOST_ADDERS = 4
+
+
+def adding_config(
+    config: KernelConfig, tiles: tuple[int, int, int], sms: int, *, in_turn: bool = False
+) -> KernelConfig:
+    """The kernel that adds up what a kernel leaves: its tiles in slices enough for all SMs.
+
+    Args:
+        config: of the product, with its epilogue.
+        tiles: CTA tiles along (m, n, l).
+        sms: of the device.
+        in_turn: whether parts are added one after the other, as a cluster adds them; else several warpgroups each add
+            up some that are neighbours.
+    """
+    whole = dataclasses.replace(
+        config.draft,
+        family=FAMILY.name,
+        stages=1,
+        splits=config.outer_parts,
+        cluster_parts=1,
+        epilogue_stages=1,
+        input_stages=1,
+        persistent=False,
+        dynamic=False,
+        raster="m",
+        ctas_per_sm=1,
+        early=(),
+        adders=1 if in_turn else max(1, min(MOST_ADDERS, config.outer_parts // PARTS_EACH)),
+    )
+    most = max(-(-sms // (math.prod(tiles) * config.team)), config.tile_values // MOST_VALUES, 1)
+    made = sliced(whole, most)
+    # nothing but the epilogue's pieces in shared memory: all of them at once
+    reads = any(x.load == "tma" for x in made.inputs)
+    return KernelConfig.of(dataclasses.replace(made, input_stages=made.pieces if reads else 1))
+
+
+def adding_step(product: Multiply, config: KernelConfig, tiles: tuple[int, int, int]) -> AddParts:
+    """The launch after a product, with the same arguments by name."""
+    fields = {f.name: getattr(product, f.name) for f in dataclasses.fields(product)}
+    fields |= {"config": config, "clusters": math.prod(tiles) * config.slices * config.team}
+    return AddParts(**fields)
