@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cutegemm.emulator.numbers.types import Mask, Value
+from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.races.detector import Detector
 from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
@@ -194,16 +194,9 @@ class Races(Observer):
         group.tracker.access(m, region, offset, size, write, space, strong)
 
     def atomics(
-        self, group: Group, touched: Sequence[tuple[int, Region, int]], size: int, order: str, returns: bool
+        self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
     ) -> None:
-        for region in {of: None for _, of, _ in touched}:
-            some = [(lane, offset) for lane, of, offset in touched if of is region]
-            m = None
-            if len(some) < group.lanes:
-                m = np.zeros(group.lanes, bool)
-                m[[lane for lane, _ in some]] = True
-            offsets = np.array([offset for _, offset in some], np.int64)
-            group.tracker.atomics(m, region, offsets, size, order, returns)
+        group.tracker.atomics(m, region, offsets, size, order, returns)
 
     def overrun(self, text: str) -> None:
         self.detector.add("more arrivals than an mbarrier was initialised for", text)

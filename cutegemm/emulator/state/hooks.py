@@ -149,9 +149,9 @@ class Observer:
         """
 
     def atomics(
-        self, group: Any, touched: Sequence[tuple[int, Region, int]], size: int, order: str, returns: bool
+        self, group: Any, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
     ) -> None:
-        """An atomic operation happened: `touched` holds lane, region and byte offset of each active lane.
+        """An atomic operation of the lanes `m` on one region happened, at a byte offset for each lane.
 
         `returns` says whether something uses the values that it returned.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic operations lane after lane (atom, red), and elementwise reductions of byte arrays (cp.reduce.async.bulk).
+"""Atomic operations of lanes (atom, red), and elementwise reductions of byte arrays (cp.reduce.async.bulk).
 
 Source: PTX ISA 9.0, 9.7.9.25.4.2 (cp.reduce.async.bulk), 9.7.9.27.1.3 (cp.reduce.async.bulk.tensor), 9.7.13.5 (atom),
 9.7.13.6 (red).
@@ -7,38 +7,31 @@ Source: PTX ISA 9.0, 9.7.9.25.4.2 (cp.reduce.async.bulk), 9.7.9.27.1.3 (cp.reduc
 
 from __future__ import annotations
 
-import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cutegemm.emulator.numbers import floats
 from cutegemm.emulator.numbers.types import Bytes, Mask, Real, Value, Vector
-from cutegemm.emulator.numbers.values import SINT, UINT, lane_of
+from cutegemm.emulator.numbers.values import FLOAT, SINT, UINT
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memory import Fault, resolve
 from cutegemm.emulator.units.access import POLL_COST, locate, polled
 
-Act: TypeAlias = Callable[[Any, Any], Any]  # of two floating-point scalars of any width
-
-
-def _float_atomic(kind: str) -> Callable[[Act, int, int], int]:
-    """Unpack, act, pack for one float type; packed pairs act on both halves."""
-    base = kind.removesuffix("x2")
-    if base in ("f32", "f64"):
-        width = 32 if base == "f32" else 64
-        read = floats.f32 if base == "f32" else floats.f64
-        return lambda f, x, y: int(floats.bits(f(read(x), read(y)))) & ((1 << width) - 1)
-    read = floats.f16 if base == "f16" else floats.bf16
-    narrow = floats.narrow_f16 if base == "f16" else floats.narrow_bf16
-
-    def half(f: Act, x: int, y: int) -> int:
-        return int(narrow(np.float32(f(np.float32(read(x)), np.float32(read(y))))))
-
-    if base == kind:
-        return half
-    return lambda f, x, y: half(f, x >> 16, y >> 16) << 16 | half(f, x & 0xFFFF, y & 0xFFFF)
+_FLOAT_ACTS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "min": np.fmin, "max": np.fmax}
+_ACTS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "inc": lambda a, b: np.where(a >= b, 0, a + 1),
+    "dec": lambda a, b: np.where((a == 0) | (a > b), b, a - 1),
+}
 
 
 def add_flushed(a: Real, b: Real) -> Real:
@@ -46,36 +39,38 @@ def add_flushed(a: Real, b: Real) -> Real:
     return floats.flush(floats.flush(a) + floats.flush(b))
 
 
-def atomic_update(operation: str, kind: str, old: int, values: list[int], in_l2: bool = False) -> int:
-    """New memory value of one atomic operation on patterns; `in_l2` when the memory is global."""
-    bits = 8 * {"f16": 2, "bf16": 2}.get(kind, 8 if "64" in kind else 4) if kind not in ("b16",) else 16
-    v = values[0]
+def combine(operation: str, kind: str, old: Vector, operands: Sequence[Vector], in_l2: bool) -> Vector:
+    """New memory values of atomic operations on patterns, all contiguous; `in_l2` when the memory is global.
+
+    Packed pairs act on both halves; minimum and maximum drop NaN.
+    """
+    new, pattern = operands[0], old.dtype
     if operation == "exch":
-        return v
+        return new
     if operation == "cas":
-        return values[1] if old == v else old
-    if kind.startswith(("f", "bf")):
-        acts: dict[str, Act] = {"add": operator.add, "min": np.fmin, "max": np.fmax}
-        act = add_flushed if operation == "add" and in_l2 and kind == "f32" else acts[operation]
-        return _float_atomic(kind)(act, old, v)
-    top = 1 << bits - 1 if kind[0] == "s" else 0
+        return np.where(old == new, operands[1], old)
+    if kind in ("f32", "f64"):
+        real = FLOAT[int(kind[1:])]
+        act = add_flushed if operation == "add" and in_l2 and kind == "f32" else _FLOAT_ACTS[operation]
+        made: Vector = np.asarray(act(old.view(real), new.view(real)))
+        return np.asarray(floats.bits(made.ravel())).view(pattern).reshape(made.shape)
+    if kind.startswith(("f16", "bf16")):
+        read, narrow = (
+            (floats.f16, floats.narrow_f16) if kind[0] == "f" else (floats.bf16, floats.narrow_bf16)
+        )
+        x, y = (read(v.view(np.uint16)).astype(np.float32) for v in (old, new))
+        return np.asarray(narrow(_FLOAT_ACTS[operation](x, y))).astype(np.uint16).view(pattern)
+    if operation not in _ACTS:
+        raise Fault(f"reduction {operation} is not emulated")
+    whole = SINT[8 * pattern.itemsize] if kind[0] == "s" else pattern
+    whole_numbers: Vector = _ACTS[operation](old.view(whole), new.view(whole)).astype(whole).view(pattern)
+    return whole_numbers
 
-    def read(u: int) -> int:
-        return (u ^ top) - top
 
-    if operation == "inc":
-        return 0 if old >= v else old + 1
-    if operation == "dec":
-        return v if old == 0 or old > v else old - 1
-    acts_on: dict[str, Callable[[], int]] = {
-        "add": lambda: old + v,
-        "and": lambda: old & v,
-        "or": lambda: old | v,
-        "xor": lambda: old ^ v,
-        "min": lambda: min(read(old), read(v)),
-        "max": lambda: max(read(old), read(v)),
-    }
-    return acts_on[operation]() & ((1 << bits) - 1)
+def reduce_bytes(old: Bytes, new: Bytes, kind: str, item: int, operation: str) -> Bytes:
+    """`old` and `new`, contiguous bytes of elements of a type, combined as L2 does: bytes again."""
+    pattern = UINT[8 * item]
+    return combine(operation, kind, old.view(pattern), [new.view(pattern)], True).view(np.uint8)
 
 
 def atomic(
@@ -95,62 +90,50 @@ def atomic(
     if returns:
         group.budget -= POLL_COST
     size = {"f16": 2, "bf16": 2, "b16": 2}.get(kind, 8 if "64" in kind else 4)
+    pattern = UINT[8 * size]
+    old = np.zeros(group.lanes, pattern)
     lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
-    old_values = np.zeros(group.lanes, UINT[8 * size])
-    touched = []
-    for lane in lanes.tolist():
-        address: int = lane_of(a, lane)
-        where = space
-        if where == "generic":
-            where, address = resolve(address)
-        region, offset = locate(group, m, address, size, where)
-        view = region.view(size)
-        old = int(view[offset // size])
-        old_values[lane] = old
-        view[offset // size] = atomic_update(
-            operation, kind, old, [lane_of(v, lane) for v in values], not region.shared
-        )
-        touched.append((lane, region, offset))
-    if group.device.watch.listening:
-        group.device.watch.atomics(group, touched, size, order, returns and used)
-    if returns and len(lanes):
-        polled(group, region, offset)
-    return old_values
+    operands = [np.broadcast_to(np.asarray(v).astype(pattern), group.lanes) for v in values]
+    where, address = space, np.broadcast_to(np.asarray(a, np.uint64), group.lanes)[lanes]
+    if where == "generic":
+        where, address = resolve(address)
+    for region, chosen in _by_region(group, m, address, size, where):
+        mine = lanes[chosen]
+        offset = locate(group, m, address[chosen], size, where)[1]
+        view, index = region.view(size), offset.astype(np.int64) // size
+        for turn in _turns(index):
+            at, who = index[turn], mine[turn]
+            old[who] = view[at]
+            view[at] = combine(operation, kind, old[who], [v[who] for v in operands], not region.shared)
+        if group.device.watch.listening:
+            mask = None
+            if len(mine) < group.lanes:
+                mask = np.zeros(group.lanes, bool)
+                mask[mine] = True
+            group.device.watch.atomics(
+                group, mask, region, offset.astype(np.int64), size, order, returns and used
+            )
+        if returns:
+            polled(group, region, offset[-1:])
+    return old
 
 
-_FLOAT_ACTS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "min": np.fmin, "max": np.fmax}
-_ACTS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
+def _by_region(group: Group, m: Mask, address: Vector, size: int, space: str) -> list[tuple[Any, Any]]:
+    """The regions that the active lanes reach, and which of these lanes reach each."""
+    region = locate(group, m, address, size, space)[0]
+    if region is not None:
+        return [(region, slice(None))]
+    reached = [locate(group, m, x, size, space)[0] for x in address.tolist()]
+    return [(r, np.array([x is r for x in reached])) for r in dict.fromkeys(reached)]
 
 
-def reduce_bytes(old: Bytes, new: Bytes, kind: str, item: int, operation: str) -> Bytes:
-    """`old` and `new`, contiguous bytes of elements of a type, combined: bytes again.
-
-    fp32 sums are those of L2, where subnormal operands and results become zero; minimum and maximum drop NaN.
-    """
-    pattern = UINT[8 * item]
-    if kind in ("f32", "f64"):
-        real = np.float32 if kind == "f32" else np.float64
-        act = {**_FLOAT_ACTS, "add": add_flushed if kind == "f32" else np.add}[operation]
-        made: Any = act(old.view(real), new.view(real))
-        return np.asarray(made).view(np.uint8)
-    if kind in ("f16", "bf16"):
-        read, narrow = (floats.f16, floats.narrow_f16) if kind == "f16" else (floats.bf16, floats.narrow_bf16)
-        x, y = (read(v.view(np.uint16)).astype(np.float32) for v in (old, new))
-        return np.asarray(narrow(_FLOAT_ACTS[operation](x, y))).astype(np.uint16).view(np.uint8)
-    signed = SINT[8 * item] if kind[0] == "s" else None
-    a, b = (v.view(pattern if signed is None else signed) for v in (old, new))
-    if operation == "inc":
-        return np.where(a >= b, pattern(0), a + pattern(1)).view(np.uint8)
-    if operation == "dec":
-        return np.where((a == 0) | (a > b), b, a - pattern(1)).view(np.uint8)
-    if operation not in _ACTS:
-        raise Fault(f"reduction {operation} is not emulated")
-    combined: Vector = _ACTS[operation](a, b)
-    return combined.view(np.uint8)
+def _turns(index: npt.NDArray[np.int64]) -> list[Any]:
+    """Lanes that may act together: those of different places; lanes of one place follow each other in order."""
+    if len(np.unique(index)) == len(index):
+        return [slice(None)]
+    before: Counter[int] = Counter()
+    turn = np.zeros(len(index), np.int64)
+    for i, place in enumerate(index.tolist()):
+        turn[i] = before[place]
+        before[place] += 1
+    return [turn == n for n in range(int(turn.max()) + 1)]

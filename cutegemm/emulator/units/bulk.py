@@ -23,7 +23,7 @@ from cutegemm.emulator.state.hooks import Token
 from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, Fault, Region
 from cutegemm.emulator.state.pending import BulkStore
 from cutegemm.emulator.units.access import locate
-from cutegemm.emulator.units.atomics import atomic_update, reduce_bytes
+from cutegemm.emulator.units.atomics import combine, reduce_bytes
 from cutegemm.emulator.units.barriers import find
 
 Reduction: TypeAlias = tuple[str, str, int]  # operation, type, bytes of an element
@@ -259,8 +259,9 @@ def store_async(
     def finish() -> None:
         for view, at, numbers, bar in writes:
             for i, number in enumerate(numbers):
-                old = int(view[at + i])
-                view[at + i] = number if operation is None else atomic_update(operation, kind, old, [number])
+                old = view[at + i : at + i + 1]
+                new = np.array([number]).astype(old.dtype)
+                old[:] = new if operation is None else combine(operation, kind, old, [new], False)
             complete(bar, size * len(numbers), token)
 
     group.device.submit(finish)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.numbers.types import Mask, Value
+from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.ptx.program import Program
 from cutegemm.emulator.state.device import WARP
 from cutegemm.emulator.state.group import Group
@@ -162,15 +162,13 @@ class Meter(Observer):
         cost.ideal += ideal
 
     def atomics(
-        self, group: Group, touched: Sequence[tuple[int, Region, int]], size: int, order: str, returns: bool
+        self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
     ) -> None:
         """On global memory each lane's operation reads and writes a sector of L2."""
-        self.totals["atomic_operations"] += len(touched)
-        for _, region, offset in touched:
-            if not region.shared:
-                sector = np.array([(region.base + offset) // SECTOR_BYTES])
-                self.l2.access(region, sector, False)
-                self.l2.access(region, sector, True)
+        self.totals["atomic_operations"] += len(offsets)
+        for sector in ((region.base + offsets) // SECTOR_BYTES).tolist() if not region.shared else ():
+            self.l2.access(region, np.array([sector]), False)
+            self.l2.access(region, np.array([sector]), True)
 
     def tensor_load(self, group: Group, tensor: Tensor, at: tuple[int, ...], bars: Sequence[object]) -> None:
         """Bytes from L2 once, into the CTAs of all the mbarriers."""

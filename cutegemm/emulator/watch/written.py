@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.emulator.numbers.types import Mask, Value
+from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.hooks import Observer, Reach
@@ -101,10 +101,9 @@ class Written(Observer):
             marks.put((at[:, None] + np.arange(size)).ravel())
 
     def atomics(
-        self, group: Group, touched: Sequence[tuple[int, Region, int]], size: int, order: str, returns: bool
+        self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
     ) -> None:
-        for _, region, offset in touched:
-            self.access(group, None, region, offset, size, True, "global")
+        self.access(group, m, region, offsets, size, True, "global")
 
     def tensor_store(self, group: Group, tensor: Tensor, reach: Reach | None) -> None:
         if reach is None:
