@@ -3,8 +3,8 @@
 
 Under programmatic dependent launch a launch starts when every CTA of the one before has triggered
 (griddepcontrol.launch_dependents) or ended. Launches run one after another here, so that results are those of the
-stream's order; what may overlap on hardware is worked out from triggers and waits, and the detector is told which
-launches are over for whom.
+stream's order; what may overlap on hardware is worked out from triggers and waits, and the detector is given the
+launches that have ended for each thread.
 
 Sets of launches are sets of the detector's segments, as bits. For launch i:
 
@@ -14,7 +14,7 @@ Sets of launches are sets of the detector's segments, as bits. For launch i:
                had ended when launch i - 1 started, the CTAs of it that ended without a trigger, and over(i - 2) if
                some CTA triggered after a wait, or waited and ended without a trigger
 
-A thread that executes griddepcontrol.wait learns over(i - 1).
+A thread that executes griddepcontrol.wait is ordered after over(i - 1).
 
 Source: PTX ISA 9.0, 9.7.13.13 (griddepcontrol); CUDA programming guide, programmatic dependent launch.
 """
@@ -175,7 +175,7 @@ def _own(detector: Detector) -> int:
 
 
 def _over(detector: Detector) -> int:
-    """What has ended once the last launch has."""
+    """What has ended once the last launch has ended."""
     return _own(detector) | detector.start.segments | (detector.before if detector.waited else 0)
 
 

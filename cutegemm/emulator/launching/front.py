@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a list of launches on the emulator: what the host code of a GEMM asked for, on CPU memory.
+"""Running a list of launches: what the host code of a GEMM launches, on CPU memory.
 
     reports = run_steps([Step(ptx, grid, block, cluster, smem, params), ...], [tensor_buffer(a, "A"), ...])
 
-and, around the ordinary door of whoever makes such lists, `run`, which brings options in and findings out.
-
-The caller brings PTX and launches; nothing is known here of how they were planned.
+`run` wraps a GEMM's own `run`: it passes options to `run_steps` and collects the reports. How the launches were planned
+is not known here.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Step:
 
 @dataclass
 class Run(Result):
-    """What `run` gives: what was found and counted over all launches, and the result."""
+    """The result of `run`: D, and the reports of all launches."""
 
     d: Any = None
 
@@ -103,7 +102,7 @@ def run_steps(
     are a finding of the last one.
 
     Raises:
-        EmulatorError: see `launch`; steps, buffers or outputs that are none.
+        EmulatorError: see `launch`; steps, buffers or outputs of another type.
     """
     if not isinstance(steps, (tuple, list)) or not all(isinstance(step, Step) for step in steps):
         raise field_error(EmulatorError, "steps", steps, "must be a list of emulator.Step(...)")
@@ -149,14 +148,14 @@ def run_steps(
 
 
 def output(tensor: Any, name: str, tile: tuple[int, int] | None = None) -> Output:
-    """What `run_steps` is to find written: every element of a CPU tensor or NumPy array.
+    """An output that the launches must write in full: a CPU tensor or NumPy array.
 
     Args:
         name: what reports call it.
         tile: rows and columns of it that a CTA writes, for reports.
 
     Raises:
-        EmulatorError: `tensor` is neither (`View.of`); `name` is no text, or `tile` no two extents.
+        EmulatorError: `tensor` is neither (`View.of`); `name` is not a str, or `tile` is not two extents.
     """
     view = View.needed("tensor", tensor)
     check(isinstance(name, str), EmulatorError, "must be a str", field="name", value=name)

@@ -24,7 +24,7 @@ from cutegemm.emulator.races.strong import Races
 from cutegemm.emulator.state.completion import POLICIES
 from cutegemm.emulator.state.device import WARP, Cluster, Device
 from cutegemm.emulator.state.geometry import Counts, Geometry
-from cutegemm.emulator.state.group import SPLIT, Group, Part
+from cutegemm.emulator.state.group import SPLIT, Diverged, Group
 from cutegemm.emulator.state.hooks import Observers
 from cutegemm.emulator.state.memory import PARAM_WINDOW, Fault, Region
 from cutegemm.emulator.units.bulk import bulk_commit, bulk_wait
@@ -34,7 +34,7 @@ from cutegemm.emulator.watch.l2 import L2
 from cutegemm.emulator.watch.meter import Meter
 from cutegemm.errors import EmulatorError, field_error
 
-STRETCH = 200  # blocks run without polling or blocking that count as getting somewhere
+STRETCH = 200  # blocks run without polling or blocking that count as progress
 STUCK_ROUNDS = 100  # rounds without any effect, try_wait giving up each time, until a deadlock is declared
 SM_REGISTERS = 65536  # 32-bit registers of an SM of sm_90, CUDA programming guide, table 28
 MOST, STEP = 255, 8  # registers of a thread, and the unit they are given in
@@ -150,12 +150,12 @@ class Machine:
             self.device.watch.warp_started(group)
 
     def _round(self, every: bool) -> bool:
-        """Every group gets a turn; whether one got somewhere without polling."""
+        """Every group gets a time slice; whether one made progress without polling."""
         groups = [g for live in self.running.values() for g in live]
         completion, moved = self.device.completion, False
         for group in completion.order(groups, every, lambda g: g.cta.pace):
             if not group.done:
-                moved |= self._turn(group)
+                moved |= self._run(group)
                 self._complete(completion.stir)
         return moved
 
@@ -177,14 +177,14 @@ class Machine:
         group.cta.ended(len(group.warps))
 
     def _complete(self, work: Callable[[], None]) -> None:
-        """Let asynchronous work happen."""
+        """Let asynchronous operations complete."""
         try:
             work()
         except Fault as e:
             raise self._stopped(f"an asynchronous copy: {e}") from e
 
-    def _turn(self, group: Group) -> bool:
-        """Run a group until it blocks, ends, splits or has used up its turn; whether it got somewhere."""
+    def _run(self, group: Group) -> bool:
+        """Run a group until it blocks, ends, splits or has used up its time slice; whether it made progress."""
         device, program = self.device, self.device.program
         functions, exit_block = program.functions, program.exit
         group.budget = device.completion.budget()
@@ -196,7 +196,7 @@ class Machine:
         try:
             while group.budget > 0:
                 while stack and stack[-1].block == pc:
-                    pc = group.meet(pc)
+                    pc = group.reconverge(pc)
                 if pc == exit_block:
                     group.pc = pc
                     self._end(group)
@@ -218,8 +218,8 @@ class Machine:
                 group.budget -= 1
                 group.stretch += 1
                 unpolled -= 1
-        except Part as parting:
-            self._replace(group, self._apart(group, parting.keys))
+        except Diverged as diverged:
+            self._replace(group, self._apart(group, diverged.keys))
             return True
         except EmulatorError:
             raise
@@ -232,7 +232,7 @@ class Machine:
 
     def _apart(self, group: Group, keys: np.ndarray) -> list[Group]:
         try:
-            return group.part(keys)
+            return group.split_by(keys)
         except Fault as e:
             raise self._stopped(place_of(group, e)) from e
 

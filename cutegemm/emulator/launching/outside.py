@@ -58,13 +58,13 @@ def run_ptx(
 def run_sequence(
     launches: Sequence[Launch], options: Options | None = None, *, constant: Sequence[Any] | None = None
 ) -> Result:
-    """Run launches in a row, as one stream would: those with `pdl=True` under programmatic dependent launch.
+    """Run launches in stream order: those with `pdl=True` under programmatic dependent launch.
 
     Results are those of one launch after the other. The race detector reports what a launch does before its own
-    griddepcontrol.wait (or in threads that neither waited nor were released by one that did) where it meets what an
-    earlier launch, which triggered early, may still be doing. Memory that nothing in the sequence writes is free to
-    read at any time, unless `constant` is given: then the sequence is taken to follow a launch that is unknown, which
-    may still write anything but these arrays when a first launch with `pdl=True` starts.
+    griddepcontrol.wait (or in threads that neither waited nor were released by one that did) that conflicts with what
+    an earlier launch, which triggered early, may still be doing. Memory that nothing in the sequence writes is free to
+    read at any time, unless `constant` is given: then the sequence follows an unknown launch, which may still
+    write anything but these arrays when a first launch with `pdl=True` starts.
 
         emulator.run_sequence([
             emulator.Launch(ptx, grid=132, block=384, args=[a, b, c]),

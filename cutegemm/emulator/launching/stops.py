@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for what went wrong: where an instruction stands, who waits for what."""
+"""The texts of errors: where an instruction is, which warps wait for what."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control flow of a kernel: basic blocks, where divergent paths meet again, which branches hold waits.
+"""Control flow of a kernel: basic blocks, where divergent paths reconverge, which branches contain waits.
 
-Paths that diverge meet at the branch's immediate post-dominator (the classic reconvergence point; Fung et al.,
-MICRO 2007). Instructions that can block begin a block of their own, so that a waiting group re-runs just them.
+Divergent paths reconverge at the branch's immediate post-dominator (Fung et al., MICRO 2007). Instructions that can
+block begin a block of their own, so that a waiting group re-runs just them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ BLOCKING = (
     "barrier.cta", "barrier.red", "barrier.cluster.wait", "wgmma.commit_group", "setmaxnreg.inc",
     "nanosleep",
 )  # fmt: skip
-# Instructions that act for whole warps or warpgroups, so that warps which part around them must be split apart.
+# Instructions that act for whole warps or warpgroups, so that warps that diverge around them are split into groups.
 COLLECTIVE = (*BLOCKING, "wgmma", "barrier.cluster", "cp.async.bulk.wait_group", "cp.async.wait")
 
 
 @dataclass
 class Block:
-    """A basic block: its instructions, successors (the kernel's length stands for the exit) and meeting point."""
+    """A basic block: its instructions, successors (the kernel's length stands for the exit) and reconvergence point."""
 
     code: list[Instruction] = field(default_factory=list)
     successors: list[int] = field(default_factory=list)
-    meet: int = 0  # immediate post-dominator
-    splits: bool = False  # a collective or blocking instruction lies between here and `meet`
+    reconverge: int = 0  # immediate post-dominator
+    splits: bool = False  # a collective or blocking instruction lies between here and `reconverge`
 
 
 def is_branch(ins: Instruction) -> bool:
@@ -60,7 +60,7 @@ def blocks_of(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
     targets = {label: number[i] for label, i in labels.items()}
     for n, block in enumerate(blocks):
         _successors(n, block, blocks, targets)
-    _meeting_points(blocks)
+    _reconvergence_points(blocks)
     return blocks, targets
 
 
@@ -97,7 +97,7 @@ def _successors(n: int, block: Block, blocks: list[Block], targets: dict[str, in
         block.successors = [n + 1]
 
 
-def _meeting_points(blocks: list[Block]) -> None:
+def _reconvergence_points(blocks: list[Block]) -> None:
     """Immediate post-dominators by the data-flow equations, on bit sets."""
     exit_block = len(blocks)
     everything = (1 << exit_block + 1) - 1
@@ -119,7 +119,7 @@ def _meeting_points(blocks: list[Block]) -> None:
             continue
         want = sizes[n] - 1
         rest = after[n] & ~(1 << n)
-        block.meet = next((m for m in _ones(rest) if sizes[m] == want), exit_block)
+        block.reconverge = next((m for m in _ones(rest) if sizes[m] == want), exit_block)
     waits = [any(i.op.startswith(COLLECTIVE) for i in b.code) for b in blocks]
     for block in blocks:
         if len(block.successors) > 1:
@@ -138,7 +138,7 @@ def _holds(branch: Block, blocks: list[Block], waits: list[bool]) -> bool:
     todo = list(branch.successors)
     while todo:
         n = todo.pop()
-        if n == branch.meet or n in seen or n == len(blocks):
+        if n == branch.reconverge or n in seen or n == len(blocks):
             continue
         seen.add(n)
         if waits[n]:

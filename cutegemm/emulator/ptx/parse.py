@@ -3,7 +3,7 @@
 
 The reader takes what the DSL, NVRTC and nvcc emit: one-line and nested brace scopes (inline assembly declares
 registers and labels of its own in them), `.loc` line marks, vectors, predicates. It knows the grammar, not the
-instructions: an unknown instruction is refused when its kernel is translated (`program.py`).
+instructions: an unknown instruction is refused when its kernel is translated (`translate/`).
 
 Source: PTX ISA 9.0, chapters 4 (syntax), 5 (state spaces, types, variables) and 11 (directives).
 """
@@ -91,7 +91,7 @@ Item: TypeAlias = tuple[str, int, str]  # of a body: kind, position, text
 
 
 class _Reader:
-    """Walks the text once; positions are character offsets, so that every statement knows its line."""
+    """Reads the text once; positions are character offsets, from which the line of a statement follows."""
 
     def __init__(self, text: str) -> None:
         blank = lambda m: re.sub(r"[^\n]", " ", m[0])  # noqa: E731  keeps the line count

@@ -144,7 +144,7 @@ class Detector:
     ) -> None:
         """Record what warp `warp` of a warpgroup reads with a wgmma of these descriptors (`a` None: from registers).
 
-        All at once where nothing is amiss.
+        All at once where nothing is reported.
         """
         together, apart = self.cells.operands(a, b, form, warp)
         shadow = self.shadow(region)
@@ -162,7 +162,7 @@ class Detector:
             self.check(region, where, False, segment, known, reader)
 
     def _write(self, shadow: Shadow, access: Access) -> None:
-        """The part of `check` that is of writes: they end what was known of readers."""
+        """The part of `check` for writes, which clear the readers."""
         where, word = access.where, scan.word(access.segment, access.line)
         for row in shadow.readers.values():
             if row.first < where.last and where.first < row.last and self._meet(row, False, access) != [-1]:
@@ -178,7 +178,7 @@ class Detector:
         scan.put(shadow.written_by.at, where.runs, word)
 
     def _meet(self, row: Row, was_write: bool, access: Access) -> list[int] | None:
-        """Report what an access races with in a row; the segments there, None when they are many."""
+        """Report what an access races with in a row; the segments found there, None if there are many."""
         _, where, _, segment, _, known, fenced, lanes = access
         found = scan.found(row.at, where.runs)
         if found is None or not self._harmless(found, was_write, segment, known, fenced, lanes):

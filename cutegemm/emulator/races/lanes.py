@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Races between the lanes of one warp: the detector's segments are of warps, so these are looked for apart.
+"""Races between the lanes of one warp, which the detector's segments, being those of warps, do not show.
 
-A warp keeps the plain accesses it made since its lanes last met (at bar.warp.sync, any .sync operation across lanes,
-a barrier or a wait that succeeded). Only where an access meets the warp's own earlier one are lanes compared.
+A warp keeps the plain accesses since its lanes last synchronised (bar.warp.sync, any .sync operation across lanes, a
+barrier, a successful wait). Lanes are compared only where an access overlaps an earlier one of the same warp.
 
 Source: PTX ISA 9.0, 9.7.13.3 (bar.warp.sync), 8.9 (causality order is one of threads).
 """
@@ -22,7 +22,7 @@ KEPT = 64  # accesses a warp remembers
 
 
 class Recent:
-    """What a warp did since its lanes last met: its segments, and its last accesses."""
+    """What a warp did since its lanes last synchronised: its segments, and its last accesses."""
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes

@@ -2,7 +2,7 @@
 """Strong accesses: atomic, volatile, relaxed, acquire and release ones. What they race with, and what they order.
 
 Two strong accesses do not race. A strong access and a plain one do, unless something orders them. Each cell keeps the
-strong accesses since its last plain write. An access that returns a value has seen those before it: whoever is ordered
+strong accesses since its last plain write. An access that returns a value has seen those before it: what is ordered
 after it is ordered after them too, since all accesses to one location are coherent.
 
 A strong read accepts what reached it through relaxed accesses behind a fence of the writer, as the hardware does. What

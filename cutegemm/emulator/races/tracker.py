@@ -76,7 +76,7 @@ class WarpTracker(Tracker):
         self.detector.triggers.setdefault(self.cta, ordered)
 
     def everything(self, m: Mask = None) -> Known:
-        """Everything this warp has done or its lanes `m` may rely on."""
+        """Everything this warp has done, or that its lanes `m` may rely on."""
         known = self.known if self.waited_lanes is None else self.knowledge_of(m)
         made = self._sum
         if made is None or made[0] is not known or made[1] != self.current:
@@ -92,7 +92,7 @@ class WarpTracker(Tracker):
         self.recent.unmet.add(self.current)
 
     def lanes_met(self) -> None:
-        """The lanes of the warp have waited for each other."""
+        """The lanes of the warp have synchronised."""
         if self.waited_lanes is not None:
             self.known |= Known(self.detector.before, self.detector.before, self.detector.before)
             self.waited_lanes = None
@@ -100,7 +100,7 @@ class WarpTracker(Tracker):
         self.recent.accesses.clear()
 
     def some_met(self, met: np.ndarray) -> None:
-        """Some lanes have waited for each other: what one of them knows or did, all of them know."""
+        """Some lanes have synchronised: what one of them knows or did, all of them know."""
         if self.waited_lanes is not None and (self.waited_lanes & met).any():
             self.waited_lanes = self.waited_lanes | met
         parts = [part for old in self.recent.accesses for part in old.parted(met)]
@@ -126,7 +126,7 @@ class WarpTracker(Tracker):
         barrier.knowledge = (barrier.knowledge or NOTHING) | inits
 
     def acquire_from(self, barrier: Gate) -> None:
-        """Learn what those who arrived knew."""
+        """Learn what the arriving warps knew."""
         self.known |= barrier.released or NOTHING
         self.lanes_met()
 
@@ -275,7 +275,7 @@ class WarpTracker(Tracker):
         self.stale.add(("a", slot))
 
     def ended(self) -> None:
-        """The warp ends: what it still owes."""
+        """The warp ends: operations that it never waited for."""
         group = self.group
         who = f"CTA {group.cta.index} warp {group.warps[0]}"
         if group.products.open or group.products.groups:

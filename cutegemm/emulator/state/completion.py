@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When asynchronous work completes and in which order warps run: one policy object each.
+"""When asynchronous operations complete and in which order warps run: one class for each policy.
 
-eager    copies and products happen when they are issued (committed)
-lazy     they happen as late as the program allows: loads when nothing else can move, stores and products at
-         the wait that names them
-random   they happen at random, warps run in random order, a third of the CTAs slowly, and try_wait fails now
-         and then (seeded)
+eager    copies and wgmma complete when they are issued (committed)
+lazy     they complete as late as the program allows: loads when nothing else can run, stores and wgmma at the
+         wait that names them
+random   they complete at random, warps run in random order, a third of the CTAs slowly, and try_wait fails
+         now and then (seeded)
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import TypeVar
 
 from cutegemm.emulator.state.pending import BulkStore
 
-TURN = 4000  # blocks a group runs before others get a turn
+SLICE = 4000  # blocks a group runs before others get a time slice
 FLAKY = 0.1  # chance of a spurious try_wait failure under the random policy
-SLOW = 0.05  # chance that a warp of a slow CTA gets a turn in a round
+SLOW = 0.05  # chance that a warp of a slow CTA gets a time slice in a round
 SLOW_CTAS = 1 / 3  # chance that a CTA is slow
-HAPPENS = 0.3  # chance that one more asynchronous operation completes after a turn
+HAPPENS = 0.3  # chance that one more asynchronous operation completes after a time slice
 
 T = TypeVar("T")
 
 
 class Eager:
-    """Everything happens when it is issued. The base of the policies: what they all can be asked."""
+    """Everything completes when it is issued. The base class of the policies."""
 
     at_once = True  # whether cp.async copies when it is issued
     starts_all = False  # whether as many clusters as fit start together
@@ -52,27 +52,27 @@ class Eager:
         self.queue.popleft()()
 
     def gives_up(self) -> bool:
-        """Whether a try_wait fails without need."""
+        """Whether a try_wait fails although its phase is complete."""
         return False
 
     def pace(self) -> float:
-        """The chance of a new CTA's warps to get a turn in a round."""
+        """The chance that a warp of a new CTA gets a time slice in a round."""
         return 1.0
 
     def budget(self) -> int:
-        """Blocks a group may run in its turn."""
-        return TURN
+        """Blocks a group may run in its time slice."""
+        return SLICE
 
     def order(self, groups: list[T], every: bool, pace: Callable[[T], float]) -> list[T]:
-        """The groups that get a turn in a round, in order; all of them where `every` is asked for."""
+        """The groups that get a time slice in a round, in order; all of them if `every`."""
         return groups
 
     def stir(self) -> None:
-        """After a turn: some asynchronous work may happen."""
+        """After a time slice: asynchronous operations may complete."""
 
 
 class Lazy(Eager):
-    """Everything happens as late as the program allows."""
+    """Everything completes as late as the program allows."""
 
     at_once = False
 
@@ -87,7 +87,7 @@ class Lazy(Eager):
 
 
 class Random(Lazy):
-    """Everything happens at random."""
+    """Everything completes at random."""
 
     starts_all = True
 

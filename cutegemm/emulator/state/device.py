@@ -54,7 +54,7 @@ class Device:
     watch: Observers = field(default_factory=Observers)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
-    events: int = 0  # counts whatever may let somebody go on
+    events: int = 0  # counts whatever may unblock a warp
     timed_out: bool = False  # nothing else can move, so try_wait gives up
     # Remembered: what the lanes of a tuple of warps always hold; active warps of masks; of predicates who takes a
     # branch (`Group.branch`); of masks who leads (`warp_ops.elect`).
@@ -108,7 +108,7 @@ class NamedBarrier(Gate):
         self.release(cta)
 
     def release(self, cta: CTA) -> None:
-        """Open the barrier if all have come."""
+        """Complete the barrier if all threads have arrived."""
         need = cta.live_warps * WARP if self.expected is None else self.expected
         if self.arrived and self.arrived >= need:
             if self.arrived > need:
@@ -188,7 +188,7 @@ class Pool:
 
     def __str__(self) -> str:
         return (
-            f"registers: the CTA was launched with {self.launched} a thread, of one warp {self.free} are free"
+            f"registers: the CTA was launched with {self.launched} a thread, {self.free} of one warp are free"
         )
 
 
@@ -256,7 +256,7 @@ class Cluster(Gate):
             self.ctas.append(CTA(device, self, index, rank))
 
     def release(self) -> None:
-        """Open the cluster barrier if every live warp has arrived."""
+        """Complete the cluster barrier if every live warp has arrived."""
         if self.arrived and self.arrived >= self.live_warps:
             self.arrived = 0
             self.generation += 1

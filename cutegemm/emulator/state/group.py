@@ -26,8 +26,8 @@ from cutegemm.emulator.state.pending import Pending, Warpgroup
 SPLIT = -3  # a branch has split the group; its parts go on in its place
 
 
-class Part(Exception):
-    """The warps of a group must part before they go on: `keys` holds a value per warp, equal ones stay together."""
+class Diverged(Exception):
+    """The warps of a group must be split before they go on: `keys` has a value per warp, equal ones stay together."""
 
     def __init__(self, keys: np.ndarray) -> None:
         super().__init__()
@@ -35,8 +35,8 @@ class Part(Exception):
 
 
 @dataclass
-class Meeting:
-    """Where paths that diverged meet again: the block, the path still to run (None: it has), its lanes, all lanes."""
+class Reconvergence:
+    """Where diverged paths reconverge: the block, the path still to run (None: done), its lanes, all lanes."""
 
     block: int
     path: int | None
@@ -45,7 +45,7 @@ class Meeting:
 
 
 class Group:
-    """Warps in lockstep: registers, mask, program counter, and what each asynchronous unit owes them."""
+    """Warps in lockstep: registers, mask, program counter, and asynchronous operations under way."""
 
     def __init__(self, cta: CTA, warps: list[int]) -> None:
         self.cta, self.warps = cta, warps
@@ -53,7 +53,7 @@ class Group:
         self.lanes = WARP * len(warps)
         self.registers: list[Any] = [None] * len(self.program.slots)
         self.matrices: list[Accumulators | None] = [None] * len(self.program.accumulators)
-        self.stack: list[Meeting] = []
+        self.stack: list[Reconvergence] = []
         self.pc, self.done, self.budget = 0, False, 0
         self.stretch = 0  # blocks run since it last polled or blocked
         self.waiting: tuple[Any, ...] | None = None  # what a blocked group waits for, for the deadlock report
@@ -137,20 +137,20 @@ class Group:
         return bool((rows == live)[rows.any(1)].all())
 
     def live(self) -> Mask:
-        """The lanes that have not exited: those that run, and those of paths and meetings short of the end."""
+        """The lanes that have not exited: those that run, and those of paths that have not reached the end."""
         live, end = self.mask, self.program.exit
-        for meeting in reversed(self.stack):
-            if meeting.block != end:
-                # nobody has left below here
-                live = meeting.lanes
-            elif meeting.path is not None and meeting.path != end and live is not None:
-                live = live | meeting.path_lanes
+        for point in reversed(self.stack):
+            if point.block != end:
+                # no lane has exited below here
+                live = point.lanes
+            elif point.path is not None and point.path != end and live is not None:
+                live = live | point.path_lanes
         return live
 
     # ---- divergence
 
-    def meet(self, pc: int) -> int:
-        """A path has reached its meeting point: run the other one, or go on together from `pc`."""
+    def reconverge(self, pc: int) -> int:
+        """A path has reached its reconvergence point: run the other one, or go on together from `pc`."""
         top = self.stack[-1]
         if top.path is None:
             self.set_mask(top.lanes)
@@ -179,21 +179,21 @@ class Group:
             return fall
         if splits and len(self.warps) > 1 and not self.stack:
             return self._split(taken, mask, target, fall, meet)
-        if mask is None:  # masks are told apart by identity (`watch/lanes.py`)
+        if mask is None:  # masks are distinguished by identity (`races/lanes.py`)
             taken, other = taken.copy(), other.copy()
         else:
             other = mask & ~p
         if fall == meet or target == meet:
             if not (self.stack and self.stack[-1].block == meet and self.stack[-1].path is None):
-                self.stack.append(Meeting(meet, None, None, mask))
+                self.stack.append(Reconvergence(meet, None, None, mask))
             self.set_mask(taken if fall == meet else other)
             return target if fall == meet else fall
-        self.stack.append(Meeting(meet, fall, other, mask))
+        self.stack.append(Reconvergence(meet, fall, other, mask))
         self.set_mask(taken)
         return target
 
     def _halves(self, p: np.ndarray, negate: bool) -> tuple[int, np.ndarray, np.ndarray]:
-        """Of a branch of all lanes on `p`: how many take it, which, which not; the same few come again and again."""
+        """How many lanes take a branch on `p`, which do, which do not; cached."""
         key = (p.tobytes(), negate)
         made = self.device.branch_cache.get(key)
         if made is None:
@@ -202,7 +202,7 @@ class Group:
         return made
 
     def _split(self, taken: npt.NDArray[np.bool_], mask: Mask, target: int, fall: int, meet: int) -> int:
-        """Part by warps: all taken, none taken, mixed. This group keeps one part, new groups take the others."""
+        """Split by warps: all lanes take the branch, none do, some do; a new group for each."""
         t = taken.reshape(-1, WARP)
         live = np.ones_like(t) if mask is None else mask.reshape(-1, WARP)
         some = np.asarray(t.any(1))
@@ -240,10 +240,10 @@ class Group:
             self.matrices[index] = made
         return made
 
-    def part(self, keys: np.ndarray) -> list[Group]:
+    def split_by(self, keys: np.ndarray) -> list[Group]:
         """Groups of the warps with equal keys, each to run the current block again."""
         if self.stack:
-            raise Fault("warps part inside divergent code; run with warps_per_group=1")
+            raise Fault("warps diverge inside divergent code; run with warps_per_group=1")
         made = []
         for key in dict.fromkeys(keys.tolist()):
             which = keys == key

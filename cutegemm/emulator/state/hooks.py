@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the units report while a kernel runs, and to whom. Nothing they compute depends on it.
+"""What the units report to observers while a kernel runs. No result depends on it.
 
-An `Observer` follows a launch, a `Tracker` one warp, a `Token` one asynchronous operation. The classes here ignore what
-they are told; the race detector, coverage, the meter and the record of writes override what they need. Arguments typed
+An `Observer` follows a launch, a `Tracker` one warp, a `Token` one asynchronous operation. The base classes ignore
+all reports; the race detector, coverage, the meter and the record of writes override what they need. Arguments typed
 `Any` are objects of the running machine, which is built on top of this module.
 """
 
@@ -24,7 +24,7 @@ Reach: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]]
 class Token:
     """An asynchronous operation: what it reads and writes, and the mbarriers it completes on."""
 
-    follows = False  # whether somebody listens: saves the work of preparing what is reported
+    follows = False  # whether reports are used: if not, arguments need not be computed
 
     def read_shared(self, cta: Any, chunks: Chunks) -> None: ...
     def write_shared(self, cta: Any, chunks: Chunks) -> None: ...
@@ -56,10 +56,10 @@ class Tracker:
         """The store that was the warp's last access writes these values."""
 
     def lanes_met(self) -> None:
-        """The lanes of the warp have waited for each other."""
+        """The lanes of the warp have synchronised."""
 
     def some_met(self, met: Vector) -> None:
-        """Some lanes have waited for each other."""
+        """Some lanes have synchronised."""
 
     def defect(self, kind: str, text: str) -> None:
         """Something this warp does is wrong by itself."""
@@ -122,7 +122,7 @@ class Tracker:
         """A register that holds part of A for some wgmma is written."""
 
     def ended(self) -> None:
-        """The warp ends: what it still owes."""
+        """The warp has ended."""
 
 
 UNTRACKED = Tracker()
@@ -178,13 +178,13 @@ class Observer:
         """A group has to wait at a block."""
 
     def polled(self, block: int) -> None:
-        """A wait found its phase incomplete, and may go on all the same."""
+        """A try_wait or test_wait found its phase incomplete."""
 
     def waited_for(self, groups: Sequence[Any], program: Program) -> None:
         """A wait for groups of asynchronous work names these."""
 
     def overrun(self, text: str) -> None:
-        """An mbarrier got more arrivals than it was initialised for; where nobody hears of it, that is a fault."""
+        """An mbarrier got more arrivals than it was initialised for; without an observer this is a fault."""
 
     def warp_started(self, group: Any) -> None:
         """A group of warps starts."""
@@ -197,15 +197,15 @@ class Observer:
 
 
 def _each(heard: list[Callable[..., None]]) -> Callable[..., None]:
-    def tell(*args: Any) -> None:
+    def report(*args: Any) -> None:
         for act in heard:
             act(*args)
 
-    return tell
+    return report
 
 
 class Observers(Observer):
-    """The observers of one launch as one; each is told what it overrides."""
+    """The observers of one launch as one; each is called for what it overrides."""
 
     def __init__(self, *observers: Observer) -> None:
         for name in [name for name in vars(Observer) if not name.startswith("_")]:
@@ -216,7 +216,7 @@ class Observers(Observer):
                 setattr(self, name, heard[0] if len(heard) == 1 else _each(heard))
 
     def hears(self, name: str) -> bool:
-        """Whether somebody overrides a hook."""
+        """Whether an observer overrides a hook."""
         return name in vars(self)
 
     @property

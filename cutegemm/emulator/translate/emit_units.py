@@ -89,13 +89,13 @@ def mbarrier(e: Emitter, ins: Instruction) -> None:
 
 @emits("brkpt")
 def breakpoint_(e: Emitter, ins: Instruction) -> None:
-    """A breakpoint stops the kernel, as a trap does; libraries end impossible paths with it."""
+    """A breakpoint stops the kernel, as a trap does; libraries use it on impossible paths."""
     e.line(f"trap(G, m, {ins.line})")
 
 
 @emits("nanosleep")
 def nanosleep(e: Emitter, ins: Instruction) -> None:
-    """Gives way to the other warps."""
+    """Lets other warps run."""
     e.line("G.budget = 0")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writing the Python of a block: operands, destinations, guards, and the registry of instructions.
 
-The emitters (`emit_*.py`) hold the instructions and register themselves here. Each is asked twice, for the full and
+The emitters (`emit_*.py`) hold the instructions and register themselves here. Each is called twice, for the full and
 the masked version of its block.
 """
 
@@ -135,9 +135,8 @@ class Emitter:
             self.line(f"return {target}")
             return
         p, negate = ins.guard
-        self.line(
-            f"return G.branch({self.src(p, 1)}, {negate}, {target}, {self.number + 1}, {block.meet}, {block.splits}, m)"
-        )
+        where = f"{target}, {self.number + 1}, {block.reconverge}, {block.splits}"
+        self.line(f"return G.branch({self.src(p, 1)}, {negate}, {where}, m)")
 
     # ---- operands
 

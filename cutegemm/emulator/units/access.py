@@ -16,7 +16,7 @@ from cutegemm.emulator.numbers.values import ND, lane_of, wrap
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, WIDTHS, Fault, Region, resolve
 
-POLL_COST = 300  # blocks of a group's turn that one polling load uses up, so that spinning gives way
+POLL_COST = 300  # blocks of a group's time slice that one polling load uses up, so that other warps run
 
 
 @overload

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Named barriers, the cluster barrier, mbarriers, and setmaxnreg, which waits for registers of the CTA's pool.
 
-A function that has to wait returns False or None and is called again later. Arrivals of named barriers count
-whole warps, as the hardware does.
+A function that has to wait returns False or None and is retried later. Named barriers count whole warps, as the
+hardware does.
 
 Source: PTX ISA 9.0, 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.7.13.15 (mbarrier),
 9.7.20.5 (setmaxnreg).
@@ -17,7 +17,7 @@ import numpy as np
 from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.values import ND, lane_of
 from cutegemm.emulator.state.device import WARP, MBarrier
-from cutegemm.emulator.state.group import Group, Part
+from cutegemm.emulator.state.group import Diverged, Group
 from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, SHARED_WINDOW, Fault, resolve
 from cutegemm.emulator.units.access import POLL_COST
 
@@ -73,7 +73,7 @@ def bar_red(
 def _uniform(x: Value) -> int:
     if isinstance(x, ND):
         if not (x == x[0]).all():
-            raise Part(x.reshape(-1, WARP)[:, 0])
+            raise Diverged(x.reshape(-1, WARP)[:, 0])
         return int(x[0])
     return x
 
@@ -166,7 +166,7 @@ def mbarrier_arrive(
     group.tracker.arrive([bar for bar in bars if bar.cta.live_warps], m, relaxed)
     for bar, ((_, n, bytes_), lanes) in zip(bars, targets.items(), strict=True):
         state = bar.phase
-        if not bar.cta.live_warps:  # nobody can wait for it any more, and hardware goes on
+        if not bar.cta.live_warps:  # no warp is left to wait for it, and hardware continues
             group.tracker.defect("arrival at a CTA that has ended", str(bar).split(" (")[0])
             continue
         bar.expect(bytes_ * lanes)
@@ -206,7 +206,7 @@ def mbarrier_wait(
     group.wait_for("mbarrier", *incomplete[0])
     device.watch.polled(group.pc)
     if len(incomplete) < len(targets) and len(group.warps) > 1 and not group.stack:
-        _part_by_completion(group, m, address, state, incomplete)
+        _split_by_completion(group, m, address, state, incomplete)
     if not may_block:
         group.budget -= POLL_COST
         return False
@@ -216,10 +216,10 @@ def mbarrier_wait(
     return None
 
 
-def _part_by_completion(
+def _split_by_completion(
     group: Group, m: Mask, address: Value, state: Value, incomplete: list[tuple[MBarrier, int]]
 ) -> None:
-    """Part the warps whose phase is complete from those that must wait, which may be waiting for the former."""
+    """Split the warps whose phase is complete from those that must wait, which may depend on the former."""
     late = {(id(bar), s) for bar, s in incomplete}
     keys = np.zeros(len(group.warps), bool)
     for lane in range(0, group.lanes, WARP):
@@ -228,7 +228,7 @@ def _part_by_completion(
             (id(find(group, lane_of(address, i))), lane_of(state, i)) in late for i in live
         )
     if keys.any() and not keys.all():
-        raise Part(keys)
+        raise Diverged(keys)
 
 
 def set_registers(group: Group, count: int, more: bool) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of wgmma under way, and how they are computed.
+"""The products of wgmma instructions under way, and how they are computed.
 
 Products of one group of warps that follow each other on the same accumulators are joined along K; those of several
 warps of a warpgroup that read the same operands are computed together. Each element of D is the same sum either way.

@@ -34,7 +34,7 @@ def settle(group: Group, x: Vector) -> Value:
 
 
 def warp_sync(group: Group, m: Mask, members: Value = M32) -> None:
-    """bar.warp.sync, and every .sync operation across lanes: the lanes meet; only the race detector follows it."""
+    """bar.warp.sync, and every .sync operation across lanes: the lanes synchronise; only the race detector uses it."""
     if not group.tracker.follows:
         return
     if m is None and members.__class__ is not ND and members == M32:
@@ -52,7 +52,7 @@ def warp_sync(group: Group, m: Mask, members: Value = M32) -> None:
 
 
 def _cohorts(group: Group, m: Mask, members: Value) -> list[tuple[npt.NDArray[np.bool_], int]]:
-    """The active lanes by the member mask they give: only those of one mask meet and combine their values."""
+    """The active lanes by the member mask they give: only lanes with the same mask take part in one operation."""
     live = np.ones(group.lanes, bool) if m is None else m
     if members.__class__ is not ND:
         return [(live, int(members))]
@@ -221,7 +221,7 @@ def elect(group: Group, m: Mask, membership: Value) -> tuple[Value, Vector]:
     if m is None and whole:
         return 0, group.leaders
     if m is not None and whole:
-        # the same few masks come again and again
+        # a kernel uses few masks
         known, key = group.device.elected, m.tobytes()
         if key not in known:
             remember(known, key, _elected(group, m))

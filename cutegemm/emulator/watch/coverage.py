@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which parts of a kernel's synchronisation a run exercised, and what would exercise the rest.
 
-A race that needs a slot of a ring to be used twice, a second tile of a CTA or a wait that has to wait is not seen by
-a run that has none. Every run with the race detector says so: waits that never waited, mbarriers that completed one
-phase at most, CTAs that went through their outer loop once, synchronisation that never ran.
+A race that needs a pipeline stage to be reused, a second tile of a CTA or a wait that blocks is not found by a run
+without them. Every run with the race detector says so: waits that never blocked, mbarriers that completed one phase
+at most, CTAs that ran their outer loop once, synchronisation that never ran.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ class Slot:
 
 @dataclass
 class Coverage:
-    """What a run exercised. `gaps` says in words what it did not; `hints` which shapes would."""
+    """What a run exercised. `gaps` describes what it did not; `hints` are shapes that would."""
 
     waits: list[Wait] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
-    tiles: dict[tuple[int, int, int], int] = field(default_factory=dict)  # CTA -> turns of its outer loop
+    tiles: dict[tuple[int, int, int], int] = field(
+        default_factory=dict
+    )  # CTA -> iterations of its outer loop
     # (PTX line, opcode) of synchronisation that never ran.
     never: list[tuple[int, str]] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
@@ -110,7 +112,7 @@ def _some(items: Iterable[str]) -> str:
 
 
 def joined(parts: list[Coverage]) -> Coverage:
-    """What launches in a row exercised together: of each kernel launch its own parts, one after the other."""
+    """What consecutive launches exercised, launch by launch."""
     if len(parts) == 1:
         return parts[0]
     out = Coverage()
@@ -249,7 +251,7 @@ class Loads:
 
 
 def tile_loops(blocks: list[Block]) -> list[int]:
-    """Last blocks of the loops that hold another loop and synchronisation: those over tiles.
+    """Last blocks of the loops that contain another loop and synchronisation: those over tiles.
 
     A backward edge of the text is taken as a loop from its target to its source.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads of shared memory that ptxas makes one of: four neighbouring words, aligned to 16 bytes, or two to 8.
+"""Shared loads that ptxas fuses: four neighbouring words aligned to 16 bytes, or two aligned to 8.
 
-The emulator runs PTX, the GPU machine code; scalar loads off one address register, with nothing between that could
-write what they read, are an LDS.128 or LDS.64 there. The meter counts them so. Seen in the machine code of CUDA 13.0;
+Scalar loads relative to one address register, with no possible write between them, become an LDS.128 or LDS.64 in
+machine code, and the meter counts them so. Seen in the machine code of CUDA 13.0;
 what the compiler can prove of an alignment is taken from the addresses themselves.
 """
 

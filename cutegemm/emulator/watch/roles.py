@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each warp of a CTA executed, and the roles that warps fall into by their asynchronous work.
 
-A role is named by what its warps issue: tensor and bulk loads, cp.async, wgmma, mma. How often a warp had to wait
-depends on the order in which the emulator runs warps; it tells who waits for whom, not for how long.
+A role is named by what its warps issue: tensor and bulk loads, cp.async, wgmma, mma. How often a warp blocked
+depends on the order in which the emulator runs warps: it shows which role waits for which, not for how long.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Role:
     warps: list[int]
     instructions: Counter[str] = field(default_factory=Counter)  # per opcode
     waits: Counter[str] = field(default_factory=Counter)  # waits executed, per kind
-    blocked: Counter[str] = field(default_factory=Counter)  # of those, how many found their warp too early
+    blocked: Counter[str] = field(default_factory=Counter)  # how many of those blocked
 
     per_warp: dict[int, Counter[str]] = field(default_factory=dict)  # instructions of each warp, per opcode
 
