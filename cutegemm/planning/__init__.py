@@ -4,8 +4,8 @@
 the way in and out              `planner` (`plan`), `checks` (and the `Request` they make), `kernel_plan`
 what costs least                `ways` (swapped or not, how operands arrive: `loads`), `generator` (configs as arrays),
                                 `cost` (what they do, over a GPU's rates), `ranking`, `choose`
-what follows from a candidate   `candidates`, `tensor_core`, `kernel`, `operands`, `epilogue`, `budget`, `launches`,
+what follows from a candidate   `candidates`, `tensor_core`, `kernel`, `operands`, `epilogue`, `launches`,
                                 `steps`, `swap`, `invariance`; what must hold: `config.invariants`
 kernels on the CUDA cores       `simt`, `simt_tiles`
-for people                      `text`, `why`
+for people                      `kernel_plan`'s text, `why`
 """

@@ -32,7 +32,7 @@ REDUCTIONS = ("none", "cluster", "launch", "workspace", "atomic")
 # bytes that shared memory moves in a cycle, and of K that an instruction takes of a row (PTX ISA, wgmma)
 SMEM_BYTES = 128.0
 K_BYTES = 32.0
-# columns of an instruction that the tensor cores take in a cycle (H100 whitepaper: 4,096 FLOP a cycle and SM)
+# columns of an instruction that the tensor cores take in a cycle (Hopper whitepaper)
 CYCLE_COLUMNS = 2.0
 # elements of the widest row of a box, 128 bytes of 16 bits
 BOX_ELEMENTS = 64

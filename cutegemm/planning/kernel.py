@@ -60,29 +60,23 @@ def box_rows(
     return found
 
 
-# clusters across a panel of the walk, and of wide tiles by turns
+# clusters across a panel of the raster, and of wide tiles of pingpong kernels
 PANEL = 8
 TURNS_PANEL = 4
 # columns of a tile, and rows of a cluster's, that make it wide
 WIDE = 160
 PAIR_ROWS = 256
-# the tile of kernels without a producer whose panels lie along N, so that other SMs share lines of L2, and K up to
-# which they do: at 1024 x 1024 x 65536 they take 295 us, along M 226 (H200)
-WALKED = (64, 128, 64)
-WALKED_K = 2048
+# K up to which panels of kernels without a producer lie along N: their CTAs ask for the same lines of L2 at once, which
+# other SMs then share; longer mainloops drift apart
+SHORT_K = 2048
 
 
 def raster_for(problem: Problem, found: Candidate) -> tuple[str, int]:
-    """Panels of eight clusters along M (or all there are): measured best or within 1 % on large products.
+    """Panels along M of as many clusters as share most of L2's bytes among a wave: of fewer where tiles are wide.
 
-    In tiles of 128 x 256 that two consumers share, in pairs, panels of four take 0.3 to 2.5 % longer on all of nine
-    products of 350 us and more (H200), 0.4 to 4 % on five (H100), and panels of sixteen or along N as long. Where
-    consumers take turns on wide tiles in pairs it is panels of four: 8191^3 takes 1,601 us in 128 x 192, in panels of
-    eight 1,654 and of sixteen 1,698; 8 x 2048 x 2048 x 1024 in 128 x 160 101 and 110 (H200).
+    The cost model does not rank rasters.
     """
-    short = problem.k <= WALKED_K and problem.batch == 1
-    if short and found.schedule == "multistage" and found.tile == WALKED:
-        # 1000 x 1001 x 1003 takes 10.1 us, along M 11.1; 1023^3 10.9 and 11.9 (H200)
+    if found.schedule == "multistage" and problem.k <= SHORT_K and problem.batch == 1:
         return "n", max(1, min(PANEL, math.ceil(problem.n / found.tile[1])))
     rows = found.tile[0] * found.cluster[0]
     wide = found.tile[1] >= WIDE and rows >= PAIR_ROWS
@@ -110,8 +104,7 @@ def turns_back(setting: Setting, candidate: Candidate) -> bool:
 
 # bytes of a launch up to which it lets the next one start by itself
 SHORT_BYTES = 16 << 20
-# the same for one that leaves no pair of SMs free: 168 MB take 40.3 us for 40.6 at 1 x 10240 x 8192, 470 MB half a
-# percent longer at 1 x 8192 x 28672 (H200)
+# the same for one that leaves no pair of SMs free
 FULL_BYTES = 256 << 20
 FULL = 0.95
 # shares of the SMs between which two grids neither fit side by side nor follow each other on the same SMs
@@ -279,7 +272,7 @@ def _hinted(spec: GemmSpec, field: str) -> tuple[str, ...]:
 def _read_once(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
     """Operands that one row or column of tiles reads and that L2 could hardly keep: weights where D has few rows.
 
-    Their lines go first, unless hints are given: 0.2 to 2.3 % at decode (H200).
+    L2 evicts their lines first, unless hints are given.
     """
     spec, problem, (m, n, _) = setting.spec, setting.problem, candidate.tile
     if spec.evict_first != AUTO or spec.evict_last != AUTO:

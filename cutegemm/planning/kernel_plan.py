@@ -11,14 +11,14 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import plain
-from cutegemm.config import Config, GemmConfig
+from cutegemm.config import Config, GemmConfig, KernelConfig
+from cutegemm.config.boxes import Box
 from cutegemm.config.memory import Region
 from cutegemm.config.shared import Barrier
+from cutegemm.epilogue.graph import Graph
 from cutegemm.families import FAMILIES, load
 from cutegemm.launch_layout import layout_of
-from cutegemm.planning.budget import Box
 from cutegemm.planning.steps import Multiply, Step
-from cutegemm.planning.text import describe
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import GemmSpec
 
@@ -44,15 +44,7 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Why:
-    """Every candidate of a plan, in the order in which they were tried; the one taken is among them.
-
-    Example:
-        >>> from cutegemm import GemmSpec, plan, problem
-        >>> print(plan(GemmSpec(), problem(4096, 4096, 4096)).why)      # doctest: +SKIP
-        predicted  candidate                                    fate
-         203.8 us  tile (128, 256, 64), cluster (2, 1)          taken
-         205.1 us  tile (128, 256, 64), cluster (1, 1)          slower by 1.3 us (0.6 %)
-    """
+    """The cheapest candidates of a plan, by predicted time; the one taken is among them. It prints as a table."""
 
     weighed: tuple[Weighed, ...]
 
@@ -84,7 +76,7 @@ class KernelPlan:
         barriers: its barriers with participants and arrive counts.
         accumulators: fp32 registers per consumer thread; registers: (producer, consumer) after setmaxnreg.
         boxes: TMA instructions per tile of A, B and D.
-        store_conflicts: extra bank wavefronts per stmatrix of the epilogue (`budget.store_conflicts`).
+        store_conflicts: extra bank wavefronts per stmatrix of the epilogue (`boxes.store_conflicts`).
         workspace_bytes: device memory a run needs beside its operands.
         counter_bytes: counters that a run finds zero and leaves zero, and that no other run uses meanwhile.
         reasons: why each choice was made, one line each.
@@ -218,3 +210,106 @@ def launch_arguments(
     for step in plan.steps:
         packed = layout_of(step.config).pack(step.values(addresses, workspace, numbers))
         yield step.config, (*packed, stream)
+
+
+# where parts of K meet, by `KernelConfig.split_reduction`
+_MEET = {
+    "cluster": "a cluster",
+    "workspace": "the workspace",
+    "launch": "the next launch",
+    "atomic": "the workspace, added as they come",
+}
+
+
+def describe(plan: KernelPlan) -> str:
+    """The plan, one fact a line."""
+    p = plan.problem
+    shape = f"{p.m} x {p.n} x {p.k}" + (f", batch {p.batch}" if p.batch > 1 else "")
+    lines = [f"problem    M x N x K = {shape}; A, B {p.a.dtype.value}"]
+    lines[0] += "".join(f", {name.upper() if name == 'd' else name} {x.dtype.value}" for name, x in p.outputs)
+    if plan.steps:
+        lines.append(f"launches   {' -> '.join(step.name for step in plan.steps)}")
+    if isinstance(plan.config, KernelConfig):
+        lines += _tensor_lines(plan, plan.config)
+    elif plan.config is not None:
+        lines.append(
+            f"kernel     {plan.config.family}, tile {plan.config.tile}, {plan.config.threads} threads"
+        )
+        lines.append(_formula(plan.config.epilogue))
+    if plan.workspace_bytes:
+        lines.append(f"workspace  {plan.workspace_bytes:,} B")
+    if plan.counter_bytes:
+        lines.append(f"counters   {plan.counter_bytes:,} B, left zero")
+    lines += [f"because    {reason}" for reason in plan.reasons]
+    if plan.chosen_by:
+        lines.append(f"chosen by: {plan.chosen_by}")
+    return "\n".join(lines)
+
+
+def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
+    tile, cluster = config.tile, config.cluster
+    roles = (
+        f"{config.producers} producer + {config.consumers} consumer warpgroups{' in turn' if config.pingpong else ''}"
+        if config.producers
+        else (f"{config.consumers} warpgroups that load and compute")
+    )
+    setmaxnreg = "" if plan.registers is None else f", registers {plan.registers[0]} / {plan.registers[1]}"
+    regions = ", ".join(f"{r.name} {r.size:,}" for r in plan.smem)
+    walk = "persistent" if config.persistent else "a CTA per tile"
+    if config.streamed:
+        walk = "persistent, the last tiles cut along K"
+    if config.dynamic:
+        walk = "persistent, tiles from a counter"
+    if config.splits > 1:
+        walk += f", K in {config.splits} parts that meet in {_MEET[config.split_reduction]}"
+        if config.cluster_parts not in (1, config.splits):
+            walk += f", {config.cluster_parts} of them in a cluster first"
+    along = f"panels of {plan.raster[1]} clusters along {plan.raster[0].upper()}"
+    if config.serpentine:
+        along += ", there and back"
+    loads = f"A by {config.a.load} ({config.a.major}-major), B by {config.b.load} ({config.b.major}-major)"
+    return [
+        f"kernel     {config.family}: tile {tile[0]} x {tile[1]} x {tile[2]}, cluster {cluster[0]} x {cluster[1]}, "
+        f"{config.stages} stages{', on the transposes' if plan.swapped else ''}",
+        f"roles      {roles}, {config.threads} threads{setmaxnreg}, {plan.accumulators} accumulators a thread",
+        f"loads      {loads}; swizzle {config.a.swizzle} / {config.b.swizzle}",
+        *_epilogue_lines(plan, config),
+        f"smem       {plan.smem_bytes:,} of {config.limits.smem_bytes:,} B: {regions}",
+        "tma boxes  "
+        + ", ".join(f"{b.operand} {b.count} x {b.extents[0]} x {b.extents[1]}" for b in plan.boxes),
+        "barriers   " + ", ".join(f"{b.count} {b.name} ({b.arrivals} arrivals)" for b in plan.barriers),
+        f"grid       {plan.clusters} clusters, {walk}, {along}; "
+        f"{plan.tiles[0]} x {plan.tiles[1]} x {plan.tiles[2]} tiles, {plan.waves:.2f} waves",
+    ]
+
+
+def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
+    """The graph, and how each input arrives and each output leaves."""
+    graph = config.epilogue
+    lines = []
+    for name, x in config.input_of.items():
+        how = (
+            f"by TMA, {config.input_stages} of {config.pieces} pieces ahead"
+            if x.load == "tma"
+            else "by loads"
+        )
+        kind = graph.tensors[name]
+        how = how if kind == "matrix" else "once per tile"
+        size = dict(plan.problem.inputs)[name].bytes
+        lines.append(f"input      {name}: {kind}, {x.dtype.value}, {how}, {size:,} B")
+    for result, out in zip(graph.stores, config.outputs):
+        size = dict(plan.problem.outputs)[result.name].bytes
+        shown = "D" if result.name == "d" else result.name
+        lines.append(
+            f"store      {shown} by {out.store} ({out.major}-major, {out.dtype.value}), "
+            f"pieces of {config.limits.mma_m} x {config.epi_n}, {config.epilogue_stages} buffers, {size:,} B"
+        )
+    for result, offset in zip(graph.reductions, plan.partials):
+        ends = "partial results" if offset is None else "finished by a launch in a fixed order"
+        lines.append(f"reduce     {result.name}: {result.kind}, {ends}")
+    return [_formula(graph), *lines]
+
+
+def _formula(graph: Graph) -> str:
+    """The graph's lines, one below the other."""
+    return "epilogue   " + str(graph).replace("\n", "\n" + " " * 11)

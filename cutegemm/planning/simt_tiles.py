@@ -140,12 +140,12 @@ SPLITS = (1, 2, 4, 8)
 # accumulators of a thread that leave room for a gated pair's
 PAIRED_VALUES = 64
 
-# Larger tiles first among equals; of those with the same extents the first that serves. What each reaches on an H200:
-# `benchmarks/probes/simt_tiles.py`.
+# Larger tiles first among equals; of those with the same extents the first that serves
+# (`benchmarks/probes/simt_tiles.py` measures each).
 TILES = (
     SimtTile(tile=(128, 128, 8), thread_tile=(16, 8), lanes_m=4, staged=True, residents=2),
     SimtTile(tile=(128, 128, 8), staged=True, residents=2),
-    # three of 112 rows are 336
+    # for rows that tiles of 128 would fill badly
     SimtTile(tile=(112, 128, 8), thread_tile=(14, 8), staged=True, residents=2),
     SimtTile(tile=(64, 128, 16), staged=True, slices=2, residents=2),
     SimtTile(tile=(64, 64, 16), staged=True, slices=4, residents=2),

@@ -12,9 +12,9 @@ import dataclasses
 import functools
 from typing import Any
 
+from cutegemm.config.boxes import Box
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.budget import Box
 from cutegemm.planning.checks import Request
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.steps import Multiply, Relayout, Step

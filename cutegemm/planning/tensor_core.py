@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from cutegemm.config import boxes
 from cutegemm.config.registers import accumulators
 from cutegemm.config.shared import SharedPlan
-from cutegemm.planning import budget, launches, swap
+from cutegemm.planning import launches, swap
 from cutegemm.planning.checks import Request
 from cutegemm.planning.choose import Chosen, choose
 from cutegemm.planning.kernel import raster
@@ -63,8 +64,8 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         barriers=shared.used,
         accumulators=accumulators(config),
         registers=config.registers,
-        boxes=budget.boxes(config),
-        store_conflicts=budget.store_conflicts(config),
+        boxes=boxes.boxes(config),
+        store_conflicts=boxes.store_conflicts(config),
         workspace_bytes=parts.workspace_bytes,
         counter_bytes=parts.counter_bytes,
         reasons=chosen.reasons,

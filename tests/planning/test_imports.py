@@ -10,7 +10,7 @@ PURE = (
     "cutegemm",
     "cutegemm.planning.planner",
     "cutegemm.spec",
-    "cutegemm.planning.text",
+    "cutegemm.planning.kernel_plan",
     "cutegemm.layouts",
 )
 

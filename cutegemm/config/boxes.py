@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan says of a tensor-core kernel beside its shared memory and barriers: TMA boxes, bank conflicts.
-
-Everything here follows from a `KernelConfig`.
-"""
+"""A tensor-core kernel's TMA boxes, and the bank conflicts of its stores."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
 
-from cutegemm.config import KernelConfig, MatrixConfig, OutputConfig
+from cutegemm.config.parts import MatrixConfig, OutputConfig
+from cutegemm.config.tensor_core import KernelConfig
 from cutegemm.layouts import banks, sm90
 
 
