@@ -62,11 +62,13 @@ def server(device: torch.device, fallback: str, door: str) -> str:
     if hopper(device):
         return "gpu"
     if fallback == "error":
-        raise HardwareError(f"{door}: {device} is no Hopper GPU (compute capability 9.0)", field="fallback")
+        raise HardwareError(
+            f"{door}: device '{device}' is not a Hopper GPU (compute capability 9.0)", field="fallback"
+        )
     if fallback == "torch" and device.type != "meta" and door not in _noted:
         _noted.add(door)
         warnings.warn(
-            f"{door}: {device} is no Hopper GPU, so torch computes it; fallback='error' would refuse (said once)",
+            f"{door}: no Hopper GPU for device '{device}'; using torch; fallback='error' refuses (shown once)",
             stacklevel=4,
         )
     return fallback

@@ -105,7 +105,7 @@ def matmul(
         out: where D goes, or a mapping from outputs' names to tensors; such a call has no gradient. With c = out and
             beta = 1 a product is added to what is there.
         spec: how the kernel is made; None leaves it to the planner. Its epilogue is taken where `epilogue` is None.
-        fallback: where there is no Hopper GPU: "torch" (torch's functions, said once), "error", or "reference" and
+        fallback: where there is no Hopper GPU: "torch" (its functions, with one warning), "error", or "reference" and
             "emulator", the op under that backend of `Gemm.run`.
         inputs: what the epilogue reads.
 

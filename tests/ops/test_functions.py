@@ -111,7 +111,7 @@ def test_without_a_hopper_gpu_it_says_so_once_or_refuses():
             cutegemm.matmul(a, a)
             cutegemm.linear(a, a)
     assert [str(x.message).split(":")[0] for x in caught] == ["cutegemm.matmul", "cutegemm.linear"]
-    with pytest.raises(HardwareError, match="cutegemm.linear: cpu is no Hopper GPU"):
+    with pytest.raises(HardwareError, match="cutegemm.linear: device 'cpu' is not a Hopper GPU"):
         cutegemm.linear(a, a, fallback="error")
     with pytest.raises(InputError, match="must be one of torch, error, reference, emulator"):
         cutegemm.matmul(a, a, fallback="eager")
