@@ -18,6 +18,7 @@ from cutegemm.config.invariants import KIND, TILE, check
 from cutegemm.config.invariants.tiles import legal_swizzles
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
+from cutegemm.layouts.sm90 import CORE_ROWS
 from cutegemm.planning import epilogue as plan_epilogue
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.ways import Setting
@@ -37,8 +38,6 @@ Number = TypeVar("Number", int, "Column")
 BOX_ROWS = 64
 # stages that K must fill more than once, where a spec does not say how many a ring has
 RING_STAGES = 8
-# rows that a swizzle permutes among themselves
-GROUP = 8
 
 
 def box_rows(
@@ -54,7 +53,7 @@ def box_rows(
         depth: of a stage, times the parts of K.
         ring: its stages.
     """
-    there = round_up(problem.m, GROUP)
+    there = round_up(problem.m, CORE_ROWS)
     pays = there <= BOX_ROWS and problem.a.unit_col
     found: Number = there * (pays & (there < tile) & (sharers == 1) & (problem.k > ring * depth))
     return found

@@ -12,14 +12,14 @@ from cutegemm.cli.facts.explained import BoxOf, Explained
 from cutegemm.cli.page.marks import box, colour, figure, words
 from cutegemm.config import KernelConfig, OperandConfig
 from cutegemm.layouts import Layout, sm90
+from cutegemm.layouts.banks import PHASE_BYTES, WORD_BYTES
 from cutegemm.planning.kernel_plan import KernelPlan
 
 WIDTH = 640.0
 WARP_ROWS, GROUP_ROWS, WARPS = 16, 64, 4
 # lines of shared memory that are drawn: a swizzle repeats every eight
 LINES = 48
-BANKS, BANK_BYTES, CHUNK = 32, 4, 16
-LINE_BYTES = BANKS * BANK_BYTES
+CHUNK = 16
 # rows and columns of the block whose owners are drawn one by one
 BLOCK = 16
 
@@ -88,21 +88,21 @@ def stage(name: str, operand: OperandConfig, rows: int, depth: int) -> str:
     """A stage of an operand in shared memory, a line of 128 bytes a row: 32 banks wide."""
     chunks = list(places(operand, rows, depth))
     unit = CHUNK // operand.dtype.bytes
-    width = WIDTH / (LINE_BYTES // CHUNK)
-    parts = [words(40 + i * width, 10, f"{i * 4}", "tiny") for i in range(LINE_BYTES // CHUNK)]
+    width = WIDTH / (PHASE_BYTES // CHUNK)
+    parts = [words(40 + i * width, 10, f"{i * 4}", "tiny") for i in range(PHASE_BYTES // CHUNK)]
     count = 0
     for address, row, k in chunks:
-        y, place = divmod(address, LINE_BYTES)
+        y, place = divmod(address, PHASE_BYTES)
         if y >= LINES:
             continue
         count += 1
-        bank = place // BANK_BYTES
+        bank = place // WORD_BYTES
         here = f"({row}, {k}..{k + unit - 1})" if operand.k_major else f"({row}..{row + unit - 1}, {k})"
         title = f"{name} {here} <-> byte {address:#x}, banks {bank} to {bank + 3}"
         along = k // unit if operand.k_major else row // unit
         parts.append(box(40 + place / CHUNK * width, 14 + y * 9, width - 1, 8, colour(along), title))
-    lines = min(LINES, math.ceil(rows * depth * operand.dtype.bytes / LINE_BYTES))
-    parts += [words(34, 21 + y * 9, f"{y * LINE_BYTES:#x}", "tiny", "end") for y in range(0, lines, 4)]
+    lines = min(LINES, math.ceil(rows * depth * operand.dtype.bytes / PHASE_BYTES))
+    parts += [words(34, 21 + y * 9, f"{y * PHASE_BYTES:#x}", "tiny", "end") for y in range(0, lines, 4)]
     axis = "(row, k)" if operand.k_major else "(row, k), rows adjacent"
     caption = (
         f"{name}: {rows} x {depth}, swizzle {operand.swizzle}, {axis}; 16 bytes a cell, by bank across. "

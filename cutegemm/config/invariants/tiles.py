@@ -8,11 +8,9 @@ from cutegemm.config.draft import WIDEST_OF_FOUR, KernelDraft
 from cutegemm.config.invariants.rule import Rule
 from cutegemm.config.numbers import Number, among, round_up
 from cutegemm.config.parts import WORD_BYTES, OperandConfig
-from cutegemm.layouts.sm90 import SWIZZLE_SPANS
+from cutegemm.layouts.sm90 import CORE_ROWS, SWIZZLE_SPANS
 
 Refused = tuple[str, object, str, object]
-# rows that a swizzle permutes among themselves
-GROUP = 8
 COUNTED = (
     "stages", "consumers", "epi_n", "epilogue_stages", "input_stages", "ctas_per_sm", "splits", "cluster_parts",
     "slices", "adders",
@@ -115,13 +113,13 @@ def _multicast(x: KernelDraft) -> Number:
     """Each CTA's share of a multicast tile is whole groups of the swizzle's rows."""
     found: Number = True
     for _, shared, peers in _shares(x):
-        found = found & (shared % (GROUP * peers) == 0)
+        found = found & (shared % (CORE_ROWS * peers) == 0)
     return found
 
 
 def _multicast_refused(x: KernelDraft) -> Refused:
-    operand, shared, peers = next(y for y in _shares(x) if y[1] % (GROUP * y[2]))
-    whole = f"must be a multiple of {GROUP * peers}"
+    operand, shared, peers = next(y for y in _shares(x) if y[1] % (CORE_ROWS * y[2]))
+    whole = f"must be a multiple of {CORE_ROWS * peers}"
     rule = f"{peers} CTAs share {shared} lines of {operand.role.upper()}'s tile, which {whole}"
     return "cluster", x.cluster, rule, (1, 1)
 
@@ -159,13 +157,14 @@ def _boxes(x: KernelDraft) -> Number:
     for item in x.stage:
         operand, few = item.operand, item.operand.box_rows
         alone = (item.peers == 1) & (operand.load == "tma" and operand.k_major and operand.halves == 1)
-        whole = (few % GROUP == 0) & (few < item.box[0]) & (few > 0)
+        whole = (few % CORE_ROWS == 0) & (few < item.box[0]) & (few > 0)
         found = found & ((few == 0) | (alone & whole))
     return found
 
 
 def _boxes_refused(x: KernelDraft) -> Refused:
-    rule = f"a box is a multiple of {GROUP} rows below the tile's, of one K-major operand that TMA loads for one CTA"
+    rows = f"a multiple of {CORE_ROWS} rows below the tile's"
+    rule = f"a box is {rows}, of one K-major operand that TMA loads for one CTA"
     return "box_rows", tuple(y.box_rows for y in x.operands), rule, 0
 
 
