@@ -12,6 +12,8 @@ from cutegemm import epilogue as epi
 from cutegemm.config import memory
 from cutegemm.errors import PlanError
 from cutegemm.planning.planner import plan
+from cutegemm.planning.representative import representative
+from cutegemm.planning.simt_tiles import TILES
 from tests.support.planned import (
     MISALIGNED_A,
     attempt,
@@ -173,3 +175,33 @@ def test_sms_limits_the_grid():
         plan(GemmSpec(tile=Tile(128, 128, 64), **x), problem(4096, 4096, 64)) for x in ({}, {"sms": 10})
     )
     assert (free.clusters, limited.clusters) == (132, 10) and free.config == limited.config
+
+
+def test_clusters_that_add_splits_up_are_one_work():
+    """The grid has a cluster for each tile and for each group of splits that a cluster does not add up itself."""
+    p = plan(
+        GemmSpec(tile=Tile(64, 64, 64), swap=False, cluster=(1, 1, 2), split_k=4, scheduler="per_tile"),
+        problem(128, 192, 4096),
+    )
+    assert p.tiles == (2, 3, 1) and p.clusters == 2 * 3 * 2
+
+
+@pytest.mark.parametrize(("k", "width"), [(264, 16), (260, 8), (258, 4)])
+def test_copies_are_as_wide_as_rows_are_aligned(k, width):
+    """cp.async copies 16, 8 or 4 bytes."""
+    p = plan(GemmSpec(tile=Tile(64, 64, 64), swap=False, a_load="cp_async"), problem(256, 256, k))
+    assert (p.config.a.load, p.config.a.width) == ("cp_async", width)
+
+
+@pytest.mark.parametrize(("store", "conflicts"), [("staged", 0), ("tma", 0), ("direct", None)])
+def test_bank_conflicts_are_told_of_staged_stores(store, conflicts):
+    """An output of 16 bits that stmatrix stages has a count of them; one that threads write themselves has none."""
+    p = plan(GemmSpec(tile=Tile(128, 128, 64), swap=False, store=store), problem(256, 256, 256))
+    assert p.store_conflicts == conflicts
+
+
+def test_a_bare_spec_is_planned_for_an_odd_k_only_where_its_tile_needs_it():
+    """The one CUDA-core tile that takes elements one by one has a representative problem of odd K."""
+    extents = {x.tile: representative(GemmSpec(schedule="simt", tile=Tile(*x.tile))).k for x in TILES}
+    assert {tile for tile, k in extents.items() if k % 2} == {(112, 128, 8)}
+    assert set(extents.values()) == {4095, 4096}

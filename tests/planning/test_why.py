@@ -126,3 +126,13 @@ def test_a_plan_is_remembered():
     assert plan(GemmSpec(), dataclasses.replace(of)) is made
     assert calls(lambda: plan(spec, of)) <= 40
     assert "why" not in {x.name for x in dataclasses.fields(made)}
+
+
+def test_the_words_of_a_cuda_core_tile_are_its_fields():
+    """A candidate names its splits where it has several, and only there."""
+    weighed = plan(GemmSpec(), problem(256, 256, 512, dtype="fp32")).why.weighed
+    splits = {dict(x.fields)["split_k"] for x in weighed}
+    assert 1 in splits and len(splits) > 1
+    for x in weighed:
+        tile, split = (dict(x.fields)[name] for name in ("tile", "split_k"))
+        assert x.what == f"tile {tile}" + (f", K in {split} parts" if split > 1 else "")
