@@ -5,6 +5,7 @@ import dataclasses
 import json
 
 import pytest
+from cutegemm.planning.representative import representative
 from hypothesis import assume, given
 
 from cutegemm import GemmSpec, Tile, problem
@@ -12,7 +13,6 @@ from cutegemm import epilogue as epi
 from cutegemm.config import memory
 from cutegemm.errors import PlanError
 from cutegemm.planning.planner import plan
-from cutegemm.planning.representative import representative
 from cutegemm.planning.simt_tiles import TILES
 from tests.support.planned import (
     MISALIGNED_A,
