@@ -26,8 +26,9 @@ from cutegemm.epilogue.call_order import tensors
 # where parts of K meet: their fp32 tiles, and how many of a tile's have been written
 SPLIT_PLACES = ("split.parts", "split.counters")
 WORK_COUNTER = "work.counter"  # how many works have been taken
+GROUP_ENDS = "group.ends"  # one past the last row of every group, Int32
 # what a tile scheduler reads of memory, by its name (`KernelConfig.walk`): among the addresses of a launch
-SCHEDULER_READS: dict[str, tuple[str, ...]] = {"dynamic": (WORK_COUNTER,)}
+SCHEDULER_READS: dict[str, tuple[str, ...]] = {"dynamic": (WORK_COUNTER,), "grouped": (GROUP_ENDS,)}
 COUNTERS = "run.counters"  # among a run's addresses that of all its counters (`KernelPlan.counter_bytes`)
 INT32, INT64, FLOAT32 = "int32", "int64", "float32"
 Values = Mapping[str, Mapping[str, Any]]  # group -> field -> number, or triple of numbers

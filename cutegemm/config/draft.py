@@ -62,6 +62,9 @@ class KernelDraft(EpilogueConfig):
     splits: int = 1  # parts that K is cut into
     streamed: bool = False  # clusters cut tiles along K so that each does the same number of k tiles
     dynamic: bool = False  # clusters take works from a counter
+    grouped: bool = (
+        False  # rows of A and D are in groups, whose ends lie in memory, with a matrix of B for each
+    )
     # how they are added: "cluster" (by its CTAs), "workspace" (by the last of a tile), "launch" (by the next one),
     # "atomic" (by L2, as they come)
     split_reduction: str = "none"
@@ -110,6 +113,8 @@ class KernelDraft(EpilogueConfig):
     @property
     def walk(self) -> str:
         """The kernel's walk over tiles and k tiles (`kernels.frame.WALKS`)."""
+        if self.grouped:
+            return "grouped"
         return "stream_k" if self.streamed else "dynamic" if self.dynamic else "static"
 
     @property

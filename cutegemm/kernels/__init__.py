@@ -6,7 +6,7 @@ shows set-up, role dispatch and the tile loop; everything else is a module of it
     a launch's arguments            `launch`, `tensors`, `operands`
     a CTA's set-up                  `frame`, `cluster`, `dependence`, shared memory by name `shared`
     what to do next                 `work`, and the tile schedulers that make works: `scheduler`, `stream` (stream-K),
-                                    `dynamic`
+                                    `dynamic`, `groups` (several GEMMs in one launch)
     loads and the mainloop          `producer`, `ring`, `loads`, `tma_load`, `hints`, `mainloop`, `turns`; rows that
                                     no load writes `rest`
     loads by threads                `lines`, `words`, `gather`, `async_load`, `shift_load`, whose

@@ -18,6 +18,7 @@ from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.dynamic import DynamicWalk
 from cutegemm.kernels.epilogue import Epilogue
+from cutegemm.kernels.groups import GroupedWalk
 from cutegemm.kernels.left_sum import LeftSum
 from cutegemm.kernels.loads import ItemLoads
 from cutegemm.kernels.mainloop import Fragments
@@ -34,7 +35,9 @@ from cutegemm.kernels.workspace_sum import WorkspaceSum
 from cutegemm.launch_layout import SCHEDULER_READS, SPLIT_PLACES
 
 # what a CTA does next, by the config's name for it
-WALKS: dict[str, type[Walk]] = {"static": Walk, "stream_k": StreamWalk, "dynamic": DynamicWalk}
+WALKS: dict[str, type[Walk]] = {
+    "static": Walk, "stream_k": StreamWalk, "dynamic": DynamicWalk, "grouped": GroupedWalk
+}  # fmt: skip
 # where parts of K meet that no cluster adds up, by the config's name for it
 MEETINGS = {"workspace": WorkspaceSum, "atomic": AtomicSum, "launch": LeftSum}
 # how CTAs that each added up a part of K make a tile's sum

@@ -96,6 +96,7 @@ BROKEN = {
     "buffers that are never filled": ("plain, gemm", {"epilogue_stages": 99}, "epilogue_stages", None),
     "a swizzle wider than the tile": ("plain, gemm", {"operands": "swizzle", "tile": (128, 128, 32)}, "swizzle", None),
     "tiles dealt out to threads that load": ("shifted, gemm", {"dynamic": True}, "scheduler", "persistent"),
+    "groups whose tiles TMA stores": ("plain, gemm", {"grouped": True}, "grouped", False),
     "no such share of a multicast": ("dynamic, gemm", {"tile": (128, 128, 16), "cluster": (4, 1)}, "cluster", (1, 1)),
 }  # fmt: skip
 

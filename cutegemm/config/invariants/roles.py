@@ -215,6 +215,28 @@ def _serpentine(x: KernelDraft) -> Number:
     return implies(x.serpentine, steady & (x.producers > 0 and not x.gathers))
 
 
+def _grouped(x: KernelDraft) -> Number:
+    """Groups begin at any row: TMA loads those of a K-major A, threads any, and stores by threads end with the group.
+
+    Where tiles lie is known after earlier launches have ended. Partial results of reductions are numbered by tile.
+    """
+    if not x.grouped:
+        return True
+    rows = all(y.k_major and not y.box_rows and y.load != "shift" for y in x.operands if y.axes[0] == "m")
+    direct = all(y.store != "tma" for y in x.outputs) and all(y.load == "direct" for y in x.inputs)
+    plain = rows and direct and not x.early and not x.epilogue.reductions
+    dealt = x.streamed | x.dynamic | x.serpentine
+    return x.persistent & (dealt ^ True) & (x.splits == 1) & (plain and x.producers > 0)
+
+
+def _grouped_refused(x: KernelDraft) -> Refused:
+    rule = (
+        "groups take persistent warp-specialized kernels without splits and reductions, whose epilogue does not use "
+        "TMA, and a K-major A with all rows of its tile"
+    )
+    return "grouped", True, rule, False
+
+
 RULES = (
     Rule(_alone, _alone_refused, needs_tile=False),
     Rule(_loads, _loads_refused, needs_tile=False),
@@ -249,6 +271,7 @@ LATER = (
         lambda x: ("constant", x.early, "only a producer warp loads operands early, by TMA", "auto"),
         needs_tile=False,
     ),
+    Rule(_grouped, _grouped_refused, needs_tile=False),
     Rule(
         _serpentine,
         lambda x: ("serpentine", True, "K is taken backwards only of whole, unsplit tiles by TMA", False),
