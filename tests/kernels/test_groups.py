@@ -17,6 +17,7 @@ KERNELS = {
     "pairs share B": {"tile": Tile(64, 64, 64), "sms": 4, "cluster": (2, 1)},
     "pairs share A": {"tile": Tile(128, 64, 64), "sms": 4, "cluster": (1, 2), "consumers": 2},
     "pingpong": {**SMALL, "cluster": (1, 1), "schedule": "pingpong"},
+    "multistage": {**SMALL, "cluster": (1, 1), "schedule": "multistage"},
     "gathered": {**SMALL, "a_load": "gather", "b_load": "gather"},
     "elements": {**SMALL, "a_load": "cp_async", "b_load": "tma"},
 }

@@ -226,12 +226,12 @@ def _grouped(x: KernelDraft) -> Number:
     direct = all(y.store != "tma" for y in x.outputs) and all(y.load == "direct" for y in x.inputs)
     plain = rows and direct and not x.early and not x.epilogue.reductions
     dealt = x.streamed | x.dynamic | x.serpentine
-    return x.persistent & (dealt ^ True) & (x.splits == 1) & (plain and x.producers > 0)
+    return x.persistent & (dealt ^ True) & (x.splits == 1) & (plain and x.multiplies)
 
 
 def _grouped_refused(x: KernelDraft) -> Refused:
     rule = (
-        "groups take persistent warp-specialized kernels without splits and reductions, whose epilogue does not use "
+        "groups take persistent kernels without splits and reductions, whose epilogue does not use "
         "TMA, and a K-major A with all rows of its tile"
     )
     return "grouped", True, rule, False
