@@ -7,5 +7,6 @@ what costs least                `ways` (swapped or not, how operands arrive: `lo
 what follows from a candidate   `candidates`, `tensor_core`, `kernel`, `operands`, `epilogue`, `launches`,
                                 `steps`, `swap`, `invariance`; what must hold: `config.invariants`
 kernels on the CUDA cores       `simt`, `simt_tiles`
+several GEMMs in one launch     `grouped`
 for people                      `kernel_plan`'s text, `why`
 """

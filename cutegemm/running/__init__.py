@@ -11,4 +11,5 @@ what serves it                  `launcher` (the GPU; `shortcut`, `packed` argume
 compared with fp64              `checked`, `bounds`
 the GPU at hand                 `here`, `properties`; who owns what launches count with `counters`
 operands laid out in advance    `pack`
+groups of rows in one launch    `grouped_mm`
 """

@@ -11,14 +11,12 @@ import dataclasses
 import torch
 
 from cutegemm.arch.records import DEFAULT
-from cutegemm.compiling import cache
-from cutegemm.emulator import Step, run_steps, tensor_buffer
+from cutegemm.emulator import run_steps, tensor_buffer
 from cutegemm.errors import InputError, field_error
 from cutegemm.launch_layout import GROUP_ENDS, layout_of
 from cutegemm.planning.grouped import grouped
-from cutegemm.planning.steps import Multiply
 from cutegemm.problems import Operand, alignment, operand_of
-from cutegemm.running import check
+from cutegemm.running import check, steps
 from cutegemm.running.describe import OPERANDS, check_tensor
 from cutegemm.running.launcher import device_of, function_for
 from cutegemm.spec import GemmSpec
@@ -66,18 +64,10 @@ def multiply_groups(
             function = function_for(step.config, a.device.index)
             function(*packed, torch.cuda.current_stream().cuda_stream)
     else:
-        _emulate(step, packed, tensors)
+        # rows behind the last group are not written, so nobody asks whether all of D is
+        buffers = [tensor_buffer(x, name) for name, x in tensors.items()]
+        run_steps(steps.of_launch(step.config, (*packed, 0)), buffers)
     return d
-
-
-def _emulate(step: Multiply, packed: tuple[tuple[float, ...], ...], tensors: dict[str, torch.Tensor]) -> None:
-    ptx = cache.artifact(step.config).ptx
-    steps = [
-        Step(ptx, x.grid, x.block, x.cluster, x.smem, x.params, x.pdl)
-        for x in cache.launches(step.config, (*packed, 0))
-    ]
-    # rows behind the last group are not written, so nobody asks whether all of D is
-    run_steps(steps, [tensor_buffer(x, name) for name, x in tensors.items()])
 
 
 def _lies(x: torch.Tensor) -> Operand:

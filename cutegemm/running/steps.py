@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cutegemm.aot.file import Recipe
 from cutegemm.aot.recipe import WORKSPACE, KernelBinary
 from cutegemm.compiling import cache
+from cutegemm.config import Config
 from cutegemm.emulator import Step
 from cutegemm.planning.kernel_plan import KernelPlan, launch_arguments
 
@@ -16,12 +18,15 @@ def of_plan(
     plan: KernelPlan, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]
 ) -> list[Step]:
     """The launches of a plan: the compiled PTX with the parameters that its host code packs."""
-    found = []
-    for config, arguments in launch_arguments(plan, dict(addresses), workspace, dict(numbers), stream=0):
-        ptx = cache.artifact(config).ptx
-        for x in cache.launches(config, arguments):
-            found.append(Step(ptx, x.grid, x.block, x.cluster, x.smem, x.params, x.pdl))
-    return found
+    launches = launch_arguments(plan, dict(addresses), workspace, dict(numbers), stream=0)
+    return [step for config, arguments in launches for step in of_launch(config, arguments)]
+
+
+def of_launch(config: Config, arguments: tuple[Any, ...]) -> list[Step]:
+    """What one kernel's host code launches for its arguments, packed, the stream last."""
+    ptx = cache.artifact(config).ptx
+    launches = cache.launches(config, arguments)
+    return [Step(ptx, x.grid, x.block, x.cluster, x.smem, x.params, x.pdl) for x in launches]
 
 
 def of_recipe(
