@@ -27,6 +27,8 @@ from cutegemm.spec import AUTO, GemmSpec, Tile
 Extents = tuple[int, int, int, int]
 # digits of a digest: 64 bits tell a kernel from its own later versions
 DIGEST = 16
+# fields of configs that came after the first entries, and the value that every kernel had before
+LATER = {"arithmetic": "exact"}
 # A shape takes a neighbour's choice where every extent is within this factor of the neighbour's.
 NEAR = math.sqrt(2)
 # Fields of a spec that say what is asked, or promise something: nobody's choice.
@@ -86,8 +88,9 @@ def digest(text: str) -> str:
 
 
 def config_digest(config: Config) -> str:
-    """The digest of a kernel's config."""
-    return digest(json.dumps(config.to_data(), sort_keys=True))
+    """The digest of a kernel's config, without later fields at the value that every kernel had before."""
+    data = {name: x for name, x in config.to_data().items() if name not in LATER or LATER[name] != x}
+    return digest(json.dumps(data, sort_keys=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -212,6 +212,13 @@ def test_what_ships_is_used_and_the_users_own_comes_first(tmp_path, monkeypatch)
         exchange.shipped.cache_clear()
 
 
+@pytest.mark.parametrize("device", [H200, H100], ids=lambda x: x.name)
+def test_a_field_that_configs_gained_later_expires_nothing(device):
+    """What shipped before a config had a field is of the same kernel where the field has the value of before."""
+    by = cutegemm.plan(GemmSpec(), problem(4096, 4096, 4096), device).chosen_by
+    assert by.startswith("shipped database") and "expired" not in by
+
+
 def test_an_entry_of_another_kernel_is_expired_and_still_orders(tmp_path):
     """A changed config or PTX is told; the choice is still tried first. Other entries are as good as before."""
     of, other = OF, problem(1024, 512, 512)
