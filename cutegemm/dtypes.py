@@ -32,6 +32,11 @@ class DType(enum.Enum):
     # members are singletons: that of the name, which Enum has, is Python code in every key that holds a type
     __hash__ = object.__hash__
 
+    @property
+    def result(self) -> DType:
+        """The type of D where operands have this one and nothing else is said."""
+        return DType.BF16 if self.bits == 8 else self
+
     def __repr__(self) -> str:
         return repr(self.value)
 

@@ -260,8 +260,8 @@ def problem(
         strides = (max(cols, 1), 1) if row_major else (1, max(rows, 1))
         return Operand(dtype=kind, rows=rows, cols=cols, strides=(*strides, rows * cols), batch=batch)
 
-    d_kind = ab if d_dtype is None else as_dtype(d_dtype, "d_dtype")
-    kind = ab if input_dtype is None else as_dtype(input_dtype, "input_dtype")
+    d_kind = ab.result if d_dtype is None else as_dtype(d_dtype, "d_dtype")
+    kind = ab.result if input_dtype is None else as_dtype(input_dtype, "input_dtype")
     row_major = d_major == "n"
     if epilogue is None:
         inputs = {} if c_dtype is None else {"c": matrix(m, n, as_dtype(c_dtype, "c_dtype"), row_major)}

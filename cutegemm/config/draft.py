@@ -14,6 +14,7 @@ from cutegemm.arch.instructions import EXACT, Instruction, instruction
 from cutegemm.config.numbers import Number, looked_up, most, where
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OutputConfig
 from cutegemm.config.stage import StageItem
+from cutegemm.dtypes import DType
 from cutegemm.families import FAMILIES
 from cutegemm.families.family import PLAIN_CONSUMERS, Family, Roles
 from cutegemm.layouts.sm90 import widest_swizzle
@@ -71,6 +72,7 @@ class KernelDraft(EpilogueConfig):
     cluster_parts: int = 1  # CTAs of a cluster along K, which add their parts up first
     slices: int = 1  # CTAs that store a tile, each its share of the columns
     arithmetic: str = EXACT  # of the instruction (`arch.instructions`)
+    promote: int = 0  # elements of K after which partial sums are added to others in fp32; 0 is never
     adders: int = 1  # warpgroups of a CTA that adds up what another kernel left, each its share of the parts
 
     @property
@@ -175,6 +177,16 @@ class KernelDraft(EpilogueConfig):
     def tile_values(self) -> Number:
         """fp32 accumulators of a thread."""
         return self.slice_values * self.slices
+
+    @property
+    def held_values(self) -> Number:
+        """Accumulators that a thread holds in the mainloop: sums, and partial sums that are promoted to them."""
+        return self.tile_values * (2 if self.promote else 1)
+
+    @property
+    def sums(self) -> DType:
+        """The type of a tile's sums."""
+        return DType.FP32 if self.promote else self.instruction.accumulator
 
     def slice_index(self, value: int) -> tuple[int, int]:
         """Where the accumulator of a slice's value-th number lies among a thread's accumulators.
@@ -320,7 +332,7 @@ class KernelDraft(EpilogueConfig):
         """
         roles, none = self.roles, (0, 0)
         held = roles.accumulators.get(PLAIN_CONSUMERS, 0)
-        wide = (self.consumers == PLAIN_CONSUMERS) & (self.tile_values > held)
+        wide = (self.consumers == PLAIN_CONSUMERS) & (self.held_values > held)
         found = []
         for plain, usual, shared in zip(
             roles.plain_registers or none,

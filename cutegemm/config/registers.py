@@ -31,8 +31,9 @@ def register_file(config: KernelDraft) -> list[Share]:
 
 
 def accumulators(config: KernelDraft) -> Number:
-    """fp32 accumulators of a thread: its warpgroup's share of BLK_M x BLK_N."""
-    return config.tile[0] * config.tile[1] // (config.team * config.limits.warpgroup)
+    """Accumulators of a thread: its warpgroup's share of BLK_M x BLK_N, twice where partial sums are promoted."""
+    sets = 2 if config.promote else 1
+    return sets * (config.tile[0] * config.tile[1] // (config.team * config.limits.warpgroup))
 
 
 def plain(config: KernelDraft) -> bool:

@@ -187,4 +187,4 @@ class Frame:
             mma.make_fragment_A(part.partition_A(sX["a"])), mma.make_fragment_B(part.partition_B(sX["b"]))
         )
         shape = part.partition_shape_C(self.config.tile[:2])
-        return descriptors, cute.make_rmem_tensor(shape, NUMERIC[self.config.instruction.accumulator])
+        return descriptors, cute.make_rmem_tensor(shape, NUMERIC[self.config.sums])

@@ -27,6 +27,7 @@ NUMERIC = {
 # of A and both majors
 FORMS: dict[str, Callable] = {
     "half": lambda a, b, *how: warpgroup.MmaF16BF16Op(a, *how),
+    "fp8": warpgroup.MmaF8Op,
 }
 _ATOMS = warpgroup.SmemLayoutAtomKind
 _LAYOUT_ATOM = {

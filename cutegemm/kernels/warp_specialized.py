@@ -27,7 +27,7 @@ from cutegemm.kernels.dependence import Dependence
 from cutegemm.kernels.frame import Frame
 from cutegemm.kernels.launch import options
 from cutegemm.kernels.mainloop import Mainloop
-from cutegemm.kernels.operands import tiled_mma
+from cutegemm.kernels.operands import NUMERIC, tiled_mma
 from cutegemm.kernels.pieces import Role
 from cutegemm.kernels.producer import Producer
 from cutegemm.kernels.ring import skip
@@ -89,7 +89,8 @@ class WarpSpecializedGemm:
         mma = tiled_mma(config, config.team, config.mma_columns)
         fragments, acc = frame.fragments(mma, band)
         order = Turns(config, warpgroup)
-        mainloop = Mainloop(frame.ring, fragments, order)
+        every, partial = config.promote // config.tile[2], NUMERIC[config.instruction.accumulator]
+        mainloop = Mainloop(frame.ring, fragments, order, every, partial)
         position = skip((cutlass.Int32(0), cutlass.Int32(0)), first * walk.k_tiles, config.stages)
         inputs, parity = epilogue.start(), cutlass.Int32(0)
         order.start()

@@ -138,6 +138,9 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
             rule = "fp32 operands run on the CUDA cores"
             raise field_error(PlanError, "schedule", spec.schedule, rule, "simt")
         return "fp32 operands: exact fp32 on the CUDA cores, no tf32"
+    if problem.a.dtype.bits == 8 and spec.schedule == "simt":
+        rule = f"{problem.a.dtype.value} operands run on tensor cores"
+        raise field_error(PlanError, "schedule", "simt", rule, AUTO)
     return 'schedule="simt" was asked for' if spec.schedule == "simt" else None
 
 

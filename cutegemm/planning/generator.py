@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
+from cutegemm.arch.instructions import instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import SECTOR, KernelDraft, MatrixConfig, OperandConfig, OutputConfig, memory, registers
 from cutegemm.config.invariants import BUFFERS, TILE, satisfied
@@ -56,9 +57,9 @@ TEAMS = (
     (PINGPONG, 2, 128),
     (MULTISTAGE, 1, 64),
 )
-# elements along K of a stage, and rows and columns together up to which it may be the deeper one: a pipeline of larger
-# stages has too few of them; threads that load need not load what K does not have
-DEPTHS = (64, 128)
+# bytes along K of a stage, and rows and columns together up to which it may be the deeper one: a pipeline of larger
+# stages has too few of them; elements of K beyond which threads that load may have no more to do
+DEPTHS = (128, 256)
 SHALLOW = 32
 DEEP_EDGES = 192
 # stages with which loads overlap the mainloop, of TMA and of threads, which have two stages on their way
@@ -184,14 +185,16 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
     """(rows, columns, depth, CTAs along M and N, schedule, consumers) of all configs before they are pruned."""
     columns, depth = kind.pinned
     widths = (columns,) if columns else range(TILE_N_STEP, kind.limits.mma_max_n + 1, TILE_N_STEP)
-    usual = (SHALLOW,) if kind.shallow else DEPTHS
+    size = max(x.dtype.bytes for x in kind.operands)
+    depths = tuple(x // size for x in DEPTHS)
+    usual = (SHALLOW,) if kind.shallow else depths
     clusters = (spec.plane,) if spec.plane else CLUSTERS
     for (schedule, count, m), n, k, (across, along) in itertools.product(
         teams, widths, (depth,) if depth else usual, clusters
     ):
         if kind.by_threads and spec.plane is None and across * along > 1:
             continue
-        if k <= DEPTHS[0] or (m + n <= DEEP_EDGES and schedule != PINGPONG) or depth:
+        if k <= depths[0] or (m + n <= DEEP_EDGES and schedule != PINGPONG) or depth:
             yield m, n, k, across, along, schedule, count
 
 
@@ -222,6 +225,7 @@ def _drafted(kind: Kind, spec: GemmSpec, columns: Integers) -> KernelDraft:
         streamed=streamed,
         dynamic=spec.scheduler == "dynamic",
         split_reduction="workspace" if streamed else "none",
+        promote=instruction(a.dtype, b.dtype).promote,
         epilogue=kind.epilogue,
     )
 
@@ -282,7 +286,8 @@ def split(spec: GemmSpec, problem: Problem, device: Device, of: Table) -> Rows:
     if spec.split_reduction in (AUTO, "cluster"):
         size = base.across * base.along
         # what a CTA receives of the others' sums lies beside its stages
-        sums = 4 * base.m * base.n + LEAST_STAGES * (base.m + base.n) * base.k * problem.a.dtype.bytes
+        stage = (base.m * problem.a.dtype.bytes + base.n * problem.b.dtype.bytes) * base.k
+        sums = 4 * base.m * base.n + LEAST_STAGES * stage
         added = of.adds[few] & (sums <= device.limits.smem_bytes) & (planes * size * HELD[0] <= device.sms)
         for held in HELD if added.any() else ():
             most = np.minimum(device.limits.max_cluster, device.sms / planes)

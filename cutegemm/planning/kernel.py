@@ -196,6 +196,7 @@ def drafted(
         dynamic=spec.scheduler == "dynamic",
         split_reduction="workspace" if spec.scheduler == "stream_k" else candidate.reduction,
         cluster_parts=candidate.depth,
+        promote=instruction(a.dtype, b.dtype).promote,
         epilogue=setting.epilogue,
     )
 

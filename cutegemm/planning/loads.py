@@ -63,7 +63,7 @@ class Loads:
             OperandConfig(
                 role=role,
                 dtype=view.dtype,
-                major=major(view, *axes),
+                major="strided" if _turned(view, role) else major(view, *axes),
                 load=load if load in THREAD_LOADS else "tma",
                 halves=2 if role == self.pair else 1,
                 width=_width(load, view, self.gate if role == self.pair else None),
@@ -119,6 +119,31 @@ def _ways(asked: Request, operand: Operand, gate: int | None) -> tuple[str, ...]
     return "relayout", "cp_async" if copy_width(operand, gate) and rates.copy > rates.shift else "shift"
 
 
+def _along_k(operand: Operand, name: str) -> bool:
+    """Whether consecutive elements along K of operand "a" or "b" are adjacent."""
+    return operand.unit_col if name == "a" else operand.unit_row
+
+
+def _turned(operand: Operand, name: str) -> bool:
+    """Whether threads put an operand into shared memory along K, as its instruction wants it, which lies otherwise."""
+    return operand.dtype.bits == 8 and not _along_k(operand, name)
+
+
+def _given_eight(operand: Operand, name: str, given: str) -> str:
+    """The load of an 8-bit operand: by TMA where it is contiguous along K, else gathered by threads.
+
+    Raises:
+        PlanError: another one is given.
+    """
+    why_not = operand.tma_reason() or (None if _along_k(operand, name) else "it is not contiguous along K")
+    legal = "gather" if why_not else "tma"
+    if given not in (AUTO, legal, "gather"):
+        why = f": {why_not}" if why_not else ""
+        rule = f"{operand.dtype.value} operands are loaded by TMA or gathered by threads{why}"
+        raise field_error(PlanError, f"{name}_load", given, rule, legal)
+    return legal if given == AUTO else given
+
+
 def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str:
     """The load that the spec gives an operand, "tma" where it is open and possible, else "auto".
 
@@ -126,6 +151,8 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
         PlanError: the operand cannot be loaded as given.
     """
     given: str = getattr(asked.spec, f"{name}_load")
+    if operand.dtype.bits == 8:
+        return _given_eight(operand, name, given)
     why_not = operand.tma_reason()
     if given == AUTO and why_not is None:
         return "tma"

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from cutegemm.arch.instructions import instruction
+from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import FP32_MAX, STORE, Graph, Node, Result
 from cutegemm.running import reference
 
@@ -97,7 +99,7 @@ def bound(
     """
     accumulators = reference.products(graph, a, b, torch.float64)
     magnitudes = reference.products(graph, a.double().abs(), b.double().abs(), torch.float64)
-    relative = STEP * (4 + a.shape[-1] ** 0.5)
+    relative = _accumulated(a, b)
     shape = next(iter(accumulators.values())).shape
 
     def leaf(node: Node) -> Bounded:
@@ -129,6 +131,21 @@ def bound(
         for x in graph.outputs
         if x.name in out_dtypes
     }
+
+
+def _accumulated(a: torch.Tensor, b: torch.Tensor) -> float:
+    """How far accumulators may be from the exact sums, relative to the sum of magnitudes.
+
+    An instruction that keeps few bits truncates what it adds, until its sums are promoted to fp32.
+    """
+    k, how = a.shape[-1], None
+    if a.element_size() == b.element_size() == 1:
+        how = instruction(as_dtype(a.dtype), as_dtype(b.dtype))
+    added = 0.0
+    if how is not None:
+        steps = min(k, how.promote or k) / how.k
+        added = float(2.0 ** (1 - how.fraction)) * (4 + steps)
+    return added + STEP * (4 + math.sqrt(k))
 
 
 def _together(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -13,17 +13,20 @@ from typing import Any
 
 import torch
 
+from cutegemm.arch.instructions import partners, types_fault
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph, Result
-from cutegemm.errors import InputError, check, field_error
+from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.call import Request
+from cutegemm.running.reference import TORCH_DTYPE
 
+# of the functions that gradients and copies are made for; kernels multiply more
 OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
 # what a role's types are (`call_order.Role`)
 _TYPES = {
-    "operands": OPERANDS,
+    "operands": tuple(TORCH_DTYPE[x] for x in DType if partners(x)),
     "any": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2),
     "fp32": (torch.float32,),
 }
@@ -72,7 +75,8 @@ def describe(
     a, b, inputs, outs, kinds = request.a, request.b, request.inputs, request.outs, graph.tensors
     _check_tensors(graph, request)
     _check_devices(request)
-    check(a.dtype == b.dtype, InputError, f"must be a's dtype, {a.dtype}", field="b.dtype", value=b.dtype)
+    if a.dtype != b.dtype and types_fault(as_dtype(a.dtype), as_dtype(b.dtype)) is not None:
+        raise field_error(InputError, "b.dtype", b.dtype, f"must be a's dtype, {a.dtype}")
     k = a.shape[-1]
     if b.shape[-2] != k:
         turned = ", as b.T has" if b.shape[-1] == k else ""
@@ -89,7 +93,11 @@ def describe(
     stored, wanted = [], []
     for x in graph.stores:
         default = (
-            as_dtype(x.dtype) if x.dtype else d_dtype if x.name == "d" and d_dtype else as_dtype(a.dtype)
+            as_dtype(x.dtype)
+            if x.dtype
+            else d_dtype
+            if x.name == "d" and d_dtype
+            else as_dtype(a.dtype).result
         )
         major = x.major or (d_major if x.name == "d" else None)
         operand, shown = _store(x, outs.get(x.name), layout, (*lead, m, n), default, major)

@@ -156,8 +156,6 @@ REFUSALS = [
     ({"store": "tma", "epilogue": TWO}, odd(outputs=(("d", MATRIX), ("pre", MISALIGNED_A))),
      "store='tma': TMA cannot store pre: leading stride is 514 bytes, no multiple of 16; "
      "nearest legal value: 'staged'"),
-    ({}, problem(64, 64, 64, dtype="fp8"),
-     "a_dtype='fp8_e4m3': operands are fp16, bf16 or fp32; nearest legal value: 'bf16'"),
 ]  # fmt: skip
 
 

@@ -97,7 +97,9 @@ def test_the_emulator_takes_arrays():
 def test_what_cannot_be_taken_in_is_refused():
     """Types without a kernel, arrays that torch cannot read, and outputs that never change."""
     a = drawn(4, 4)
-    with pytest.raises(InputError, match="a.dtype=torch.float64: must be float16, bfloat16 or float32"):
+    with pytest.raises(
+        InputError, match="a.dtype=torch.float64: must be float16, bfloat16, float32, float8_e4m3fn or"
+    ):
         gemm().run(a.astype(np.float64), a)
     with pytest.raises(InputError, match="b=.*: must be an array that torch takes in by DLPack"):
         gemm().run(a, np.zeros((4, 4), dtype="U1"))

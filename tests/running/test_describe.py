@@ -42,11 +42,11 @@ REFUSALS = {
     ),
     "int8": (
         (lambda: (t(8, 8, dtype=torch.int8), t(8, 8), None)),
-        "a.dtype=torch.int8: must be float16, bfloat16 or float32",
+        "a.dtype=torch.int8: must be float16, bfloat16, float32, float8_e4m3fn or float8_e5m2",
     ),
-    "fp8 operands": (
-        (lambda: (t(8, 8).to(torch.float8_e4m3fn), t(8, 8).to(torch.float8_e4m3fn), None)),
-        "a.dtype=torch.float8_e4m3fn: must be float16, bfloat16 or float32",
+    "fp8 by bf16": (
+        (lambda: (t(8, 8).to(torch.float8_e4m3fn), t(8, 8), None)),
+        "b.dtype=torch.bfloat16: must be a's dtype, torch.float8_e4m3fn",
     ),
     "float64 c": (
         (lambda: (t(8, 8), t(8, 8), t(8, 8, dtype=torch.float64))),

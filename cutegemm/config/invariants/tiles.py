@@ -82,6 +82,7 @@ def _accumulators_refused(x: KernelDraft) -> Refused:
     held = registers.accumulators(x)
     rule = f"{registers.holder(x)} {held} accumulators per thread, more than {most_held}"
     step = x.columns_step * x.b.halves
+    most_held //= 2 if x.promote else 1
     columns = most_held * 2 * team // (x.tile[0] // x.limits.mma_m) // step * step
     if columns:
         return "tile.n", x.tile[1], rule, columns
@@ -179,6 +180,21 @@ def _majors_refused(x: KernelDraft) -> Refused:
     return f"{operand.role}_major", operand.major, rule, "k"
 
 
+def _promoted(x: KernelDraft) -> Number:
+    """Partial sums are promoted by consumers that a producer feeds, after whole stages."""
+    if not x.promote or not x.multiplies:
+        return True
+    return (x.promote % x.tile[2] == 0) & (x.producers > 0)
+
+
+def _promoted_refused(x: KernelDraft) -> Refused:
+    if x.producers == 0:
+        rule = f"{x.a.dtype.value} operands need a producer: partial sums are promoted to fp32"
+        return "schedule", x.schedule, rule, "cooperative"
+    rule = f"must divide the {x.promote} elements of K after which partial sums are promoted"
+    return "tile.k", x.tile[2], rule, x.promote
+
+
 def _widths(x: KernelDraft) -> bool:
     """Copies by cp.async are of 4, 8 or 16 bytes, and words that TMA brings of 16; both follow a unit stride."""
     legal = {"cp_async": (4, 8, WORD_BYTES), "shift": (0, WORD_BYTES)}
@@ -200,6 +216,7 @@ RULES = (
     Rule(lambda x: x.tile[1] <= x.limits.mma_max_n, _widest_refused),
     Rule(_width, _width_refused),
     Rule(lambda x: x.tile[2] % x.instruction.k == 0, _depth_refused),
+    Rule(_promoted, _promoted_refused),
 )
 LATER = (
     Rule(_multicast, _multicast_refused),

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""8-bit operands: sums that tensor cores keep in few bits are promoted to fp32, and operands are contiguous along K."""
+
+import pytest
+import torch
+
+from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
+from cutegemm.epilogue import library
+from cutegemm.epilogue.graph import linear_combination
+from cutegemm.errors import PlanError
+from cutegemm.running.bounds import bound
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+def drawn(rows, cols, dtype, seed):
+    """A matrix of normally distributed elements."""
+    return torch.randn(rows, cols, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def emulated(spec, a, b, **named):
+    """D on the emulator, free of races."""
+    run = emulator.run(Gemm(spec), a, b, options=emulator.Options(races=True, progress=False), **named)
+    assert not run.findings
+    return run.d
+
+
+@pytest.mark.parametrize(
+    ("types", "fields"),
+    [
+        ((E4M3, E4M3), {}),
+        ((E4M3, E5M2), {"tile": Tile(128, 64, 64), "schedule": "cooperative"}),
+        ((E5M2, E4M3), {"tile": Tile(64, 72, 128), "schedule": "pingpong", "d_dtype": "fp32"}),
+    ],
+)
+def test_results_are_those_of_fp64(types, fields):
+    """Every pair of types, promoted after one stage and after several, with extents that no tile divides."""
+    a, b = drawn(130, 400, types[0], 1), drawn(72, 400, types[1], 2).T
+    d = emulated(GemmSpec(**fields), a, b)
+    assert d.dtype == (torch.float32 if fields.get("d_dtype") else torch.bfloat16)
+    limit = bound(linear_combination(False), a, b, {"alpha": 1.0}, {"d": d.dtype})["d"]
+    assert limit.complaint(d) is None
+
+
+def test_long_sums_keep_their_bits():
+    """1,024 products of one sign: truncated sums alone lose more than a percent, promoted ones a thousandth at most."""
+    a, b = (drawn(*shape, E4M3, seed).abs() for shape, seed in (((64, 1024), 3), ((8, 1024), 4)))
+    d = emulated(GemmSpec(tile=Tile(64, 8, 128), d_dtype="fp32", swap=False), a, b.T)
+    exact = a.double() @ b.T.double()
+    assert ((d.double() - exact).abs() / exact).max() < 1e-3
+
+
+def test_scales_of_tensors_are_the_epilogue_s():
+    """D = acc * scale_a * scale_b, with scales that lie on the device."""
+    a, b = drawn(64, 128, E4M3, 5), drawn(16, 128, E4M3, 6).T
+    scales = {"scale_a": torch.tensor(0.5), "scale_b": torch.tensor(0.25)}
+    d = emulated(GemmSpec(epilogue=library.scaled()), a, b, **scales)
+    limit = bound(library.scaled(), a, b, scales, {"d": d.dtype})["d"]
+    assert limit.complaint(d) is None
+
+
+def test_operands_along_other_axes_are_gathered():
+    """The instruction reads 8-bit operands along K only; threads turn others on their way to shared memory."""
+    a, b = drawn(40, 75, E4M3, 7), drawn(75, 24, E4M3, 8)
+    made = plan(GemmSpec(), problem(40, 24, 75, dtype="fp8", majors="kn"))
+    assert {x.load for x in made.config.operands} == {"gather"}
+    d = emulated(GemmSpec(), a, b)
+    limit = bound(linear_combination(False), a, b, {"alpha": 1.0}, {"d": d.dtype})["d"]
+    assert limit.complaint(d) is None
+
+
+def test_stages_are_128_bytes_deep():
+    """Depth follows from bytes: a stage of 8-bit operands is 128 elements deep, promoted once each."""
+    config = plan(GemmSpec(), problem(4096, 4096, 4096, dtype="fp8", majors="kk")).config
+    assert config.tile[2] == config.promote == 128 and {x.swizzle for x in config.operands} == {"128B"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"schedule": "simt"},
+            "schedule='simt': fp8_e4m3 operands run on tensor cores; nearest legal value: 'auto'",
+        ),
+        (
+            {"schedule": "multistage"},
+            "schedule='multistage': fp8_e4m3 operands need a producer: partial sums are promoted to fp32; "
+            "nearest legal value: 'cooperative'",
+        ),
+        (
+            {"a_load": "relayout"},
+            "a_load='relayout': fp8_e4m3 operands are loaded by TMA or gathered by threads; nearest legal value: 'tma'",
+        ),
+        (
+            {"tile": Tile(128, 128, 256)},
+            "tile.k=256: must divide the 128 elements of K after which partial sums are promoted; nearest legal value: "
+            "128",
+        ),
+        (
+            {"tile": Tile(128, 256, 128), "swap": False},
+            "tile.n=256: 2 consumer warpgroups hold 256 accumulators per thread, more than 208; "
+            "nearest legal value: 208",
+        ),
+    ],
+)
+def test_what_no_kernel_has_is_refused(fields, told):
+    """A load, a schedule or a tile that 8-bit operands cannot have."""
+    with pytest.raises(PlanError) as e:
+        plan(GemmSpec(**fields), problem(256, 256, 256, dtype="fp8", majors="kk"))
+    assert str(e.value).splitlines()[0] == told
