@@ -5,13 +5,13 @@ import dataclasses
 import json
 
 import pytest
-from cutegemm.planning.representative import representative
 from hypothesis import assume, given
 
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.config import memory
 from cutegemm.errors import PlanError
+from cutegemm.gemm import representative
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import TILES
 from tests.support.planned import (
