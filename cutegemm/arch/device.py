@@ -107,7 +107,8 @@ class CostModel:
             producer; bare_stage: more of the last, which nothing hides.
         mma_turn, mma_three: factor on `mma` of pingpong, of three warpgroups; turn_lone, bare_mma: more of it where a
             pingpong kernel has one wave, or no producer.
-        latency: from asking for a stage to having it; in_use: stages of a ring that do not load meanwhile.
+        latency: from asking for a stage to having it; in_use: stages of a ring that do not load meanwhile; void: rate
+            of the zeros that TMA fills in outside an operand.
         tile, tile_turn: of a work outside its mainloop, cooperative and pingpong; refill: more of a work after the
             first without a producer.
         piece, piece_turn: of an epilogue subtile; narrow: more where its rows are less than a sector; store: rate of an
@@ -144,6 +145,7 @@ class CostModel:
     bare_mma: float
     latency: float
     in_use: float
+    void: float
     tile: float
     tile_turn: float
     refill: float

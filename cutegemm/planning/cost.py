@@ -86,7 +86,8 @@ class Counts(NamedTuple):
         stages: of a work's mainloop; ring: of the pipeline.
         mma: tensor-core cycles of a stage; smem: shared-memory cycles.
         fetched: bytes of a stage that L2 delivers to an SM; landed: that arrive there; astride: of those fetched, in
-            rows that straddle lines of L2; thin: those that boxes of less than 128 bytes a row would have had room for.
+            rows that straddle lines of L2; thin: those that boxes of less than 128 bytes a row would have had room for;
+            void: bytes of a CTA's boxes that lie outside the operands, which TMA fills with zeros.
         traffic: bytes that L2 delivers to all; memory: from and to memory; asked: for which several clusters ask at
             once; copy: bytes a nanosecond of a copy.
         flops: of all CTAs, padding included.
@@ -111,6 +112,7 @@ class Counts(NamedTuple):
     landed: Column
     astride: Column
     thin: Column
+    void: Column
     traffic: Column
     memory: Column
     asked: Column
@@ -190,6 +192,7 @@ def counts(problem: Problem, device: Device, of: Rows, seen: Seen = PLAIN) -> Co
         launched=_as(launched),
         full=_as(launched & (fill >= FULL)),
         **out,
+        void=_void(problem, of, here),
         **_rows_in_lines(problem, of, here),
     )
 
@@ -260,6 +263,23 @@ def _rows_in_lines(problem: Problem, of: Rows, here: Column) -> dict[str, Column
     return {"astride": astride, "thin": thin}
 
 
+def _void(problem: Problem, of: Rows, here: Column) -> Column:
+    """Bytes outside the operands in a stage's boxes: those of the last tiles, spread over all tiles."""
+    size = problem.a.dtype.bytes
+    void = np.zeros_like(of.m)
+    sides = (
+        (problem.a.unit_col, problem.m, here, of.along),
+        (problem.b.unit_row, problem.n, of.n, of.across),
+    )
+    for k_major, extent, lines, sharers in sides:
+        if k_major:
+            tiles = np.ceil(extent / lines)
+            # CTAs that share a tile load a slice each, and all wait for the one outside
+            outside = np.minimum(tiles * lines - extent, lines / sharers)
+            void = void + outside / tiles * of.k * size
+    return void
+
+
 def _straddles(operand: Operand) -> bool:
     """Whether 128-byte rows of a box lie across two lines of L2; a copy's rows begin at whole lines."""
     leading = operand.strides[0] if operand.unit_col else operand.strides[1]
@@ -325,7 +345,7 @@ def _stage(of: Counts, x: CostModel, fetched: Column) -> Column:
     slower = np.where(of.turns > 0, x.mma_turn, np.where(of.three > 0, x.mma_three, 1.0))
     alone = (of.waves == 1) * of.turns
     mma = of.mma * x.mma * slower * (1 + x.turn_lone * alone) * (1 + x.bare_mma * of.bare)
-    late = x.latency / np.maximum(of.ring - x.in_use, LEAST_FREE)
+    late = x.latency / np.maximum(of.ring - x.in_use, LEAST_FREE) + of.void / x.void
     return (
         _longest(mma + gap, of.smem * x.smem + x.thin_smem * of.thin, fetched / x.port, late)
         + x.bare_stage * of.bare
