@@ -72,10 +72,22 @@ def dot4(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool) -> Value:
     """dp4a: c plus the products of four pairs of bytes."""
     total = c
     for i in range(4):
-        x, y = (wrap(_part(v, 8, i), 32) for v in (a, b))
-        x, y = (extend(v, 8, 32) if s else v for v, s in ((x, a_signed), (y, b_signed)))
-        total = total + wrap(x * y, 32)
+        total = total + wrap(_number(a, 8, i, a_signed) * _number(b, 8, i, b_signed), 32)
     return wrap(total, 32)
+
+
+def dot2(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool, first: int) -> Value:
+    """dp2a: c plus the products of a's 16-bit halves and two bytes of b, from the `first` on."""
+    total = c
+    for i in range(2):
+        total = total + wrap(_number(a, 16, i, a_signed) * _number(b, 8, first + i, b_signed), 32)
+    return wrap(total, 32)
+
+
+def _number(x: Value, bits: int, index: int, signed: bool) -> Value:
+    """One part of a register as a number of 32 bits."""
+    part = wrap(_part(x, bits, index), 32)
+    return extend(part, bits, 32) if signed else part
 
 
 _PERMUTES = {  # mode -> for c & 3 = 0..3 the bytes of {b, a} picked for result bytes 3..0, as a selector

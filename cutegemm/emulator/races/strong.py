@@ -27,7 +27,7 @@ from cutegemm.emulator.races.shadow import NOTHING, Access, Earlier, Known, Sync
 from cutegemm.emulator.races.tracker import WarpTracker
 from cutegemm.emulator.state.device import Cluster
 from cutegemm.emulator.state.group import Group
-from cutegemm.emulator.state.hooks import Observer
+from cutegemm.emulator.state.hooks import Observer, Touch
 from cutegemm.emulator.state.memory import Region
 from cutegemm.emulator.watch.findings import OBSERVED
 
@@ -55,9 +55,8 @@ class Ordered:
 class Warp(WarpTracker):
     """What one warp knows, with its accesses, plain and strong."""
 
-    def access(
-        self, m: Mask, region: Region, offset: Value, size: int, write: bool, space: str, strong: str
-    ) -> None:
+    def access(self, touch: Touch) -> None:
+        m, region, offset, size, write, space, strong = touch
         if space in ("param", "local"):
             return
         if strong:
@@ -180,18 +179,8 @@ class Races(Observer):
     def __init__(self, detector: Detector) -> None:
         self.detector = detector
 
-    def access(
-        self,
-        group: Group,
-        m: Mask,
-        region: Region,
-        offset: Value,
-        size: int,
-        write: bool,
-        space: str,
-        strong: str = "",
-    ) -> None:
-        group.tracker.access(m, region, offset, size, write, space, strong)
+    def access(self, group: Group, touch: Touch) -> None:
+        group.tracker.access(touch)
 
     def atomics(
         self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool

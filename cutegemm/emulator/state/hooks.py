@@ -9,7 +9,7 @@ all reports; the race detector, coverage, the meter and the record of writes ove
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from cutegemm.emulator.numbers.types import Chunks, Mask, Value, Vector
 from cutegemm.emulator.ptx.program import Program
@@ -19,6 +19,22 @@ from cutegemm.emulator.state.memory import Region
 Touched: TypeAlias = tuple[Vector, Region, Vector]
 # Part of a region: first byte, shape (the last extent in bytes), strides of the other dimensions.
 Reach: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]]
+
+
+class Touch(NamedTuple):
+    """A plain access, or a strong one (relaxed, acquire, release, acq_rel): `size` bytes at each offset.
+
+    `m` are the active lanes, None for all. In "matrix" space (ldmatrix, stmatrix) `offset` are rows of 16 bytes and `m`
+    the active warps.
+    """
+
+    m: Mask
+    region: Region
+    offset: Value
+    size: int
+    write: bool
+    space: str
+    strong: str = ""
 
 
 class Token:
@@ -44,10 +60,8 @@ class Tracker:
 
     follows = False
 
-    def access(
-        self, m: Mask, region: Region, offset: Value, size: int, write: bool, space: str, strong: str
-    ) -> None:
-        """An access by the lanes `m` (None: all); see `Observer.access`."""
+    def access(self, touch: Touch) -> None:
+        """An access by some lanes; see `Observer.access`."""
 
     def atomics(self, m: Mask, region: Region, offset: Value, size: int, order: str, returns: bool) -> None:
         """An atomic operation by the lanes `m` on one region; `returns` a value that is used."""
@@ -131,22 +145,8 @@ UNTRACKED = Tracker()
 class Observer:
     """One launch, as seen by the race detector, coverage, the meter or the record of writes."""
 
-    def access(
-        self,
-        group: Any,
-        m: Mask,
-        region: Region,
-        offset: Value,
-        size: int,
-        write: bool,
-        space: str,
-        strong: str = "",
-    ) -> None:
-        """An access is about to happen: a plain one, or a strong one (relaxed, acquire, release, acq_rel).
-
-        `m` are the active lanes, None for all. In "matrix" space (ldmatrix, stmatrix) `offset` are rows of 16 bytes
-        and `m` the active warps.
-        """
+    def access(self, group: Any, touch: Touch) -> None:
+        """An access is about to happen."""
 
     def atomics(
         self, group: Any, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool

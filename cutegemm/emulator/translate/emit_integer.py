@@ -13,6 +13,37 @@ from cutegemm.emulator.translate.emitter import CARRY, Emitter, Unknown, bits_of
 ONES = {16: "0xFFFF", 32: "M32", 64: "M64"}
 
 
+# Instruction -> widths of its operands (0: the type's) and the expression of its result. {0}, {1}, ... are the operands
+# as patterns, {s0}, {s1}, ... their signed readings where the type is signed; "=" marks one to be brought back to the
+# type's width.
+_FORMS: dict[str, tuple[tuple[int, ...], str]] = {
+    "add": ((0, 0), "={0} + {1}"),
+    "sub": ((0, 0), "={0} - {1}"),
+    "neg": ((0,), "=0 - {0}"),
+    "abs": ((0,), "wrap(abs({s0}), {bits})"),
+    "min": ((0, 0), "wrap(least({s0}, {s1}), {bits})"),
+    "max": ((0, 0), "wrap(most({s0}, {s1}), {bits})"),
+    "min.relu": ((0, 0), "wrap(most(least({s0}, {s1}), 0), {bits})"),
+    "max.relu": ((0, 0), "wrap(most(most({s0}, {s1}), 0), {bits})"),
+    "add.sat": ((0, 0), "add_saturating({s0}, {s1}, False)"),
+    "sub.sat": ((0, 0), "add_saturating({s0}, {s1}, True)"),
+    "div": ((0, 0), "divide({0}, {1}, {bits}, {signed}, False)"),
+    "rem": ((0, 0), "divide({0}, {1}, {bits}, {signed}, True)"),
+    "and": ((0, 0), "{0} & {1}"),
+    "or": ((0, 0), "{0} | {1}"),
+    "xor": ((0, 0), "{0} ^ {1}"),
+    "not": ((0,), "{0} ^ {ones}"),
+    "cnot": ((0,), "wrap({0} == 0, {bits})"),
+    "lop3": ((32, 32, 32, 32), "lop3({0}, {1}, {2}, {3})"),
+    "brev": ((0,), "bit_reverse({0})"),
+    "popc": ((0,), "popcount({0})"),
+    "clz": ((0,), "clz({0}, {bits})"),
+    "bfind": ((0,), "wrap({bits} - 1 - s32(clz({0}, {bits})), 32)"),
+    "bfe": ((0, 32, 32), "bfe({0}, {1}, {2}, {bits}, {signed})"),
+    "bfi": ((0, 0, 32, 32), "bfi({0}, {1}, {2}, {3}, {bits})"),
+}
+
+
 def store_integer(e: Emitter, operand: str, text: str, bits: int) -> None:
     """Result of Python or NumPy integer arithmetic, brought back to `bits`."""
     e.dst(operand, f"(t if (t := {text}).__class__ is ND else t & {ONES[bits]})")
@@ -24,44 +55,46 @@ def _only(mods: list[str], *known: str) -> None:
         raise Unknown(f"modifiers {', '.join(sorted(set(mods) - set(known)))}")
 
 
-@emits("add", "sub", "mul", "mad", "fma", "neg", "abs", "min", "max", "div", "rem")
-def arithmetic(e: Emitter, ins: Instruction) -> None:
-    """Two- and three-operand arithmetic, by type."""
-    kind = ins.parts[-1]
+@emits("neg", "abs", "and", "or", "xor", "not", "cnot", "lop3", "brev", "popc", "clz", "bfe", "bfi", "bfind")
+def by_table(e: Emitter, ins: Instruction) -> None:
+    """An integer instruction of `_FORMS`, with the modifiers named there."""
+    head, mods, kind = ins.parts[0], ins.parts[1:-1], ins.parts[-1]
     if kind in FLOATS:
         arithmetic_float(e, ins, kind)
         return
-    head, mods, bits = ins.parts[0], ins.parts[1:-1], bits_of(kind)
-    if "cc" in mods:
-        _with_carry(e, ins, [m for m in mods if m != "cc"])
+    bits, signed = bits_of(kind), kind[0] == "s"
+    if head == "not" and bits == 1:
+        e.dst(ins.operands[0], f"pnot({e.src(ins.operands[1], 1)})")
         return
-    if kind.endswith("x2"):
-        _pairs(e, ins, kind)
-        return
-    signed = kind[0] == "s"
-    d, *o = ins.operands
-    a = [e.src(x, bits) for x in o]
-    read = [f"s{bits}({x})" if signed else x for x in a]
-    if head in ("add", "sub") and mods == ["sat"] and kind == "s32":
-        e.dst(d, f"add_saturating({read[0]}, {read[1]}, {head == 'sub'})")
-    elif head in ("add", "sub"):
-        _only(mods)
-        store_integer(e, d, f"{a[0]} {'+' if head == 'add' else '-'} {a[1]}", bits)
-    elif head == "neg":
-        _only(mods)
-        store_integer(e, d, f"0 - {a[0]}", bits)
-    elif head == "abs":
-        _only(mods)
-        e.dst(d, f"wrap(abs({read[0]}), {bits})")
-    elif head in ("min", "max"):
-        _only(mods, *(["relu"] if kind == "s32" else []))
-        text = f"{'least' if head == 'min' else 'most'}({read[0]}, {read[1]})"
-        e.dst(d, f"wrap({f'most({text}, 0)' if mods else text}, {bits})")
-    elif head in ("div", "rem"):
-        _only(mods)
-        e.dst(d, f"divide({a[0]}, {a[1]}, {bits}, {signed}, {head == 'rem'})")
+    name = ".".join([head, *mods])
+    wrong = (head == "brev" and bits != 32) or (head == "bfind" and signed) or (mods and kind != "s32")
+    if name not in _FORMS or wrong:
+        raise Unknown(f"modifiers {', '.join(mods)}" if mods else head)
+    widths, text = _FORMS[name]
+    values = [e.src(x, width or bits) for x, width in zip(ins.operands[1:], widths, strict=True)]
+    readings = {f"s{i}": f"s{bits}({x})" if signed else x for i, x in enumerate(values)}
+    text = text.format(*values, **readings, bits=bits, signed=signed, ones=ONES.get(bits))
+    if text.startswith("="):
+        store_integer(e, ins.operands[0], text[1:], bits)
     else:
-        _multiply(e, head, mods, d, o, a, bits, signed)
+        e.dst(ins.operands[0], text)
+
+
+@emits("add", "sub", "mul", "mad", "fma", "min", "max", "div", "rem")
+def arithmetic(e: Emitter, ins: Instruction) -> None:
+    """Two- and three-operand arithmetic, by type."""
+    head, mods, kind = ins.parts[0], ins.parts[1:-1], ins.parts[-1]
+    if kind in FLOATS:
+        arithmetic_float(e, ins, kind)
+    elif "cc" in mods:
+        _with_carry(e, ins, [m for m in mods if m != "cc"])
+    elif kind.endswith("x2"):
+        _pairs(e, ins, kind)
+    elif head in ("mul", "mad", "fma"):
+        d, *o = ins.operands
+        _multiply(e, head, mods, d, o, [e.src(x, bits_of(kind)) for x in o], bits_of(kind), kind[0] == "s")
+    else:
+        by_table(e, ins)
 
 
 def _multiply(
@@ -111,28 +144,16 @@ def _with_carry(e: Emitter, ins: Instruction, mods: list[str]) -> None:
         e.dst(CARRY, "q")
 
 
-@emits("dp4a")
+@emits("dp4a", "dp2a")
 def dot_product(e: Emitter, ins: Instruction) -> None:
-    """dp4a: the sum of four byte products and c."""
+    """The sum of c and the products of four pairs of bytes, or of two pairs of 16 bits and a byte."""
     a, b, c = (e.src(x, 32) for x in ins.operands[1:])
-    e.dst(ins.operands[0], f"dot4({a}, {b}, {c}, {ins.parts[1] == 's32'}, {ins.parts[2] == 's32'})")
-
-
-@emits("and", "or", "xor", "not", "cnot", "lop3")
-def logic(e: Emitter, ins: Instruction) -> None:
-    """Bitwise operations."""
-    head, bits = ins.parts[0], bits_of(ins.parts[-1])
-    _only(ins.parts[1:-1])
-    d, *o = ins.operands
-    if head in ("and", "or", "xor"):
-        sign = {"and": "&", "or": "|", "xor": "^"}[head]
-        e.dst(d, f"{e.src(o[0], bits)} {sign} {e.src(o[1], bits)}")
-    elif head == "not":
-        e.dst(d, f"pnot({e.src(o[0], 1)})" if bits == 1 else f"{e.src(o[0], bits)} ^ {ONES[bits]}")
-    elif head == "cnot":
-        e.dst(d, f"wrap({e.src(o[0], bits)} == 0, {bits})")
+    signs = ", ".join(str(x == "s32") for x in ins.parts[-2:])
+    if ins.parts[0] == "dp4a":
+        e.dst(ins.operands[0], f"dot4({a}, {b}, {c}, {signs})")
     else:
-        e.dst(d, f"lop3({', '.join(e.src(x, 32) for x in o[:3])}, {int(o[3], 0)})")
+        first = {"lo": 0, "hi": 2}[ins.parts[1]]
+        e.dst(ins.operands[0], f"dot2({a}, {b}, {c}, {signs}, {first})")
 
 
 @emits("shl", "shr", "shf")
@@ -155,30 +176,10 @@ def shift(e: Emitter, ins: Instruction) -> None:
         e.dst(d, f"shl({a}, {amount}, {bits})" if head == "shl" else f"shr({a}, {amount}, {bits}, {signed})")
 
 
-@emits("prmt", "brev", "popc", "clz", "bfe", "bfi", "bfind")
-def field(e: Emitter, ins: Instruction) -> None:
-    """Bytes and bit fields."""
-    head, kind = ins.parts[0], ins.parts[-1]
-    d, *o = ins.operands
-    if head == "prmt":
-        mode = kind if kind != "b32" else (ins.parts[2] if len(ins.parts) > 2 else "")
-        a, b, c = (e.src(x, 32) for x in o)
-        e.dst(d, f"byte_permute({a}, {b}, {f'permute_selector({c}, {mode!r})' if mode else c})")
-        return
-    bits = bits_of(kind)
-    _only(ins.parts[1:-1])
-    a = e.src(o[0], bits)
-    if head == "brev" and bits == 32:
-        e.dst(d, f"bit_reverse({a})")
-    elif head == "popc":
-        e.dst(d, f"popcount({a})")
-    elif head == "clz":
-        e.dst(d, f"clz({a}, {bits})")
-    elif head == "bfind" and kind[0] != "s":
-        e.dst(d, f"wrap({bits - 1} - s32(clz({a}, {bits})), 32)")
-    elif head == "bfe":
-        e.dst(d, f"bfe({a}, {e.src(o[1], 32)}, {e.src(o[2], 32)}, {bits}, {kind[0] == 's'})")
-    elif head == "bfi":
-        e.dst(d, f"bfi({a}, {e.src(o[1], bits)}, {e.src(o[2], 32)}, {e.src(o[3], 32)}, {bits})")
-    else:
-        raise Unknown(head)
+@emits("prmt")
+def permute(e: Emitter, ins: Instruction) -> None:
+    """prmt in all its modes."""
+    mode = ins.parts[-1] if ins.parts[-1] != "b32" else (ins.parts[2] if len(ins.parts) > 2 else "")
+    a, b, c = (e.src(x, 32) for x in ins.operands[1:])
+    selector = f"permute_selector({c}, {mode!r})" if mode else c
+    e.dst(ins.operands[0], f"byte_permute({a}, {b}, {selector})")

@@ -14,6 +14,7 @@ import numpy as np
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of, wrap
 from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.hooks import Touch
 from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, WIDTHS, Fault, Region, resolve
 
 POLL_COST = 300  # blocks of a group's time slice that one polling load uses up, so that other warps run
@@ -111,7 +112,7 @@ def load(group: Group, m: Mask, a: Value, size: int, count: int, space: str, ord
     if order:
         polled(group, region, offset)
     if group.device.watch.listening:
-        group.device.watch.access(group, m, region, offset, size * count, False, space, order)
+        group.device.watch.access(group, Touch(m, region, offset, size * count, False, space, order))
     if offset.__class__ is not ND:
         row = region.view(size)[(offset >> shift) : (offset >> shift) + count]
         return tuple(int(v) for v in row)
@@ -142,7 +143,7 @@ def _each_lane(
         region, offset = locate(group, m, address, size * count, space)
         if group.tracker.follows:
             one = np.arange(group.lanes) == lane
-            group.tracker.access(one, region, offset, size * count, False, space, order)
+            group.tracker.access(Touch(one, region, offset, size * count, False, space, order))
         out[:, lane] = region.view(size)[offset // size : offset // size + count]
     return tuple(out)
 
@@ -170,7 +171,7 @@ def store(
             store(group, one, address, tuple(lane_of(v, lane) for v in values), size, space, order)
         return
     if group.device.watch.listening:
-        group.device.watch.access(group, m, region, offset, size * count, True, space, order)
+        group.device.watch.access(group, Touch(m, region, offset, size * count, True, space, order))
         if not order and space != "local":
             group.tracker.stored(m, values)
     view = region.view(size)

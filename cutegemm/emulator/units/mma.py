@@ -19,6 +19,7 @@ from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.device import WARP
 from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.hooks import Touch
 from cutegemm.emulator.state.memory import Fault, resolve
 from cutegemm.emulator.units.access import load, locate, store
 from cutegemm.emulator.units.operands import ITEM_BYTES, decode_elements
@@ -54,7 +55,7 @@ def ldmatrix(group: Group, m: Mask, a: Value, count: int, trans: bool, generic: 
     if region is None:
         raise Fault("ldmatrix across CTAs")
     if group.device.watch.listening:
-        group.device.watch.access(group, warps, region, offset, 16, False, "matrix")
+        group.device.watch.access(group, Touch(warps, region, offset, 16, False, "matrix"))
     chunk = region.view(16)[(offset >> offset.dtype.type(4)).astype(np.int64)]
     tiles = np.ascontiguousarray(chunk).view(np.uint16).reshape(-1, count, 8, 8)
     if trans:
@@ -82,7 +83,7 @@ def stmatrix(group: Group, m: Mask, a: Value, values: Sequence[Value], trans: bo
     if region is None:
         raise Fault("stmatrix across CTAs")
     if group.device.watch.listening:
-        group.device.watch.access(group, warps, region, offset, 16, True, "matrix")
+        group.device.watch.access(group, Touch(warps, region, offset, 16, True, "matrix"))
     if trans:
         tiles = np.ascontiguousarray(words).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
         words = np.ascontiguousarray(tiles).view(np.uint32)

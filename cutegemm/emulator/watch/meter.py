@@ -22,7 +22,7 @@ from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.ptx.program import Program
 from cutegemm.emulator.state.device import WARP
 from cutegemm.emulator.state.group import Group
-from cutegemm.emulator.state.hooks import Observer, Reach, Touched
+from cutegemm.emulator.state.hooks import Observer, Reach, Touch, Touched
 from cutegemm.emulator.state.memory import Region
 from cutegemm.emulator.state.tensors import Tensor
 from cutegemm.emulator.units.operands import ITEM_BYTES, Form
@@ -89,17 +89,8 @@ class Meter(Observer):
 
     # ---- memory
 
-    def access(
-        self,
-        group: Group,
-        m: Mask,
-        region: Region,
-        offset: Value,
-        size: int,
-        write: bool,
-        space: str,
-        strong: str = "",
-    ) -> None:
+    def access(self, group: Group, touch: Touch) -> None:
+        m, region, offset, size, write, space, _ = touch
         if space in ("param", "local"):
             return
         lane, place = _places(group, m, offset, space)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.emulator.numbers.types import Mask, Value, Vector
+from cutegemm.emulator.numbers.types import Mask, Vector
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.group import Group
-from cutegemm.emulator.state.hooks import Observer, Reach
+from cutegemm.emulator.state.hooks import Observer, Reach, Touch
 from cutegemm.emulator.state.memory import Region
 from cutegemm.emulator.state.tensors import Tensor
 from cutegemm.emulator.state.views import View
@@ -81,17 +81,8 @@ class Written(Observer):
         end = region.base + region.size
         return [x for x in self._marks if x.begin < end and region.base < x.end]
 
-    def access(
-        self,
-        group: Group,
-        m: Mask,
-        region: Region,
-        offset: Value,
-        size: int,
-        write: bool,
-        space: str,
-        strong: str = "",
-    ) -> None:
+    def access(self, group: Group, touch: Touch) -> None:
+        _, region, offset, size, write, space, _ = touch
         if not write or space != "global":
             return
         for marks in self._near(region):
@@ -103,7 +94,7 @@ class Written(Observer):
     def atomics(
         self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
     ) -> None:
-        self.access(group, m, region, offsets, size, True, "global")
+        self.access(group, Touch(m, region, offsets, size, True, "global"))
 
     def tensor_store(self, group: Group, tensor: Tensor, reach: Reach | None) -> None:
         if reach is None:

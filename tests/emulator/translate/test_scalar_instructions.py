@@ -66,6 +66,12 @@ INTEGER = {  # instruction -> (definition on Python ints, PTX ISA section)
         lambda a, b: 5 + sum(x * y for x, y in zip(bytes_of(a, False), bytes_of(b, True))), "9.7.1.23 dp4a"),
     "dp4a.s32.s32 {d}, {a}, {b}, {a};": (
         lambda a, b: a + sum(x * y for x, y in zip(bytes_of(a, True), bytes_of(b, True))), "9.7.1.23 dp4a"),
+    "dp2a.lo.u32.u32 {d}, {a}, {b}, 5;": (
+        lambda a, b: 5 + (a & 0xFFFF) * (b & 255) + (a >> 16) * (b >> 8 & 255), "9.7.1.24 dp2a"),
+    "dp2a.hi.s32.u32 {d}, {a}, {b}, {a};": (
+        lambda a, b: a + signed(a, 16) * (b >> 16 & 255) + signed(a >> 16, 16) * (b >> 24), "9.7.1.24 dp2a"),
+    "dp2a.lo.u32.s32 {d}, {a}, {b}, 0;": (
+        lambda a, b: (a & 0xFFFF) * signed(b, 8) + (a >> 16) * signed(b >> 8, 8), "9.7.1.24 dp2a"),
     "or.b32 {d}, {a}, {b};": (lambda a, b: a | b, "9.7.8.2 or"),
     "not.b32 {d}, {a};": (lambda a, b: ~a, "9.7.8.4 not"),
     "cnot.b32 {d}, {a};": (lambda a, b: a == 0, "9.7.8.5 cnot"),
