@@ -27,8 +27,14 @@ from cutegemm.spec import AUTO, GemmSpec, Tile
 Extents = tuple[int, int, int, int]
 # digits of a digest: 64 bits tell a kernel from its own later versions
 DIGEST = 16
-# fields of configs that came after the first entries, and the value that every kernel had before
-LATER = {"arithmetic": "exact"}
+# Fields of configs that entries' digests have always had. One that configs gained later counts where it is not at its
+# default, which is what every kernel was before.
+FIRST = frozenset(
+    """adders ahead cluster cluster_parts consumers ctas_per_sm device_scalars dynamic early epi_n epilogue
+    epilogue_stages evict_first evict_last family input_stages inputs lanes_m limits operands outputs persistent
+    pingpong raster residents serpentine slices split split_reduction splits staged stages streamed thread_tile tile
+    trigger unroll vector""".split()
+)
 # A shape takes a neighbour's choice where every extent is within this factor of the neighbour's.
 NEAR = math.sqrt(2)
 # Fields of a spec that say what is asked, or promise something: nobody's choice.
@@ -88,8 +94,13 @@ def digest(text: str) -> str:
 
 
 def config_digest(config: Config) -> str:
-    """The digest of a kernel's config, without later fields at the value that every kernel had before."""
-    data = {name: x for name, x in config.to_data().items() if name not in LATER or LATER[name] != x}
+    """The digest of a kernel's config, without later fields (`FIRST`) at their defaults."""
+    usual = {f.name: f.default for f in dataclasses.fields(config)}
+    data = {
+        name: x
+        for name, x in config.to_data().items()
+        if name in FIRST or usual.get(name, dataclasses.MISSING) != x
+    }
     return digest(json.dumps(data, sort_keys=True))
 
 
