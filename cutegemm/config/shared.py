@@ -73,13 +73,16 @@ class SharedPlan:
         found = self.barrier(name)
         return self.region(found.place).offset + BARRIER_BYTES * found.first
 
-    def named(self, offset: int) -> str | None:
-        """What lies at a byte of shared memory: a barrier with its number, or a region; None where nothing does."""
-        for x in self.barriers:
-            place = self.offset(x.name) if x.place else 0
-            if x.place and place <= offset < place + BARRIER_BYTES * x.count:
-                return f"{x.name} {(offset - place) // BARRIER_BYTES}"
-        return next((x.name for x in self.regions if x.offset <= offset < x.end), None)
+    @property
+    def named(self) -> tuple[tuple[str, int, int], ...]:
+        """(name, first byte, bytes) of every mbarrier, then of every region."""
+        barriers = (
+            (f"barrier {x.name} {i}", self.offset(x.name) + BARRIER_BYTES * i, BARRIER_BYTES)
+            for x in self.barriers
+            if x.place
+            for i in range(x.count)
+        )
+        return (*barriers, *((x.name, x.offset, x.size) for x in self.regions))
 
 
 @functools.lru_cache(1024)

@@ -9,7 +9,8 @@ from typing import Any
 from cutegemm.aot.file import Recipe
 from cutegemm.aot.recipe import WORKSPACE, KernelBinary
 from cutegemm.compiling import cache
-from cutegemm.config import Config
+from cutegemm.config import Config, KernelConfig
+from cutegemm.config.shared import SharedPlan
 from cutegemm.emulator import Step
 from cutegemm.planning.kernel_plan import KernelPlan, launch_arguments
 
@@ -26,7 +27,8 @@ def of_launch(config: Config, arguments: tuple[Any, ...]) -> list[Step]:
     """What one kernel's host code launches for its arguments, packed, the stream last."""
     ptx = cache.artifact(config).ptx
     launches = cache.launches(config, arguments)
-    return [Step(ptx, x.grid, x.block, x.cluster, x.smem, x.params, x.pdl) for x in launches]
+    parts = SharedPlan.of(config).named if isinstance(config, KernelConfig) else ()
+    return [Step(ptx, x.grid, x.block, x.cluster, x.smem, x.params, x.pdl, parts) for x in launches]
 
 
 def of_recipe(

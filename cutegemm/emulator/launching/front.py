@@ -39,6 +39,7 @@ class Step:
     smem: int
     params: Sequence[bytes]
     pdl: bool = False  # whether it may start before the launch before it has ended
+    shared_parts: tuple[tuple[str, int, int], ...] = ()  # names of what lies in shared memory (`Launch`)
 
 
 @dataclass
@@ -120,6 +121,7 @@ def run_steps(
             smem_bytes=step.smem,
             params=step.params,
             buffers=buffers,
+            shared_parts=step.shared_parts,
         )
         kernel = kernel_of(step.ptx)
         launches.append((kernel, checked(kernel, what)))

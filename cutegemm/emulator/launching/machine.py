@@ -75,7 +75,7 @@ class Machine:
         memory = context.memory_of(what)
         self.device = device = Device(
             program=program,
-            geometry=Geometry(*what.extents, program.shared_size, what.smem_bytes),
+            geometry=Geometry(*what.extents, program.shared_size, what.smem_bytes, what.shared_parts),
             memory=memory,
             params=parameter_space(program, what.params),
             completion=POLICIES[options.policy](options.seed),

@@ -41,6 +41,8 @@ class Launch:
         (so where `args` are given and nothing is said).
     pdl: the launch may start before the one before it in a sequence has ended (programmatic stream serialisation).
     entry: name of the kernel, where the PTX holds several.
+    shared_parts: (name, first byte, bytes) of what lies in dynamic shared memory, the smallest things first; reports
+        name what they speak of.
 
     Raises:
         EmulatorError: a field of another type, or out of the hardware's bounds.
@@ -58,6 +60,7 @@ class Launch:
     smem: int | str | None = None
     pdl: bool = False
     entry: str | None = None
+    shared_parts: tuple[tuple[str, int, int], ...] = ()
 
     def __post_init__(self) -> None:
         def need(name: str, legal: bool, rule: str) -> None:

@@ -280,7 +280,7 @@ class Detector:
         text = (
             f"{now} by {new.who} at {self.line_text(lines[1], new.launch)} "
             f"and earlier {was} by {old.who} at {self.line_text(lines[0], old.launch)}, "
-            f"{name}, offset {at:#x}"
+            f"{name}, offset {at:#x}{access.region.part(at)}"
         )
         self.findings.add(cause, text, lines)
 
@@ -299,7 +299,7 @@ class Detector:
             cell = int(access.where.index[empty[0]])
             text = (
                 f"{new.name(False)} by {new.who} at {self.line_text(line)} of {access.region.name}, "
-                f"offset {cell * self.cell:#x}, which nothing wrote"
+                f"offset {cell * self.cell:#x}{access.region.part(cell * self.cell)}, which nothing wrote"
             )
             self.findings.add(cause, text, (0, line))
 

@@ -165,7 +165,7 @@ class MBarrier(Gate):
 
     def __str__(self) -> str:
         return (
-            f"mbarrier at shared offset {self.offset:#x} of CTA {self.cta.index} "
+            f"mbarrier at shared offset {self.offset:#x}{self.cta.shared.part(self.offset)} of CTA {self.cta.index} "
             f"(phase {self.phase}, {self.pending} of {self.count} arrivals and {self.tx} bytes pending)"
         )
 
@@ -204,6 +204,8 @@ class CTA:
             np.full(-(-size // 16) * 16, 0xAB, np.uint8), 0, f"shared memory of CTA {index}", size
         )
         self.shared.first = SHARED_BASE
+        start = SHARED_BASE + device.geometry.static_bytes
+        self.shared.parts = tuple((x, start + at, n) for x, at, n in device.geometry.shared_parts)
         self.barriers: dict[int, NamedBarrier] = {}
         self.pool = None if device.registers is None else Pool(device.registers, device.warps)
         self.mbarriers: dict[int, MBarrier] = {}

@@ -36,6 +36,8 @@ class Geometry:
     cluster: Triple
     static_bytes: int
     dynamic_bytes: int
+    # (name, first byte, bytes) of what lies in dynamic shared memory, the smallest things first
+    shared_parts: tuple[tuple[str, int, int], ...] = field(default=(), compare=False)
 
     @property
     def threads(self) -> int:

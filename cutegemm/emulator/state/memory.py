@@ -54,6 +54,7 @@ class Region:
         self.data, self.base, self.name = data, base, name
         self.size = len(data) if size is None else size
         self.first = 0  # usable bytes start here (a buffer's first bytes may only pad it to 16)
+        self.parts: tuple[tuple[str, int, int], ...] = ()  # (name, first byte, bytes), the smallest first
         self.views: dict[tuple[int, int], np.ndarray] = {}
         self.shared = name.startswith("shared memory")
         self.at = data.ctypes.data  # the bytes' address, for compiled loops
@@ -69,6 +70,12 @@ class Region:
         region = cls(data, buffer.address - pad, buffer.name, pad + buffer.size)
         region.first = pad
         return region
+
+    def part(self, offset: int) -> str:
+        """What lies at an offset, in brackets; nothing where no names are known."""
+        found = (name for name, first, size in self.parts if first <= offset < first + size)
+        name = next(found, None)
+        return "" if name is None else f" ({name})"
 
     def view(self, size: int, count: int = 1) -> np.ndarray:
         """Elements of `size` bytes; rows of `count` of them when `count` > 1."""
