@@ -188,14 +188,12 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
     size = max(x.dtype.bytes for x in kind.operands)
     depths = tuple(x // size for x in DEPTHS)
     usual = (SHALLOW,) if kind.shallow else depths
-    clusters = (spec.plane,) if spec.plane else CLUSTERS
-    for (schedule, count, m), n, k, (across, along) in itertools.product(
-        teams, widths, (depth,) if depth else usual, clusters
-    ):
-        if kind.by_threads and spec.plane is None and across * along > 1:
-            continue
+    # what threads load is shared with nobody
+    clusters = (spec.plane,) if spec.plane else CLUSTERS[:1] if kind.by_threads else CLUSTERS
+    for (schedule, count, m), n, k in itertools.product(teams, widths, (depth,) if depth else usual):
         if k <= depths[0] or (m + n <= DEEP_EDGES and schedule != PINGPONG) or depth:
-            yield m, n, k, across, along, schedule, count
+            for across, along in clusters:
+                yield m, n, k, across, along, schedule, count
 
 
 def _drafted(kind: Kind, spec: GemmSpec, columns: Integers) -> KernelDraft:
