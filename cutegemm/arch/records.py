@@ -113,6 +113,9 @@ def from_properties(
     if rates is not None:
         cycles = {name: getattr(rates, name) / scale for name in ("mma", "smem")}
         rates = dataclasses.replace(rates, **cycles, port=rates.port * scale, l2=rates.l2 * scale)
+    loads = device.loads
+    rated = {name: getattr(loads, name) * scale for name in ("shift", "gather", "copy")}
+    loads = dataclasses.replace(loads, **rated, stage=loads.stage / scale)
     asked = f"its own clusters, {dram_gbs:,.0f} GB/s" + (f", {clock_mhz:,.0f} MHz" if clock_mhz > 0 else "")
     return dataclasses.replace(
         device,
@@ -120,6 +123,7 @@ def from_properties(
         dram_gbs=dram_gbs,
         time=scaled,
         cores=cores,
+        loads=loads,
         cost=rates,
         note=f"{device.note}, {asked}",
     )

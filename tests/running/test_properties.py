@@ -55,6 +55,9 @@ def test_an_unknown_gpu_is_asked_once():
     assert found.time.mma == pytest.approx(2 * H200.time.mma) and found.time.l2 == pytest.approx(
         H200.time.l2 / 2
     )
+    assert (
+        found.loads.shift == pytest.approx(H200.loads.shift / 2) and found.loads.stage == 2 * H200.loads.stage
+    )
     assert (found.sms, found.l2_bytes, found.time.launch) == (120, 7, H200.time.launch)
     note = (
         f"no record of {NAME}: planned with the times of NVIDIA H200 and this GPU's 120 SMs, "
