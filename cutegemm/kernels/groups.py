@@ -13,12 +13,14 @@ find there, and stores end with the group. No row outside the groups is written.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 
+from cutegemm.arch import sm90 as hw
 from cutegemm.kernels.scheduler import State, Walk, cluster_tiles, tile_of
 from cutegemm.kernels.work import Origin, Work
 from cutegemm.launch_layout import GROUP_ENDS
@@ -28,7 +30,8 @@ from cutegemm.launch_layout import GROUP_ENDS
 class GroupedWalk(Walk):
     """The works of one CTA.
 
-    A state is (number of the cluster tile among all groups', its group, the group's first cluster tile, its first row).
+    A state is (number of the cluster tile among all groups', its group, the group's first cluster tile and the one
+    after its last, its first row and the one after its last). Whole warps ask for states.
     """
 
     ends: Any = None  # (groups) Int32 in global memory
@@ -45,8 +48,9 @@ class GroupedWalk(Walk):
 
     def start(self, skip: Any = 0) -> State:
         """The state of the CTA's first work, or of the one `skip` works later."""
+        # before the first group there is one without rows
         zero = cutlass.Int32(0)
-        return self._found((self.cluster + skip * self.clusters, zero, zero, zero))
+        return self._found((self.cluster + skip * self.clusters, cutlass.Int32(-1), zero, zero, zero, zero))
 
     def next(self, state: State, count: int = 1) -> State:
         """The state `count` works later."""
@@ -58,9 +62,9 @@ class GroupedWalk(Walk):
 
     def work(self, state: State) -> Work:
         """The work of a state."""
-        index, group, first, row = state
-        end = self._end(group, row)
-        m, n, _ = tile_of(index - first, self._rows(row, end), self.tiles[1], self.group, self.config.raster)
+        index, group, first, _, row, end = state
+        tiles_m = cluster_tiles(end - row, self.config.rows, self.config.cluster[0])
+        m, n, _ = tile_of(index - first, tiles_m, self.tiles[1], self.group, self.config.raster)
         cluster_m, cluster_n = self.config.cluster
         place = (m * cluster_m + self.place.m, n * cluster_n + self.place.n, group)
         return self._of(place, (row, end), cutlass.Int32(0), self.k_tiles)
@@ -87,21 +91,43 @@ class GroupedWalk(Walk):
 
     @cute.jit
     def _found(self, state: Any) -> Any:
-        """The state of the same cluster tile with its group; beyond the last tile that is none of the groups."""
-        index, group, first, row = state
-        end = self._end(group, row)
-        count = self._rows(row, end) * self.tiles[1]
-        while (group < self.groups) & (index >= first + count):
-            group, first, row = group + 1, first + count, end
-            end = self._end(group, row)
-            count = self._rows(row, end) * self.tiles[1]
-        return index, group, first, row
+        """The state of the same cluster tile with its group; beyond the last tile that is none of the groups.
 
-    def _rows(self, row: Any, end: Any) -> Any:
-        """Cluster tiles along M of the group that has rows `row` to `end`."""
-        return cluster_tiles(end - row, self.config.rows, self.config.cluster[0])
+        A warp looks at as many groups at once as it has lanes, a group each.
+        """
+        index, group, first, last, row, end = state
+        # until a group has the tile, or none is left
+        while (index >= last) & (group < self.groups):
+            group, first, last, row, end = self._looked(index, group, last, end)
+        return index, group, first, last, row, end
 
-    def _end(self, group: Any, row: Any) -> Any:
-        """One past the last row of the group that begins at `row`."""
-        end = self.ends[cutlass.min(group, self.groups - 1)]
-        return cutlass.max(cutlass.min(end, self.shape["m"]), row)
+    def _looked(self, index: Any, group: Any, last: Any, end: Any) -> tuple:
+        """(group, its first tile, the one after its last, its first row, the one after its last) of a tile.
+
+        Of a tile beyond the groups that the warp looks at those of the last of them.
+
+        Args:
+            index: the tile's number.
+            group, last, end: the group before those that are looked at; the tile and the row after its last ones.
+        """
+        lane = cute.arch.lane_idx()
+        # a group that is none has no rows
+        mine = cutlass.min(group + 1 + lane, self.groups - 1)
+        ends = scanned(cutlass.max(cutlass.min(self.ends[mine], self.shape["m"]), end), lane, cutlass.max)
+        before = cute.arch.shuffle_sync_up(ends, 1)
+        row = cutlass.select_(lane == 0, end, before)
+        tiles = cluster_tiles(ends - row, self.config.rows, self.config.cluster[0]) * self.tiles[1]
+        after = last + scanned(tiles, lane, lambda x, y: x + y)
+        passed = cute.arch.popc(cute.arch.vote_ballot_sync(after <= index))
+        which = cutlass.min(passed, hw.WARP - 1)
+        first = cute.arch.shuffle_sync(after - tiles, which)
+        last, row, end = (cute.arch.shuffle_sync(x, which) for x in (after, row, ends))
+        return group + 1 + which, first, last, row, end
+
+
+def scanned(value: Any, lane: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """A lane's value combined with those of all lanes before it."""
+    for offset in (1, 2, 4, 8, 16):
+        other = cute.arch.shuffle_sync_up(value, offset)
+        value = cutlass.select_(lane >= offset, combine(value, other), value)
+    return value

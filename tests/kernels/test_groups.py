@@ -26,7 +26,8 @@ ENDS = {
     "all in one": [0, 0, 0, 200, 200],
     "decreasing and outside": [90, -7, 40, 1000, 3],
     "a tail": [65, 100],
-    "many": [*range(0, 90, 5), 90, 91],
+    "more than a warp looks at": [*range(0, 80, 2), 60, *range(80, 200, 3)],
+    "the last of many": [*[0] * 63, 130, 140],
 }
 
 
