@@ -104,7 +104,7 @@ def last_contents(config: KernelDraft) -> list[Held]:
     inner = config.cluster_parts > 1
     parts = config.cluster_parts * config.consumers * config.limits.warpgroup * config.slice_values
     return [
-        Held("parts of K", inner * FP32_BYTES * parts, config.limits.smem_align),
+        Held("parts of K", inner * config.sums.bytes * parts, config.limits.smem_align),
         Held("sum barriers", inner * STAGE_BARRIERS, BARRIER_BYTES),
         Held("count", FP32_BYTES * config.counts_kept, COUNT_ALIGN),
         Held("work barriers", config.dynamic * WORK_SLOTS * STAGE_BARRIERS, BARRIER_BYTES),

@@ -25,6 +25,7 @@ from cutegemm.kernels.cluster import Place
 from cutegemm.kernels.dependence import Dependence
 from cutegemm.kernels.epilogue import Epilogue
 from cutegemm.kernels.launch import named
+from cutegemm.kernels.operands import NUMERIC
 from cutegemm.kernels.pieces import Role
 from cutegemm.kernels.scheduler import Walk
 from cutegemm.kernels.shared import Shared, wait_named
@@ -65,7 +66,7 @@ class AddParts:
         epilogue = Epilogue.create(config, tensors, atoms, numbers, walks.output(extents, walking), shared)
         # (VECTOR, WARPGROUP, vectors, ADDERS - 1)
         shape = (VECTOR, hw.WARPGROUP, config.slice_values // VECTOR, max(1, config.adders - 1))
-        sSums = shared.tensor("sums", cutlass.Float32, cute.make_layout(shape))
+        sSums = shared.tensor("sums", NUMERIC[config.sums], cute.make_layout(shape))
         self._initialise(epilogue, thread)
         dependence.start()
         dependence.wait()
@@ -109,7 +110,7 @@ class AddParts:
         config, (work, share) = self.config, mine
         tile = work.slice(share, config.slices)
         ahead = epilogue.ahead(role, tile)
-        total = cute.make_rmem_tensor(config.slice_values, cutlass.Float32)
+        total = cute.make_rmem_tensor(config.slice_values, NUMERIC[config.sums])
         parts.add_some(total, role, work, (share, 0, config.adders))
         dependence.loads_done()
         if cutlass.const_expr(config.adders > 1):
@@ -133,7 +134,7 @@ class AddParts:
     ):
         """Another warpgroup: add up its share of the parts and hand the sum over."""
         work, share = mine
-        total = cute.make_rmem_tensor(self.config.slice_values, cutlass.Float32)
+        total = cute.make_rmem_tensor(self.config.slice_values, NUMERIC[self.config.sums])
         parts.add_some(total, role, work, (share, group, self.config.adders))
         for vector in cutlass.range_constexpr(self.config.slice_values // VECTOR):
             source = cute.make_tensor(total.iterator + vector * VECTOR, cute.make_layout(VECTOR))

@@ -24,6 +24,7 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.cluster import Place
+from cutegemm.kernels.operands import NUMERIC
 from cutegemm.kernels.pieces import Role
 from cutegemm.kernels.shared import Shared
 from cutegemm.kernels.work import OutputTile, Work
@@ -47,7 +48,7 @@ class ClusterSum:
         """Take the buffer and the barriers."""
         vectors = config.slice_values // VECTOR
         layout = cute.make_layout((VECTOR, hw.WARPGROUP, vectors, config.consumers, config.cluster_parts))
-        sParts = shared.tensor("parts of K", cutlass.Float32, layout)
+        sParts = shared.tensor("parts of K", NUMERIC[config.sums], layout)
         full, free = shared.barriers("parts here"), shared.barriers("parts read")
         return ClusterSum(config, place, sParts, shared, full, free)
 

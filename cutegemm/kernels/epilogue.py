@@ -135,7 +135,8 @@ class Epilogue:
 
         def leaf(node: Node, row: int, column: tuple[int, int]) -> Any:
             if node.op == "acc":
-                return acc[piece.accumulator(at["value"], 1 if node.value == "up" else 0)]
+                # graphs compute in fp32, whatever a tile's sums are
+                return cutlass.Float32(acc[piece.accumulator(at["value"], 1 if node.value == "up" else 0)])
             if node.op == "row":
                 return self.vectors.row(node.value, piece, column)
             if node.op == "col":

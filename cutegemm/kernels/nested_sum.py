@@ -16,6 +16,7 @@ import cutlass.cute as cute
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.left_sum import LeftSum
+from cutegemm.kernels.operands import NUMERIC
 from cutegemm.kernels.work import OutputTile, Work
 from cutegemm.kernels.workspace_sum import WorkspaceSum
 
@@ -47,7 +48,7 @@ class NestedSum:
 
     @cute.jit
     def _hand_on(self, role: cutlass.Constexpr, work: cutlass.Constexpr, phase: Any) -> Any:
-        share = cute.make_rmem_tensor(self.config.slice_values, cutlass.Float32)
+        share = cute.make_rmem_tensor(self.config.slice_values, NUMERIC[self.config.sums])
         self.inner.receive(share, role, work, phase)
         return self.outer.send(share, role, work, phase)
 

@@ -17,6 +17,7 @@ from cutlass._mlir.dialects import llvm
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
+from cutegemm.kernels.operands import NUMERIC
 from cutegemm.kernels.pieces import Role
 from cutegemm.kernels.scheduler import Walk
 from cutegemm.kernels.work import Work
@@ -73,7 +74,7 @@ class SumParts:
         if cutlass.const_expr(not self.config.streamed):
             at_once = max(1, min(self.config.kept_parts, IN_FLIGHT // self._vectors))
         parts = work.parts if cutlass.const_expr(self.config.streamed) else self.config.kept_parts
-        rX = cute.make_rmem_tensor((VECTOR, self._vectors, at_once), cutlass.Float32)
+        rX = cute.make_rmem_tensor((VECTOR, self._vectors, at_once), NUMERIC[self.config.sums])
         for block in cutlass.range(parts // at_once, unroll=1):
             self._read(rX, role, work, (block * at_once, at_once, share))
             self._take(total, rX, at_once)
@@ -95,7 +96,7 @@ class SumParts:
         count = self.config.outer_parts
         each = -(-count // groups)
         at_once = max(1, min(each, IN_FLIGHT // self._vectors))
-        rX = cute.make_rmem_tensor((VECTOR, self._vectors, at_once), cutlass.Float32)
+        rX = cute.make_rmem_tensor((VECTOR, self._vectors, at_once), NUMERIC[self.config.sums])
         total.fill(0.0)
         for first in cutlass.range_constexpr(0, each, at_once):
             some = min(at_once, each - first)
@@ -109,7 +110,7 @@ class SumParts:
                 for value in cutlass.range_constexpr(self._vectors * VECTOR):
                     number = rX[value % VECTOR, value // VECTOR, i]
                     if cutlass.const_expr(groups * each > count):
-                        number = cutlass.select_(cutlass.Boolean(there), number, cutlass.Float32(0.0))
+                        number = cutlass.select_(cutlass.Boolean(there), number, NUMERIC[self.config.sums](0))
                     total[value] = total[value] + number
 
     def number(self, work: Work) -> Any:
@@ -149,7 +150,9 @@ class SumParts:
         layout = cute.make_layout((VECTOR, hw.WARPGROUP, config.tile_values // VECTOR, config.consumers))
         index = cutlass.Int64(self.walk.slot(work, part))
         address = self.address + index * (4 * cute.size(layout))
-        ptr = cute.make_ptr(cutlass.Float32, address, cute.AddressSpace.gmem, assumed_align=4 * VECTOR)
+        ptr = cute.make_ptr(
+            NUMERIC[self.config.sums], address, cute.AddressSpace.gmem, assumed_align=4 * VECTOR
+        )
         return cute.make_tensor(ptr, layout)
 
     def _vector(self, mPart: Any, role: Role, vector: int, share: Any) -> Any:

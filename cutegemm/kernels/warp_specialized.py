@@ -143,6 +143,6 @@ class WarpSpecializedGemm:
         # a slice of the tile has accumulators of its own; a whole tile's sum replaces this CTA's part
         total = acc
         if cutlass.const_expr(self.config.cluster_parts > 1):
-            total = cute.make_rmem_tensor(self.config.slice_values, cutlass.Float32)
+            total = cute.make_rmem_tensor(self.config.slice_values, NUMERIC[self.config.sums])
         frame.total.receive(total, role, work, parity)
         return frame.epilogue.finish(total, role, tile, ahead, inputs)
