@@ -86,3 +86,30 @@ def test_what_cannot_be():
         multiply_groups(a, b, ends[:1])
     with pytest.raises(InputError, match="overlaps a"):
         multiply_groups(a, b, ends, a)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(16, 72, 64), (1000, 1536, 2048), (4096, 4096, 768)])
+@pytest.mark.parametrize("groups", [1, 8, 128])
+def test_groups_on_the_gpu(shape, groups):
+    """The planner's kernels give every group's product and write no row behind the last one, also when replayed."""
+    m, n, k = shape
+    generator = torch.Generator("cuda").manual_seed(m + groups)
+    a = torch.randn(m, k, generator=generator, device="cuda").bfloat16()
+    b = torch.randn(groups, n, k, generator=generator, device="cuda").bfloat16().mT
+    d = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    ends = torch.zeros(groups, dtype=torch.int32, device="cuda")
+    multiply_groups(a, b, ends, d)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        multiply_groups(a, b, ends, d)
+    for seed in range(3):
+        cuts = torch.randint(0, m + 1, (groups,), generator=torch.Generator().manual_seed(seed))
+        ends.copy_(cuts.sort().values)
+        d.fill_(7.0)
+        graph.replay()
+        rows = [0, *cuts.sort().values.tolist()]
+        for group, (first, end) in enumerate(itertools.pairwise(rows)):
+            if end > first:
+                assert_close(d[first:end], a[first:end], b[group])
+        assert torch.all(d[rows[-1] :] == 7.0)
