@@ -119,6 +119,7 @@ class CostModel:
             bytes, all SMs and one CTA; full: more where it finds no SM free.
         fill, fill_beneath: memory's rate falls by this power of the share of SMs that stream, the second where the next
             launch begins early.
+        short_rows, bare_dram: more that memory takes for stages of short rows, and of kernels without a producer.
         asked, asked_bare: of the bytes for which several clusters ask at once, how often memory delivers them again.
         flop, l2_energy, dram_energy: of an operation, of a byte from L2, of a byte of memory; watts: of the cap; slows:
             by which power of the clock energy grows.
@@ -165,6 +166,8 @@ class CostModel:
     full: float
     fill: float
     fill_beneath: float
+    short_rows: float
+    bare_dram: float
     asked: float
     asked_bare: float
     flop: float
@@ -189,6 +192,8 @@ class LoadModel:
             that it copies by cp.async.
         stage: of a stage that it loads, beside its bytes; first: until the first stage, more than TMA takes.
         relayout: of a launch that copies operands, beside its bytes.
+        early: of kernels with constant operands for every doubling of a cluster's CTAs, whose SMs must all be free
+            before it loads; early_bare: of those without a producer, which load nothing early.
     """
 
     shift: float
@@ -197,6 +202,8 @@ class LoadModel:
     stage: float
     first: float
     relayout: float
+    early: float
+    early_bare: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,8 @@ class Counts(NamedTuple):
         mma: tensor-core cycles of a stage; smem: shared-memory cycles.
         fetched: bytes of a stage that L2 delivers to an SM; landed: that arrive there; astride: of those fetched, in
             rows that straddle lines of L2; thin: those that boxes of less than 128 bytes a row would have had room for;
-            void: bytes of a CTA's boxes that lie outside the operands, which TMA fills with zeros.
+            void: bytes of a CTA's boxes that lie outside the operands, which TMA fills with zeros; short: whether a
+            stage has less than two lines of L2 of each row.
         traffic: bytes that L2 delivers to all; memory: from and to memory; asked: for which several clusters ask at
             once; copy: bytes a nanosecond of a copy.
         flops: of all CTAs, padding included.
@@ -113,6 +114,7 @@ class Counts(NamedTuple):
     astride: Column
     thin: Column
     void: Column
+    short: Column
     traffic: Column
     memory: Column
     asked: Column
@@ -193,6 +195,7 @@ def counts(problem: Problem, device: Device, of: Rows, seen: Seen = PLAIN) -> Co
         full=_as(launched & (fill >= FULL)),
         **out,
         void=_void(problem, of, here),
+        short=_as(k * size < 2 * L2_LINE),
         **_rows_in_lines(problem, of, here),
     )
 
@@ -293,9 +296,14 @@ class Arrivals(NamedTuple):
     once: Column
 
 
-def arrivals(of: Rows, loads: Sequence[Load], x: LoadModel, device: Device) -> Arrivals:
-    """That of each config, whose A and B arrive as `loads` say."""
+def arrivals(
+    of: Rows, loads: Sequence[Load], x: LoadModel, device: Device, *, constant: bool = False
+) -> Arrivals:
+    """That of each config, whose A and B arrive as `loads` say; `constant`: some before earlier launches have ended."""
     stage, once = np.zeros_like(of.m), np.zeros_like(of.m)
+    if constant:
+        # a cluster begins when SMs for all of it are free; without a producer nothing is loaded early
+        once = x.early * np.log2(of.across * of.along * of.held) + x.early_bare * (of.schedule == MULTISTAGE)
     for load, lines in zip(loads, (of.m, of.n), strict=True):
         taken = lines * of.k * load.bytes
         if load.how in THREAD_LOADS:
@@ -322,7 +330,9 @@ def nanoseconds(of: Counts, x: CostModel, beside: Arrivals | None = None) -> Col
     l2 = of.traffic * fetched / np.maximum(of.fetched, 1) / x.l2
     bent = np.where(of.beneath > 0, x.fill_beneath, x.fill)
     asked = of.asked * np.where(of.bare > 0, x.asked_bare, x.asked)
-    memory = (of.memory + asked) / (x.dram * of.copy * of.share**bent)
+    # a stage of short rows, and warps that multiply before they ask for more, leave memory idle at times
+    idle = 1 + x.short_rows * of.short + x.bare_dram * of.bare
+    memory = (of.memory + asked) / (x.dram * of.copy * of.share**bent) * idle
     # a lower clock needs a lower voltage, so that time at the cap goes by a power of both
     energy = (x.flop * of.flops + x.l2_energy * of.traffic + x.dram_energy * of.memory) / (1e3 * x.watts)
     theta = x.slows / (1 + x.slows)

@@ -65,15 +65,20 @@ def _nanoseconds(found: Sequence[tuple[Way, Rows]]) -> cost.Column:
             # every SM has the same share of all k tiles
             counts = counts._replace(waves=counts.waves * counts.share, share=np.ones_like(counts.share))
         counted.append(counts)
-        beside.append(cost.arrivals(rows, _loads(setting), device.loads, device))
+        constant = isinstance(setting.spec.constant, tuple)
+        beside.append(cost.arrivals(rows, _loads(setting), device.loads, device, constant=constant))
     each = cost.Counts(*map(np.concatenate, zip(*counted, strict=True)))
     rates = found[0][0].seen.device.cost
     assert rates is not None
-    plain = all(x.load == "tma" for way, _ in found for x in way.setting.loads.operands) and not any(
-        way.setting.loads.copies for way, _ in found
-    )
+    plain = all(_plain(way.setting) for way, _ in found)
     together = None if plain else Arrivals(*map(np.concatenate, zip(*beside, strict=True)))
     return cost.nanoseconds(each, rates, together)
+
+
+def _plain(setting: Setting) -> bool:
+    """Whether TMA loads both operands from where they are, when earlier launches have ended."""
+    by_tma = all(x.load == "tma" for x in setting.loads.operands) and not setting.loads.copies
+    return by_tma and not isinstance(setting.spec.constant, tuple)
 
 
 def _device(asked: Request) -> Device:

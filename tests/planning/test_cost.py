@@ -73,7 +73,8 @@ def test_a_gpu_twice_as_fast_takes_half_the_time():
     rates = ("port", "l2", "void", "store", "sum_rate", "part_store", "add_rate", "part_rate", "first_rate",
              "watts")  # fmt: skip
     same = ("dram", "straddle", "thin", "mma_turn", "mma_three", "turn_lone", "bare_mma", "in_use", "fill",
-            "fill_beneath", "asked", "asked_bare", "flop", "l2_energy", "dram_energy", "slows")  # fmt: skip
+            "fill_beneath", "asked", "asked_bare", "short_rows", "bare_dram",
+            "flop", "l2_energy", "dram_energy", "slows")  # fmt: skip
     old = dataclasses.asdict(DEFAULT.cost)
     new = {x: v * (2 if x in rates else 1 if x in same else 0.5) for x, v in old.items()}
     device = dataclasses.replace(DEFAULT, cost=type(DEFAULT.cost)(**new), dram_gbs=2 * DEFAULT.dram_gbs)
@@ -191,6 +192,25 @@ def test_a_copy_costs_its_launch_and_bytes_and_threads_what_they_load():
         stage = cost.arrivals(rows, [cost.Load(how), cost.Load()], model, device).stage
         assert stage[0] < stage[1] < 2 * stage[0]
     assert (cost.arrivals(rows, [cost.Load(), cost.Load()], model, device).stage == 0).all()
+
+
+def test_short_rows_and_warps_that_also_multiply_leave_memory_idle():
+    """Where memory is all that counts, stages of one line a row take longer, as do kernels without a producer."""
+    of = problem(8, 16384, 16384, majors="kk")
+    tile = Candidate((64, 128, 128), (1, 1), "cooperative", 1)
+    deep, flat, bare = ns(of, tile, tile._replace(tile=(64, 128, 64)), tile._replace(schedule="multistage"))
+    assert deep < flat and deep < bare
+
+
+def test_constant_operands_favour_kernels_that_load_them_early():
+    """A cluster waits for as many free SMs, a kernel without a producer for the launch before."""
+    rows = generator.rows(
+        [LARGE, LARGE._replace(cluster=(1, 1)), LARGE._replace(cluster=(1, 1), schedule="multistage")]
+    )
+    loads = [cost.Load(), cost.Load()]
+    paired, alone, bare = cost.arrivals(rows, loads, DEFAULT.loads, DEFAULT, constant=True).once
+    assert alone == 0 and paired == DEFAULT.loads.early and bare == DEFAULT.loads.early_bare
+    assert not cost.arrivals(rows, loads, DEFAULT.loads, DEFAULT).once.any()
 
 
 def test_half_of_a_gated_pair_is_stored():
