@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -64,7 +65,7 @@ def compile_config(config: Config) -> Artifact:
         driver, arguments = _driver(config)
         options = f"--enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder} --gpu-arch {hw.ARCH}"
         try:
-            with announced(lambda: f"compiling a {config.family} kernel"), _standard_error():
+            with announced(lambda: f"compiling a {config.family} kernel"), _standard_error(), _undisturbed():
                 compiled = cute.compile(driver, *arguments, make_fake_stream(), options=options)
             path = Path(folder) / "kernel.o"
             compiled.export_to_c(str(path), function_name=loader.ENTRY)
@@ -94,6 +95,29 @@ def _standard_error() -> Iterator[None]:
             text = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
             stack.enter_context(contextlib.redirect_stderr(text))
         yield
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C is heard when the compiler is done: a KeyboardInterrupt in its midst ends the process by a fault.
+
+    A handler of the program's own, and other threads, are left as they are.
+    """
+    usual = signal.default_int_handler
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not usual
+    ):
+        yield
+        return
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if heard:
+            raise KeyboardInterrupt
 
 
 def _last_words(error: Exception) -> str:
