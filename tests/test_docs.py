@@ -2,6 +2,7 @@
 """The documentation: every Python block runs, pages are linked, and the site builds without a warning."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 # pages whose blocks run one after the other
 PAGES = ("index", "tutorial", "spec", "epilogues", "guarantees", "deployment", "learn/roofline", "learn/layouts",
-         "learn/kernels")  # fmt: skip
+         "learn/hopper", "learn/kernels")  # fmt: skip
 
 
 def ladder():
@@ -99,6 +100,37 @@ def test_a_picture_for_every_kernel_shows_its_plan(monkeypatch):
         assert f"ring of {plan.config.stages} stages" in shown
         assert all(f"{x.arrivals} by {x.arrives}" in shown for x in plan.barriers if "'" not in x.arrives)
         assert shown.count("<circle") == len(plan.barriers)
+
+
+def test_pictures_of_layouts_show_every_element(monkeypatch):
+    """Each picture that a page names has a cell for each element; the swizzle takes a wavefront where none takes 8."""
+    monkeypatch.syspath_prepend(DOCS / "hooks")
+    pictures = importlib.import_module("layout_pictures")
+    named = [x for page in DOCS.rglob("*.md") for x in re.findall(r"<!-- layout:(\w+) -->", page.read_text())]
+    assert sorted(named) == sorted(pictures.PICTURES)
+    for name, draw in pictures.PICTURES.items():
+        shown = draw()
+        assert shown.count("<rect") == (128 if name == "accumulator" else 64)
+        if name in ("row_major", "column_major", "blocked"):
+            cells = re.findall(r'fill="#000">(\d+)<', shown)
+            assert sorted(map(int, cells)) == list(range(64))
+    assert (
+        "8 wavefronts" in pictures.PICTURES["plain"]() and "1 wavefront." in pictures.PICTURES["swizzled"]()
+    )
+
+
+def test_every_stage_stands_beside_the_librarys_code(monkeypatch):
+    """A stage's page shows the library's code for its idea, and the spec of every twin that is measured."""
+    monkeypatch.syspath_prepend(DOCS / "hooks")
+    code = importlib.import_module("beside")
+    twins = []
+    for path in ladder().stages():
+        section = code.section(path.stem)
+        assert "```python" in section and "cutegemm/" in section
+        twins += re.findall(r"^# (\d\d_\w+)$", section, re.MULTILINE)
+    rows = json.loads((ROOT / "benchmarks/results/sweeps/handwritten.json").read_text())["rows"]
+    measured = {x["contender"] for x in rows if x["contender"].endswith(" (DSL)")}
+    assert sorted(twins) == sorted(x.removesuffix(" (DSL)") for x in measured)
 
 
 def test_every_page_is_in_the_navigation():

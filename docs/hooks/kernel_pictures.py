@@ -171,8 +171,8 @@ def drawn(flow: Flow, barriers: Sequence[Any]) -> str:
     left = [1 + i * (BOX + GAP) for i in range(len(flow.boxes))]
     fill = {"global": "0.04", "shared": "0.12", "registers": "0.22"}
     out = [
-        f'<svg viewBox="0 0 {width} {height}" width="100%" style="max-width:{width}px;color:inherit" role="img" '
-        'font-family="inherit" font-size="12" fill="currentColor" stroke="none">',
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" style="max-width:100%;height:auto;color:inherit" '
+        'role="img" font-family="inherit" font-size="12" fill="currentColor" stroke="none">',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
         'orient="auto-start-reverse"><path d="M0 0 8 4 0 8z"/></marker></defs>',
     ]

@@ -10,6 +10,7 @@ each source's header, figures in the results file that the ladder's worklog is w
 from __future__ import annotations
 
 import difflib
+import importlib
 import json
 import re
 import sys
@@ -71,6 +72,20 @@ def body(source: str) -> list[str]:
     return lines[first:]
 
 
+def helper(name: str) -> Any:
+    """A module of this folder or of the repository; it may import the library."""
+    sys.path[:0] = [x for x in (str(ROOT), str(Path(__file__).parent)) if x not in sys.path]
+    return importlib.import_module(name)
+
+
+def linked(words: str) -> str:
+    """Text with the sources that it names linked, as the ladder's README links them."""
+    readme = (SOURCES / "README.md").read_text()
+    for title, address in re.findall(r'\["([^"]+)"\]\((https?://[^)]+)\)', " ".join(readme.split())):
+        words = re.sub(rf'"({re.escape(title)})[^"]*"', rf'["\1"]({address})', words)
+    return words
+
+
 def rates() -> dict[tuple[str, str], float]:
     """TFLOP/s by (type, contender) at the shown size without C."""
     rows = json.loads(RESULTS.read_text())["rows"]
@@ -79,6 +94,24 @@ def rates() -> dict[tuple[str, str], float]:
         for x in rows
         if x["m"] == x["n"] == x["k"] == SIZE and x["beta"] == 0
     }
+
+
+def bar(name: str, value: float, greatest: float, strong: bool, words: str) -> str:
+    """One bar of a chart."""
+    fill = "accent-fg-color" if strong else "default-fg-color--light"
+    return (
+        f'<div style="display:flex;align-items:center;gap:.6em">'
+        f'<code style="width:20em;white-space:nowrap">{name}</code>'
+        f'<span style="width:{30 * value / greatest:.1f}em;height:1em;background:var(--md-{fill})"></span>'
+        f"<span>{words}</span></div>"
+    )
+
+
+def bars() -> str:
+    """The ladder in one picture: a bar a stage."""
+    figures = helper("handwritten.ladder.worklog").Figures(json.loads(RESULTS.read_text()))
+    picture = helper("handwritten.ladder.bars").picture(figures, standalone=False)
+    return "<figure>" + picture.replace("\n", "") + "</figure>"
 
 
 def chart(stem: str, before: str | None) -> str:
@@ -94,20 +127,13 @@ def chart(stem: str, before: str | None) -> str:
             "cublas",
         ]
         top = max(measured[dtype, x] for x in names)
-        bars = [
-            f'<div style="display:flex;align-items:center;gap:.6em">'
-            f'<code style="width:20em;white-space:nowrap">{x}</code>'
-            f'<span style="width:{30 * measured[dtype, x] / top:.1f}em;height:1em;background:'
-            f'var(--md-{"accent" if x in mine else "default"}-fg-color{"" if x in mine else "--light"})"></span>'
-            f"<span>{measured[dtype, x]:.1f}</span></div>"
-            for x in names
-        ]
+        shown = [bar(x, measured[dtype, x], top, x in mine, f"{measured[dtype, x]:.1f}") for x in names]
         environment = json.loads(RESULTS.read_text())["environment"]
         where = environment.get("gpu", "")
         where = where.get("name", "") if isinstance(where, dict) else where
         return (
             f"TFLOP/s at {SIZE}³, {dtype}, beta = 0, {where} "
-            f"(`{RESULTS.relative_to(ROOT)}`):\n\n<div>{''.join(bars)}</div>\n"
+            f"(`{RESULTS.relative_to(ROOT)}`):\n\n<div>{''.join(shown)}</div>\n"
         )
     return "This stage is timed on deep K; see the worklog's split-K table.\n"
 
@@ -118,6 +144,7 @@ def counts(stem: str, before: str | None) -> str:
     rows = [x for x in document["rows"] if x["shape"] == COUNTED_ON]
     mine = [x for x in rows if x["stage"].startswith(stem)]
     earlier = [x for x in rows if before and x["stage"].startswith(before) and x["dtype"] == mine[0]["dtype"]]
+    earlier.sort(key=lambda x: rates().get((x["dtype"], x["stage"]), 0.0))  # the fastest variant last
     shown = [*earlier[-1:], *mine]
     names = " | ".join("`" + x["stage"] + "`" for x in shown)
     head = f"| M × N × K = {' × '.join(map(str, shown[0]['shape']))} | {names} |"
@@ -141,7 +168,7 @@ def page(path: Path, before: Path | None) -> str:
     source = path.read_text()
     title, sections = header(source)
     out = [f"# {path.stem.replace('_', ' ')}\n", f"{title[0].upper()}{title[1:]}\n"]
-    out += [f"**{shown}.** {sections[name]}\n" for name, shown in PARTS.items() if name in sections]
+    out += [f"**{shown}.** {linked(sections[name])}\n" for name, shown in PARTS.items() if name in sections]
     out.append("## Measured\n\n" + chart(path.stem, before.stem if before else None))
     out.append("## Counted\n\n" + counts(path.stem, before.stem if before else None))
     if before is not None:
@@ -158,6 +185,7 @@ def page(path: Path, before: Path | None) -> str:
             text = f'??? note "{words}: most of the file, so read the source first"\n\n' + indented(text)
             words = "This step rewrites the kernel"
         out.append(f"## What changed in the code\n\n{words}.\n\n{text}")
+    out.append(helper("beside").section(path.stem))
     out.append("## Try it\n\n" + exercises()[path.stem[:2]] + "\n")
     command = f"python -m handwritten --stages {int(path.stem[:2])}"
     out.append(f"Run this stage on a laptop with `{command} --emulate`, on a GPU with `{command}`.\n")
@@ -189,13 +217,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the kernels' pictures where a page names them."""
-    if "<!-- kernel:" not in markdown:
-        return markdown
-    sys.path[:0] = [x for x in (str(ROOT), str(Path(__file__).parent)) if x not in sys.path]
-    from kernel_pictures import filled
-
-    return filled(markdown)
+    """Put pictures of kernels and layouts, and the bars of the ladder, where a page names them."""
+    for kind in ("kernel", "layout"):
+        if f"<!-- {kind}:" in markdown:
+            markdown = helper(f"{kind}_pictures").filled(markdown)
+    return (
+        markdown.replace("<!-- ladder:bars -->", bars()) if "<!-- ladder:bars -->" in markdown else markdown
+    )
 
 
 def on_config(config: Any) -> Any:
@@ -204,5 +232,5 @@ def on_config(config: Any) -> Any:
         if "Learn Hopper GEMM" in entry:
             ladder = [{p.stem.replace("_", " "): f"learn/ladder/{p.stem}.md"} for p in stages()]
             if not any("The ladder" in x for x in entry["Learn Hopper GEMM"] if isinstance(x, dict)):
-                entry["Learn Hopper GEMM"].insert(3, {"The ladder": ladder})
+                entry["Learn Hopper GEMM"].insert(4, {"The ladder": ladder})
     return config

@@ -58,6 +58,8 @@ def emulated(options: Options, console: Console) -> int:
             except GemmError as error:
                 status = EXIT_WRONG
                 console.print(f"{stage.key}: {error}", markup=False)
+                for finding in (x for x in getattr(error, "findings", ()) if str(x) not in str(error)):
+                    console.print(f"{stage.key}: {finding}", markup=False)
         console.print(report.counted(done, shape))
         rows += [outcome.row(shape) for outcome in done]
         for outcome in done:

@@ -14,7 +14,7 @@ import numpy as np
 
 from cutegemm import emulator
 from cutegemm.emulator.state import tensors
-from cutegemm.errors import EmulatorError, check
+from cutegemm.errors import EmulatorError
 from handwritten.ladder.plans import Plan, TensorMap, Workspace
 from handwritten.ladder.problem import ELEMENT_BYTES, Matrix, Problem
 from handwritten.ladder.stage import Stage
@@ -118,7 +118,7 @@ def emulate(stage: Stage, dtype: str, shape: tuple[int, int, int], beta: float =
     """Run one stage on random operands, compare with fp64, and count.
 
     Raises:
-        EmulatorError: the kernel cannot go on, or the result is wrong.
+        EmulatorError: the kernel cannot go on, or the result is wrong; with the races found by then.
         GemmError: the stage does not take the shape.
     """
     m, n, k = shape
@@ -146,7 +146,11 @@ def emulate(stage: Stage, dtype: str, shape: tuple[int, int, int], beta: float =
     size = np.abs(a).astype(np.float64) @ np.abs(b) + abs(beta) * np.abs(c)
     bound = ROUNDOFF[dtype] * np.abs(exact) + STEP * (4 + k**0.5) * size
     error = float(np.max(np.abs(_loaded(stored["D"], dtype) - exact) / bound))
-    check(error <= 1, EmulatorError, f"stage {stage.key} is wrong by {error:.1f} times its bound")
+    findings = tuple(f for x in reports for f in x.races)
+    if not error <= 1:
+        wrong = EmulatorError(f"stage {stage.key} is wrong by {error:.1f} times its bound")
+        wrong.findings = findings
+        raise wrong
     counters: dict[str, float] = {}
     for report in reports:
         for name, value in report.sums.items():
@@ -158,7 +162,7 @@ def emulate(stage: Stage, dtype: str, shape: tuple[int, int, int], beta: float =
         counters=counters,
         conflicts=sum(x.units - x.ideal for r in reports for x in r.lines if x.space == "shared"),
         instructions=sum(sum(x.instructions.values()) for x in reports),
-        findings=tuple(f for x in reports for f in x.races),
+        findings=findings,
         seconds=seconds,
     )
 

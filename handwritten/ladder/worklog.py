@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.errors import GemmError
+from handwritten.ladder import bars
 from handwritten.ladder.names import BASELINE, BUILDER, SPLIT_K_SHAPE, one_part, twin_name
 from handwritten.ladder.registry import stages
 from handwritten.ladder.source import with_measured
@@ -54,13 +55,14 @@ class Figures:
 
 
 def write(source: Path, folder: Path) -> None:
-    """Write a results file's figures into the folder's README.md and the headers of its stages."""
+    """Write a results file's figures into the folder's README.md, its picture and the headers of its stages."""
     figures = Figures(json.loads(source.read_text("utf-8")))
     readme = folder / "README.md"
     parts = sections(figures, source.as_posix()) | {
         "ablation": ablation(json.loads(beside(source).read_text("utf-8")))
     }
     readme.write_text(fill(readme.read_text("utf-8"), parts), "utf-8")
+    (folder / "ladder.svg").write_text(bars.picture(figures), "utf-8")
     for name in dict.fromkeys(stage.file for stage in stages()):
         path = folder / name
         path.write_text(with_measured(path.read_text("utf-8"), header(figures, name)), "utf-8")

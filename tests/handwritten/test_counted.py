@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import handwritten
+from cutegemm import emulator
 from cutegemm.errors import EmulatorError
 from handwritten.ladder import emulated
 from handwritten.ladder.command import main
@@ -38,6 +39,19 @@ def test_a_wrong_result_is_an_error(monkeypatch):
     monkeypatch.setattr(emulated, "ROUNDOFF", dict.fromkeys(emulated.ROUNDOFF, 0.0))
     with pytest.raises(EmulatorError, match="stage 10_wmma_smem is wrong by"):
         emulated.emulate(handwritten.stage(10), "bf16", (64, 64, 64))
+
+
+def test_a_missing_barrier_is_named_by_its_lines(monkeypatch, capsys):
+    """Stage 03 without its barriers is wrong, and the command names the source lines that race."""
+    ptx = handwritten.stage(3).compiled("fp32").ptx
+    broken = emulator.Module.parse(
+        ptx.replace("bar.sync", "// bar.sync").replace("barrier.sync", "// barrier.sync")
+    )
+    monkeypatch.setattr(emulated, "module", lambda *_: broken)
+    assert main(["--emulate", "--stages", "3"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "03_smem_tile is wrong by" in shown
+    assert "03_smem_tile: write-read race: load by" in shown and "(03_smem_tile.cu:" in shown
 
 
 def test_the_command_shows_a_table(capsys, monkeypatch):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worklog's figures come from the results file: README.md and the headers say what it says, and nothing else."""
 
+import difflib
+import itertools
 import json
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 import handwritten
 from cutegemm.errors import GemmError
-from handwritten.ladder import worklog
+from handwritten.ladder import bars, worklog
 from handwritten.ladder.names import SPLIT_K_SHAPE, one_part
 from handwritten.ladder.source import FOLDER, with_measured
 from tests.support.ladder_rows import row
@@ -38,6 +40,27 @@ def test_readme_and_headers_agree_with_the_results_file() -> None:
     for name in {stage.file for stage in handwritten.stages()}:
         text = (FOLDER / name).read_text()
         assert with_measured(text, worklog.header(found, name)) == text, name
+
+
+def test_the_picture_agrees_with_the_results_file() -> None:
+    """The committed picture has a bar for every source, and is the one that the results give."""
+    found = worklog.Figures(json.loads((FOLDER.parent / RESULTS).read_text()))
+    drawn = bars.picture(found)
+    assert (FOLDER / "ladder.svg").read_text() == drawn
+    assert drawn.count("<rect") == len({stage.file for stage in handwritten.stages()})
+    assert "](ladder.svg)" in README
+
+
+def test_readme_names_the_steps_that_change_most() -> None:
+    """README.md lists the steps that add and remove a hundred lines or more below the headers."""
+    files = list(dict.fromkeys(stage.file for stage in handwritten.stages()))
+    bodies = [[x for x in (FOLDER / name).read_text().splitlines() if x[:2] != "//"] for name in files]
+    large = []
+    for i, (before, after) in enumerate(itertools.pairwise(bodies), 1):
+        changed = difflib.unified_diff(before, after, lineterm="", n=0)
+        if sum(x[0] in "+-" for x in changed) - 2 >= 100:
+            large.append(f"{i:02} to {i + 1:02}")
+    assert ", ".join(large) in README
 
 
 def test_results_file_has_every_stage() -> None:
