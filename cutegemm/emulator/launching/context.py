@@ -86,6 +86,8 @@ def merged(buffers: list[Buffer]) -> list[Buffer]:
 class Alone:
     """The context of a launch by itself, or of one of a run whose outputs are watched."""
 
+    pdl = False
+
     def __init__(self, written: Written | None = None) -> None:
         self.written = written
 

@@ -16,14 +16,12 @@ from typing import Any
 
 from cutegemm.checks import integers
 from cutegemm.emulator.launching.context import Alone, Chain
-from cutegemm.emulator.launching.launch import carrying, checked, kernel_of, launch, program_of
+from cutegemm.emulator.launching.launch import checked, kernel_of, launch_all, program_of
 from cutegemm.emulator.launching.report import Report, Result
 from cutegemm.emulator.launching.request import Launch, Options, checked_options
 from cutegemm.emulator.state.memory import Buffer
 from cutegemm.emulator.state.views import View
 from cutegemm.emulator.watch.findings import read_suppressions, without_suppressed
-from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
-from cutegemm.emulator.watch.meter import combined
 from cutegemm.emulator.watch.written import Output, Written
 from cutegemm.errors import EmulatorError, check, field_error
 
@@ -112,7 +110,7 @@ def run_steps(
     collecting, options = _COLLECTING.get(), checked_options(options)
     if collecting is not None:
         options = collecting[1]
-    launches = []
+    ready = []
     for step in steps:
         what = Launch(
             grid=step.grid,
@@ -122,31 +120,24 @@ def run_steps(
             params=step.params,
             buffers=buffers,
             shared_parts=step.shared_parts,
+            pdl=step.pdl,
         )
         kernel = kernel_of(step.ptx)
-        launches.append((kernel, checked(kernel, what)))
-    l2 = L2()
+        ready.append((kernel, checked(kernel, what)))
     written = Written(outputs) if collecting is not None and outputs else None
-    constant = None if collecting is None else collecting[2]
-    alone, chain = Alone(written), None
-    if constant is not None:
-        chain = Chain([program_of(kernel) for kernel, _ in launches], list(buffers), constant, written)
-    reports: list[Report] = []
-    with carrying(reports):
-        for step, (kernel, what) in zip(steps, launches, strict=True):
-            if chain is not None:
-                chain.pdl = step.pdl
-            reports.append(launch(kernel, what, options, l2, chain or alone))
-    if written is not None and reports:
+    context: Alone | Chain = Alone(written)
+    if collecting is not None and collecting[2] is not None:
+        context = Chain([program_of(kernel) for kernel, _ in ready], list(buffers), collecting[2], written)
+    made = launch_all(ready, options, context)
+    if written is not None and made.reports:
         rules = read_suppressions(options.suppressions) if options and options.suppressions else []
         kept, suppressed = without_suppressed(written.findings(), rules)
-        reports[-1].findings += kept
-        reports[-1].suppressed += suppressed
+        made.reports[-1].findings += kept
+        made.reports[-1].suppressed += suppressed
     if collecting is not None:
-        collecting[0].reports += reports
-        if collecting[1].meter:
-            collecting[0].counters = combined([r.sums for r in reports], l2.dirty * SECTOR_BYTES)
-    return reports
+        collecting[0].reports += made.reports
+        collecting[0].counters = made.counters or collecting[0].counters
+    return made.reports
 
 
 def output(tensor: Any, name: str, tile: tuple[int, int] | None = None) -> Output:

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
 from cutegemm.emulator.launching.context import Alone, Chain, is_cooperative
 from cutegemm.emulator.launching.machine import Machine
-from cutegemm.emulator.launching.report import Report
+from cutegemm.emulator.launching.report import Report, Result
 from cutegemm.emulator.launching.request import PTX_RULE, SHARED_LIMIT, Launch, Options, checked_options
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module, module_of
@@ -26,6 +26,8 @@ from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import combined
 from cutegemm.emulator.watch.roles import roles_of
 from cutegemm.errors import EmulatorError, check, field_error
+
+Ready: TypeAlias = tuple[Kernel, Launch]  # checked, with parameters packed
 
 
 def kernel_of(source: object, entry: str | None = None, field: str = "ptx") -> Kernel:
@@ -106,14 +108,23 @@ def launch(
     return _report(machine, rules)
 
 
-@contextlib.contextmanager
-def carrying(reports: list[Report]) -> Iterator[None]:
-    """An error of a later launch carries besides its own findings those of the reports so far."""
+def launch_all(ready: Iterable[Ready], options: Options | None, context: Alone | Chain) -> Result:
+    """Run launches in order with one L2 cache between them.
+
+    Raises:
+        EmulatorError: see `launch`; besides its own findings it carries those of the launches before.
+    """
+    l2, out = L2(), Result()
     try:
-        yield
+        for kernel, what in ready:
+            context.pdl = what.pdl
+            out.reports.append(launch(kernel, what, options, l2, context))
     except EmulatorError as e:
-        e.findings = (*(found for report in reports for found in report.findings), *e.findings)
+        e.findings = (*out.findings, *e.findings)
         raise
+    if options is not None and options.meter:
+        out.counters = combined([report.sums for report in out.reports], l2.dirty * SECTOR_BYTES)
+    return out
 
 
 def checked(kernel: Kernel, what: Launch) -> Launch:

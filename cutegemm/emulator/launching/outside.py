@@ -16,14 +16,12 @@ from typing import Any
 from cutegemm.checks import integer
 from cutegemm.emulator.launching.arguments import pack
 from cutegemm.emulator.launching.context import Chain
-from cutegemm.emulator.launching.launch import carrying, checked, kernel_of, launch, program_of
+from cutegemm.emulator.launching.launch import checked, kernel_of, launch_all, program_of
 from cutegemm.emulator.launching.report import Result
 from cutegemm.emulator.launching.request import SHARED_LIMIT, Launch, Options, checked_options
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module
 from cutegemm.emulator.state.views import View
-from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
-from cutegemm.emulator.watch.meter import combined
 from cutegemm.errors import EmulatorError, field_error
 
 
@@ -89,14 +87,7 @@ def run_sequence(
     chain = Chain([program_of(kernel) for kernel, _ in ready], [b for _, what in ready for b in what.buffers])
     if constant is not None:
         chain.constant = [view.buffer("constant") for view in views]
-    l2, out = L2(), Result()
-    with carrying(out.reports):
-        for kernel, what in ready:
-            chain.pdl = what.pdl
-            out.reports.append(launch(kernel, what, options, l2, chain))
-    if options.meter:
-        out.counters = combined([report.sums for report in out.reports], l2.dirty * SECTOR_BYTES)
-    return out
+    return launch_all(ready, options, chain)
 
 
 def _ready(one: Launch) -> tuple[Kernel, Launch]:

@@ -70,10 +70,8 @@ def store(e: Emitter, ins: Instruction) -> None:
     size, names = TYPE_BYTES[kind], e.items(ins.operands[1])
     if len(names) != _count(ins) or kind == "b128":
         raise Unknown("vector")
-    values = ", ".join(e.src(x, 8 * size) for x in names)
-    e.line(
-        f"store(G, {e.mask}, {e.address(ins.operands[0])}, ({values},), {size}, '{space}', {order_of(ins)!r})"
-    )
+    place, values = e.address(ins.operands[0]), e.sources(ins.operands[1], 8 * size)
+    e.line(f"store(G, {e.mask}, {place}, {values}, {size}, '{space}', {order_of(ins)!r})")
 
 
 def _store_async(e: Emitter, ins: Instruction) -> None:
@@ -196,13 +194,11 @@ def matrix_move(e: Emitter, ins: Instruction) -> None:
     trans = "trans" in ins.parts
     generic = "shared" not in [p.split("::")[0] for p in ins.parts]
     if ins.parts[0] == "ldmatrix":
-        names = e.items(ins.operands[0])
-        e.line(f"v = ldmatrix(G, {e.mask}, {e.address(ins.operands[1])}, {len(names)}, {trans}, {generic})")
-        for i, name in enumerate(names):
-            e.dst(name, f"v[{i}]")
+        place, count = e.address(ins.operands[1]), len(e.items(ins.operands[0]))
+        e.results(ins.operands[0], f"ldmatrix(G, {e.mask}, {place}, {count}, {trans}, {generic})")
     else:
-        values = ", ".join(e.src(x, 32) for x in e.items(ins.operands[1]))
-        e.line(f"stmatrix(G, {e.mask}, {e.address(ins.operands[0])}, ({values},), {trans}, {generic})")
+        place, values = e.address(ins.operands[0]), e.sources(ins.operands[1], 32)
+        e.line(f"stmatrix(G, {e.mask}, {place}, {values}, {trans}, {generic})")
 
 
 @emits("mma")
@@ -213,10 +209,10 @@ def matrix_multiply(e: Emitter, ins: Instruction) -> None:
     types = p[-4:]
     if p[3:6] != [shape, "row", "col"] or types[1] not in ("f16", "bf16", "tf32"):
         raise Unknown("shape, layout or type")
-    a, b, c = (", ".join(e.src(x, 32) for x in e.items(o)) for o in ins.operands[1:4])
-    e.line(f"v = mma_sync(G, '{shape}', '{types[1]}', '{types[0]}', '{types[3]}', ({a},), ({b},), ({c},))")
-    for i, name in enumerate(e.items(ins.operands[0])):
-        e.dst(name, f"v[{i}]")
+    operands = ", ".join(e.sources(o, 32) for o in ins.operands[1:4])
+    e.results(
+        ins.operands[0], f"mma_sync(G, '{shape}', '{types[1]}', '{types[0]}', '{types[3]}', {operands})"
+    )
 
 
 @emits("wmma")
@@ -224,23 +220,14 @@ def wmma(e: Emitter, ins: Instruction) -> None:
     """wmma.load, wmma.mma and wmma.store of 16-bit types."""
     p = ins.parts
     if p[1] == "mma":
-        types = p[7:]
-        a, b, c = (", ".join(e.src(x, 32) for x in e.items(o)) for o in ins.operands[1:4])
-        e.line(f"v = wmma_mma(G, '{p[6]}', {types!r}, ({a},), ({b},), ({c},))")
-        for i, name in enumerate(e.items(ins.operands[0])):
-            e.dst(name, f"v[{i}]")
+        operands = ", ".join(e.sources(o, 32) for o in ins.operands[1:4])
+        e.results(ins.operands[0], f"wmma_mma(G, '{p[6]}', {p[7:]!r}, {operands})")
         return
-    fragment, layout, shape, kind = p[2], p[5], p[6], p[-1]
-    address, stride = (
-        (ins.operands[1], ins.operands[2:3]) if p[1] == "load" else (ins.operands[0], ins.operands[2:3])
-    )
+    address, stride = ins.operands[p[1] == "load"], ins.operands[2:3]
     step = e.src(stride[0], 32) if stride else "None"
-    what = ", ".join(repr(x) for x in (fragment, layout, shape, kind, space_of(ins)))
-    common = f"G, {e.mask}, {e.address(address)}, {step}, {what}"
+    what = (p[2], p[5], p[6], p[-1], space_of(ins))
+    common = f"G, {e.mask}, {e.address(address)}, {step}, {what!r}"
     if p[1] == "load":
-        e.line(f"v = wmma_load({common})")
-        for i, name in enumerate(e.items(ins.operands[0])):
-            e.dst(name, f"v[{i}]")
+        e.results(ins.operands[0], f"wmma_load({common})")
     else:
-        values = ", ".join(e.src(x, 32) for x in e.items(ins.operands[1]))
-        e.line(f"wmma_store({common}, ({values},))")
+        e.line(f"wmma_store({common}, {e.sources(ins.operands[1], 32)})")

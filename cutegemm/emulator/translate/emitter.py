@@ -196,7 +196,17 @@ class Emitter:
         """Elements of a vector operand `{a, b}`, or the operand alone."""
         return [x.strip() for x in operand.strip().strip("{}").split(",")]
 
-    def address(self, operand: str, bits: int = 64) -> str:
+    def sources(self, operand: str, bits: int) -> str:
+        """Expressions for the elements of a vector operand, as a tuple."""
+        return "(" + "".join(f"{self.src(x, bits)}, " for x in self.items(operand)) + ")"
+
+    def results(self, operand: str, call: str) -> None:
+        """Write the elements of what a call returns to those of a vector operand."""
+        self.line(f"v = {call}")
+        for i, name in enumerate(self.items(operand)):
+            self.dst(name, f"v[{i}]")
+
+    def address(self, operand: str) -> str:
         """Expression for `[base+offset]`."""
         m = re.fullmatch(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+)\s*)?\]", operand.strip())
         if m is None:

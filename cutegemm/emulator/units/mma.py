@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from cutegemm.emulator.units.access import load, locate, store
 from cutegemm.emulator.units.operands import ITEM_BYTES, decode_elements
 from cutegemm.emulator.units.warp_ops import vector
 
+Wmma: TypeAlias = tuple[str, str, str, str, str]  # fragment, layout, shape, type, state space
 NUMPY = {"f32": np.float32, "f16": np.float16}
 
 
@@ -189,18 +191,9 @@ def _wmma_rows(group: Group, a: Value, stride: Value | None, contiguous: bool) -
     return (base + (down * step + across) * 2).astype(np.uint64)
 
 
-def wmma_load(
-    group: Group,
-    m: Mask,
-    a: Value,
-    stride: Value | None,
-    fragment: str,
-    layout: str,
-    shape: str,
-    kind: str,
-    space: str,
-) -> list[Value]:
+def wmma_load(group: Group, m: Mask, a: Value, stride: Value | None, what: Wmma) -> list[Value]:
     """wmma.load.a/b/c.sync, in the accesses that sm_90 makes: ldmatrix from shared memory, else pairs or elements."""
+    fragment, layout, shape, kind, space = what
     _wmma_check(shape)
     if space == "generic":
         space, a = resolve(a)
@@ -230,18 +223,10 @@ def _load_pairs(group: Group, m: Mask, places: list[np.ndarray], item: int, spac
 
 
 def wmma_store(
-    group: Group,
-    m: Mask,
-    a: Value,
-    stride: Value | None,
-    fragment: str,
-    layout: str,
-    shape: str,
-    kind: str,
-    space: str,
-    values: Sequence[Value],
+    group: Group, m: Mask, a: Value, stride: Value | None, what: Wmma, values: Sequence[Value]
 ) -> None:
     """wmma.store.d.sync, in the accesses that sm_90 makes."""
+    _, layout, shape, kind, space = what
     _wmma_check(shape)
     if space == "generic":
         space, a = resolve(a)
