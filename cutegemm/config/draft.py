@@ -227,7 +227,8 @@ class KernelDraft(EpilogueConfig):
 
         The launch gives each thread of 512 but 128 registers, and ptxas wants an instruction's operands within that.
         """
-        narrow = (self.threads > 3 * self.limits.warpgroup) & (self.tile[1] > WIDEST_OF_FOUR)
+        four = self.multiplies & (self.threads > 3 * self.limits.warpgroup)
+        narrow = four & (self.tile[1] > WIDEST_OF_FOUR)
         return where(narrow, self.tile[1] // 2, self.tile[1])
 
     @property

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cutegemm
 from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm import epilogue as epi
 from cutegemm.compiling import cache
@@ -227,6 +228,15 @@ def test_the_adding_launch_covers_the_sms_and_begins_early():
     assert "griddepcontrol.launch_dependents" in cache.artifact(adding.config).ptx
     nine, of = CASES["launch, nine splits for two warpgroups"][0], problem(66, 72, 288)
     assert (plan(nine, of).storing.config.outer_parts, plan(nine, of).storing.config.adders) == (9, 2)
+
+
+def test_the_adding_launch_takes_tiles_wider_than_four_warpgroups_multiply():
+    """Four warpgroups that only add have no wgmma, whose operands limit a tile's columns."""
+    spec = GemmSpec(tile=Tile(64, 208, 64), split_k=20, split_reduction="launch", swap=False)
+    a, b = (torch.randn(x, dtype=torch.float16) for x in ((64, 1280), (1280, 208)))
+    adding = plan(spec, problem(64, 208, 1280, dtype="fp16")).storing.config
+    assert adding.threads == 4 * adding.limits.warpgroup
+    assert_close(emulator.run(cutegemm.build(spec), a, b).d, a, b)
 
 
 def test_atomic_sums_take_one_tile_of_workspace():
