@@ -232,7 +232,7 @@ def _outputs(
     rows, cols = of.m / seen.halves, of.n / seen.gates
     d_bytes = max((x.dtype.bytes for _, x in problem.outputs), default=2)
     row_major = any(x.unit_col for _, x in problem.outputs)
-    columns = np.gcd(cols.astype(np.intp), widest(d_bytes)).astype(np.float64)
+    columns = _power_of_two(cols, widest(d_bytes))
     team = np.where(turns, 1.0, of.consumers)
     pieces = rows / (64 * team) * cols / columns
     lines = np.zeros_like(of.m)
@@ -262,8 +262,14 @@ def _rows_in_lines(problem: Problem, of: Rows, here: Column) -> dict[str, Column
         if _straddles(operand):
             astride = astride + taken
         if not k_major:
-            thin = thin + taken * (BOX_ELEMENTS / np.gcd(lines.astype(np.intp), BOX_ELEMENTS) - 1)
+            thin = thin + taken * (BOX_ELEMENTS / _power_of_two(lines, BOX_ELEMENTS) - 1)
     return {"astride": astride, "thin": thin}
+
+
+def _power_of_two(of: Column, most: int) -> Column:
+    """The greatest power of two that divides each, and `most`, which is one itself; faster than `np.gcd`."""
+    whole = of.astype(np.intp)
+    return np.minimum(whole & -whole, most).astype(np.float64)
 
 
 def _void(problem: Problem, of: Rows, here: Column) -> Column:
