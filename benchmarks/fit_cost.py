@@ -39,7 +39,7 @@ Column = NDArray[np.float64]
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # configs of training problems, each timed beside the others of its problem
-FRESH = {"NVIDIA H200": ["fresh_h200.json", "fresh_h200_2.json"]}
+FRESH = {"NVIDIA H200": ["fresh_h200.json", "fresh_2_h200.json"]}
 # sweeps of single candidates and tuning, which count less a problem: they have fewer configs, of less different kinds
 OLDER = {
     "NVIDIA H200": ["choices.json", "deep_k.json", "planned.json", "tuned_h200.json"],

@@ -89,8 +89,10 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
 
 
 def _drawn(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, float]]:
-    """The configs of drawn problems (`fit_cost.fresh`)."""
+    """The configs of drawn problems (`fit_cost.fresh`) that are not held back."""
     for case in data["cases"]:
+        if case.get("held_back"):
+            continue
         of = problem(case["m"], case["n"], case["k"], batch=case["batch"], majors=case["majors"])
         for swapped, m, n, k, across, along, *how, us, _, beside in case["rows"] if _odd(of) else ():
             loads = tuple(

@@ -33,7 +33,7 @@ from cutegemm.planning import ranking
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import plan
-from cutegemm.planning.why import candidate_of, option_fields
+from cutegemm.planning.why import candidate_of, fields_of, option_fields
 
 # problems of a family and seed
 COUNTS = {
@@ -54,6 +54,7 @@ class Option(NamedTuple):
 
     Attributes:
         fields: of the spec that asks for it.
+        loads: how operands that TMA cannot address arrive.
         kernels: its launches' configs.
         config: as a row of `COLUMNS`.
         worth: of measuring it, before others of its kind are taken.
@@ -62,6 +63,7 @@ class Option(NamedTuple):
     """
 
     fields: dict[str, Any]
+    loads: dict[str, Any]
     kernels: frozenset[Any]
     config: list[Any]
     worth: float
@@ -128,7 +130,9 @@ def _option(made: KernelPlan, fields: dict[str, Any], slower: float, must: bool)
     row = [int(made.swapped), *x.tile, *x.cluster, x.schedule, x.consumers, x.splits, x.depth, x.reduction]
     kernels = frozenset(step.config for step in made.steps)
     worth = math.exp((1 - slower) / NEAR)
-    return Option(fields, kernels, row, worth, _kind(made.swapped, x), must)
+    full = fields_of(made)
+    loads = {name: full[name] for name in ("a_load", "b_load") if name in full}
+    return Option(fields, loads, kernels, row, worth, _kind(made.swapped, x), must)
 
 
 def _kind(swapped: bool, x: Candidate) -> tuple[Any, ...]:
@@ -184,7 +188,7 @@ def drawn(seeds: list[int], kernels: int, device: Device) -> dict[str, list[Row]
         seen[case.suite] += 1
     chosen = taken(pools, kernels)
     for row, few in zip(found, chosen, strict=True):
-        row["configs"] = [{"fields": x.fields, "config": x.config} for x in few]
+        row["configs"] = [{"fields": x.fields, "loads": x.loads, "config": x.config} for x in few]
     configs = dict.fromkeys(kernel for few in chosen for x in few for kernel in x.kernels)
     return {"jobs": found, "kernels": [x.to_data() for x in configs]}
 

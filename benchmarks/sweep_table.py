@@ -21,7 +21,7 @@ from benchmarks.results import Row
 from benchmarks.sweep_draws import COLUMNS
 
 PROBLEM = ("suite", "seed", "held_back", "majors", "batch", "m", "n", "k")
-# fields of a spec that say more than a config's columns
+# fields of a spec that say more than a config's columns; loads that the planner chose stand beside the fields
 BESIDE = ("a_load", "b_load", "raster", "trigger", "scheduler", "ctas_per_sm")
 TIMED = ("us", "settled", "beside")
 
@@ -35,7 +35,8 @@ def case(job: Row, line: Row) -> Row:
         if name == BASELINE:
             continue
         config = job["configs"][int(name)]
-        beside = {x: config["fields"][x] for x in BESIDE if x in config["fields"]}
+        given = config.get("loads", {}) | config["fields"]
+        beside = {x: given[x] for x in BESIDE if x in given}
         beside |= {} if config["fields"] else {"chosen": True}
         took = last.get(name, min(us) * slower)
         rows.append([*config["config"], round(took, 3), int(name in last), beside])

@@ -190,7 +190,7 @@ class LoadModel:
     Attributes:
         shift: that a producer warpgroup shifts into a stage; gather: elements per ns that it loads one by one; copy:
             that it copies by cp.async.
-        stage: of a stage that it loads, beside its bytes; first: until the first stage, more than TMA takes.
+        stage: of an operand of a stage, beside its bytes; first: until the first stage, more than TMA takes.
         relayout: of a launch that copies operands, beside its bytes.
         early: of kernels with constant operands for every doubling of a cluster's CTAs, whose SMs must all be free
             before it loads; early_bare: of those without a producer, which load nothing early.

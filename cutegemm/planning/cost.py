@@ -314,13 +314,14 @@ def arrivals(
         taken = lines * of.k * load.bytes
         if load.how in THREAD_LOADS:
             rate = {"gather": x.gather * load.bytes, "shift": x.shift, "cp_async": x.copy}
-            stage = stage + taken / rate[load.how]
+            # threads wait for each operand's bytes, and hand them over, once a stage
+            stage = stage + taken / rate[load.how] + x.stage
     copied = sum(x.copied for x in loads)
     if copied:
         # copied bytes are read and written
         once = once + x.relayout + 2 * copied / device.dram_gbs
     if any(y.how in THREAD_LOADS for y in loads):
-        stage, once = stage + x.stage, once + x.first
+        once = once + x.first
     return Arrivals(stage, once)
 
 

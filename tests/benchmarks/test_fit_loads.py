@@ -50,8 +50,8 @@ def changed(**factors):
 
 
 def test_what_threads_take_is_found_again(tmp_path, capsys):
-    """Shifts at half speed and slow gathers are found, and written to the record, or onto another GPU's."""
-    truth = changed(shift=0.5, gather=0.5)
+    """Slow shifts and gathers are found, and written to the record, or onto another GPU's."""
+    truth = changed(shift=0.3, gather=0.5)
     path, record = sweep(tmp_path / "s.json", truth), tmp_path / "times.json"
     assert len(fit_loads.read([path])) == 4 and all(len(x.us) == 18 for x in fit_loads.read([path]))
     record.write_text(TIMES_FILE.read_text())
@@ -60,7 +60,7 @@ def test_what_threads_take_is_found_again(tmp_path, capsys):
     data, before = json.loads(record.read_text()), json.loads(TIMES_FILE.read_text())
     for device in (H200, H100):
         loads = data[device.name]["loads"]
-        assert loads["shift"] == pytest.approx(truth.loads.shift, rel=0.15)
+        assert loads["shift"] == pytest.approx(truth.loads.shift, rel=0.3)
         assert loads["gather"] == pytest.approx(truth.loads.gather, rel=0.15)
         assert data[device.name]["time"] == before[device.name]["time"]
     assert "not written" not in capsys.readouterr().out
@@ -74,7 +74,9 @@ def test_what_ranks_no_better_is_not_written(tmp_path, capsys):
 
 
 def test_the_committed_sweeps_are_ranked():
-    """What the model puts first of the measured configs takes at most 4 % longer than the best, in the mean."""
-    found = fit_loads.read([SWEEPS / "fresh_h200.json", SWEEPS / "tuned_h200.json"])
+    """What the model puts first of the measured configs takes at most 3 % longer than the best, in the mean."""
+    found = fit_loads.read(
+        [SWEEPS / "fresh_h200.json", SWEEPS / "fresh_2_h200.json", SWEEPS / "tuned_h200.json"]
+    )
     scores = [fit_loads.score(x, H200, fit.BLUR) for x in found]
-    assert len(scores) == 20 and math.exp(statistics.fmean(x for x, *_ in scores)) < 1.04
+    assert len(scores) == 33 and math.exp(statistics.fmean(x for x, *_ in scores)) < 1.03

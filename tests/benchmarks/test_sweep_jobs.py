@@ -80,7 +80,7 @@ def test_a_config_that_ended_a_process_is_left_out(bench):
 
 def option(name, worth=1.0, kind="a", must=False):
     """An option of one kernel."""
-    return Option({}, frozenset([name]), [], worth, (kind,), must)
+    return Option({}, {}, frozenset([name]), [], worth, (kind,), must)
 
 
 def test_kernels_that_serve_many_problems_come_first():
