@@ -269,7 +269,8 @@ def _rows_in_lines(problem: Problem, of: Rows, here: Column) -> dict[str, Column
 def _power_of_two(of: Column, most: int) -> Column:
     """The greatest power of two that divides each, and `most`, which is one itself; faster than `np.gcd`."""
     whole = of.astype(np.intp)
-    return np.minimum(whole & -whole, most).astype(np.float64)
+    found: Column = np.minimum(whole & -whole, most).astype(np.float64)
+    return found
 
 
 def _void(problem: Problem, of: Rows, here: Column) -> Column:
