@@ -275,18 +275,15 @@ def _power_of_two(of: Column, most: int) -> Column:
 
 def _void(problem: Problem, of: Rows, here: Column) -> Column:
     """Bytes outside the operands in a stage's boxes: those of the last tiles, spread over all tiles."""
-    size = problem.a.dtype.bytes
     void = np.zeros_like(of.m)
-    sides = (
-        (problem.a.unit_col, problem.m, here, of.along),
-        (problem.b.unit_row, problem.n, of.n, of.across),
-    )
-    for k_major, extent, lines, sharers in sides:
+    a = problem.a.unit_col, problem.m, here, of.along
+    b = problem.b.unit_row, problem.n, of.n, of.across
+    for k_major, extent, lines, sharers in (a, b):
         if k_major:
             tiles = np.ceil(extent / lines)
             # CTAs that share a tile load a slice each, and all wait for the one outside
             outside = np.minimum(tiles * lines - extent, lines / sharers)
-            void = void + outside / tiles * of.k * size
+            void = void + outside / tiles * of.k * problem.a.dtype.bytes
     return void
 
 
