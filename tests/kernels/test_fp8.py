@@ -108,3 +108,15 @@ def test_what_no_kernel_has_is_refused(fields, told):
     with pytest.raises(PlanError) as e:
         plan(GemmSpec(**fields), problem(256, 256, 256, dtype="fp8", majors="kk"))
     assert str(e.value).splitlines()[0] == told
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("types", [(x, y) for x in (E4M3, E5M2) for y in (E4M3, E5M2)], ids=str)
+@pytest.mark.parametrize("shape", [(512, 512, 4096), (16, 1000, 784), (300, 200, 75)], ids=str)
+def test_results_on_a_gpu(types, shape):
+    """Every pair of types by TMA and gathered, of few rows and of long sums, within the bounds of fp64."""
+    m, n, k = shape
+    a, b = drawn(m, k, types[0], 9).cuda(), drawn(n, k, types[1], 10).cuda().T
+    d = Gemm(GemmSpec()).run(a, b)
+    limit = bound(linear_combination(False), a, b, {"alpha": 1.0}, {"d": d.dtype})["d"]
+    assert limit.complaint(d) is None
