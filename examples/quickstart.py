@@ -5,27 +5,13 @@ python examples/quickstart.py              fifteen lines about the problem that 
 python examples/quickstart.py --profile    without a GPU also the emulator's counters
 """
 
-import statistics
 import sys
 
 import torch
+from torch.utils.benchmark import Timer
 
 import cutegemm
 from cutegemm import GemmSpec, emulator
-
-
-def microseconds(run, rounds: int = 30) -> float:
-    """Median time of one launch."""
-    times = []
-    for _ in range(rounds):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3)
-    return statistics.median(times)
-
 
 if __name__ == "__main__":
     gpu = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -56,7 +42,7 @@ if __name__ == "__main__":
     assert error < 5e-3
 
     if gpu:
-        ours = microseconds(lambda: gemm.run(a, b, out=d))
-        theirs = microseconds(lambda: torch.matmul(a, b, out=d))
+        calls = ("gemm.run(a, b, out=d)", "torch.matmul(a, b, out=d)")
+        ours, theirs = (Timer(x, globals=globals()).blocked_autorange().median * 1e6 for x in calls)
         print(f"timed      {ours:.0f} us, torch.matmul {theirs:.0f} us")
     print("next       cutegemm explain 4096 4096 4096; docs/tutorial.md")

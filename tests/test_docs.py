@@ -10,11 +10,39 @@ from pathlib import Path
 
 import pytest
 
+import cutegemm
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 # pages whose blocks run one after the other
-PAGES = ("index", "tutorial", "spec", "epilogues", "guarantees", "deployment", "learn/roofline", "learn/layouts",
-         "learn/hopper", "learn/kernels")  # fmt: skip
+PAGES = ("index", "tutorial", "spec", "epilogues", "pytorch", "tuning", "guarantees", "deployment", "faq",
+         "learn/roofline", "learn/layouts", "learn/hopper", "learn/kernels")  # fmt: skip
+# pages with Python whose blocks other tests run: below, tests/cli/test_document.py, tests/kernels/test_extending.py
+ELSEWHERE = ("emulator", "cli", "extending")
+NEEDS_GPU = "# needs a Hopper GPU"
+
+
+# kernels for the emulator's page: what takes a tensor map, an array and a number; what adds two arrays
+OUTSIDE = """
+struct alignas(64) Map { char bytes[128]; };
+extern "C" __global__ void kernel(const __grid_constant__ Map map, unsigned short* d, int rows) {
+    int row = blockIdx.x * 64 + threadIdx.x % 64;
+    if (row < rows) for (int i = threadIdx.x / 64; i < 64; i += 2) d[row * 64 + i] = 0x4000;
+}
+"""
+PAIR = """
+extern "C" __global__ void add(const float* x, const float* w, float* y) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = x[i] + w[i];
+}
+"""
+
+
+def has_gpu():
+    """Whether a Hopper GPU is here."""
+    torch = pytest.importorskip("torch")
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 
 
 def ladder():
@@ -35,8 +63,55 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     assert blocks
     if any("torch" in x for x in blocks):
         pytest.importorskip("torch")
+    if any("transformers" in x for x in blocks):
+        pytest.importorskip("transformers")
+    for block in blocks:
+        if NEEDS_GPU in block and not has_gpu():
+            with pytest.raises(cutegemm.GemmError, match="there is none"):
+                exec(block, names)
+        else:
+            exec(block, names)
+
+
+def test_every_page_with_python_is_run():
+    """A page with a Python block is in one of the two lists."""
+    pages = {x.relative_to(DOCS).as_posix()[:-3] for x in DOCS.rglob("*.md") if "```python" in x.read_text()}
+    assert pages == {*PAGES, *ELSEWHERE}
+
+
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+    """README.md's blocks run in order: on small matrices, on the CPU."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text()
+    for large, small in (("4095", "95"), ("4097", "97"), ("1000", "40"), ('device="cuda"', 'device="cpu"')):
+        assert large in text
+        text = text.replace(large, small)
+    names = {"x": torch.randn(6, 64), "weight": torch.randn(48, 64), "bias": torch.randn(48)}
+    names["model"] = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 3
     for block in blocks:
         exec(block, names)
+
+
+def test_the_other_python_of_the_emulators_page_runs(tmp_path, monkeypatch):
+    """A kernel from outside and a sequence of launches, with kernels that fit the arguments of the page."""
+    import numpy
+
+    from tests.support.emulator_pipeline import compile_cuda
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.ptx").write_text(compile_cuda(OUTSIDE))
+    pair = compile_cuda(PAIR)
+    ones = numpy.ones(132 * 384, numpy.float32)
+    names: dict = {"first": pair, "second": pair, **{x: ones.copy() for x in ("x", "w1", "h", "w2", "y")}}
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "emulator.md").read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    for block in (blocks[0], blocks[2]):
+        exec(block, names)
+    assert (names["d"] == 2).all() and not names["result"].findings
+    assert (names["h"] == 2).all() and (names["y"] == 3).all()
 
 
 def test_the_race_in_five_lines_is_found_as_shown(tmp_path, monkeypatch, capsys):
