@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 01, naive: one thread computes one element of D; consecutive threads walk down a column.
+// Stage 01, naive: one thread computes one element of D; consecutive threads lie along a column.
 //
 // Idea      The definition of a matrix product, one dot product a thread. Neighbouring threads take
 //           neighbouring rows, so a warp's load of A touches 32 rows at once.

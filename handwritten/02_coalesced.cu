@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 02, coalesced: consecutive threads walk along a row of D.
+// Stage 02, coalesced: consecutive threads lie along a row of D.
 //
 // Idea      Swap the two lines that turn a thread's number into its row and column. A warp's 32
 //           loads of B, and its 32 stores of D, then fall into one line of 128 bytes, and its load

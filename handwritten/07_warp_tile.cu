@@ -2,7 +2,7 @@
 // Stage 07, warp tile: each warp owns a compact 64 x 64 part of the CTA's tile.
 //
 // Idea      A level between CTA and thread. Within its 64 x 64 a warp's lanes form a 4 x 8 grid, and a
-//           thread's 16 x 8 cell is cut into pieces of 4 that lie a whole warp row apart, so that one
+//           thread's 16 x 8 cell is cut into groups of 4 that lie a whole warp row apart, so that one
 //           128-bit load of the warp reads neighbouring vectors only, each wanted by several lanes.
 // Changes   FLOP per shared-memory load 2*TM*TN / (TM+TN) = 10.7 instead of 8. A warp's load of B
 //           covers 128 bytes without a bank conflict; before, its 16 vectors lay 32 bytes apart and
@@ -50,9 +50,9 @@ gemm(int M, int N, int K, float alpha, const float* A, int64 lda, const float* B
   // 128-bit load takes two passes instead of four when lanes i and i ^ 1 (or i ^ 2) agree.
   const int lane_m = lane >> 1 & 1 | lane >> 3 & 2;
   const int lane_n = lane & 1 | lane >> 1 & 6;
-  const int ty = warp / (BN / WN) * WM + lane_m * 4;  // first row and column of this thread's pieces
+  const int ty = warp / (BN / WN) * WM + lane_m * 4;  // first row and column of this thread's groups
   const int tx = warp % (BN / WN) * WN + lane_n * 4;
-  constexpr int STEP_M = WM / (TM / 4), STEP_N = WN / (TN / 4);  // distance between a thread's pieces
+  constexpr int STEP_M = WM / (TM / 4), STEP_N = WN / (TN / 4);  // distance between a thread's groups
 
   float acc[TM][TN] = {};
   for (int k0 = 0; k0 < K; k0 += BK) {

@@ -2,7 +2,7 @@
 // Stage 12, WMMA swizzled: CTAs in panels for L2, padded rows for the banks, twice the k per tile.
 //
 // Idea      CTAs that run together should share rows of A and columns of B: they are renumbered so that
-//           PANEL rows of tiles are walked side by side along N. Rows of the tiles are padded by 8
+//           PANEL rows of tiles are visited side by side along N. Rows of the tiles are padded by 8
 //           elements, so that the 8 rows of a fragment's load start in different banks.
 // Changes   Distinct bytes that a wave of W CTAs asks of L2's far side: from (1 + W) tiles to about
 //           (PANEL + W/PANEL). Bank conflicts of a fragment load from up to 8 to none. Barriers per

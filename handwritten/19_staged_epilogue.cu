@@ -3,7 +3,7 @@
 //
 // Idea      A wgmma accumulator gives a warp 8 rows of 16 bytes per access to C and D. After the last
 //           tile the ring is free: each consumer lays its 64 x 256 result there (rows padded against
-//           bank conflicts) and walks it row by row, 16 bytes a thread. A lane knows which part of C it
+//           bank conflicts) and stores it row by row, 16 bytes a thread. A lane knows which part of C it
 //           will need, so it asks for that before the first tile: C arrives while the tiles are multiplied.
 // Changes   Sectors per warp access of C and D: from 8 half-used ones (of 32 bytes) for 128 useful bytes
 //           to 16 full ones for 512; global accesses per thread from 64 of 4 bytes to 16 of 16. Times that

@@ -26,7 +26,7 @@ constexpr int B_BOX = BN / CLUSTER;
 constexpr int BOX_BYTES = 64 * SPAN * 2;
 constexpr int SMEM = 1024 + STAGES * (A_BYTES + B_BYTES) + CONSUMERS * 2 * BOX_BYTES;
 
-// Where a cluster's pair of tiles lies: panels of PANEL pairs down M, each walked along N.
+// Where a cluster's pair of tiles lies: panels of PANEL pairs down M, each visited along N.
 struct Tiles {
   int pairs_m, tiles_n;
 

@@ -17,7 +17,7 @@ ALIGNED = Limits(align=16)
 _STAGES = (
     Stage(
         file="01_naive.cu",
-        idea="one thread per element, a warp walks down a column",
+        idea="one thread per element, a warp's threads lie along a column",
         dtypes=FP32,
         limits=ANY,
         instruction="FFMA",
@@ -25,7 +25,7 @@ _STAGES = (
     ),
     Stage(
         file="02_coalesced.cu",
-        idea="a warp walks along a row: its loads fall into one line",
+        idea="a warp's threads lie along a row: its loads are coalesced",
         dtypes=FP32,
         limits=ANY,
         instruction="FFMA",
@@ -61,7 +61,7 @@ _STAGES = (
     ),
     Stage(
         file="07_warp_tile.cu",
-        idea="warps own 64 x 64 of the tile, threads 16 x 8 in pieces of four",
+        idea="warps own 64 x 64 of the tile, threads 16 x 8 in groups of four",
         dtypes=FP32,
         limits=VECTORS,
         instruction=r"LDS\.128",
@@ -127,7 +127,7 @@ _STAGES = (
     ),
     Stage(
         file="16_wgmma_serial.cu",
-        idea="TMA fills swizzled shared memory, wgmma multiplies from it, in turn",
+        idea="TMA fills swizzled shared memory, wgmma multiplies from it, one after the other",
         dtypes=HALVES,
         limits=ALIGNED,
         instruction=r"HGMMA\.64x64x16",
