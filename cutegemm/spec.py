@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.arch.instructions import INSTRUCTIONS, multiplying, types_fault
+from cutegemm.arch.instructions import INSTRUCTIONS, types_fault
+from cutegemm.config.invariants import splits, tiles
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import SpecError, field_error
@@ -30,7 +31,7 @@ TENSOR_CORE_FIELDS = (
     "scheduler", "raster", "sms", "swap", "split_reduction", "ctas_per_sm", "trigger", "constant",
     "evict_first", "evict_last",
 )  # fmt: skip
-TILE_N_STEP = min(x.n_step for x in INSTRUCTIONS.values())  # columns, whatever the operands' types
+TILE_N_STEP = min(map(tiles.columns_step, INSTRUCTIONS.values()))  # columns, whatever the operands' types
 MAX_TILE = 1 << 16
 MAX_STAGES = 16
 MAX_CONSUMERS = 3
@@ -280,16 +281,14 @@ def tile_fault(
         types: of A and B; the least steps of all types where one is not given.
     """
     rows, columns = ("n", "m") if swap else ("m", "n")
-    how = list(multiplying(*types)) or list(INSTRUCTIONS.values())
-    steps = {rows: LIMITS.mma_m, columns: min(x.n_step for x in how), "k": min(x.k for x in how)}
-    for axis, step in steps.items():
+    for axis, step in zip((rows, columns, "k"), tiles.least_steps(LIMITS, *types), strict=True):
         value = getattr(tile, axis)
         if value % step:
             nearest = max(step, round(value / step) * step)
             return field_error(SpecError, f"tile.{axis}", value, f"must be a multiple of {step}", nearest)
-    if getattr(tile, columns) > LIMITS.mma_max_n:
-        rule = f"one wgmma has at most {LIMITS.mma_max_n} columns"
-        return field_error(SpecError, f"tile.{columns}", getattr(tile, columns), rule, LIMITS.mma_max_n)
+    rule, most = tiles.widest(LIMITS)
+    if getattr(tile, columns) > most:
+        return field_error(SpecError, f"tile.{columns}", getattr(tile, columns), rule, most)
     return None
 
 
@@ -305,7 +304,7 @@ def _check_tile(spec: GemmSpec) -> None:
     if fault is not None:
         raise fault
     if isinstance(spec.consumers, int) and spec.schedule != "pingpong":
-        axis, step = "n" if swap else "m", LIMITS.mma_m * spec.consumers
+        axis, step = "n" if swap else "m", tiles.rows_step(LIMITS, spec.consumers)
         value = getattr(spec.tile, axis)
         if value % step:
             rule = f"{spec.consumers} consumer warpgroups need a multiple of {step} {'columns' if swap else 'rows'}"
@@ -352,18 +351,16 @@ def _check_parts(spec: GemmSpec) -> None:
     """Parts of K, a cluster's CTAs along it, and where they meet."""
     depth, parts = spec.depth or 1, spec.split_k
     if spec.scheduler == "stream_k":
-        if parts not in (AUTO, 1):
-            rule = 'scheduler="stream_k" makes its own cuts along K'
-            raise field_error(SpecError, "split_k", parts, rule, 1)
-        if spec.split_reduction not in (AUTO, "workspace"):
-            rule = 'parts of a scheduler="stream_k" meet in workspace'
-            raise field_error(SpecError, "split_reduction", spec.split_reduction, rule, "workspace")
-    if depth > 1 and spec.scheduler == "stream_k":
-        rule = 'scheduler="stream_k" makes its own cuts along K'
-        raise field_error(SpecError, "cluster", spec.cluster, rule, spec.plane)
-    if isinstance(parts, int) and parts % depth:
+        cuts = 'scheduler="stream_k" makes its own cuts along K'
+        rules = {"split_k": cuts, "split_reduction": 'parts of a scheduler="stream_k" meet in workspace'}
+        for field, only in splits.STREAMED.items():
+            if getattr(spec, field) not in (AUTO, only):
+                raise field_error(SpecError, field, getattr(spec, field), rules[field], only)
+        if depth > 1:
+            raise field_error(SpecError, "cluster", spec.cluster, cuts, spec.plane)
+    if isinstance(parts, int) and not splits.whole(parts, depth):
         rule = f"must be a multiple of the {depth} parts that a cluster adds up"
-        raise field_error(SpecError, "split_k", parts, rule, max(1, parts // depth) * depth)
+        raise field_error(SpecError, "split_k", parts, rule, splits.nearest_whole(parts, depth))
     if spec.split_reduction == "cluster" and spec.depth is not None and parts not in (AUTO, depth):
         rule = f'split_reduction="cluster" adds up {depth} parts in a cluster of {spec.cluster}'
         raise field_error(SpecError, "split_k", parts, rule, depth)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
+from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
@@ -159,7 +160,7 @@ def _teams(spec: GemmSpec, schedule: str) -> Iterable[int]:
 def _team(spec: GemmSpec, schedule: str, rows: int, limits: Limits) -> int:
     """Consumer warpgroups of a tile: the given number, or the best that divides its rows."""
     return next(
-        (x for x in _teams(spec, schedule) if rows % (limits.mma_m * x) == 0),
+        (x for x in _teams(spec, schedule) if rows % rows_step(limits, x) == 0),
         next(iter(_teams(spec, schedule))),
     )
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig
-from cutegemm.config.invariants.tiles import legal_swizzles
+from cutegemm.config.invariants.tiles import legal_swizzles, rows_step
 from cutegemm.config.registers import most_accumulators
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError, field_error
@@ -158,7 +158,7 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
             if error:
                 refusals.add(swap.error_in_d(error) if swapped else error)
                 continue
-            rows = limits.mma_m * setting.halves * kind.team
+            rows = rows_step(limits, kind.team, setting.halves)
             elements = most_accumulators(drafted(setting, kind)) * kind.team * limits.warpgroup
             for n, k, counts in candidates.shapes(spec, kind, limits, elements, rows, setting.gates):
                 for count in counts if refusals.first is None else passes(setting, kind, n, k, counts):

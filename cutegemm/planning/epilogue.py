@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from cutegemm.config import KernelDraft, MatrixConfig, OutputConfig, memory
 from cutegemm.config.invariants import BUFFERS, MEMORY, check
+from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.operands import epilogue_columns, epilogue_inputs, major
@@ -162,7 +163,7 @@ def _smaller(config: KernelDraft, rule: str, depths: Iterable[int]) -> PlanError
     if narrower := _largest(config, [(m, x, k) for x in columns]):
         return field_error(PlanError, "tile.n", n, rule, narrower[1])
     # parts of K take the same whatever the columns, once no slice of them can be narrower
-    step = config.limits.mma_m * config.team * config.a.halves
+    step = rows_step(config.limits, config.team, config.a.halves)
     rows = range(m - step, 0, -step)
     if lower := _largest(config, [(x, n, k) for x in rows]):
         return field_error(PlanError, "tile.m", m, rule, lower[0])

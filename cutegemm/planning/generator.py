@@ -23,6 +23,7 @@ from cutegemm.arch.instructions import instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import SECTOR, KernelDraft, MatrixConfig, OperandConfig, OutputConfig, memory, registers
 from cutegemm.config.invariants import BUFFERS, TILE, satisfied
+from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.spills import spills
 from cutegemm.epilogue.graph import Graph
 from cutegemm.families import of_schedule
@@ -174,7 +175,7 @@ def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
         schedules = [COOPERATIVE]
     found = [x for x in TEAMS if x[0] in schedules and spec.consumers in (AUTO, x[1])]
     if not found and isinstance(spec.consumers, int):
-        found = [(i, spec.consumers, spec.consumers * kind.limits.mma_m) for i in schedules]
+        found = [(i, spec.consumers, rows_step(kind.limits, spec.consumers)) for i in schedules]
     halves = kind.operands[0].halves
     return [
         (i, count, m * factor) for i, count, m in found for factor in ((1, halves) if halves > 1 else (1,))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Invariants of split-K: whoever adds splits has more than one sum to add, and every sum is stored by somebody."""
+"""Invariants of split-K: whoever adds splits has more than one sum to add, and every sum is stored by somebody.
+
+A spec's given splits are refused by the same rules (`STREAMED`, `whole`, `nearest_whole`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,18 @@ from cutegemm.config.invariants.rule import Rule
 from cutegemm.config.numbers import Number, implies
 
 Refused = tuple[str, object, str, object]
+# fields of a spec that Stream-K leaves no choice: it makes its own splits, which meet in workspace
+STREAMED: dict[str, object] = {"split_k": 1, "split_reduction": "workspace"}
+
+
+def whole(splits: Number, cluster_parts: Number) -> Number:
+    """Every cluster adds as many splits as it has CTAs along K."""
+    return splits % cluster_parts == 0
+
+
+def nearest_whole(splits: int, cluster_parts: int) -> int:
+    """The most splits, no more than given, that clusters add; those of one cluster at least."""
+    return max(1, splits // cluster_parts) * cluster_parts
 
 
 def _named(x: KernelDraft) -> Number:
@@ -22,12 +37,12 @@ def _named_refused(x: KernelDraft) -> Refused:
 
 
 def _whole(x: KernelDraft) -> Number:
-    return x.splits % x.cluster_parts == 0
+    return whole(x.splits, x.cluster_parts)
 
 
 def _whole_refused(x: KernelDraft) -> Refused:
     rule = f"must be a multiple of the {x.cluster_parts} splits that a cluster adds"
-    return "split_k", x.splits, rule, max(1, x.splits // x.cluster_parts) * x.cluster_parts
+    return "split_k", x.splits, rule, nearest_whole(x.splits, x.cluster_parts)
 
 
 def _left(x: KernelDraft) -> Number:
@@ -52,11 +67,14 @@ def _held_refused(x: KernelDraft) -> Refused:
 
 def _streamed(x: KernelDraft) -> Number:
     """Stream-K makes its own splits, which meet in workspace."""
-    return implies(x.streamed, (x.splits == 1) & (x.split_reduction == "workspace"))
+    return implies(
+        x.streamed, (x.splits == STREAMED["split_k"]) & (x.split_reduction == STREAMED["split_reduction"])
+    )
 
 
 def _streamed_refused(x: KernelDraft) -> Refused:
-    return "split_k", x.splits, 'scheduler="stream_k" makes its own splits, which meet in workspace', 1
+    rule = 'scheduler="stream_k" makes its own splits, which meet in workspace'
+    return "split_k", x.splits, rule, STREAMED["split_k"]
 
 
 def _adders(x: KernelDraft) -> Number:
@@ -96,4 +114,4 @@ LATER = (
     Rule(_sliced, _sliced_refused),
 )
 
-__all__ = ["KINDS", "LATER"]
+__all__ = ["KINDS", "LATER", "STREAMED", "nearest_whole", "whole"]

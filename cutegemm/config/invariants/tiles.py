@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Invariants of a tile: whole instructions, accumulators that registers hold, swizzles, and TMA's boxes."""
+"""Invariants of a tile: whole instructions, accumulators that registers hold, swizzles, and TMA's boxes.
+
+A given tile of a spec is refused by the same steps and limits (`least_steps`, `rows_step`, `widest`), whatever
+instruction its operand types leave open.
+"""
 
 from __future__ import annotations
 
+import functools
+
+from cutegemm.arch.instructions import INSTRUCTIONS, Instruction, multiplying
+from cutegemm.arch.limits import Limits
 from cutegemm.config import registers
 from cutegemm.config.draft import WIDEST_OF_FOUR, KernelDraft
 from cutegemm.config.invariants.rule import Rule
@@ -30,8 +38,44 @@ def _positive_refused(x: KernelDraft) -> Refused:
     return field, getattr(x, field), "must be at least 1", 1
 
 
+def rows_step(limits: Limits, team: Number = 1, halves: int = 1) -> Number:
+    """What a tile's rows are a multiple of: whole instructions of every warpgroup that shares it."""
+    return limits.mma_m * team * halves
+
+
+def columns_step(kind: Instruction, halves: int = 1) -> int:
+    """What a tile's columns are a multiple of."""
+    return kind.n_step * halves
+
+
+def depth_step(kind: Instruction) -> int:
+    """What a tile's elements of K are a multiple of."""
+    return kind.k
+
+
+def least_steps(limits: Limits, a: object, b: object) -> tuple[int, int, int]:
+    """The steps of rows, columns and K of one warpgroup's tile, by the least of all instructions.
+
+    Args:
+        a, b: the operands' types; whatever is not a `DType` is any type.
+    """
+    return rows_step(limits), *_least_of_types(a, b)
+
+
+@functools.cache
+def _least_of_types(a: object, b: object) -> tuple[int, int]:
+    """The steps of columns and of K."""
+    kinds = tuple(multiplying(a, b)) or tuple(INSTRUCTIONS.values())
+    return min(map(columns_step, kinds)), min(map(depth_step, kinds))
+
+
+def widest(limits: Limits) -> tuple[str, int]:
+    """The rule, and the most columns that a tile has."""
+    return f"one wgmma has at most {limits.mma_max_n} columns", limits.mma_max_n
+
+
 def _columns_step(x: KernelDraft) -> int:
-    return x.instruction.n_step * x.b.halves
+    return columns_step(x.instruction, x.b.halves)
 
 
 def _columns_refused(x: KernelDraft) -> Refused:
@@ -42,7 +86,7 @@ def _columns_refused(x: KernelDraft) -> Refused:
 
 
 def _rows_step(x: KernelDraft) -> Number:
-    return x.limits.mma_m * x.team * x.a.halves
+    return rows_step(x.limits, x.team, x.a.halves)
 
 
 def _rows_refused(x: KernelDraft) -> Refused:
@@ -52,8 +96,7 @@ def _rows_refused(x: KernelDraft) -> Refused:
 
 
 def _widest_refused(x: KernelDraft) -> Refused:
-    rule = f"one wgmma has at most {x.limits.mma_max_n} columns"
-    return "tile.n", x.tile[1], rule, x.limits.mma_max_n
+    return "tile.n", x.tile[1], *widest(x.limits)
 
 
 def _width(x: KernelDraft) -> Number:
@@ -68,7 +111,7 @@ def _width_refused(x: KernelDraft) -> Refused:
 
 
 def _depth_refused(x: KernelDraft) -> Refused:
-    step = x.instruction.k
+    step = depth_step(x.instruction)
     return "tile.k", x.tile[2], f"must be a multiple of {step}", round_up(x.tile[2], step)
 
 
@@ -86,8 +129,8 @@ def _accumulators_refused(x: KernelDraft) -> Refused:
     columns = most_held * 2 * team // (x.tile[0] // x.limits.mma_m) // step * step
     if columns:
         return "tile.n", x.tile[1], rule, columns
-    rows = most_held * 2 * team // x.tile[1] // team * x.limits.mma_m * team
-    return "tile.m", x.tile[0], rule, max(rows, x.limits.mma_m * team)
+    rows = most_held * 2 * team // x.tile[1] // team * rows_step(x.limits, team)
+    return "tile.m", x.tile[0], rule, max(rows, rows_step(x.limits, team))
 
 
 def _halves(x: KernelDraft) -> Number:
@@ -213,9 +256,9 @@ RULES = (
     Rule(_positive, _positive_refused),
     Rule(lambda x: x.tile[1] % _columns_step(x) == 0, _columns_refused),
     Rule(lambda x: x.tile[0] % _rows_step(x) == 0, _rows_refused),
-    Rule(lambda x: x.tile[1] <= x.limits.mma_max_n, _widest_refused),
+    Rule(lambda x: x.tile[1] <= widest(x.limits)[1], _widest_refused),
     Rule(_width, _width_refused),
-    Rule(lambda x: x.tile[2] % x.instruction.k == 0, _depth_refused),
+    Rule(lambda x: x.tile[2] % depth_step(x.instruction) == 0, _depth_refused),
     Rule(_promoted, _promoted_refused),
 )
 LATER = (
@@ -228,4 +271,14 @@ LATER = (
 )
 ACCUMULATORS = Rule(_accumulators, _accumulators_refused)
 
-__all__ = ["ACCUMULATORS", "LATER", "RULES", "legal_swizzles"]
+__all__ = [
+    "ACCUMULATORS",
+    "LATER",
+    "RULES",
+    "columns_step",
+    "depth_step",
+    "least_steps",
+    "legal_swizzles",
+    "rows_step",
+    "widest",
+]
