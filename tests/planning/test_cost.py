@@ -24,6 +24,9 @@ def ROW_SUMS(acc):  # noqa: N802
     return epi.Output(d=acc, sums=epi.Sum(acc, axis=1))
 
 
+# of the cost model, with units
+RATES = ("port", "l2", "void", "store", "sum_rate", "part_store", "add_rate", "part_rate", "first_rate",
+         "watts")  # fmt: skip
 LARGE = Candidate((128, 256, 64), (2, 1), "cooperative", 2)
 
 
@@ -70,18 +73,88 @@ def test_zeros_outside_an_operand_cost_time():
 
 def test_a_gpu_twice_as_fast_takes_half_the_time():
     """Every rate doubled and every time halved: the units agree."""
-    rates = ("port", "l2", "void", "store", "sum_rate", "part_store", "add_rate", "part_rate", "first_rate",
-             "watts")  # fmt: skip
     same = ("dram", "straddle", "thin", "mma_turn", "mma_three", "turn_lone", "bare_mma", "in_use", "fill",
             "fill_beneath", "asked", "asked_bare", "short_rows", "bare_dram",
             "flop", "l2_energy", "dram_energy", "slows")  # fmt: skip
     old = dataclasses.asdict(DEFAULT.cost)
-    new = {x: v * (2 if x in rates else 1 if x in same else 0.5) for x, v in old.items()}
+    new = {x: v * (2 if x in RATES else 1 if x in same else 0.5) for x, v in old.items()}
     device = dataclasses.replace(DEFAULT, cost=type(DEFAULT.cost)(**new), dram_gbs=2 * DEFAULT.dram_gbs)
     split = Candidate((64, 64, 64), (1, 1), "cooperative", 1, 4, 1, "launch")
     for of in (problem(4096, 4096, 4096), problem(128, 256, 16384), problem(8, 4096, 4096)):
         before, after = ns(of, LARGE, split), ns(of, LARGE, split, device=device)
         assert after == pytest.approx(before / 2)
+
+
+def test_every_figure_counts_and_in_its_direction():
+    """Somewhere each figure of the model changes a prediction; higher rates lengthen none, others shorten none."""
+    one = Candidate((64, 8, 64), (1, 1), "cooperative", 1)
+    rows = generator.rows([
+        LARGE, one, Candidate((192, 128, 64), (1, 2), "cooperative", 3),
+        Candidate((64, 128, 64), (1, 1), "pingpong", 2), Candidate((64, 128, 64), (1, 1), "multistage", 1),
+        *(one._replace(splits=4, depth=4 if x == "cluster" else 1, reduction=x)
+          for x in ("launch", "workspace", "cluster")),
+    ])  # fmt: skip
+    shapes = (8192, 8192, 8192), (16, 264, 8200), (4001, 4001, 4001), (64, 1 << 20, 64)
+    cases = [problem(*x) for x in shapes] + [problem(256, 5376, 1024, majors="mn", c_dtype="bf16")]
+    counted = [cost.counts(x, DEFAULT, rows) for x in cases]
+    times = lambda model: np.concatenate([cost.nanoseconds(x, model) for x in counted])
+    before = times(DEFAULT.cost)
+    # `dram` is the share of a rate, `slows` an exponent of both energy and time
+    faster = (*RATES, "dram")
+    for name, value in dataclasses.asdict(DEFAULT.cost).items():
+        change = times(dataclasses.replace(DEFAULT.cost, **{name: 2 * value or 1.0})) / before - 1
+        assert (abs(change) > 1e-9).any(), name
+        assert name == "slows" or ((-change if name in faster else change) > -1e-9).all(), name
+
+
+def test_a_lone_wave_of_pingpong_takes_longer():
+    """The other warpgroup's tile fills the tensor cores only where there are more tiles than one a CTA."""
+    rows = generator.rows([Candidate((64, 128, 64), (1, 1), "pingpong", 2)])
+    free, slower = (dataclasses.replace(DEFAULT.cost, turn_lone=x) for x in (0.0, 0.1))
+    for waves in (1, 2, 3):
+        counted = cost.counts(problem(64, waves * 128 * DEFAULT.sms, 4096), DEFAULT, rows)
+        longer = cost.nanoseconds(counted, slower) > cost.nanoseconds(counted, free)
+        assert counted.waves == waves and longer == (waves == 1)
+
+
+def test_few_tiles_of_deep_k_take_less_time_in_splits():
+    """Each split has its share of the k tiles."""
+    whole = Candidate((128, 128, 64), (1, 1), "cooperative", 2)
+    splits = [whole, *(whole._replace(splits=x, reduction="launch") for x in (2, 4, 8))]
+    times = ns(problem(128, 256, 16384), *splits).tolist()
+    assert times == sorted(times, reverse=True) and times[0] > 2 * times[-1]
+
+
+def test_only_threads_load_stages_of_few_elements_and_only_for_as_deep_a_k():
+    """TMA's stages are of whole swizzle rows, also where K is not."""
+    gathered = GemmSpec(a_load="gather", b_load="gather")
+    depths = [
+        set(generator.table(kind(spec, problem(1024, 1024, k))).rows.k)
+        for spec, k in ((GemmSpec(), 32), (gathered, 4096), (gathered, 32))
+    ]
+    assert depths == [{64, 128}, {64, 128}, {32}]
+
+
+def test_a_gated_pair_counts_whole():
+    """Either way round all of its operand is multiplied, and two accumulators make one result; along M tiles double."""
+    asked, _ = requested(
+        GemmSpec(epilogue=epi.swiglu()), problem(512, 1024, 256, epilogue=epi.swiglu()), DEFAULT
+    )
+    for way in ways.ways_of(asked):
+        whole, seen = ranking._whole(way.setting), ranking._seen(way.setting)
+        assert sorted((whole.a.rows, whole.b.cols)) == [512, 1024]
+        assert (seen.gates, seen.halves) == ((1, 2) if way.swapped else (2, 1))
+        if way.swapped:
+            table = generator.table(generator.Kind.of(way.setting, way.seen.pinned))
+            plain = generator.table(kind(GemmSpec(), problem(512, 1024, 256)))
+            assert set(table.rows.m) == {2 * x for x in plain.rows.m}
+
+
+def test_clusters_of_given_splits_are_within_the_limit():
+    """CTAs that share operands, times those that add splits up."""
+    spec, of = GemmSpec(split_k=8, split_reduction="cluster"), problem(128, 256, 16384)
+    found = generator.split(spec, of, DEFAULT, generator.table(kind(spec, of)))
+    assert len(found.m) and (found.across * found.along * found.held <= DEFAULT.limits.max_cluster).all()
 
 
 def test_every_row_of_a_table_is_a_kernel():

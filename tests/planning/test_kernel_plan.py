@@ -9,9 +9,11 @@ from hypothesis import assume, given
 
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
+from cutegemm.arch.records import DEFAULT
 from cutegemm.config import memory
 from cutegemm.errors import PlanError
 from cutegemm.gemm import representative
+from cutegemm.planning.grouped import grouped
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import TILES
 from tests.support.planned import (
@@ -205,3 +207,11 @@ def test_a_bare_spec_is_planned_for_an_odd_k_only_where_its_tile_needs_it():
     extents = {x.tile: representative(GemmSpec(schedule="simt", tile=Tile(*x.tile))).k for x in TILES}
     assert {tile for tile, k in extents.items() if k % 2} == {(112, 128, 8)}
     assert set(extents.values()) == {4095, 4096}
+
+
+def test_groups_launch_no_more_clusters_than_they_have_tiles():
+    """A group's rows fill whole tiles of a cluster and begin one more at most."""
+    of = problem(200, 64, 96, batch=3)
+    a, d = (dataclasses.replace(x, rows=200, batch=1) for x in (of.a, dict(of.outputs)["d"]))
+    step = grouped(GemmSpec(tile=Tile(64, 64, 64), cluster=(2, 1)), a, of.b, d, DEFAULT)
+    assert step.clusters == 200 // 128 + 3

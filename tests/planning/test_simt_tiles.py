@@ -149,3 +149,21 @@ def test_shared_memory_bounds_a_threads_8_x_8():
     wide, narrow = (x for x in TILES if x.tile == (128, 128, 8))
     ratio = estimate(of, narrow, H200) / estimate(of, wide, H200)
     assert narrow.thread_tile == (8, 8) and 1.06 < ratio < 1.3
+
+
+def test_every_time_counts_and_lengthens():
+    """Each figure of the CUDA cores' model, doubled, makes some tile's estimate longer and none shorter."""
+    tiles = [*TILES, *(dataclasses.replace(x, split=4) for x in TILES)]
+    shapes = (4096, 4096, 4096), (64, 64, 4096), (1, 1, 1)
+    cases = [(problem(*shape, dtype="fp32"), x) for shape in shapes for x in tiles]
+    times = lambda cores: [estimate(*x, dataclasses.replace(H200, cores=cores)) for x in cases]
+    before = times(H200.cores)
+    for name, value in dataclasses.asdict(H200.cores).items():
+        after = times(dataclasses.replace(H200.cores, **{name: 2 * value or 1.0}))
+        assert all(x >= y for x, y in zip(after, before, strict=True)) and after != before, name
+
+
+def test_d_is_stored_in_words_of_16_bytes_where_its_lines_allow():
+    """Four elements of fp32 at once, one where the leading dimension is odd."""
+    found = [plan(GemmSpec(), problem(512, n, 512, dtype="fp32")).config.vector[2] for n in (512, 511)]
+    assert found == [4, 1]

@@ -148,6 +148,7 @@ WIDE = torch.zeros(6, 40, dtype=BF16)
 
 SLICES = {
     "halves": (columns(WIDE, 0, 20), columns(WIDE, 20, 20), True),
+    "halves of every batch": (WIDE.view(2, 3, 40)[..., :20], WIDE.view(2, 3, 40)[..., 20:], True),
     "with a gap": (columns(WIDE, 21, 19), columns(WIDE, 0, 20), True),
     "one column shared": (columns(WIDE, 0, 20), columns(WIDE, 19, 20), False),
     "rows of a transposed buffer": (columns(WIDE, 0, 20).t(), columns(WIDE, 20, 20).t(), True),

@@ -170,6 +170,18 @@ def test_finishing_partials_reduces_everything(rows, each):
     torch.testing.assert_close(finished, combine("logsumexp", values, 0))
 
 
+def test_the_references_partials_finish_as_the_whole():
+    """Their one part is everything; a logsumexp's has sums beside its values, no other has."""
+    a, b = torch.randn(6, 5), torch.randn(5, 7)
+    got = run(a, b, torch.zeros(6, 7))
+    for name, reduce in (("top", "max"), ("rows", "logsumexp"), ("whole", "logsumexp"), ("sums", "sum")):
+        shown = getattr(got, name)
+        assert (shown.sums is not None) is (reduce == "logsumexp")
+        axis = {"top": 0, "rows": 1}.get(name, (0, 1))
+        wanted = getattr(torch, "amax" if reduce == "max" else reduce)(a.double() @ b.double(), axis)
+        torch.testing.assert_close(shown.finish().double(), wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_every_type_has_a_torch_type():
     """fp8 included."""
     assert {x.itemsize for x in TORCH_DTYPE.values()} == {1, 2, 4}
