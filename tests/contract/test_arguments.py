@@ -23,6 +23,7 @@ from tests.support.wrong import (
     NO_COUNT,
     NO_DTYPE,
     NO_EXTENT,
+    NO_FIELD,
     NO_GRAPH,
     NO_PROBLEM,
     NO_SPEC,
@@ -78,24 +79,27 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         GemmSpec,
         {},
         {
-            **dict.fromkeys(("a_dtype", "b_dtype", "c_dtype", "d_dtype", "acc_dtype"), (None, *NO_DTYPE)),
-            **dict.fromkeys(("a_major", "b_major", "c_major", "d_major"), ("x", 3, None, [])),
-            **dict.fromkeys(
-                ("stages", "consumers", "epilogue_stages", "input_stages", "sms", "split_k", "ctas_per_sm"),
-                (*NO_COUNT, None),
-            ),
-            **dict.fromkeys(
-                ("swizzle", "schedule", "a_load", "b_load", "store", "scheduler", "split_reduction", "trigger"),
-                ("x", 3, None, [], THING),
-            ),
-            "swap": ("x", 1, None),
-            "constant": ("a", "x", (), ("c",), (["a"],), None),
-            **dict.fromkeys(("evict_first", "evict_last"), ("a", "x", [], ("c",), (["a"],), None)),
-            "batch_invariant": (1, "x", None),
-            "tile": ("x", 3, (64,), None, [64, 64, "k"]),
-            "cluster": ("x", 3, (3, 1), (1,), None, (1.0, 2)),
-            "raster": ("x", 3, ("k", 8), ("m", "8"), None, ("m",)),
-            "epilogue": (None, *NO_GRAPH),
+            name: (*values, *NO_FIELD)
+            for name, values in {
+                **dict.fromkeys(("a_dtype", "b_dtype", "c_dtype", "d_dtype", "acc_dtype"), (None, *NO_DTYPE)),
+                **dict.fromkeys(("a_major", "b_major", "c_major", "d_major"), ("x", 3, None, [])),
+                **dict.fromkeys(
+                    ("stages", "consumers", "epilogue_stages", "input_stages", "sms", "split_k", "ctas_per_sm"),
+                    (*NO_COUNT, None),
+                ),
+                **dict.fromkeys(
+                    ("swizzle", "schedule", "a_load", "b_load", "store", "scheduler", "split_reduction", "trigger"),
+                    ("x", 3, None, [], THING),
+                ),
+                "swap": ("x", 1, None),
+                "constant": ("a", "x", (), ("c",), (["a"],), None),
+                **dict.fromkeys(("evict_first", "evict_last"), ("a", "x", [], ("c",), (["a"],), None)),
+                "batch_invariant": (1, "x", None),
+                "tile": ("x", 3, (64,), None, [64, 64, "k"]),
+                "cluster": ("x", 3, (3, 1), (1,), None, (1.0, 2)),
+                "raster": ("x", 3, ("k", 8), ("m", "8"), None, ("m",)),
+                "epilogue": (None, *NO_GRAPH),
+            }.items()
         },
     ),
     "Operand": (

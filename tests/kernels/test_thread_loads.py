@@ -183,8 +183,6 @@ def test_what_a_stage_costs_the_producer():
          "value: 'gather'"),
         ({"a_load": "cp_async"}, (101, 1), "a_load='cp_async': its lines begin at no multiples of 4 bytes; nearest "
          "legal value: 'shift'"),
-        ({"a_load": "shift", "cluster": (2, 1)}, (101, 1), "cluster=(2, 1): an operand that threads load cannot be "
-         "multicast; nearest legal value: (1, 1)"),
     ],
 )  # fmt: skip
 def test_what_threads_cannot_load_is_refused(fields, strides, text):

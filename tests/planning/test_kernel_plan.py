@@ -152,14 +152,6 @@ def PARTIAL(acc):  # noqa: N802
     return epi.Output(part=epi.Max(acc, axis=1, partial=True))
 
 
-def test_multicast_shares_are_whole_swizzle_rows():
-    """Four CTAs cannot share the 16 rows of a K-major B tile: a share would cut an 8-row group."""
-    with pytest.raises(PlanError) as e:
-        plan(GemmSpec(tile=Tile(128, 16, 64), cluster=(4, 1)), problem(512, 512, 512, majors="kk"))
-    rule = "4 CTAs share 16 lines of B's tile, which must be a multiple of 32"
-    assert str(e.value) == f"cluster=(4, 1): {rule}; nearest legal value: (1, 1)"
-
-
 @given(problems(low=1, high=4000), specs())
 def test_a_plan_is_plain_data(of, spec):
     """`to_dict` survives JSON unchanged, and the text names the problem's shape."""

@@ -22,7 +22,6 @@ from tests.support.planned import (
     ("arguments", "kind", "message"),
     [
         ((None, problem(8, 8, 8)), SpecError, "spec=None: must be a GemmSpec; nearest legal value: GemmSpec()"),
-        (({}, problem(8, 8, 8)), SpecError, "spec={}: must be a GemmSpec; nearest legal value: GemmSpec()"),
         ((GemmSpec(), (1, 2, 3)), InputError,
          "problem=(1, 2, 3): must be a Problem; cutegemm.problem(m, n, k) makes one"),
         ((GemmSpec(), problem(8, 8, 8), "H200"), InputError,
@@ -93,6 +92,12 @@ REFUSALS = [
      "store='tma': TMA cannot store D: neither dimension has unit stride; nearest legal value: 'staged'"),
     ({"a_load": "gather", "cluster": (2, 1)}, odd(),
      "cluster=(2, 1): an operand that threads load cannot be multicast; nearest legal value: (1, 1)"),
+    # a share of 16 rows for four would cut a group of 8
+    ({"tile": Tile(128, 16, 64), "cluster": (4, 1)}, problem(512, 512, 512, majors="kk"),
+     "cluster=(4, 1): 4 CTAs share 16 lines of B's tile, which must be a multiple of 32; nearest legal value: (1, 1)"),
+    ({"scheduler": "dynamic", "a_load": "gather"}, odd(),
+     "scheduler='dynamic': tiles are taken by a producer warp that loads by TMA, not by threads that load A or B; "
+     "nearest legal value: 'persistent'"),
     ({"schedule": "cooperative"}, problem(64, 64, 64, dtype="fp32"),
      "schedule='cooperative': fp32 operands run on the CUDA cores; nearest legal value: 'simt'"),
     ({"cluster": (2, 1)}, problem(64, 64, 64, dtype="fp32"),

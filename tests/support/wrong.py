@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -40,6 +41,8 @@ NO_DTYPE = ("float3", 7, THING)
 # an array of another library is a tensor, but its type must be one of a kernel's
 NO_TENSOR = (None, [[1.0]], 3, "a", numpy.zeros((16, 16), numpy.int64))
 NO_GRAPH = (3, "gelu", epi.bias, THING)
+# what no field of a spec is
+NO_FIELD = ([], {}, math.nan, torch.ones(2), b"auto", ("m",), lambda: 0)
 NO_COUNT = ("x", 1.5, 0, -1, THING)
 # nor these for an array that the emulator runs on
 NO_MEMORY = (None, 3, "a", [1.0], A.to_sparse(), A.to("meta"), numpy.array([THING]))
