@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import types
+
 import pytest
 import torch
 
@@ -116,3 +119,46 @@ def test_nothing_is_asked_within_a_capture(monkeypatch):
     assert found.dram_gbs == H200.dram_gbs
     # and asked once the capture is over
     assert properties.device_for(NAME, 120, 7, FakeGpu).dram_gbs == pytest.approx(3500)
+
+
+def on_no_gpu(monkeypatch):
+    """A GPU of which torch and the driver know nothing."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(synchronize=lambda: None))
+    return properties.Gpu(torch.device("cpu"))
+
+
+def test_the_driver_is_asked_about_one_cluster(monkeypatch):
+    """The grid is the cluster, of CTAs that each take all the shared memory that there is."""
+    driver, seen = pytest.importorskip("cuda.bindings.driver"), []
+    for name in ("cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute", "cuModuleUnload"):
+        monkeypatch.setattr(driver, name, lambda *args: (0, None))
+    count = lambda function, launch: seen.append(launch) or (0, 5)
+    monkeypatch.setattr(driver, "cuOccupancyMaxActiveClusters", count)
+    assert on_no_gpu(monkeypatch).clusters(4) == 5
+    launch, cluster = seen[0], seen[0].attrs[0].value.clusterDim
+    assert (
+        (launch.gridDimX, launch.gridDimY, launch.gridDimZ) == (cluster.x, cluster.y, cluster.z) == (4, 1, 1)
+    )
+    assert launch.sharedMemBytes == H200.limits.smem_bytes
+
+
+def test_a_copy_is_timed_by_two_events(monkeypatch):
+    """Both keep time, whose milliseconds become seconds."""
+    asked = []
+
+    class Event:
+        """Is recorded at some time."""
+
+        def __init__(self, enable_timing=False):
+            asked.append(enable_timing)
+
+        def elapsed_time(self, other):
+            """Milliseconds."""
+            return 3.0
+
+        record = synchronize = lambda self: None
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    assert on_no_gpu(monkeypatch).copy_seconds(64) == pytest.approx(3e-3) and asked == [True, True]
