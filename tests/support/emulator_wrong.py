@@ -73,6 +73,7 @@ FUNCTIONS: dict[str, tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
             "buffers": (None, 3, "x", ["x"], [A]),
             "entry": (3, b"k"),
             "pdl": (1, None, "x"),
+            "shared_parts": (None, 3, "x", ("x",), (("x", 0),), ((1, 0, 16),), (("x", 0, 1.5),)),
         },
     ),
     "emulator.launch": (

@@ -87,6 +87,9 @@ class Launch:
         need("args", self.args is None or isinstance(self.args, (tuple, list)), "must be a list of arguments")
         need("entry", self.entry is None or isinstance(self.entry, str), "must be the name of a kernel")
         truth(EmulatorError, "pdl", self.pdl)
+        parts = self.shared_parts
+        named = isinstance(parts, tuple) and all(_is_part(x) for x in parts)
+        need("shared_parts", named, "must be a tuple of (name, first byte, bytes)")
 
     @property
     def extents(self) -> tuple[Triple, Triple, Triple]:
@@ -140,6 +143,12 @@ class Options:
         limit = self.max_seconds
         number = isinstance(limit, Real) and not isinstance(limit, bool) and limit >= 0
         need("max_seconds", limit is None or number, "a number of seconds from 0, or None")
+
+
+def _is_part(value: Any) -> bool:
+    """Whether a value names bytes of shared memory."""
+    named = isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], str)
+    return named and integers(value[1:]) is not None
 
 
 def _extents(name: str, given: object) -> Triple:
