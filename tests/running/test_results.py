@@ -103,7 +103,7 @@ def test_partial_results_have_a_part_for_every_tile(lead, fields):
         torch.randn(150, 200).bfloat16(),
     )
     p, shapes = shapes_of(a, b, c, fields=fields)
-    rows, cols = p.config.partial_width
+    rows, cols = p.partial_width
     parts = (-(-150 // rows), -(-200 // cols), p.tiles[0] * p.tiles[1] * p.config.partials_per_tile)
     batch = math.prod(lead)
     made = {x.name: shapes.allocate(x) for x in shapes.wanted}
