@@ -16,7 +16,6 @@ from cutegemm import problem
 from cutegemm.compiling import cache
 from cutegemm.database import Database, key_of, store
 from cutegemm.errors import CompileError
-from cutegemm.running import emulated
 from cutegemm.tuning import tuner as tuning
 from cutegemm.tuning.tuner import Tuner
 from tests.support.fake_bench import FakeBench
@@ -52,7 +51,7 @@ def test_a_mutated_kernel_does_not_win(tmp_path, monkeypatch):
         assert ptx != found.ptx
         return dataclasses.replace(found, ptx=ptx)
 
-    monkeypatch.setattr(emulated.cache, "artifact", mutated)
+    monkeypatch.setattr(cache, "artifact", mutated)
     bench = FakeBench(lambda plan: 1e-6 if plan.config.streamed else 2e-6, "emulator")
     database, of = Database(tmp_path / "t.sqlite"), problem(136, 64, 40)
     silent = Console(file=io.StringIO())
