@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -121,9 +122,11 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _last_words(error: Exception) -> str:
-    """The last line of what a compiler said, shortened."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1] if len(lines[-1]) <= LAST_WORDS else f"{lines[-1][: LAST_WORDS - 4]} ..."
+    """What a compiler calls an error, or else its last line; without colours, shortened."""
+    said = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines() or [type(error).__name__]
+    named = [x.split("error: ", 1)[1] for x in said if x.startswith("error: ")]
+    last = (named or said)[-1]
+    return last if len(last) <= LAST_WORDS else f"{last[: LAST_WORDS - 4]} ..."
 
 
 def record_launches(obj: bytes, ptx: str, arguments: tuple[Any, ...]) -> list[loader.Launch]:

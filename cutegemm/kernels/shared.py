@@ -33,12 +33,15 @@ class Shared:
         return Shared(SharedPlan.of(config), cutlass.memory.SmemAllocator(), {})
 
     def _start(self, name: str) -> Any:
-        """A pointer to a region, which is allocated when it is first asked for."""
-        if name not in self.taken:
-            first = next(x for x in self.plan.regions if x.name not in self.taken)
-            if first.name != name:
-                raise RuntimeError(f"shared memory: {first.name} lies before {name} and is not taken yet")
-            self.taken[name] = self.allocator.allocate(first.size, first.align)
+        """A pointer to a region; it and those before it are allocated when it is first asked for.
+
+        A region that nobody takes (counters of splits that one cluster adds up) keeps its place.
+        """
+        for region in self.plan.regions if name not in self.taken else ():
+            if region.name not in self.taken:
+                self.taken[region.name] = self.allocator.allocate(region.size, region.align)
+            if region.name == name:
+                break
         return self.taken[name]
 
     def array(self, name: str, numeric: Any, skipped: int = 0) -> Any:

@@ -165,11 +165,8 @@ def test_a_kernel_that_the_dsl_refuses_is_reported():
     ) as e:
         compile_config(broken)
     assert "\n" not in e.value.rule and e.value.context["config"].startswith("KernelConfig(")
-    assert (
-        str(e.value.__cause__)
-        .strip()
-        .endswith(e.value.rule[-300:].removesuffix(" ...").split(": ", 1)[1][-40:])
-    )
+    words = e.value.rule.removesuffix(" ...").split(": ", 1)[1]
+    assert "N-mode" in words and words[-40:] in str(e.value.__cause__)
 
 
 def test_a_kernel_that_takes_long_is_announced(monkeypatch, capsys):

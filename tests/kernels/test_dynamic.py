@@ -35,6 +35,9 @@ CASES = {
     "parts in workspace": (
         GemmSpec(**FIELDS, sms=3, split_k=3, split_reduction="workspace"), (100, 136, 264)
     ),
+    "splits that a cluster adds, where workspace might": (
+        GemmSpec(**FIELDS, sms=4, cluster=(1, 1, 2), split_reduction="workspace"), (70, 72, 264)
+    ),
     "swapped": (GemmSpec(**FIELDS | {"tile": Tile(16, 64, 64), "swap": True}, sms=2), (30, 264, 264)),
 }  # fmt: skip
 ORDERS = {
