@@ -34,7 +34,7 @@ def everything(acc, *, r: epi.Row, c: epi.Col, x: epi.Matrix, seed: epi.Integer,
 
 
 def assert_transposed(graph, batch=()):
-    """On integers, whose products are exact in any order, the outputs are the transposes, to the last bits of fp64 if stored."""
+    """On integers, whose products are exact in any order: stored outputs are the transposes to fp64's last bits."""
     generator = torch.Generator().manual_seed(1)
     m, n = 5, 8
     a, b = (
