@@ -53,6 +53,15 @@ def ladder():
     return module
 
 
+@pytest.fixture
+def inductor_as_it_was():
+    """A page that enables our product in Inductor leaves it disabled for what runs after."""
+    yield
+    if (enabled := sys.modules.get("cutegemm.inductor")) is not None:
+        enabled.disable()
+
+
+@pytest.mark.usefixtures("inductor_as_it_was")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     """Every Python block of a page runs, one after the other, in an empty folder."""

@@ -40,7 +40,8 @@ print("hit" if counters["inductor"]["fxgraph_cache_hit"] else "miss", len(calls)
 
 @pytest.fixture(autouse=True)
 def disabled():
-    """Inductor's configuration as it was."""
+    """Inductor's configuration without ours, before and after, whatever ran in this process."""
+    inductor.disable()
     yield
     inductor.disable()
 
