@@ -78,13 +78,17 @@ def _moved(device: Device, part: str, constants: dict[str, float]) -> Device:
     return dataclasses.replace(device, **{part: dataclasses.replace(getattr(device, part), **constants)})
 
 
+def put(name: str, part: str, model: Any, source: str, path: Path = TIMES_FILE) -> None:
+    """Put a model's constants into a GPU's record, to four digits, with where they come from."""
+    data = json.loads(path.read_text())
+    data[name][f"{part}_source"] = source
+    data[name][part] = {x: float(f"{value:.4g}") for x, value in dataclasses.asdict(model).items()}
+    path.write_text(json.dumps(data, indent=1) + "\n")
+
+
 def write(device: Device, part: str, source: str, path: Path = TIMES_FILE) -> None:
     """Put a device's constants of one part into the record."""
-    data = json.loads(path.read_text())
-    found = dataclasses.asdict(getattr(device, part))
-    data[device.name][f"{part}_source"] = source
-    data[device.name][part] = {name: float(f"{value:.4g}") for name, value in found.items()}
-    path.write_text(json.dumps(data, indent=1) + "\n")
+    put(device.name, part, getattr(device, part), source, path)
 
 
 def main(arguments: list[str]) -> int:

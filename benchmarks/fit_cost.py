@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from benchmarks import runs, sweep_rows
+from benchmarks.fit import put
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CostModel, Device
 from cutegemm.arch.records import RECORDS, TIMES_FILE
@@ -252,10 +253,7 @@ def shown(found: Sequence[Measured], fitted: Sequence[float], held: Sequence[flo
 
 def write(name: str, model: CostModel, source: str, path: Path = TIMES_FILE) -> None:
     """Put a GPU's rates into the record."""
-    data = json.loads(path.read_text())
-    rates = {x: float(f"{value:.4g}") for x, value in dataclasses.asdict(model).items()}
-    data[name] |= {"cost": rates, "cost_source": source}
-    path.write_text(json.dumps(data, indent=1) + "\n")
+    put(name, "cost", model, source, path)
 
 
 def main(arguments: list[str]) -> int:

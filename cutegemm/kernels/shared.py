@@ -15,12 +15,12 @@ from cutegemm.config.shared import SharedPlan
 
 @dataclass(frozen=True)
 class Shared:
-    """The shared memory of a tensor-core kernel. Regions are taken in the plan's order, and so lie where it says.
+    """The shared memory of a tensor-core kernel. Regions are allocated in the plan's order, and so lie where it says.
 
     Attributes:
         plan: what there is.
         allocator: the DSL's, which puts one region behind the other.
-        taken: pointers to the regions that have been asked for.
+        taken: pointers to the regions that are allocated.
     """
 
     plan: SharedPlan
@@ -29,7 +29,7 @@ class Shared:
 
     @staticmethod
     def create(config: KernelConfig) -> Shared:
-        """That of a config; nothing is taken yet."""
+        """That of a config; nothing is allocated yet."""
         return Shared(SharedPlan.of(config), cutlass.memory.SmemAllocator(), {})
 
     def _start(self, name: str) -> Any:

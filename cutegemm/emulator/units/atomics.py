@@ -16,19 +16,14 @@ import numpy.typing as npt
 
 from cutegemm.emulator.numbers import floats
 from cutegemm.emulator.numbers.types import Bytes, Mask, Real, Value, Vector
-from cutegemm.emulator.numbers.values import FLOAT, SINT, UINT
+from cutegemm.emulator.numbers.values import FLOAT, REDUCTIONS, SINT, UINT
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memory import Fault, resolve
 from cutegemm.emulator.units.access import POLL_COST, locate, polled
 
 _FLOAT_ACTS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "min": np.fmin, "max": np.fmax}
 _ACTS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
+    **REDUCTIONS,
     "inc": lambda a, b: np.where(a >= b, 0, a + 1),
     "dec": lambda a, b: np.where((a == 0) | (a > b), b, a - 1),
 }

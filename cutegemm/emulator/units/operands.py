@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from cutegemm.emulator.numbers.operands import Split, split
+from cutegemm.emulator.numbers.rounding import fp8_values
 from cutegemm.emulator.numbers.types import Chunks, Floats
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.device import CTA
@@ -74,23 +75,8 @@ def _joined(descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: b
 @functools.cache
 def _fp8_table(kind: str) -> np.ndarray:
     """fp32 values of all 256 patterns of an fp8 type (OCP 8-bit floating point, e4m3fn and e5m2)."""
-    out = np.zeros(256, np.float32)
-    for p in range(256):
-        exponent_bits = 4 if kind == "e4m3" else 5
-        mantissa_bits = 7 - exponent_bits
-        e, f = p >> mantissa_bits & ((1 << exponent_bits) - 1), p & ((1 << mantissa_bits) - 1)
-        bias = (1 << exponent_bits - 1) - 1
-        value = (
-            f * 2.0 ** (1 - bias - mantissa_bits)
-            if e == 0
-            else (1 + f / (1 << mantissa_bits)) * 2.0 ** (e - bias)
-        )
-        if kind == "e4m3" and p & 0x7F == 0x7F:
-            value = np.nan
-        if kind == "e5m2" and e == 31:
-            value = np.nan if f else np.inf
-        out[p] = -value if p & 0x80 else value
-    return out
+    without_sign = fp8_values(kind).astype(np.float32)
+    return np.concatenate((without_sign, -without_sign))
 
 
 def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers.types import Kind, Mask, Value, Vector
-from cutegemm.emulator.numbers.values import M32, ND, SINT
+from cutegemm.emulator.numbers.values import M32, ND, REDUCTIONS, SINT
 from cutegemm.emulator.state.device import WARP
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memo import remember
@@ -182,14 +182,7 @@ def _redux(group: Group, m: Mask, a: Value, operation: str, signed: bool) -> Val
     view = vector(group, a)
     view = view.view(SINT[32]) if signed else view
     out = np.zeros(group.lanes, view.dtype)
-    act = {
-        "add": np.add,
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-    }[operation]
+    act = REDUCTIONS[operation]
     for start in range(0, group.lanes, WARP):
         chosen = view[start : start + WARP][live[start : start + WARP]]
         if len(chosen):
