@@ -17,7 +17,7 @@ from benchmarks.results import Case
 from benchmarks.timing import Contender
 from cutegemm import GemmSpec, KernelPlan
 from cutegemm.arch.device import Device
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.config import Config
 from cutegemm.database import choose
 from cutegemm.errors import GemmError
@@ -113,7 +113,7 @@ def cutegemm_contender(case: Case, spec: GemmSpec | None = None, name: str = OUR
 
 
 def ready(
-    names: Sequence[str], cases: Sequence[Case], device: Device, compile: Compile = cache.ensure
+    names: Sequence[str], cases: Sequence[Case], device: Device, compile: Compile = kernel_cache.ensure
 ) -> int:
     """Have our contenders' kernels for all cases compiled side by side, instead of one by one as each is built.
 

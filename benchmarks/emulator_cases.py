@@ -22,7 +22,7 @@ import cutegemm
 import handwritten
 from benchmarks.emulator_probes import Draws
 from cutegemm import GemmSpec, Tile
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Buffer, Launch, Module, Options, Report, launch, tensor_buffer
 from cutegemm.emulator.state.tensors import TensorMap, encode
 from cutegemm.planning.planner import plan
@@ -126,7 +126,7 @@ def _spec_steps(case: Case, spec: GemmSpec) -> list[Step]:
     gemm = cutegemm.build(spec)
     addresses = {name: STANDS_FOR[name] for name in "abcd"}
     launches = gemm.launches(of, addresses, STANDS_FOR["w"], alpha=ALPHA, beta=BETA)
-    ptx = [cache.artifact(step.config).ptx for step in plan(spec, of).steps]
+    ptx = [kernel_cache.artifact(step.config).ptx for step in plan(spec, of).steps]
     return [
         Step(
             text,

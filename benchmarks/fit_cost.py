@@ -7,8 +7,9 @@
 What is minimised is the error of predicted ratios: of each problem the logarithms of measured over predicted times,
 less their mean, where configs near the best of their problem count most and large errors count in proportion. The mean
 itself counts a little, as does how far a rate is from where it started. Every rate is positive, and moves in its
-logarithm, by damped Gauss-Newton steps. Problems that a sweep holds back judge the fit and are not fitted to. Where no
-sweep does, each fifth of the problems is judged by a fit to the others.
+logarithm, by damped Gauss-Newton steps. What is left of the errors of one kernel on several problems is its own factor
+(`planning.known_kernels`). Problems that a sweep holds back judge the fit and are not fitted to. Where no sweep does,
+each fifth of the problems is judged by a fit to the others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +31,10 @@ from benchmarks import runs, sweep_rows
 from benchmarks.fit import put
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CostModel, Device
-from cutegemm.arch.records import RECORDS, TIMES_FILE
+from cutegemm.arch.records import KERNELS_FILE, RECORDS, TIMES_FILE
+from cutegemm.planning import known_kernels
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.cost import REDUCTIONS, Counts, counts, nanoseconds
+from cutegemm.planning.cost import REDUCTIONS, Counts, Seen, counts, nanoseconds
 from cutegemm.planning.generator import rows
 from cutegemm.planning.swap import transposed_problem
 
@@ -40,7 +42,7 @@ Column = NDArray[np.float64]
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # configs of training problems, each timed beside the others of its problem
-FRESH = {"NVIDIA H200": ["fresh_h200.json", "fresh_2_h200.json"]}
+FRESH = {"NVIDIA H200": ["fresh_h200.json", "fresh_2_h200.json", "fresh_3_h200.json"]}
 # sweeps of single candidates and tuning, which count less a problem: they have fewer configs, of less different kinds
 OLDER = {
     "NVIDIA H200": ["choices.json", "deep_k.json", "planned.json", "tuned_h200.json"],
@@ -57,7 +59,7 @@ FOLDS, STEPS, LONGEST_STEP = 5, 60, 0.5
 # where the GPU begins whose problems were swept: datasheet clocks, else guesses of the right size; others begin with
 # the rates of that GPU
 START = CostModel(
-    mma=0.53, smem=0.4, port=94.0, l2=9000.0, dram=1.0, straddle=1.5, thin=0.3, thin_smem=0.001, stage=10.0, lone=30.0,
+    mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.5, thin=0.3, thin_smem=0.001, stage=10.0, lone=30.0,
     turn=10.0, bare=20.0, bare_stage=20.0, mma_turn=0.97, mma_three=1.03, turn_lone=0.05, bare_mma=0.05, latency=900.0,
     in_use=1.5, void=60.0, tile=600.0, tile_turn=100.0, refill=500.0, piece=100.0, piece_turn=100.0, narrow=80.0,
     store=35.0, line=0.0865, inputs=900.0, input_piece=130.0, sum=700.0, sum_rate=25.0, part_store=60.0, add=2500.0,
@@ -69,6 +71,11 @@ START = CostModel(
 # known from kernels of short K alone, which the sweeps lack; they hold still
 KNOWN = ("line", "inputs", "input_piece")
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in KNOWN]
+# known from clocks, widths and the board's limit, so that they are held back by more
+FIRM = {"mma": 30.0, "smem": 30.0, "port": 10.0, "l2": 10.0, "dram": 30.0, "watts": 30.0}
+# a kernel's mean error: like how many configs none is, beyond which a config has outliers, its most weight over the
+# mean config's, and what is too little to record
+NONE, OUTLIER, MOST_WEIGHT, LEAST_FACTOR = 2.0, 0.2, 3.0, 0.004
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,18 +164,33 @@ class Data:
         total = np.add.reduceat(near, self.start)[self.of]
         self.weight = near / total * np.array([x.weight for x in found])[self.of]
         self.share = near / total
+        self.kernels = np.array([known_kernels.name(c) for x in found for _, c in x.configs])
         self.settled = np.array([x.settled for x in found])
 
     def errors(self, model: CostModel) -> Column:
         """What is squared, robustly: errors of ratios, then of levels."""
+        ratios, level = self._off(model)
+        weighted = np.sqrt(self.weight) * ratios / ROBUST
+        return np.concatenate([weighted, np.where(self.settled, level, 0.0) * LEVEL])
+
+    def _off(self, model: CostModel) -> tuple[Column, Column]:
+        """Logarithms of measured over predicted times of configs, less their problem's mean, and the means."""
         raw = np.log(self.us * 1e3) - np.log(nanoseconds(self.counts, model))
         level = np.add.reduceat(self.share * raw, self.start)
-        ratios = np.sqrt(self.weight) * (raw - level[self.of]) / ROBUST
-        return np.concatenate([ratios, np.where(self.settled, level, 0.0) * LEVEL])
+        return raw - level[self.of], level
 
-    def regret(self, model: CostModel) -> list[float]:
+    def factors(self, model: CostModel) -> dict[str, float]:
+        """What each kernel takes over what is predicted, shrunk towards one where few problems measured it."""
+        off = np.clip(self._off(model)[0], -OUTLIER, OUTLIER)
+        weight = np.minimum(self.weight / self.weight.mean(), MOST_WEIGHT)
+        names, of = np.unique(self.kernels, return_inverse=True)
+        means = np.bincount(of, weight * off) / (np.bincount(of, weight) + NONE)
+        found = zip(names.tolist(), np.exp(means).round(3).tolist(), strict=True)
+        return {name: factor for name, factor in found if abs(factor - 1) >= LEAST_FACTOR}
+
+    def regret(self, model: CostModel, factors: Mapping[str, float]) -> list[float]:
         """Of each problem, the time of what is predicted fastest over the best."""
-        ns = nanoseconds(self.counts, model)
+        ns = nanoseconds(self.counts, model) * np.array([factors.get(x, 1.0) for x in self.kernels.tolist()])
         parts = zip(np.split(ns, self.start[1:]), np.split(self.us, self.start[1:]), self.best, strict=True)
         return [float(us[int(x.argmin())] / best) for x, us, best in parts]
 
@@ -180,7 +202,7 @@ def _counted(x: Measured, device: Device) -> Counts:
         places = [i for i, (turned, _) in enumerate(x.configs) if turned == swapped]
         if places:
             seen = transposed_problem(x.problem) if swapped else x.problem
-            made.append(counts(seen, device, rows([x.configs[i][1] for i in places])))
+            made.append(counts(Seen.of(seen), device, rows([x.configs[i][1] for i in places])))
             order += places
     back = np.argsort(order)
     return Counts(*(np.concatenate(column)[back] for column in zip(*made, strict=True)))
@@ -189,13 +211,14 @@ def _counted(x: Measured, device: Device) -> Counts:
 def fit(data: Data, start: CostModel, steps: int = STEPS) -> CostModel:
     """The rates that fit best, from some."""
     begin = np.log([getattr(start, x) for x in NAMES])
+    firm = np.array([FIRM.get(x, HELD_BACK) for x in NAMES])
 
     def model(at: Column) -> CostModel:
         return dataclasses.replace(start, **dict(zip(NAMES, np.exp(at).tolist(), strict=True)))
 
     def costs(errors: Column, at: Column) -> float:
         robust = 2 * (np.sqrt(1 + errors**2) - 1)
-        return float(robust.sum() + HELD_BACK * ((at - begin) ** 2).sum())
+        return float(robust.sum() + (firm * (at - begin) ** 2).sum())
 
     at, damping = begin, 1.0
     errors = data.errors(start)
@@ -203,8 +226,8 @@ def fit(data: Data, start: CostModel, steps: int = STEPS) -> CostModel:
     for _ in range(steps):
         slopes = np.stack([(data.errors(model(at + x)) - errors) / 1e-3 for x in 1e-3 * np.eye(len(at))], 1)
         weighted = slopes / np.sqrt(1 + errors**2)[:, None]
-        square = weighted.T @ slopes + HELD_BACK * np.eye(len(at))
-        slope = weighted.T @ errors + HELD_BACK * (at - begin)
+        square = weighted.T @ slopes + np.diag(firm)
+        slope = weighted.T @ errors + firm * (at - begin)
         before = least
         for _ in range(8):
             step = -np.linalg.solve(square + damping * np.diag(np.diag(square)), slope)
@@ -226,8 +249,10 @@ def held_back(found: Sequence[Measured], device: Device, start: CostModel) -> li
     for part in range(FOLDS):
         out = judged[part::FOLDS]
         left = set(out)
-        made = fit(Data([x for i, x in enumerate(found) if i not in left], device), start)
-        for i, value in zip(out, Data([found[i] for i in out], device).regret(made), strict=True):
+        data = Data([x for i, x in enumerate(found) if i not in left], device)
+        made = fit(data, start)
+        regret_out = Data([found[i] for i in out], device).regret(made, data.factors(made))
+        for i, value in zip(out, regret_out, strict=True):
             regret[i] = value
     return [x for x in regret if x]
 
@@ -251,9 +276,19 @@ def shown(found: Sequence[Measured], fitted: Sequence[float], held: Sequence[flo
     return table
 
 
-def write(name: str, model: CostModel, source: str, path: Path = TIMES_FILE) -> None:
-    """Put a GPU's rates into the record."""
+def write(
+    name: str,
+    model: CostModel,
+    factors: Mapping[str, float],
+    source: str,
+    path: Path = TIMES_FILE,
+    kernels: Path = KERNELS_FILE,
+) -> None:
+    """Put a GPU's rates and kernels into the record."""
     put(name, "cost", model, source, path)
+    data = json.loads(kernels.read_text())
+    data[name] = {"source": source, "kernels": dict(factors)}
+    kernels.write_text(json.dumps(data, indent=0) + "\n")
 
 
 def main(arguments: list[str]) -> int:
@@ -274,9 +309,11 @@ def main(arguments: list[str]) -> int:
     found = judged + beside
     start = START if judged else next(x.cost for x in RECORDS if x.name in FRESH)
     assert start is not None
-    model = fit(Data([x for x in found if not x.held_back], device), start)
+    data = Data([x for x in found if not x.held_back], device)
+    model = fit(data, start)
+    factors = data.factors(model)
     reported = judged or beside
-    regret = Data(reported, device).regret(model)
+    regret = Data(reported, device).regret(model, factors)
     if any(x.held_back for x in judged):
         held = [r if x.held_back else math.nan for x, r in zip(judged, regret, strict=True)]
     else:
@@ -285,7 +322,7 @@ def main(arguments: list[str]) -> int:
     console.print(", ".join(f"{x} {getattr(model, x):.4g}" for x in NAMES))
     if args.write:
         files = ", ".join(sorted([*names[0], *names[1]]))
-        write(args.gpu, model, f"fitted by benchmarks.fit_cost to {files}")
+        write(args.gpu, model, factors, f"fitted by benchmarks.fit_cost to {files}")
     return 0
 
 

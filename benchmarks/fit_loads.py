@@ -24,9 +24,9 @@ from cutegemm.arch.device import Device, LoadModel
 from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import GemmError
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import predicted
+from cutegemm.planning.requirements import requested
 from cutegemm.planning.ways import ways_of
 from cutegemm.planning.why import way_of
 

@@ -29,9 +29,9 @@ from benchmarks.fresh_bench import AGAIN, FIRST, PREFIX, Bench, Measure, Regret
 from benchmarks.results import Case, Results, Row
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import RECORDS
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.errors import GemmError
-from cutegemm.running.launcher import current_device
+from cutegemm.running.backends.launcher import current_device
 from cutegemm.tuning import CANDIDATES
 
 FOLDER = fresh_tree.ROOT / fresh_tree.BENCHMARKS / fresh_tree.RESULTS
@@ -106,7 +106,7 @@ def compile_all(args: argparse.Namespace, record: Device, console: Console) -> i
     wanted = list(dict.fromkeys(configs))
     console.print(f"{len(wanted)} kernels of {len(cases)} problems")
     try:
-        cache.ensure(wanted)
+        kernel_cache.ensure(wanted)
     except GemmError as error:
         # whose kernel it is, says so when it is measured
         console.print(str(error), markup=False)

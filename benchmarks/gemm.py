@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks import contenders, correctness, inputs, libraries, results, runs, suites, timing
 from benchmarks.results import Case, Row
 from cutegemm.errors import GemmError
-from cutegemm.running.launcher import current_device
+from cutegemm.running.backends.launcher import current_device
 
 DEFAULT_DTYPE = "bf16"
 

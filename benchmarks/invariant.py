@@ -15,7 +15,7 @@ import sys
 
 from benchmarks import contenders, gemm, results, runs, suites, timing
 from benchmarks.results import Case
-from cutegemm.running.launcher import current_device
+from cutegemm.running.backends.launcher import current_device
 
 SUITE = "invariant_"  # before the name of the suite whose problems they are
 NAMES = [contenders.OURS, contenders.INVARIANT]

@@ -28,10 +28,10 @@ from benchmarks import candidates, contenders, correctness, gemm, inputs, result
 from benchmarks.candidates import Fields
 from benchmarks.results import Case, Row
 from cutegemm import GemmSpec, KernelPlan, Problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
-from cutegemm.running.launcher import current_device
+from cutegemm.running.backends.launcher import current_device
 
 GROUP = 8  # specs timed together: each holds a graph, and what a group costs bounds what an interrupted call loses
 SWEEP = dataclasses.replace(timing.REGIMES["sustained"], rounds=4)
@@ -95,7 +95,7 @@ class Bench:
         *,
         device: timing.Replayer | None = None,
         memory: str = "cuda",
-        compile: Callable[[Sequence[Any]], None] = cache.ensure,
+        compile: Callable[[Sequence[Any]], None] = kernel_cache.ensure,
         planner: Callable[[GemmSpec, Problem], KernelPlan] | None = None,
     ) -> None:
         self._regime, self._sensors, self._compile = regime, sensors, compile

@@ -2,22 +2,26 @@
 """Which kernels a sweep of drawn training problems measures.
 
     python -m benchmarks.sweep_draws --seeds 2,3,4 --kernels 700 --out jobs.json
+    python -m benchmarks.sweep_draws --seeds 5,6 --counts deep_k=10,odd=7 --configs 25 --out jobs.json
 
 Of each problem there are many kernels near the predicted best, and each has to be compiled. A kernel does not depend on
 most extents, so the sweep takes those that serve many problems. Every problem has the model's choice and what the model
 predicts fastest. The others are taken by predicted time and by how little they resemble what the problem has already.
+The model sees no number of splits but those that fill whole waves; of a few configs others are measured, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
 import heapq
+import itertools
 import json
 import math
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,10 +33,10 @@ from cutegemm.arch.records import RECORDS
 from cutegemm.config import KernelConfig
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
-from cutegemm.planning import ranking
+from cutegemm.planning import ranking, ways
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import plan
+from cutegemm.planning.requirements import requested
 from cutegemm.planning.why import candidate_of, fields_of, option_fields
 
 # problems of a family and seed
@@ -42,7 +46,9 @@ COUNTS = {
     "prefill_nn": 3, "prefill_nt": 3, "prefill_tt": 3,
 }  # fmt: skip
 # configs of a problem; fastest predicted, and drawn among others, that it may have; how much slower these may be
-CONFIGS, FASTEST, DRAWN, SLOWER = 16, 30, 16, 1.35
+CONFIGS, FASTEST, DRAWN, SLOWER = 16, 30, 24, 1.5
+# splits of which other numbers are measured: of the fastest configs so many, with their splits times these
+RECUT, SHARES = 4, (0.5, 0.75, 1.5)
 # share over the best at which a config is worth a third, and worth of a second config of a kind
 NEAR, AGAIN = 0.12, 0.35
 # configs below which a problem has few, and how much more another is worth there
@@ -76,11 +82,11 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def cases(seeds: list[int]) -> Iterator[tuple[int, Case]]:
+def cases(seeds: list[int], counts: dict[str, int] = COUNTS) -> Iterator[tuple[int, Case]]:
     """(Seed, problem), families interleaved, so that a sweep that is cut short has some of each."""
     drawn = [
         [(seed, case) for seed in seeds for case in fresh_draws.draw(name, seed, count)]
-        for name, count in COUNTS.items()
+        for name, count in counts.items()
     ]
     places = sorted((i / len(x), n, i) for n, x in enumerate(drawn) for i in range(len(x)))
     for _, family, place in places:
@@ -108,14 +114,25 @@ def options(case: Case, device: Device, source: random.Random) -> list[Option]:
     least = everything[0].ns
     add(own, {}, 1.0, True)
     near = [x for x in everything if x.ns <= SLOWER * least]
-    kinds = {_kind(x.way.swapped, x.candidate): x for x in reversed(near)}
+    kinds = {_kind(x.way.swapped, x.candidate, x.way.setting.loads.chosen): x for x in reversed(near)}
     others = source.sample(near, min(DRAWN, len(near)))
     for place, x in enumerate([*near[:FASTEST], *kinds.values(), *others]):
         fields = option_fields(x)
         made = _planned(spec, fields, case, device)
         if made is not None and (made.swapped, candidate_of(made)) == (x.way.swapped, x.candidate):
             add(made, fields, x.ns / least, place == 0)
+    for x, parts in _recut(near):
+        fields = option_fields(x) | {"split_k": parts}
+        add(_planned(spec, fields, case, device), fields, x.ns / least, False)
     return list(found.values())
+
+
+def _recut(near: Sequence[ways.Option]) -> Iterator[tuple[ways.Option, int]]:
+    """The fastest configs that a launch adds up, and other splits for them."""
+    cut = [x for x in near if x.candidate.reduction == "launch"]
+    for x in cut[:RECUT]:
+        splits = x.candidate.splits
+        yield from ((x, parts) for parts in {max(2, round(splits * share)) for share in SHARES} - {splits})
 
 
 def _planned(spec: GemmSpec, fields: dict[str, Any], case: Case, device: Device) -> KernelPlan | None:
@@ -132,17 +149,23 @@ def _option(made: KernelPlan, fields: dict[str, Any], slower: float, must: bool)
     worth = math.exp((1 - slower) / NEAR)
     full = fields_of(made)
     loads = {name: full[name] for name in ("a_load", "b_load") if name in full}
-    return Option(fields, loads, kernels, row, worth, _kind(made.swapped, x), must)
+    return Option(fields, loads, kernels, row, worth, _kind(made.swapped, x, tuple(loads.values())), must)
 
 
-def _kind(swapped: bool, x: Candidate) -> tuple[Any, ...]:
+def _kind(swapped: bool, x: Candidate, loads: tuple[str, ...]) -> tuple[Any, ...]:
     m, n, k = x.tile
     shape = round(2 * math.log2(m * n)), x.schedule, x.consumers, k
-    return (swapped, *shape, x.cluster, min(x.splits, 2), x.reduction)
+    return (swapped, *shape, x.cluster, min(x.splits, 2), x.reduction, loads)
 
 
-def taken(pools: list[list[Option]], kernels: int) -> list[list[Option]]:
-    """Of each problem's options those that are measured, of so many kernels in all, where what must be allows it."""
+def taken(pools: list[list[Option]], kernels: int, configs: int = CONFIGS) -> list[list[Option]]:
+    """Of each problem's options those that are measured, of so many kernels in all, where what must be allows it.
+
+    Args:
+        pools: options of each problem.
+        kernels: to compile, at most.
+        configs: of a problem, at most.
+    """
     chosen: list[list[Option]] = [[x for x in pool if x.must] for pool in pools]
     have = {kernel for few in chosen for x in few for kernel in x.kernels}
     users: dict[frozenset[Any], list[tuple[int, Option]]] = {}
@@ -152,7 +175,7 @@ def taken(pools: list[list[Option]], kernels: int) -> list[list[Option]]:
                 users.setdefault(x.kernels, []).append((i, x))
 
     def gain(of: frozenset[Any]) -> float:
-        return sum(_worth(x, chosen[i]) for i, x in users[of]) / (1e-3 + len(of - have))
+        return sum(_worth(x, chosen[i], configs) for i, x in users[of]) / (1e-3 + len(of - have))
 
     heap = [(-gain(x), n, x) for n, x in enumerate(users)]
     heapq.heapify(heap)
@@ -166,41 +189,73 @@ def taken(pools: list[list[Option]], kernels: int) -> list[list[Option]]:
         if now <= 0 or len(have | best) > kernels:
             continue
         for i, x in users[best]:
-            if _worth(x, chosen[i]) > 0:
+            if _worth(x, chosen[i], configs) > 0:
                 chosen[i].append(x)
         have |= best
     return chosen
 
 
-def _worth(x: Option, beside: list[Option]) -> float:
-    if len(beside) >= CONFIGS:
+def _worth(x: Option, beside: list[Option], configs: int) -> float:
+    if len(beside) >= configs:
         return 0.0
     wanted = WANTED if len(beside) < FEW else 1.0
     return wanted * x.worth * AGAIN ** sum(x.kind == y.kind for y in beside)
 
 
-def drawn(seeds: list[int], kernels: int, device: Device) -> dict[str, list[Row]]:
-    """What is measured, and the kernels' configs; every other problem of a family is held back from fitting."""
-    found, pools, seen = [], [], {name: 0 for name in COUNTS}
-    for seed, case in cases(seeds):
-        pools.append(options(case, device, random.Random(f"{seed} {case}")))
+def _pool(of: tuple[int, Case], device: Device) -> list[Option]:
+    return options(of[1], device, random.Random(f"{of[0]} {of[1]}"))
+
+
+def drawn(args: argparse.Namespace, device: Device) -> dict[str, list[Row]]:
+    """What is measured, and the kernels' configs in the order of their first use.
+
+    Every other problem of a family is held back from fitting.
+    """
+    problems, found = list(cases(args.seeds, args.counts)), []
+    seen = dict.fromkeys(args.counts, 0)
+    with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
+        pools = list(pool.map(_pool, problems, itertools.repeat(device)))
+    for seed, case in problems:
         found.append(dataclasses.asdict(case) | {"seed": seed, "held_back": seen[case.suite] % 2 == 1})
         seen[case.suite] += 1
-    chosen = taken(pools, kernels)
-    for row, few in zip(found, chosen, strict=True):
-        row["configs"] = [{"fields": x.fields, "loads": x.loads, "config": x.config} for x in few]
-    configs = dict.fromkeys(kernel for few in chosen for x in few for kernel in x.kernels)
-    return {"jobs": found, "kernels": [x.to_data() for x in configs]}
+    kernels: dict[Any, int] = {}
+    for row, few in zip(found, taken(pools, args.kernels, args.configs), strict=True):
+        row["configs"] = [
+            {
+                "fields": x.fields,
+                "loads": x.loads,
+                "config": x.config,
+                "kernels": sorted(kernels.setdefault(kernel, len(kernels)) for kernel in x.kernels),
+            }
+            for x in few
+        ]
+    return {"jobs": found, "kernels": [x.to_data() for x in kernels]}
+
+
+def counts(text: str) -> dict[str, int]:
+    """Problems of families: "decode=9,odd=7".
+
+    Raises:
+        ValueError: a family or number is unknown.
+    """
+    found = {name: int(count) for name, _, count in (x.partition("=") for x in text.split(","))}
+    if unknown := found.keys() - fresh_draws.FAMILIES.keys():
+        raise ValueError(f"{sorted(unknown)}: no such families")
+    return found
 
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_draws", description=__doc__)
-    parser.add_argument("--seeds", type=lambda x: [int(y) for y in x.split(",")], required=True)
-    parser.add_argument("--kernels", type=int, default=700, help="to compile, at most")
-    parser.add_argument("--out", type=Path, required=True)
+    add = parser.add_argument
+    add("--seeds", type=lambda x: [int(y) for y in x.split(",")], required=True)
+    add("--counts", type=counts, default=COUNTS, help="problems of a seed and family: NAME=COUNT,...")
+    add("--configs", type=int, default=CONFIGS, help="of a problem, at most")
+    add("--kernels", type=int, default=700, help="to compile, at most")
+    add("--workers", type=int, default=1, help="processes that plan")
+    add("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
-    found = drawn(args.seeds, args.kernels, RECORDS[0])
+    found = drawn(args, RECORDS[0])
     args.out.write_text(json.dumps(found))
     configs = sum(len(x["configs"]) for x in found["jobs"])
     print(f"{len(found['jobs'])} problems, {configs} configs, {len(found['kernels'])} kernels")

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure what `benchmarks.sweep_draws` drew: all configs of a problem shortly, then the best of them longer.
 
-    python -m benchmarks.sweep_jobs --jobs jobs.json --out sweep.jsonl --seconds 500
+    python -m benchmarks.sweep_jobs --jobs jobs.json --out sweep.jsonl --seconds 500 --compile
 
-Kernels come from CUTEGEMM_CACHE_DIR; a config whose kernel is not there has no time. A line is written after every
-problem, and the same command goes on where it stopped. One process measures and another watches it. A config that hangs
-is left out: the line before it says which config is tried.
+Kernels come from CUTEGEMM_CACHE_DIR; a config whose kernel is not there has no time. With `--compile`, other processes
+compile what is missing in the order of the jobs, and each problem waits until its kernels are there. A line is written
+after every problem, and the same command goes on where it stopped. One process measures and another watches it. A
+config that hangs is left out: the line before it says which config is tried.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import contextlib
 import json
 import math
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -37,7 +40,8 @@ from benchmarks import (
 )
 from benchmarks.inputs import InputSet
 from benchmarks.results import CASE_FIELDS, Case, Row
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
+from cutegemm.compiling.jobs import compile_parallel
 from cutegemm.config import config_from_data
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
@@ -53,6 +57,8 @@ PREHEAT = 0.1
 CALL_SECONDS, CASE_SECONDS = 15.0, 60.0
 # bytes kept by torch from which they are given back
 MOST_KEPT = 60 << 30
+# kernels by which others may be compiled sooner; seconds between two looks; rounds of compiling
+AHEAD, WAIT_SECONDS, ATTEMPTS = 64, 0.3, 3
 # processes that a problem may have cost before it is left out
 MOST_BEGUN = 2
 Contenders = dict[str, Callable[[InputSet], Any]]
@@ -205,7 +211,7 @@ def _clock(entry: Sampler) -> list[float]:
 
 
 def _ready(case: Case, spec: Any) -> bool:
-    return all(cache.entry(x.config).exists() for x in plan(spec, contenders.problem(case)).steps)
+    return all(kernel_cache.entry(x.config).exists() for x in plan(spec, contenders.problem(case)).steps)
 
 
 def left(jobs: list[Row], out: Path) -> Iterator[tuple[int, Row]]:
@@ -216,14 +222,61 @@ def left(jobs: list[Row], out: Path) -> Iterator[tuple[int, Row]]:
     return ((i, x) for i, x in enumerate(jobs) if i not in done and begun[i] < MOST_BEGUN)
 
 
-def compile_missing(kernels: list[Row]) -> None:
-    """Compile what the cache lacks, side by side."""
-    configs = [config_from_data(x) for x in kernels]
-    missing = [x for x in configs if not cache.entry(x).exists()]
-    print(f"{len(configs)} kernels, {len(missing)} to compile", flush=True)
-    with contextlib.suppress(GemmError):
-        # a config without a kernel has no time
-        cache.ensure(missing, told=False)
+class Compiling:
+    """Kernels that other processes compile in their order.
+
+    Args:
+        jobs: the file of jobs.
+        running: a file that is there as long as they compile.
+    """
+
+    def __init__(self, jobs: Path, running: Path) -> None:
+        self._running = running
+        self._configs = [config_from_data(x) for x in json.loads(jobs.read_text())["kernels"]]
+        self._paths = [kernel_cache.entry(x) for x in self._configs]
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Compiling:
+        """That of a command line."""
+        return cls(args.jobs, args.out.with_name(args.out.name + ".compiling"))
+
+    def __call__(self, workers: int) -> None:
+        """Compile what is missing."""
+        try:
+            for _ in range(ATTEMPTS):
+                missing = [x for x, path in zip(self._configs, self._paths, strict=True) if not path.exists()]
+                print(f"{len(self._configs)} kernels, {len(missing)} to compile", flush=True)
+                if not missing:
+                    break
+                with contextlib.suppress(GemmError):
+                    # a kernel that does not compile ends one process: another takes up what that one left
+                    compile_parallel(missing, min(workers, len(missing)))
+        finally:
+            self._running.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def begun(self, command: list[str]) -> Iterator[None]:
+        """Run a command that compiles, and end it in the end."""
+        self._running.touch()
+        process = subprocess.Popen(command, start_new_session=True)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def wait(self, job: Row, beat: watchdog.Beat, until: float) -> None:
+        """Wait for a problem's kernels, as long as they can come."""
+        needed = sorted({place for x in job["configs"] for place in x["kernels"]})
+        while time.time() < until and self._running.exists():
+            missing = [x for x in needed if not self._paths[x].exists()]
+            # where later ones are there, one before them was given up
+            beyond = self._paths[missing[-1] + AHEAD : missing[-1] + 2 * AHEAD] if missing else ()
+            if not missing or any(x.exists() for x in beyond):
+                return
+            beat.beat(CASE_SECONDS)
+            time.sleep(WAIT_SECONDS)
 
 
 def child(args: argparse.Namespace) -> int:
@@ -234,7 +287,10 @@ def child(args: argparse.Namespace) -> int:
         args.out.write_text(json.dumps({"environment": environment.record(args.commit, sensors)}) + "\n")
     bench = Bench(args.out, beat, sensors)
     jobs = json.loads(args.jobs.read_text())["jobs"]
+    compiling = Compiling.of(args) if args.compile else None
     for i, job in left(jobs, args.out):
+        if compiling is not None:
+            compiling.wait(job, beat, args.until)
         if time.time() > args.until:
             break
         if torch.cuda.memory_reserved() > MOST_KEPT:
@@ -266,18 +322,24 @@ def main(arguments: list[str]) -> int:
     add("--out", type=Path, required=True)
     add("--commit", default="unknown", help="hash of the commit that is measured")
     add("--seconds", type=float, default=math.inf)
-    add("--compile", action="store_true", help="compile first what the cache lacks")
+    add("--compile", action="store_true", help="compile what the cache lacks while others are measured")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="processes that compile")
     add("--until", type=float, help=argparse.SUPPRESS)
+    add("--only-compile", action="store_true", help="compile what the cache lacks and measure nothing")
     args = parser.parse_args(arguments)
     os.environ["CUTEGEMM_DATABASE"] = "off"
     if args.until is not None:
         return child(args)
+    if args.only_compile:
+        Compiling.of(args)(args.workers)
+        return 0
     until = time.time() + args.seconds
-    if args.compile:
-        compile_missing(json.loads(args.jobs.read_text())["kernels"])
-    command = [sys.executable, "-m", "benchmarks.sweep_jobs", *arguments, "--until", str(until)]
+    command = [sys.executable, "-m", "benchmarks.sweep_jobs", *arguments]
     beat = args.out.with_name(args.out.name + ".beat")
-    done = watchdog.again(lambda: watchdog.watch(command, beat), print, most=8)
+    with contextlib.ExitStack() as stack:
+        if args.compile:
+            stack.enter_context(Compiling.of(args).begun([*command, "--only-compile"]))
+        done = watchdog.again(lambda: watchdog.watch([*command, "--until", str(until)], beat), print, most=8)
     return 0 if done else 1
 
 

@@ -37,14 +37,14 @@ from benchmarks import contenders, environment, gemm, results, runs
 from benchmarks.results import Case
 from benchmarks.watchdog import NEVER, Beat, again, watch
 from cutegemm import GemmSpec, Problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.database import Database, Entry, export, import_, key_of
 from cutegemm.database.exchange import SHIPPED
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
 from cutegemm.tuning import CANDIDATES
-from cutegemm.tuning.bench import Bench, Gpu
-from cutegemm.tuning.report import ELSEWHERE, INTERRUPTED, REFUSED, TUNED, Outcome, Screen
+from cutegemm.tuning.gpu import Bench, Gpu
+from cutegemm.tuning.outcomes import ELSEWHERE, INTERRUPTED, REFUSED, TUNED, Outcome, Screen
 from cutegemm.tuning.tuner import BATCH, COMPILE_SECONDS, Tuner
 
 SPEC = GemmSpec()
@@ -178,7 +178,7 @@ class Work:
         cases: Sequence[Case],
         tuner: Tuner,
         *,
-        compile: Callable[[list[Any]], None] = cache.ensure,
+        compile: Callable[[list[Any]], None] = kernel_cache.ensure,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._problems = list(dict.fromkeys(contenders.problem(case) for case in cases))

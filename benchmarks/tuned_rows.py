@@ -23,7 +23,7 @@ from benchmarks import candidates, results, suites
 from cutegemm import GemmSpec, Problem, problem
 from cutegemm.arch.records import RECORDS
 from cutegemm.database.entry import Key, gpu_text, kind_text, spec_text
-from cutegemm.database.store import Database
+from cutegemm.database.user_database import Database
 
 SUFFIX = ".sqlite"
 BASELINE = "model"

@@ -10,17 +10,17 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from cutegemm.dtypes import DType
 from cutegemm.errors import GemmError, needing
-from cutegemm.gemm import Gemm, Loaded, build, build_many, load, plan
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.problems import Operand, Problem, problem
-from cutegemm.running.pack import pack
-from cutegemm.spec import GemmSpec, Tile
-from cutegemm.tuning import tune
 
 if TYPE_CHECKING:
-    from cutegemm.ops import bmm, linear, matmul
+    from cutegemm.dtypes import DType
+    from cutegemm.gemm import Gemm, Loaded, build, build_many, load, plan
+    from cutegemm.ops import bmm, grouped_mm, linear, matmul
+    from cutegemm.planning.kernel_plan import KernelPlan
+    from cutegemm.problems import Operand, Problem, problem
+    from cutegemm.running.arguments.pack import pack
+    from cutegemm.spec import GemmSpec, Tile
+    from cutegemm.tuning import tune
 
 __all__ = [
     "DType",
@@ -35,6 +35,7 @@ __all__ = [
     "bmm",
     "build",
     "build_many",
+    "grouped_mm",
     "linear",
     "load",
     "matmul",
@@ -45,31 +46,35 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-
 # Loaded on first use: `import cutegemm` does not pay for them, least of all for torch.
 _MODULES = (
     "arch", "database", "emulator", "epilogue", "errors", "inductor", "layouts", "nn", "ops",
 )  # fmt: skip
-_FUNCTIONS = ("bmm", "linear", "matmul")
+_HOMES = {
+    "dtypes": ("DType",), "gemm": ("Gemm", "Loaded", "build", "build_many", "load", "plan"),
+    "ops": ("bmm", "grouped_mm", "linear", "matmul"), "planning.kernel_plan": ("KernelPlan",),
+    "problems": ("Operand", "Problem", "problem"), "running.arguments.pack": ("pack",), "spec": ("GemmSpec", "Tile"),
+    "tuning": ("tune",),
+}  # fmt: skip
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Load a module or a function on first use.
+    """Load a module or a name on first use.
 
     Raises:
         AttributeError: the package has no such thing.
         MissingPackageError: it needs a package that is not installed.
     """
-    if name in _MODULES:
-        with needing():
+    if name not in _MODULES and name not in _HOME:
+        module = sys.modules[__name__]
+        raise AttributeError(f"module 'cutegemm' has no attribute {name!r}", name=name, obj=module)
+    with needing():
+        if name in _MODULES:
             return importlib.import_module(f"cutegemm.{name}")
-    if name in _FUNCTIONS:
-        with needing():
-            found = getattr(importlib.import_module("cutegemm.ops"), name)
-        globals()[name] = found
-        return found
-    module = sys.modules[__name__]
-    raise AttributeError(f"module 'cutegemm' has no attribute {name!r}", name=name, obj=module)
+        found = getattr(importlib.import_module(f"cutegemm.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

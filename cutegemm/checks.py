@@ -8,7 +8,9 @@ import difflib
 import enum
 import functools
 import inspect
+import itertools
 import operator
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -30,6 +32,32 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): plain(x) for name, x in value.items()}
     return [plain(x) for x in value] if isinstance(value, (list, tuple)) else value
+
+
+def unplain(kind: Any, data: Any) -> Any:
+    """The value of a type that `plain` wrote as `data`, by the annotations of its fields.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not of this type.
+    """
+    if dataclasses.is_dataclass(kind):
+        hints = _hints(typing.cast(Any, kind))
+        return kind(**{name: unplain(hints[name], x) for name, x in data.items()})  # type: ignore[operator]
+    if kind is bytes:
+        return bytes.fromhex(data)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return kind(data)
+    if typing.get_origin(kind) is not tuple:
+        return data
+    *kinds, last = typing.get_args(kind)
+    if last is Ellipsis:
+        return tuple(map(unplain, itertools.repeat(kinds[0]), data))
+    return tuple(unplain(x, y) for x, y in zip((*kinds, last), data, strict=True))
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def integer(kind: type[GemmError], field: str, value: object, low: int, high: int) -> int:

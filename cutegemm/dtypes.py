@@ -20,13 +20,16 @@ class DType(enum.Enum):
     FP32 = "fp32"
     FP8_E4M3 = "fp8_e4m3"
     FP8_E5M2 = "fp8_e5m2"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    INT32 = "int32"
 
     bits: int
     bytes: int
 
     def __init__(self, name: str) -> None:
         """Attributes, not properties: planning reads them a thousand times."""
-        self.bits = {"fp32": 32, "fp8_e4m3": 8, "fp8_e5m2": 8}.get(name, 16)
+        self.bits = {"fp32": 32, "int32": 32}.get(name, 8 if "8" in name else 16)
         self.bytes = self.bits // 8
 
     # members are singletons: that of the name, which Enum has, is Python code in every key that holds a type
@@ -35,7 +38,17 @@ class DType(enum.Enum):
     @property
     def result(self) -> DType:
         """The type of D where operands have this one and nothing else is said."""
+        return DType.INT32 if self.whole else self.fused
+
+    @property
+    def fused(self) -> DType:
+        """The same where D is what an epilogue makes of the sums."""
         return DType.BF16 if self.bits == 8 else self
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds integers."""
+        return "int" in self.value
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -47,6 +60,8 @@ _ALIASES = {
     "fp32": DType.FP32, "float32": DType.FP32, "float": DType.FP32, "f32": DType.FP32,
     "fp8": DType.FP8_E4M3, "fp8_e4m3": DType.FP8_E4M3, "float8_e4m3fn": DType.FP8_E4M3, "e4m3": DType.FP8_E4M3,
     "fp8_e5m2": DType.FP8_E5M2, "float8_e5m2": DType.FP8_E5M2, "e5m2": DType.FP8_E5M2,
+    "int8": DType.INT8, "s8": DType.INT8, "uint8": DType.UINT8, "u8": DType.UINT8,
+    "int32": DType.INT32, "s32": DType.INT32,
 }  # fmt: skip
 
 

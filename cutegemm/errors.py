@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every error cutegemm raises on purpose, under one root.
 
-An error is data: the field it is about, the value that was given, the rule the value breaks and, where one
-exists, the nearest legal value. Its message is built from them. Code asks the attributes, never the text.
+An error is data: the field, the value that was given, the rule that it breaks and, if there is one, the nearest
+legal value. The message is built from them. Code should read the attributes, not the text.
 Errors are raised before anything is launched or written.
 """
 
@@ -37,15 +37,15 @@ Kind = TypeVar("Kind", bound="GemmError")
 class GemmError(ValueError):
     """Root of all errors raised on purpose by cutegemm.
 
-    `str(error)` is one fact, "field=value: rule; nearest legal value: nearest", without the parts that are
-    not known. The call that the user made adds what it was made with by `about`.
+    `str(error)` reads "field=value: rule; nearest legal value: nearest", without the parts that are unknown. The
+    public call that fails adds its arguments with `about`.
 
     Attributes:
-        field: what the error is about, such as "tile.n" or "b.shape"; None where it is about no field.
-        value: what was given for it; `ABSENT` where there is none.
+        field: such as "tile.n" or "b.shape"; None if the error concerns no field.
+        value: that was given; `ABSENT` if there is none.
         rule: what must hold.
-        nearest: the nearest legal value; None where there is none.
-        context: the circumstances by name, as text, outermost last; a traceback shows them (PEP 678).
+        nearest: the nearest legal value; None if there is none.
+        context: arguments of the calls that failed, by name, as text, outermost last. A traceback shows them (PEP 678).
     """
 
     field: str | None
@@ -74,7 +74,7 @@ class GemmError(ValueError):
     def about(self: Kind, **circumstances: object) -> Kind:
         """Add circumstances, such as `spec=spec, a=(128, 64)`, and return the error itself.
 
-        What is there stays: the innermost call knew best. The error's own text does not change.
+        A name that is already there keeps its value: the innermost call wins. The text of the error does not change.
         """
         for name, value in circumstances.items():
             if name not in self.context:
@@ -84,15 +84,15 @@ class GemmError(ValueError):
 
 
 class SpecError(GemmError):
-    """A `GemmSpec` field has no legal meaning, alone or beside the spec's other fields."""
+    """A field of a `GemmSpec` is illegal, alone or together with other fields."""
 
 
 class UnknownKeyword(SpecError, TypeError):
-    """A class or function has no such field or argument; a `TypeError`, too, as Python's own."""
+    """A class or function has no such field or argument. Also a `TypeError`, like Python's own."""
 
 
 class PlanError(GemmError):
-    """A spec cannot serve a problem: it does not fit the hardware or cannot address the operands."""
+    """A spec does not support a problem: it does not fit the hardware or cannot address the operands."""
 
 
 class InputError(GemmError):
@@ -108,18 +108,18 @@ class HardwareError(GemmError):
 
 
 class MissingPackageError(GemmError, ImportError):
-    """A package is not installed; the rule has the line that installs it. An `ImportError`, too, as Python's own."""
+    """A package is not installed; the rule has the line that installs it. Also an `ImportError`."""
 
 
 class CheckError(GemmError):
-    """A result is outside the bounds of its epilogue, or a kernel does not end (`CUTEGEMM_CHECK=1`)."""
+    """A result is outside the error bounds of its epilogue, or a kernel hangs (`CUTEGEMM_CHECK=1`)."""
 
 
 class EmulatorError(GemmError):
-    """The emulator met something it does not know, or a kernel that cannot go on.
+    """The emulator does not support something in a kernel, or the kernel cannot make progress.
 
     Attributes:
-        findings: what the race detector had found by then, as `emulator.Finding`s.
+        findings: of the race detector up to that point, `emulator.Finding`s.
     """
 
     findings: tuple[Any, ...] = ()

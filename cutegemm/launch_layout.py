@@ -5,7 +5,7 @@ A driver takes a few groups of numbers, each a flat tuple, and the stream after 
 names, so that whoever fills or reads them needs no positions:
 
     planning    works out the values by name (`planning.steps`) and packs them
-    kernels     unpack what they are traced with (`kernels.launch`)
+    kernels     unpack what they are traced with (`kernels.host.launch_arguments`)
     compiling   traces and records a launch with sample values of the right types
     running     packs once what does not change from call to call; a call's tensors travel in the order of the
                 group "addresses" (`epilogue.call_order`)
@@ -24,11 +24,21 @@ from cutegemm.config import Config, FinishConfig, GemmConfig, KernelConfig, Rela
 from cutegemm.epilogue.call_order import tensors
 
 # where parts of K meet: their fp32 tiles, and how many of a tile's have been written
-SPLIT_PLACES = ("split.parts", "split.counters")
+SPLIT_PLACES = ("split.partials", "split.counters")
 WORK_COUNTER = "work.counter"  # how many works have been taken
 GROUP_ENDS = "group.ends"  # one past the last row of every group, Int32
-# what a tile scheduler reads of memory, by its name (`KernelConfig.walk`): among the addresses of a launch
-SCHEDULER_READS: dict[str, tuple[str, ...]] = {"dynamic": (WORK_COUNTER,), "grouped": (GROUP_ENDS,)}
+# what a tile scheduler reads of memory, by its name (`KernelConfig.tile_scheduler`): among the addresses of a launch
+SCHEDULER_READS: dict[str, tuple[str, ...]] = {
+    "dynamic": (WORK_COUNTER,),
+    "grouped": (GROUP_ENDS,),
+    "depth": (GROUP_ENDS,),
+}
+_GROUPED = (
+    ("ends.width", "int32", 1),
+    ("ends.lead", "int32", 0),
+    ("groups", "int32", 1),
+    ("tail", "int32", 0),
+)
 COUNTERS = "run.counters"  # among a run's addresses that of all its counters (`KernelPlan.counter_bytes`)
 INT32, INT64, FLOAT32 = "int32", "int64", "float32"
 Values = Mapping[str, Mapping[str, Any]]  # group -> field -> number, or triple of numbers
@@ -136,7 +146,7 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
         # of a call's tensors, of reductions their partial results; and of where parts of K and works are counted
         addresses=[Field(x, INT64, None) for x in (*(x.name for x in passed), *_in_workspace(config))],
         # m and n of the output, the product's k, the batch; then the batch extent of what may serve every batch. A
-        # sample of a walk has no batch, so no tile: its k need not have a k tile for every part of a split
+        # sample of a launch has no batch, so no tile: its k need not have a k tile for every part of a split
         shape=[
             *(Field(x, INT32, EXTENT) for x in "mnk"),
             Field("l", INT32, 0 if isinstance(config, KernelConfig) else 1),
@@ -150,8 +160,12 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
         ],
         # passed by value, in the graph's order; a group cannot be empty
         numbers=numbers or [Field("no.number", FLOAT32, 0.0)],
-        # tiles of a panel, clusters launched, and partial results per result over rows, columns and all
-        walk=[Field(x, INT32, 1) for x in ("group", "clusters", "parts.m", "parts.n", "parts.all")],
+        # tiles of a panel, clusters launched, and partial results per result over rows, columns and all; of groups
+        # what their ends are (`kernels.schedule.group_ends`), and whether rows of none are zeroed
+        schedule=[
+            *(Field(x, INT32, 1) for x in ("group", "clusters", "partials.m", "partials.n", "partials.all")),
+            *(Field(*x) for x in _GROUPED if isinstance(config, KernelConfig) and config.grouped),
+        ],
     )
 
 
@@ -159,7 +173,7 @@ def _in_workspace(config: GemmConfig) -> tuple[str, ...]:
     if not isinstance(config, KernelConfig):
         return ()
     meets = {"workspace": SPLIT_PLACES, "atomic": SPLIT_PLACES, "launch": SPLIT_PLACES[:1]}
-    return (*meets.get(config.split_reduction, ()), *SCHEDULER_READS.get(config.walk, ()))
+    return (*meets.get(config.split_reduction, ()), *SCHEDULER_READS.get(config.tile_scheduler, ()))
 
 
 def _relayout(copies: int) -> LaunchLayout:

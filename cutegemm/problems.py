@@ -17,13 +17,13 @@ from cutegemm.errors import InputError, field_error
 
 @dataclass(frozen=True, kw_only=True)
 class Operand(checks.Named):
-    """How one matrix lies in memory: strides of (row, column, batch) in elements, and the base's alignment.
+    """The memory layout of one matrix: strides of (row, column, batch) in elements, and the alignment of its address.
 
-    `batch` is the extent of the batch mode: 1 when one matrix serves every batch. `align` is the largest
-    power of two, at most 16, that divides the base address, in bytes. Numbers may be of any integer type.
+    `batch` is the extent of the batch mode: 1 if all batches share one matrix. `align` is the largest
+    power of two, at most 16, that divides the base address, in bytes. Numbers may have any integer type.
 
     Raises:
-        InputError: a field is no such number, or no type.
+        InputError: a field is not such a number, or not a type.
     """
 
     dtype: DType
@@ -139,7 +139,7 @@ class Problem(checks.Named):
     mappings.
 
     Raises:
-        InputError: a negative or too large extent, or a field of another kind.
+        InputError: an extent is negative or too large, or a field has another type.
     """
 
     m: int
@@ -175,7 +175,7 @@ class Problem(checks.Named):
 
     @property
     def flops(self) -> int:
-        """Multiplications plus additions of the product."""
+        """Multiplications plus additions of the GEMM."""
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
@@ -224,23 +224,23 @@ def problem(
     a: object = None,
     b: object = None,
 ) -> Problem:
-    """A contiguous, 16-byte-aligned problem, as freshly allocated tensors give it.
+    """The problem of freshly allocated tensors: contiguous and 16-byte aligned.
 
     Args:
         m, n, k, batch: extents.
         dtype: of A and B.
-        d_dtype: of D; None means that of A.
-        c_dtype: of C; None means no C is read. Only for the plain epilogue.
+        d_dtype: of D; None is the type of A.
+        c_dtype: of C; None reads no C. Only for the plain epilogue.
         majors: A's then B's unit-stride axis: "kn" is row-major A and B, "kk" what BLAS calls TN.
         d_major: "n" (row-major) or "m" (column-major), for every M x N input and output.
         epilogue: the graph whose inputs and outputs are described; None is the plain one.
-        input_dtype: of the epilogue's inputs; None means that of A.
+        input_dtype: of the epilogue's inputs; None is the type of A.
         device_scalars: the epilogue's scalars that will be passed as 0-d tensors.
-        a, b: an operand that lies otherwise: a tensor, such as `cutegemm.pack` gives, or an `Operand`.
+        a, b: an operand with another layout: a tensor, for example from `cutegemm.pack`, or an `Operand`.
 
     Raises:
-        InputError: an extent, a major or a name is none.
-        SpecError: a dtype is none.
+        InputError: an extent, a major or a name is not legal.
+        SpecError: a dtype is not legal.
 
     Example:
         >>> problem(64, 64, 100).a.tma_reason()
@@ -260,8 +260,10 @@ def problem(
         strides = (max(cols, 1), 1) if row_major else (1, max(rows, 1))
         return Operand(dtype=kind, rows=rows, cols=cols, strides=(*strides, rows * cols), batch=batch)
 
-    d_kind = ab.result if d_dtype is None else as_dtype(d_dtype, "d_dtype")
-    kind = ab.result if input_dtype is None else as_dtype(input_dtype, "input_dtype")
+    d_kind = (
+        (ab.result if epilogue is None else ab.fused) if d_dtype is None else as_dtype(d_dtype, "d_dtype")
+    )
+    kind = ab.fused if input_dtype is None else as_dtype(input_dtype, "input_dtype")
     row_major = d_major == "n"
     if epilogue is None:
         inputs = {} if c_dtype is None else {"c": matrix(m, n, as_dtype(c_dtype, "c_dtype"), row_major)}
@@ -275,7 +277,11 @@ def problem(
                 batch=batch if shape == "matrix" else 1,
             )
             for name, shape in epilogue.tensors.items()
+            if shape in shapes
         }
+        for x in epilogue.scales:
+            lies = dataclasses.replace(matrix(*x.shape(m, n, k), DType.FP32, False), batch=1)
+            inputs[x.name] = lies if x.axis == "m" else lies.transposed
         outputs = {
             x.name: matrix(m, width, as_dtype(x.dtype) if x.dtype else d_kind, (x.major or d_major) == "n")
             for x in epilogue.stores

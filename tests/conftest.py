@@ -56,11 +56,11 @@ def compiled_elsewhere() -> Iterator[None]:
     """
     gc.collect()
     gc.freeze()
-    cache = sys.modules.get("cutegemm.compiling.cache")
-    if cache is None:
+    if "cutegemm.spec" not in sys.modules:
         # nothing in this run compiles
         yield
         return
+    from cutegemm.compiling import kernel_cache as cache
     from tests.support.compile_elsewhere import Elsewhere
 
     here, elsewhere = cache.compile_config, Elsewhere()
@@ -74,7 +74,9 @@ def compiled_elsewhere() -> Iterator[None]:
 def forgotten() -> Iterator[None]:
     """What a module's tests compiled and emulated is kept on disk alone once they are done."""
     yield
-    cache, parse = (sys.modules.get(f"cutegemm.{x}") for x in ("compiling.cache", "emulator.ptx.parse"))
+    cache, parse = (
+        sys.modules.get(f"cutegemm.{x}") for x in ("compiling.kernel_cache", "emulator.ptx.parse")
+    )
     compiled = cache is not None and cache._MEMORY
     emulated = parse is not None and parse.module_of.cache_info().currsize
     if compiled:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ast
+import collections
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -17,6 +19,9 @@ MOST_FILES = 10
 MOST_CIRCLES = 2  # groups of modules that import each other
 MOST_IN_A_CIRCLE = 4  # modules of one
 MOST_LINES = 400
+MOST_SHARED_NAMES = 8  # file names that stand in two packages
+MOST_OF_SM90 = 6  # files that name sm90, outside of what is written for it
+MOST_IN_A_FOLDER = 15
 
 # From the ground up: a room imports from floors below its own, and from itself. Rooms of one floor are strangers.
 FLOORS = (
@@ -120,6 +125,33 @@ def test_the_planner_has_no_circle():
 def test_the_top_level_is_small():
     """At most ten files lie beside the packages."""
     assert len(list(PACKAGE.glob("*.py"))) <= MOST_FILES
+
+
+def test_a_file_name_stands_once():
+    """Few file names stand in two packages, so that a name alone says which module is meant."""
+    names = collections.Counter(x.name for x in FILES.values())
+    twice = {name for name, count in names.items() if count > 1 and name != "__init__.py"}
+    assert len(twice) <= MOST_SHARED_NAMES, twice
+
+
+def test_few_files_name_sm90():
+    """What names the architecture lies in `arch` and in what is written for it, but for a few files."""
+    own = {"arch", "kernels", "layouts", "emulator"}
+    found = {
+        name
+        for name, path in FILES.items()
+        if room(name) not in own and re.search("sm_?90", path.read_text(), re.I)
+    }
+    assert len(found) <= MOST_OF_SM90, found
+
+
+@pytest.mark.parametrize(
+    "package", ["kernels", "emulator", "config", "layouts", "epilogue", "compiling", "gemm", "running", "ops"]
+)
+def test_a_folder_is_small(package):
+    """A folder holds at most fifteen modules."""
+    for folder in (PACKAGE / package, *(x for x in (PACKAGE / package).rglob("*") if x.is_dir())):
+        assert len([x for x in folder.glob("*.py") if x.name != "__init__.py"]) <= MOST_IN_A_FOLDER, folder
 
 
 def test_no_name_hides_a_module():

@@ -89,15 +89,15 @@ def test_tanh_is_approximate_where_nothing_finer_is_stored(kinds, approximate):
         ("pingpong", (128, 64, 64), (1, 2, 64, 1, 2, (16, 64), 4)),
     ],
 )
-def test_pieces_and_partial_results(schedule, tile, expected):
-    """Warpgroups of a tile, passes, columns, pieces along N and in all, and what one partial result covers."""
+def test_subtiles_and_partial_results(schedule, tile, expected):
+    """Warpgroups of a tile, passes, columns, subtiles along N and in all, and what one partial result covers."""
     c = plan(GemmSpec(schedule=schedule, tile=Tile(*tile)), problem(512, 512, 512)).config
     assert (
         c.team,
         c.passes,
         c.columns,
-        c.pieces_n,
-        c.pieces,
+        c.subtiles_n,
+        c.subtiles,
         c.partial_width,
         c.partials_per_tile,
     ) == expected
@@ -105,22 +105,22 @@ def test_pieces_and_partial_results(schedule, tile, expected):
 
 
 def test_a_gated_tile_has_half_its_columns():
-    """Accumulators come in pairs: half as many columns are stored, and as many pieces."""
+    """Accumulators come in pairs: half as many columns are stored, and as many subtiles."""
     pair = epi.define(lambda gate, up: gate * up, gated="halves")
     c = plan(GemmSpec(epilogue=pair, tile=Tile(128, 256, 64)), problem(512, 512, 512, epilogue=pair)).config
-    assert (c.gates, c.columns, c.pieces_n, c.partial_width) == (2, 128, 2, (16, 128))
+    assert (c.gates, c.columns, c.subtiles_n, c.partial_width) == (2, 128, 2, (16, 128))
     simt = plan(GemmSpec(epilogue=pair, schedule="simt"), problem(512, 512, 512, epilogue=pair)).config
     simt = dataclasses.replace(simt, tile=(128, 128, 8), thread_tile=(8, 8), lanes_m=8, slices=1, split=1)
     assert (simt.columns, simt.partial_width, simt.partials_per_tile) == (64, (64, 16), 8)
 
 
 def test_figures_that_follow_from_a_config():
-    """Threads, passes, pieces and registers are worked out from tile, roles and family."""
+    """Threads, passes, subtiles and registers are worked out from tile, roles and family."""
     config = plan(
         GemmSpec(tile=Tile(256, 96, 64), cluster=(2, 1), consumers=2), problem(512, 512, 512)
     ).config
     assert (config.cluster_size, config.producers, config.threads) == (2, 1, 384)
-    assert (config.rows_per_pass, config.passes, config.pieces_n) == (128, 2, 3)
+    assert (config.rows_per_pass, config.passes, config.subtiles_n) == (128, 2, 3)
     assert not config.gathers and config.registers == (40, 232)
     serial = plan(
         GemmSpec(schedule="multistage", stages=1, tile=Tile(128, 64, 64)), problem(512, 512, 512)

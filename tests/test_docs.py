@@ -15,7 +15,7 @@ import cutegemm
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 # pages whose blocks run one after the other
-PAGES = ("index", "tutorial", "spec", "epilogues", "pytorch", "tuning", "guarantees", "deployment", "faq",
+PAGES = ("index", "tutorial", "spec", "epilogues", "fp8", "pytorch", "tuning", "guarantees", "deployment", "faq",
          "learn/roofline", "learn/layouts", "learn/hopper", "learn/kernels")  # fmt: skip
 # pages with Python whose blocks other tests run: below, tests/cli/test_document.py, tests/kernels/test_extending.py
 ELSEWHERE = ("emulator", "cli", "extending")
@@ -159,13 +159,18 @@ def test_every_function_of_the_epilogue_is_listed():
 
 
 def test_a_page_for_every_stage_of_the_ladder():
-    """Every stage has its idea, a measured bar, its difference to the stage before, an exercise and its source."""
+    """Every stage has its idea, a measured bar, its difference to the stage before, an exercise, its source, and a
+    link for each worklog that it answers.
+    """
     pages, before = ladder(), None
     for path in pages.stages():
         text = pages.page(path, before)
         for words in ("**The idea.**", "## Measured", "## Try it", f'"{path.name}"'):
             assert words in text, path.name
         assert (before is None) or "## What changed in the code" in text
+        answers = pages.header(path.read_text())[1].get("Answers", "")
+        named, shown = re.findall(r'"([^"]+)"', answers), pages.linked(answers)
+        assert len(named) == len(re.findall(r'\["[^"]+"\]\(https://', shown)), (path.name, shown)
         before = path
 
 

@@ -11,7 +11,7 @@ from cutegemm import DType
 from cutegemm.dtypes import as_dtype
 from cutegemm.errors import SpecError
 
-RULE = "must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"
+RULE = "must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_members_print_as_what_a_spec_accepts():
     ("value", "message"),
     [
         ("fp4", f"d_dtype='fp4': {RULE}"),
-        (torch.int8, f"d_dtype=torch.int8: {RULE}"),
+        (torch.int16, f"d_dtype=torch.int16: {RULE}"),
         (None, f"d_dtype=None: {RULE}"),
         (16, f"d_dtype=16: {RULE}"),
     ],

@@ -14,7 +14,7 @@ from cutegemm.errors import PlanError
 from cutegemm.launch_layout import FLOAT32, INT32, INT64, layout_of
 from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.planning.planner import plan
-from cutegemm.running.named import Signature
+from cutegemm.running.arguments.named import Signature
 from tests.support.strategies import fused_problems
 
 
@@ -60,7 +60,7 @@ def test_a_gemms_fields():
         "shape": ("m", "n", "k", "l", "a.l", "b.l", "bias.l", "c.l"),
         "strides": ("a", "b", "bias", "c", "d", "pre", "b.gate"),
         "numbers": ("x", "seed"),
-        "walk": ("group", "clusters", "parts.m", "parts.n", "parts.all"),
+        "schedule": ("group", "clusters", "partials.m", "partials.n", "partials.all"),
     }
     assert layout["numbers"].kinds == (FLOAT32, INT32)
 
@@ -98,7 +98,7 @@ def test_what_a_launch_is_told():
     row, col, batch = halves["strides"]["target.0"]
     assert told["strides"]["b"] == (col, row, batch)
     assert told["numbers"] == {"x": 2.0, "seed": 7}
-    assert told["walk"]["clusters"] == PLAN.clusters and told["walk"]["parts.n"] == PLAN.parts[1]
+    assert told["schedule"]["clusters"] == PLAN.clusters and told["schedule"]["partials.n"] == PLAN.parts[1]
     ends = named[id(PLAN.steps[2])]
     assert ends["addresses"] == {"partials": told["addresses"]["rows"], "results": addresses["rows"]}
     assert ends["extent"] == {"parts": PLAN.parts[1], "results": 300}

@@ -117,6 +117,7 @@ def test_work_of_a_problem():
     assert p.min_bytes == 7 * (2 * 5 * 2 + 5 * 3 * 2 + 2 * 3 * 4 + 2 * 3 * 2)
 
 
+DTYPE_RULE = "must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32"
 WRONG = [
     ({"m": "a"}, InputError, "m='a': must be an integer from 0 to 2147483647"),
     ({"m": 1.5}, InputError, "m=1.5: must be an integer from 0 to 2147483647"),
@@ -125,10 +126,10 @@ WRONG = [
     ({"majors": "nn"}, InputError, "majors='nn': must be one of kn, kk, mn, mk"),
     ({"majors": ("k", "n")}, InputError, "majors=('k', 'n'): must be one of kn, kk, mn, mk"),
     ({"d_major": "k"}, InputError, "d_major='k': must be one of n, m"),
-    ({"dtype": "fp4"}, SpecError, "dtype='fp4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
-    ({"c_dtype": "fp4"}, SpecError, "c_dtype='fp4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
-    ({"d_dtype": 3}, SpecError, "d_dtype=3: must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
-    ({"input_dtype": "fp4"}, SpecError, "input_dtype='fp4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
+    ({"dtype": "fp4"}, SpecError, f"dtype='fp4': {DTYPE_RULE}"),
+    ({"c_dtype": "fp4"}, SpecError, f"c_dtype='fp4': {DTYPE_RULE}"),
+    ({"d_dtype": 3}, SpecError, "d_dtype=3: must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32"),
+    ({"input_dtype": "fp4"}, SpecError, f"input_dtype='fp4': {DTYPE_RULE}"),
     ({"epilogue": "relu"}, InputError, "epilogue='relu': must be an epilogue graph"),
     ({"device_scalars": "alpha"}, InputError,
      "device_scalars='alpha': must be a tuple of names; nearest legal value: ('alpha',)"),

@@ -19,6 +19,7 @@ from cutegemm.epilogue import linear_combination
 from cutegemm.errors import GemmError, SpecError
 from tests.support.strategies import specs
 
+DTYPE_RULE = "must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32"
 CLUSTER_RULE = (
     "must be (m, n) or (m, n, k), m and n powers of two, of at most 8 CTAs; nearest legal value: (2, 1)"
 )
@@ -39,27 +40,39 @@ REFUSALS = [
     ({"scheduler": "static"}, "scheduler='static': must be one of persistent, per_tile, stream_k, dynamic"),
     ({"epilogue": "relu"}, "epilogue='relu': must be an epilogue graph"),
     (
+        {"promote": 100},
+        "promote=100: must be a multiple of the 16 elements of K that an instruction multiplies, or None; "
+        "nearest legal value: 96",
+    ),
+    ({"promote": "never"}, "promote='never': must be an integer from 16 to 1048576"),
+    (
+        {"promote": 48, "a_dtype": "fp8", "b_dtype": "fp8"},
+        "promote=48: must be a multiple of the 32 elements of K that an instruction multiplies, or None; "
+        "nearest legal value: 64",
+    ),
+    ({"promote": 128, "schedule": "simt"}, f"promote=128: {SIMT_RULE}"),
+    (
         {"epilogue": epi.define(gated="halves")(lambda gate, up: gate * up).transposed()},
         "epilogue='# of the transposed product\\nd = gate * up': B's columns hold a gated pair, not A's rows; "
         "give the graph itself, not its transpose",
     ),
-    ({"a_dtype": "fp4"}, "a_dtype='fp4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
+    ({"a_dtype": "fp4"}, "a_dtype='fp4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32"),
     (
         {"d_dtype": torch.float8_e4m3fnuz},
         "d_dtype=torch.float8_e4m3fnuz: is a format of other GPUs, whose exponent has another bias; must be one of "
-        "fp16, bf16, fp32, fp8_e4m3, fp8_e5m2; nearest legal value: 'fp8_e4m3'",
+        "fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32; nearest legal value: 'fp8_e4m3'",
     ),
     (
         {"a_dtype": "fp64"},
-        "a_dtype='fp64': kernels accumulate in fp32 at most; must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2; "
+        f"a_dtype='fp64': kernels accumulate in fp32 at most; {DTYPE_RULE}; "
         "nearest legal value: 'fp32'",
     ),
     (
         {"a_dtype": torch.complex64},
         "a_dtype=torch.complex64: is complex: multiply real and imaginary parts apart; must be one of fp16, bf16, "
-        "fp32, fp8_e4m3, fp8_e5m2",
+        "fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32",
     ),
-    ({"d_dtype": torch.int8}, "d_dtype=torch.int8: must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
+    ({"d_dtype": torch.int16}, f"d_dtype=torch.int16: {DTYPE_RULE}"),
     (
         {"a_dtype": "fp8", "b_dtype": "bf16"},
         "b_dtype='bf16': A is fp8_e4m3, B must be fp8_e4m3 or fp8_e5m2; nearest legal value: 'fp8_e4m3'",
@@ -141,7 +154,7 @@ REFUSALS = [
     ),
     (
         {"scheduler": "stream_k", "split_reduction": "launch"},
-        'split_reduction=\'launch\': parts of a scheduler="stream_k" meet in workspace; '
+        'split_reduction=\'launch\': scheduler="stream_k" reduces its splits in workspace; '
         "nearest legal value: 'workspace'",
     ),
     (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from cutegemm import Operand
-from cutegemm.running.reference import TORCH_DTYPE
+from cutegemm.running.numerics.reference import TORCH_DTYPE
 
 # of every byte that nobody has written: a NaN in every type
 POISON = 0xFF

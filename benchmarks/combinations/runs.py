@@ -14,11 +14,11 @@ import torch
 from benchmarks.combinations.factors import Case, Declared, declared, value_of
 from benchmarks.combinations.memory import Arena, Placed, fill
 from cutegemm import Gemm, GemmSpec, Operand, Tile, plan
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph, linear_combination
-from cutegemm.running.bounds import bound
-from cutegemm.running.checked import finished
+from cutegemm.running.numerics.bounds import bound
+from cutegemm.running.numerics.checked import finished
 
 ALPHA, BETA = 0.75, -0.5
 SCALAR, SEED, OFFSET = 0.5, 20_261, 7
@@ -202,7 +202,7 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
     cuda = arena.device == "cuda"
     settle = torch.cuda.synchronize if cuda else lambda: None
     for step in gemm.plan.steps if cuda else ():
-        cache.artifact(step.config)
+        kernel_cache.artifact(step.config)
     operands, named = call.given()
     write, read = _writer(call), _copies(call)
     if write is not None:

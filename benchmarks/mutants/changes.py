@@ -37,7 +37,7 @@ class Mutant:
     """One change of one file.
 
     Attributes:
-        module: path below the package, such as "kernels/store.py".
+        module: path below the package, such as "kernels/epilogue/output_store.py".
         line: of the change.
         was, now: the expression or statement before and after.
         start, end: what is replaced, in bytes of the file.

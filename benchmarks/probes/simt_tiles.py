@@ -27,7 +27,7 @@ from benchmarks.inputs import InputSet, make_sets, set_count
 from benchmarks.results import Case
 from benchmarks.timing import Contender, Device, Regime, measure
 from cutegemm import GemmSpec, problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.config import SimtConfig, SimtTile
 from cutegemm.errors import GemmError
 from cutegemm.gemm import Gemm, representative
@@ -251,14 +251,14 @@ def main() -> None:
     ]
     configs = {id(case): configs_of(case, tiles) for case, tiles in todo}
     try:
-        cache.ensure(list(dict.fromkeys(x for of in configs.values() for x in of.values())))
+        kernel_cache.ensure(list(dict.fromkeys(x for of in configs.values() for x in of.values())))
     except GemmError as error:
         print("compile:", str(error)[:300])
     print(f"compiled after {time.time() - began:.0f} s", flush=True)
     if args.compile:
         for case, tiles in todo:
             for name in named(tiles):
-                print(case, name, cache.artifact(configs[id(case)][name]).resources)
+                print(case, name, kernel_cache.artifact(configs[id(case)][name]).resources)
         return
     torch.backends.cuda.matmul.allow_tf32 = False
     results = []

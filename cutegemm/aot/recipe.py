@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.loader import Launch
 from cutegemm.compiling.resources import kernel_name
 from cutegemm.config import Config
@@ -105,6 +105,12 @@ class KernelLaunch:
     params: tuple[bytes, ...]
     patches: tuple[Patch, ...]
 
+    def __post_init__(self) -> None:
+        for x in self.patches:
+            # nothing is written beside a parameter, whatever a file says
+            if not (0 <= x.param < len(self.params) and 0 <= x.offset <= len(self.params[x.param]) - x.size):
+                raise ValueError(f"patch {x} is outside its parameter")
+
     @functools.cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each parameter begins in the block, and the block's size at the end; bytes."""
@@ -157,7 +163,7 @@ def record(
     recordings = [list(_recorded(plan, x)) for x in versions]
     found = []
     for launches in zip(*recordings, strict=True):
-        made = cache.artifact(launches[0][0])
+        made = kernel_cache.artifact(launches[0][0])
         binary = KernelBinary(kernel_name(made.ptx), made.cubin, made.ptx)
         if binary not in kernels:
             kernels.append(binary)
@@ -186,7 +192,7 @@ def _recorded(plan: KernelPlan, values: _Values) -> Iterator[tuple[Config, Launc
     """(config, launch) of every launch that the host code makes with these values."""
     workspace = values.addresses[WORKSPACE]
     for config, arguments in launch_arguments(plan, values.addresses, workspace, values.numbers, 0):
-        for launch in cache.launches(config, arguments):
+        for launch in kernel_cache.launches(config, arguments):
             yield config, launch
 
 

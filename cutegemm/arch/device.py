@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cutegemm.arch.limits import Limits
@@ -100,7 +102,8 @@ class CostModel:
 
     Attributes:
         mma, smem: of a cycle of the tensor cores, of shared memory.
-        port: that L2 delivers to an SM; l2: to all; dram: share of a copy's rate that memory delivers.
+        port: that arrives at an SM; l2: that L2 delivers to all, a cluster's shared bytes once; dram: share of a
+            copy's rate that memory delivers.
         straddle: factor on bytes in rows that straddle lines of L2; thin, thin_smem: share of the bytes that narrow
             boxes leave out which L2's port takes all the same, and of shared memory's time.
         stage, lone, turn, bare: of a stage beside its instructions, of two or three warpgroups, one, pingpong, and no
@@ -220,6 +223,7 @@ class Device:
         time: sustained rates; cores: those of the CUDA cores' kernels.
         cost: rates of `planning.cost`; None where they are not fitted; loads: those of operands that TMA cannot
             address.
+        kernels: what single kernels take over what `cost` says (`planning.known_kernels`).
         model_error: measured relative error of the model's comparison of two choices. A neighbour's entry of the
             database serves if the model predicts it slower by no more; None means that no neighbour's entry serves.
         note: what in this record is not measured on this GPU; empty when nothing is.
@@ -235,6 +239,7 @@ class Device:
     cores: CoreModel
     loads: LoadModel
     cost: CostModel | None = None
+    kernels: Mapping[str, float] = dataclasses.field(default_factory=dict)
     model_error: float | None = None
     note: str = ""
 

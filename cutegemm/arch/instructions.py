@@ -19,9 +19,9 @@ class Instruction:
     """What is fixed about one wgmma by its operands' types.
 
     Attributes:
-        form: the DSL's name for it, a key of `kernels.operands.FORMS`.
+        form: the DSL's name for it, a key of `kernels.host.operand_layouts.FORMS`.
         k: elements of K that it multiplies.
-        columns: the widths that exist, ascending; all are multiples of the first.
+        columns: the widths that exist; all are multiples of the first.
         accumulator: type that it adds in.
         majors: how shared memory may hold tiles of A and B: contiguous along K ("k"), and along M or N ("mn").
         fraction: bits that it keeps below the greatest of the numbers that it adds, and of its sums.
@@ -49,11 +49,21 @@ _EIGHT = Instruction(
     form="fp8", k=32, columns=EIGHTS, accumulator=DType.FP32, majors=("k",), fraction=13, promote=128
 )
 _FP8 = (DType.FP8_E4M3, DType.FP8_E5M2)
+_WHOLE = Instruction(
+    form="int8",
+    k=32,
+    columns=(8, 24, *range(16, 257, 16)),
+    accumulator=DType.INT32,
+    majors=("k",),
+    fraction=31,
+)
+_BYTES = (DType.INT8, DType.UINT8)
 
 INSTRUCTIONS: dict[tuple[DType, DType, str], Instruction] = {
     (DType.FP16, DType.FP16, EXACT): _HALF,
     (DType.BF16, DType.BF16, EXACT): _HALF,
     **{(a, b, EXACT): _EIGHT for a in _FP8 for b in _FP8},
+    **{(a, b, EXACT): _WHOLE for a in _BYTES for b in _BYTES},
 }
 
 

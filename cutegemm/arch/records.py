@@ -14,6 +14,9 @@ from cutegemm.arch.device import CoreModel, CostModel, Device, LoadModel, TimeMo
 TIMES_FILE = Path(__file__).with_name("times.json")
 _FITTED = json.loads(TIMES_FILE.read_text("utf-8"))
 TIMES = {name: TimeModel(**x["time"]) for name, x in _FITTED.items()}
+# what single kernels take over what those rates say; `benchmarks.fit_cost` writes it, too
+KERNELS_FILE = Path(__file__).with_name("kernels.json")
+KERNELS = {name: x["kernels"] for name, x in json.loads(KERNELS_FILE.read_text("utf-8")).items()}
 # rates of the cost model, of GPUs whose kernels were swept for it
 COSTS = {name: CostModel(**x["cost"]) for name, x in _FITTED.items() if "cost" in x}
 # of operands that TMA cannot address, of GPUs whose ways to load them were swept
@@ -35,6 +38,7 @@ H200 = Device(
     cores=CORES["NVIDIA H200"],
     loads=LOADS["NVIDIA H200"],
     cost=COSTS["NVIDIA H200"],
+    kernels=KERNELS["NVIDIA H200"],
 )
 
 H100 = dataclasses.replace(
@@ -49,6 +53,7 @@ H100 = dataclasses.replace(
     cores=CORES.get("NVIDIA H100 80GB HBM3", CORES["NVIDIA H200"]),
     loads=LOADS.get("NVIDIA H100 80GB HBM3", LOADS["NVIDIA H200"]),
     cost=COSTS.get("NVIDIA H100 80GB HBM3", COSTS["NVIDIA H200"]),
+    kernels=KERNELS.get("NVIDIA H100 80GB HBM3", KERNELS["NVIDIA H200"]),
     note="its clusters, loads of odd operands, the CUDA cores' times and the cost model's rates are the H200's",
 )
 

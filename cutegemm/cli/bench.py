@@ -11,7 +11,7 @@ from cutegemm.cli import given
 from cutegemm.cli.output import say, table, wrapped, write_json
 
 if TYPE_CHECKING:
-    from cutegemm.cli.facts.timing import Comparison
+    from cutegemm.cli.facts.comparison import Comparison
 
 
 def bench(
@@ -19,12 +19,12 @@ def bench(
     dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "", json: given.Json = False,
 ) -> None:  # fmt: skip
     """Time the kernel for M N K beside torch.matmul, in interleaved rounds; needs a Hopper GPU."""
-    from cutegemm.cli.facts import timing
+    from cutegemm.cli.facts import comparison
     from cutegemm.compiling.progress import announced
 
     asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
     with announced(lambda: "timing"):
-        found = timing.compared({timing.OURS: asked})
+        found = comparison.compared({comparison.OURS: asked})
     if json:
         write_json("bench", found)
     else:
@@ -53,10 +53,10 @@ def tune(
     json: given.Json = False,
 ) -> None:  # fmt: skip
     """Measure candidates for M N K and keep the fastest for build; needs a Hopper GPU. Ctrl-C keeps what is known."""
-    from cutegemm.cli.facts import timing
+    from cutegemm.cli.facts import comparison
 
     asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
-    found = timing.tuned(asked, candidates=candidates, seconds=seconds, again=again)
+    found = comparison.tuned(asked, candidates=candidates, seconds=seconds, again=again)
     if json:
         write_json("tune", found)
     else:

@@ -13,7 +13,7 @@ from cutegemm.cli.given import Json
 from cutegemm.cli.output import say, table, write_json
 
 if TYPE_CHECKING:
-    from cutegemm.compiling.exchange import Kept
+    from cutegemm.compiling.archive import Kept
 
 DAY = 86_400.0
 
@@ -28,9 +28,9 @@ commands = typer.Typer(
 @commands.command("list")
 def list_(json: Json = False) -> None:
     """List the kept kernels, the newest first."""
-    from cutegemm.compiling import exchange
+    from cutegemm.compiling import archive
 
-    found = exchange.listed()
+    found = archive.listed()
     _told("list", len(found), json, found)
 
 
@@ -43,41 +43,40 @@ def clear(
     json: Json = False,
 ) -> None:
     """Forget kept kernels; what runs them keeps them, and others compile again."""
-    from cutegemm.compiling import exchange
+    from cutegemm.compiling import archive
 
-    found = exchange.listed()
+    found = archive.listed()
     if older is not None:
         found = [x for x in found if x.modified < time.time() - older * DAY]
     if unusable:
         found = [x for x in found if x.trouble]
-    count = exchange.clear(x.name for x in found)
+    count = archive.clear(x.name for x in found)
     _told("clear", count, json, found)
 
 
 @commands.command()
 def export(file: Annotated[Path, typer.Argument(help="to write")], json: Json = False) -> None:
     """Write all kept kernels to FILE, for a machine with the same version of cutegemm and of the DSL."""
-    from cutegemm.compiling import exchange
+    from cutegemm.compiling import archive
 
-    _told("export", exchange.export(file), json)
+    _told("export", archive.export(file), json)
 
 
 @commands.command("import")
 def import_(file: Annotated[Path, typer.Argument(help="that export wrote")], json: Json = False) -> None:
     """Take the kernels of FILE. They are native code: take only files that you trust."""
-    from cutegemm.compiling import exchange
+    from cutegemm.compiling import archive
 
-    _told("import", exchange.import_(file), json)
+    _told("import", archive.import_(file), json)
 
 
 def _told(action: str, count: int, json: bool, kernels: list[Kept] | None = None) -> None:
-    from cutegemm.cli.facts.kept import CacheDone
-    from cutegemm.compiling import cache
+    from cutegemm.compiling import archive, kernel_cache
 
-    folder, found = str(cache.directory()), kernels or []
+    folder, found = str(kernel_cache.directory()), kernels or []
     size = sum(x.bytes for x in found)
     if json:
-        write_json("cache", CacheDone(action, folder, count, size, found))
+        write_json("cache", archive.CacheDone(action, folder, count, size, found))
         return
     done = {"list": "kept in", "clear": "removed from", "export": "written from", "import": "taken into"}[
         action

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,38 +15,32 @@ from cutegemm.cli.output import say, write_json
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write it there")]
 
 
-def ptx(
-    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "", gpu: given.GpuName = "",
-    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "", out: Out = None,
-    json: given.Json = False,
-) -> None:  # fmt: skip
-    """Print the PTX of the GEMM kernel for M N K, compiled or from the cache."""
-    asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-    _show(asked, "ptx", out, json)
+def _printing(language: str, says: str) -> Callable[..., None]:
+    """The command that prints one language."""
+
+    def show(
+        m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "",
+        gpu: given.GpuName = "", dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
+        out: Out = None, json: given.Json = False,
+    ) -> None:  # fmt: skip
+        from cutegemm.cli.facts.machine_code import code_of
+
+        asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+        found = code_of(asked, language)
+        if out is not None:
+            out.write_text(found.text, "utf-8")
+        if json:
+            write_json(language, found)
+        elif out is not None:
+            say(f"{len(found.text.splitlines()):,} lines written to {out}")
+        else:
+            say(found.text)
+
+    show.__doc__ = says
+    return show
 
 
-def sass(
-    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "", gpu: given.GpuName = "",
-    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "", out: Out = None,
-    json: given.Json = False,
-) -> None:  # fmt: skip
-    """Print the SASS of the GEMM kernel for M N K; needs nvdisasm."""
-    asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-    _show(asked, "sass", out, json)
-
-
-def _show(asked: given.Asked, language: str, out: Path | None, json: bool) -> None:
-    from cutegemm.cli.facts.code import code_of
-
-    found = code_of(asked, language)
-    if out is not None:
-        out.write_text(found.text, "utf-8")
-    if json:
-        write_json(language, found)
-    elif out is not None:
-        say(f"{len(found.text.splitlines()):,} lines written to {out}")
-    else:
-        say(found.text)
-
+ptx = _printing("ptx", "Print the PTX of the GEMM kernel for M N K, compiled or from the cache.")
+sass = _printing("sass", "Print the SASS of the GEMM kernel for M N K; needs nvdisasm.")
 
 __all__ = ["ptx", "sass"]

@@ -11,8 +11,8 @@ from cutegemm.cli import given
 from cutegemm.cli.output import say, table, wrapped, write_json
 
 if TYPE_CHECKING:
-    from cutegemm.cli.facts.code import CodeChange
     from cutegemm.cli.facts.difference import Difference
+    from cutegemm.cli.facts.machine_code import CodeChange
 
 # opcodes that are listed of each language, and lines of a unified diff
 OPCODES, LINES = 12, 40

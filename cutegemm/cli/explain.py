@@ -109,34 +109,15 @@ def _memory(found: Explained) -> list[str]:
         rows.append((x.name, f"{x.offset:,}", f"{x.bytes:,}", share))
     if rows:
         lines.append(table(("region", "offset", "bytes", ""), rows, right=(1, 2)))
-    shared = (
-        "the compiled kernel" if registers.source == "compiled" else "the plan's budget, not compiled yet"
-    )
-    words = f"{registers.at_launch} a thread at launch"
-    if registers.producer is not None:
-        words += (
-            f", after setmaxnreg {registers.producer} in the producer and {registers.consumer} in consumers"
-        )
-    words += f"; {registers.accumulators} accumulators"
-    if registers.spilled_bytes is not None:
-        words += f"; {registers.spilled_bytes} B spilled" if registers.spilled_bytes else "; no spills"
-    return [*lines, wrapped("registers", f"{words} ({shared})")]
+    return [*lines, wrapped("registers", str(registers))]
 
 
 def _occupancy(found: Explained) -> list[str]:
     waves, whole = found.waves, found.occupancy
     assert waves is not None and whole is not None
     rows = [(x.resource, x.ctas, x.arithmetic) for x in whole.bounds]
-    head = f"occupancy: {whole.ctas} CTA{'s' * (whole.ctas != 1)} and {whole.warps} warps an SM ({whole.share:.0%})"
-    lines = [wrapped("", f"{head}, limited by {' and '.join(whole.limited_by)}", 0)]
-    lines.append(table(("resource", "CTAs", "arithmetic"), rows, right=(1,)))
-    tail = (
-        f"{waves.arithmetic}; the last has {waves.last} of {waves.at_once}: {waves.efficiency:.0%} efficient"
-    )
-    lines.append(
-        wrapped("waves", tail + (f"; {waves.padding:.1%} of tiles lies outside D" if waves.padding else ""))
-    )
-    return lines
+    head = wrapped("", f"occupancy: {whole}", 0)
+    return [head, table(("resource", "CTAs", "arithmetic"), rows, right=(1,)), wrapped("waves", str(waves))]
 
 
 def _roofline(found: Explained) -> list[str]:

@@ -125,7 +125,7 @@ def device_of(name: str) -> tuple[Device, str]:
     from cutegemm.arch import records
 
     if not name:
-        from cutegemm.cli.machine import device_here
+        from cutegemm.cli.gpus import device_here
 
         return device_here()
     known = {"h200": records.H200, "h100": records.H100}

@@ -15,12 +15,12 @@ DOCUMENTS = {
     "layout": "cutegemm.cli.facts.drawing:Drawn",
     "doctor": "cutegemm.cli.facts.health:Health",
     "diff": "cutegemm.cli.facts.difference:Difference",
-    "ptx": "cutegemm.cli.facts.code:Code",
-    "sass": "cutegemm.cli.facts.code:Code",
+    "ptx": "cutegemm.cli.facts.machine_code:Code",
+    "sass": "cutegemm.cli.facts.machine_code:Code",
     "emulate": "cutegemm.cli.facts.emulation:Emulated",
-    "bench": "cutegemm.cli.facts.timing:Comparison",
-    "tune": "cutegemm.cli.facts.timing:Tuned",
-    "cache": "cutegemm.cli.facts.kept:CacheDone",
+    "bench": "cutegemm.cli.facts.comparison:Comparison",
+    "tune": "cutegemm.cli.facts.comparison:Tuned",
+    "cache": "cutegemm.compiling.archive:CacheDone",
     "database": "cutegemm.cli.database:Entries",
 }
 _SIMPLE = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}

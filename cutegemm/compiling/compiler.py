@@ -67,7 +67,10 @@ def compile_config(config: Config) -> Artifact:
         options = f"--enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder} --gpu-arch {hw.ARCH}"
         try:
             with announced(lambda: f"compiling a {config.family} kernel"), _standard_error(), _undisturbed():
-                compiled = cute.compile(driver, *arguments, make_fake_stream(), options=options)
+                # exported, never called: an engine would make the host code twice more
+                compiled = cute.compile(
+                    driver, *arguments, make_fake_stream(), options=options, no_jit_engine=True
+                )
             path = Path(folder) / "kernel.o"
             compiled.export_to_c(str(path), function_name=loader.ENTRY)
         # the DSL raises many kinds, none documented

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 
-from cutegemm.compiling import cache, jobs
+from cutegemm.compiling import jobs, kernel_cache
 from cutegemm.config import config_from_data
 from cutegemm.errors import CompileError, GemmError
 
@@ -15,7 +15,7 @@ def main() -> int:
     """Compile what standard input lists; 1 after the first that does not compile."""
     for data in json.load(sys.stdin):
         try:
-            cache.artifact(config_from_data(data))
+            kernel_cache.artifact(config_from_data(data))
         except GemmError as error:
             said = error.rule if isinstance(error, CompileError) else str(error)
             sys.stdout.write(f"{jobs.FAILED}{json.dumps(said)}\n")

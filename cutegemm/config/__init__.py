@@ -18,9 +18,9 @@ from cutegemm.config.draft import (
     KernelDraft,
 )
 from cutegemm.config.helpers import FinishConfig, RelayoutConfig
+from cutegemm.config.kernel_config import KernelConfig
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.config.simt import SimtConfig, SimtTile
-from cutegemm.config.tensor_core import KernelConfig
 from cutegemm.families import FAMILIES, load
 
 GemmConfig = KernelConfig | SimtConfig

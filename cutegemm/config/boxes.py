@@ -6,9 +6,9 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from cutegemm.config.kernel_config import KernelConfig
 from cutegemm.config.parts import MatrixConfig, OutputConfig
-from cutegemm.config.tensor_core import KernelConfig
-from cutegemm.layouts import banks, sm90
+from cutegemm.layouts import banks, hardware
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Box:
 
 
 def boxes(config: KernelConfig) -> tuple[Box, ...]:
-    """TMA instructions per tile: A and B in this CTA's share of a multicast, other matrices per piece of a warpgroup.
+    """TMA instructions per tile: A and B in this CTA's share of a multicast, other matrices per subtile of a warpgroup.
 
     The CTAs that share a tile split it along its strided axis, so that a share is whole rows of the swizzle.
     """
@@ -44,30 +44,30 @@ def boxes(config: KernelConfig) -> tuple[Box, ...]:
             rows, columns = config.limits.mma_m, config.epi_n
             extents = (rows, columns) if matrix.major == "m" else (columns, rows)
             shown = name.upper() if name in ("c", "d") else name
-            found.append(_box(shown, extents, config.piece_swizzle(matrix), matrix.dtype.bits, 1))
+            found.append(_box(shown, extents, config.subtile_swizzle(matrix), matrix.dtype.bits, 1))
     return tuple(found)
 
 
 @functools.lru_cache(1024)
 def _box(name: str, extents: tuple[int, int], swizzle: str, bits: int, copies: int) -> Box:
-    cut = sm90.tma_box(*extents, swizzle, bits)
+    cut = hardware.tma_box(*extents, swizzle, bits)
     return Box(name, cut.box, cut.count * copies)
 
 
 def store_conflicts(config: KernelConfig) -> int | None:
     """Extra shared-memory wavefronts of one warp's stmatrix into the staging buffer; None where there is none.
 
-    By the bank model of `layouts.banks`, over the first block that one stmatrix writes; swizzled pieces have none.
+    By the bank model of `layouts.banks`, over the first block that one stmatrix writes; swizzled subtiles have none.
     """
     staged = [x for x in config.outputs if x.store != "direct" and x.dtype.bits == 16]
     if not staged or not config.stores:
         return None
     extents = (config.limits.mma_m, config.epi_n)
-    return _store_conflicts(staged[0].major == "m", extents, config.piece_swizzle(staged[0]))
+    return _store_conflicts(staged[0].major == "m", extents, config.subtile_swizzle(staged[0]))
 
 
 @functools.lru_cache(256)
 def _store_conflicts(column_major: bool, extents: tuple[int, int], swizzle: str) -> int:
-    layout = sm90.smem_layout(extents, "mn" if column_major else "k", swizzle)
-    rows = sm90.fragment_row_coordinates(4 if extents[1] % 16 == 0 else 2, transposed=column_major)
+    layout = hardware.smem_layout(extents, "mn" if column_major else "k", swizzle)
+    rows = hardware.fragment_row_coordinates(4 if extents[1] % 16 == 0 else 2, transposed=column_major)
     return banks.matrix_access(banks.layout_addresses(layout, rows)).conflicts

@@ -2,7 +2,7 @@
 """`KernelDraft`: the fields of a tensor-core kernel's config, and what follows from them.
 
 The planner fills a draft in steps; `KernelConfig` is a draft whose invariants hold. The counted fields of a draft may
-be NumPy arrays, one element a candidate: whatever `invariants`, `memory` and `registers` read of it works on both.
+be NumPy arrays, one element a candidate: whatever `invariants`, `smem_budget` and `registers` read of it works on both.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import functools
 from dataclasses import dataclass
 
 from cutegemm.arch.instructions import EXACT, Instruction, instruction
-from cutegemm.config.numbers import Number, looked_up, most, where
+from cutegemm.config.numbers import Number, least, looked_up, most, where
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OutputConfig
 from cutegemm.config.stage import StageItem
 from cutegemm.dtypes import DType
+from cutegemm.epilogue.scales import BlockScale
 from cutegemm.families import FAMILIES
 from cutegemm.families.family import PLAIN_CONSUMERS, Family, Roles
-from cutegemm.layouts.sm90 import widest_swizzle
+from cutegemm.layouts.hardware import widest_swizzle
 
 PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
 ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
@@ -26,6 +27,8 @@ SECTOR = 32  # bytes that L2 takes and gives at once
 CHUNK = 16  # bytes of a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
 MOST_COLUMNS = 64  # of an epilogue subtile
 MOST_BYTES = 128  # of a subtile's row in shared memory
+SCALE_STAGES = 4  # blocks of K whose scales a warpgroup has in shared memory
+SCALES_READ = 8  # registers that scales take while they are multiplied
 WORK_SLOTS = 4  # numbers of works that a dynamic kernel's producer may be ahead of the slowest consumer
 SMEM_RESERVED = 1024  # bytes of an SM's shared memory that a CTA takes beside its own
 
@@ -47,10 +50,10 @@ class KernelDraft(EpilogueConfig):
     pingpong: bool  # each on tiles of its own, one's epilogue under another's mainloop; else all share a tile
     epi_n: int  # columns a warpgroup stores at once
     epilogue_stages: int  # staging buffers of each output
-    input_stages: int  # pieces of the matrix inputs that TMA holds ready
+    input_stages: int  # subtiles of the matrix inputs that TMA holds ready
     persistent: bool
-    raster: str  # axis walked fastest
-    # every second panel is walked backwards, and every second work of a cluster from its last k tile to its first
+    raster: str  # axis along which tiles follow one another within a panel
+    # every second panel runs backwards, and every second work of a cluster from its last k tile to its first
     serpentine: bool = False
     ctas_per_sm: int = 1  # that registers and shared memory leave room for
     trigger: str = (
@@ -63,13 +66,12 @@ class KernelDraft(EpilogueConfig):
     splits: int = 1  # parts that K is cut into
     streamed: bool = False  # clusters cut tiles along K so that each does the same number of k tiles
     dynamic: bool = False  # clusters take works from a counter
-    grouped: bool = (
-        False  # rows of A and D are in groups, whose ends lie in memory, with a matrix of B for each
-    )
+    grouped: str = ""  # axis along which a launch computes groups, whose ends lie in memory; "" is none
+    masked: bool = False  # each group is the first rows of a batch of its own
     # how they are added: "cluster" (by its CTAs), "workspace" (by the last of a tile), "launch" (by the next one),
     # "atomic" (by L2, as they come)
     split_reduction: str = "none"
-    cluster_parts: int = 1  # CTAs of a cluster along K, which add their parts up first
+    cluster_splits: int = 1  # CTAs of a cluster along K, which add their parts up first
     slices: int = 1  # CTAs that store a tile, each its share of the columns
     arithmetic: str = EXACT  # of the instruction (`arch.instructions`)
     promote: int = 0  # elements of K after which partial sums are added to others in fp32; 0 is never
@@ -83,7 +85,7 @@ class KernelDraft(EpilogueConfig):
     @property
     def cluster_size(self) -> Number:
         """CTAs per cluster."""
-        return self.cluster[0] * self.cluster[1] * self.cluster_parts
+        return self.cluster[0] * self.cluster[1] * self.cluster_splits
 
     @property
     def described(self) -> Family:
@@ -113,15 +115,15 @@ class KernelDraft(EpilogueConfig):
         )
 
     @property
-    def walk(self) -> str:
-        """The kernel's walk over tiles and k tiles (`kernels.frame.WALKS`)."""
+    def tile_scheduler(self) -> str:
+        """The kernel's tile scheduler (`kernels.mainloop.frame.SCHEDULERS`)."""
         if self.grouped:
-            return "grouped"
+            return "depth" if self.grouped == "k" else "grouped"
         return "stream_k" if self.streamed else "dynamic" if self.dynamic else "static"
 
     @property
     def work_readers(self) -> Number:
-        """Warps of a cluster that follow a dynamic walk."""
+        """Warps of a cluster that follow a dynamic scheduler."""
         return self.cluster_size * (self.consumers * self.limits.warpgroup // self.limits.warp + 1)
 
     def evicted(self, name: str) -> str | None:
@@ -134,14 +136,14 @@ class KernelDraft(EpilogueConfig):
         return (self.splits > 1) | self.streamed
 
     @property
-    def outer_parts(self) -> Number:
+    def outer_splits(self) -> Number:
         """Parts of a tile's sum that no cluster adds up."""
-        return self.splits // self.cluster_parts
+        return self.splits // self.cluster_splits
 
     @property
-    def kept_parts(self) -> Number:
+    def kept_splits(self) -> Number:
         """Parts of a tile's sum that lie in workspace beside each other."""
-        return where(self.split_reduction == "atomic", 1, self.outer_parts)
+        return where(self.split_reduction == "atomic", 1, self.outer_splits)
 
     @property
     def counts(self) -> Number:
@@ -180,8 +182,23 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def held_values(self) -> Number:
-        """Accumulators that a thread holds in the mainloop: sums, and partial sums that are promoted to them."""
-        return self.tile_values * (2 if self.promote else 1)
+        """Accumulators that a thread holds in the mainloop: sums, partial sums promoted to them, and scales."""
+        return self.tile_values * (2 if self.promote else 1) + SCALES_READ * bool(self.epilogue.scales)
+
+    def scale_step(self, scale: BlockScale) -> Number:
+        """Columns of a tile that surely have one scale: wherever it begins, multiples of so many begin in one block."""
+        return least(self.tile[1] & -self.tile[1], scale.extent)
+
+    def scales_of(self, scale: BlockScale) -> Number:
+        """Scales of one block of K that a warpgroup needs: of its rows, or of the tile's columns."""
+        if scale.axis == "m":
+            return self.passes * (self.limits.mma_m if scale.extent == 1 else 1)
+        return self.tile[1] // self.scale_step(scale)
+
+    @property
+    def scales_staged(self) -> Number:
+        """The same of both operands."""
+        return sum(self.scales_of(x) for x in self.epilogue.scales)
 
     @property
     def sums(self) -> DType:
@@ -252,24 +269,24 @@ class KernelDraft(EpilogueConfig):
         return self.tile[1] // self.b.halves
 
     @property
-    def pieces_n(self) -> Number:
-        """Pieces of EPI_N columns that a CTA stores of its tile."""
+    def subtiles_n(self) -> Number:
+        """Subtiles of EPI_N columns that a CTA stores of its tile."""
         return self.stored_columns // self.epi_n
 
     @property
-    def pieces(self) -> Number:
-        """Pieces that each consumer warpgroup stores per tile."""
-        return self.passes * self.pieces_n
+    def subtiles(self) -> Number:
+        """Subtiles that each consumer warpgroup stores per tile."""
+        return self.passes * self.subtiles_n
 
-    def piece_swizzle(self, matrix: MatrixConfig | OutputConfig) -> str:
-        """The widest swizzle that the contiguous extent of a piece of `matrix` allows."""
+    def subtile_swizzle(self, matrix: MatrixConfig | OutputConfig) -> str:
+        """The widest swizzle that the contiguous extent of a subtile of `matrix` allows."""
         contiguous = self.limits.mma_m if matrix.major == "m" else self.epi_n
         return widest_swizzle(contiguous, matrix.dtype.bits)
 
-    def line_pitch(self, output: OutputConfig) -> int:
-        """Bytes from one line of a piece of `output` to the next where threads store it from shared memory.
+    def row_pitch(self, output: OutputConfig) -> int:
+        """Bytes from one line of a subtile of `output` to the next where threads store it from shared memory.
 
-        Less than a sector that the piece before left lies before the line. An odd number of chunks, so that the eight
+        Less than a sector that the subtile before left lies before the line. An odd number of chunks, so that the eight
         that stmatrix writes at once lie in different banks.
         """
         chunks = (

@@ -13,16 +13,14 @@ from cutegemm.epilogue.graph import REDUCTIONS
 
 Refused = tuple[str, object, str, object]
 UNITS = ("col", "row", "none")
-# bytes of an element whose words a thread shifts together
-ELEMENT_BYTES = (2, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelayoutConfig:
-    """Copies of matrices into TMA-addressable workspace, whose unit-stride axes are the sources' fastest."""
+    """Copies of matrices into TMA-addressable workspace, whose unit-stride axes are as the planner says."""
 
     dtype: DType
-    # of every copy the source's axis with unit stride: "col", "row" or "none"
+    # of every copy the axis with unit stride that it shares with its source, "col" or "row"; "none" where they differ
     units: tuple[str, ...]
     family: str = "relayout"
 
@@ -63,11 +61,6 @@ class FinishConfig:
         return cls(**data)
 
 
-def _element_refused(x: RelayoutConfig) -> Refused:
-    widths = " or ".join(map(str, ELEMENT_BYTES))
-    return "dtype", x.dtype.value, f"re-layouts move elements of {widths} bytes", "bf16"
-
-
 def _units_refused(x: RelayoutConfig) -> Refused:
     legal = ", ".join(f'"{unit}"' for unit in UNITS)
     rule = f"a launch makes at least one copy; each one's axis of unit stride is one of {legal}"
@@ -82,10 +75,7 @@ def _across_refused(x: FinishConfig) -> Refused:
     return "across", x.across, "must be True or False", True
 
 
-_RELAYOUT = (
-    Rule(lambda x: x.dtype.bits in tuple(8 * y for y in ELEMENT_BYTES), _element_refused),
-    Rule(lambda x: len(x.units) > 0 and all(unit in UNITS for unit in x.units), _units_refused),
-)
+_RELAYOUT = (Rule(lambda x: len(x.units) > 0 and all(unit in UNITS for unit in x.units), _units_refused),)
 _FINISH = (
     Rule(lambda x: x.kind in REDUCTIONS, _kind_refused),
     Rule(lambda x: isinstance(x.across, bool), _across_refused),

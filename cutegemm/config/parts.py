@@ -182,6 +182,11 @@ class EpilogueConfig:
         return dict(zip(self.epilogue.tensors, self.inputs, strict=True))
 
     @property
+    def read(self) -> tuple[MatrixConfig, ...]:
+        """The tensors that the epilogue reads: not the scales of blocks, which come last."""
+        return self.inputs[: len(self.inputs) - len(self.epilogue.scales)]
+
+    @property
     def host_numbers(self) -> dict[str, str]:
         """Name -> kind of the numbers that a launch passes by value."""
         return numbers(self.epilogue, self.device_scalars)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cutegemm.config.draft import KernelDraft
+from cutegemm.config.draft import SCALES_READ, KernelDraft
 from cutegemm.config.numbers import Number, looked_up, most, where
 from cutegemm.config.parts import OutputConfig
 from cutegemm.epilogue.graph import Graph
@@ -31,9 +31,10 @@ def register_file(config: KernelDraft) -> list[Share]:
 
 
 def accumulators(config: KernelDraft) -> Number:
-    """Accumulators of a thread: its warpgroup's share of BLK_M x BLK_N, twice where partial sums are promoted."""
+    """Accumulators of a thread: its warpgroup's share of BLK_M x BLK_N, twice where sums are promoted; scales."""
     sets = 2 if config.promote else 1
-    return sets * (config.tile[0] * config.tile[1] // (config.team * config.limits.warpgroup))
+    scales = SCALES_READ * bool(config.epilogue.scales)
+    return sets * (config.tile[0] * config.tile[1] // (config.team * config.limits.warpgroup)) + scales
 
 
 def plain(config: KernelDraft) -> bool:
@@ -52,7 +53,7 @@ def most_accumulators(config: KernelDraft) -> Number:
     roles, gathers = config.roles, config.gathers
     shared = 0 if gathers else looked_up(roles.shared_accumulators, config.consumers)
     # beside its own accumulators a thread holds what it reads of other splits
-    left = (config.split_reduction == "launch") & (config.cluster_parts == 1)
+    left = (config.split_reduction == "launch") & (config.cluster_splits == 1)
     laden = gathers | ((config.split_reduction != "none") & (left ^ True))
     bare = looked_up(roles.accumulators, config.consumers)
     together = where(laden, looked_up(roles.laden or roles.accumulators, config.consumers), bare)

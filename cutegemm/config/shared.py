@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SharedPlan`: a tensor-core kernel's shared memory and barriers, each declared here once, by name.
 
-Kernels take slices of shared memory, arrival counts and the numbers of named barriers from it (`kernels.shared`); the
-plan prints it. Sizes and order are those of `config.memory`.
+Kernels take slices of shared memory, arrival counts and the numbers of named barriers from it
+(`kernels.mainloop.shared_storage`); the plan prints it. Sizes and order are those of `config.smem_budget`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cutegemm.config import memory
+from cutegemm.config import smem_budget
 from cutegemm.config.draft import WORK_SLOTS, KernelDraft
-from cutegemm.config.memory import BARRIER_BYTES, Region
+from cutegemm.config.smem_budget import BARRIER_BYTES, Region
 from cutegemm.config.stage import WARPS
 
 FIRST_NAMED = 1  # named barrier of consumer warpgroup 0; barrier 0 is the CTA's
@@ -88,11 +88,11 @@ class SharedPlan:
 @functools.lru_cache(1024)
 def _plan(config: KernelDraft) -> SharedPlan:
     found = (*_pipeline(config), *_consumers(config), *_sums(config), *_scheduler(config), *_epilogue(config))
-    return SharedPlan(memory.shared_memory(config), found)
+    return SharedPlan(smem_budget.shared_memory(config), found)
 
 
 def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
-    """Stages that are full, and empty, and words that producers shift (`kernels/ring.py`, `box_load.py`)."""
+    """Stages that are full, and empty, and words that producers shift (`mainloop.pipeline`, `load.tma_shift_load`)."""
     if not x.multiplies:
         return
     stages, place = x.stages, "barriers"
@@ -115,28 +115,30 @@ def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
 
 
 def _consumers(x: KernelDraft) -> Iterator[Barrier]:
-    """Named barriers of consumer warpgroups; barrier 0 is the CTA's (`kernels/turns.py`, `rest.py`)."""
+    """Named barriers of consumer warpgroups; barrier 0 is the CTA's (`pingpong_order`, `zero_fill`)."""
     warpgroup, threads = x.limits.warpgroup, x.consumers * x.limits.warpgroup
     if x.pingpong:
         who = "both consumers"
         yield Barrier("turn", x.consumers, who, 2 * warpgroup, "one of them", first=FIRST_NAMED + x.consumers)
-    if any(y.box_rows for y in x.operands):
+    if any(y.box_rows for y in x.operands) or x.grouped == "k":
         who = "every consumer thread"
         yield Barrier("rest", 1, who, threads, "the same", first=FIRST_NAMED + 2 * x.consumers)
 
 
 def _sums(x: KernelDraft) -> Iterator[Barrier]:
-    """Sums of splits (`kernels/cluster_sum.py`, `workspace_sum.py`, `add_parts.py`)."""
+    """Sums of splits (`kernels.split_k`)."""
     warpgroup = x.limits.warpgroup
     if not x.multiplies:
         if x.adders > 1:
             yield Barrier("sums", 1, "every thread", x.threads, "the same", first=FIRST_NAMED + 1)
         return
-    if x.cluster_parts > 1:
+    if x.cluster_splits > 1:
         place = "sum barriers"
-        yield Barrier("parts here", 1, "one consumer thread", 1, "consumers", place)
+        yield Barrier("partials written", 1, "one consumer thread", 1, "consumers", place)
         warps = x.slices * x.consumers * (warpgroup // x.limits.warp)
-        yield Barrier("parts read", 1, f"consumer warps of {x.slices} CTA(s)", warps, "consumers", place, 1)
+        yield Barrier(
+            "partials read", 1, f"consumer warps of {x.slices} CTA(s)", warps, "consumers", place, 1
+        )
     if x.counts:
         threads = x.consumers * warpgroup
         yield Barrier(
@@ -145,7 +147,7 @@ def _sums(x: KernelDraft) -> Iterator[Barrier]:
 
 
 def _scheduler(x: KernelDraft) -> Iterator[Barrier]:
-    """Tiles from a counter (`kernels/dynamic.py`)."""
+    """Tiles from a counter (`kernels/schedule/dynamic_scheduler.py`)."""
     if x.dynamic:
         place, slots = "work barriers", WORK_SLOTS
         yield Barrier("work", slots, ELECTED, 1, "producer and consumers", place)
@@ -154,13 +156,13 @@ def _scheduler(x: KernelDraft) -> Iterator[Barrier]:
 
 
 def _epilogue(x: KernelDraft) -> Iterator[Barrier]:
-    """Matrices that the epilogue reads, and its buffers (`kernels/piece_loads.py`, `pieces.py`)."""
+    """Matrices that the epilogue reads, and its buffers (`kernels.epilogue`)."""
     inputs = [y for y in x.inputs if y.load == "tma"]
     if inputs and x.stores:
         count = x.consumers * x.input_stages
-        yield Barrier("pieces", count, ELECTED, 1, "a consumer warpgroup", "piece barriers")
+        yield Barrier("subtiles", count, ELECTED, 1, "a consumer warpgroup", "subtile barriers")
     through = inputs or x.epilogue.names("row") or any(y.store != "direct" for y in x.outputs)
-    used = "the same" if x.stores and through else ""
+    used = "the same" if x.stores and through or x.multiplies and x.epilogue.scales else ""
     yield Barrier(
         "epilogue", x.consumers, "a consumer warpgroup", x.limits.warpgroup, used, first=FIRST_NAMED
     )

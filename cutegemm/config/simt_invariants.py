@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 
 from cutegemm.config.invariants.rule import Rule, check_all
-from cutegemm.config.memory import Held
 from cutegemm.config.numbers import Number, among, implies, most, power_of_two, where
 from cutegemm.config.simt import FOUR, STAGED_STAGES, SimtConfig
+from cutegemm.config.smem_budget import Held
 from cutegemm.families import FAMILIES
 
 Refused = tuple[str, object, str, object]

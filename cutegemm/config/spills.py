@@ -32,7 +32,7 @@ LOADED, STORED = 58, 12
 # of each number of a reduction's state, by D's axis that it runs along: values, whether they are inside, lanes' states
 REDUCED = {0: 74, 1: 32, None: 62}
 # of random numbers: rounds of the generator for several elements at once
-RANDOM = 136
+RANDOM = 140
 # registers from which ptxas schedules so many loads ahead that it spills a few bytes whatever is left
 MOST_USED = 240
 # of a CUDA-core thread: fragments, coordinates and addresses; the address of each CTA that shares its sums; addresses

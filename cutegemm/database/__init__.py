@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was measured best, by GPU, spec and problem: the user's own file, and one that ships.
 
-entry      what is known of a problem, its key, which neighbour a shape takes
-file       one SQLite file: WAL, many processes, damage
-store      the user's: entries, trials, claims
-exchange   entries as JSON: `export`, `import_`, and the file that ships
-choice     the plan that `build` takes
+entry          what is known of a problem, its key, which neighbour a shape takes
+sqlite_file    one SQLite file: WAL, many processes, damage
+user_database  the user's: entries, trials, claims
+exchange       entries as JSON: `export`, `import_`, and the file that ships
+choice         the plan that `build` takes
 
     python -m cutegemm.database show | export FILE | import FILE
 """
@@ -13,6 +13,6 @@ choice     the plan that `build` takes
 from cutegemm.database.choice import Choice, choose
 from cutegemm.database.entry import Entry, Key, key_of
 from cutegemm.database.exchange import export, import_
-from cutegemm.database.store import Database
+from cutegemm.database.user_database import Database
 
 __all__ = ["Choice", "Database", "Entry", "Key", "choose", "export", "import_", "key_of"]

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cutegemm.arch.device import Device
-from cutegemm.database import store
+from cutegemm.database import user_database
 from cutegemm.database.entry import Entry, Extents, Key, key_of, nearest, refined
 from cutegemm.database.exchange import shipped
-from cutegemm.database.store import Database
+from cutegemm.database.user_database import Database
 from cutegemm.errors import GemmError
-from cutegemm.planning import checks
+from cutegemm.planning import requirements
 from cutegemm.planning.invariance import keeps
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.problems import Problem
@@ -103,10 +103,10 @@ class _State:
         """Another value once the database may have changed; files are looked at once in `LOOK` seconds."""
         folder, now = os.environ.get("CUTEGEMM_CACHE_DIR"), time.monotonic()
         if now >= self._until or folder != self._folder:
-            path = str(store.default_path())
+            path = str(user_database.default_path())
             self._folder, self._files, self._until = folder, (path, f"{path}-wal"), now + LOOK
             self._stamps = tuple(map(_stamp, self._files))
-        return self._files, store.changes(), self._stamps
+        return self._files, user_database.changes(), self._stamps
 
 
 def _stamp(path: str) -> int:
@@ -121,7 +121,7 @@ _STATE = _State()
 
 
 def _chosen(spec: GemmSpec, problem: Problem, device: Device, database: Database) -> Choice:
-    checks.check_arguments(spec, problem, device, plan)
+    requirements.check_arguments(spec, problem, device, plan)
     found = None
     if 0 not in (problem.m, problem.n, problem.batch):
         key = key_of(spec, problem, device)

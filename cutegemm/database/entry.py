@@ -20,7 +20,7 @@ from cutegemm.arch.device import Device
 from cutegemm.config import Config
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import GemmError, SpecError, field_error
-from cutegemm.planning.operands import major
+from cutegemm.planning.operand_rules import major
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
@@ -35,11 +35,13 @@ FIRST = frozenset(
     pingpong raster residents serpentine slices split split_reduction splits staged stages streamed thread_tile tile
     trigger unroll vector""".split()
 )
+# Names that fields had when entries were first digested.
+RENAMED = {"cluster_splits": "cluster_parts"}
 # A shape takes a neighbour's choice where every extent is within this factor of the neighbour's.
 NEAR = math.sqrt(2)
 # Fields of a spec that say what is asked, or promise something: nobody's choice.
 TYPES = {*(f"{x}_dtype" for x in ("a", "b", "c", "d", "acc")), *(f"{x}_major" for x in "abcd")}
-ASKED = TYPES | {"constant", "batch_invariant", "epilogue"}
+ASKED = TYPES | {"constant", "batch_invariant", "promote", "epilogue"}
 
 
 class Key(NamedTuple):
@@ -96,11 +98,11 @@ def digest(text: str) -> str:
 def config_digest(config: Config) -> str:
     """The digest of a kernel's config, without later fields (`FIRST`) at their defaults."""
     usual = {f.name: f.default for f in dataclasses.fields(config)}
-    data = {
-        name: x
+    kept = {
+        RENAMED.get(name, name): (x, usual.get(name, dataclasses.MISSING))
         for name, x in config.to_data().items()
-        if name in FIRST or usual.get(name, dataclasses.MISSING) != x
     }
+    data = {name: x for name, (x, default) in kept.items() if name in FIRST or default != x}
     return digest(json.dumps(data, sort_keys=True))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.database.entry import Entry, Key, key_from
-from cutegemm.database.store import FORMAT, Database
+from cutegemm.database.user_database import FORMAT, Database
 from cutegemm.errors import InputError, field_error
 
 SHIPPED = Path(__file__).with_name("shipped.json")

@@ -3,10 +3,10 @@
 
 `ROLES` says what each kind of tensor is. `tensors` lists an epilogue's. From these two come
 
-    a call's order and key          `running.named.Order`; the key is each tensor's identity, in this order
-    the checks of its tensors       `running.describe`
+    a call's order and key          `running.arguments.named.Order`; the key is each tensor's identity, in this order
+    the checks of its tensors       `running.arguments.describe`
     the layout of a launch          `launch_layout`: its addresses begin with these, in this order
-    what a launch passes            `running.launcher`: a call's addresses, as they are
+    what a launch passes            `running.backends.launcher`: a call's addresses, as they are
     an artefact's recipe            `gemm.saving`
 
 so that a new kind of tensor is a row of the table. No torch, no DSL.
@@ -26,7 +26,7 @@ class Role:
 
     Attributes:
         ranks: what ranks they may have.
-        types: which element types: those of "operands", of every matrix or vector ("any"), or "fp32".
+        types: which element types: of "operands", of what an epilogue reads ("any") or stores ("stored"), or "fp32".
         written: whether a kernel writes them.
         strided: whether a launch passes their strides.
         shared: whether one may serve every batch, so that a launch passes its own batch extent.
@@ -44,7 +44,8 @@ ROLES = {
     "matrix": Role(ranks=(2, 3), shared=True),
     "row": Role(ranks=(1, 2), shared=True),
     "col": Role(ranks=(1, 2), shared=True),
-    "store": Role(ranks=(2, 3), written=True),
+    **dict.fromkeys(("blocks_m", "blocks_n"), Role(ranks=(2, 3), types="fp32", shared=True)),
+    "store": Role(ranks=(2, 3), types="stored", written=True),
     "reduction": Role(ranks=(0, 1, 2), written=True, strided=False),
     "scalar": Role(ranks=(0,), types="fp32", strided=False),
 }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions of the epilogue language, on values and Python numbers.
 
-NaN and infinities come out as torch's functions of the same name give them. The activations are written
-with few instructions in mind: a fused multiply-add counts as one.
+NaN and infinities behave as in torch's functions of the same name. The activations are written to take few
+instructions; a fused multiply-add counts as one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def max(x: Operand, y: Operand) -> Value:
 
 
 def clamp(x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
-    """x held between two bounds, either of which may be None; NaN stays."""
+    """x limited to two bounds, either of which may be None; NaN stays NaN."""
     if low is None and high is None:
         raise field_error(SpecError, "clamp", (low, high), "must have a lower or an upper bound")
     x = x if low is None else max(x, low)
@@ -62,7 +62,7 @@ def clamp(x: Value, low: Operand | None = None, high: Operand | None = None) -> 
 
 
 def where(condition: Value, x: Operand, y: Operand) -> Value:
-    """x where the truth value holds, else y. Both are computed; NaN in the other one does not spread."""
+    """x if the truth value holds, else y. Both are computed; a NaN in the one not taken does not spread."""
     return apply("where", condition, x, y)
 
 
@@ -139,11 +139,11 @@ def gelu(x: Value, approximate: str = "none") -> Value:
     Args:
         x: its operand.
         approximate: "none" is x/2 (1 + erf(x / sqrt(2))); "tanh" is
-            x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which differs by up to 5e-4. Under 16-bit outputs
-            both take one tanh instruction, and "tanh" two others less of about eight.
+            x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which differs by up to 5e-4. For 16-bit outputs both
+            take one tanh instruction and about eight others; "tanh" takes two fewer.
 
     Raises:
-        SpecError: another approximation.
+        SpecError: the approximation is not one of these.
     """
     x = _traced("gelu", x)
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
@@ -159,7 +159,7 @@ def gelu(x: Value, approximate: str = "none") -> Value:
 
 
 def gelu_tanh(x: Value) -> Value:
-    """`gelu` by tanh, under a name of its own."""
+    """`gelu(x, approximate="tanh")`."""
     return gelu(x, "tanh")
 
 
@@ -192,7 +192,7 @@ def hardswish(x: Value) -> Value:
 
 
 def random(seed: Value, offset: Value) -> Value:
-    """A number in [0, 1), a multiple of 2^-24, from the two integers and the element's place alone.
+    """A number in [0, 1), a multiple of 2^-24, which depends only on the two integers and the element's coordinates.
 
     Philox4x32-10 (Salmon et al., SC'11) with key (seed, 0) and counter (column, row, batch, offset), all
     uint32; of its first word the upper 24 bits. Column and row are those of D, whatever the tiles.
@@ -209,7 +209,7 @@ def dropout(x: Value, p: Number, seed: Value, offset: Value) -> Value:
         seed, offset: integers; another offset gives other elements.
 
     Raises:
-        SpecError: p is no such number.
+        SpecError: p is not such a number.
     """
     if not isinstance(p, (int, float)) or not 0 <= p < 1:
         raise field_error(SpecError, "dropout.p", p, "must be a Python number in [0, 1)")

@@ -19,6 +19,7 @@ from typing import Any
 
 from cutegemm import checks
 from cutegemm.dtypes import DType
+from cutegemm.epilogue.scales import BlockScale
 from cutegemm.errors import SpecError, field_error
 
 TENSORS = ("matrix", "row", "col")  # inputs of M x N, N and M elements, each with an optional batch
@@ -122,6 +123,8 @@ class Graph:
     lies along its rows, the columns of the B that was meant, and "random" counts its rows as D's columns.
     It is False where neither occurs, so that graphs that compute alike are equal.
 
+    `scales` are those of operands' blocks: the accumulator is the sum over blocks of K of partial sums times them.
+
     Raises:
         SpecError: an unknown operation, an operand that is not an earlier node or of the wrong type (truth
             values may meet only and, or, not and where), a name used twice or reserved, an ill-formed output,
@@ -132,6 +135,7 @@ class Graph:
     outputs: tuple[Result, ...]
     gated: str | None = None
     swapped: bool = False
+    scales: tuple[BlockScale, ...] = ()
 
     def __post_init__(self) -> None:
         for field, kind in (("nodes", Node), ("outputs", Result)):
@@ -152,8 +156,9 @@ class Graph:
 
     @cached_property
     def tensors(self) -> dict[str, str]:
-        """Name -> kind ("matrix", "row" or "col") of every tensor input, in order of first use."""
-        return {str(n.value): n.op for n in self.nodes if n.op in TENSORS}
+        """Name -> kind of every tensor input: "matrix", "row" or "col" in order of first use, then scales of blocks."""
+        read = {str(n.value): n.op for n in self.nodes if n.op in TENSORS}
+        return read | {x.name: x.kind for x in self.scales}
 
     @cached_property
     def numbers(self) -> dict[str, str]:
@@ -197,7 +202,8 @@ class Graph:
             for x in self.outputs
         )
         swapped = _has_direction(self) and not self.swapped
-        return Graph(tuple(nodes), tuple(outputs), self.gated, swapped)
+        scales = tuple(x.transposed for x in self.scales)
+        return Graph(tuple(nodes), tuple(outputs), self.gated, swapped, scales)
 
     def finished(self) -> Graph:
         """The graph whose partial reductions are finished; itself where it has none."""
@@ -220,19 +226,21 @@ class Graph:
 
     def to_data(self) -> dict[str, Any]:
         """A JSON-serialisable form; `Graph.from_data` reads it back."""
-        return {
+        found = {
             "nodes": [[n.op, list(n.args), n.value] for n in self.nodes],
             "outputs": [asdict(x) for x in self.outputs],
             "gated": self.gated,
             "swapped": self.swapped,
         }
+        return found | ({"scales": [asdict(x) for x in self.scales]} if self.scales else {})
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> Graph:
         """Rebuild a graph from `to_data`."""
         nodes = tuple(Node(op, tuple(args), value) for op, args, value in data["nodes"])
         outputs = tuple(Result(**x) for x in data["outputs"])
-        return Graph(nodes, outputs, data["gated"], data["swapped"])
+        scales = tuple(BlockScale(**x) for x in data.get("scales", ()))
+        return Graph(nodes, outputs, data["gated"], data["swapped"], scales)
 
     def __str__(self) -> str:
         from cutegemm.epilogue.text import formula

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ready epilogues, each a few lines of the epilogue language, as graphs for `GemmSpec(epilogue=...)`.
 
-The inputs are the keywords of each inner function; below they are listed as (name: kind). An own epilogue
-is written the same way, see `define`.
+Each docstring lists the inputs as (name: kind); a call passes them by name. Your own epilogues are written the same
+way, see `define`.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def scaled(per: str = "tensor") -> Graph:
             Scalar); "column" (scale_a: Scalar, scale_b: Row, one per column of B); "both" (Col and Row).
 
     Raises:
-        SpecError: another `per`.
+        SpecError: `per` is not one of these.
     """
 
     @define
@@ -192,7 +192,7 @@ def scaled(per: str = "tensor") -> Graph:
 
 @_kept
 def quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
-    """D = fp8(acc * scale), and the largest magnitude of acc for the next scale: delayed scaling, as in
+    """D = fp8(acc * scale), and the maximum of |acc| for the next scale: delayed scaling, as in
     Transformer Engine (formats: Micikevicius et al., arXiv:2209.05433). (scale: Scalar); outputs d, amax.
     """
     dtype = _fp8(dtype)
@@ -219,11 +219,11 @@ def bias_quantize_fp8(dtype: Any = "fp8_e4m3") -> Graph:
 
 @_kept
 def rms_partial() -> Graph:
-    """D = acc + residual and each tile's part of the rows' sums of squares: the statistic of RMSNorm (Zhang
-    and Sennrich, arXiv:1910.07467), gathered while D is still in registers. (residual: Matrix); outputs d,
-    squares (of `Gemm.run` per row and tile, of `linear` per row, (...)).
+    """D = acc + residual, and partial sums of squares of its rows: the statistic of RMSNorm (Zhang and Sennrich,
+    arXiv:1910.07467), computed while D is in registers. (residual: Matrix); outputs d and squares. `Gemm.run` gives
+    squares per row and tile, `linear` per row.
 
-    Example, a norm between two layers, whose weight `gain` goes into the second one's:
+    Example, a norm between two layers; its weight `gain` is multiplied into the second layer's weight:
         >>> h = linear(x, w, epilogue=rms_partial(), residual=x)                           # doctest: +SKIP
         >>> known = dict(squares=h.squares, inverse_n=1 / h.d.shape[-1], eps=1e-6)         # doctest: +SKIP
         >>> y = linear(h.d, w2 * gain, epilogue=rms_apply(), **known)                      # doctest: +SKIP
@@ -239,8 +239,8 @@ def rms_partial() -> Graph:
 
 @_kept
 def rms_apply() -> Graph:
-    """D = acc / sqrt(squares * inverse_n + eps): the RMSNorm of A's rows, applied after the product that
-    follows it; its weight belongs into B. (squares: Col, inverse_n: Scalar, 1 / A's columns, eps: Scalar)
+    """D = acc / sqrt(squares * inverse_n + eps): the RMSNorm of A's rows, applied after the GEMM that follows it.
+    Multiply its weight into B. (squares: Col, inverse_n: Scalar, 1 / A's columns, eps: Scalar)
     """
 
     @define
@@ -252,7 +252,7 @@ def rms_apply() -> Graph:
 
 @_kept
 def softmax_partials() -> Graph:
-    """D = acc * scale and each tile's part of the rows' log-sum-exp (Milakov and Gimelshein,
+    """D = acc * scale, and partial log-sum-exps of its rows (Milakov and Gimelshein,
     arXiv:1805.02867); softmax is exp(D - lse). (scale: Scalar); outputs d, lse (per row and tile).
     """
 
@@ -266,7 +266,7 @@ def softmax_partials() -> Graph:
 
 @_kept
 def softmax_apply() -> Graph:
-    """D = exp(acc * scale - lse): the softmax of the rows, their log-sum-exp known. (scale: Scalar, lse: Col)"""
+    """D = exp(acc * scale - lse): the softmax of the rows, given their log-sum-exp. (scale: Scalar, lse: Col)"""
 
     @define
     def softmax_apply(acc: Value, *, scale: Scalar, lse: Col) -> Value:
@@ -289,7 +289,7 @@ def col_max() -> Graph:
 
 @_kept
 def cross_entropy_partials(store_logits: bool = False) -> Graph:
-    """Each tile's part of the log-sum-exp of the rows of logits, which need not be stored (Wijmans et al.,
+    """Partial log-sum-exps of the rows of logits, which need not be stored (Wijmans et al.,
     arXiv:2411.09009); the loss is lse minus the target's logit. Outputs lse (per row and tile), with
     `store_logits` also d.
     """
@@ -310,7 +310,7 @@ def _activation(name: str) -> Callable[[Value], Value]:
 
 def _fp8(dtype: Any) -> DType:
     found = as_dtype(dtype)
-    if found.bits != 8:
+    if found not in (DType.FP8_E4M3, DType.FP8_E5M2):
         raise field_error(SpecError, "dtype", dtype, "must be fp8_e4m3 or fp8_e5m2", "fp8_e4m3")
     return found
 

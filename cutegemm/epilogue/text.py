@@ -32,6 +32,9 @@ def formula(graph: Graph) -> str:
     uses = Counter(a for i in needed for a in graph.nodes[i].args) + Counter(x.node for x in graph.outputs)
     prefix = _free_prefix(graph)
     lines = ["# of the transposed product"] if graph.swapped else []
+    lines += [
+        f"# acc sums blocks of K times {x.name}, {x.extent} along {x.axis.upper()}" for x in graph.scales
+    ]
     temporaries = itertools.count()
     terms: list[Term] = []
     for index, node in enumerate(graph.nodes):

@@ -18,7 +18,7 @@ from cutegemm.errors import SpecError, field_error
 
 
 class Row(Value):
-    """Annotates an input of one number per column of D: a vector of N elements, or (L, N) per batch."""
+    """Annotates an input with one number per column of D: (N,), or (L, N) per batch."""
 
 
 class Col(Value):
@@ -140,7 +140,7 @@ def SumSquares(value: Value, axis: int | None = None, partial: bool = False) -> 
 
 
 class Output(_Finished):
-    """What an epilogue function returns when it has more than D: outputs by name, at least one.
+    """The return value of an epilogue function with more outputs than D: outputs by name, at least one.
 
     A plain value is stored as a matrix; `d` is the GEMM's D and may be absent.
 

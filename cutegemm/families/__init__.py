@@ -1,25 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of kernels, a file each, and the table of them.
+"""The families of kernels and what each can do (`rows`).
 
-A new family is a file here with its `FAMILY`, a line in `FAMILIES`, and what its paths name: a config, a
-driver in `kernels/`, and a plan in `planning/` if a problem can be planned for it.
+A new family is a row in `rows`, and what its paths name: a config, a driver in `kernels/`, and a plan in `planning/` if
+a problem can be planned for it.
 """
 
-from cutegemm.families import add_parts, finish, multistage, relayout, simt, warp_specialized
 from cutegemm.families.abilities import THREAD_LOADS, Abilities, reason
 from cutegemm.families.family import Family, Roles, load
-
-FAMILIES: dict[str, Family] = {
-    x.name: x
-    for x in (
-        warp_specialized.FAMILY,
-        multistage.FAMILY,
-        simt.FAMILY,
-        relayout.FAMILY,
-        finish.FAMILY,
-        add_parts.FAMILY,
-    )
-}
+from cutegemm.families.rows import FAMILIES
 
 
 def abilities_of(schedule: str) -> Abilities:

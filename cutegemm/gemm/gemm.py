@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from cutegemm.checks import keywords
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error, needing
 from cutegemm.gemm import eager
 from cutegemm.gemm.kernels import Kernels
 from cutegemm.problems import Problem, checked
-from cutegemm.running.blas import blas_names, blas_number, plain_call, refused
-from cutegemm.running.call import NOWHERE, Memo, identity, recording, substance
-from cutegemm.running.named import Signature, Unprepared
+from cutegemm.running.arguments.blas import blas_names, blas_number, plain_call, refused
+from cutegemm.running.arguments.call import NOWHERE, Memo, identity, recording, substance
+from cutegemm.running.arguments.named import Signature, Unprepared
 from cutegemm.spec import GemmSpec, checked_spec
 
 if TYPE_CHECKING:
@@ -76,20 +76,20 @@ class Runs:
                 "emulator" (the compiled kernel, executed on the CPU; for small problems).
             workspace: a contiguous tensor of at least `workspace_bytes`, 16-byte aligned, on A's device; None
                 takes it from torch's allocator.
-            named: what the spec's epilogue reads: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or
+            named: inputs of the spec's epilogue: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or
                 (L, M, N), scalars as numbers or 0-d fp32 tensors, integers as numbers.
 
-        Tensors may be arrays of another library, such as NumPy, CuPy or JAX: anything with `__dlpack__`. Their memory
-        is read and written in place; JAX's arrays, which never change, cannot be outputs.
+        Tensors may also be arrays of another library with `__dlpack__`, such as NumPy, CuPy or JAX. Their memory is
+        read and written in place. JAX arrays are immutable and cannot be outputs.
 
         Returns:
-            D: `out`, or a new tensor (M, N) or (L, M, N). With other outputs than d alone, an object with an
-            attribute per output (`results.Outputs`). Of meta and fake tensors only shapes, types and strides; of arrays
-            of another library arrays of A's library.
+            D: `out`, or a new tensor (M, N) or (L, M, N). An epilogue with other outputs gives an object with an
+            attribute per output (`results.Outputs`). Meta and fake tensors give shapes, types and strides only. Arrays
+            of another library give arrays of A's library.
 
         Raises:
             InputError: a tensor or scalar breaks a rule; nothing has been written.
-            PlanError: the spec cannot serve these operands.
+            PlanError: the spec does not support these operands.
             HardwareError: the tensors' device is not a Hopper GPU.
             CheckError: under CUTEGEMM_CHECK=1, a result is outside the bounds of its epilogue.
         """
@@ -204,12 +204,12 @@ class Runs:
 class Gemm(Runs, Kernels):
     """Kernels built under one `GemmSpec`, compiled on first need and kept.
 
-    `build(spec)` compiles the representative kernel at once; `Gemm(spec)` compiles nothing yet.
+    `build(spec)` compiles the kernel of the representative problem; `Gemm(spec)` compiles nothing yet.
 
     Attributes:
         spec: the declaration.
         plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
-        shortcuts: of calls, by what their callers remember them by (`running.shortcut`); attempts: to make each.
+        shortcuts: of calls, by their callers' keys (`running.backends.shortcut`); attempts: to make each.
     """
 
     @keywords(GemmSpec)
@@ -254,23 +254,23 @@ def _foreign(given: tuple[Any, ...]) -> Any:
     """What runs a call that passes arrays of another library; None if it passes none."""
     with needing():
         # imports torch
-        from cutegemm.running import arrays
+        from cutegemm.running.arguments import arrays
 
     return arrays.run if any(map(arrays.is_foreign, given)) else None
 
 
 @keywords(GemmSpec)
 def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
-    """Declare and compile: a `Gemm` for `spec`, with `problem`'s kernel (or the representative one) compiled.
+    """Make a `Gemm` for `spec` and compile the kernel of `problem`.
 
     Args:
         spec: what to build.
         problem: the representative problem; None is 4096^3, 16-byte aligned, no C, in the spec's types and majors.
 
     Raises:
-        SpecError: `spec` is no GemmSpec.
-        InputError: `problem` is no Problem.
-        PlanError: the spec cannot serve the problem.
+        SpecError: `spec` is not a GemmSpec.
+        InputError: `problem` is not a Problem.
+        PlanError: the spec does not support the problem.
         CompileError: the kernel does not compile.
     """
     gemm = Gemm(checked_spec(spec), None if problem is None else checked("problem", problem))
@@ -282,17 +282,17 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
 def build_many(
     specs: Sequence[GemmSpec | tuple[GemmSpec, Problem | None]],
 ) -> list[Gemm]:
-    """`build` for a list, such as that of a service's start: missing kernels compile in parallel subprocesses.
+    """`build` for a list of specs, for example when a service starts. Missing kernels compile in parallel subprocesses.
 
     Args:
-        specs: a GemmSpec, or a pair of one and the problem that it is built for, each.
+        specs: each a GemmSpec, or a pair of a GemmSpec and the problem that it is built for.
 
     Returns:
-        A Gemm for each, in order.
+        One Gemm per entry, in order.
 
     Raises:
         InputError: an entry is something else.
-        PlanError: a spec cannot serve its problem.
+        PlanError: a spec does not support its problem.
         CompileError: a kernel does not compile.
     """
     rule = "must be a list of specs, or of pairs of spec and problem"
@@ -304,7 +304,7 @@ def build_many(
         if not isinstance(spec, GemmSpec):
             raise field_error(InputError, f"specs[{i}]", entry, rule, GemmSpec())
         gemms.append(Gemm(spec, None if of is None else checked(f"specs[{i}]", of)))
-    cache.ensure([step.config for x in gemms for step in x.plan.steps])
+    kernel_cache.ensure([step.config for x in gemms for step in x.plan.steps])
     return gemms
 
 

@@ -8,21 +8,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cutegemm.aot.file import checked_path, write
-from cutegemm.compiling import cache, loader, resources
+from cutegemm.aot.artefact import checked_path, write
+from cutegemm.compiling import kernel_cache, loader, resources
 from cutegemm.database import Choice, choose
 from cutegemm.errors import InputError, field_error, needing
-from cutegemm.gemm import launches
-from cutegemm.gemm.kernel import Kernel, explained
+from cutegemm.gemm import recorded_launches
+from cutegemm.gemm.planned_kernel import Kernel, explained
 from cutegemm.gemm.representatives import representative
 from cutegemm.gemm.saving import saved
 from cutegemm.problems import Problem, checked, listed
-from cutegemm.running import here
+from cutegemm.running.backends import here
 from cutegemm.spec import GemmSpec, checked_spec
 from cutegemm.tuning import tune
 
 if TYPE_CHECKING:
-    from cutegemm.tuning.report import Report
+    from cutegemm.tuning.outcomes import Report
 
 
 class Kernels:
@@ -48,7 +48,7 @@ class Kernels:
         return choose(self.spec, checked("of", of), here.device())
 
     def kernel(self, of: Problem | None = None) -> Kernel:
-        """The kernel that serves a problem (default: the representative), compiled if need be.
+        """The kernel that runs a problem (default: the representative one), compiled if necessary.
 
         Raises:
             PlanError: the spec cannot serve the problem.
@@ -76,45 +76,45 @@ class Kernels:
         return self._choice(of).plan.workspace_bytes
 
     def warm(self, problems: Iterable[Problem]) -> None:
-        """Make every kernel the problems need ready, so that running them compiles and loads nothing.
+        """Compile and load every kernel of these problems, so that their first runs do neither.
 
-        Missing kernels compile in parallel subprocesses. On a machine with a Hopper GPU they are also loaded on
-        the current device, after which their calls may be captured in a CUDA graph.
+        Missing kernels compile in parallel subprocesses. On a machine with a Hopper GPU they are also loaded on the
+        current device; then their calls can be captured in a CUDA graph.
 
         Raises:
-            InputError: `problems` is no iterable of problems.
-            PlanError: the spec cannot serve a problem.
+            InputError: `problems` is not an iterable of problems.
+            PlanError: the spec does not support a problem.
             CompileError: a kernel does not compile.
         """
         wanted = listed("problems", problems)
         with needing():
             # imports torch
-            from cutegemm.running.launcher import current_device, function_for
+            from cutegemm.running.backends.launcher import current_device, function_for
 
         index, device = current_device()
         plans = [choose(self.spec, p, device).plan for p in wanted]
         configs = list(dict.fromkeys(step.config for p in plans for step in p.steps))
-        cache.ensure(configs)
+        kernel_cache.ensure(configs)
         if index is not None:
             for config in configs:
                 function_for(config, index)
 
     def save(self, path: str | os.PathLike[str], problems: Iterable[Problem] | None = None) -> Path:
-        """Write an artefact: the launches of chosen problems, ready to run without planning, compiling or the DSL.
+        """Write an artefact: kernels and launches of chosen problems, which run without planning, compiling or the DSL.
 
-        `cutegemm.load(path)` runs it. Extents, types, strides and the alignment of addresses are those of the
-        problems; addresses, alpha, beta and other numbers are a call's own.
+        `cutegemm.load(path)` loads it. Extents, types, strides and address alignment are fixed by the problems.
+        Addresses, alpha, beta and other numbers are given per call.
 
         Args:
-            path: of the file, by custom ending in ".cutegemm".
+            path: of the file; the usual suffix is ".cutegemm".
             problems: None is the representative problem.
 
         Returns:
             The path.
 
         Raises:
-            InputError: `problems` is no iterable of problems, or empty.
-            PlanError: the spec cannot serve a problem.
+            InputError: `problems` is empty or not an iterable of problems.
+            PlanError: the spec does not support a problem.
             CompileError: a kernel does not compile.
         """
         wanted = [self._representative] if problems is None else listed("problems", problems)
@@ -125,7 +125,7 @@ class Kernels:
         return target
 
     def tune(self, problems: Iterable[Problem] | None = None, **options: Any) -> Report:
-        """`cutegemm.tune` of this spec, for problems or the representative one; later runs take what it found.
+        """Run `cutegemm.tune` for this spec; later runs use what it found.
 
         Args:
             problems: None is the representative problem.
@@ -145,35 +145,36 @@ class Kernels:
         workspace: int = 1 << 40,
         **numbers: float,
     ) -> list[loader.Launch]:
-        """Run the real host code of a run with CUDA replaced: every launch with its parameters, on any machine.
+        """Record every launch of a run with its parameters, by the real host code with CUDA replaced; needs no GPU.
 
         Args:
             of: the problem.
-            addresses: of a, b, the epilogue's tensors, its outputs and its device scalars, by name; those
-                not given are made up, 1 MiB apart.
-            workspace: address of the workspace; the plan's counters, if it has some, follow at the next multiple of 256
-                bytes.
-            numbers: alpha, beta or whatever numbers the epilogue takes; those not given are 1.
+            addresses: of a, b, the epilogue's tensors, its outputs and its device scalars, by name. Addresses that are
+                not given are invented, 1 MiB apart.
+            workspace: address of the workspace. The plan's counters, if any, follow at the next multiple of 256 bytes.
+            numbers: alpha, beta, or the numbers that the epilogue takes; the default is 1.
 
         Raises:
-            InputError: an argument is of another kind, or names nothing that the launch takes.
+            InputError: an argument has another type, or names nothing that the launch takes.
             PlanError, CompileError: see `kernel`.
         """
-        return launches.recorded(self._choice(of).plan, addresses, workspace, numbers)
+        return recorded_launches.recorded(self._choice(of).plan, addresses, workspace, numbers)
 
     def explain(self, of: Problem | None = None, *, why: bool = False) -> str:
-        """What runs for a problem (default: the representative), and why: launches, tile, epilogue with the bytes
-        that its inputs and outputs cost, registers, stages, shared memory, and what chose it.
+        """What runs for a problem (default: the representative one), and why.
+
+        It shows launches, tile, epilogue with the bytes of its inputs and outputs, registers, stages, shared memory and
+        how the kernel was chosen.
 
         Args:
             of: the problem.
-            why: whether to list every candidate with its predicted time and the reason it lost (`KernelPlan.why`).
+            why: also list every candidate with its predicted time and why it lost (`KernelPlan.why`).
         """
         choice = self._chosen if of is None else self._choice(of)
         return explained(choice.plan, None if choice.near else choice.entry, why)
 
     def __str__(self) -> str:
-        return f"{self.spec!r}\n{self.explain()}"
+        return f"{self.spec}\n{self.explain()}"
 
     def __repr__(self) -> str:
         rest = "" if self._representative == representative(self.spec) else f", {self._representative!r}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from cutegemm.aot.file import Artefact, Recipe, checked_path, read
+from cutegemm.aot.artefact import Artefact, Recipe, checked_path, read
 from cutegemm.aot.header import header
 from cutegemm.checks import keywords
 from cutegemm.epilogue.graph import Graph
@@ -14,13 +14,13 @@ from cutegemm.errors import needing
 from cutegemm.gemm import eager
 from cutegemm.gemm.gemm import Runs
 from cutegemm.problems import Problem
-from cutegemm.running.call import Memo
-from cutegemm.running.named import Signature, Unprepared
+from cutegemm.running.arguments.call import Memo
+from cutegemm.running.arguments.named import Signature, Unprepared
 from cutegemm.spec import GemmSpec
 
 if TYPE_CHECKING:
+    from cutegemm.running.backends.replayed import Replay
     from cutegemm.running.kind import Prepared
-    from cutegemm.running.replayed import Replay
 
 
 class Loaded(Runs):
@@ -28,7 +28,7 @@ class Loaded(Runs):
 
     Attributes:
         artefact: what the file holds: spec, problems, kernels, GPU, versions.
-        spec: that was built.
+        spec: of the saved `Gemm`.
     """
 
     def __init__(self, artefact: Artefact) -> None:
@@ -40,23 +40,23 @@ class Loaded(Runs):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The problems that the artefact serves."""
+        """The problems that the artefact has kernels for."""
         return tuple(x.problem for x in self.artefact.recipes)
 
     def explain(self) -> str:
-        """The plan of every problem, as it was saved."""
+        """The plan of every problem as text, as it was saved."""
         return "\n\n".join(
             f"{x.plan}\nchosen by  {x.chosen_by or 'the model'}" for x in self.artefact.recipes
         )
 
     def header(self, name: str = "gemm") -> str:
-        """The artefact as one C header for C11 and C++17, launched through the CUDA driver API (`aot.header`).
+        """The artefact as one header for C11 and C++17, which launches through the CUDA driver API (`aot.header`).
 
         Args:
-            name: prefix of all that it defines.
+            name: prefix of everything that it defines.
 
         Raises:
-            InputError: the name is no C identifier.
+            InputError: the name is not a C identifier.
         """
         return header(self.artefact, name)
 
@@ -64,7 +64,7 @@ class Loaded(Runs):
         with needing():
             # they import torch
             from cutegemm.running import run as path
-            from cutegemm.running.replayed import Replay
+            from cutegemm.running.backends.replayed import Replay
 
         eager.leave(Runs.run)
         if self._replay is None:
@@ -81,23 +81,21 @@ class Loaded(Runs):
         return type(self), (self.artefact,)
 
     def __repr__(self) -> str:
-        return (
-            f"<artefact of {self.spec!r}, {len(self.artefact.recipes)} problem(s), for {self.artefact.gpu}>"
-        )
+        return f"<artefact of {self.spec}, {len(self.artefact.recipes)} problem(s), for {self.artefact.gpu}>"
 
 
 @keywords()
 def load(path: str | os.PathLike[str]) -> Loaded:
-    """Load an artefact that `Gemm.save` wrote: nothing is planned or compiled, and the DSL is not needed.
+    """Load an artefact that `Gemm.save` wrote. Nothing is planned or compiled, and the DSL is not needed.
 
-    Loading runs native code: the file's kernels run on the GPU with the rights of this process. Load only files that
-    you trust; the checksums find damage, not malice.
+    Loading runs native code: the kernels of the file run on the GPU with the rights of this process. Load only files
+    that you trust. The checksums detect damage, not malice.
 
     Args:
         path: of the file.
 
     Raises:
-        InputError: there is no such file, or it is truncated, changed, foreign, or of another format.
+        InputError: the file is missing, truncated, changed, not an artefact, or of another format.
     """
     return Loaded(read(checked_path(path)))
 

@@ -10,11 +10,11 @@ from cutegemm.arch.device import Device
 from cutegemm.database.choice import by_model as chosen_by_model
 from cutegemm.database.choice import choose
 from cutegemm.errors import InputError
-from cutegemm.planning import checks, planner
+from cutegemm.planning import planner, requirements
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.ways import Order, by_cost
 from cutegemm.problems import Problem
-from cutegemm.running import here
+from cutegemm.running.backends import here
 from cutegemm.spec import GemmSpec
 
 
@@ -26,19 +26,19 @@ def plan(
     database: bool = True,
     order: Order = by_cost,
 ) -> KernelPlan:
-    """Choose how to serve `problem` under `spec`, as `build` does; `chosen_by` says what chose, and for which GPU.
+    """The plan that `build` would compile for `problem` under `spec`; `chosen_by` names what chose it and the GPU.
 
     Args:
-        spec, problem: what is asked.
-        device: the GPU that the choice is for; None is torch's current one, an H200 where there is none.
-        database: whether to take what was measured, where the database has an entry; False, or
-            CUTEGEMM_DATABASE=off, leaves the choice to the cost model.
-        order: puts the configs that the spec allows, fastest first, in the order in which they are tried; another one
-            than the cost model's leaves the database out.
+        spec, problem: the declaration and the problem.
+        device: the GPU to plan for; None is torch's current one, or an H200 if there is none.
+        database: whether measured entries are used; False, or CUTEGEMM_DATABASE=off, leaves the choice to the cost
+            model.
+        order: a function that sorts the configs that the spec allows, fastest first. With an order other than the cost
+            model's, the database is not used.
 
     Raises:
-        PlanError: a given field contradicts another or the problem, or does not fit the hardware.
-        SpecError, InputError: an argument is of another type.
+        PlanError: a specified field contradicts another or the problem, or does not fit the hardware.
+        SpecError, InputError: an argument has another type.
 
     Example:
         >>> import cutegemm
@@ -55,7 +55,7 @@ def plan(
         made = planner.plan(spec, problem, device, order=order)
     except TypeError:
         # what cannot be hashed is no such argument
-        checks.check_arguments(spec, problem, device, order)
+        requirements.check_arguments(spec, problem, device, order)
         raise
     return dataclasses.replace(made, chosen_by=f"a given order ({device.name})")
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterable
 
-from cutegemm.aot.file import Artefact, Recipe
+from cutegemm.aot.artefact import Artefact, Recipe
 from cutegemm.aot.recipe import CHUNK_BYTES, KernelBinary, record
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.config import KernelConfig
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import CompileError, field_error
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.running.named import Order
+from cutegemm.running.arguments.named import Order
 from cutegemm.spec import GemmSpec
 
 
@@ -24,11 +24,11 @@ def saved(spec: GemmSpec, plans: Iterable[KernelPlan]) -> Artefact:
         CompileError: a kernel does not compile, or its launch cannot be written down.
     """
     chosen = list(plans)
-    cache.ensure([step.config for x in chosen for step in x.steps])
+    kernel_cache.ensure([step.config for x in chosen for step in x.steps])
     kernels: list[KernelBinary] = []
     recipes = tuple(_recipe(x, kernels) for x in chosen)
     device = chosen[0].device
-    versions = {"cutegemm": _version("cutegemm"), "nvidia-cutlass-dsl": cache.dsl_version()}
+    versions = {"cutegemm": _version("cutegemm"), "nvidia-cutlass-dsl": kernel_cache.dsl_version()}
     return Artefact(
         spec=spec, recipes=recipes, kernels=tuple(kernels), gpu=device.name, sms=device.sms, versions=versions
     )

@@ -6,8 +6,8 @@ multiplied: a stage is refilled when every warpgroup has finished the WGMMAs on 
 tells warp 0. What it lacks beside the warp-specialised kernel: loads wait for the epilogue, and warps wait
 for each other every stage.
 
-Barriers: full, per stage (the ring's; TMA's elected thread -> every thread); the CTA's barrier 0 stands for
-the ring's empty barriers, which stay unused.
+Barriers: full, per stage (the pipeline's; TMA's elected thread -> every thread); the CTA's barrier 0 stands for
+the pipeline's empty barriers, which stay unused.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cutlass.cute.nvgpu import warpgroup
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
-from cutegemm.kernels.dependence import Dependence
-from cutegemm.kernels.frame import Frame
-from cutegemm.kernels.launch import options
-from cutegemm.kernels.mainloop import multiply_stage
-from cutegemm.kernels.operands import tiled_mma
-from cutegemm.kernels.pieces import Role
-from cutegemm.kernels.producer import Producer
-from cutegemm.kernels.ring import advance
-from cutegemm.kernels.tensors import launch_tensors
+from cutegemm.kernels.epilogue.subtiles import Role
+from cutegemm.kernels.host.launch_arguments import launch_thread, options
+from cutegemm.kernels.host.launch_tensors import launch_tensors
+from cutegemm.kernels.host.operand_layouts import tiled_mma
+from cutegemm.kernels.mainloop.frame import Frame
+from cutegemm.kernels.mainloop.mainloop import multiply_stage
+from cutegemm.kernels.mainloop.pipeline import advance
+from cutegemm.kernels.mainloop.producer import Producer
+from cutegemm.kernels.schedule.dependent_launch import Dependence
 
 
 class MultistageGemm:
@@ -39,40 +39,43 @@ class MultistageGemm:
         self.config = config
 
     @cute.jit
-    def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
+    def __call__(self, addresses, shape, strides, numbers, schedule, stream: cuda.CUstream):
         """Launch; the arguments are those of `kernels.launch`."""
         tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
-        self.kernel(tensors, atoms, shape, numbers, walk).launch(stream=stream, **options(self.config, walk))
+        self.kernel(tensors, atoms, shape, numbers, schedule).launch(
+            stream=stream, **options(self.config, schedule)
+        )
 
     @cute.kernel
-    def kernel(self, tensors, atoms, shape, numbers, walk):
+    def kernel(self, tensors, atoms, shape, numbers, schedule):
         """The CTA: set-up and the loop over its works."""
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
         dependence = Dependence(config)
         dependence.before_scalars()
-        frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
+        frame = Frame.create(config, tensors, atoms, shape, numbers, schedule)
         frame.initialise()
         dependence.start()
         frame.zero_rest(thread)
         dependence.wait()
-        walk, epilogue = frame.walk, frame.epilogue
+        scheduler, epilogue = frame.scheduler, frame.epilogue
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         mma = tiled_mma(config, config.consumers, config.tile[1])
         fragments, acc = frame.fragments(mma, group)
         role = Role(group, group, thread % hw.WARPGROUP)
         position, inputs = (cutlass.Int32(0), cutlass.Int32(0)), epilogue.start()
         producer = Producer(frame, dependence, thread)
-        state = walk.start()
-        while walk.more(state):
-            work = walk.work(state)
+        state = scheduler.start()
+        while scheduler.more(state):
+            work = scheduler.work(state)
             ahead = epilogue.ahead(role, work.tile)
             position = self._multiply(producer, mma, acc, fragments, position, (state, work))
-            if not walk.more(walk.next(state)):
+            if not scheduler.more(scheduler.next(state)):
                 dependence.loads_done()
             inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
-            state = walk.next(state)
+            state = scheduler.next(state)
         epilogue.end(role)
+        scheduler.end_rows(state, epilogue.outputs, *launch_thread(config, scheduler, thread))
 
     @cute.jit
     def _multiply(
@@ -84,11 +87,11 @@ class MultistageGemm:
         position: Any,
         which: cutlass.Constexpr,
     ):
-        """acc = A @ B for one work; `which` is (state, work). Returns the ring position after it."""
+        """acc = A @ B for one work; `which` is (state, work). Returns the pipeline position after it."""
         stage, phase = position
         state, work = which
         frame = producer.frame
-        stages, ring, k_tiles = self.config.stages, frame.ring, work.k_tiles
+        stages, pipeline, k_tiles = self.config.stages, frame.pipeline, work.k_tiles
         for ahead in cutlass.range_constexpr(stages - 1):
             if ahead < k_tiles:
                 producer.fill(state, work, ahead, (stage + ahead) % stages)
@@ -98,7 +101,10 @@ class MultistageGemm:
         for k in cutlass.range(k_tiles, unroll=1):
             if cutlass.const_expr(stages == 1):
                 producer.fill(state, work, k, stage)
-            ring.wait_full(stage, phase)
+            pipeline.wait_full(stage, phase)
+            if cutlass.const_expr(self.config.sums.whole):
+                # the compiler zeroes integer registers where the loop begins
+                warpgroup.fence()
             multiply_stage(mma, acc, fragments, stage)
             if cutlass.const_expr(stages == 1):
                 warpgroup.wait_group(0)

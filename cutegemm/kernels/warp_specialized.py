@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel family 1: a producer warpgroup feeds consumer warpgroups through a ring of shared-memory stages.
+"""Kernel family 1: a producer warpgroup feeds consumer warpgroups through a pipeline of shared-memory stages.
 
 Roles of a CTA, by warpgroup:
     0        producer: warp 0 issues TMA; where threads load an operand (`producer`), all four warps do.
     1 .. C   consumers: WGMMA on their rows of the tile, then the epilogue; the producer meanwhile fills
-             the ring with the next tile's stages.
+             the pipeline with the next tile's stages.
 
 Of a pingpong kernel the consumers take tiles in turn, each a whole one, and pass over the other's stages of
-the ring. The ring is filled in the tiles' order, so one's mainloop follows the other's, and its epilogue
+the pipeline. The pipeline is filled in the tiles' order, so one's mainloop follows the other's, and its epilogue
 runs while the other multiplies.
 
 Shared memory and barriers are those of the plan (`KernelPlan.smem`, `KernelPlan.barriers`).
@@ -23,16 +23,17 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
-from cutegemm.kernels.dependence import Dependence
-from cutegemm.kernels.frame import Frame
-from cutegemm.kernels.launch import options
-from cutegemm.kernels.mainloop import Mainloop
-from cutegemm.kernels.operands import NUMERIC, tiled_mma
-from cutegemm.kernels.pieces import Role
-from cutegemm.kernels.producer import Producer
-from cutegemm.kernels.ring import skip
-from cutegemm.kernels.tensors import launch_tensors
-from cutegemm.kernels.turns import Turns
+from cutegemm.kernels.epilogue.subtiles import Role
+from cutegemm.kernels.host.launch_arguments import launch_thread, options
+from cutegemm.kernels.host.launch_tensors import launch_tensors
+from cutegemm.kernels.host.operand_layouts import NUMERIC, tiled_mma
+from cutegemm.kernels.mainloop.frame import Frame
+from cutegemm.kernels.mainloop.mainloop import Mainloop
+from cutegemm.kernels.mainloop.pingpong_order import PingpongOrder
+from cutegemm.kernels.mainloop.pipeline import skip
+from cutegemm.kernels.mainloop.producer import Producer
+from cutegemm.kernels.mainloop.ragged_tail import RaggedTail
+from cutegemm.kernels.schedule.dependent_launch import Dependence
 
 
 class WarpSpecializedGemm:
@@ -42,22 +43,22 @@ class WarpSpecializedGemm:
         self.config = config
 
     @cute.jit
-    def __call__(self, addresses, shape, strides, numbers, walk, stream: cuda.CUstream):
+    def __call__(self, addresses, shape, strides, numbers, schedule, stream: cuda.CUstream):
         """Launch; the arguments are those of `kernels.launch`."""
         tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
-        self.kernel(tensors, atoms, shape, numbers, walk).launch(
-            cluster=(self.config.cluster_size, 1, 1), stream=stream, **options(self.config, walk)
+        self.kernel(tensors, atoms, shape, numbers, schedule).launch(
+            cluster=(self.config.cluster_size, 1, 1), stream=stream, **options(self.config, schedule)
         )
 
     @cute.kernel
-    def kernel(self, tensors, atoms, shape, numbers, walk):
+    def kernel(self, tensors, atoms, shape, numbers, schedule):
         """The CTA: set-up and role dispatch."""
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         dependence = Dependence(config)
         dependence.before_scalars()
-        frame = Frame.create(config, tensors, atoms, shape, numbers, walk)
+        frame = Frame.create(config, tensors, atoms, shape, numbers, schedule)
         frame.initialise()
         dependence.start()
         if group == 0:
@@ -80,7 +81,7 @@ class WarpSpecializedGemm:
     @cute.jit
     def _consume(self, frame: cutlass.Constexpr, thread: Any):
         """Multiply and store, work after work; consumers that take turns pass over each other's works."""
-        config, walk, epilogue = self.config, frame.walk, frame.epilogue
+        config, scheduler, epilogue = self.config, frame.scheduler, frame.epilogue
         turns = config.consumers // config.team
         warpgroup = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         band = cutlass.Int32(0) if cutlass.const_expr(config.pingpong) else warpgroup
@@ -88,28 +89,30 @@ class WarpSpecializedGemm:
         role = Role(warpgroup, band, thread % hw.WARPGROUP)
         mma = tiled_mma(config, config.team, config.mma_columns)
         fragments, acc = frame.fragments(mma, band)
-        order = Turns(config, warpgroup)
+        order = PingpongOrder(config, warpgroup)
         every, partial = config.promote // config.tile[2], NUMERIC[config.instruction.accumulator]
-        mainloop = Mainloop(frame.ring, fragments, order, every, partial)
-        position = skip((cutlass.Int32(0), cutlass.Int32(0)), first * walk.k_tiles, config.stages)
+        tail = RaggedTail.of(config, frame.loads, role)
+        mainloop = Mainloop(frame.pipeline, fragments, order, every, partial, tail, frame.scales)
+        position = skip((cutlass.Int32(0), cutlass.Int32(0)), scheduler.stages_before(first), config.stages)
         inputs, parity = epilogue.start(), cutlass.Int32(0)
         order.start()
-        state = walk.start(first)
-        while walk.more(state):
-            work = walk.work(state)
+        state = scheduler.start(first)
+        while scheduler.more(state):
+            work = scheduler.work(state)
             ahead = epilogue.ahead(role, work.tile) if cutlass.const_expr(not config.adds_up) else None
             order.take()
-            # only consumers that take turns ask, and a walk may have to wait for the answer
-            follows = walk.follows(state) if cutlass.const_expr(config.pingpong) else False
-            position = mainloop.multiply(mma, acc, position, work.k_tiles, follows)
+            # only consumers that take turns ask, and a scheduler may have to wait for the answer
+            follows = scheduler.follows(state) if cutlass.const_expr(config.pingpong) else False
+            position = mainloop.multiply(mma, acc, position, (role, work), follows)
             if cutlass.const_expr(turns > 1):
-                position = skip(position, (turns - 1) * walk.k_tiles, config.stages)
+                position = skip(position, scheduler.stages_between(state, turns - 1), config.stages)
             if cutlass.const_expr(not config.adds_up):
                 inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
             else:
                 inputs, parity = self._add_up(frame, acc, role, work, inputs, parity)
-            state = walk.next(state, turns)
+            state = scheduler.next(state, turns)
         epilogue.end(role)
+        scheduler.end_rows(state, epilogue.outputs, *launch_thread(config, scheduler, thread))
 
     @cute.jit
     def _add_up(
@@ -142,7 +145,7 @@ class WarpSpecializedGemm:
         ahead = frame.epilogue.ahead(role, tile)
         # a slice of the tile has accumulators of its own; a whole tile's sum replaces this CTA's part
         total = acc
-        if cutlass.const_expr(self.config.cluster_parts > 1):
+        if cutlass.const_expr(self.config.cluster_splits > 1):
             total = cute.make_rmem_tensor(self.config.slice_values, NUMERIC[self.config.sums])
         frame.total.receive(total, role, work, parity)
         return frame.epilogue.finish(total, role, tile, ahead, inputs)

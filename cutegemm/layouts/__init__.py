@@ -2,7 +2,7 @@
 """The layout algebra in plain Python: no GPU, no tensors, no compiler.
 
 Read in this order: `int_tuple` (nested tuples), `layout` (shape:stride as a function), `swizzle`, `algebra`
-(composition, complement, inverses), `tiling` (divides and products), `sm90` (the layouts that WGMMA, TMA and
+(composition, complement, inverses), `tiling` (divides and products), `hardware` (the layouts that WGMMA, TMA and
 stmatrix fix), `banks` (shared-memory bank conflicts), `draw` (plain-text pictures).
 """
 

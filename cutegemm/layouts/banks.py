@@ -140,7 +140,7 @@ def layout_addresses(
     Raises:
         SpecError: the element is no whole number of bytes, or the base is not aligned.
 
-    >>> from cutegemm.layouts.sm90 import smem_atom
+    >>> from cutegemm.layouts.hardware import smem_atom
     >>> layout_addresses(smem_atom("k", "128B"), [(0, 0), (1, 0), (2, 0)])
     [0, 144, 288]
     """

@@ -6,11 +6,13 @@ mlp          `MLP` and `SwiGLU`, whose activations are epilogues
 joined       layers that are called on the same tensor, as one product
 state_dicts  one tensor for several, in state dicts
 conversion   `convert`: an existing model's layers; `asked` checks its arguments, `gated` recognises perceptrons
+experts      `MoE`: mixtures of experts
 tracing      torch.fx
 """
 
 from cutegemm.nn.conversion import Conversion, convert
+from cutegemm.nn.experts import MoE
 from cutegemm.nn.linear import Linear
 from cutegemm.nn.mlp import MLP, SwiGLU
 
-__all__ = ["MLP", "Conversion", "Linear", "SwiGLU", "convert"]
+__all__ = ["MLP", "Conversion", "Linear", "MoE", "SwiGLU", "convert"]

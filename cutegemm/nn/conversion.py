@@ -30,8 +30,8 @@ class Conversion:
     Attributes:
         converted: the layers that multiply with cutegemm now.
         left: the layers that do not, and why.
-        varying: of the converted the ones that `constant_weights` says nothing about, and why.
-        others: how many modules of other kinds have parameters, by the names of their classes, such as "Embedding".
+        varying: converted layers to which `constant_weights` does not apply, and why.
+        others: how many other modules have parameters, by class name, such as "Embedding".
     """
 
     converted: tuple[str, ...]
@@ -61,27 +61,28 @@ def convert(
 ) -> Conversion:
     """Make the linear layers of a model multiply with cutegemm.
 
-    A torch.nn.Linear becomes a `Linear` and stays the same object, with its parameters, hooks and state dict. What is
-    not exactly a torch.nn.Linear, or not known to be one in all it does, is left alone, and the result says why.
+    A torch.nn.Linear becomes a `Linear` in place: the object, its parameters, hooks and state dict stay. Subclasses and
+    layers with changed behaviour are left alone, and the result says why.
 
     Args:
-        model: the model, itself perhaps a torch.nn.Linear.
-        constant_weights: for inference: weights load before the launch before has ended. It is the caller's promise
-            that no launch which may still run writes them; refused for a model in training, here and at every call.
-        fallback: what is done without a Hopper GPU, as of `cutegemm.matmul`.
-        skip: names of modules to leave alone, with *, as "lm_head" or "*.router". What matches no module is refused, as
-            of the next two.
-        swiglu: classes of perceptrons that compute down_proj(silu(gate_proj(x)) * up_proj(x)), such as transformers'
-            LlamaMLP, to be replaced by `SwiGLU` where their forward is found to do just that. Their gate and up become
-            one new parameter, so convert before an optimizer is made; the state dict stays as it is.
-        joined: names of layers of one module that are called one after another on the same unchanged tensor, such as
-            ("q_proj", "k_proj", "v_proj"): they become one product, whose parts they give. Their weights become one new
-            parameter, as of `swiglu`; `layer.weight` is a view of it. Their results are views of one tensor, so that
-            torch refuses writes to them where autograd records. Layers with a parameter that others have stay apart.
+        model: a module; it may itself be a torch.nn.Linear.
+        constant_weights: for inference: a layer's kernel starts to load its weights before the previous kernel has
+            ended. You promise that no kernel writes them meanwhile. Refused for a model in training, here and at every
+            call.
+        fallback: what to do without a Hopper GPU, as of `cutegemm.matmul`.
+        skip: names of modules to leave alone, with wildcards, such as "lm_head" or "*.router". A name that matches no
+            module is refused; so are unmatched `swiglu` and `joined`.
+        swiglu: classes of MLPs that compute down_proj(silu(gate_proj(x)) * up_proj(x)), such as transformers' LlamaMLP.
+            `SwiGLU` replaces them if their forward does exactly that. Gate and up become one new parameter, so convert
+            before you make an optimizer. The state dict does not change.
+        joined: names of layers of one module that are called on the same tensor, such as ("q_proj", "k_proj",
+            "v_proj"). One GEMM computes all of them. Their weights become one new parameter, as for `swiglu`;
+            `layer.weight` is a view of it. Their results are views of one tensor, so autograd refuses in-place writes
+            to them. Layers that share a parameter with others are not joined.
 
     Raises:
-        InputError: an argument is of another kind or matches nothing in the model; constant weights of a model in
-            training. Nothing has been changed then.
+        InputError: an argument has another type or matches nothing in the model, or `constant_weights` is asked of a
+            model in training. The model has not been changed then.
 
     Example:
         >>> print(convert(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))

@@ -11,8 +11,8 @@ from torch import Tensor
 from cutegemm.checks import keywords
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn.tracing import Proxy, leaf
+from cutegemm.ops.entry_points import linear
 from cutegemm.ops.fallback import constant, torch_linear
-from cutegemm.ops.functions import linear
 from cutegemm.spec import GemmSpec
 
 # What kernels multiply; a model that is of another type, since it was converted perhaps, is left to torch.
@@ -30,12 +30,12 @@ class Linear(torch.nn.Linear):
 
     Args:
         in_features, out_features, bias, device, dtype: as of torch.nn.Linear.
-        fallback: what is done without a Hopper GPU, as of `cutegemm.matmul`.
-        constant_weights: a promise for inference: no launch writes the weights that may still run when this layer
-            starts, so that they load before the kernel before it has ended. Refused in training.
+        fallback: what to do without a Hopper GPU, as of `cutegemm.matmul`.
+        constant_weights: a promise for inference: no kernel that may still run when this layer starts writes its
+            weights. They are then loaded before the previous kernel has ended. Refused in training.
 
     Raises:
-        InputError: a call in training of a layer whose weights are promised to be constant.
+        InputError: a layer with constant weights is called in training.
     """
 
     # of the class, so that a layer that was torch's has them too
@@ -64,7 +64,7 @@ class Linear(torch.nn.Linear):
         return self.product(input, self.weight, self.bias)
 
     def product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The product by a weight as this layer does it, its own or some rows of it."""
+        """input @ weight.T with the settings of this layer, for its own weight or some rows of it."""
         if unserved(self, input, weight):
             return torch_linear(input, weight, bias)
         spec = promised(self, weight) if self.constant_weights else None
@@ -81,7 +81,7 @@ class Linear(torch.nn.Linear):
         raise field_error(InputError, "module", type(self).__name__, rule)
 
     def extra_repr(self) -> str:
-        """What is printed of it."""
+        """The arguments in its repr."""
         return super().extra_repr() + (", constant_weights=True" if self.constant_weights else "")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Perceptrons whose activation is an epilogue of the first product."""
+"""MLPs whose activation is the epilogue of the first GEMM."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear, promised, unserved
 from cutegemm.nn.tracing import Proxy, leaf
+from cutegemm.ops.entry_points import linear
 from cutegemm.ops.fallback import torch_linear
-from cutegemm.ops.functions import linear
 from cutegemm.ops.perceptron import perceptron
 
 # name -> torch's module, and its way to approximate
@@ -34,8 +34,8 @@ _GATE, _UP, _BOTH = "gate_proj.weight", "up_proj.weight", "gate_up_weight"
 class MLP(torch.nn.Sequential):
     """Linear, activation, Linear, with the state dict of that torch.nn.Sequential: "0.weight", "2.weight", ...
 
-    The first product's epilogue adds the bias and applies the activation, and where a gradient is needed stores the
-    product as well. In the backward the second layer's product applies the activation's gradient (`ops.perceptron`).
+    The first GEMM's epilogue adds the bias and applies the activation. If a gradient is needed, it also stores the
+    pre-activation. In the backward pass, the second layer's GEMM applies the activation's gradient (`ops.perceptron`).
 
     Args:
         in_features, hidden_features, out_features: widths; out_features None is in_features.
@@ -43,7 +43,7 @@ class MLP(torch.nn.Sequential):
         bias, device, dtype, fallback, constant_weights: as of `Linear`.
 
     Raises:
-        InputError: another activation.
+        InputError: the activation is not one of these.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MLP(torch.nn.Sequential):
         self.epilogue: Graph = bias_act(activation) if bias else act(activation)
 
     def forward(self, input: Tensor) -> Tensor:
-        """The second layer of the activated first."""
+        """The output of the second layer."""
         if isinstance(input, Proxy):
             return leaf(self, input)
         layers: list[Any] = list(self)
@@ -136,9 +136,9 @@ class Rows(NamedTuple):
 
 
 class SwiGLU(torch.nn.Module):
-    """down(silu(gate(x)) * up(x)) (Shazeer, arXiv:2002.05202), as Llama's perceptron, without biases.
+    """down(silu(gate(x)) * up(x)) (Shazeer, arXiv:2002.05202), the MLP of Llama, without biases.
 
-    Gate and up are one parameter, (2 hidden, in), one product and its gated epilogue. The state dict is that of three
+    Gate and up are one parameter, (2 hidden, in), and one GEMM with a gated epilogue. The state dict is that of three
     linear layers: "gate_proj.weight", "up_proj.weight", "down_proj.weight".
 
     Args:
@@ -174,21 +174,21 @@ class SwiGLU(torch.nn.Module):
 
     @property
     def gate_proj(self) -> Rows:
-        """The gate's rows of the weight, where the module it replaces has a layer."""
+        """The gate's rows of the weight, under the name of the layer that they replace."""
         return Rows(self.gate_up_weight[: self.hidden_features])
 
     @property
     def up_proj(self) -> Rows:
-        """The other rows."""
+        """The up projection's rows of the weight, under the name of the layer that they replace."""
         return Rows(self.gate_up_weight[self.hidden_features :])
 
     def reset_parameters(self) -> None:
-        """Uniform within 1 / sqrt(in_features), as torch.nn.Linear begins."""
+        """Uniform within 1 / sqrt(in_features), the initialization of torch.nn.Linear."""
         bound = self.in_features**-0.5 if self.in_features else 0.0
         torch.nn.init.uniform_(self.gate_up_weight, -bound, bound)
 
     def forward(self, input: Tensor) -> Tensor:
-        """The gated perceptron."""
+        """The output of the down projection."""
         if isinstance(input, Proxy):
             return leaf(self, input)
         down: Any = self.down_proj
@@ -205,7 +205,7 @@ class SwiGLU(torch.nn.Module):
         return found
 
     def extra_repr(self) -> str:
-        """What is printed of it."""
+        """The arguments in its repr."""
         return f"in_features={self.in_features}, hidden_features={self.hidden_features}"
 
 

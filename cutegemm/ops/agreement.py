@@ -14,9 +14,9 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.layouts import as_called, matrices, numeric
 from cutegemm.ops.program import Program
-from cutegemm.running.call import Memo
-from cutegemm.running.describe import OPERANDS, shown
-from cutegemm.running.named import outputs_given
+from cutegemm.running.arguments.call import Memo
+from cutegemm.running.arguments.describe import OPERANDS, shown
+from cutegemm.running.arguments.named import outputs_given
 from cutegemm.running.run import agreed
 from cutegemm.spec import AUTO, GemmSpec
 

@@ -16,8 +16,8 @@ from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.program import Program
 from cutegemm.problems import columns
-from cutegemm.running import reference
-from cutegemm.running.call import Request
+from cutegemm.running.arguments.call import Request
+from cutegemm.running.numerics import reference
 from cutegemm.running.run import described
 from cutegemm.spec import AUTO
 
@@ -39,7 +39,7 @@ class Matrices(NamedTuple):
     lead: tuple[int, ...] | None
 
     def request(self) -> Request:
-        """The call, for `running.describe`."""
+        """The call, for `running.arguments.describe`."""
         return Request(self.a, self.b, self.inputs)
 
 

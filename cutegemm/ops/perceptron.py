@@ -17,17 +17,17 @@ from torch import Tensor
 
 from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
-from cutegemm.ops.autograd import plain, summed_along
+from cutegemm.ops.dispatch import direct
+from cutegemm.ops.entry_points import BACKENDS, linear, server_of
 from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, constant, found_at
-from cutegemm.ops.functions import BACKENDS, linear, server_of
-from cutegemm.ops.grad_batches import takes_batches
-from cutegemm.ops.gradient import gradient_name, plan_gradient
-from cutegemm.ops.once import final, sources_of
+from cutegemm.ops.gradients.autograd import plain, summed_along
+from cutegemm.ops.gradients.grad_batches import takes_batches
+from cutegemm.ops.gradients.gradient import gradient_name, plan_gradient
+from cutegemm.ops.gradients.once import final, sources_of
+from cutegemm.ops.gradients.saved import taken
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
-from cutegemm.ops.saved import taken
 from cutegemm.ops.serve import serve
-from cutegemm.ops.ways import direct
-from cutegemm.running.call import Memo
+from cutegemm.running.arguments.call import Memo
 from cutegemm.spec import GemmSpec
 
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cutegemm.aot.file import spec_from_data, spec_to_data
 from cutegemm.epilogue.graph import Graph, Result, linear_combination
 from cutegemm.epilogue.library import bias
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.gemm import Gemm, representative
-from cutegemm.running.call import Memo
-from cutegemm.running.named import integer, number
+from cutegemm.running.arguments.call import Memo
+from cutegemm.running.arguments.named import integer, number
 from cutegemm.spec import GemmSpec
 
 # How a call's operands are meant, see `Program.form`.
@@ -65,7 +64,7 @@ class Program:
     def text(self) -> str:
         """This program as text; `decode` reads it."""
         data = {
-            "spec": spec_to_data(self.spec),
+            "spec": self.spec.to_data(),
             "epilogue": self.graph.to_data(),
             "form": self.form,
             "scalars": list(self.scalars),
@@ -171,7 +170,7 @@ def decode(text: str) -> Program:
         return known
     try:
         data = json.loads(text.replace("'", '"'))
-        spec, graph = spec_from_data(data["spec"]), Graph.from_data(data["epilogue"])
+        spec, graph = GemmSpec.from_data(data["spec"]), Graph.from_data(data["epilogue"])
         scalars, merged = tuple(data["scalars"]), tuple(data["merged"])
         program = Program(spec, graph, data["form"], scalars, data["backend"], data["final"], merged)
     except (ValueError, KeyError, TypeError) as error:

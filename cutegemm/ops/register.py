@@ -18,14 +18,14 @@ from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from cutegemm.errors import InputError, field_error
-from cutegemm.ops import flops
-from cutegemm.ops.autograd import Final, Product
-from cutegemm.ops.batching import batched
 from cutegemm.ops.fallback import HALF, autocast_to
+from cutegemm.ops.gradients.autograd import Final, Product
 from cutegemm.ops.layouts import as_called, described_outputs, matrices
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.serve import serve
-from cutegemm.running.results import Outputs
+from cutegemm.ops.transforms import flops
+from cutegemm.ops.transforms.batching import batched
+from cutegemm.running.arguments.results import Outputs
 
 NAMESPACE = "cutegemm"
 _ARGUMENTS = "Tensor a, Tensor b, Tensor[] inputs, float[] numbers, SymInt[] integers, str program"

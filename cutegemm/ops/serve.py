@@ -15,7 +15,7 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.layouts import Matrices, as_called, matrices, unfolded
 from cutegemm.ops.program import Program
 from cutegemm.problems import columns
-from cutegemm.running.describe import shown
+from cutegemm.running.arguments.describe import shown
 
 
 @cache

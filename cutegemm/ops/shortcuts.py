@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shortcuts of the commonest calls (`running.shortcut`), by what they are remembered by: their tensors' shapes."""
+"""Shortcuts of the commonest calls (`running.backends.shortcut`), remembered by their tensors' shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from cutegemm.gemm import recalled
 from cutegemm.ops.program import Program
-from cutegemm.running.shortcut import Shortcut, none, shortcut
+from cutegemm.running.backends.shortcut import Shortcut, none, shortcut
 
 _modes = torch._C._len_torch_dispatch_stack
 # attempts to make a shortcut of calls that share a key: of some kinds there is none, others take turns

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a spec and a problem to a plan: pure Python, without torch, DSL or GPU.
 
-the way in and out              `planner` (`plan`), `checks` (and the `Request` they make), `kernel_plan`
+the way in and out              `planner` (`plan`), `requirements` (and the `Request` they make), `kernel_plan`
 what costs least                `ways` (swapped or not, how operands arrive: `loads`), `generator` (configs as arrays),
-                                `cost` (what they do, over a GPU's rates), `ranking`, `choose`
-what follows from a candidate   `candidates`, `tensor_core`, `kernel`, `operands`, `epilogue`, `launches`,
-                                `steps`, `swap`, `invariance`; what must hold: `config.invariants`
-kernels on the CUDA cores       `simt`, `simt_tiles`
+                                `cost` (what they do, over a GPU's rates), `known_kernels`, `ranking`, `choose`
+what follows from a candidate   `candidates`, `tensor_core_plan`, `kernel_fields`, `operand_rules`, `epilogue_plan`,
+                                `launches`, `steps`, `swap`, `invariance`; what must hold: `config.invariants`
+kernels on the CUDA cores       `simt_plan`, `simt_tiles`
 several GEMMs in one launch     `grouped`
 for people                      `kernel_plan`'s text, `why`
 """

@@ -12,9 +12,13 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from cutegemm.arch.instructions import instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
 from cutegemm.config.invariants.tiles import rows_step
+from cutegemm.dtypes import DType
+from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
@@ -30,6 +34,8 @@ TEAMS = (2, 3, 1)
 MAX_PASSES = 24
 # where splits that no cluster adds up are added
 ADDED = {"workspace": "in workspace", "launch": "by a launch", "atomic": "as they come"}
+# reductions that have nothing to add where one cluster adds all splits; a launch is refused, for it would be empty
+NOTHING_LEFT = ("workspace", "atomic")
 # of a kind of candidate, whatever its tile
 NO_TILE = (0, 0, 0)
 
@@ -50,7 +56,7 @@ class Candidate(NamedTuple):
     def of(cls, config: KernelConfig) -> Candidate:
         """The candidate that a kernel comes from."""
         schedule = "pingpong" if config.pingpong else "cooperative" if config.producers else "multistage"
-        parts = config.splits, config.cluster_parts, "none" if config.streamed else config.split_reduction
+        parts = config.splits, config.cluster_splits, "none" if config.streamed else config.split_reduction
         return cls(config.tile, config.cluster, schedule, config.consumers, *parts)
 
     @property
@@ -70,15 +76,21 @@ class Candidate(NamedTuple):
 
     def __str__(self) -> str:
         how = "" if self.schedule == "cooperative" else f", {self.schedule}"
-        parts = "" if self.splits == 1 else f", K in {self.splits} parts"
+        parts = "" if self.splits == 1 else f", {self.splits} splits of K"
         if self.reduction in ADDED:
             parts += f", {self.depth} a cluster" if self.depth > 1 else ""
             parts += f", added {ADDED[self.reduction]}"
         return f"tile {self.tile}, cluster {self.cluster}{how}{parts}"
 
 
-def given_tile(spec: GemmSpec, tile: Tile, limits: Limits, halves: int = 1) -> Candidate:
-    """What a spec that gives its tile means by the fields that it leaves open; `halves` as for `every`."""
+def given_tile(spec: GemmSpec, limits: Limits, halves: int = 1) -> Candidate:
+    """What a spec that gives its tile means by the fields that it leaves open.
+
+    Args:
+        halves: accumulator rows per row of the output.
+    """
+    assert isinstance(spec.tile, Tile)
+    tile = spec.tile
     schedule = "cooperative" if spec.schedule not in TENSOR_CORE_SCHEDULES else spec.schedule
     team = _team(spec, schedule, tile.m // halves, limits)
     found = Candidate((tile.m, tile.n, tile.k), spec.plane or (1, 1), schedule, team)
@@ -100,7 +112,7 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     """A candidate with K in so many parts, added as the spec says.
 
     Where it leaves that open, in a cluster if one holds all of them; else a launch adds up the sums of clusters of as
-    many as there can be.
+    many as there can be. Splits that one cluster adds are its own to add, also where a spec names workspace or atomics.
     """
     if parts == 1:
         return whole._replace(depth=spec.depth or 1)
@@ -114,7 +126,16 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     else:
         fits = 1
     depth = spec.depth or (parts if reduction == "cluster" else fits)
+    if depth == parts and reduction in NOTHING_LEFT:
+        reduction = "cluster"
     return whole._replace(splits=parts, depth=depth, reduction=reduction)
+
+
+def promotion(spec: GemmSpec, a: DType, b: DType, epilogue: Graph) -> int:
+    """Elements of K between promotions: as given, or what the operands' instruction and scales need; 0 is never."""
+    if epilogue.scales:
+        return K_BLOCK
+    return instruction(a, b).promote if spec.promote == AUTO else int(spec.promote or 0)
 
 
 def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:

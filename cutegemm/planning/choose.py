@@ -21,10 +21,10 @@ from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import candidates, invariance, swap
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.checks import Request
-from cutegemm.planning.epilogue import piece_columns
-from cutegemm.planning.kernel import configured, drafted, kind_of
+from cutegemm.planning.epilogue_plan import subtile_columns
+from cutegemm.planning.kernel_fields import configured, drafted, kind_of
 from cutegemm.planning.launches import Grid, check_per_tile, check_sms, grid_of
+from cutegemm.planning.requirements import Request
 from cutegemm.planning.ways import Option, Order, Setting, direct, turned, ways_of
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -58,7 +58,7 @@ def passes(setting: Setting, kind: Candidate, n: int, k: int, counts: range) -> 
     least = 1
     # of a cluster that adds up parts every CTA stores a slice of its own
     if isinstance(spec.epilogue_stages, int) and kind.depth == 1:
-        width = piece_columns(columns, setting.outputs, setting.inputs)
+        width = subtile_columns(columns, setting.outputs, setting.inputs)
         through = sum(x.dtype.bytes for x in setting.outputs if x.store != "direct")
         room -= spec.epilogue_stages * kind.consumers * mma_m * width * through
         least = -(-spec.epilogue_stages // (columns // width))

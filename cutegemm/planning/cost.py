@@ -9,18 +9,18 @@ fits. Rows are of the GEMM that the kernel sees, which is D's transpose where op
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cutegemm.arch.device import CostModel, Device, LoadModel
+from cutegemm.arch.device import CostModel, Device
 from cutegemm.config import SECTOR
-from cutegemm.config.memory import STAGE_BARRIERS
-from cutegemm.families import THREAD_LOADS
-from cutegemm.planning.epilogue import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
-from cutegemm.planning.kernel import BOX_ROWS, FULL, FULL_BYTES, PANEL, SHORT_BYTES, box_rows
-from cutegemm.planning.operands import L2_LINE, widest
+from cutegemm.config.numbers import Number
+from cutegemm.config.smem_budget import STAGE_BARRIERS
+from cutegemm.planning.epilogue_plan import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
+from cutegemm.planning.kernel_fields import BOX_ROWS, FULL, FULL_BYTES, PANEL, SHORT_BYTES, box_rows
+from cutegemm.planning.operand_rules import L2_LINE, widest
 from cutegemm.problems import Operand, Problem
 
 Column = NDArray[np.float64]
@@ -36,6 +36,9 @@ K_BYTES = 32.0
 CYCLE_COLUMNS = 2.0
 # elements of the widest row of a box, 128 bytes of 16 bits
 BOX_ELEMENTS = 64
+# who multiplies: warpgroups of a cooperative kernel, the two of a pingpong one, or those of one without a producer
+TEAMS = ("lone", "two", "three", "turns", "bare")
+TURNS = TEAMS.index("turns")
 # sectors that the two ends of a row of D waste where it begins off their bounds
 END_SECTORS = 5
 # stages that are free for loads, at least, in a ring whose others are being multiplied
@@ -44,16 +47,9 @@ LEAST_FREE = 0.5
 LEAST_NS = 1.0
 
 
-class Load(NamedTuple):
-    """How an operand arrives: its way, bytes of an element, and bytes that are copied first."""
-
-    how: str = "tma"
-    bytes: int = 2
-    copied: int = 0
-
-
 class Rows(NamedTuple):
-    """Configs as columns: the tile, CTAs of a cluster along N and M, who computes, splits of K and how they meet."""
+    """Configs as columns: the tile, CTAs of a cluster along M and N, who computes, splits of K and those that a cluster
+    adds up; `way`: place of the GEMM among a request's; `adds`: whether threads have registers to add up splits."""
 
     m: Column
     n: Column
@@ -65,17 +61,89 @@ class Rows(NamedTuple):
     splits: Column
     held: Column
     reduction: Column
+    way: Column
+    adds: Column
+
+
+class Side(NamedTuple):
+    """An operand of the GEMM that a kernel sees.
+
+    Attributes:
+        bytes: of both halves of a gated pair.
+        k_major: whether it is contiguous along K; astride: whether TMA loads rows that straddle lines of L2.
+        shifted: whether threads shift it together; ns: of an element that threads load.
+    """
+
+    bytes: Number
+    k_major: Number
+    astride: Number
+    shifted: Number = False
+    ns: Number = 0.0
+
+    @classmethod
+    def of(cls, operand: Operand, k_major: bool, halves: int = 1) -> Side:
+        """That of a matrix that TMA loads, or of one half."""
+        leading = operand.strides[0] if operand.unit_col else operand.strides[1]
+        # rows of a copy begin at whole lines
+        whole = leading * operand.dtype.bytes % L2_LINE == 0
+        return cls(operand.bytes * halves, k_major, not whole and operand.tma_reason() is None)
 
 
 class Seen(NamedTuple):
-    """What a kernel does beside its config: which operands threads shift, and accumulators per output."""
+    """The GEMM that a kernel sees; fields are columns where configs are of several.
 
-    shifts: tuple[bool, bool] = (False, False)
-    gates: int = 1
-    halves: int = 1
+    Attributes:
+        m, n, k, batch: extents; a, b: operands; size: bytes of an element of either.
+        bytes: of all matrices; inputs: matrices of D's shape, which the epilogue reads.
+        out_bytes: of an element of D; row_major: whether D is; words: whether threads store it.
+        gates, halves: accumulator columns and rows per output.
+        loaded: nanoseconds of a stage that threads load, beside its elements; once: those of copies made before, and
+            until threads have loaded the first stage; constant: whether operands may be loaded early.
+    """
+
+    m: Number
+    n: Number
+    k: Number
+    batch: Number
+    a: Side
+    b: Side
+    size: Number
+    bytes: Number
+    inputs: Number
+    out_bytes: Number
+    row_major: Number
+    words: Number
+    gates: Number = 1
+    halves: Number = 1
+    loaded: Number = 0.0
+    once: Number = 0.0
+    constant: Number = False
+
+    @classmethod
+    def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:
+        """That of a problem, whose operands TMA loads if nothing else is said."""
+        inputs, outputs = ([x for _, x in pairs] for pairs in (problem.inputs, problem.outputs))
+        a, b = sides or (Side.of(problem.a, problem.a.unit_col), Side.of(problem.b, problem.b.unit_row))
+        return cls(
+            *(problem.m, problem.n, problem.k, problem.batch, a, b, problem.a.dtype.bytes),
+            bytes=a.bytes + b.bytes + sum(x.bytes for x in (*inputs, *outputs)),
+            inputs=sum(
+                min(x.rows, x.cols) > 1 and x.rows * x.cols * 2 >= problem.m * problem.n for x in inputs
+            ),
+            out_bytes=max((x.dtype.bytes for x in outputs), default=2),
+            row_major=any(x.unit_col for x in outputs),
+            words=any(x.tma_reason() is not None for x in outputs),
+            **more,
+        )
 
 
-PLAIN = Seen()
+def by_way(found: Sequence[Any], way: NDArray[np.intp]) -> Any:
+    """Several GEMMs as columns, each config's by its `way`; what all have alike is one number."""
+    columns: list[Any] = []
+    for x in zip(*found, strict=True):
+        alike = x[0] if len(set(x)) == 1 else np.array(x)[way]
+        columns.append(by_way(x, way) if isinstance(x[0], tuple) else alike)
+    return type(found[0])(*columns)
 
 
 class Counts(NamedTuple):
@@ -92,8 +160,7 @@ class Counts(NamedTuple):
         traffic: bytes that L2 delivers to all; memory: from and to memory; asked: for which several clusters ask at
             once; copy: bytes a nanosecond of a copy.
         flops: of all CTAs, padding included.
-        lone: whether one warpgroup of a cooperative kernel computes; three: whether three do; turns: pingpong; bare:
-            no producer.
+        team: place among `TEAMS` of who multiplies.
         pieces: epilogue subtiles of a warpgroup; narrow: those whose rows are less than a sector; stored: bytes of a
             work's output; lines: sectors' bytes that threads store; inputs: matrices that the epilogue reads.
         doubled: how often the CTAs of a cluster double; beneath: whether the next launch may begin early.
@@ -101,6 +168,7 @@ class Counts(NamedTuple):
             reads in workspace.
         left: bytes of sums that a launch adds up; readers: CTAs that do; launched: whether there is such a launch;
             full: whether it finds no SM free.
+        loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait.
     """
 
     waves: Column
@@ -120,10 +188,7 @@ class Counts(NamedTuple):
     asked: Column
     copy: Column
     flops: Column
-    lone: Column
-    three: Column
-    turns: Column
-    bare: Column
+    team: NDArray[np.intp]
     pieces: Column
     narrow: Column
     stored: Column
@@ -138,34 +203,44 @@ class Counts(NamedTuple):
     readers: Column
     launched: Column
     full: Column
+    loaded: Column
+    once: Column
 
 
-def counts(problem: Problem, device: Device, of: Rows, seen: Seen = PLAIN) -> Counts:
-    """What each config does for a problem, but for what threads load and copies (`arrivals`)."""
+def counts(x: Seen, device: Device, of: Rows) -> Counts:
+    """What each config does."""
     m, n, k = of.m, of.n, of.k
-    size = problem.a.dtype.bytes
-    rows, cols = np.ceil(problem.m / (m * of.across)), np.ceil(problem.n / (n * of.along))
-    planes = rows * cols * problem.batch
+    rows, cols = np.ceil(x.m / (m * of.across)), np.ceil(x.n / (n * of.along))
+    planes = rows * cols * x.batch
     cluster, outer = of.across * of.along, of.splits / of.held
-    waves = np.ceil(planes * outer / _resident(device, cluster * of.held))
+    size = (cluster * of.held).astype(np.intp)
+    sizes = range(1, int(size.max()) + 1)
+    waves = np.ceil(
+        planes * outer / np.array([0, *map(device.resident_clusters, sizes)], dtype=np.float64)[size]
+    )
     ctas = planes * cluster * of.splits
     fill = ctas / device.sms
-    stages = np.ceil(problem.k / (k * of.splits))
-    here = _box_rows(problem, of)
-    fetched = (here / of.along + n / of.across) * k * size
-    instructions = m / device.limits.mma_m * (k * size / K_BYTES)
-    landed = (here + n) * k * size
+    stages = np.ceil(x.k / (k * of.splits))
+    here = _box_rows(x, of)
+    fetched = (here / of.along + n / of.across) * k * x.size
+    instructions = m / device.limits.mma_m * (k * x.size / K_BYTES)
+    landed = (here + n) * k * x.size
     turns, bare = of.schedule == PINGPONG, of.schedule == MULTISTAGE
     launched = of.reduction == BY_LAUNCH
     parts = 4 * m * n
     counted = of.reduction > BY_LAUNCH
-    out = _outputs(problem, of, waves, turns, seen)
+    out = _outputs(x, of, waves, turns)
     beside = np.minimum(out["stored"], of.consumers * STAGING_BYTES) * ~launched + parts * (of.held > 1)
-    beside = beside + out["inputs"] * of.consumers * STAGING_BYTES
+    beside = beside + x.inputs * of.consumers * STAGING_BYTES
     # what is shifted lies beside itself
-    held = m * (1 + seen.shifts[0]) + n * (1 + seen.shifts[1])
-    ring = np.floor((device.limits.smem_bytes - beside) / (held * k * size + STAGE_BARRIERS))
-    short = problem.min_bytes <= np.where(fill >= FULL, FULL_BYTES, SHORT_BYTES)
+    held = m * (1 + x.a.shifted) + n * (1 + x.b.shifted)
+    ring = np.floor((device.limits.smem_bytes - beside) / (held * k * x.size + STAGE_BARRIERS))
+    short = x.bytes <= np.where(fill >= FULL, FULL_BYTES, SHORT_BYTES)
+    # where L2 does not hold both operands, every further panel of the raster reads B from memory
+    panels = np.minimum(np.ceil(rows / PANEL) - 1, PANEL)
+    again = panels * (x.a.bytes + x.b.bytes > device.l2_bytes)
+    doubled = np.log2([1, *sizes])[size]
+    early = x.constant * (device.loads.early * doubled + device.loads.early_bare * bare)
     return Counts(
         waves=waves,
         share=np.minimum(1.0, fill / waves),
@@ -176,15 +251,12 @@ def counts(problem: Problem, device: Device, of: Rows, seen: Seen = PLAIN) -> Co
         fetched=fetched,
         landed=landed,
         traffic=ctas * stages * fetched,
-        memory=problem.min_bytes + _again(problem, device, rows),
-        asked=problem.a.bytes * (cols > 1) + problem.b.bytes * (rows > 1),
+        memory=x.bytes + again * x.b.bytes,
+        asked=x.a.bytes * (cols > 1) + x.b.bytes * (rows > 1),
         copy=np.full_like(m, device.dram_gbs),
         flops=2 * m * n * k * stages * ctas,
-        lone=_as(~turns & ~bare & (of.consumers == 1)),
-        three=_as(of.consumers == 3),
-        turns=_as(turns),
-        bare=_as(bare),
-        doubled=np.log2(cluster * of.held),
+        team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
+        doubled=doubled,
         beneath=_as(launched | short | (fill >= 1)),
         parts=parts,
         held=of.held,
@@ -193,10 +265,11 @@ def counts(problem: Problem, device: Device, of: Rows, seen: Seen = PLAIN) -> Co
         readers=np.minimum(device.sms, planes * cluster * (m / 64) * (n / 8)),
         launched=_as(launched),
         full=_as(launched & (fill >= FULL)),
+        short=_as(k * x.size < 2 * L2_LINE),
+        loaded=m * k * x.a.ns + n * k * x.b.ns + x.loaded,
+        once=early + x.once,
         **out,
-        void=_void(problem, of, here),
-        short=_as(k * size < 2 * L2_LINE),
-        **_rows_in_lines(problem, of, here),
+        **_boxes(x, of, here),
     )
 
 
@@ -204,66 +277,46 @@ def _as(mask: NDArray[np.bool_]) -> Column:
     return mask.astype(np.float64)
 
 
-def _resident(device: Device, sizes: Column) -> Column:
-    """Clusters of each size that the GPU holds at once."""
-    known = [device.resident_clusters(max(x, 1)) for x in range(int(sizes.max()) + 1)]
-    return np.array(known, dtype=np.float64)[sizes.astype(np.intp)]
-
-
-def _box_rows(problem: Problem, of: Rows) -> Column:
+def _box_rows(x: Seen, of: Rows) -> Column:
     """Rows of A that a stage takes: of few rows of D only those that there are."""
-    if problem.m > BOX_ROWS:
+    if np.min(x.m) > BOX_ROWS:
         return of.m
-    narrow = box_rows(problem, of.m, of.along, of.k * of.splits)
+    narrow = box_rows((x.m, x.k), x.a.k_major, of.m, of.along, of.k * of.splits)
     return np.where(narrow > 0, narrow, of.m)
 
 
-def _again(problem: Problem, device: Device, rows: Column) -> Column:
-    """Bytes of B that every further panel of the raster reads from memory, where L2 does not hold both operands."""
-    large = problem.a.bytes + problem.b.bytes > device.l2_bytes
-    again: Column = np.minimum(np.ceil(rows / PANEL) - 1, PANEL) * problem.b.bytes * large
-    return again
-
-
-def _outputs(
-    problem: Problem, of: Rows, waves: Column, turns: NDArray[np.bool_], seen: Seen
-) -> dict[str, Column]:
+def _outputs(x: Seen, of: Rows, waves: Column, turns: NDArray[np.bool_]) -> dict[str, Column]:
     """What a work's epilogue reads and stores."""
-    rows, cols = of.m / seen.halves, of.n / seen.gates
-    d_bytes = max((x.dtype.bytes for _, x in problem.outputs), default=2)
-    row_major = any(x.unit_col for _, x in problem.outputs)
-    columns = _power_of_two(cols, widest(d_bytes))
+    rows, cols = of.m / x.halves, of.n / x.gates
+    columns = _power_of_two(cols, widest(x.out_bytes))
     team = np.where(turns, 1.0, of.consumers)
     pieces = rows / (64 * team) * cols / columns
-    lines = np.zeros_like(of.m)
-    if any(x.tma_reason() is not None for _, x in problem.outputs):
-        count, length = (rows, cols) if row_major else (cols, rows)
-        lines = count * (length * d_bytes + END_SECTORS * SECTOR) / team * (waves > 1)
-    reads = sum(min(x.rows, x.cols) > 1 for _, x in problem.inputs)
+    stored = rows * cols * x.out_bytes
+    ends = np.where(x.row_major, rows, cols) * END_SECTORS * SECTOR
     return {
         "pieces": pieces,
-        "narrow": pieces * (columns * d_bytes < SECTOR) * row_major,
-        "stored": rows * cols * d_bytes,
-        "lines": lines,
-        "inputs": np.full_like(of.m, float(reads)),
+        "narrow": pieces * (columns * x.out_bytes < SECTOR) * x.row_major,
+        "stored": stored,
+        "lines": x.words * (stored + ends) / team * (waves > 1),
+        "inputs": np.full_like(of.m, x.inputs),
     }
 
 
-def _rows_in_lines(problem: Problem, of: Rows, here: Column) -> dict[str, Column]:
-    """How rows of operands lie in lines of L2 and in boxes."""
-    size = problem.a.dtype.bytes
-    astride, thin = np.zeros_like(of.m), np.zeros_like(of.m)
-    sides = (
-        (problem.a, problem.a.unit_col, here, of.along),
-        (problem.b, problem.b.unit_row, of.n, of.across),
-    )
-    for operand, k_major, lines, sharers in sides:
-        taken = lines / sharers * of.k * size
-        if _straddles(operand):
-            astride = astride + taken
-        if not k_major:
-            thin = thin + taken * (BOX_ELEMENTS / _power_of_two(lines, BOX_ELEMENTS) - 1)
-    return {"astride": astride, "thin": thin}
+def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
+    """How a stage's boxes lie in operands and in lines of L2."""
+    astride, thin, void = np.zeros((3, len(of.m)))
+    for operand, extent, lines, sharers in ((x.a, x.m, here, of.along), (x.b, x.n, of.n, of.across)):
+        each, along_k = lines / sharers, of.k * x.size
+        astride = astride + operand.astride * each * along_k
+        if not np.all(operand.k_major):
+            narrower = BOX_ELEMENTS / _power_of_two(lines, BOX_ELEMENTS) - 1
+            thin = thin + (1 - operand.k_major) * each * along_k * narrower
+        # outside are the ends of the last tiles, spread over all tiles
+        tiles = np.ceil(extent / lines)
+        # CTAs that share a tile load a slice each, and all wait for the one outside
+        outside = np.minimum(tiles * lines - extent, each)
+        void = void + operand.k_major * outside / tiles * along_k
+    return {"astride": astride, "thin": thin, "void": void}
 
 
 def _power_of_two(of: Column, most: int) -> Column:
@@ -273,103 +326,52 @@ def _power_of_two(of: Column, most: int) -> Column:
     return found
 
 
-def _void(problem: Problem, of: Rows, here: Column) -> Column:
-    """Bytes outside the operands in a stage's boxes: those of the last tiles, spread over all tiles."""
-    void = np.zeros_like(of.m)
-    a = problem.a.unit_col, problem.m, here, of.along
-    b = problem.b.unit_row, problem.n, of.n, of.across
-    for k_major, extent, lines, sharers in (a, b):
-        if k_major:
-            tiles = np.ceil(extent / lines)
-            # CTAs that share a tile load a slice each, and all wait for the one outside
-            outside = np.minimum(tiles * lines - extent, lines / sharers)
-            void = void + outside / tiles * of.k * problem.a.dtype.bytes
-    return void
-
-
-def _straddles(operand: Operand) -> bool:
-    """Whether 128-byte rows of a box lie across two lines of L2; a copy's rows begin at whole lines."""
-    leading = operand.strides[0] if operand.unit_col else operand.strides[1]
-    return operand.tma_reason() is None and leading * operand.dtype.bytes % L2_LINE != 0
-
-
-class Arrivals(NamedTuple):
-    """What operands that TMA cannot address take: of a stage for the threads that load it, and once for copies."""
-
-    stage: Column
-    once: Column
-
-
-def arrivals(
-    of: Rows, loads: Sequence[Load], x: LoadModel, device: Device, *, constant: bool = False
-) -> Arrivals:
-    """That of each config, whose A and B arrive as `loads` say; `constant`: some before earlier launches have ended."""
-    stage, once = np.zeros_like(of.m), np.zeros_like(of.m)
-    if constant:
-        # a cluster begins when SMs for all of it are free; without a producer nothing is loaded early
-        once = x.early * np.log2(of.across * of.along * of.held) + x.early_bare * (of.schedule == MULTISTAGE)
-    for load, lines in zip(loads, (of.m, of.n), strict=True):
-        taken = lines * of.k * load.bytes
-        if load.how in THREAD_LOADS:
-            rate = {"gather": x.gather * load.bytes, "shift": x.shift, "cp_async": x.copy}
-            # threads wait for each operand's bytes, and hand them over, once a stage
-            stage = stage + taken / rate[load.how] + x.stage
-    copied = sum(x.copied for x in loads)
-    if copied:
-        # copied bytes are read and written
-        once = once + x.relayout + 2 * copied / device.dram_gbs
-    if any(y.how in THREAD_LOADS for y in loads):
-        once = once + x.first
-    return Arrivals(stage, once)
-
-
-def nanoseconds(of: Counts, x: CostModel, beside: Arrivals | None = None) -> Column:
-    """Nanoseconds of each config, its launches included, and what its operands take `beside`, if not TMA alone."""
+def nanoseconds(of: Counts, x: CostModel) -> Column:
+    """Nanoseconds of each config, its launches included."""
     fetched = of.fetched + (x.straddle - 1) * of.astride + x.thin * of.thin
     stage = _stage(of, x, fetched)
-    if beside is not None:
-        stage = _longest(stage, beside.stage)
+    if of.loaded.any():
+        stage = _longest(stage, of.loaded)
     mainloop = of.stages * stage
     busy = _busy(of, x, mainloop)
     # all SMs together
     l2 = of.traffic * fetched / np.maximum(of.fetched, 1) / x.l2
     bent = np.where(of.beneath > 0, x.fill_beneath, x.fill)
-    asked = of.asked * np.where(of.bare > 0, x.asked_bare, x.asked)
+    asked = of.asked * _each(of, x.asked, bare=x.asked_bare)
     # a stage of short rows, and warps that multiply before they ask for more, leave memory idle at times
-    idle = 1 + x.short_rows * of.short + x.bare_dram * of.bare
-    memory = (of.memory + asked) / (x.dram * of.copy * of.share**bent) * idle
+    idle = _each(of, 1.0, bare=1 + x.bare_dram) + x.short_rows * of.short
+    memory = (of.memory + asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
     # a lower clock needs a lower voltage, so that time at the cap goes by a power of both
     energy = (x.flop * of.flops + x.l2_energy * of.traffic + x.dram_energy * of.memory) / (1e3 * x.watts)
     theta = x.slows / (1 + x.slows)
-    capped = np.exp(
-        theta * np.log(np.maximum(busy, LEAST_NS)) + (1 - theta) * np.log(np.maximum(energy, LEAST_NS))
-    )
+    energy = np.maximum(energy, LEAST_NS)
+    capped = energy * np.exp(theta * np.log(np.maximum(busy, LEAST_NS) / energy))
     total = _longest(busy, l2, memory, capped)
     added = x.add + x.full * of.full + of.left / np.minimum(x.add_rate, of.readers * x.part_rate)
     start = x.launch + x.cluster * of.doubled + x.apart * (of.beneath == 0) + of.landed / x.first_rate
-    first = np.where(of.bare > 0, x.first_bare, x.first)
-    found: Column = start + first + total + of.launched * added
-    return found if beside is None else found + beside.once
+    found: Column = start + _each(of, x.first, bare=x.first_bare) + total + of.launched * added + of.once
+    return found
+
+
+def _each(of: Counts, usual: float, **other: float) -> Column:
+    """A number of each config by who multiplies: the usual one but for other teams."""
+    return np.array([other.get(x, usual) for x in TEAMS])[of.team]
 
 
 def _stage(of: Counts, x: CostModel, fetched: Column) -> Column:
-    """A mainloop stage: whichever of an SM's units takes longest hides the others."""
-    gap = np.where(
-        of.turns > 0, x.turn, np.where(of.lone > 0, x.lone, np.where(of.bare > 0, x.bare, x.stage))
-    )
-    slower = np.where(of.turns > 0, x.mma_turn, np.where(of.three > 0, x.mma_three, 1.0))
-    alone = (of.waves == 1) * of.turns
-    mma = of.mma * x.mma * slower * (1 + x.turn_lone * alone) * (1 + x.bare_mma * of.bare)
+    """A mainloop stage: whichever of an SM's units takes longest hides the others; all of a tile arrives."""
+    gap = _each(of, x.stage, lone=x.lone, turns=x.turn, bare=x.bare)
+    slower = _each(of, 1.0, three=x.mma_three, turns=x.mma_turn, bare=1 + x.bare_mma)
+    mma = of.mma * x.mma * slower * (1 + x.turn_lone * ((of.waves == 1) & (of.team == TURNS)))
     late = x.latency / np.maximum(of.ring - x.in_use, LEAST_FREE) + of.void / x.void
-    return (
-        _longest(mma + gap, of.smem * x.smem + x.thin_smem * of.thin, fetched / x.port, late)
-        + x.bare_stage * of.bare
-    )
+    port = (of.landed + fetched - of.fetched) / x.port
+    longest = _longest(mma + gap, of.smem * x.smem + x.thin_smem * of.thin, port, late)
+    return longest + _each(of, 0.0, bare=x.bare_stage)
 
 
 def _busy(of: Counts, x: CostModel, mainloop: Column) -> Column:
     """The works of the busiest SM, one after another."""
-    stored = of.pieces * np.where(of.turns > 0, x.piece_turn, x.piece) + of.narrow * x.narrow
+    stored = of.pieces * _each(of, x.piece, turns=x.piece_turn) + of.narrow * x.narrow
     stored = stored + of.stored / x.store + of.lines * x.line
     stored = stored + of.inputs * (x.inputs + of.pieces * x.input_piece)
     # sums are stored as they lie in registers, and of a cluster's each CTA has a slice
@@ -377,10 +379,10 @@ def _busy(of: Counts, x: CostModel, mainloop: Column) -> Column:
     sums = (of.held > 1) * (x.sum + of.parts / x.sum_rate)
     sums = sums + (of.met > 0) * (x.sum + of.parts / x.part_store + of.met * of.parts / x.part_rate)
     # without a producer nobody loads a tile's first stages while the tile before is stored
-    refills = of.bare * np.maximum(of.waves - 1, 0.0) * x.refill
+    refills = _each(of, 0.0, bare=x.refill) * np.maximum(of.waves - 1, 0.0)
     together = of.waves * (mainloop + x.tile + stored + sums) + refills
     turned = of.waves * np.maximum(mainloop + x.tile_turn, (mainloop + stored) / 2) + stored
-    found: Column = np.where(of.turns > 0, turned, together)
+    found: Column = np.where(of.team == TURNS, turned, together)
     return found
 
 
@@ -389,10 +391,10 @@ def _longest(*terms: Column) -> Column:
 
     The root of the sum of fourth powers, which needs no logarithm.
     """
-    most = np.maximum.reduce(terms)
-    total = np.zeros_like(most)
-    for x in terms:
-        square = (x / most) ** 2
-        total += square * square
-    found: Column = most * np.sqrt(np.sqrt(total))
+    each = np.array(terms)
+    most = each.max(axis=0)
+    each /= most
+    each *= each
+    each *= each
+    found: Column = most * np.sqrt(np.sqrt(each.sum(axis=0)))
     return found

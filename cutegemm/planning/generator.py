@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,15 +22,23 @@ from numpy.typing import NDArray
 from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import instruction
 from cutegemm.arch.limits import Limits
-from cutegemm.config import SECTOR, KernelDraft, MatrixConfig, OperandConfig, OutputConfig, memory, registers
+from cutegemm.config import (
+    SECTOR,
+    KernelDraft,
+    MatrixConfig,
+    OperandConfig,
+    OutputConfig,
+    registers,
+    smem_budget,
+)
 from cutegemm.config.invariants import BUFFERS, TILE, satisfied
 from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.spills import spills
 from cutegemm.epilogue.graph import Graph
 from cutegemm.families import of_schedule
-from cutegemm.layouts.sm90 import SWIZZLE_SPANS
+from cutegemm.layouts.hardware import SWIZZLE_SPANS
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES as SCHEDULES
-from cutegemm.planning.candidates import Candidate, cut, given_splits
+from cutegemm.planning.candidates import Candidate, cut, given_splits, promotion
 from cutegemm.planning.cost import (
     BY_LAUNCH,
     COOPERATIVE,
@@ -39,11 +48,11 @@ from cutegemm.planning.cost import (
     REDUCTIONS,
     Column,
     Rows,
+    Seen,
 )
-from cutegemm.planning.operands import widest
+from cutegemm.planning.operand_rules import widest
 from cutegemm.planning.ways import Setting
-from cutegemm.problems import Problem
-from cutegemm.spec import AUTO, MAX_SPLITS, TILE_N_STEP, GemmSpec
+from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
 
 # CTAs along M and N that share operands
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
@@ -79,7 +88,7 @@ BARE_COLUMNS = 32
 # fields of a spec that prune a table
 PRUNING = (
     "schedule", "consumers", "cluster", "scheduler", "sms", "ctas_per_sm", "stages", "epilogue_stages",
-    "input_stages", "swizzle",
+    "input_stages", "swizzle", "promote",
 )  # fmt: skip
 
 # place of the columns that splits change
@@ -127,18 +136,17 @@ class Kind(NamedTuple):
         return any(x.load != "tma" for x in self.operands)
 
 
-class Table(NamedTuple):
-    """Configs without splits of K, and which of them leave registers to threads that add up a cluster's."""
-
-    rows: Rows
-    adds: NDArray[np.bool_]
+@functools.lru_cache(256)
+def tables(kinds: tuple[Kind, ...]) -> Rows:
+    """The tables of several kinds, one after another; a row's `way` is its kind's place."""
+    found = [table(kind)._replace(way=np.full_like(table(kind).m, place)) for place, kind in enumerate(kinds)]
+    return Rows(*np.concatenate(found, axis=1))
 
 
 @functools.lru_cache(256)
-def table(kind: Kind) -> Table:
+def table(kind: Kind) -> Rows:
     """All configs without splits of K."""
-    spec = kind.spec
-    found, adds = [], []
+    spec, found = kind.spec, [np.zeros((8, 0))]
     for schedules in ((COOPERATIVE, PINGPONG), (MULTISTAGE,)):
         teams = [x for x in _teams(kind, spec) if x[0] in schedules]
         flat = list(_product(kind, spec, teams))
@@ -147,22 +155,16 @@ def table(kind: Kind) -> Table:
         columns = np.array(flat, dtype=np.int64).T
         draft = _drafted(kind, spec, columns)
         with np.errstate(divide="ignore"):
-            legal = np.broadcast_to(satisfied(draft, (*TILE, *BUFFERS)), columns.shape[1]) & _fits(
-                kind, spec, draft
-            )
-            clean = legal & ~np.broadcast_to(spills(draft), legal.shape)
-            summed = dataclasses.replace(draft, split_reduction="cluster", splits=2, cluster_parts=2)
-            held = registers.accumulators(draft) <= registers.most_accumulators(summed)
+            legal = satisfied(draft, (*TILE, *BUFFERS)) & _fits(kind, spec, draft)
+            clean = legal & (spills(draft) ^ True)
+            summed = dataclasses.replace(draft, split_reduction="cluster", splits=2, cluster_splits=2)
+            adds = registers.accumulators(draft) <= registers.most_accumulators(summed)
         # threads that spill are better than no kernel
         legal = clean if clean.any() else legal
-        found.append(columns[:, legal])
-        adds.append(np.broadcast_to(held, legal.shape)[legal])
-    if not found:
-        return Table(Rows(*np.zeros((len(Rows._fields), 0))), np.zeros(0, dtype=bool))
-    m, n, k, across, along, schedule, consumers = np.concatenate(found, axis=1).astype(np.float64)
-    one = np.ones_like(m)
-    rows = Rows(m, n, k, across, along, schedule, consumers, one, one, np.zeros_like(one))
-    return Table(rows, np.concatenate(adds))
+        found.append(np.stack(np.broadcast_arrays(*columns, adds))[:, legal].astype(np.float64))
+    m, n, k, across, along, schedule, consumers, adds = np.concatenate(found, axis=1)
+    one, none = np.ones_like(m), np.zeros_like(m)
+    return Rows(m, n, k, across, along, schedule, consumers, one, one, none, none, adds)
 
 
 def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
@@ -185,14 +187,20 @@ def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
 def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, ...]]:
     """(rows, columns, depth, CTAs along M and N, schedule, consumers) of all configs before they are pruned."""
     columns, depth = kind.pinned
-    widths = (columns,) if columns else range(TILE_N_STEP, kind.limits.mma_max_n + 1, TILE_N_STEP)
+    multiply = instruction(kind.operands[0].dtype, kind.operands[1].dtype)
+    widths = (columns,) if columns else multiply.columns
     size = max(x.dtype.bytes for x in kind.operands)
     depths = tuple(x // size for x in DEPTHS)
+    promoted = promotion(spec, kind.operands[0].dtype, kind.operands[1].dtype, kind.epilogue)
     usual = (SHALLOW,) if kind.shallow else depths
+    if kind.epilogue.scales:
+        usual = (promoted,)
+    elif promoted:
+        usual = tuple(x for x in usual if promoted % x == 0) or (math.gcd(promoted, depths[0]),)
     # what threads load is shared with nobody
     clusters = (spec.plane,) if spec.plane else CLUSTERS[:1] if kind.by_threads else CLUSTERS
     for (schedule, count, m), n, k in itertools.product(teams, widths, (depth,) if depth else usual):
-        if k <= depths[0] or (m + n <= DEEP_EDGES and schedule != PINGPONG) or depth:
+        if k <= min(usual) or (m + n <= DEEP_EDGES and schedule != PINGPONG) or depth:
             for across, along in clusters:
                 yield m, n, k, across, along, schedule, count
 
@@ -224,7 +232,7 @@ def _drafted(kind: Kind, spec: GemmSpec, columns: Integers) -> KernelDraft:
         streamed=streamed,
         dynamic=spec.scheduler == "dynamic",
         split_reduction="workspace" if streamed else "none",
-        promote=instruction(a.dtype, b.dtype).promote,
+        promote=promotion(spec, a.dtype, b.dtype, kind.epilogue),
         epilogue=kind.epilogue,
     )
 
@@ -244,7 +252,7 @@ def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
     least = LEAST_LOADED if kind.by_threads else LEAST_STAGES
     least = spec.stages if isinstance(spec.stages, int) else least
     columns = draft.columns
-    fits = memory.room(draft) >= least
+    fits = smem_budget.room(draft) >= least
     if isinstance(spec.sms, int):
         fits = fits & ((draft.cluster_size <= spec.sms) | (spec.plane is not None))
     if not kind.operands[1].k_major:
@@ -257,38 +265,35 @@ def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
     return found
 
 
-def split(spec: GemmSpec, problem: Problem, device: Device, of: Table) -> Rows:
+def split(spec: GemmSpec, x: Seen, device: Device, of: Rows) -> Rows:
     """The configs, and those of few tiles with K split; of a spec that gives splits only those.
 
     Splits that nobody gave are added up by clusters, or by the next launch, or as the spec says.
     """
-    rows = of.rows
     if isinstance(spec.split_k, int) or spec.depth is not None:
-        return _given(spec, problem, device, of)
-    if spec.batch_invariant is True or spec.scheduler in ("stream_k", "dynamic") or not len(rows.m):
+        return _given(spec, x, device, of)
+    if spec.batch_invariant is True or spec.scheduler in ("stream_k", "dynamic") or not len(of.m):
         # how many splits pay depends on M
-        return rows
-    planes = np.ceil(problem.m / (rows.m * rows.across)) * np.ceil(problem.n / (rows.n * rows.along))
-    planes = planes * problem.batch
-    resident = device.sms // (rows.across * rows.along)
-    steps = np.ceil(problem.k / rows.k)
+        return of
+    planes = np.ceil(x.m / (of.m * of.across)) * np.ceil(x.n / (of.n * of.along)) * x.batch
+    resident = np.floor(device.sms / (of.across * of.along))
+    steps = np.ceil(x.k / of.k)
     # sums of K are added by the consumers of a cooperative kernel
-    few = (rows.schedule == COOPERATIVE) & (planes < SPLIT_WAVES * resident) & (steps >= 2 * LEAST_STEPS)
+    few = (of.schedule == COOPERATIVE) & (planes < SPLIT_WAVES * resident) & (steps >= 2 * LEAST_STEPS)
     # what splits fill needs no clusters of four in a row and no fine steps of wide columns
-    few &= (np.maximum(rows.across, rows.along) <= 2) & ((rows.n % 16 == 0) | (rows.n <= NARROW_COLUMNS))
+    few &= (np.maximum(of.across, of.along) <= 2) & ((of.n % 16 == 0) | (of.n <= NARROW_COLUMNS))
     if not few.any():
-        return rows
-    flat = np.array(rows)[:, few]
+        return of
+    found = [np.array(of)]
+    flat = found[0][:, few]
     base = Rows(*flat)
     planes, resident, steps = planes[few], resident[few], steps[few]
-    found = [np.array(rows)]
     if spec.split_reduction in (AUTO, "cluster"):
         size = base.across * base.along
         # what a CTA receives of the others' sums lies beside its stages
-        stage = (base.m * problem.a.dtype.bytes + base.n * problem.b.dtype.bytes) * base.k
-        sums = 4 * base.m * base.n + LEAST_STAGES * stage
-        added = of.adds[few] & (sums <= device.limits.smem_bytes) & (planes * size * HELD[0] <= device.sms)
-        for held in HELD if added.any() else ():
+        sums = 4 * base.m * base.n + LEAST_STAGES * (base.m + base.n) * base.k * x.size
+        added = (base.adds > 0) & (sums <= device.limits.smem_bytes)
+        for held in HELD:
             most = np.minimum(device.limits.max_cluster, device.sms / planes)
             fits = added & (size * held <= most) & (steps >= LEAST_STEPS * held)
             found.append(_with(flat, fits, np.full_like(steps, held), held, IN_CLUSTER))
@@ -296,8 +301,8 @@ def split(spec: GemmSpec, problem: Problem, device: Device, of: Table) -> Rows:
         how = BY_LAUNCH if spec.split_reduction == AUTO else REDUCTIONS.index(spec.split_reduction)
         seen = np.ones_like(steps)
         for waves in FILLED_WAVES:
-            most = np.minimum(np.minimum(waves * resident // planes, steps // LEAST_STEPS), MAX_SPLITS)
-            parts = np.ceil(steps / np.ceil(steps / np.maximum(most, 1)))
+            most = np.floor(np.minimum(waves * resident / planes, steps / LEAST_STEPS))
+            parts = np.ceil(steps / np.ceil(steps / np.clip(most, 1, MAX_SPLITS)))
             found.append(_with(flat, parts != seen, parts, 1, how))
             seen = parts
     return Rows(*np.concatenate(found, axis=1))
@@ -310,26 +315,24 @@ def _with(flat: Column, fits: Column, parts: Column, held: int, reduction: int) 
     return some
 
 
-def _given(spec: GemmSpec, problem: Problem, device: Device, of: Table) -> Rows:
+def _given(spec: GemmSpec, x: Seen, device: Device, of: Rows) -> Rows:
     """The configs with the given splits, added up as the spec says or as its cluster can."""
-    parts, flat, found = given_splits(spec), np.array(of.rows), []
-    for across, along in sorted(set(zip(of.rows.across.tolist(), of.rows.along.tolist(), strict=True))):
+    parts, flat, found = given_splits(spec), np.array(of), [np.zeros((len(of), 0))]
+    for across, along in sorted(set(zip(of.across.tolist(), of.along.tolist(), strict=True))):
         plane = int(across), int(along)
         one = cut(spec, Candidate((0, 0, 0), plane, SCHEDULES[COOPERATIVE], 1), parts, device.limits)
-        fits = (
-            (of.rows.across == across) & (of.rows.along == along) & (parts <= np.ceil(problem.k / of.rows.k))
-        )
+        fits = (of.across == across) & (of.along == along) & (parts <= np.ceil(x.k / of.k))
         if parts > 1:
-            fits &= (of.rows.schedule == COOPERATIVE) & (of.adds | (one.depth == 1))
+            fits &= (of.schedule == COOPERATIVE) & ((of.adds > 0) | (one.depth == 1))
         fits &= across * along * one.depth <= min(device.sms, device.limits.max_cluster)
         reduction = REDUCTIONS.index(one.reduction)
         found.append(_with(flat, fits, np.full(flat.shape[1], float(parts)), one.depth, reduction))
-    return Rows(*np.concatenate(found, axis=1)) if found else of.rows
+    return Rows(*np.concatenate(found, axis=1))
 
 
 def candidate(of: Rows, place: int) -> Candidate:
     """One of the rows as a candidate."""
-    m, n, k, across, along, schedule, consumers, splits, held, reduction = (int(x[place]) for x in of)
+    m, n, k, across, along, schedule, consumers, splits, held, reduction, *_ = (int(x[place]) for x in of)
     how = SCHEDULES[schedule], consumers, splits, held, REDUCTIONS[reduction]
     return Candidate((m, n, k), (across, along), *how)
 
@@ -345,7 +348,9 @@ def rows(candidates: Sequence[Candidate]) -> Rows:
             x.splits,
             x.depth,
             REDUCTIONS.index(x.reduction),
+            0,
+            0,
         )
         for x in candidates
     ]
-    return Rows(*np.array(flat, dtype=np.float64).reshape(-1, len(Rows._fields)).T)
+    return Rows(*np.array(flat, dtype=np.float64).T)

@@ -1,75 +1,254 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GEMMs of groups of rows in one launch: each group of A's rows times a matrix of B of its own.
+"""GEMMs of groups in one launch: each group's rows times a matrix of its own, or each group's part of K.
 
-The kernel and its tiles are those of the batched problem whose batches have as many rows as a group has on average;
-how many rows each group really has, only the device knows (`kernels.groups`).
+The kernel is that of the batched problem whose batches are as large as nearly all groups of random sizes, rounded up
+to the next of a few numbers: one kernel serves all numbers of tokens in between. How large each group really is, only
+the device knows (`kernels.schedule.group_ends`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
+from collections.abc import Iterator
+from typing import Any
 
 from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig
-from cutegemm.errors import PlanError
+from cutegemm.config.shared import SharedPlan
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import PlanError, field_error
+from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
+from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.planner import plan
-from cutegemm.planning.steps import Multiply
+from cutegemm.planning.steps import Ends
 from cutegemm.problems import Operand, Problem
-from cutegemm.spec import GemmSpec
+from cutegemm.spec import AUTO, GemmSpec
 
 # launches that are kept: the same arguments give the same one
 REMEMBERED = 1024
+# how groups lie: along M of one A and D; the first rows of a batch each; along K, with a batch of D each
+FORMS = ("rows", "masked", "depth")
+# standard deviations of a group's rows, were they drawn one by one, that its tile has room for beyond the average
+SPREAD = 2.0
+# rows up to which the series of buckets has several of each power of two
+FINE = 512
+# rows of average groups from which on most tiles are whole, which TMA stores
+WHOLE = 256
+# loads that begin at any row, in the order in which they are tried where the spec leaves it open
+LOADS = (AUTO, "cp_async", "shift", "gather")
 
 
-@functools.lru_cache(REMEMBERED)
-def grouped(spec: GemmSpec, a: Operand, b: Operand, d: Operand, device: Device) -> Multiply:
-    """The launch that multiplies the groups of `a`, rows x K, with the matrices of `b`, groups x K x N, into `d`.
+def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device: Device) -> KernelPlan:
+    """How a spec serves groups.
+
+    Args:
+        spec: what is asked.
+        problem: of `batch` groups. By form: "rows": `m` rows of all groups, one A and one D; "masked": a batch of `m`
+            rows for each; "depth": `k` of all groups, one A and one B, a batch of D for each.
+        form: one of `FORMS`.
+        ends: how they are told.
+        device: the GPU.
 
     Raises:
         PlanError: no kernel of groups serves these operands under the spec.
     """
-    groups = b.batch
-    rows = math.ceil(a.rows / groups)
-    step = _alike(spec, _batched(a, rows, groups), b, _batched(d, rows, groups), device)
-    found = step.config
-    if not isinstance(found, KernelConfig):
-        raise PlanError("groups of rows are multiplied by tensor-core kernels only")
-    # a group may have more rows than the average
-    whole = dataclasses.replace(found.a, box_rows=0)
-    draft = dataclasses.replace(
-        found.draft, operands=(whole, found.b), grouped=True, serpentine=False, early=(), trigger="never"
+    if isinstance(spec.epilogue, Graph) and spec.epilogue.scales:
+        rule = "groups have no scales of blocks"
+        raise field_error(PlanError, spec.epilogue.scales[0].name, "blocks", rule, "row")
+    made, config = _alike(spec, _average(spec, problem, form), form, device)
+    step = made.multiply
+    assert step is not None
+    swapped = step.factors == ("b", "a")
+    whole = {"a": problem.a, "b": problem.b, **dict(problem.inputs), **dict(problem.outputs)}
+    kept = _weights(spec, problem, form)
+    operands: dict[str, Operand] = {}
+    for name, seen in step.operands.items():
+        given = step.factors["ab".index(name)] if name in ("a", "b") else name
+        real = whole[given].transposed if swapped else whole[given]
+        operands[name] = seen if given in kept else real
+    m, n = step.extents[:2]
+    tokens = problem.m if form != "depth" else None
+    if tokens is not None:
+        m, n = (m, tokens) if swapped else (tokens, n)
+    extents = (m, n, problem.k, 1 if form == "rows" else problem.batch)
+    multiply = dataclasses.replace(
+        step,
+        config=config,
+        extents=extents,
+        raster=_raster(spec, step.raster),
+        operands=operands,
+        clusters=_clusters(spec, config, problem, form, extents, device),
+        groups=dataclasses.replace(ends, count=problem.batch),
     )
-    config = KernelConfig.of(draft)
-    # a group begins with a tile of its own, so that each may have one more than its rows fill
-    along_m = a.rows // (config.rows * config.cluster[0]) + groups
-    along_n = math.ceil(b.cols / (config.columns * config.cluster[1]))
+    shared = SharedPlan.of(config)
+    return dataclasses.replace(
+        made,
+        spec=spec,
+        problem=problem,
+        steps=(multiply,),
+        smem=shared.regions,
+        smem_bytes=shared.bytes,
+        barriers=shared.used,
+    )
+
+
+def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
+    """The panels: those of an average group of few tiles would have larger ones read their weights once a tile."""
+    if spec.raster != AUTO:
+        return found
+    return found[0], max(found[1], PANEL) if found[1] < TURNS_PANEL else found[1]
+
+
+def _weights(spec: GemmSpec, problem: Problem, form: str) -> set[str]:
+    """The operands and inputs that the average problem has as they are."""
+    if form == "masked":
+        return set()
+    if form == "depth":
+        return {name for name, _ in (*problem.inputs, *problem.outputs)}
+    kinds = spec.epilogue.tensors if isinstance(spec.epilogue, Graph) else {}
+    return {"b", *(name for name, kind in kinds.items() if kind == "row")}
+
+
+def _clusters(
+    spec: GemmSpec,
+    config: KernelConfig,
+    problem: Problem,
+    form: str,
+    extents: tuple[int, ...],
+    device: Device,
+) -> int:
+    """Clusters that can have a tile, of those that the device holds."""
+    each = (config.rows * config.cluster[0], config.columns * config.cluster[1])
+    tiles = [math.ceil(x / y) for x, y in zip(extents, each, strict=False)]
+    if form == "rows":
+        # a group begins with a tile of its own, so that each may have one more than its rows fill
+        axis = "mn".index(config.grouped)
+        tiles[axis] = problem.m // each[axis] + min(problem.batch, problem.m)
     resident = device.resident_clusters(config.cluster_size) * config.ctas_per_sm
     if isinstance(spec.sms, int):
         resident = min(resident, spec.sms // config.cluster_size)
-    return Multiply(
-        config=config,
-        extents=(a.rows, b.cols, a.cols, 1),
-        operands={"a": a, "b": b, "d": d},
-        raster=step.raster,
-        clusters=min(along_m * along_n, resident),
+    count: int = tiles[0] * tiles[1] * (1 if form == "rows" else problem.batch)
+    return max(1, min(count, resident))
+
+
+def _average(spec: GemmSpec, problem: Problem, form: str) -> Problem:
+    """The problem of batches that are all as large as an average group."""
+    groups = problem.batch
+    if form == "masked":
+        return problem
+    if form == "depth":
+        depth = 1 << max(math.ceil(problem.k / groups) - 1, 0).bit_length()
+        a, b = problem.a, problem.b
+        a = dataclasses.replace(a, cols=depth, batch=groups, strides=(*a.strides[:2], depth * a.strides[1]))
+        b = dataclasses.replace(b, rows=depth, batch=groups, strides=(*b.strides[:2], depth * b.strides[0]))
+        return dataclasses.replace(problem, k=depth, a=a, b=b)
+    rows = _rows(problem.m / groups)
+    kept = _weights(spec, problem, form)
+
+    def batched(name: str, x: Operand) -> tuple[str, Operand]:
+        if name in kept:
+            return name, x
+        return name, dataclasses.replace(
+            x, rows=rows, batch=groups, strides=(*x.strides[:2], rows * x.strides[0])
+        )
+
+    return dataclasses.replace(
+        problem,
+        m=rows,
+        a=batched("a", problem.a)[1],
+        inputs=tuple(batched(*x) for x in problem.inputs),
+        outputs=tuple(batched(*x) for x in problem.outputs),
     )
 
 
-def _alike(spec: GemmSpec, a: Operand, b: Operand, d: Operand, device: Device) -> Multiply:
-    """The launch of the batched problem."""
-    problem = Problem(m=a.rows, n=b.cols, k=a.cols, batch=b.batch, a=a, b=b, inputs=(), outputs=(("d", d),))
-    given = dataclasses.replace(spec, scheduler="persistent", store="staged", split_k=1, swap=False)
-    made = plan(given, problem, device)
-    if len(made.steps) != 1 or made.multiply is None:
-        raise PlanError("groups of rows take one launch, and the operands need copies first")
-    return made.multiply
+def _rows(average: float) -> int:
+    """Rows of a tile's worth of a group: of sizes that scatter as those of random routing do, nearly all."""
+    return _bucket(math.ceil(average + SPREAD * math.sqrt(average)))
 
 
-def _batched(x: Operand, rows: int, groups: int) -> Operand:
-    """A matrix as batches of so many rows, one after another."""
-    return dataclasses.replace(x, rows=rows, batch=groups, strides=(*x.strides[:2], rows * x.strides[0]))
+def _bucket(value: int) -> int:
+    """The number that stands for one: the next of a series that grows by a quarter to a half, later by doubling."""
+    whole = 1 << max(value - 1, 0).bit_length()
+    parts = 1 if whole <= 16 or whole > FINE else 2 if whole <= 64 else 4
+    step = max(whole // 2 // parts, 1)
+    return -(-value // step) * step
 
 
-__all__ = ["grouped"]
+@functools.lru_cache(REMEMBERED)
+def _alike(spec: GemmSpec, problem: Problem, form: str, device: Device) -> tuple[KernelPlan, KernelConfig]:
+    """The plan of the average problem, and its kernel made one of groups.
+
+    Raises:
+        PlanError: there is none.
+    """
+    for name, legal in (("scheduler", "persistent"), ("split_k", 1)):
+        if getattr(spec, name) not in (AUTO, legal):
+            rule = "groups take persistent kernels without splits"
+            raise field_error(PlanError, name, getattr(spec, name), rule, legal)
+    given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}
+    if form != "depth" and spec.store == AUTO and problem.m < WHOLE:
+        given["store"] = "staged"
+    if form == "depth" and spec.swap == AUTO:
+        given["swap"] = False
+    # without a producer nobody loads at any row
+    schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
+    first: PlanError | None = None
+    for loads, schedule in itertools.product(_loads(spec), schedules):
+        asked = dataclasses.replace(spec, **given, **loads, schedule=schedule)
+        try:
+            return _narrowed(asked, problem, form, device)
+        except PlanError as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def _narrowed(spec: GemmSpec, problem: Problem, form: str, device: Device) -> tuple[KernelPlan, KernelConfig]:
+    """As `_alike`, of one way in; a chosen cluster is not one along a group's rows, which would end in two tiles.
+
+    Raises:
+        PlanError: there is none.
+    """
+    made = plan(spec, problem, device)
+    config = _config(made, form)
+    if form == "depth" or spec.cluster != AUTO or config.cluster["mn".index(config.grouped)] == 1:
+        return made, config
+    made = plan(dataclasses.replace(spec, cluster=(1, 2)), problem, device)
+    return made, _config(made, form)
+
+
+def _loads(spec: GemmSpec) -> Iterator[dict[str, Any]]:
+    """Ways in to try."""
+    ways = [LOADS if getattr(spec, name) == AUTO else (getattr(spec, name),) for name in ("a_load", "b_load")]
+    for a, b in sorted(
+        itertools.product(*ways), key=lambda x: sum(map(LOADS.index, x)) if set(x) <= set(LOADS) else 0
+    ):
+        yield {"a_load": a, "b_load": b}
+
+
+def _config(made: KernelPlan, form: str) -> KernelConfig:
+    """The kernel of a plan as one of groups.
+
+    Raises:
+        PlanError: it cannot be one.
+    """
+    step = made.multiply
+    if step is None or not isinstance(step.config, KernelConfig):
+        raise PlanError("groups are multiplied by tensor-core kernels only, of fp16, bf16 or fp8")
+    if len(made.steps) != 1:
+        raise PlanError("groups take one launch, and the operands need copies first")
+    found = step.config
+    axis = "k" if form == "depth" else "n" if step.factors == ("b", "a") else "m"
+    changed: dict[str, Any] = {"serpentine": False, "early": (), "grouped": axis, "masked": form == "masked"}
+    # a group may have more rows than the average
+    changed["operands"] = tuple(dataclasses.replace(x, box_rows=0) for x in found.operands)
+    if form != "depth":
+        changed["inputs"] = tuple(dataclasses.replace(x, load="direct") for x in found.inputs)
+        changed["input_stages"] = 1
+    return KernelConfig.of(dataclasses.replace(found.draft, **changed))
+
+
+__all__ = ["FORMS", "Ends", "plan_groups"]

@@ -4,7 +4,7 @@
 Every instruction adds 16 products along K to an accumulator at once, and every kernel takes a tile's K in order. So
 tiles, schedules, clusters and swapped operands change no bit of a sum, and may follow M. What does change bits:
 
-    serpentine walks        none: a tile's place would say from which end its k tiles are added
+    serpentine rasters      none: a tile's place would say from which end its k tiles are added
     parts of K              as many as the spec says, 1 where it leaves that open; their ends are multiples of the
                             tile's depth, which is therefore the same for every M
     reductions along rows   their partial results are those of a tile's columns, as many for every M; of a swapped
@@ -19,8 +19,8 @@ from typing import Any
 
 from cutegemm.config import KernelConfig, SimtConfig
 from cutegemm.planning.candidates import BLOCK_K, Candidate
-from cutegemm.planning.checks import Request, requested
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.requirements import Request, requested
 from cutegemm.spec import AUTO
 
 # columns of a tile, where they must be the same for every M: near the best of both few and many rows
@@ -67,6 +67,6 @@ def _order(made: KernelPlan) -> tuple[Any, ...]:
     if isinstance(config, SimtConfig) and config.shares:
         order = (config.slices, config.split, config.tile[2])
     if isinstance(config, KernelConfig) and config.splits > 1:
-        order = (config.splits, config.cluster_parts, config.split_reduction, config.tile[2])
+        order = (config.splits, config.cluster_splits, config.split_reduction, config.tile[2])
     reduced = along_rows(requested(made.spec, made.problem, made.device)[0])
     return isinstance(config, SimtConfig), order, made.partial_width[ALONG_ROWS] if reduced else None

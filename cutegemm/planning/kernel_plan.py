@@ -13,8 +13,8 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import plain
 from cutegemm.config import Config, GemmConfig, KernelConfig
 from cutegemm.config.boxes import Box
-from cutegemm.config.memory import Region
 from cutegemm.config.shared import Barrier
+from cutegemm.config.smem_budget import Region
 from cutegemm.epilogue.graph import Graph
 from cutegemm.families import FAMILIES, load
 from cutegemm.launch_layout import layout_of
@@ -64,24 +64,24 @@ class Why:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelPlan:
-    """How one spec serves one problem.
+    """The plan of one problem under one spec: its launches, and everything about the GEMM kernel.
 
     Attributes:
-        spec, problem, device: what was asked, and the GPU that the choice is for.
-        steps: the launches of a run, in order: re-layouts, the GEMM, the sum of parts that it left, finishes. Empty
-            when D is empty.
+        spec, problem, device: the request, and the GPU that the plan is for.
+        steps: the launches of a run in order: re-layouts, the GEMM, the reduction of its splits, finishes. Empty if D
+            is empty.
         tiles: CTA tiles along (m, n, l), rounded up to whole clusters.
-        waves: tiles over tiles in flight.
+        waves: tiles divided by the tiles in flight.
         smem, smem_bytes: regions of the GEMM kernel's shared memory and their total.
-        barriers: its barriers with participants and arrive counts.
+        barriers: of the GEMM kernel, with participants and arrive counts.
         accumulators: fp32 registers per consumer thread; registers: (producer, consumer) after setmaxnreg.
         boxes: TMA instructions per tile of A, B and D.
         store_conflicts: extra bank wavefronts per stmatrix of the epilogue (`boxes.store_conflicts`).
         workspace_bytes: device memory a run needs beside its operands.
-        counter_bytes: counters that a run finds zero and leaves zero, and that no other run uses meanwhile.
+        counter_bytes: counters, zero on entry and reset on exit. Concurrent runs need their own.
         reasons: why each choice was made, one line each.
-        chosen_by: what chose, for which GPU, measured or predicted; empty for a plan of `planning.planner`, which is
-            the model's. Two plans that differ in it alone are equal.
+        chosen_by: what chose the plan, for which GPU, and whether it was measured or predicted. Empty for plans of
+            `planning.planner`, which the cost model chose. It does not count in comparisons of plans.
     """
 
     spec: GemmSpec
@@ -104,7 +104,7 @@ class KernelPlan:
 
     @property
     def multiply(self) -> Multiply | None:
-        """The step that multiplies; None when D is empty."""
+        """The GEMM launch; None if D is empty."""
         return next((x for x in self.steps if isinstance(x, Multiply)), None)
 
     @property
@@ -114,12 +114,12 @@ class KernelPlan:
 
     @property
     def storing(self) -> Multiply | None:
-        """The step that applies the epilogue: the one that multiplies, or that adds up what it left."""
+        """The launch that applies the epilogue: the GEMM, or the reduction of its splits."""
         return next((x for x in reversed(self.steps) if isinstance(x, Multiply)), None)
 
     @property
     def why(self) -> Why:
-        """The candidates with their predicted times and the reason each lost; worked out when it is asked for."""
+        """The candidates with predicted times and why each lost; computed on first use."""
         config = self.config
         path = None if config is None else FAMILIES[config.family].weigh
         found: Why = Why(()) if path is None else load(path)(self)
@@ -132,12 +132,12 @@ class KernelPlan:
 
     @property
     def gate(self) -> int | None:
-        """Of a gated B, elements from one half's first to the other's."""
+        """Elements between the first elements of a gated B's two halves."""
         return None if self.multiply is None else self.multiply.gate
 
     @property
     def swapped(self) -> bool:
-        """Whether the GEMM kernel computes D's transpose from those of B and A."""
+        """Whether the GEMM kernel computes D^T = B^T A^T."""
         return self.multiply is not None and self.multiply.factors == ("b", "a")
 
     @property
@@ -154,7 +154,7 @@ class KernelPlan:
 
     @property
     def partials(self) -> tuple[int | None, ...]:
-        """Each reduction's place in the workspace, bytes; None where the result itself is partial."""
+        """The byte offset of each reduction in the workspace; None for one whose result stays partial."""
         step = self.storing
         return (
             ()
@@ -177,13 +177,10 @@ class KernelPlan:
         """Everything as plain, JSON-serialisable data."""
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         data["spec"] = repr(self.spec)
-        data["problem"] = plain(self.problem)
         data["device"] = self.device.name
         data["steps"] = [
             {"name": x.name, "config": x.config.to_data(), "arguments": x.fixed()} for x in self.steps
         ]
-        for name in ("smem", "barriers", "boxes"):
-            data[name] = [dataclasses.asdict(x) for x in data[name]]
         return {name: plain(value) for name, value in data.items()}
 
     def __str__(self) -> str:
@@ -213,11 +210,11 @@ def launch_arguments(
 
 
 # where parts of K meet, by `KernelConfig.split_reduction`
-_MEET = {
+_REDUCED = {
     "cluster": "a cluster",
-    "workspace": "the workspace",
+    "workspace": "workspace",
     "launch": "the next launch",
-    "atomic": "the workspace, added as they come",
+    "atomic": "workspace, by atomics",
 }
 
 
@@ -255,15 +252,15 @@ def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     )
     setmaxnreg = "" if plan.registers is None else f", registers {plan.registers[0]} / {plan.registers[1]}"
     regions = ", ".join(f"{r.name} {r.size:,}" for r in plan.smem)
-    walk = "persistent" if config.persistent else "a CTA per tile"
+    scheduler = "persistent" if config.persistent else "a CTA per tile"
     if config.streamed:
-        walk = "persistent, the last tiles cut along K"
+        scheduler = "persistent, stream-K"
     if config.dynamic:
-        walk = "persistent, tiles from a counter"
+        scheduler = "persistent, dynamic"
     if config.splits > 1:
-        walk += f", K in {config.splits} parts that meet in {_MEET[config.split_reduction]}"
-        if config.cluster_parts not in (1, config.splits):
-            walk += f", {config.cluster_parts} of them in a cluster first"
+        scheduler += f", {config.splits} splits of K reduced in {_REDUCED[config.split_reduction]}"
+        if config.cluster_splits not in (1, config.splits):
+            scheduler += f", {config.cluster_splits} of them in a cluster first"
     along = f"panels of {plan.raster[1]} clusters along {plan.raster[0].upper()}"
     if config.serpentine:
         along += ", there and back"
@@ -278,7 +275,7 @@ def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
         "tma boxes  "
         + ", ".join(f"{b.operand} {b.count} x {b.extents[0]} x {b.extents[1]}" for b in plan.boxes),
         "barriers   " + ", ".join(f"{b.count} {b.name} ({b.arrivals} arrivals)" for b in plan.barriers),
-        f"grid       {plan.clusters} clusters, {walk}, {along}; "
+        f"grid       {plan.clusters} clusters, {scheduler}, {along}; "
         f"{plan.tiles[0]} x {plan.tiles[1]} x {plan.tiles[2]} tiles, {plan.waves:.2f} waves",
     ]
 
@@ -289,12 +286,18 @@ def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     lines = []
     for name, x in config.input_of.items():
         how = (
-            f"by TMA, {config.input_stages} of {config.pieces} pieces ahead"
+            f"by TMA, {config.input_stages} of {config.subtiles} subtiles ahead"
             if x.load == "tma"
             else "by loads"
         )
         kind = graph.tensors[name]
-        how = how if kind == "matrix" else "once per tile"
+        how = (
+            how
+            if kind == "matrix"
+            else "at every promotion"
+            if kind.startswith("blocks")
+            else "once per tile"
+        )
         size = dict(plan.problem.inputs)[name].bytes
         lines.append(f"input      {name}: {kind}, {x.dtype.value}, {how}, {size:,} B")
     for result, out in zip(graph.stores, config.outputs):
@@ -302,7 +305,7 @@ def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
         shown = "D" if result.name == "d" else result.name
         lines.append(
             f"store      {shown} by {out.store} ({out.major}-major, {out.dtype.value}), "
-            f"pieces of {config.limits.mma_m} x {config.epi_n}, {config.epilogue_stages} buffers, {size:,} B"
+            f"subtiles of {config.limits.mma_m} x {config.epi_n}, {config.epilogue_stages} buffers, {size:,} B"
         )
     for result, offset in zip(graph.reductions, plan.partials):
         ends = "partial results" if offset is None else "finished by a launch in a fixed order"

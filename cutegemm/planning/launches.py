@@ -13,11 +13,11 @@ from cutegemm.arch.limits import Limits
 from cutegemm.config import FinishConfig, GemmConfig, KernelConfig
 from cutegemm.epilogue.graph import NEUTRAL
 from cutegemm.errors import PlanError, field_error
-from cutegemm.families.add_parts import FAMILY
+from cutegemm.families.rows import ADD_PARTIALS
 from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
-from cutegemm.planning.epilogue import sliced
-from cutegemm.planning.operands import WORKSPACE_ALIGN, grid_fault
-from cutegemm.planning.steps import AddParts, Finish, Multiply
+from cutegemm.planning.epilogue_plan import sliced
+from cutegemm.planning.operand_rules import WORKSPACE_ALIGN, grid_fault
+from cutegemm.planning.steps import AddPartials, Finish, Multiply
 from cutegemm.problems import Problem, output_extent, round_up
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -31,7 +31,7 @@ class Grid(NamedTuple):
 
 
 def check_sms(spec: GemmSpec, cluster_size: int) -> None:
-    """The given SMs hold a cluster of so many CTAs, and a walk keeps to them.
+    """The given SMs hold a cluster of so many CTAs, and a tile scheduler keeps to them.
 
     Raises:
         PlanError: they do not.
@@ -69,7 +69,7 @@ def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Devi
     across_m = math.ceil(problem.m / (config.tile[0] * cluster_m))
     across_n = math.ceil(problem.n / (config.tile[1] * cluster_n))
     # works: cluster tiles, each as often as other clusters add up parts of its K
-    count = across_m * across_n * problem.batch * (config.splits // config.cluster_parts)
+    count = across_m * across_n * problem.batch * (config.splits // config.cluster_splits)
     resident = device.resident_clusters(config.cluster_size) * config.ctas_per_sm
     check_sms(spec, config.cluster_size)
     if isinstance(spec.sms, int):
@@ -119,7 +119,7 @@ def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int,
     if config.split_reduction in ("workspace", "atomic", "launch"):
         places[parts_at] = round_up(end, WORKSPACE_ALIGN)
         # on a stream every CTA leaves at most one tile's first part and one tile's other part
-        whole = config.kept_parts * math.prod(tiles)
+        whole = config.kept_splits * math.prod(tiles)
         slots = 2 * clusters * config.cluster_size if config.streamed else whole
         end = places[parts_at] + 4 * config.tile[0] * config.tile[1] * slots
     return Parts(places, end, counted, COUNTER_BYTES * (count + config.dynamic))
@@ -187,10 +187,10 @@ def adding_config(
     """
     whole = dataclasses.replace(
         config.draft,
-        family=FAMILY.name,
+        family=ADD_PARTIALS.name,
         stages=1,
-        splits=config.outer_parts,
-        cluster_parts=1,
+        splits=config.outer_splits,
+        cluster_splits=1,
         epilogue_stages=1,
         input_stages=1,
         persistent=False,
@@ -198,17 +198,17 @@ def adding_config(
         raster="m",
         ctas_per_sm=1,
         early=(),
-        adders=1 if in_turn else max(1, min(MOST_ADDERS, config.outer_parts // PARTS_EACH)),
+        adders=1 if in_turn else max(1, min(MOST_ADDERS, config.outer_splits // PARTS_EACH)),
     )
     most = max(-(-sms // (math.prod(tiles) * config.team)), config.tile_values // MOST_VALUES, 1)
     made = sliced(whole, most)
-    # nothing but the epilogue's pieces in shared memory: all of them at once
+    # nothing but the epilogue's subtiles in shared memory: all of them at once
     reads = any(x.load == "tma" for x in made.inputs)
-    return KernelConfig.of(dataclasses.replace(made, input_stages=made.pieces if reads else 1))
+    return KernelConfig.of(dataclasses.replace(made, input_stages=made.subtiles if reads else 1))
 
 
-def adding_step(product: Multiply, config: KernelConfig, tiles: tuple[int, int, int]) -> AddParts:
+def adding_step(product: Multiply, config: KernelConfig, tiles: tuple[int, int, int]) -> AddPartials:
     """The launch after a product, with the same arguments by name."""
     fields = {f.name: getattr(product, f.name) for f in dataclasses.fields(product)}
     fields |= {"config": config, "clusters": math.prod(tiles) * config.slices * config.team}
-    return AddParts(**fields)
+    return AddPartials(**fields)

@@ -13,8 +13,8 @@ from cutegemm.config import OperandConfig
 from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
-from cutegemm.planning.checks import Request
-from cutegemm.planning.operands import WORKSPACE_ALIGN, aligned_copy, gated_half, major
+from cutegemm.planning.operand_rules import WORKSPACE_ALIGN, aligned_copy, gated_half, major
+from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Copy, Relayout
 from cutegemm.problems import Operand, Problem, round_up
 from cutegemm.spec import AUTO
@@ -104,7 +104,7 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
             continue
         chosen = zip(AXES, given, (first, second), strict=True)
         reasons = tuple(
-            f"{name.upper()} is {HOW[how]}: {getattr(problem, name).tma_reason()}"
+            f"{name.upper()} is {HOW[how]}: {_no_tma(getattr(problem, name), name)}"
             for name, asked_for, how in chosen
             if asked_for == AUTO
         )
@@ -114,34 +114,27 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
 def _ways(asked: Request, operand: Operand, gate: int | None) -> tuple[str, ...]:
     """How an operand arrives that TMA cannot address: copied, or by threads in the fastest way that it allows."""
     rates = asked.device.loads
+    if operand.dtype.bits == 8:
+        return ("gather",)
     if not (operand.unit_row or operand.unit_col):
         return "relayout", "gather"
     return "relayout", "cp_async" if copy_width(operand, gate) and rates.copy > rates.shift else "shift"
 
 
-def _along_k(operand: Operand, name: str) -> bool:
+def along_k(operand: Operand, name: str) -> bool:
     """Whether consecutive elements along K of operand "a" or "b" are adjacent."""
     return operand.unit_col if name == "a" else operand.unit_row
 
 
 def _turned(operand: Operand, name: str) -> bool:
     """Whether threads put an operand into shared memory along K, as its instruction wants it, which lies otherwise."""
-    return operand.dtype.bits == 8 and not _along_k(operand, name)
+    return operand.dtype.bits == 8 and not along_k(operand, name)
 
 
-def _given_eight(operand: Operand, name: str, given: str) -> str:
-    """The load of an 8-bit operand: by TMA where it is contiguous along K, else gathered by threads.
-
-    Raises:
-        PlanError: another one is given.
-    """
-    why_not = operand.tma_reason() or (None if _along_k(operand, name) else "it is not contiguous along K")
-    legal = "gather" if why_not else "tma"
-    if given not in (AUTO, legal, "gather"):
-        why = f": {why_not}" if why_not else ""
-        rule = f"{operand.dtype.value} operands are loaded by TMA or gathered by threads{why}"
-        raise field_error(PlanError, f"{name}_load", given, rule, legal)
-    return legal if given == AUTO else given
+def _no_tma(operand: Operand, name: str) -> str | None:
+    """Why TMA cannot load an operand, or None if it can: it brings tiles as they lie, 8-bit ones along K."""
+    turned = "it is not contiguous along K" if _turned(operand, name) else None
+    return operand.tma_reason() or turned
 
 
 def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str:
@@ -151,14 +144,17 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
         PlanError: the operand cannot be loaded as given.
     """
     given: str = getattr(asked.spec, f"{name}_load")
-    if operand.dtype.bits == 8:
-        return _given_eight(operand, name, given)
-    why_not = operand.tma_reason()
+    why_not = _no_tma(operand, name)
     if given == AUTO and why_not is None:
         return "tma"
     if given == "tma" and why_not:
         rule = f"TMA cannot address {name.upper()}: {why_not}"
-        raise field_error(PlanError, f"{name}_load", given, rule, "relayout")
+        raise field_error(
+            PlanError, f"{name}_load", given, rule, "gather" if operand.dtype.bits == 8 else "relayout"
+        )
+    if given in ("relayout", "shift", "cp_async") and operand.dtype.bits == 8:
+        rule = f"{operand.dtype.value} operands are loaded by TMA or gathered by threads"
+        raise field_error(PlanError, f"{name}_load", given, rule, "gather" if why_not else "tma")
     if given in ("shift", "cp_async") and not (operand.unit_row or operand.unit_col):
         rule = "neither dimension has unit stride"
         raise field_error(PlanError, f"{name}_load", given, rule, "gather")
@@ -208,8 +204,13 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
         if load != "relayout":
             continue
         source = views[name]
-        target, size = aligned_copy(source, limits)
+        # the instruction reads 8-bit operands along K
+        by_rows = name == "b" if source.dtype.bits == 8 else None
+        target, size = aligned_copy(source, limits, by_rows)
         views[name] = target
+        if _turned(source, name) and by_rows:
+            # columns of a copy that has another axis of unit stride than its source are adjacent
+            source, target = source.transposed, target.transposed
         halves = (0,) if name != pair or gate is None else (0, gate)
         for half in halves:
             copies.append(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`plan(spec, problem)`: how a spec serves a problem. Pure Python: no GPU, no tensors, no torch, no DSL.
 
-Checks what spec and problem must agree on (`checks`), then hands over to the planner of a family of kernels
-(`simt`, `tensor_core`), which chooses every "auto" and works out what follows.
+Checks what spec and problem must agree on (`requirements`), then hands over to the planner of a family of kernels
+(`simt_plan`, `tensor_core_plan`), which chooses every "auto" and works out what follows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import keywords
 from cutegemm.families import load
-from cutegemm.planning import checks
-from cutegemm.planning.checks import requested
+from cutegemm.planning import requirements
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.requirements import requested
 from cutegemm.planning.ways import Order, by_cost
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
@@ -42,15 +42,15 @@ def plan(spec: GemmSpec, problem: Problem, device: Device = DEFAULT, *, order: O
         >>> plan(GemmSpec(), problem(4096, 4096, 4096)).config.family
         'warp_specialized'
     """
-    checks.check_arguments(spec, problem, device, order)
-    checks.check_extents(problem)
+    requirements.check_arguments(spec, problem, device, order)
+    requirements.check_extents(problem)
     return _planned(spec, problem, device, order)
 
 
 @functools.lru_cache(REMEMBERED)
 def _planned(spec: GemmSpec, problem: Problem, device: Device, order: Order) -> KernelPlan:
-    checks.check_dtypes(spec, problem)
-    checks.check_majors(spec, problem)
+    requirements.check_dtypes(spec, problem)
+    requirements.check_majors(spec, problem)
     if 0 in (problem.m, problem.n, problem.batch):
         why = "D is empty: nothing is launched"
         return KernelPlan(spec=spec, problem=problem, device=device, steps=(), reasons=(why,))

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cutegemm.arch.device import Device
-from cutegemm.planning import candidates, cost, generator
+from cutegemm.families import THREAD_LOADS
+from cutegemm.planning import candidates, cost, generator, known_kernels
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.checks import Request
-from cutegemm.planning.cost import Arrivals, Load, Rows, Seen
+from cutegemm.planning.cost import Rows, Seen, Side
+from cutegemm.planning.loads import along_k
+from cutegemm.planning.requirements import Request
 from cutegemm.planning.ways import Option, Setting, Way, ways_of
-from cutegemm.problems import Problem
 from cutegemm.spec import Tile
 
 # configs whose exact order is worked out: what is predicted slower than so many others does not win
@@ -27,58 +28,46 @@ def options(asked: Request) -> Iterator[Option]:
     Raises:
         PlanError: a given load or store cannot be.
     """
-    found = [(way, rows) for way in ways_of(asked) if len((rows := _rows(way)).m)]
-    if not found:
+    ways = list(ways_of(asked))
+    of = _rows(asked, ways)
+    if not len(of.m):
         return
-    ns = _nanoseconds(found)
+    # to the picosecond, so that no rounding error decides between a config and its mirror image
+    ns = np.round(_nanoseconds(ways, of), 3)
     places = np.argpartition(ns, MOST)[:MOST] if len(ns) > MOST else np.arange(len(ns))
-    ends = np.cumsum([len(rows.m) for _, rows in found])
     for place in places[np.argsort(ns[places], kind="stable")].tolist():
-        which = int(np.searchsorted(ends, place, side="right"))
-        way, rows = found[which]
-        first = int(ends[which]) - len(rows.m)
-        yield Option(float(ns[place]), way, generator.candidate(rows, place - first))
+        yield Option(float(ns[place]), ways[int(of.way[place])], generator.candidate(of, place))
 
 
 def predicted(way: Way, found: Sequence[Candidate]) -> list[float]:
     """Nanoseconds of candidates."""
-    ns: list[float] = _nanoseconds([(way, generator.rows(found))]).tolist()
+    ns: list[float] = _nanoseconds([way], generator.rows(found)).tolist()
     return ns
 
 
-def _rows(way: Way) -> Rows:
-    """The configs that a spec allows one way."""
-    (spec, setting), device = (way.seen.spec, way.setting), way.seen.device
-    if isinstance(spec.tile, Tile):
-        return generator.rows([candidates.given_tile(spec, spec.tile, setting.limits, setting.halves)])
-    kind = generator.Kind.of(setting, way.seen.pinned)
-    return generator.split(spec, setting.problem, device, generator.table(kind))
+def _rows(asked: Request, ways: Sequence[Way]) -> Rows:
+    """The configs that a spec allows, of all ways."""
+    if isinstance(asked.spec.tile, Tile):
+        found = []
+        for way in ways:
+            found.append(candidates.given_tile(way.seen.spec, way.setting.limits, way.setting.halves))
+        return generator.rows(found)._replace(way=np.arange(float(len(ways))))
+    table = generator.tables(tuple(generator.Kind.of(x.setting, x.seen.pinned) for x in ways))
+    return generator.split(asked.spec, _seen(ways, table), asked.device, table)
 
 
-def _nanoseconds(found: Sequence[tuple[Way, Rows]]) -> cost.Column:
-    """Nanoseconds of configs, one way after the other."""
-    counted, beside = [], []
-    for way, rows in found:
-        setting, device = way.setting, _device(way.seen)
-        counts = cost.counts(_whole(setting), device, rows, _seen(setting))
-        if setting.spec.scheduler == "stream_k":
-            # every SM has the same share of all k tiles
-            counts = counts._replace(waves=counts.waves * counts.share, share=np.ones_like(counts.share))
-        counted.append(counts)
-        constant = isinstance(setting.spec.constant, tuple)
-        beside.append(cost.arrivals(rows, _loads(setting), device.loads, device, constant=constant))
-    each = cost.Counts(*map(np.concatenate, zip(*counted, strict=True)))
-    rates = found[0][0].seen.device.cost
-    assert rates is not None
-    plain = all(_plain(way.setting) for way, _ in found)
-    together = None if plain else Arrivals(*map(np.concatenate, zip(*beside, strict=True)))
-    return cost.nanoseconds(each, rates, together)
-
-
-def _plain(setting: Setting) -> bool:
-    """Whether TMA loads both operands from where they are, when earlier launches have ended."""
-    by_tma = all(x.load == "tma" for x in setting.loads.operands) and not setting.loads.copies
-    return by_tma and not isinstance(setting.spec.constant, tuple)
+def _nanoseconds(ways: Sequence[Way], of: Rows) -> cost.Column:
+    """Nanoseconds of configs."""
+    asked = ways[0].seen
+    counts = cost.counts(_seen(ways, of), _device(asked), of)
+    if asked.spec.scheduler == "stream_k":
+        # every SM has the same share of all k tiles
+        counts = counts._replace(waves=counts.waves * counts.share, share=np.ones_like(counts.share))
+    assert asked.device.cost is not None
+    ns = cost.nanoseconds(counts, asked.device.cost)
+    if asked.problem.a.dtype.bytes == known_kernels.BYTES:
+        ns = ns * known_kernels.factors(asked.device, of, counts)
+    return ns
 
 
 def _device(asked: Request) -> Device:
@@ -90,28 +79,35 @@ def _device(asked: Request) -> Device:
     return dataclasses.replace(asked.device, sms=sms, clusters=clusters)
 
 
-def _whole(setting: Setting) -> Problem:
-    """The problem as the kernel reads it, with all of a gated pair's operand."""
-    seen, pair = setting.seen, setting.loads.pair
-    if pair == "a":
-        return dataclasses.replace(seen, a=dataclasses.replace(seen.a, rows=2 * seen.a.rows))
-    if pair == "b":
-        return dataclasses.replace(seen, b=dataclasses.replace(seen.b, cols=2 * seen.b.cols))
-    return seen
-
-
-def _seen(setting: Setting) -> Seen:
-    a, b = (x.load == "shift" for x in setting.loads.operands)
-    return Seen((a, b), setting.gates, setting.halves)
-
-
-def _loads(setting: Setting) -> list[Load]:
-    """How each operand arrives."""
-    found = []
-    for operand in setting.loads.operands:
-        copied = sum(x.source.bytes for x in setting.loads.copies if x.operand == operand.role)
-        found.append(Load(operand.load, operand.dtype.bytes, copied))
+def _seen(ways: Sequence[Way], of: Rows) -> Seen:
+    """The GEMM of each config."""
+    found: Seen = cost.by_way([_one(x.setting, x.seen.device) for x in ways], of.way.astype(np.intp))
     return found
 
 
-__all__ = ["options", "predicted"]
+def _one(setting: Setting, device: Device) -> Seen:
+    """The GEMM of one way."""
+    x, loads = device.loads, setting.loads
+    rates = {"shift": x.shift, "cp_async": x.copy}
+    sides, by_threads = [], 0
+    for operand, view in zip(loads.operands, loads.views, strict=True):
+        side = Side.of(view, along_k(view, operand.role), operand.halves)
+        if operand.load in THREAD_LOADS:
+            size = operand.dtype.bytes
+            rate = rates.get(operand.load, x.gather * size)
+            side, by_threads = side._replace(shifted=operand.load == "shift", ns=size / rate), by_threads + 1
+        sides.append(side)
+    once = x.first if by_threads else 0.0
+    if loads.copies:
+        # copied bytes are read and written
+        once += x.relayout + 2 * sum(y.source.bytes for y in loads.copies) / device.dram_gbs
+    return Seen.of(
+        setting.problem,
+        sides,
+        gates=setting.gates,
+        halves=setting.halves,
+        # threads wait for each operand's bytes, and hand them over, once a stage
+        loaded=x.stage * by_threads,
+        once=once,
+        constant=isinstance(setting.spec.constant, tuple),
+    )

@@ -19,8 +19,8 @@ from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
-from cutegemm.planning.checks import Request
-from cutegemm.planning.operands import major
+from cutegemm.planning.operand_rules import major
+from cutegemm.planning.requirements import Request
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile, tile_fault
 

@@ -33,8 +33,10 @@ class Copy:
 
     @property
     def unit(self) -> str:
-        """The source's axis with unit stride: "col", "row" or "none"."""
-        return "col" if self.source.unit_col else "row" if self.source.unit_row else "none"
+        """The axis with unit stride of source and copy, "col" or "row"; "none" where they have none in common."""
+        if self.source.unit_col and self.target.unit_col:
+            return "col"
+        return "row" if self.source.unit_row and self.target.unit_row else "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,23 @@ class Relayout:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ends:
+    """How the ends of a launch's groups are told (`kernels.schedule.group_ends`).
+
+    Attributes:
+        width: 32-bit words of a number.
+        lead: 1 where the first group's begin stands before the ends.
+        tail: whether rows of no group are zeroed.
+        count: groups.
+    """
+
+    width: int = 1
+    lead: int = 0
+    tail: bool = True
+    count: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Multiply:
     """The GEMM.
 
@@ -94,6 +113,7 @@ class Multiply:
         in_workspace: offsets, bytes, of what lies in workspace instead of where the caller's tensor does: copied
             operands, and the partial results of reductions that are finished.
         counted: offsets, bytes, of its counters among the run's.
+        groups: how the ends of groups are told; None where it computes none.
     """
 
     config: GemmConfig
@@ -106,6 +126,7 @@ class Multiply:
     parts: tuple[int, int, int] = (0, 0, 0)
     in_workspace: Mapping[str, int] = field(default_factory=dict, hash=False)
     counted: Mapping[str, int] = field(default_factory=dict, hash=False)
+    groups: Ends | None = None
 
     @staticmethod
     def of(problem: Problem, views: tuple[Operand, Operand], **rest: Any) -> Multiply:
@@ -125,16 +146,23 @@ class Multiply:
     def fixed(self) -> Named:
         """The arguments that are the same for every call of a plan."""
         strides = {name: x.strides for name, x in self.operands.items()}
+        told = self.groups
+        ends = (
+            {"ends.width": told.width, "ends.lead": told.lead, "tail": int(told.tail), "groups": told.count}
+            if told
+            else {}
+        )
         row, col, batch = strides["b"]
         return {
             "shape": dict(zip("mnkl", self.extents))
             | {f"{name}.l": x.batch for name, x in self.operands.items()},
             # the kernel sees b as n x k
             "strides": strides | {"b": (col, row, batch), "a.gate": self.gate, "b.gate": self.gate},
-            "walk": {
+            "schedule": {
                 "group": self.raster[1],
                 "clusters": self.clusters,
-                **dict(zip(("parts.m", "parts.n", "parts.all"), self.parts)),
+                **dict(zip(("partials.m", "partials.n", "partials.all"), self.parts)),
+                **ends,
             },
         }
 
@@ -150,7 +178,7 @@ class Multiply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AddParts(Multiply):
+class AddPartials(Multiply):
     """Adding up the parts of K that the product before left, and the epilogue: it takes what a product takes."""
 
     @property
@@ -192,7 +220,7 @@ class Finish:
         return self.fixed() | {"addresses": places}
 
 
-Step = Relayout | Multiply | AddParts | Finish
+Step = Relayout | Multiply | AddPartials | Finish
 
 
-__all__ = ["AddParts", "Copy", "Finish", "Multiply", "Relayout", "Step"]
+__all__ = ["AddPartials", "Copy", "Ends", "Finish", "Multiply", "Relayout", "Step"]

@@ -15,8 +15,8 @@ from typing import Any
 from cutegemm.config.boxes import Box
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.checks import Request
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Multiply, Relayout, Step
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
@@ -88,6 +88,8 @@ def _transposed_spec(spec: GemmSpec) -> GemmSpec:
         "b_major",
         "c_major",
         "d_major",
+        "scale_a",
+        "scale_b",
         "epilogue",
     )
     changed: dict[str, Any] = dict.fromkeys(checked, AUTO)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig, OutputConfig
 from cutegemm.epilogue.graph import Graph
-from cutegemm.planning import epilogue as plan_epilogue
+from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning import invariance, swap
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.checks import Request
 from cutegemm.planning.loads import Loads, ways_in
+from cutegemm.planning.requirements import Request
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
 

@@ -11,10 +11,10 @@ from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.checks import requested
 from cutegemm.planning.choose import served
 from cutegemm.planning.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.planning.ranking import options, predicted
+from cutegemm.planning.requirements import requested
 from cutegemm.planning.steps import Relayout
 from cutegemm.planning.ways import Option, Way, ways_of
 
@@ -106,7 +106,7 @@ def candidate_of(made: KernelPlan) -> Candidate | None:
 
 
 def fields_of(made: KernelPlan) -> dict[str, object]:
-    """Fields of a `GemmSpec` that ask for a plan's candidate, walk and loads; on the CUDA cores for its tile.
+    """Fields of a `GemmSpec` that ask for a plan's candidate, raster and loads; on the CUDA cores for its tile.
 
     What else a kernel has (a stream of works, hints, a trigger) they do not say. Without K there are none.
     """
@@ -168,7 +168,7 @@ def _option_fields(option: Option) -> tuple[tuple[str, object], ...]:
 
 
 def _tile_words(x: SimtTile) -> str:
-    return f"tile {x.tile}" + ("" if x.split == 1 else f", K in {x.split} parts")
+    return f"tile {x.tile}" + ("" if x.split == 1 else f", {x.split} splits of K")
 
 
 def _fields(x: Candidate, swapped: bool) -> tuple[tuple[str, object], ...]:

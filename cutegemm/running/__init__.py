@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a call's arguments to launches: checks, results, backends. Imports torch, but for what is imported with
-`cutegemm` itself.
+"""From a call's arguments to launches: checks, results, backends. Most of it imports torch.
 
-a call's arguments              `named`, `blas` (those of the plain epilogue), `arrays` (of other libraries)
-what tells kinds of calls apart `call`
-a kind, validated and planned   `run`, `describe` (layouts and types), `check` (addresses), `kind`, `results`
-what serves it                  `launcher` (the GPU; `shortcut`, `packed` arguments), `emulated`,
-                                `torch_backend` with `reference`; `replayed` (recipes of an artefact);
-                                `steps` (launches for the emulator, without torch)
-compared with fp64              `checked`, `bounds`
-the GPU at hand                 `here`, `properties`; who owns what launches count with `counters`
-operands laid out in advance    `pack`
-groups of rows in one launch    `grouped_mm`
+`run`           one kind of call, validated and planned once, becomes a callable; `kind` is what is known of it
+`grouped_mm`    the same of groups of GEMMs in one launch
+`arguments`     names (`named`, `blas`), tensors of other libraries (`arrays`), layouts, types (`describe`), addresses
+                (`check`), the key of a kind (`call`), outputs (`results`), operands laid out in advance (`pack`)
+`backends`      a GPU (`launcher`, `shortcut`, `packed` arguments, `counters`, `properties`, `here`), the emulator
+                (`emulated`, `emulator_steps`), torch (`torch_backend`), recipes of an artefact (`replayed`)
+`numerics`      the fp64 reference (`reference`, `group_reference`), error bounds, calls compared with them (`checked`)
 """

@@ -1,107 +1,244 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of rows times a matrix each, in one launch; where the groups end is read on the device.
+"""Products of groups, served: a kind of call, described and planned once, and what serves it.
 
-The core of grouped GEMMs along M. It has no epilogue but alpha, and what lies behind the last group is not written.
+A call's tensors travel as those of any run (`running.arguments.named`), followed by the tensor of the groups' ends.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from cutegemm.arch.records import DEFAULT
-from cutegemm.emulator import run_steps, tensor_buffer
-from cutegemm.errors import InputError, field_error
-from cutegemm.launch_layout import GROUP_ENDS, layout_of
-from cutegemm.planning.grouped import grouped
-from cutegemm.problems import Operand, alignment, operand_of
-from cutegemm.running import check, steps
-from cutegemm.running.describe import OPERANDS, check_tensor
-from cutegemm.running.launcher import device_of, function_for
-from cutegemm.spec import GemmSpec
+from cutegemm.dtypes import as_dtype
+from cutegemm.epilogue import call_order
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import GemmError, InputError, field_error
+from cutegemm.launch_layout import GROUP_ENDS
+from cutegemm.planning.grouped import Ends, plan_groups
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.problems import Operand, operand_of
+from cutegemm.running.arguments import check
+from cutegemm.running.arguments.call import NOWHERE, Memo, Request, identity, substance
+from cutegemm.running.arguments.describe import Call, check_tensor, describe
+from cutegemm.running.arguments.named import Order, Signature
+from cutegemm.running.arguments.results import Shapes
+from cutegemm.running.backends.launcher import Launcher, device_of
+from cutegemm.running.backends.torch_backend import Described
+from cutegemm.running.kind import Kind, Prepared
+from cutegemm.running.numerics.group_reference import GroupReference
+from cutegemm.running.run import backend_for, circumstances
+from cutegemm.spec import AUTO, GemmSpec
+
+INTEGERS = (torch.int32, torch.int64)
 
 
-def multiply_groups(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    ends: torch.Tensor,
-    out: torch.Tensor | None = None,
-    *,
-    alpha: float = 1.0,
-    spec: GemmSpec | None = None,
-) -> torch.Tensor:
-    """D[r] = alpha * A[r] @ B[g] for the rows r of each group g, on a Hopper GPU or, of CPU tensors, in the emulator.
+@dataclass(frozen=True)
+class Grouping:
+    """How a call's groups are told, and how they lie.
 
-    Args:
-        a: (M, K), adjacent along K.
-        b: (G, K, N).
-        ends: (G,) int32: group g ends before row ends[g], and begins where the one before it ends. What is no such row
-            counts as the nearest that is.
-        out: (M, N), adjacent along N; None allocates it. Rows behind the last group are not written.
-        alpha: a number.
-        spec: what is given of the kernel.
-
-    Raises:
-        InputError: a tensor breaks a rule; nothing has been written.
-        PlanError: no kernel of groups serves the operands under the spec.
-        HardwareError: the device is not a Hopper GPU.
+    Attributes:
+        form: "rows", "masked" or "depth" (`planning.grouped.FORMS`).
+        name: of the tensor: "offs", "cu_seqlens" or "counts".
+        tail: whether rows of no group are zeroed.
     """
-    _check(a, b, ends, out)
-    d = torch.empty(a.shape[0], b.shape[2], dtype=a.dtype, device=a.device) if out is None else out
-    if not d.numel():
-        return d
-    tensors = {"a": a, "b": b, "d": d, GROUP_ENDS: ends}
-    for name, x in tensors.items():
-        if name != "d" and _overlap(x, d):
-            raise check.overlap("d", name, False)
-    device = device_of(a.device) if a.is_cuda else DEFAULT
-    step = grouped(spec or GemmSpec(), _lies(a), _lies(b), _lies(d), device)
-    values = step.values({name: x.data_ptr() for name, x in tensors.items()}, 0, {"alpha": float(alpha)})
-    packed = layout_of(step.config).pack(values)
-    if a.is_cuda:
-        with torch.cuda.device(a.device):
-            function = function_for(step.config, a.device.index)
-            function(*packed, torch.cuda.current_stream().cuda_stream)
-    else:
-        # rows behind the last group are not written, so nobody asks whether all of D is
-        buffers = [tensor_buffer(x, name) for name, x in tensors.items()]
-        run_steps(steps.of_launch(step.config, (*packed, 0)), buffers)
-    return d
+
+    form: str
+    name: str
+    tail: bool = True
+
+    @property
+    def lead(self) -> int:
+        """Numbers that stand before the ends."""
+        return 1 if self.name == "cu_seqlens" else 0
 
 
-def _lies(x: torch.Tensor) -> Operand:
-    return dataclasses.replace(operand_of(x), align=alignment(x.data_ptr()))
+class GroupedGemm:
+    """The kernels of groups under one spec and one epilogue.
+
+    Attributes:
+        spec: without an epilogue; graph: the epilogue.
+    """
+
+    def __init__(self, spec: GemmSpec, graph: Graph) -> None:
+        for x in graph.reductions:
+            rule = "groups have no reductions; reduce what is stored"
+            raise field_error(InputError, f"epilogue.{x.name}", x.kind, rule)
+        self.spec, self.graph = spec, graph
+        self.signature = Signature(graph)
+        self._kinds: Memo[Prepared] = Memo()
+
+    def run(
+        self,
+        a: Any,
+        b: Any,
+        ends: Any,
+        how: Grouping,
+        named: dict[str, Any],
+        out: Any = None,
+        backend: str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Any:
+        """`prepared` and served."""
+        serve, given, addresses, numbers = self.prepared(a, b, ends, how, named, out, backend, dtype)
+        return serve(given, addresses, numbers, None)
+
+    def prepared(
+        self,
+        a: Any,
+        b: Any,
+        ends: Any,
+        how: Grouping,
+        named: dict[str, Any],
+        out: Any,
+        backend: Any,
+        dtype: Any,
+    ) -> tuple[Prepared, tuple[Any, ...], tuple[int, ...], tuple[float, ...]]:
+        """What serves a call, and what it is called with: tensors, addresses and numbers.
+
+        Args:
+            a, b: (M, K) and (G, K, N); masked (G, C, K) and (G, K, N); along K (M, K) and (K, N).
+            ends: as `how` says.
+            named: what the epilogue reads; out: as of `Gemm.run`.
+            backend: as of `Gemm.run`.
+            dtype: of a new D.
+
+        Raises:
+            InputError: a tensor breaks a rule; nothing has been written.
+            PlanError: no kernel of groups serves the operands under the spec.
+        """
+        given, numbers, scalars = self.signature.bind(a, b, named, out)
+        given = (*given, ends)
+        addresses: tuple[int, ...]
+        key: Any
+        try:
+            if type(a).__name__ == "FakeTensor":
+                raise TypeError
+            addresses = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
+            key = (
+                *[None if t is None else identity(t) for t in given],
+                tuple([p & 15 for p in addresses]), scalars, how, backend, dtype,
+            )  # fmt: skip
+            if 0 in addresses:
+                key += substance(given)
+            prepared = self._kinds.recent.get(key)
+        except (AttributeError, RuntimeError, TypeError):
+            key = prepared = None
+            addresses = (0,) * len(given)
+        if prepared is None:
+            prepared = None if key is None else self._kinds.get(key)
+            if prepared is None:
+                order = ordered(self.signature.order(scalars))
+                try:
+                    prepared = self._prepare(order, given, how, backend, dtype)
+                except GemmError as error:
+                    context = circumstances(order, given)
+                    raise error.about(spec=self.spec, **context) from None
+                if key is not None:
+                    self._kinds.put(key, prepared)
+        return prepared, given, addresses, numbers
+
+    def _prepare(
+        self, order: Order, given: tuple[Any, ...], how: Grouping, backend: str | None, dtype: Any
+    ) -> Prepared:
+        """Validate and plan a kind of call."""
+        graph, spec = self.graph, self.spec
+        named = order.named(given)
+        request = order.request(named)
+        ends = named[GROUP_ENDS]
+        _check(request, ends, how, graph)
+        asked = spec.d_dtype if dtype is None else as_dtype(dtype)
+        call = _described(graph, request, how, asked, spec.d_major)
+        chosen, groups = backend_for(request, backend), call.problem.batch
+        if chosen == "meta":
+            return Described(_kind(graph, order, call, None, request))
+        check.overlaps(request, graph.tensors)
+        empty = any(x.numel() == 0 for x in (request.a, request.b)) or not groups
+        if chosen == "reference" or empty:
+            return GroupReference(_kind(graph, order, call, None, request), how.form, how.lead, how.tail)
+        plan = self._planned(call, how, ends, chosen == "gpu")
+        kind = _kind(graph, order, call, plan, request)
+        if chosen == "gpu":
+            return Launcher(kind, request)
+        from cutegemm.running.backends.emulated import Emulated
+
+        return Emulated(kind, whole=how.tail or how.form == "depth")
+
+    def plan(
+        self, a: Any, b: Any, ends: Any, how: Grouping, named: dict[str, Any], dtype: Any = None
+    ) -> KernelPlan:
+        """How kernels serve a call; its arguments are as of `run`. Of CPU tensors, on an H200.
+
+        Raises:
+            InputError, PlanError: as of `run`.
+        """
+        given, _, scalars = self.signature.bind(a, b, named, None)
+        order = ordered(self.signature.order(scalars))
+        request = order.request(order.named((*given, ends)))
+        _check(request, ends, how, self.graph)
+        asked = self.spec.d_dtype if dtype is None else as_dtype(dtype)
+        call = _described(self.graph, request, how, asked, self.spec.d_major)
+        return self._planned(call, how, ends, a.is_cuda)
+
+    def _planned(self, call: Call, how: Grouping, ends: Any, gpu: bool) -> KernelPlan:
+        told = Ends(width=ends.element_size() // 4, lead=how.lead, tail=how.tail and how.form != "depth")
+        whole = dataclasses.replace(self.spec, epilogue=self.graph, d_dtype=AUTO, d_major=AUTO)
+        device = device_of(ends.device) if gpu else DEFAULT
+        return plan_groups(whole, call.problem, how.form, told, device)
 
 
-def _overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    first, other = x.data_ptr(), y.data_ptr()
-    return first < other + check.extent_bytes(y) and other < first + check.extent_bytes(x)
+def ordered(order: Order) -> Order:
+    """The order of a call's tensors with the ends of its groups behind them."""
+    ends = call_order.Passed(GROUP_ENDS, call_order.Role(ranks=(1,), strided=False))
+    return dataclasses.replace(order, passed=(*order.passed, ends), names=(*order.names, GROUP_ENDS))
 
 
-def _check(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor, out: torch.Tensor | None) -> None:
-    """Types, ranks, extents, devices and strides.
+def _kind(graph: Graph, order: Order, call: Call, plan: Any, request: Request) -> Kind:
+    device = request.a.device
+    return Kind(graph, order, call, plan, Shapes(graph, call, plan, device), device)
+
+
+def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
+    """What the groups' tensors must be beside what those of any run must.
 
     Raises:
         InputError: naming the tensor, what it is, and the rule.
     """
-    check_tensor("a", a, (2,), OPERANDS)
-    check_tensor("b", b, (3,), (a.dtype,))
-    check_tensor("ends", ends, (1,), (torch.int32,))
-    groups, depth, columns = b.shape
-    _agree("b.shape", tuple(b.shape), depth == a.shape[1], f"must have {a.shape[1]} rows (K) in each matrix")
-    rule = "must have a matrix for each group, apart in memory, and at least one"
-    _agree("b.stride()", b.stride(), groups > 0 and (groups == 1 or b.stride(0) > 0), rule)
-    _agree("ends.shape", tuple(ends.shape), ends.shape[0] == groups, f"must be ({groups},)")
-    _agree("ends.stride()", ends.stride(), ends.is_contiguous(), "must be contiguous")
-    given = {"b": b, "ends": ends}
-    if out is not None:
-        check_tensor("out", out, (2,), OPERANDS)
-        shape = (a.shape[0], columns)
-        _agree("out.shape", tuple(out.shape), tuple(out.shape) == shape, f"must be {shape}")
-        given["out"] = out
-    for name, x in given.items():
-        _agree(f"{name}.device", str(x.device), x.device == a.device, f"must be a's device, {a.device}")
+    a, b = request.a, request.b
+    ranks = {"rows": (2, 3), "masked": (3, 3), "depth": (2, 2)}[how.form]
+    for name, x, rank in zip("ab", (a, b), ranks, strict=True):
+        check_tensor(name, x, (rank,), (x.dtype,) if isinstance(x, torch.Tensor) else ())
+    check_tensor(how.name, ends, (1,), INTEGERS)
+    if how.form == "masked":
+        _agree(
+            "b.shape",
+            tuple(b.shape),
+            b.shape[0] == a.shape[0],
+            f"must have a matrix for each of {a.shape[0]} groups",
+        )
+    elif how.form == "depth" and graph.gated:
+        raise field_error(InputError, "epilogue", graph.gated, "groups along K have no gated pairs", None)
+    if how.form != "depth":
+        groups = b.shape[0]
+        _agree(
+            f"{how.name}.shape",
+            tuple(ends.shape),
+            ends.shape[0] == groups + how.lead,
+            f"must be ({groups + how.lead},)",
+        )
+        _agree(
+            "b.shape",
+            tuple(b.shape),
+            b.shape[1] == a.shape[-1],
+            f"must have {a.shape[-1]} rows (K) in each matrix",
+        )
+    elif how.lead:
+        _agree(f"{how.name}.shape", tuple(ends.shape), ends.shape[0] > 0, "must hold the first group's begin")
+    _agree(f"{how.name}.stride()", ends.stride(), ends.is_contiguous(), "must be contiguous")
+    _agree(f"{how.name}.device", str(ends.device), ends.device == a.device, f"must be a's device, {a.device}")
 
 
 def _agree(field: str, value: object, holds: bool, rule: str) -> None:
@@ -109,4 +246,53 @@ def _agree(field: str, value: object, holds: bool, rule: str) -> None:
         raise field_error(InputError, field, value, rule)
 
 
-__all__ = ["multiply_groups"]
+def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major: Any) -> Call:
+    """The problem of groups (`planning.grouped.plan_groups`) and its outputs.
+
+    Described as the product of one group, or of all groups as a batch; then with what each group has of its own.
+    """
+    inputs = {name: x for name, x in request.inputs.items() if name != GROUP_ENDS}
+    asked = (None if dtype == AUTO else dtype, None if major == AUTO else major)
+    a, b, groups = request.a, request.b, request.inputs[GROUP_ENDS].shape[0] - how.lead
+    rows = [name for name, kind in graph.tensors.items() if kind == "row" and inputs[name].dim() == 2]
+    if how.form == "masked":
+        seen = Request(a, b, inputs, request.outs)
+    elif how.form == "depth":
+        seen = Request(a.expand(groups, -1, -1), b.expand(groups, -1, -1), inputs, request.outs)
+    else:
+        for name in rows:
+            shape = tuple(inputs[name].shape)
+            _agree(f"{name}.shape", shape, shape[0] == groups, f"must have a row for each of {groups} groups")
+        one = b[0] if groups else b.new_empty(b.shape[1:])
+        first = {name: x[0] if name in rows and groups else x for name, x in inputs.items()}
+        if not groups:
+            first |= {name: first[name].new_empty(first[name].shape[1:]) for name in rows}
+        seen = Request(a, one, first, request.outs)
+    call = describe(graph, seen, *asked)
+    if not _fake(a):
+        call = check.aligned(call, seen)
+    if how.form != "rows":
+        return call
+    problem = call.problem
+
+    def own(name: str, x: Operand) -> Operand:
+        return (
+            dataclasses.replace(operand_of(inputs[name].unsqueeze(-2)), align=x.align) if name in rows else x
+        )
+
+    return dataclasses.replace(
+        call,
+        problem=dataclasses.replace(
+            problem,
+            batch=groups,
+            b=dataclasses.replace(operand_of(b), align=problem.b.align),
+            inputs=tuple((name, own(name, x)) for name, x in problem.inputs),
+        ),
+    )
+
+
+def _fake(x: Any) -> bool:
+    return bool(x.is_meta) or type(x).__name__ == "FakeTensor"
+
+
+__all__ = ["GroupedGemm", "Grouping"]

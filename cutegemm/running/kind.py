@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 
 from cutegemm.epilogue.graph import Graph
-from cutegemm.running.call import Planned
-from cutegemm.running.describe import Call
-from cutegemm.running.named import Order
-from cutegemm.running.results import Shapes
+from cutegemm.running.arguments.call import Planned
+from cutegemm.running.arguments.describe import Call
+from cutegemm.running.arguments.named import Order
+from cutegemm.running.arguments.results import Shapes
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,16 @@ from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.problems import Problem
-from cutegemm.running import check
-from cutegemm.running.blas import PLAIN_WITH_C
-from cutegemm.running.call import Memo, Planned, Request
-from cutegemm.running.checked import Checked
-from cutegemm.running.describe import Call, describe
+from cutegemm.running.arguments import check
+from cutegemm.running.arguments.blas import PLAIN_WITH_C
+from cutegemm.running.arguments.call import Memo, Planned, Request
+from cutegemm.running.arguments.describe import Call, describe
+from cutegemm.running.arguments.named import Order, Unprepared
+from cutegemm.running.arguments.results import Shapes
+from cutegemm.running.backends.launcher import Launcher, device_of
+from cutegemm.running.backends.torch_backend import Described, Referenced
 from cutegemm.running.kind import Kind, Prepared
-from cutegemm.running.launcher import Launcher, device_of
-from cutegemm.running.named import Order, Unprepared
-from cutegemm.running.results import Shapes
-from cutegemm.running.torch_backend import Described, Referenced
+from cutegemm.running.numerics.checked import Checked
 from cutegemm.spec import AUTO, GemmSpec
 
 # what a caller may name
@@ -199,7 +199,7 @@ def _make(chosen: str, kind: Kind, request: Request) -> Prepared:
         return Launcher(kind, request)
     if chosen == "emulator":
         # imports the emulator, which few calls need
-        from cutegemm.running.emulated import Emulated
+        from cutegemm.running.backends.emulated import Emulated
 
         return Emulated(kind)
     return Described(kind) if chosen == "meta" else Referenced(kind)

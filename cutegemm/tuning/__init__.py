@@ -28,9 +28,9 @@ from cutegemm.spec import GemmSpec, checked_spec
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cutegemm.tuning.bench import Bench
+    from cutegemm.tuning.gpu import Bench
+    from cutegemm.tuning.outcomes import Report
     from cutegemm.tuning.race import Regime
-    from cutegemm.tuning.report import Report
 
 # candidates of a problem that are measured, where nobody says how many
 CANDIDATES = 32
@@ -51,27 +51,27 @@ def tune(
     regime: Regime | None = None,
     console: Console | None = None,
 ) -> Report:
-    """Measure which kernels serve problems best, and keep the winners where `build` and `run` find them.
+    """Measure candidates for each problem and store the fastest, so that `build` and `run` use it.
 
-    A candidate must be right before it is timed. The model's choice is kept unless another beats it by more than
-    their times differ from round to round. Everything known is kept after every twelve candidates: stop it with Ctrl-C,
-    and the same call goes on where it was. Several processes may run the same call at a time, on one GPU or on several
-    of a kind: each problem is measured by one of them.
+    A candidate is checked before it is timed. The cost model's choice stays unless another one is faster by more than
+    the noise between rounds. Results are stored after every twelve candidates: after Ctrl-C, the same call continues
+    where it stopped. Several processes can run the same call at once, on one GPU or on several of one model: each
+    problem is measured by one of them.
 
     Args:
-        spec: what is given; what it leaves open is tuned.
+        spec: its specified fields are kept; unspecified fields are tuned.
         problems: to tune, in this order.
-        candidates: measured of each problem, at most; of one that had fewer, by an earlier call, the others.
-        again: whether to measure problems that are known.
-        seconds: after which no further twelve candidates begin; None is until all are done.
-        database: None is the user's.
-        bench: what candidates run on, in this process; None is the current CUDA device, in a child process, so that a
-            candidate that hangs or breaks the device costs that candidate alone.
-        regime: how long to time; None is sustained, some 5 s a problem.
-        console: where progress is shown; None is standard error.
+        candidates: the most that are measured per problem. A problem with fewer from an earlier call gets the rest.
+        again: whether to measure problems again that have an entry.
+        seconds: after which no further batch of twelve candidates starts; None measures all.
+        database: where entries go; None is the user's.
+        bench: runs candidates in this process. None is the current CUDA device in a child process, so that a candidate
+            that hangs or crashes the device costs only itself.
+        regime: how long to time; None is sustained, about 5 s per problem.
+        console: shows progress; None is standard error.
 
     Raises:
-        SpecError, InputError: an argument is of another type.
+        SpecError, InputError: an argument has another type.
         HardwareError: there is no Hopper GPU.
 
     Example:
@@ -88,16 +88,16 @@ def tune(
     checks.truth(InputError, "again", again)
     if bench is not None and not all(hasattr(bench, x) for x in _BENCH):
         raise field_error(
-            InputError, "bench", bench, f"must have {', '.join(_BENCH)}, as cutegemm.tuning.bench.Bench"
+            InputError, "bench", bench, f"must have {', '.join(_BENCH)}, as cutegemm.tuning.gpu.Bench"
         )
     if console is not None and not hasattr(console, "print"):
         raise field_error(InputError, "console", console, "must be a rich.console.Console")
     # imports torch
-    from cutegemm.running.launcher import current_device
+    from cutegemm.running.backends.launcher import current_device
     from cutegemm.tuning import child
-    from cutegemm.tuning.bench import Gpu
+    from cutegemm.tuning.gpu import Gpu
+    from cutegemm.tuning.outcomes import Report, Screen
     from cutegemm.tuning.race import Regime
-    from cutegemm.tuning.report import Report, Screen
     from cutegemm.tuning.tuner import Tuner, each
 
     if regime is not None and not isinstance(regime, Regime):

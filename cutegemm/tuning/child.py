@@ -26,11 +26,11 @@ from cutegemm.database import Database
 from cutegemm.families.family import load
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
+from cutegemm.tuning.outcomes import INTERRUPTED, REFUSED, Outcome, Screen
 from cutegemm.tuning.race import Regime
-from cutegemm.tuning.report import INTERRUPTED, REFUSED, Outcome, Screen
 from cutegemm.tuning.tuner import COMPILE_SECONDS, Tuner, each
 
-GPU = "cutegemm.tuning.bench:Gpu"
+GPU = "cutegemm.tuning.gpu:Gpu"
 # children of one problem that may hang or die before it is given up
 LIVES = 16
 # in which a child that is asked to stop keeps what it knows

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is worth measuring for a problem: the candidates that serve, best predicted first, no kernel and walk twice."""
+"""The candidates of a problem that are worth measuring, best predicted first; no kernel and raster twice."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ LIKELY_LOADS = ODD_LOADS[:2]
 WIDTH = 64
 # candidates beside them whose larger operand is shifted
 LOADED = 3
-# walks over the tiles that are tried for the candidates predicted best
+# rasters that are tried for the candidates predicted best
 RASTERS = (("m", 4), ("m", 16), ("n", 8), ("m", 8))
-# tiles up to which no walk differs from another
+# tiles up to which no raster differs from another
 FEW_TILES = 8
 # tiles an SM up to which kernels without a producer warp are tried
 SHORT_WAVES = 2
@@ -82,7 +82,7 @@ def proposals(
     """The model's own choice, `first`, `seeds`, variants of `first`, then the others; `most` of them, no kernel twice.
 
     The others come by predicted time; after the first few of them, variants of the best two: other ways to load, other
-    walks, a stream.
+    rasters, stream-K.
 
     Args:
         spec: what is given; only what it leaves open is tried.
@@ -180,7 +180,7 @@ def _kind(fields: Mapping[str, Any]) -> tuple[Any, ...]:
 def _variants(
     spec: GemmSpec, fields: dict[str, Any], problem: Problem, device: Device
 ) -> Iterator[dict[str, Any]]:
-    """A candidate's fields with other loads of what TMA cannot address, other walks and triggers, and as a stream."""
+    """A candidate's fields with other loads of what TMA cannot address, other rasters and triggers, and as stream-K."""
     made = _planned(spec, fields, problem, device)
     if made is None or not fields or fields.get("schedule") == "simt":
         return

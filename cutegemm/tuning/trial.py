@@ -10,10 +10,10 @@ import torch
 
 from cutegemm.config import GemmConfig
 from cutegemm.epilogue.graph import Graph
-from cutegemm.running.bounds import Bound, bound
-from cutegemm.running.checked import finished
 from cutegemm.running.kind import Prepared
-from cutegemm.tuning.operands import Operands
+from cutegemm.running.numerics.bounds import Bound, bound
+from cutegemm.running.numerics.checked import finished
+from cutegemm.tuning.random_operands import Operands
 
 # elements of D that are worked out in fp64 at a time: half a GiB a tensor, of which the bound needs about twenty
 SLAB = 1 << 26
@@ -32,7 +32,7 @@ class Oracle:
 
     def __init__(self, graph: Graph, operands: Operands) -> None:
         self.graph, self.operands = graph, operands
-        self._bounds: dict[bool, list[tuple[slice, dict[str, Bound]]]] = {}
+        self._bounds: dict[tuple[bool, int | None], list[tuple[slice, dict[str, Bound]]]] = {}
 
     def complaint(self, prepared: Prepared) -> str | None:
         """What is wrong with a candidate, or None.
@@ -41,7 +41,8 @@ class Oracle:
         """
         first = self._run(prepared)
         config: GemmConfig | None = prepared.kind.plan.config
-        for rows, bounds in self._expected(config is None or config.approximate, first):
+        arithmetic = (config is None or config.approximate, getattr(config, "promote", None))
+        for rows, bounds in self._expected(arithmetic, first):
             for name, value in first.items():
                 said = bounds[name].complaint(value if rows == _ALL else value[..., rows, :])
                 if said is not None:
@@ -60,10 +61,10 @@ class Oracle:
         return {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}
 
     def _expected(
-        self, approximate: bool, got: Mapping[str, torch.Tensor]
+        self, arithmetic: tuple[bool, int | None], got: Mapping[str, torch.Tensor]
     ) -> list[tuple[slice, dict[str, Bound]]]:
-        """Rows of D and the bounds of the outputs there."""
-        if approximate not in self._bounds:
+        """Rows of D and the bounds of the outputs there; `arithmetic`: the last two arguments of `bound`."""
+        if arithmetic not in self._bounds:
             order, named = self.operands.order, self.operands.order.named(self.operands.given)
             inputs: dict[str, Any] = {name: named[name] for name in order.inputs}
             inputs |= dict(zip(order.numbers, self.operands.numbers, strict=True))
@@ -74,15 +75,15 @@ class Oracle:
                 if rows != _ALL:
                     a = a[..., rows, :]
                     part = {name: self._rows(name, x, rows) for name, x in inputs.items()}
-                bounds = bound(self.graph, a, named["b"], part, types, approximate)
+                bounds = bound(self.graph, a, named["b"], part, types, *arithmetic)
                 found.append((rows, {name: _kept(x, types[name]) for name, x in bounds.items()}))
-            self._bounds[approximate] = found
-        return self._bounds[approximate]
+            self._bounds[arithmetic] = found
+        return self._bounds[arithmetic]
 
     def _slabs(self, a: torch.Tensor, got: Mapping[str, torch.Tensor]) -> list[slice]:
         """Rows of D that are worked out together."""
         rows, graph = a.shape[-2], self.graph
-        whole = bool(graph.reductions) or any(x.op == "random" for x in graph.nodes)
+        whole = bool(graph.reductions or graph.scales) or any(x.op == "random" for x in graph.nodes)
         row = max(x.numel() for x in got.values()) // max(rows, 1)
         step = max(1, SLAB // max(row, 1))
         if whole or step >= rows:

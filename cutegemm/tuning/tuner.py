@@ -15,23 +15,23 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.config import Config
 from cutegemm.database.choice import find
 from cutegemm.database.entry import Entry, Key, config_digest, digest, key_of
-from cutegemm.database.store import BROKE_OFF, RUNNING, Database, Trial, holder
+from cutegemm.database.user_database import BROKE_OFF, RUNNING, Database, Trial, holder
 from cutegemm.errors import CompileError, GemmError
-from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import KernelPlan, plan
+from cutegemm.planning.requirements import requested
 from cutegemm.planning.why import fields_of
 from cutegemm.problems import Problem
 from cutegemm.running.run import prepare
 from cutegemm.spec import GemmSpec
-from cutegemm.tuning.bench import Bench
-from cutegemm.tuning.operands import Operands, operands
+from cutegemm.tuning.gpu import Bench
+from cutegemm.tuning.outcomes import BEGUN, ELSEWHERE, INTERRUPTED, KNOWN, REFUSED, TUNED, Outcome, Screen
 from cutegemm.tuning.proposals import Fields, Proposal, explicit, proposals, under
 from cutegemm.tuning.race import Regime, Times, race, wins
-from cutegemm.tuning.report import BEGUN, ELSEWHERE, INTERRUPTED, KNOWN, REFUSED, TUNED, Outcome, Screen
+from cutegemm.tuning.random_operands import Operands, operands
 from cutegemm.tuning.timing import Sampler
 from cutegemm.tuning.trial import Oracle
 
@@ -66,7 +66,7 @@ class Tuner:
     database: Database
     most: int
     regime: Regime
-    compile: Compile = functools.partial(cache.ensure, told=False)
+    compile: Compile = functools.partial(kernel_cache.ensure, told=False)
     holder: str = field(default_factory=holder)
     batches: int | None = None
     until: float = math.inf
@@ -122,7 +122,7 @@ class Tuner:
         """Whether an entry's kernel is the one that its fields give now."""
         try:
             config = plan(entry.refined(self.spec), problem, self.bench.record).config
-            return config is not None and not entry.expired(config, cache.artifact(config).ptx)
+            return config is not None and not entry.expired(config, kernel_cache.artifact(config).ptx)
         except (GemmError, TypeError):
             return False
 
@@ -321,7 +321,7 @@ def _faster(group: Sequence[Proposal], leader: Proposal, times: dict[str, Times]
 
 def _ptx(made: KernelPlan) -> str:
     assert made.config is not None
-    return digest(cache.artifact(made.config).ptx)
+    return digest(kernel_cache.artifact(made.config).ptx)
 
 
 def _ptx_or_none(made: KernelPlan) -> str | None:

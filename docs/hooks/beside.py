@@ -21,83 +21,89 @@ ROOT = Path(__file__).parents[2]
 CODE: dict[int, tuple[tuple[str, str, str], ...]] = {
     1: (
         (
-            "kernels/gather.py",
+            "kernels/load/gather_load.py",
             "",
             "The general kernel still loads single elements where strides allow nothing else.",
         ),
     ),
     2: (
         (
-            "kernels/simt_tile.py",
+            "kernels/cuda_cores/simt_tile.py",
             "TileShape.place",
             "Which element a thread of the fp32 kernel copies: neighbours along the unit stride.",
         ),
     ),
     3: (
         (
-            "kernels/simt_staged.py",
+            "kernels/cuda_cores/simt_staged.py",
             "StagedLoad.commit",
             "Registers to shared memory: the second half of the copy.",
         ),
     ),
-    4: (("kernels/simt_tile.py", "Owned", "The rows or columns of a tile that a thread owns."),),
+    4: (("kernels/cuda_cores/simt_tile.py", "Owned", "The rows or columns of a tile that a thread owns."),),
     5: (
         (
-            "kernels/simt_staged.py",
+            "kernels/cuda_cores/simt_staged.py",
             "StagedLoop._tile",
             "The outer product of two register fragments, one k at a time.",
         ),
     ),
     6: (
         (
-            "kernels/simt_staged.py",
+            "kernels/cuda_cores/simt_staged.py",
             "StagedShape.pad",
             "Padding of the transposed tile, computed from the copy's lanes.",
         ),
-        ("kernels/simt_staged.py", "_read", "A vector load from shared memory."),
+        ("kernels/cuda_cores/simt_staged.py", "_read", "A vector load from shared memory."),
     ),
     7: (
         (
-            "kernels/simt_tile.py",
+            "kernels/cuda_cores/simt_tile.py",
             "Owned.groups",
             "A thread's rows in groups of four, so that a warp's load is contiguous.",
         ),
     ),
     8: (
         (
-            "kernels/simt_ring.py",
+            "kernels/cuda_cores/simt_ring.py",
             "RingLoop.multiply",
             "The fp32 mainloop over a pipeline of stages: wait, multiply, load ahead.",
         ),
     ),
     9: (
         (
-            "layouts/sm90.py",
+            "layouts/hardware.py",
             "wgmma_c_layout",
             "With `wgmma` the owner of each element is defined; with `wmma` it is not.",
         ),
     ),
     10: (
         (
-            "kernels/pieces.py",
+            "kernels/epilogue/subtiles.py",
             "to_shared",
             "Registers to shared memory by `stmatrix`, the counterpart of `ldmatrix`.",
         ),
     ),
     11: (
-        ("kernels/async_load.py", "AsyncLoad._copy", "One `cp.async`, zero-filled beyond the edge."),
-        ("kernels/store.py", "_store_elements", "Staged rows of D to global memory."),
+        ("kernels/load/cp_async_load.py", "AsyncLoad._copy", "One `cp.async`, zero-filled beyond the edge."),
+        ("kernels/epilogue/output_store.py", "_store_elements", "Staged rows of D to global memory."),
     ),
-    12: (("kernels/scheduler.py", "tile_of", "The panels: from a tile's number to its place in D."),),
+    12: (
+        (
+            "kernels/schedule/tile_scheduler.py",
+            "tile_of",
+            "The panels: from a tile's number to its place in D.",
+        ),
+    ),
     13: (
         (
-            "kernels/async_load.py",
+            "kernels/load/cp_async_load.py",
             "AsyncLoad",
             "Edges without TMA: the bytes that are read are counted, the rest is zero.",
         ),
     ),
     14: (("layouts/swizzle.py", "Swizzle", "The XOR swizzle as a function of an offset."),),
-    15: (("kernels/ring.py", "Ring", "Full and empty barriers of a pipeline."),),
+    15: (("kernels/mainloop/pipeline.py", "Pipeline", "Full and empty barriers of a pipeline."),),
     16: (
         (
             "kernels/multistage.py",
@@ -107,41 +113,55 @@ CODE: dict[int, tuple[tuple[str, str, str], ...]] = {
     ),
     17: (
         (
-            "kernels/mainloop.py",
+            "kernels/mainloop/mainloop.py",
             "multiply_stage",
             "One stage's `wgmma` instructions; the CTA tile fixes the shape of the instruction.",
         ),
     ),
     18: (
-        ("kernels/producer.py", "Producer._fill_next", "The producer: wait until a stage is empty, fill it."),
         (
-            "kernels/mainloop.py",
+            "kernels/mainloop/producer.py",
+            "Producer._fill_next",
+            "The producer: wait until a stage is empty, fill it.",
+        ),
+        (
+            "kernels/mainloop/mainloop.py",
             "Mainloop.multiply",
             "A consumer: wait until a stage is full, multiply, release the one before.",
         ),
     ),
     19: (
         (
-            "kernels/store.py",
-            "store_piece",
+            "kernels/epilogue/output_store.py",
+            "store_subtile",
             "The epilogue's store: directly, staged by threads, or by TMA.",
         ),
     ),
     20: (
-        ("kernels/scheduler.py", "Walk.next", "Persistence: the CTA's next tile."),
-        ("kernels/tma_load.py", "TmaLoad.load", "A load that may be a multicast."),
+        ("kernels/schedule/tile_scheduler.py", "TileScheduler.next", "Persistence: the CTA's next tile."),
+        ("kernels/load/tma_load.py", "TmaLoad.load", "A load that may be a multicast."),
         (
-            "kernels/ring.py",
-            "Ring.release",
+            "kernels/mainloop/pipeline.py",
+            "Pipeline.release",
             "A consumer warp arrives at every CTA that writes into its own.",
         ),
     ),
-    21: (("kernels/atomic_sum.py", "AtomicSum", "Splits of K that add into one tile in order of arrival."),),
-    22: (
-        ("kernels/left_sum.py", "LeftSum", "The first launch leaves partial sums in workspace."),
+    21: (
         (
-            "kernels/add_parts.py",
-            "AddParts.kernel",
+            "kernels/split_k/atomic_sum.py",
+            "AtomicSum",
+            "Splits of K that add into one tile in order of arrival.",
+        ),
+    ),
+    22: (
+        (
+            "kernels/split_k/deferred_sum.py",
+            "DeferredSum",
+            "The first launch leaves partial sums in workspace.",
+        ),
+        (
+            "kernels/split_k/add_partials.py",
+            "AddPartials.kernel",
             "The second launch reduces them and applies the epilogue.",
         ),
     ),

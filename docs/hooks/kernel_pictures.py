@@ -27,7 +27,7 @@ PLANS: dict[str, tuple[GemmSpec, Any]] = {
     "multistage": (GemmSpec(schedule="multistage"), problem(256, 256, 256)),
     "cluster": (GemmSpec(cluster=(1, 1, 4)), problem(*DEEP)),
     "workspace": (GemmSpec(split_k=4, split_reduction="workspace"), problem(*DEEP)),
-    "add_parts": (GemmSpec(split_k=4, split_reduction="launch"), problem(*DEEP)),
+    "add_partials": (GemmSpec(split_k=4, split_reduction="launch"), problem(*DEEP)),
     "cores": (GemmSpec(), problem(1024, 1024, 1024, dtype="fp32")),
     "relayout": (GemmSpec(), problem(777, 1001, 333)),
 }
@@ -95,9 +95,9 @@ def tensor_core(plan: Any) -> Flow:
             "wgmma",
         ],
     )
-    if "parts of K" in sizes:
+    if "partial sums" in sizes:
         boxes.append(
-            Box("partial sums", (f"of {config.cluster_parts} CTAs", kib(sizes["parts of K"])), "shared")
+            Box("partial sums", (f"of {config.cluster_splits} CTAs", kib(sizes["partial sums"])), "shared")
         )
         arrows.append("DSMEM")
     elif config.splits > 1 and config.split_reduction == "workspace":
@@ -113,7 +113,7 @@ def tensor_core(plan: Any) -> Flow:
     return Flow(tuple(boxes), tuple(arrows))
 
 
-def add_parts(plan: Any) -> Flow:
+def add_partials(plan: Any) -> Flow:
     """Partial sums to D, by a launch of its own."""
     parts = plan.steps[1].config.splits
     return Flow(
@@ -156,7 +156,7 @@ def relayout(plan: Any) -> Flow:
     )
 
 
-FLOWS: dict[str, Callable[[Any], Flow]] = {"add_parts": add_parts, "cores": cores, "relayout": relayout}
+FLOWS: dict[str, Callable[[Any], Flow]] = {"add_partials": add_partials, "cores": cores, "relayout": relayout}
 
 
 def loads(words: str) -> bool:

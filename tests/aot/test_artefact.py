@@ -15,7 +15,7 @@ import torch
 import cutegemm
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
-from cutegemm.compiling import exchange
+from cutegemm.compiling import archive
 from cutegemm.errors import CompileError, InputError, PlanError
 
 SPEC = GemmSpec(tile=Tile(128, 64, 64))
@@ -139,7 +139,7 @@ def test_a_loaded_artefact_is_copied_and_pickled(saved):
 
 def test_the_emulator_is_told_which_launches_begin_early(saved, monkeypatch):
     """Launches that may overlap the one before are run as such, so that a missing wait is found."""
-    from cutegemm.running import emulated
+    from cutegemm.running.backends import emulated
 
     told, run_steps = [], emulated.run_steps
     monkeypatch.setattr(
@@ -268,32 +268,32 @@ def test_a_changed_member_is_found(saved, tmp_path, member, change, words):
 
 def test_a_file_that_unpacks_to_too_much_is_refused(saved, monkeypatch):
     """What the members hold together is bounded before any is read."""
-    monkeypatch.setattr(exchange, "MOST_BYTES", 1000)
+    monkeypatch.setattr(archive, "MOST_BYTES", 1000)
     with pytest.raises(InputError, match="it holds more than 1,000 bytes"):
         cutegemm.load(saved["plain"][1])
 
 
 def test_another_format_is_refused_by_name(saved, tmp_path, monkeypatch):
     """A file of another format says which, and what to do."""
-    from cutegemm.aot import file
+    from cutegemm.aot import artefact
 
-    monkeypatch.setattr(file, "FORMAT", file.FORMAT + 1)
+    monkeypatch.setattr(artefact, "FORMAT", artefact.FORMAT + 1)
     with pytest.raises(InputError, match="has format 1; this version of cutegemm reads 2: save it again"):
         cutegemm.load(saved["plain"][1])
 
 
 def test_a_patch_beside_its_parameter_is_refused(saved, tmp_path):
     """A recipe that would write outside a parameter is no artefact, whatever its checksums say."""
-    from cutegemm.aot import file
+    from cutegemm.aot import artefact
 
     path = tmp_path / "hostile.cutegemm"
     with zipfile.ZipFile(saved["plain"][1]) as old, zipfile.ZipFile(path, "w") as new:
-        manifest = json.loads(old.read(file.MANIFEST))
+        manifest = json.loads(old.read(artefact.MANIFEST))
         manifest["recipes"][0]["steps"][0]["patches"][0]["offset"] = 1 << 20
         text = json.dumps(manifest).encode()
         members = {x: old.read(x) for x in old.namelist()} | {
-            file.MANIFEST: text,
-            file.SEAL: file._digest(text).encode(),
+            artefact.MANIFEST: text,
+            artefact.SEAL: artefact._digest(text).encode(),
         }
         for name, data in members.items():
             new.writestr(name, data)

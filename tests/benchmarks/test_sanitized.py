@@ -28,8 +28,8 @@ def test_every_case_is_what_its_name_says():
         elif kind == "lines":
             assert config.outputs[0].store == "staged" and sanitized.CASES[name][1][1] % 2
         else:
-            assert config.walk == name
-        assert (config.cluster_parts > 1) is (
+            assert config.tile_scheduler == name
+        assert (config.cluster_splits > 1) is (
             name in ("launch_clusters", "cluster", "cluster_pairs", "atomic_clusters")
         )
     assert found["launch_adders"].storing.config.adders == 2

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sweeps of drawn problems: few kernels serve many problems, wrong and hanging configs are left out."""
 
+import argparse
 import dataclasses
 import json
 import math
@@ -14,6 +15,8 @@ from benchmarks.sweep_draws import Option
 from benchmarks.timing import Contender
 from cutegemm import GemmSpec, plan
 from cutegemm.arch.records import H200
+from cutegemm.planning import ranking
+from cutegemm.planning.requirements import requested
 from tests.support.fake_gpu import FakeGpu
 
 CASE = Case(suite="decode", dtype="bf16", majors="kk", m=8, n=16, k=16)
@@ -95,6 +98,59 @@ def test_problems_of_families_are_interleaved():
     drawn = [case.suite for _, case in sweep_draws.cases([2, 3])]
     assert len(drawn) == 2 * sum(sweep_draws.COUNTS.values())
     assert set(drawn[: len(drawn) // 5]) == set(sweep_draws.COUNTS)
+
+
+def test_counts_are_of_known_families():
+    """Families and numbers of problems are read from a line; a family that nobody draws is refused."""
+    assert sweep_draws.counts("decode=2,odd=1") == {"decode": 2, "odd": 1}
+    with pytest.raises(ValueError, match="wide"):
+        sweep_draws.counts("wide=2")
+
+
+def test_other_splits_are_measured():
+    """Of the fastest configs that a launch adds up, other numbers of splits are options, too."""
+    case = Case(suite="deep_k", dtype="bf16", majors="kk", m=300, n=128, k=16384)
+    found = sweep_draws.options(case, H200, random.Random(0))
+    seen = ranking.options(requested(GemmSpec(), contenders.problem(case), H200)[0])
+    filling = {(*x.candidate.tile, *x.candidate.cluster, x.candidate.splits) for x in seen}
+    others = [x for x in found if x.config[-1] == "launch" and (*x.config[1:6], x.config[8]) not in filling]
+    assert others and all(x.fields["split_k"] == x.config[8] for x in others)
+
+
+def test_drawn_jobs_name_their_kernels_in_the_order_of_use():
+    """Every config has the places of its kernels, and the first problem's come first."""
+    args = argparse.Namespace(seeds=[2], counts={"decode": 1, "small": 1}, configs=4, kernels=8, workers=1)
+    found = sweep_draws.drawn(args, H200)
+    places = [place for job in found["jobs"] for x in job["configs"] for place in x["kernels"]]
+    assert list(dict.fromkeys(places)) == list(range(len(found["kernels"])))
+    assert all(len(job["configs"]) <= 4 for job in found["jobs"])
+
+
+def test_a_problem_waits_for_its_kernels(tmp_path, monkeypatch):
+    """It waits while its kernels are compiled; not when later ones are there, nor when nothing is compiled any more."""
+    entries = [tmp_path / str(i) for i in range(200)]
+    monkeypatch.setattr(sweep_jobs, "config_from_data", lambda x: x)
+    monkeypatch.setattr(sweep_jobs.kernel_cache, "entry", lambda x: entries[x])
+    jobs, running = tmp_path / "jobs.json", tmp_path / "running"
+    jobs.write_text(json.dumps({"kernels": list(range(200))}))
+    job = {"configs": [{"kernels": [0, 2]}, {"kernels": [1]}]}
+    waited = []
+
+    def looks(then):
+        """How often it looks before it goes on; `then` happens after the first look."""
+        waited.clear()
+        monkeypatch.setattr(sweep_jobs.time, "sleep", lambda _: waited.append(1) or then())
+        running.touch()
+        sweep_jobs.Compiling(jobs, running).wait(job, Beat(), math.inf)
+        return len(waited)
+
+    assert looks(running.unlink) == 1
+    assert looks(entries[2 + sweep_jobs.AHEAD].touch) == 1
+    entries[2 + sweep_jobs.AHEAD].unlink()
+    entries[0].touch()
+    entries[1].touch()
+    assert looks(entries[2].touch) == 1
+    assert looks(list) == 0
 
 
 def test_options_are_kernels_that_the_spec_asks_for():

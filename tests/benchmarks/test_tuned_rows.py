@@ -12,7 +12,7 @@ from benchmarks.sweep_rows import read
 from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H100, H200
 from cutegemm.database import Database, key_of
-from cutegemm.database.store import Trial
+from cutegemm.database.user_database import Trial
 from cutegemm.planning.planner import plan
 from cutegemm.planning.why import candidate_of, fields_of
 

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from cutegemm import problem
-from cutegemm.compiling import cache, exchange, store
+from cutegemm.compiling import archive, kernel_cache, sealed_files
 from tests.support.command import document, refused, run
 from tests.support.compiled import CONFIG, isolated
 from tests.support.tuned import filled
@@ -43,20 +43,20 @@ def test_kernels_are_cleared(entry):
     assert run("cache", "clear", "--unusable").startswith("0 kernels removed")
     os.utime(entry, (0, 0))
     assert document("cache", "clear", "--older-than", 1)["count"] == 1
-    assert not entry.exists() and (entry.parent / store.SECRET).exists()
+    assert not entry.exists() and (entry.parent / sealed_files.SECRET).exists()
     assert run("cache", "clear").startswith("0 kernels removed")
 
 
 def test_kernels_travel(entry, tmp_path, monkeypatch):
     """What export writes import takes, under another secret, so that nothing compiles again."""
-    before, file = cache.artifact(CONFIG), tmp_path / "kernels.zip"
+    before, file = kernel_cache.artifact(CONFIG), tmp_path / "kernels.zip"
     assert run("cache", "export", file).startswith("1 kernel written")
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "other"))
-    monkeypatch.setattr(cache, "_MEMORY", {})
+    monkeypatch.setattr(kernel_cache, "_MEMORY", {})
     assert document("cache", "import", file)["count"] == 1
     assert run("cache", "import", file).startswith("0 kernels taken")
-    monkeypatch.setattr(cache, "compile_config", lambda config: pytest.fail("compiled again"))
-    assert cache.artifact(CONFIG) == before
+    monkeypatch.setattr(kernel_cache, "compile_config", lambda config: pytest.fail("compiled again"))
+    assert kernel_cache.artifact(CONFIG) == before
 
 
 def _rewritten(source, target, change):
@@ -72,22 +72,22 @@ def _rewritten(source, target, change):
 def test_a_file_that_is_not_whole_is_refused(entry, tmp_path, monkeypatch):
     """Foreign, truncated and changed files change nothing."""
     good, bad = tmp_path / "good.zip", tmp_path / "bad.zip"
-    exchange.export(good)
+    archive.export(good)
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "other"))
 
     def damaged(members):
         members[entry.name] += b"x"
 
     def strange(members):
-        manifest = json.loads(members[exchange.MANIFEST])
+        manifest = json.loads(members[archive.MANIFEST])
         manifest["entries"] = {"../../x.zip": "0"}
-        members[exchange.MANIFEST] = json.dumps(manifest).encode()
+        members[archive.MANIFEST] = json.dumps(manifest).encode()
 
     def newer(members):
-        members[exchange.MANIFEST] = b'{"format": 99, "entries": {}}'
+        members[archive.MANIFEST] = b'{"format": 99, "entries": {}}'
 
     def foreign(members):
-        members[exchange.MANIFEST] = b"[]"
+        members[archive.MANIFEST] = b"[]"
 
     for change, says in (
         (damaged, "is damaged"),
@@ -103,7 +103,7 @@ def test_a_file_that_is_not_whole_is_refused(entry, tmp_path, monkeypatch):
     assert "is encrypted" in refused("cache", "import", bad)
     bad.write_bytes(good.read_bytes()[:100])
     assert "must be a file that `cutegemm cache export` wrote" in refused("cache", "import", bad)
-    monkeypatch.setattr(exchange, "MOST_BYTES", 10)
+    monkeypatch.setattr(archive, "MOST_BYTES", 10)
     assert "it holds more than 10 bytes" in refused("cache", "import", good)
     assert not (tmp_path / "other").exists()
 
@@ -111,7 +111,7 @@ def test_a_file_that_is_not_whole_is_refused(entry, tmp_path, monkeypatch):
 def test_a_directory_that_others_may_write_takes_nothing(entry, tmp_path, monkeypatch):
     """Kernels are not put where others could replace them; the error names the directory."""
     file, folder = tmp_path / "kernels.zip", tmp_path / "open" / "kernels"
-    exchange.export(file)
+    archive.export(file)
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(folder.parent))
     folder.mkdir(parents=True)
     folder.chmod(0o777)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from cutegemm.cli.facts import code, timing
+from cutegemm.cli.facts import comparison, machine_code
 from cutegemm.compiling import resources
 from cutegemm.errors import CompileError
 from tests.support.command import document, refused, run
@@ -38,13 +38,13 @@ def test_only_real_changes_show():
     """Names of registers, labels and predicates, comments and addresses do not count; opcodes and constants do."""
     one = "$L1:\n mov.b32 %r1, 5; // a\n@%p1 bra $L1;\n.loc 1 2\n add.s32 %r3, %r1, 1;"
     two = "$L2:\n mov.b32 %r7, 5;\n@%p9 bra $L2;\n add.s32 %r8, %r7, 1;"
-    assert code.compared(one, two, "ptx").lines == []
-    changed = code.compared(one, two.replace("add", "sub"), "ptx")
+    assert machine_code.compared(one, two, "ptx").lines == []
+    changed = machine_code.compared(one, two.replace("add", "sub"), "ptx")
     assert changed.opcodes == {"add.s32": [1, 0], "sub.s32": [0, 1]}
     assert "-add.s32 %r, %r, 1" in changed.lines and "+sub.s32 %r, %r, 1" in changed.lines
     sass = "        /*0010*/                   IADD3 R1, R2, 0x4, RZ ;  /* 0x1 */"
-    assert code.normal(sass, "sass") == ["IADD3 R, R, 0x4, RZ"]
-    assert code.compared(sass, sass.replace("R1", "R9").replace("0010", "0020"), "sass").lines == []
+    assert machine_code.normal(sass, "sass") == ["IADD3 R, R, 0x4, RZ"]
+    assert machine_code.compared(sass, sass.replace("R1", "R9").replace("0010", "0020"), "sass").lines == []
 
 
 def test_one_kernel_serves_both():
@@ -72,8 +72,8 @@ def test_the_traced_ir_is_compared(monkeypatch):
         "func.func @k_object_at_0x1() {\n  %0 = cute.make_tile(%arg0, %3#1) : tile\n  cute.wait %0 : tile\n}"
     )
     other = text.replace("0x1", "0x2").replace("%0", "%7").replace("%3#1", "%9#1")
-    assert code.compared(text, other, "ir").lines == []
-    changed = code.compared(text, other.replace("cute.wait", "cute.arrive"), "ir")
+    assert machine_code.compared(text, other, "ir").lines == []
+    changed = machine_code.compared(text, other.replace("cute.wait", "cute.arrive"), "ir")
     assert changed.opcodes == {"cute.wait": [1, 0], "cute.arrive": [0, 1]}
     words = ("diff", SPEC[1], SPEC[1] + ", stages=4", *PROBLEM, "--no-emulate", "--no-time", "--ir")
     found = document(*words, status=1)
@@ -102,9 +102,12 @@ def test_a_large_problem_is_not_emulated(monkeypatch):
 
 def test_times_stand_beside_the_code(monkeypatch):
     """Where there is a GPU both are timed, and the verdict knows its noise."""
-    rows = [timing.Timed("first", 2.0, 0.01, 100.0, 1.5), timing.Timed("second", 3.0, 0.01, 66.0, 1.0)]
-    found = timing.Comparison("p", "a GPU", "v", rows, "first is faster")
-    monkeypatch.setattr(timing, "compared", lambda asked, against_torch: found)
+    rows = [
+        comparison.Timed("first", 2.0, 0.01, 100.0, 1.5),
+        comparison.Timed("second", 3.0, 0.01, 66.0, 1.0),
+    ]
+    found = comparison.Comparison("p", "a GPU", "v", rows, "first is faster")
+    monkeypatch.setattr(comparison, "compared", lambda asked, against_torch: found)
     text = run("diff", SPEC[1], SPEC[1] + ", stages=4", *PROBLEM, "--no-emulate", status=1)
     assert (
         "time on a GPU" in text

@@ -5,8 +5,8 @@ import pytest
 
 import cutegemm
 from cutegemm.arch.records import H100, H200
-from cutegemm.cli import given, machine
-from cutegemm.cli.machine import Gpu, Machine
+from cutegemm.cli import given, gpus
+from cutegemm.cli.gpus import Gpu, Machine
 from cutegemm.database import choose
 from tests.support.command import document, refused, run
 
@@ -14,7 +14,7 @@ from tests.support.command import document, refused, run
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
     """The GPU of the machine that runs the tests decides nothing."""
-    monkeypatch.setattr(machine, "machine", lambda: Machine(None, (), "a test"))
+    monkeypatch.setattr(gpus, "machine", lambda: Machine(None, (), "a test"))
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,7 @@ def test_the_gpu_is_said(monkeypatch):
     """--gpu, the GPU here, or the default: each is named as what it is."""
     assert document("explain", 64, 64, 64, "--gpu", "h100")["gpu"]["name"] == H100.name
     assert "(no Hopper GPU here: the default)" in run("explain", 64, 64, 64)
-    monkeypatch.setattr(
-        machine, "machine", lambda: Machine((13, 0), (Gpu(H100.name, (9, 0), 132, 50 << 20),))
-    )
+    monkeypatch.setattr(gpus, "machine", lambda: Machine((13, 0), (Gpu(H100.name, (9, 0), 132, 50 << 20),)))
     found = document("explain", 64, 64, 64)["gpu"]
     assert (found["name"], found["source"]) == (H100.name, "this machine's")
 
@@ -136,7 +134,7 @@ def test_every_epilogue_of_the_library_is_known(name):
         (("--epilogue", "bias_gelu"), "nearest legal value: 'bias"),
         (("--epilogue", "bias(3)"), "takes 0 positional arguments"),
         (("--gpu", "a100"), "--gpu='a100': must be one of h200, h100; nearest legal value: 'h200'"),
-        (("--dtype", "int8"), "dtype='int8'"),
+        (("--dtype", "int16"), "dtype='int16'"),
         (("--majors", "xy"), "majors='xy'"),
     ],
 )

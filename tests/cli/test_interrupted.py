@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from cutegemm.compiling import cache, exchange
+from cutegemm.compiling import archive, kernel_cache
 from tests.support.patience import PATIENCE
 
 
@@ -33,4 +33,4 @@ def test_ctrl_c_leaves_the_cache_whole(tmp_path, monkeypatch):
         error,
     )
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
-    assert not out and exchange.listed() == [] and not list(cache.directory().glob(".*.part"))
+    assert not out and archive.listed() == [] and not list(kernel_cache.directory().glob(".*.part"))

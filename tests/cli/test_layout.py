@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutegemm.cli.facts.drawing import ACCESSES, drawn, instruction
-from cutegemm.layouts import ComposedLayout, Layout, Swizzle, parse, sm90
+from cutegemm.layouts import ComposedLayout, Layout, Swizzle, hardware, parse
 from tests.support.command import document, refused, run
 
 
@@ -73,7 +73,7 @@ def test_lanes_down_a_column_conflict():
 def test_owners_are_those_of_the_instruction():
     """Every element of the accumulator has the thread and value that its layout says."""
     found = document("layout", "--mma", "m64n16k16")
-    layout = sm90.wgmma_c_layout(16)
+    layout = hardware.wgmma_c_layout(16)
     assert len(found["cells"]) == 64 * 16
     for cell in found["cells"]:
         assert layout(cell["thread"], cell["value"]) == cell["row"] + 64 * cell["column"]

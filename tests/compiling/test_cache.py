@@ -12,17 +12,17 @@ import zipfile
 import pytest
 
 from cutegemm import DType, GemmSpec, Tile, problem
-from cutegemm.compiling import cache, store
-from cutegemm.database.store import default_path
+from cutegemm.compiling import kernel_cache, sealed_files
+from cutegemm.database.user_database import default_path
 from cutegemm.planning.planner import plan
-from cutegemm.running import properties
+from cutegemm.running.backends import properties
 from tests.support.compiled import CONFIG, OTHER, isolated
 
 
 @pytest.fixture(scope="module")
 def made():
     """The compiled kernel of `CONFIG`."""
-    return cache.artifact(CONFIG)
+    return kernel_cache.artifact(CONFIG)
 
 
 @pytest.fixture
@@ -38,38 +38,38 @@ def no_compiler(monkeypatch):
     def refuse(config):
         raise AssertionError("compiled")
 
-    monkeypatch.setattr(cache, "compile_config", refuse)
+    monkeypatch.setattr(kernel_cache, "compile_config", refuse)
 
 
 def test_the_directory_is_the_users_choice(monkeypatch, tmp_path):
     """CUTEGEMM_CACHE_DIR overrides the user's folders for kernels, GPUs and measurements; ~ is the home directory."""
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
-    assert cache.directory() == tmp_path / "kernels"
+    assert kernel_cache.directory() == tmp_path / "kernels"
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", "~/kept")
     home = tmp_path / "kept"
-    assert cache.directory().parent == home
+    assert kernel_cache.directory().parent == home
     assert properties.path().parent == home and default_path().parent == home
     monkeypatch.delenv("CUTEGEMM_CACHE_DIR")
-    assert "cutegemm" in str(cache.directory())
+    assert "cutegemm" in str(kernel_cache.directory())
 
 
 def test_an_entry_on_disk_is_not_compiled_again(fresh, no_compiler, made):
     """Object, PTX, cubin and resources come back from the file."""
-    assert cache.artifact(CONFIG) == made and cache.artifact(CONFIG) is not made
+    assert kernel_cache.artifact(CONFIG) == made and kernel_cache.artifact(CONFIG) is not made
     assert made.resources.instructions["wgmma"] > 0 and made.resources.smem_bytes > 0
 
 
 def test_an_entry_in_memory_is_not_read_again(fresh, no_compiler):
     """The second use needs no file."""
-    first = cache.artifact(CONFIG)
+    first = kernel_cache.artifact(CONFIG)
     fresh.unlink()
-    assert cache.artifact(CONFIG) is first
+    assert kernel_cache.artifact(CONFIG) is first
 
 
 def test_an_entry_describes_itself(fresh, made):
     """Behind its seal the file is a zip whose config, resources and parts can be read."""
-    with zipfile.ZipFile(io.BytesIO(fresh.read_bytes()[store.SEAL_BYTES :])) as file:
+    with zipfile.ZipFile(io.BytesIO(fresh.read_bytes()[sealed_files.SEAL_BYTES :])) as file:
         data = json.loads(file.read("entry.json"))
         assert file.read("kernel.cubin") == made.cubin
     assert data["config"] == json.loads(json.dumps(CONFIG.to_data()))
@@ -78,28 +78,28 @@ def test_an_entry_describes_itself(fresh, made):
 def test_no_partial_file_is_ever_in_place(fresh, made, monkeypatch):
     """An entry appears by renaming a finished file; what is left when writing fails is nothing."""
     fresh.unlink()
-    monkeypatch.setattr(cache, "compile_config", lambda config: made)
+    monkeypatch.setattr(kernel_cache, "compile_config", lambda config: made)
     whole = []
 
     def fail(source, target):
         whole.append(open(source, "rb").read())
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(store.os, "replace", fail)
+    monkeypatch.setattr(sealed_files.os, "replace", fail)
     with pytest.warns(RuntimeWarning, match="^compiled kernel not kept: no space left on device$"):
-        cache.artifact(CONFIG)
-    assert cache._unpacked(whole[0][store.SEAL_BYTES :]) == made
-    assert {x.name for x in fresh.parent.iterdir()} == {store.SECRET, store.LOCKS}
+        kernel_cache.artifact(CONFIG)
+    assert kernel_cache._unpacked(whole[0][sealed_files.SEAL_BYTES :]) == made
+    assert {x.name for x in fresh.parent.iterdir()} == {sealed_files.SECRET, sealed_files.LOCKS}
 
 
 def test_a_directory_that_cannot_be_made_is_no_error(monkeypatch, tmp_path, made):
     """Without a place to keep it, a kernel is compiled, used, and the loss reported."""
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "file"))
-    monkeypatch.setattr(cache, "_MEMORY", {})
-    monkeypatch.setattr(cache, "compile_config", lambda config: made)
+    monkeypatch.setattr(kernel_cache, "_MEMORY", {})
+    monkeypatch.setattr(kernel_cache, "compile_config", lambda config: made)
     with pytest.warns(RuntimeWarning, match="^compiled kernel not kept: "):
-        assert cache.artifact(CONFIG) is made
+        assert kernel_cache.artifact(CONFIG) is made
 
 
 WITH_C = plan(
@@ -119,31 +119,41 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_part_of_a_config_is_in_the_key(name):
     """Another config is another entry; an equal one is the same entry."""
-    assert cache.key(CHANGES[name]) != cache.key(CONFIG) == cache.key(dataclasses.replace(CONFIG))
+    assert (
+        kernel_cache.key(CHANGES[name])
+        != kernel_cache.key(CONFIG)
+        == kernel_cache.key(dataclasses.replace(CONFIG))
+    )
 
 
 @pytest.mark.parametrize("part", ["sources_digest", "dsl_version"])
 def test_sources_and_dsl_are_in_the_key(part, monkeypatch):
     """Changed kernel sources, or another DSL, make other entries."""
-    before = cache.key(CONFIG)
-    monkeypatch.setattr(cache, part, lambda: "another")
-    assert cache.key(CONFIG) != before
+    before = kernel_cache.key(CONFIG)
+    monkeypatch.setattr(kernel_cache, part, lambda: "another")
+    assert kernel_cache.key(CONFIG) != before
 
 
 def test_the_digest_covers_every_kernel_source(monkeypatch, tmp_path):
     """Changing any file that a kernel's code comes from changes the digest; a planner's is not among them."""
     package = tmp_path / "cutegemm"
-    shutil.copytree(cache.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(cache, "PACKAGE", package)
-    digest = cache.sources_digest.__wrapped__
+    shutil.copytree(kernel_cache.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(kernel_cache, "PACKAGE", package)
+    digest = kernel_cache.sources_digest.__wrapped__
     found = []
-    behind = cache.sources.behind
-    monkeypatch.setattr(cache.sources, "behind", lambda *of: found.extend(behind(*of)) or found)
+    behind = kernel_cache.sources.behind
+    monkeypatch.setattr(kernel_cache.sources, "behind", lambda *of: found.extend(behind(*of)) or found)
     seen = {digest()}
     # imports are read once: what follows changes comments
-    monkeypatch.setattr(cache.sources, "behind", lambda *of: found)
-    kernels = sorted(package.glob("kernels/*.py"))
-    names = ("config/tensor_core.py", "dtypes.py", "arch/sm90.py", "epilogue/graph.py", "layouts/sm90.py")
+    monkeypatch.setattr(kernel_cache.sources, "behind", lambda *of: found)
+    kernels = sorted(package.glob("kernels/**/*.py"))
+    names = (
+        "config/kernel_config.py",
+        "dtypes.py",
+        "arch/sm90.py",
+        "epilogue/graph.py",
+        "layouts/hardware.py",
+    )
     others = [package / name for name in names]
     for path in (*kernels, *others):
         path.write_text(path.read_text() + "\n# changed\n")
@@ -155,11 +165,11 @@ def test_the_digest_covers_every_kernel_source(monkeypatch, tmp_path):
 CHILD = """
 import json, sys
 from cutegemm import config
-from cutegemm.compiling import cache
-compiled, compile_config = [], cache.compile_config
-cache.compile_config = lambda config: compiled.append(config) or compile_config(config)
+from cutegemm.compiling import kernel_cache
+compiled, compile_config = [], kernel_cache.compile_config
+kernel_cache.compile_config = lambda config: compiled.append(config) or compile_config(config)
 wanted = config.config_from_data(json.loads(sys.stdin.read()))
-print(len(cache.artifact(wanted).obj), len(compiled))
+print(len(kernel_cache.artifact(wanted).obj), len(compiled))
 """
 
 
@@ -176,19 +186,19 @@ def test_two_processes_at_once_compile_once(monkeypatch, tmp_path):
         assert child.wait() == 0, child.stderr.read()
     sizes, compiled = zip(*(map(int, child.stdout.read().split()) for child in children), strict=True)
     assert sizes[0] == sizes[1] and sorted(compiled) == [0, 1]
-    names = {cache.entry(OTHER).name, store.SECRET, store.LOCKS}
+    names = {kernel_cache.entry(OTHER).name, sealed_files.SECRET, sealed_files.LOCKS}
     assert {x.name for x in (tmp_path / "kernels").iterdir()} == names
-    monkeypatch.setattr(cache, "_MEMORY", {})
-    monkeypatch.setattr(cache, "compile_config", None)
-    assert cache.artifact(OTHER).cubin[:4] == b"\x7fELF"
+    monkeypatch.setattr(kernel_cache, "_MEMORY", {})
+    monkeypatch.setattr(kernel_cache, "compile_config", None)
+    assert kernel_cache.artifact(OTHER).cubin[:4] == b"\x7fELF"
 
 
 def test_missing_kernels_are_compiled_elsewhere(fresh, made, monkeypatch):
     """`ensure` compiles several missing configs in subprocesses and nothing that is there."""
     asked = []
-    monkeypatch.setattr(cache.jobs, "compile_parallel", lambda configs, workers: asked.extend(configs))
-    monkeypatch.setattr(cache, "compile_config", lambda config: made)
+    monkeypatch.setattr(kernel_cache.jobs, "compile_parallel", lambda configs, workers: asked.extend(configs))
+    monkeypatch.setattr(kernel_cache, "compile_config", lambda config: made)
     wanted = [CONFIG, *CHANGES.values(), CONFIG]
-    cache.ensure(wanted)
+    kernel_cache.ensure(wanted)
     assert len(asked) == len(CHANGES) and set(asked) == set(CHANGES.values())
-    assert set(cache._MEMORY) == set(wanted)
+    assert set(kernel_cache._MEMORY) == set(wanted)

@@ -15,7 +15,7 @@ import pytest
 from cutegemm import GemmSpec, KernelPlan, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch import sm90 as hw
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.compiler import compile_config
 from cutegemm.config import KernelConfig
 from cutegemm.errors import CompileError
@@ -64,7 +64,7 @@ def grid() -> Iterator[tuple[str, GemmSpec, Problem]]:
 
 GRID = {name: (spec, of) for name, spec, of in grid()}
 # Epilogues that do not fit their registers beside the accumulators: most bytes that a thread spills. On the CUDA cores
-# two CTAs an SM are worth more than a few addresses in registers (`planning.simt`).
+# two CTAs an SM are worth more than a few addresses in registers (`planning.simt_plan`).
 SPILLS = {"norms, pingpong": 176} | {x: 40 for x in GRID if "simt" in x}
 
 
@@ -78,12 +78,12 @@ def plan_of(name: str) -> KernelPlan:
 def compiled():
     """Every kernel, compiled in parallel; one that fails is left to its own test."""
     with contextlib.suppress(CompileError):
-        cache.ensure([step.config for name in GRID for step in plan_of(name).steps])
+        kernel_cache.ensure([step.config for name in GRID for step in plan_of(name).steps])
 
 
 def resources_of(step):
     """Resources of a step's kernel, from the cache."""
-    return cache.artifact(step.config).resources
+    return kernel_cache.artifact(step.config).resources
 
 
 def gemm_resources(p):
@@ -149,7 +149,7 @@ def test_wgmma_has_the_planned_shape(name):
     """Every wgmma is m64nNk16 with the planned N, of the problem's type, accumulating in fp32."""
     p = plan_of(name)
     pattern = r"wgmma\.mma_async\.sync\.aligned\.(\w+)\.(\w+)\.(\w+)\.(\w+)"
-    found = set(re.findall(pattern, cache.artifact(p.config).ptx))
+    found = set(re.findall(pattern, kernel_cache.artifact(p.config).ptx))
     kind = {"bf16": "bf16", "fp16": "f16"}[p.config.a.dtype.value]
     assert found == {(f"m64n{p.config.mma_columns}k16", "f32", kind, kind)}
     passes = p.config.passes * p.config.tile[2] // 16

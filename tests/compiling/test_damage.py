@@ -13,7 +13,7 @@ import zipfile
 
 import pytest
 
-from cutegemm.compiling import cache, store
+from cutegemm.compiling import kernel_cache, sealed_files
 from tests.support.compiled import CONFIG, OTHER, isolated
 from tests.support.profile import cases
 
@@ -23,14 +23,14 @@ UNUSABLE = "cache entry {} is unusable and will be rebuilt: "
 @pytest.fixture(scope="module")
 def made():
     """The compiled kernel of `CONFIG`, and another one in the run's cache."""
-    cache.artifact(OTHER)
-    return cache.artifact(CONFIG)
+    kernel_cache.artifact(OTHER)
+    return kernel_cache.artifact(CONFIG)
 
 
 @pytest.fixture
 def fresh(made, tmp_path, monkeypatch):
     """A cache directory of the test's own with the entries of both kernels in it; returns that of `CONFIG`."""
-    other = cache.entry(OTHER)
+    other = kernel_cache.entry(OTHER)
     path = isolated(monkeypatch, tmp_path)
     shutil.copy(other, path.parent / other.name)
     return path
@@ -40,7 +40,7 @@ def fresh(made, tmp_path, monkeypatch):
 def compiled(made, monkeypatch):
     """The configs that were compiled since; each takes no time."""
     asked = []
-    monkeypatch.setattr(cache, "compile_config", lambda config: asked.append(config) or made)
+    monkeypatch.setattr(kernel_cache, "compile_config", lambda config: asked.append(config) or made)
     return asked
 
 
@@ -50,8 +50,8 @@ def heal(path, compiled, made) -> str:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            cache._MEMORY.clear()
-            assert cache.artifact(CONFIG) == made
+            kernel_cache._MEMORY.clear()
+            assert kernel_cache.artifact(CONFIG) == made
     assert compiled == [CONFIG] and len(caught) == 1
     text = str(caught[0].message)
     assert text.startswith(UNUSABLE.format(path)), text
@@ -61,7 +61,7 @@ def heal(path, compiled, made) -> str:
 def rewrite(path, **members):
     """Replace members of an entry's zip, and leave the seal."""
     sealed = path.read_bytes()
-    with zipfile.ZipFile(io.BytesIO(sealed[store.SEAL_BYTES :])) as file:
+    with zipfile.ZipFile(io.BytesIO(sealed[sealed_files.SEAL_BYTES :])) as file:
         found = {name: file.read(name) for name in file.namelist()}
     found |= {name.replace("_", "."): data for name, data in members.items()}
     buffer = io.BytesIO()
@@ -69,21 +69,23 @@ def rewrite(path, **members):
         for name, data in found.items():
             if data is not None:
                 file.writestr(name, data)
-    path.write_bytes(sealed[: store.SEAL_BYTES] + buffer.getvalue())
+    path.write_bytes(sealed[: sealed_files.SEAL_BYTES] + buffer.getvalue())
 
 
 def with_own_digest(path):
     """An object that is none, with a digest of itself wherever a maker of files would put one."""
     obj = b"not an object"
-    description = {"format": cache.FORMAT, "sha256": {"kernel.o": hashlib.sha256(obj).hexdigest()}}
+    description = {"format": kernel_cache.FORMAT, "sha256": {"kernel.o": hashlib.sha256(obj).hexdigest()}}
     rewrite(path, kernel_o=obj, entry_json=json.dumps(description).encode())
-    data = path.read_bytes()[store.SEAL_BYTES :]
+    data = path.read_bytes()[sealed_files.SEAL_BYTES :]
     path.write_bytes(hashlib.sha256(path.name.encode() + b"\0" + data).digest() + data)
 
 
 def swap_members(path):
     """The object of another kernel in this one's entry."""
-    with zipfile.ZipFile(io.BytesIO(cache.entry(OTHER).read_bytes()[store.SEAL_BYTES :])) as file:
+    with zipfile.ZipFile(
+        io.BytesIO(kernel_cache.entry(OTHER).read_bytes()[sealed_files.SEAL_BYTES :])
+    ) as file:
         rewrite(path, kernel_o=file.read("kernel.o"))
 
 
@@ -101,7 +103,7 @@ def link(path):
 
 def enlarge(path):
     """A file of holes, larger than any kernel."""
-    os.truncate(path, store.MOST_BYTES + 1)
+    os.truncate(path, sealed_files.MOST_BYTES + 1)
 
 
 SEAL = r"it differs from its seal"
@@ -117,20 +119,20 @@ DAMAGE = {
     "bad text": (lambda path: rewrite(path, kernel_ptx=b"\xff\xfe"), SEAL),
     "cubin missing": (lambda path: rewrite(path, kernel_cubin=None), SEAL),
     "another kernel's object": (swap_members, SEAL),
-    "another kernel's entry": (lambda path: shutil.copy(cache.entry(OTHER), path), SEAL),
+    "another kernel's entry": (lambda path: shutil.copy(kernel_cache.entry(OTHER), path), SEAL),
     "too large": (enlarge, r"it has 268,435,457 bytes"),
     "a pipe": (pipe, r"it is no regular file"),
     "a link": (link, r".*symbolic links.*"),
     "writable by the group": (lambda path: path.chmod(0o664), r"it may be written by others, .*-rw-rw-r--"),
     "writable by all": (lambda path: path.chmod(0o606), r"it may be written by others, .*-rw----rw-"),
-    "secret lost": (lambda path: (path.parent / store.SECRET).unlink(), r"secret: .*No such file.*"),
+    "secret lost": (lambda path: (path.parent / sealed_files.SECRET).unlink(), r"secret: .*No such file.*"),
     "secret cut": (
-        lambda path: os.truncate(path.parent / store.SECRET, 5),
+        lambda path: os.truncate(path.parent / sealed_files.SECRET, 5),
         r"secret: it has 5 bytes, not 32",
     ),
-    "secret changed": (lambda path: (path.parent / store.SECRET).write_bytes(b"s" * 32), SEAL),
+    "secret changed": (lambda path: (path.parent / sealed_files.SECRET).write_bytes(b"s" * 32), SEAL),
     "secret writable by all": (
-        lambda path: (path.parent / store.SECRET).chmod(0o666),
+        lambda path: (path.parent / sealed_files.SECRET).chmod(0o666),
         r"secret: it may be .*",
     ),
 }
@@ -148,7 +150,7 @@ def test_a_damaged_entry_is_reported_and_rebuilt(name, fresh, compiled, made):
 @pytest.mark.parametrize("data", [b"", b"PK", b"{}", b"[" * 100_000])
 def test_a_sealed_entry_of_another_form_is_rebuilt(data, fresh, compiled, made):
     """What this directory sealed but this version cannot read is rebuilt like any other."""
-    store.write(fresh.parent, fresh.name, data)
+    sealed_files.write(fresh.parent, fresh.name, data)
     heal(fresh, compiled, made)
 
 
@@ -156,7 +158,7 @@ def test_every_flipped_bit_heals(fresh, compiled, made):
     """Wherever in an entry or in the secret one bit is flipped, the kernel is right and the file is whole again."""
     rng = random.Random(20)
     for i in range(cases(300, 6_000)):
-        path = fresh if i % 20 else fresh.parent / store.SECRET
+        path = fresh if i % 20 else fresh.parent / sealed_files.SECRET
         data = bytearray(path.read_bytes())
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         path.write_bytes(data)
@@ -192,8 +194,8 @@ def another_user(monkeypatch):
         changed[4] = 12345
         return os.stat_result(changed) if (found.st_dev, found.st_ino) in given else found
 
-    monkeypatch.setattr(store.os, "stat", lambda *x, **y: seen(stat(*x, **y)))
-    monkeypatch.setattr(store.os, "fstat", lambda x: seen(fstat(x)))
+    monkeypatch.setattr(sealed_files.os, "stat", lambda *x, **y: seen(stat(*x, **y)))
+    monkeypatch.setattr(sealed_files.os, "fstat", lambda x: seen(fstat(x)))
     return lambda path: given.add((path.stat().st_dev, path.stat().st_ino))
 
 
@@ -207,7 +209,7 @@ def refused(path, compiled, made) -> str:
     """Take the kernel from a directory that cannot be used: right, one warning; returns the warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert cache.artifact(CONFIG) == made
+        assert kernel_cache.artifact(CONFIG) == made
     assert compiled == [CONFIG] and len(caught) == 1
     return str(caught[0].message)
 
@@ -227,18 +229,18 @@ def test_a_directory_that_others_may_write_is_neither_read_nor_written(fresh, co
     fresh.parent.chmod(0o777)
     assert "may be written by others, its mode is drwxrwxrwx" in refused(fresh, compiled, made)
     fresh.parent.chmod(0o755)
-    cache._MEMORY.clear()
-    assert cache.artifact(CONFIG) == made and compiled == [CONFIG]
+    kernel_cache._MEMORY.clear()
+    assert kernel_cache.artifact(CONFIG) == made and compiled == [CONFIG]
 
 
 def test_a_new_directory_is_the_users_alone(tmp_path, monkeypatch):
     """Whatever the umask, nobody else may write what is made, and nobody else may read the secret."""
     before = os.umask(0)
     try:
-        store.write(tmp_path / "new" / "kernels", "a", b"data")
+        sealed_files.write(tmp_path / "new" / "kernels", "a", b"data")
     finally:
         os.umask(before)
     folder = tmp_path / "new" / "kernels"
     modes = {x.name: x.stat().st_mode & 0o777 for x in (folder, *folder.iterdir())}
-    assert modes == {"kernels": 0o700, "a": 0o644, store.SECRET: 0o600, store.LOCKS: 0o700}
-    assert store.read(folder, "a") == b"data" and store.read(folder, "b") is None
+    assert modes == {"kernels": 0o700, "a": 0o644, sealed_files.SECRET: 0o600, sealed_files.LOCKS: 0o700}
+    assert sealed_files.read(folder, "a") == b"data" and sealed_files.read(folder, "b") is None

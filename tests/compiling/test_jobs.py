@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from cutegemm.compiling import cache, jobs
+from cutegemm.compiling import jobs, kernel_cache
 from cutegemm.errors import CompileError
 from tests.support.compiled import CONFIG, OTHER, isolated
 
@@ -22,7 +22,7 @@ def test_a_failure_elsewhere_is_raised_here(monkeypatch, tmp_path):
     refusal = r"^tile\.n=60: a tile must be a multiple of 8 columns; nearest legal value: 64$"
     with pytest.raises(CompileError, match=refusal) as e:
         jobs.compile_parallel([OTHER, broken], 1)
-    assert cache.entry(OTHER).exists() and "\n" not in str(e.value)
+    assert kernel_cache.entry(OTHER).exists() and "\n" not in str(e.value)
 
 
 def test_a_process_that_breaks_off_is_reported(monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from cutegemm import DType, GemmSpec, Operand, Tile, problem
 from cutegemm import epilogue as epi
-from cutegemm.compiling import cache, loader
+from cutegemm.compiling import kernel_cache, loader
 from cutegemm.config import KernelConfig
 from cutegemm.errors import CompileError
 from cutegemm.gemm import Gemm, representative
@@ -136,7 +136,7 @@ def numbers(launch, code):
 
 
 def test_shapes_and_scalars_reach_the_kernel():
-    """m, n, k, the batch, alpha, beta and the walk are parameters, not constants."""
+    """m, n, k, the batch, alpha, beta and the schedule are parameters, not constants."""
     p, [launch] = launches(problem(M, N, K, c_dtype="bf16"))
     assert numbers(launch, "<i")[:4] == [M, N, K, 1]
     assert 2.5 in numbers(launch, "<f") and -3.0 in numbers(launch, "<f")
@@ -280,7 +280,7 @@ def test_an_empty_problem_launches_nothing():
 
 def test_a_changed_object_is_refused():
     """An object without the entry point is refused, not run."""
-    good = cache.artifact(Gemm(GemmSpec(tile=TILE), problem(M, N, K)).plan.config)
+    good = kernel_cache.artifact(Gemm(GemmSpec(tile=TILE), problem(M, N, K)).plan.config)
     with pytest.raises(CompileError, match="no entry point __tvm_ffi_gemm"):
         loader.recorder(good.obj.replace(b"__tvm_ffi_gemm", b"__tvm_ffi_mmeg"), "k", [])
 
@@ -298,6 +298,6 @@ def test_a_changed_object_is_refused():
 )
 def test_what_is_no_object_is_refused(damage):
     """Bytes that are no whole relocatable object are refused with an error; linking them would end the process."""
-    good = cache.artifact(Gemm(GemmSpec(tile=TILE), problem(M, N, K)).plan.config).obj
+    good = kernel_cache.artifact(Gemm(GemmSpec(tile=TILE), problem(M, N, K)).plan.config).obj
     with pytest.raises(CompileError, match="^obj='.* bytes': must be a whole ELF-64 relocatable object$"):
         loader.recorder(damage(good), "k", [])

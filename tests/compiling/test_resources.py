@@ -7,7 +7,7 @@ import pytest
 
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.resources import Resources, kernel_name, measure, param_sizes, sass
 from cutegemm.errors import CompileError, PlanError
 from cutegemm.gemm import build
@@ -18,7 +18,7 @@ from cutegemm.planning.planner import plan
 def made():
     """(plan, artifact) of one kernel."""
     p = plan(GemmSpec(tile=Tile(128, 64, 64)), problem(304, 200, 136))
-    return p, cache.artifact(p.config)
+    return p, kernel_cache.artifact(p.config)
 
 
 PTX = """

@@ -10,7 +10,7 @@ import pytest
 from cutegemm import GemmSpec, build, plan, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch import sm90 as hw
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.resources import SpillWarning
 from cutegemm.config import spills
 from cutegemm.config.draft import KernelDraft
@@ -45,10 +45,10 @@ def test_what_the_planner_chooses_does_not_spill(name):
 
 def test_a_spec_that_insists_is_told(monkeypatch, tmp_path):
     """A given tile that spills compiles with one warning a process, and print(gemm) says it; tuning tells nobody."""
-    made = cache.artifact(CONFIG)
+    made = kernel_cache.artifact(CONFIG)
     isolated(monkeypatch, tmp_path)
     spilled = dataclasses.replace(made, resources=dataclasses.replace(made.resources, frame_bytes=248))
-    monkeypatch.setattr(cache, "compile_config", lambda config: spilled)
+    monkeypatch.setattr(kernel_cache, "compile_config", lambda config: spilled)
     with pytest.warns(
         SpillWarning, match=r"^warp_specialized kernel: 248 B spilled per thread; a smaller tile"
     ):
@@ -58,8 +58,8 @@ def test_a_spec_that_insists_is_told(monkeypatch, tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             if not told:
-                monkeypatch.setattr(cache, "_MEMORY", {})
-            cache.ensure([gemm.plan.config], told=told)
+                monkeypatch.setattr(kernel_cache, "_MEMORY", {})
+            kernel_cache.ensure([gemm.plan.config], told=told)
 
 
 def test_no_candidate_that_is_shown_spills():
@@ -82,7 +82,9 @@ def test_what_a_thread_holds_is_a_sum_over_its_epilogue():
     made = build(GemmSpec(epilogue=LOG_SUM_EXP)).plan.config
     assert held(made) == {"base": base(made), "reductions": 2 * spills.REDUCED[1]}
     made = build(GemmSpec(epilogue=epi.dropout_residual())).plan.config
-    assert held(made) == {"base": base(made), "rows": spills.VECTOR, "random": spills.RANDOM}
+    # the planner may swap the factors, and with them the residual's axis
+    vector = "columns" if "columns" in held(made) else "rows"
+    assert held(made) == {"base": base(made), vector: spills.VECTOR, "random": spills.RANDOM}
 
 
 def test_many_candidates_are_judged_at_once():

@@ -15,7 +15,6 @@ from cutegemm.errors import PlanError
 COPY = RelayoutConfig(dtype=DType.BF16, units=("col",))
 FINISH = FinishConfig(kind="sum", across=True)
 BROKEN = {
-    "8 bits": (COPY, "dtype", DType.FP8_E4M3, "dtype='fp8_e4m3': re-layouts move elements of 2 or 4 bytes"),
     "no copy": (COPY, "units", (), "units=(): a launch makes at least one copy"),
     "unit": (COPY, "units", ("col", "diagonal"), "units=('col', 'diagonal'): a launch makes at least one"),
     "kind": (FINISH, "kind", "mean", "kind='mean': must be one of 'sum', 'max', 'logsumexp'"),

@@ -14,9 +14,9 @@ from cutegemm.config import (
     KernelConfig,
     SimtConfig,
     config_from_data,
-    memory,
     registers,
     simt_invariants,
+    smem_budget,
 )
 from cutegemm.config.invariants import ALL, check, satisfied
 from cutegemm.errors import PlanError
@@ -49,7 +49,7 @@ def test_arrays_say_what_numbers_say(name):
     asked = np.vstack([np.ones((1, COUNT), bool), sound[:-1]])
     assert (at_once == one_by_one)[asked].all()
     assert (satisfied(many) == sound[-1]).all() and sound[-1].any()
-    for figure in (memory.smem_bytes, memory.room, memory.stage_bytes, registers.accumulators,
+    for figure in (smem_budget.smem_bytes, smem_budget.room, smem_budget.stage_bytes, registers.accumulators,
                    registers.most_accumulators):  # fmt: skip
         with np.errstate(divide="ignore"):
             found = np.broadcast_to(figure(many), COUNT)
@@ -85,7 +85,13 @@ def test_what_breaks_an_invariant_cannot_be_made(name):
 BROKEN = {
     "threads load without a producer": ("multistage, gemm", {"operands": "gather"}, "a_load", "relayout"),
     "a launch has nothing to add": (
-        "left, gemm", {"splits": 2, "cluster_parts": 2, "slices": 2}, "split_k", 4,
+        "left, gemm", {"splits": 2, "cluster_splits": 2, "slices": 2}, "split_k", 4,
+    ),
+    "workspace has nothing to add": (
+        "a cluster's splits, gemm", {"split_reduction": "workspace"}, "split_k", None,
+    ),
+    "atomic additions have nothing to add": (
+        "a cluster's splits, gemm", {"split_reduction": "atomic"}, "split_k", None,
     ),
     "splits that nobody adds": ("pingpong, gemm", {"splits": 2, "split_reduction": "workspace"}, "split_k", 1),
     "splits by the wrong number": ("a cluster's splits, gemm", {"splits": 6}, "split_k", 4),
@@ -96,7 +102,7 @@ BROKEN = {
     "buffers that are never filled": ("plain, gemm", {"epilogue_stages": 99}, "epilogue_stages", None),
     "a swizzle wider than the tile": ("plain, gemm", {"operands": "swizzle", "tile": (128, 128, 32)}, "swizzle", None),
     "tiles dealt out to threads that load": ("shifted, gemm", {"dynamic": True}, "scheduler", "persistent"),
-    "groups whose tiles TMA stores": ("plain, gemm", {"grouped": True}, "grouped", False),
+    "groups there and back": ("plain, gemm", {"grouped": "m", "serpentine": True}, "grouped", ""),
     "no such share of a multicast": ("dynamic, gemm", {"tile": (128, 128, 16), "cluster": (4, 1)}, "cluster", (1, 1)),
 }  # fmt: skip
 

@@ -3,14 +3,16 @@
 
 import dataclasses
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.config.shared import SharedPlan
 from cutegemm.errors import EmulatorError
+from cutegemm.kernels.mainloop.shared_storage import Shared
 
 SPECS = {
     "cooperative": GemmSpec(tile=Tile(128, 64, 64), schedule="cooperative"),
@@ -36,7 +38,7 @@ def test_every_mbarrier_has_a_place_of_its_own(name):
 
 def test_reports_of_the_emulator_name_barriers(monkeypatch):
     """A kernel that announces too many bytes hangs, and the report says at which barrier by the plan's name."""
-    found = cache.artifact
+    found = kernel_cache.artifact
 
     def broken(config):
         made = found(config)
@@ -44,7 +46,19 @@ def test_reports_of_the_emulator_name_barriers(monkeypatch):
         assert re.search(rf"mov\.b32 \t%r\d+, {size};", made.ptx)
         return dataclasses.replace(made, ptx=made.ptx.replace(f", {size};", f", {int(size) + 16};"))
 
-    monkeypatch.setattr(cache, "artifact", broken)
+    monkeypatch.setattr(kernel_cache, "artifact", broken)
     a, b = torch.zeros(128, 64, dtype=torch.bfloat16), torch.zeros(64, 64, dtype=torch.bfloat16)
     with pytest.raises(EmulatorError, match=r"mbarrier at shared offset 0x[0-9a-f]+ \(barrier full 0\)"):
         emulator.run(Gemm(SPECS["cooperative"]), a, b, options=emulator.Options(progress=False))
+
+
+def test_regions_are_allocated_in_order():
+    """A region that is asked for before the one that lies below it would lie elsewhere than the plan says."""
+    shared = Shared.create(plan(SPECS["cooperative"], problem(512, 512, 512)).config)
+    first, second = (x.name for x in shared.plan.regions[:2])
+    taken = dataclasses.replace(shared, allocator=SimpleNamespace(allocate=lambda size, align: (size, align)))
+    with pytest.raises(
+        RuntimeError, match=f"shared memory: {first} lies before {second} and is not allocated"
+    ):
+        taken.array(second, None)
+    assert not taken.taken

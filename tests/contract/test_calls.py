@@ -5,7 +5,7 @@ import collections
 
 import pytest
 
-from cutegemm.running import emulated
+from cutegemm.running.backends import emulated
 from tests.support.contract import Sequence, run_seed
 from tests.support.profile import cases
 

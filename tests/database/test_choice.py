@@ -14,7 +14,7 @@ import cutegemm
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H100, H200
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.database import Database, choice, choose, exchange, key_of
 from cutegemm.database.entry import digest, nearest
 from cutegemm.planning.planner import plan
@@ -233,7 +233,7 @@ def test_an_entry_of_another_kernel_is_expired_and_still_orders(tmp_path):
 
 def test_build_run_and_explain_take_the_same(tmp_path, monkeypatch):
     """`build`, a run and `explain` take the entry; `explain` compares the PTX that it has compiled."""
-    stored = cache.directory()
+    stored = kernel_cache.directory()
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
     (tmp_path / "kernels").symlink_to(stored)
     database = filled(tmp_path / "tuned.sqlite", OF, fields=SMALL)
@@ -251,7 +251,7 @@ def test_build_run_and_explain_take_the_same(tmp_path, monkeypatch):
 
 def test_explain_speaks_of_the_choice_that_was_made(tmp_path, monkeypatch):
     """An entry that comes later is of later kernels; a neighbour's kernel may differ and has not expired."""
-    stored = cache.directory()
+    stored = kernel_cache.directory()
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
     (tmp_path / "kernels").symlink_to(stored)
     given = GemmSpec(tile=Tile(128, 64, 64))

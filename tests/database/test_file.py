@@ -11,7 +11,7 @@ import pytest
 
 from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H200
-from cutegemm.database import Database, choose, export, file, key_of
+from cutegemm.database import Database, choose, export, key_of, sqlite_file
 from cutegemm.database.__main__ import main
 from cutegemm.errors import InputError
 from tests.support.patience import PATIENCE
@@ -82,14 +82,14 @@ def test_where_nothing_can_be_written_it_is_read(tmp_path, monkeypatch):
 def test_a_file_that_goes_while_it_is_opened_stops_nobody(tmp_path, monkeypatch):
     """Another process may move it aside at any time: who reads it finds what was there."""
     path = filled(tmp_path / "a.sqlite", OF).path
-    empty = file._empty
+    empty = sqlite_file._empty
 
     def gone(connection):
         found = empty(connection)
         path.rename(tmp_path / "aside")
         return found
 
-    monkeypatch.setattr(file, "_empty", gone)
+    monkeypatch.setattr(sqlite_file, "_empty", gone)
     assert Database(path).get(KEY) == entry(OF)
 
 

@@ -19,7 +19,7 @@ from cutegemm.arch.records import H100, H200, RECORDS
 from cutegemm.database import Database, choose, export, import_, key_of
 from cutegemm.database.__main__ import main
 from cutegemm.database.exchange import SHIPPED, read, shipped
-from cutegemm.database.store import LEASE, Trial, holder
+from cutegemm.database.user_database import LEASE, Trial, holder
 from cutegemm.errors import InputError
 from cutegemm.planning.planner import plan
 from tests.support.patience import PATIENCE

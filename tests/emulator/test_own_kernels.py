@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cutegemm import GemmSpec, Tile
 from cutegemm.arch.records import DEFAULT
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.database import choose
 from cutegemm.emulator import Buffer, Options, Step, run_steps
 from cutegemm.gemm import Gemm
@@ -47,7 +47,7 @@ def emulate(spec, shape, *, alpha=1.0, beta=0.0, options=None, **kinds):
     # the launches are those of the database's choice, where it has one
     configs = [step.config for step in choose(spec, of, DEFAULT).plan.steps]
     steps = [
-        Step(cache.artifact(config).ptx, x.grid, x.block, x.cluster, x.smem, x.params)
+        Step(kernel_cache.artifact(config).ptx, x.grid, x.block, x.cluster, x.smem, x.params)
         for config, x in zip(configs, launches, strict=True)
     ]
     buffers = [Buffer(m.ctypes.data, m.nbytes, n.upper()) for n, (m, _) in memory.items()]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, emulator, problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Launch, Options, run_sequence, tensor_buffer
 from cutegemm.emulator.launching import front
 from cutegemm.errors import EmulatorError
@@ -165,7 +165,7 @@ def dependent(*constant: str):
     d, e = (torch.empty(136, 136, dtype=torch.bfloat16) for _ in range(2))
     of = problem(136, 136, k)
     (step,) = plan(gemm.spec, of).steps
-    ptx = cache.artifact(step.config).ptx
+    ptx = kernel_cache.artifact(step.config).ptx
     buffers = [tensor_buffer(x, name) for x, name in zip((a, b, d, e), "ABDE", strict=True)]
     made = [
         gemm.launches(of, {"a": x.data_ptr(), "b": b.data_ptr(), "d": y.data_ptr()})[0]

@@ -14,7 +14,7 @@ import pytest
 
 import cutegemm.emulator
 from cutegemm.emulator import Launch, run_sequence
-from cutegemm.emulator.launching import progress
+from cutegemm.emulator.launching import progress_bar
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, kernel_text, run
 
@@ -111,7 +111,7 @@ def test_the_emulator_is_loaded_on_first_use():
 
 def test_progress_shows_past_a_second(monkeypatch, capsys):
     """The bar appears on standard error once patience has run out, and only when wanted."""
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress_bar, "PATIENCE", 0.0)
     body = " mov.u32 %r0, 1;"
     run(body, [aligned(1, np.uint32)], grid=(4, 1, 1), progress=True)
     assert "emulating CTAs" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutegemm import epilogue as epi
-from cutegemm.running import reference
+from cutegemm.running.numerics import reference
 from tests.support import epilogue_bounds
 from tests.support.epilogues import assert_outputs_close, bound, graphs, random_inputs
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from cutegemm import epilogue as epi
 from cutegemm.errors import SpecError
-from cutegemm.running import reference
+from cutegemm.running.numerics import reference
 
 NAN, INF = math.nan, math.inf
 POINTS = (
@@ -150,8 +150,8 @@ def test_random_repeats_exactly_when_recorded_twice():
         (lambda x: epi.dropout(x, x, x, x), "dropout.p=<acc>: must be a Python number in [0, 1)"),
         (lambda x: epi.random(x, x), "epilogue='random': takes (integer, integer), not (number, number)"),
         (
-            lambda x: epi.cast(x, "int8"),
-            "cast='int8': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2",
+            lambda x: epi.cast(x, "int4"),
+            "cast='int4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32",
         ),
         (lambda x: epi.exp(2.0), "epilogue='exp': takes a value of the epilogue being defined"),
         (lambda x: epi.where(x, x, 0), "epilogue='where': takes (truth, number, number), not (number, number, number)"),

@@ -96,8 +96,8 @@ MALFORMED = {
         "epilogue=1e+39: node 1 (const) must be a float in the range of fp32, neither NaN nor -0.0",
     ),
     "cast to nothing": (
-        (ACC, Node("cast", (0,), "int8")), D,
-        "epilogue='int8': node 1 (cast) must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2",
+        (ACC, Node("cast", (0,), "int4")), D,
+        "epilogue='int4': node 1 (cast) must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32",
     ),
     "unnamed input": ((ACC, Node("row")), D, "epilogue=None: node 1 (row) must name an input"),
     "keyword": ((ACC, Node("row", value="in")), D, "epilogue='in': node 1 (row) must name an input"),
@@ -125,8 +125,9 @@ MALFORMED = {
         (ACC,), (Result("d", 0, "mean"),), "d.kind='mean': must be one of ('store', 'sum', 'max', 'logsumexp')",
     ),
     "dtype": (
-        (ACC,), (Result("d", 0, dtype="int8"),),
-        "d.dtype='int8': of a store must be one of (None, 'fp16', 'bf16', 'fp32', 'fp8_e4m3', 'fp8_e5m2')",
+        (ACC,), (Result("d", 0, dtype="int4"),),
+        "d.dtype='int4': of a store must be one of (None, 'fp16', 'bf16', 'fp32', 'fp8_e4m3', 'fp8_e5m2', 'int8', "
+        "'uint8', 'int32')",
     ),
     "reduction's dtype": (
         (ACC,), (Result("x", 0, "sum", dtype="bf16"),), "x.dtype='bf16': of a sum must be one of (None,)",

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from cutegemm import epilogue as epi
 from cutegemm.epilogue.functions import ACTIVATIONS
 from cutegemm.errors import SpecError
-from cutegemm.running import reference
+from cutegemm.running.numerics import reference
 
 M, N, K = 6, 8, 5
 GENERATOR = torch.Generator().manual_seed(0)

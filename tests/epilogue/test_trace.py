@@ -186,7 +186,7 @@ def _number_reduced(acc):
 
 
 def _wrong_dtype(acc):
-    return epi.Output(pre=epi.Store(acc, dtype="int8"))
+    return epi.Output(pre=epi.Store(acc, dtype="int4"))
 
 
 def _wrong_axis(acc):
@@ -225,7 +225,10 @@ REFUSED = [
         _number,
         "_number.x=1.0: an output must be a value of this epilogue, or Store, Sum, Max or LogSumExp of one",
     ),
-    (_wrong_dtype, "pre.dtype='int8': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2"),
+    (
+        _wrong_dtype,
+        "pre.dtype='int4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32",
+    ),
     (_wrong_axis, "x.axis=2: of a sum must be one of (None, 0, 1)"),
     (_truth, "epilogue='truth': output d must be a number; nearest legal value: 'where(value, 1, 0)'"),
     (3, "define=3: must be a function"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cutegemm import epilogue as epi
 from cutegemm.epilogue import Graph, Node, Result
 from cutegemm.errors import SpecError
-from cutegemm.running import reference
+from cutegemm.running.numerics import reference
 from tests.support.epilogues import graphs, random_inputs
 
 LIBRARY = {name: getattr(epi, name)() for name in sorted({*epi.library.__all__} - {"linear_combination"})} | {

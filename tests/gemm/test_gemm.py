@@ -8,7 +8,7 @@ import pytest
 
 import cutegemm
 from cutegemm import DType, GemmSpec, Tile, problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.epilogue import linear_combination
 from cutegemm.errors import PlanError
 from cutegemm.gemm import representative
@@ -96,7 +96,7 @@ def test_warm_compiles_ahead(gemm, monkeypatch):
     pytest.importorskip("torch")
     ahead = [problem(512, 512, 512), problem(640, 512, 512), problem(512, 512, 512, c_dtype="bf16")]
     gemm.warm(ahead)
-    monkeypatch.setattr(cache, "compile_config", None)
+    monkeypatch.setattr(kernel_cache, "compile_config", None)
     for of in ahead:
         assert gemm.kernel(of).resources.instructions["wgmma"] > 0
 

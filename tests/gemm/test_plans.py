@@ -23,7 +23,7 @@ def test_plan_says_what_build_takes(tmp_path, monkeypatch):
     """With an entry both are the entry's and say measured; without the database both are the model's."""
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
     filled(tmp_path / "tuned.sqlite", OF)
-    gemm = cutegemm.gemm.Gemm(GemmSpec(), OF)
+    gemm = cutegemm.Gemm(GemmSpec(), OF)
     made = cutegemm.plan(GemmSpec(), OF)
     assert made == gemm.plan and made.chosen_by == gemm.plan.chosen_by
     assert made.chosen_by == "database (NVIDIA H200, 2026-01-02, measured 3.5 us)"
@@ -38,7 +38,7 @@ def test_every_suite_is_planned_as_it_is_built(monkeypatch):
     monkeypatch.delenv("CUTEGEMM_DATABASE", raising=False)
     for m, n, k in suites.SUITES["square"]:
         of = problem(m, n, k)
-        assert cutegemm.plan(GemmSpec(), of) == cutegemm.gemm.Gemm(GemmSpec(), of).plan
+        assert cutegemm.plan(GemmSpec(), of) == cutegemm.Gemm(GemmSpec(), of).plan
         assert "measured" in cutegemm.plan(GemmSpec(), of).chosen_by
 
 

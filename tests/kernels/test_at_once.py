@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.gemm import Gemm, representative
 from cutegemm.planning.planner import plan
-from cutegemm.running import counters
+from cutegemm.running.backends import counters
 from tests.support.numerics import assert_close
 
 pytestmark = pytest.mark.gpu
@@ -49,7 +49,9 @@ THREADS = 4
 def compiled():
     """Every kernel, compiled in parallel."""
     of = problem(*SHAPE)
-    cache.ensure(list(dict.fromkeys(step.config for spec in SPECS.values() for step in plan(spec, of).steps)))
+    kernel_cache.ensure(
+        list(dict.fromkeys(step.config for spec in SPECS.values() for step in plan(spec, of).steps))
+    )
 
 
 @functools.cache

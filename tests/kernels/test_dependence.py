@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, emulator, problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Launch, Options, run_sequence, tensor_buffer
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.gemm import Gemm, build
@@ -55,7 +55,7 @@ def test_results_are_right_and_free_of_races(name):
 def test_every_role_waits_and_one_triggers(fields, waits, triggers):
     """Producer and consumers each wait by themselves; without a trigger nobody does."""
     config = plan(GemmSpec(tile=Tile(64, 64, 64), swap=False, **fields), problem(128, 128, 256)).config
-    ptx = cache.artifact(config).ptx
+    ptx = kernel_cache.artifact(config).ptx
     assert ptx.count("griddepcontrol.wait") == waits
     assert ptx.count("griddepcontrol.launch_dependents") == triggers
 
@@ -107,7 +107,7 @@ def test_a_scalar_that_the_launch_before_writes_is_read_after_the_wait(fields):
     buffers = [tensor_buffer(x, name) for name, x in (tensors | {"workspace": workspace}).items()]
     sequence = [Launch(SCALE_WRITER, grid=1, block=1, args=[alpha.numpy()])]
     for step, x in zip(made.steps, launches, strict=True):
-        ptx = cache.artifact(step.config).ptx
+        ptx = kernel_cache.artifact(step.config).ptx
         sequence.append(Launch(ptx, grid=x.grid, block=x.block, cluster=x.cluster, smem_bytes=x.smem,
                                params=list(x.params), buffers=buffers, pdl=True))  # fmt: skip
     found = run_sequence(sequence, RACES).findings
@@ -126,7 +126,7 @@ def test_a_product_waits_for_the_copy_under_which_it_begins(policy):
     workspace = torch.empty(plan(spec, of).workspace_bytes, dtype=torch.uint8)
     places = {name: x.data_ptr() for name, x in (("a", a), ("b", b), ("d", d))}
     launches = build(spec).launches(of, places, workspace.data_ptr())
-    kernels = [cache.artifact(step.config).ptx for step in plan(spec, of).steps]
+    kernels = [kernel_cache.artifact(step.config).ptx for step in plan(spec, of).steps]
     assert "griddepcontrol.launch_dependents" in kernels[0]
     buffers = [tensor_buffer(x, name) for x, name in ((a, "A"), (b, "B"), (d, "D"), (workspace, "workspace"))]
     sequence = [
@@ -143,7 +143,7 @@ def test_two_ctas_share_what_an_sm_has():
     limits = p.device.limits
     assert 2 * (p.smem_bytes + 1024) <= limits.smem_bytes + 1024
     assert p.clusters == 2 * p.device.sms
-    used = cache.artifact(p.config).resources
+    used = kernel_cache.artifact(p.config).resources
     assert 2 * used.registers * p.config.threads <= limits.registers_per_sm
     with pytest.raises(PlanError) as caught:
         plan(GemmSpec(tile=Tile(128, 256, 64), swap=False, ctas_per_sm=2), problem(2048, 2048, 512))

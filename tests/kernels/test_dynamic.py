@@ -11,7 +11,7 @@ import torch
 
 from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm import epilogue as epi
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
 from cutegemm.gemm import Gemm
 from cutegemm.launch_layout import COUNTERS
@@ -35,7 +35,7 @@ CASES = {
     "parts in workspace": (
         GemmSpec(**FIELDS, sms=3, split_k=3, split_reduction="workspace"), (100, 136, 264)
     ),
-    "splits that a cluster adds, where workspace might": (
+    "splits that a cluster adds, workspace named": (
         GemmSpec(**FIELDS, sms=4, cluster=(1, 1, 2), split_reduction="workspace"), (70, 72, 264)
     ),
     "swapped": (GemmSpec(**FIELDS | {"tile": Tile(16, 64, 64), "swap": True}, sms=2), (30, 264, 264)),
@@ -79,9 +79,9 @@ def test_a_run_finds_and_leaves_its_counters_zero(name):
     for _ in range(2):
         d.zero_()
         steps = [
-            Step(cache.artifact(config).ptx, x.grid, x.block, x.cluster, x.smem, x.params)
+            Step(kernel_cache.artifact(config).ptx, x.grid, x.block, x.cluster, x.smem, x.params)
             for config, args in launch_arguments(made, places, aligned, {"alpha": 1.0}, 0)
-            for x in cache.launches(config, args)
+            for x in kernel_cache.launches(config, args)
         ]
         run_steps(steps, [tensor_buffer(x, name) for name, x in named.items()])
         assert_close(d, a, b)

@@ -4,11 +4,12 @@
 import pytest
 import torch
 
+import cutegemm
 from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
 from cutegemm.epilogue import library
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import PlanError
-from cutegemm.running.bounds import bound
+from cutegemm.running.numerics.bounds import bound
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -50,6 +51,47 @@ def test_long_sums_keep_their_bits():
     assert ((d.double() - exact).abs() / exact).max() < 1e-3
 
 
+@pytest.mark.parametrize(
+    ("promote", "fields"),
+    [
+        (64, {}),
+        (256, {"tile": Tile(128, 64, 128)}),
+        (512, {"tile": Tile(64, 72, 128), "schedule": "pingpong", "swap": False}),
+        (256, {"tile": Tile(64, 64, 64), "stages": 1, "swap": False}),
+    ],
+)
+def test_promotion_is_as_given(promote, fields):
+    """Several stages between promotions, one of them in flight, and the last ones fewer; K no multiple of anything."""
+    a, b = drawn(130, 1000, E4M3, 11).abs(), drawn(72, 1000, E4M3, 12).abs().T
+    spec = GemmSpec(promote=promote, d_dtype="fp32", **fields)
+    assert (
+        plan(spec, problem(130, 72, 1000, dtype="fp8", majors="kk", d_dtype="fp32")).config.promote == promote
+    )
+    d = emulated(spec, a, b)
+    named = {"alpha": 1.0}
+    limit = bound(linear_combination(False), a, b, named, {"d": d.dtype}, promote=promote)["d"]
+    assert limit.complaint(d) is None
+
+
+def test_a_longer_promotion_loses_more():
+    """Sums of one sign: the error grows with the elements between promotions, and is largest where there are none."""
+    a, b = (drawn(*shape, E4M3, seed).abs() for shape, seed in (((64, 2048), 13), ((8, 2048), 14)))
+    exact, errors = a.double() @ b.T.double(), []
+    for promote in (64, 128, 512, None):
+        fields = {"tile": Tile(64, 8, min(promote or 128, 128)), "d_dtype": "fp32", "swap": False}
+        d = emulated(GemmSpec(promote=promote, **fields), a, b.T)
+        errors.append(((d.double() - exact).abs() / exact).mean().item())
+    assert errors == sorted(errors) and errors[-1] > 4 * errors[1]
+
+
+def test_other_types_are_promoted_where_that_is_asked_for():
+    """bf16 sums of 128 elements are added up in fp32 registers."""
+    a, b = drawn(64, 300, torch.bfloat16, 15), drawn(64, 300, torch.bfloat16, 16).T
+    d = emulated(GemmSpec(promote=128), a, b)
+    limit = bound(linear_combination(False), a, b, {"alpha": 1.0}, {"d": d.dtype})["d"]
+    assert limit.complaint(d) is None
+
+
 def test_scales_of_tensors_are_the_epilogue_s():
     """D = acc * scale_a * scale_b, with scales that lie on the device."""
     a, b = drawn(64, 128, E4M3, 5), drawn(16, 128, E4M3, 6).T
@@ -59,14 +101,41 @@ def test_scales_of_tensors_are_the_epilogue_s():
     assert limit.complaint(d) is None
 
 
-def test_operands_along_other_axes_are_gathered():
-    """The instruction reads 8-bit operands along K only; threads turn others on their way to shared memory."""
-    a, b = drawn(40, 75, E4M3, 7), drawn(75, 24, E4M3, 8)
-    made = plan(GemmSpec(), problem(40, 24, 75, dtype="fp8", majors="kn"))
-    assert {x.load for x in made.config.operands} == {"gather"}
-    d = emulated(GemmSpec(), a, b)
+@pytest.mark.parametrize("load", ["auto", "gather"])
+@pytest.mark.parametrize(
+    ("majors", "batch", "swap"), [("kn", (), False), ("mk", (), True), ("mn", (2,), False), ("kk", (), False)]
+)
+def test_operands_along_other_axes_are_turned(load, majors, batch, swap):
+    """The instruction reads 8-bit operands along K only: others, and unaligned ones, are gathered."""
+    a, b = drawn(42, 141, E4M3, 7).expand(*batch, -1, -1), drawn(141, 27, E5M2, 8)
+    a = a.mT.contiguous().mT if majors[0] == "m" else a.contiguous()
+    b = b.mT.contiguous().mT if majors[1] == "k" else b
+    spec = GemmSpec(a_load=load, b_load=load, swap=swap)
+    d = emulated(spec, a, b)
     limit = bound(linear_combination(False), a, b, {"alpha": 1.0}, {"d": d.dtype})["d"]
     assert limit.complaint(d) is None
+
+
+def test_large_operands_along_other_axes_are_gathered():
+    """torch's plain `a @ b`, and what a backward pass multiplies: the plan says why."""
+    for majors, turned in (("kn", "b"), ("mk", "a"), ("mn", "ab")):
+        made = plan(GemmSpec(), problem(4096, 4096, 4096, dtype="fp8", majors=majors))
+        assert [x.name for x in made.steps] == ["gemm"]
+        assert sum("it is not contiguous along K" in x for x in made.reasons) == len(turned)
+    made = plan(GemmSpec(), problem(4096, 4096, 4096, dtype="fp8", majors="kk"))
+    assert {x.load for x in made.config.operands} == {"tma"}
+
+
+def test_pack_turns_operands_once():
+    """What was packed is loaded by TMA: along K if nothing else is said."""
+    b = drawn(141, 27, E4M3, 8)
+    packed = cutegemm.pack(b, "b")
+    assert torch.equal(packed.float(), b.float()) and packed.stride(0) == 1 and packed.stride(1) % 128 == 0
+    made = plan(
+        GemmSpec(),
+        problem(128, 27, 141, dtype="fp8", a=cutegemm.pack(drawn(128, 141, E4M3, 1), "a"), b=packed),
+    )
+    assert {x.load for x in made.config.operands} == {"tma"} and len(made.steps) == 1
 
 
 def test_stages_are_128_bytes_deep():
@@ -88,6 +157,10 @@ def test_stages_are_128_bytes_deep():
             "nearest legal value: 'cooperative'",
         ),
         (
+            {"a_load": "shift"},
+            "a_load='shift': fp8_e4m3 operands are loaded by TMA or gathered by threads; nearest legal value: 'tma'",
+        ),
+        (
             {"a_load": "relayout"},
             "a_load='relayout': fp8_e4m3 operands are loaded by TMA or gathered by threads; nearest legal value: 'tma'",
         ),
@@ -100,6 +173,16 @@ def test_stages_are_128_bytes_deep():
             {"tile": Tile(128, 256, 128), "swap": False},
             "tile.n=256: 2 consumer warpgroups hold 256 accumulators per thread, more than 208; "
             "nearest legal value: 208",
+        ),
+        (
+            {"promote": 48},
+            "promote=48: must be a multiple of the 32 elements of K that an instruction multiplies; "
+            "nearest legal value: 64",
+        ),
+        (
+            {"promote": 64, "tile": Tile(128, 128, 128)},
+            "tile.k=128: must divide the 64 elements of K after which partial sums are promoted; nearest legal value: "
+            "64",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import torch
 from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
 from cutegemm.gemm import Gemm
-from cutegemm.kernels import functions
+from cutegemm.kernels.epilogue import element_functions as functions
 
 X = torch.cat([torch.linspace(-12, 12, 2032), torch.tensor([0.0, -0.0, 1e-3, -1e30, 1e30, 1e-30])])
 X = torch.cat([X, torch.tensor([float("inf"), float("-inf"), float("nan")]), torch.zeros(7)])

@@ -220,7 +220,7 @@ def test_a_scalar_may_lie_in_device_memory(backend):
         )
 
 
-# Tiles of which whole warpgroups, pieces or threads lie outside a ragged output.
+# Tiles of which whole warpgroups, subtiles or threads lie outside a ragged output.
 IN_PLACE = {
     "cooperative": ("n", {"tile": Tile(128, 64, 32)}),
     "pingpong": ("m", {"tile": Tile(64, 128, 32)}),

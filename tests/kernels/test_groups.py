@@ -1,73 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One launch multiplies groups of rows, whose ends lie in memory, with a matrix each: on the emulator, races on."""
+"""One launch multiplies groups, whose ends lie in memory: on the emulator, races on, beside the reference."""
 
 import itertools
 
 import pytest
 import torch
 
+import cutegemm
 from cutegemm import GemmSpec, Tile, emulator
 from cutegemm.errors import InputError, PlanError
-from cutegemm.running.grouped_mm import multiply_groups
+from tests.support.groups import ENDS, SMALL, SWAPPED, Groups, check_depth, check_groups, drawn
 from tests.support.numerics import assert_close
 
-SMALL = {"tile": Tile(64, 64, 64), "sms": 3}
 KERNELS = {
-    "cooperative": {**SMALL, "cluster": (1, 1), "schedule": "cooperative"},
-    "pairs share B": {"tile": Tile(64, 64, 64), "sms": 4, "cluster": (2, 1)},
-    "pairs share A": {"tile": Tile(128, 64, 64), "sms": 4, "cluster": (1, 2), "consumers": 2},
-    "pingpong": {**SMALL, "cluster": (1, 1), "schedule": "pingpong"},
-    "multistage": {**SMALL, "cluster": (1, 1), "schedule": "multistage"},
-    "gathered": {**SMALL, "a_load": "gather", "b_load": "gather"},
-    "elements": {**SMALL, "a_load": "cp_async", "b_load": "tma"},
-}
-ENDS = {
-    "uneven": [1, 130, 130, 200],
-    "all in one": [0, 0, 0, 200, 200],
-    "decreasing and outside": [90, -7, 40, 1000, 3],
-    "a tail": [65, 100],
-    "more than a warp looks at": [*range(0, 80, 2), 60, *range(80, 200, 3)],
-    "the last of many": [*[0] * 63, 130, 140],
+    "cooperative": {**SMALL, "schedule": "cooperative"},
+    "tokens along columns": {**SWAPPED, "schedule": "cooperative"},
 }
 
 
-class Groups:
-    """What `emulator.run` runs."""
-
-    def __init__(self, spec):
-        self.spec = spec
-
-    def run(self, *tensors, backend, **named):
-        """One launch."""
-        return multiply_groups(*tensors, spec=self.spec, **named)
-
-
-def check_groups(spec, ends, shape=(200, 136, 96), **named):
-    """Every group is right, what lies behind the last is untouched, and the run has no findings."""
-    m, n, k = shape
-    generator = torch.Generator().manual_seed(m + n + k + len(ends))
-    a = torch.randn(m, k, generator=generator).bfloat16()
-    b = torch.randn(len(ends), k, n, generator=generator).bfloat16()
-    d = torch.full((m, n), 7.0).bfloat16()
-    run = emulator.run(Groups(spec), a, b, torch.tensor(ends, dtype=torch.int32), d, **named)
-    assert not run.findings
-    rows = list(itertools.accumulate((min(x, m) for x in ends), max, initial=0))
-    for group, (first, end) in enumerate(itertools.pairwise(rows)):
-        if end > first:
-            assert_close(d[first:end], a[first:end], b[group], alpha=named.get("alpha", 1.0))
-    assert torch.all(d[rows[-1] :] == 7.0)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_every_kind_of_kernel_follows_the_groups(name):
-    """Empty groups, groups of one row and of several tiles, whatever loads them and however CTAs share tiles."""
-    check_groups(GemmSpec(**KERNELS[name]), ENDS["uneven"], alpha=2.0)
-
-
+@pytest.mark.parametrize("name", ["cooperative", "tokens along columns"])
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
-def test_groups_are_disjoint_whatever_their_ends(ends):
-    """Ends that decrease or lie outside count as the nearest row that they may be."""
-    check_groups(GemmSpec(**KERNELS["cooperative"]), ends)
+def test_groups_are_disjoint_whatever_their_ends(name, ends):
+    """Ends that decrease or lie outside count as the nearest row that they may be; rows of no group become zeros."""
+    check_groups(GemmSpec(**KERNELS[name]), ends, (200, 72, 64))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_ends_come_in_every_form(dtype):
+    """With the first group's begin before them, in 32 and 64 bits, of which all count; rows before it are zeros too."""
+    large = [5, 90, -(2**33), 2**32 + 7] if dtype is torch.int64 else [5, 90, -7, 2**31 - 1]
+    check_groups(GemmSpec(**KERNELS["cooperative"]), large, told="cu_seqlens", dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["cooperative", "tokens along columns"])
+def test_rows_of_no_group_are_left_alone_on_request(name):
+    """tail="undefined" writes nothing there."""
+    check_groups(GemmSpec(**KERNELS[name]), [3, 100, 150], told="cu_seqlens", tail="undefined")
 
 
 def test_what_the_spec_leaves_open_is_chosen():
@@ -75,34 +43,129 @@ def test_what_the_spec_leaves_open_is_chosen():
     check_groups(GemmSpec(sms=4), ENDS["uneven"], (200, 72, 128))
 
 
-def test_what_cannot_be():
-    """Refused before anything is written: a major that TMA cannot begin anywhere in, TMA stores, wrong ends."""
-    a, b, ends = torch.zeros(64, 64).bfloat16(), torch.zeros(2, 64, 64).bfloat16(), torch.zeros(2).int()
-    with pytest.raises(PlanError, match="K-major A"):
-        multiply_groups(a.T, b, ends, spec=GemmSpec(**SMALL, a_load="tma"))
-    with pytest.raises(InputError, match=r"ends\.dtype"):
-        multiply_groups(a, b, ends.long())
-    with pytest.raises(InputError, match=r"ends\.shape.*must be \(2,\)"):
-        multiply_groups(a, b, ends[:1])
-    with pytest.raises(InputError, match="overlaps a"):
-        multiply_groups(a, b, ends, a)
+@pytest.mark.parametrize("name", ["cooperative", "tokens along columns"])
+def test_an_epilogue_has_a_row_for_each_group(name):
+    """A bias each, C, alpha and beta; D in another type and over C itself."""
+    spec, ends = GemmSpec(**KERNELS[name]), torch.tensor(ENDS["uneven"])
+    a, b, c, bias = drawn(200, 96), drawn(4, 96, 136), drawn(200, 136).float(), drawn(4, 136).float()
+    named = {"alpha": 2.0, "beta": 0.5, "bias": bias}
+    told = cutegemm.grouped_mm(
+        a, b, ends, c=c.clone(), **named, out_dtype=torch.float32, fallback="reference"
+    )
+    found = c.clone()
+    run = emulator.run(Groups(spec, c=found, **named), a, b, ends, found)
+    assert not run.findings
+    torch.testing.assert_close(found, told, rtol=1e-5, atol=1e-4)
+
+
+def test_gated_pairs_in_groups():
+    """A gate and its linear part in halves of each group's matrix; columns of the epilogue are of all rows."""
+    from cutegemm import epilogue as epi
+    from cutegemm.epilogue import functions as fn
+
+    @epi.define(gated="interleaved")
+    def swiglu(gate, up, *, scale: epi.Col):
+        return gate * fn.sigmoid(gate) * up * scale
+
+    a, b, scale = drawn(200, 96), drawn(4, 96, 256), drawn(200).float()
+    ends = torch.tensor(ENDS["uneven"])
+    spec = GemmSpec(schedule="cooperative", sms=3, cluster=(1, 1))
+    told = cutegemm.grouped_mm(a, b, ends, epilogue=swiglu, scale=scale, fallback="reference")
+    found = torch.empty_like(told)
+    assert not emulator.run(Groups(spec, epilogue=swiglu, scale=scale), a, b, ends, found).findings
+    torch.testing.assert_close(found, told, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["cooperative", "tokens along columns"])
+def test_masked_groups_are_the_first_rows_of_batches(name):
+    """Counts outside a batch count as none or all; the other rows become zeros."""
+    a, b, counts = drawn(5, 80, 96), drawn(5, 96, 136), [0, 80, -3, 999, 33]
+    d = torch.full((5, 80, 136), 7.0).bfloat16()
+    spec = GemmSpec(**KERNELS[name])
+    assert not emulator.run(Groups(spec, "counts"), a, b, torch.tensor(counts), d).findings
+    for group, count in enumerate(max(0, min(x, 80)) for x in counts):
+        if count:
+            assert_close(d[group, :count], a[group, :count], b[group])
+        assert torch.all(d[group, count:] == 0)
+
+
+@pytest.mark.parametrize("name", ["uneven", "decreasing and outside"])
+def test_groups_along_k(name):
+    """Both operands hold rows of tokens, as in a weight's gradient."""
+    check_depth(GemmSpec(tile=Tile(64, 64, 64), sms=3), drawn(200, 72).T, drawn(200, 136), ENDS[name])
+
+
+def test_what_lies_beside_a_group_along_k_does_not_reach_it():
+    """Elements of K of no group are NaN in both operands."""
+    a, b = drawn(200, 72).T, drawn(200, 136)
+    a[:, 70:] = float("nan")
+    b[70:] = float("inf")
+    d = torch.empty(2, 72, 136)
+    spec = GemmSpec(tile=Tile(64, 64, 64), sms=3)
+    assert not emulator.run(Groups(spec), a, b, torch.tensor([3, 70]), d).findings
+    assert_close(d[1], a[:, 3:70], b[3:70])
+
+
+def test_nothing_to_multiply():
+    """Without groups rows are zeros; without rows or columns nothing is written, along K without depth all is zero."""
+    none, ends = torch.zeros(0, 8, 16).bfloat16(), torch.zeros(0).int()
+    assert torch.all(cutegemm.grouped_mm(drawn(3, 8), none, ends, fallback="emulator") == 0)
+    assert cutegemm.grouped_mm(
+        drawn(0, 8), drawn(2, 8, 16), torch.zeros(2).int(), fallback="emulator"
+    ).shape == (0, 16)
+    d = cutegemm.grouped_mm(drawn(3, 0), drawn(0, 16), torch.zeros(2).int(), fallback="emulator")
+    assert d.shape == (2, 3, 16) and torch.all(d == 0)
+
+
+REFUSED = {
+    "a major that TMA cannot begin anywhere in": ({"a": "T", "spec": GemmSpec(a_load="tma")}, "grouped"),
+    "ends of another type": ({"offs": torch.zeros(2)}, r"offs\.dtype"),
+    "too few ends": ({"offs": torch.zeros(1).int()}, r"offs\.shape.*must be \(2,\)"),
+    "too few starts": (
+        {"offs": None, "cu_seqlens": torch.zeros(2).int()},
+        r"cu_seqlens\.shape.*must be \(3,\)",
+    ),
+    "two kinds of ends": ({"cu_seqlens": torch.zeros(3).int()}, "beside offs"),
+    "no ends": ({"offs": None}, "offs"),
+    "D over A": ({"out": "a"}, "overlaps a"),
+    "beta without C": ({"beta": 2.0}, "needs c"),
+    "a bias for another number of groups": ({"bias": torch.zeros(3, 64)}, r"bias\.shape.*each of 2 groups"),
+    "another tail": ({"tail": "none"}, "tail"),
+    "splits": ({"spec": GemmSpec(split_k=2)}, "split_k"),
+    "a name that nothing reads": ({"scale": 2.0}, "scale"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be(name):
+    """Refused before anything is written."""
+    given, message = REFUSED[name]
+    a = torch.zeros(64, 64).bfloat16()
+    given = {"a": a, "b": torch.zeros(2, 64, 64).bfloat16(), "offs": torch.zeros(2).int(), **given}
+    given["a"] = a.T if given["a"] == "T" else a
+    if given.get("out") == "a":
+        given["out"] = a
+    with pytest.raises((InputError, PlanError), match=message):
+        cutegemm.grouped_mm(**given, fallback="emulator")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(16, 72, 64), (1000, 1536, 2048), (4096, 4096, 768)])
 @pytest.mark.parametrize("groups", [1, 8, 128])
-def test_groups_on_the_gpu(shape, groups):
-    """The planner's kernels give every group's product and write no row behind the last one, also when replayed."""
+@pytest.mark.parametrize("tail", ["zero", "undefined"])
+def test_groups_on_the_gpu(shape, groups, tail):
+    """The planner's kernels give every group's product and zero the rows behind the last one, also when replayed."""
     m, n, k = shape
     generator = torch.Generator("cuda").manual_seed(m + groups)
     a = torch.randn(m, k, generator=generator, device="cuda").bfloat16()
     b = torch.randn(groups, n, k, generator=generator, device="cuda").bfloat16().mT
     d = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     ends = torch.zeros(groups, dtype=torch.int32, device="cuda")
-    multiply_groups(a, b, ends, d)
+    call = {"out": d, "tail": tail, "fallback": "error"}
+    cutegemm.grouped_mm(a, b, ends, **call)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        multiply_groups(a, b, ends, d)
+        cutegemm.grouped_mm(a, b, ends, **call)
     for seed in range(3):
         cuts = torch.randint(0, m + 1, (groups,), generator=torch.Generator().manual_seed(seed))
         ends.copy_(cuts.sort().values)
@@ -112,4 +175,22 @@ def test_groups_on_the_gpu(shape, groups):
         for group, (first, end) in enumerate(itertools.pairwise(rows)):
             if end > first:
                 assert_close(d[first:end], a[first:end], b[group])
-        assert torch.all(d[rows[-1] :] == 7.0)
+        assert torch.all(d[rows[-1] :] == (7.0 if tail == "undefined" else 0.0))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("groups", [1, 8, 128])
+@pytest.mark.parametrize("shape", [(1536, 2048, 16), (256, 512, 4096), (1536, 2048, 3000)])
+def test_groups_along_k_on_the_gpu(shape, groups):
+    """A weight's gradient for each group, added to what is there in fp32."""
+    m, n, k = shape
+    generator = torch.Generator("cuda").manual_seed(m + groups)
+    a = torch.randn(k, m, generator=generator, device="cuda").bfloat16().T
+    b = torch.randn(k, n, generator=generator, device="cuda").bfloat16()
+    cuts = torch.randint(0, k + 1, (groups,), generator=torch.Generator().manual_seed(k)).sort().values
+    rows = [0, *cuts.tolist()]
+    d = torch.ones(groups, m, n, device="cuda")
+    cutegemm.grouped_mm(a, b, cuts.cuda(), c=d, out=d, fallback="error")
+    for group, (first, end) in enumerate(itertools.pairwise(rows)):
+        told = a[:, first:end].double() @ b[first:end].double() + 1.0
+        torch.testing.assert_close(d[group].double(), told, rtol=1e-4, atol=1e-3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, emulator, problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Options
 from cutegemm.errors import PlanError
 from cutegemm.gemm import Gemm
@@ -44,7 +44,7 @@ def test_hints_are_in_the_ptx_and_change_no_bit(fields, hints):
     run = emulator.run(Gemm(spec), a, b, options=Options(policy="random", seed=1, races=True))
     assert not run.findings
     assert_close(run.d, a, b)
-    assert hints_of(cache.artifact(plan(spec, OF).config).ptx) == hints
+    assert hints_of(kernel_cache.artifact(plan(spec, OF).config).ptx) == hints
 
 
 def test_hints_follow_operands_that_are_swapped():

@@ -17,8 +17,8 @@ from tests.support.memory import Layout
 
 RACES = Options(policy="random", seed=3, races=True)
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-# columns of a piece, type, whether lines are rows
-PIECES = [
+# columns of a subtile, type, whether lines are rows
+SUBTILES = [
     *((8, "bf16", True), (16, "bf16", True), (32, "fp32", True), (64, "bf16", True)),
     *((8, "bf16", False), (64, "bf16", False), (16, "fp32", False)),
 ]
@@ -48,13 +48,13 @@ def lines(row_major: bool, pad: int, offset: int) -> Layout:
 
 @pytest.mark.parametrize("columns", [24, 40, 48, 128])
 def test_rows_go_on_from_piece_to_piece(columns):
-    """Pieces of less than a sector, of one and of several; the output ends in each of a tile's pieces."""
+    """Subtiles of less than a sector, of one and of several; the output ends in each of a tile's subtiles."""
     for n in (5, *range(max(columns - 37, 6), columns + 3, 13), 2 * columns - 1):
         check((65, n, 16), "bf16", lines(True, 2 * (n % 3), n % 2), columns)
 
 
-@pytest.mark.parametrize(("columns", "kind", "row_major"), PIECES)
-def test_pieces_of_every_width(columns, kind, row_major):
+@pytest.mark.parametrize(("columns", "kind", "row_major"), SUBTILES)
+def test_subtiles_of_every_width(columns, kind, row_major):
     """One to eight lines of a warp side by side, which begin anywhere and end within a word."""
     for (m, n), pad, offset in (((67, columns + 3), 0, 1), ((70, columns + 1), 4, 3)):
         check((m, n, 40), kind, lines(row_major, pad, offset), columns)

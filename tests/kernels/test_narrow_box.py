@@ -8,7 +8,7 @@ import torch
 
 from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm import epilogue as epi
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Launch, Options, run_sequence, tensor_buffer
 from cutegemm.emulator.launching import front
 from cutegemm.gemm import Gemm, build
@@ -140,7 +140,7 @@ def test_launches_that_begin_early_zero_the_rest_before_they_wait():
     spec = GemmSpec(**WAYS["constant weights"])
     gemm, of = build(spec), problem(5, 264, 264)
     (step,) = plan(spec, of).steps
-    kernel = front.kernel_of(cache.artifact(step.config).ptx)
+    kernel = front.kernel_of(kernel_cache.artifact(step.config).ptx)
     a, b = draw(5, 264), draw(264, 264)
     d, e = (torch.empty(5, 264, dtype=BF16) for _ in range(2))
     buffers = [tensor_buffer(x, name) for x, name in zip((a, b, d, e), "ABDE", strict=True)]

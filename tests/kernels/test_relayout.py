@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from cutegemm.compiling import cache, loader
+from cutegemm.compiling import kernel_cache, loader
 from cutegemm.compiling.compiler import record_launches
 from cutegemm.config import RelayoutConfig
 from cutegemm.dtypes import as_dtype
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 def compiled(kind: str, *units: str):
     """The kernel for a dtype and the unit-stride axes of what it copies."""
-    return cache.artifact(RelayoutConfig(dtype=as_dtype(kind), units=units))
+    return kernel_cache.artifact(RelayoutConfig(dtype=as_dtype(kind), units=units))
 
 
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])

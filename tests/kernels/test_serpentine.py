@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A serpentine walk turns back along panels and along K: its tiles hold the sums of one order or of the other."""
+"""A serpentine raster turns back along panels and along K: its tiles hold the sums of one order or of the other."""
 
 import dataclasses
 

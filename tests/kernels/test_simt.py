@@ -10,7 +10,7 @@ import pytest
 import cutegemm
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
-from cutegemm.compiling import cache, loader
+from cutegemm.compiling import kernel_cache, loader
 from cutegemm.compiling.compiler import Artifact, record_launches
 from cutegemm.config import (
     SimtTile,
@@ -19,13 +19,13 @@ from cutegemm.config import (
 from cutegemm.errors import PlanError
 from cutegemm.gemm import Gemm, representative
 from cutegemm.planning import planner, simt_tiles
-from cutegemm.running.results import Partial
+from cutegemm.running.arguments.results import Partial
 from tests.support.epilogues import assert_outputs_close, random_inputs
 from tests.support.simt_configs import simt
 
 torch = pytest.importorskip("torch")
 
-compiled = cache.artifact
+compiled = kernel_cache.artifact
 WALK = (8, 0, 1, 1, 1)  # panels of eight tiles; the rest is not read without reductions
 
 

@@ -11,10 +11,10 @@ from cutegemm.config import (
 )
 from cutegemm.config.simt import copies_serve, runs_serve
 from cutegemm.dtypes import as_dtype
-from cutegemm.kernels.simt_epilogue import LANE_BITS
-from cutegemm.kernels.simt_runs import RunShape
-from cutegemm.kernels.simt_staged import StagedShape
-from cutegemm.kernels.simt_tile import TileShape
+from cutegemm.kernels.cuda_cores.simt_epilogue import LANE_BITS
+from cutegemm.kernels.cuda_cores.simt_runs import RunShape
+from cutegemm.kernels.cuda_cores.simt_staged import StagedShape
+from cutegemm.kernels.cuda_cores.simt_tile import TileShape
 from tests.support.simt_configs import simt
 
 

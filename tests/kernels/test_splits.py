@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import cutegemm
 from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm import epilogue as epi
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Options
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.gemm import Gemm
@@ -225,9 +225,9 @@ def test_the_adding_launch_covers_the_sms_and_begins_early():
     assert adding.config.stored_columns >= 8
     assert product.config.trigger == adding.config.trigger == "loads"
     assert p.workspace_bytes == 8 * 512 * 512 * 4
-    assert "griddepcontrol.launch_dependents" in cache.artifact(adding.config).ptx
+    assert "griddepcontrol.launch_dependents" in kernel_cache.artifact(adding.config).ptx
     nine, of = CASES["launch, nine splits for two warpgroups"][0], problem(66, 72, 288)
-    assert (plan(nine, of).storing.config.outer_parts, plan(nine, of).storing.config.adders) == (9, 2)
+    assert (plan(nine, of).storing.config.outer_splits, plan(nine, of).storing.config.adders) == (9, 2)
 
 
 def test_the_adding_launch_takes_tiles_wider_than_four_warpgroups_multiply():
@@ -244,8 +244,24 @@ def test_atomic_sums_take_one_tile_of_workspace():
     of, fields = problem(128, 128, 4096), {"tile": SMALL, "swap": False, "split_k": 8}
     added, kept = (plan(GemmSpec(**fields, split_reduction=x), of) for x in ("atomic", "workspace"))
     assert kept.workspace_bytes - added.workspace_bytes == 7 * 128 * 128 * 4
-    assert cache.artifact(added.config).ptx.count("red.relaxed.gpu.global.add.v4.f32") == 64 * 64 // 128 // 4
-    assert "in 8 parts that meet in the workspace, added as they come" in str(added)
+    assert (
+        kernel_cache.artifact(added.config).ptx.count("red.relaxed.gpu.global.add.v4.f32")
+        == 64 * 64 // 128 // 4
+    )
+    assert "8 splits of K reduced in workspace, by atomics" in str(added)
+
+
+@pytest.mark.parametrize("scheduler", ["persistent", "dynamic"])
+@pytest.mark.parametrize("reduction", ["workspace", "atomic"])
+def test_splits_that_one_cluster_adds_need_no_other_reduction(reduction, scheduler):
+    """They are the kernel of split_reduction="cluster": no workspace, and no counter but a dynamic scheduler's."""
+    of, fields = problem(130, 136, 264), PLAIN | {"cluster": (1, 1, 2), "scheduler": scheduler}
+    made, added = (plan(GemmSpec(**fields, split_reduction=x), of) for x in (reduction, "cluster"))
+    assert made.config == added.config and made.config.split_reduction == "cluster"
+    assert (made.workspace_bytes, made.counter_bytes) == (0, 4 * (scheduler == "dynamic"))
+    for split_k, kept in ((2, "cluster"), (4, reduction)):
+        config = plan(GemmSpec(**fields, split_reduction=reduction, split_k=split_k), of).config
+        assert config.split_reduction == kept
 
 
 def test_atomic_sums_are_only_asked_for():
@@ -260,7 +276,7 @@ def test_a_launch_adds_the_sums_of_several_clusters(depth):
     """Where only a cluster's splits are given there are two clusters' sums; one would leave the launch none to add."""
     spec, (m, n, k) = CASES[f"launch after clusters of {depth}"]
     config = plan(spec, problem(m, n, k)).config
-    assert (config.splits, config.cluster_parts, config.outer_parts) == (2 * depth, depth, 2)
+    assert (config.splits, config.cluster_splits, config.outer_splits) == (2 * depth, depth, 2)
     with pytest.raises(PlanError) as given:
         plan(dataclasses.replace(spec, split_k=depth), problem(m, n, k))
     assert (given.value.field, given.value.nearest) == ("split_k", 2 * depth)

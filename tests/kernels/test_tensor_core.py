@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import cutegemm
 from cutegemm import GemmSpec, Tile
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.errors import CheckError, CompileError, InputError
 from cutegemm.gemm import Gemm, representative
 from tests.support.kernel_cases import BF16, CASES, GEMMS, compile_all, described
@@ -142,7 +142,7 @@ def test_scalars_are_run_time_values(monkeypatch):
     """Other values of alpha and beta compile nothing."""
     case = CASES["row, row"]
     check(case, (64, 64, 64), 1.0, 1.0)
-    monkeypatch.setattr(cache, "compile_config", None)
+    monkeypatch.setattr(kernel_cache, "compile_config", None)
     for alpha, beta in ((0.25, -3.0), (0.0, 0.0), (1e-3, 7.0)):
         check(case, (64, 64, 64), alpha, beta)
 

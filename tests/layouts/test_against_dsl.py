@@ -22,7 +22,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, warp, warpgroup
 from cutlass.utils.hopper_helpers import make_trivial_tiled_mma
 
 from cutegemm.errors import SpecError
-from cutegemm.layouts import sm90
+from cutegemm.layouts import hardware
 from cutegemm.layouts.algebra import coalesce, complement, composition, left_inverse, right_inverse
 from cutegemm.layouts.layout import Layout, parse
 from cutegemm.layouts.tiling import blocked_product, raked_product, zipped_divide
@@ -143,21 +143,21 @@ def test_divides_and_products_agree():
 
 @pytest.mark.parametrize("bits", DTYPES)
 @pytest.mark.parametrize("swizzle", KINDS)
-@pytest.mark.parametrize("major", sm90.MAJORS)
+@pytest.mark.parametrize("major", hardware.MAJORS)
 def test_smem_atoms_and_layouts_agree(major, swizzle, bits):
     """Our atom is the DSL's: the same plain layout, and its byte swizzle in units of elements."""
     kind = getattr(warpgroup.SmemLayoutAtomKind, f"{major.upper()}_{KINDS[swizzle]}")
     theirs = warpgroup.make_smem_layout_atom(kind, DTYPES[bits])
-    ours = sm90.smem_atom(major, swizzle, bits)
+    ours = hardware.smem_atom(major, swizzle, bits)
     assert from_dsl(theirs.outer) == ours.layout
     inner = theirs.inner
     assert (inner.num_bits, inner.num_base, inner.num_shift) == (
-        sm90.byte_swizzle(swizzle).bits,
-        sm90.byte_swizzle(swizzle).base,
-        sm90.byte_swizzle(swizzle).shift,
+        hardware.byte_swizzle(swizzle).bits,
+        hardware.byte_swizzle(swizzle).base,
+        hardware.byte_swizzle(swizzle).shift,
     )
     tiled = cute.tile_to_shape(theirs, (128, 128, 2), (0, 1, 2) if major == "k" else (1, 0, 2))
-    plain = sm90.smem_layout((128, 128, 2), major, swizzle, bits).layout
+    plain = hardware.smem_layout((128, 128, 2), major, swizzle, bits).layout
     assert coalesce(from_dsl(tiled.outer), (0, 0, 0)) == plain
 
 
@@ -175,16 +175,16 @@ def test_wgmma_fragments_agree(n):
         (64, n),
         a_source=warpgroup.OperandSource.RMEM,
     )
-    assert offsets(from_dsl(mma.tv_layout_C_tiled)) == offsets(sm90.wgmma_c_layout(n))
-    assert offsets(from_dsl(mma.tv_layout_A_tiled)) == offsets(sm90.wgmma_a_layout())
+    assert offsets(from_dsl(mma.tv_layout_C_tiled)) == offsets(hardware.wgmma_c_layout(n))
+    assert offsets(from_dsl(mma.tv_layout_A_tiled)) == offsets(hardware.wgmma_a_layout())
 
 
-@pytest.mark.parametrize("count", sm90.MATRIX_COUNTS)
+@pytest.mark.parametrize("count", hardware.MATRIX_COUNTS)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_matrix_copies_agree(transposed, count):
     """stmatrix reads registers and writes rows, ldmatrix the reverse, as the DSL's copy atoms say."""
-    registers = offsets(sm90.matrix_value_layout(count, transposed))
-    rows = offsets(sm90.matrix_address_layout(count))
+    registers = offsets(hardware.matrix_value_layout(count, transposed))
+    rows = offsets(hardware.matrix_address_layout(count))
     store = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transposed, count), cutlass.Float16)
     load = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transposed, count), cutlass.Float16)
     assert offsets(from_dsl(store.layout_src_tv)) == offsets(from_dsl(load.layout_dst_tv)) == registers

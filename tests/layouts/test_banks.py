@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutegemm.errors import SpecError
-from cutegemm.layouts import sm90
+from cutegemm.layouts import hardware
 from cutegemm.layouts.banks import access, layout_addresses, matrix_access
 from cutegemm.layouts.layout import Layout, row_major
 from cutegemm.layouts.swizzle import ComposedLayout, Swizzle
@@ -76,9 +76,9 @@ def test_shifting_all_addresses_changes_nothing(slots, shift):
 @pytest.mark.parametrize(("swizzle", "ways"), [("none", 1), ("32B", 1), ("64B", 1), ("128B", 1)])
 def test_stmatrix_into_swizzled_atoms_has_no_conflicts(swizzle, ways, transposed):
     """Storing a 16 x 16 piece of the C fragment with stmatrix.x4 is conflict-free in all WGMMA layouts."""
-    tile = sm90.smem_layout((64, 64), "mn" if transposed else "k", swizzle)
+    tile = hardware.smem_layout((64, 64), "mn" if transposed else "k", swizzle)
     for m0, n0 in itertools.product(range(0, 64, 16), repeat=2):
-        rows = [(m0 + m, n0 + n) for m, n in sm90.fragment_row_coordinates(4, transposed)]
+        rows = [(m0 + m, n0 + n) for m, n in hardware.fragment_row_coordinates(4, transposed)]
         usage = matrix_access(layout_addresses(tile, rows))
         assert usage.ways == ways and usage.wavefronts == 4
 
@@ -86,7 +86,7 @@ def test_stmatrix_into_swizzled_atoms_has_no_conflicts(swizzle, ways, transposed
 @pytest.mark.parametrize(("columns", "ways"), [(64, 8), (32, 4), (16, 2), (8, 1), (64 + 8, 1)])
 def test_stmatrix_into_plain_rows(columns, ways):
     """Without a swizzle 8 rows of 128 bytes hit the same 16-byte column; each halving of the row halves that."""
-    rows = [(m, n) for m, n in sm90.fragment_row_coordinates(1)]
+    rows = [(m, n) for m, n in hardware.fragment_row_coordinates(1)]
     assert matrix_access(layout_addresses(row_major((64, columns)), rows)).ways == ways
 
 
@@ -105,7 +105,7 @@ def test_matrix_phases_are_the_matrices():
 
 def test_fragment_written_directly_as_fp32():
     """Writing the C fragment as pairs of fp32 into plain 64-column rows: 4 rows meet in each half-warp's banks."""
-    fragment = sm90.wgmma_c_layout(64)
+    fragment = hardware.wgmma_c_layout(64)
     tile = row_major((64, 64))
     coordinates = [divmod(fragment(t, 0), 64)[::-1] for t in LANES]
     usage = access(layout_addresses(tile, coordinates, bits=32), 8)

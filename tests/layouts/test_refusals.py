@@ -8,7 +8,7 @@ import pytest
 
 import cutegemm.layouts
 from cutegemm.errors import SpecError
-from cutegemm.layouts import algebra, banks, draw, int_tuple, sm90, tiling
+from cutegemm.layouts import algebra, banks, draw, hardware, int_tuple, tiling
 from cutegemm.layouts.layout import Layout, ordered_layout, slice_
 from cutegemm.layouts.swizzle import ComposedLayout, Swizzle
 
@@ -40,7 +40,7 @@ REFUSALS = {
     "mode": (lambda: PLAIN[2], "mode", 2, 1),
     "order": (lambda: ordered_layout((4, 8), (0,)), "order", (0,), None),
     "slice": (lambda: slice_(PLAIN, (0, 1, None)), "coordinate", (0, 1, None), None),
-    "n": (lambda: sm90.wgmma_c_layout(12), "n", 12, 16),
+    "n": (lambda: hardware.wgmma_c_layout(12), "n", 12, 16),
     "bits": (lambda: Swizzle(-1, 4, 3), "bits", -1, 0),
     "shift": (lambda: Swizzle(3, 4, 2), "shift", 2, 3),
     "recast": (lambda: Swizzle(3, 4, 3).recast(8, 12), "new_bits", 12, None),

@@ -8,13 +8,13 @@ import itertools
 import pytest
 
 from cutegemm.errors import SpecError
-from cutegemm.layouts import sm90
+from cutegemm.layouts import hardware
 
 
 @pytest.mark.parametrize("n", [8, 16, 24, 128, 256])
 def test_wgmma_c_fragment(n):
     """Thread t holds row 16 (t/32) + (t%32)/4 (+ 8) and columns 2 (t%4) + {0, 1} (+ 8 j): PTX wgmma D fragment."""
-    layout = sm90.wgmma_c_layout(n)
+    layout = hardware.wgmma_c_layout(n)
     assert (layout[0].size, layout[1].size) == (128, n // 2)
     for thread, value in itertools.product(range(128), range(n // 2)):
         m = 16 * (thread // 32) + thread % 32 // 4 + 8 * (value // 2 % 2)
@@ -26,7 +26,7 @@ def test_wgmma_c_fragment(n):
 @pytest.mark.parametrize("bits", [8, 16, 32])
 def test_wgmma_a_fragment(bits):
     """Each register of A holds neighbours along k; registers go down 8 rows, then half of K: PTX wgmma A fragment."""
-    layout = sm90.wgmma_a_layout(bits)
+    layout = hardware.wgmma_a_layout(bits)
     packed = 32 // bits
     for thread, value in itertools.product(range(128), range(layout[1].size)):
         register, lane = divmod(value, packed)
@@ -37,14 +37,14 @@ def test_wgmma_a_fragment(bits):
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
-@pytest.mark.parametrize("swizzle", sm90.SWIZZLE_SPANS)
+@pytest.mark.parametrize("swizzle", hardware.SWIZZLE_SPANS)
 def test_smem_atoms_swizzle_16_byte_chunks(swizzle, bits):
     """Line r of an atom has one span; 16-byte chunk c of it lies at the byte address the swizzling mode says."""
-    span_bytes = sm90.SWIZZLE_SPANS[swizzle]
+    span_bytes = hardware.SWIZZLE_SPANS[swizzle]
     chunks = span_bytes // 16
     lines_per_128 = 128 // span_bytes
-    for major in sm90.MAJORS:
-        atom = sm90.smem_atom(major, swizzle, bits)
+    for major in hardware.MAJORS:
+        atom = hardware.smem_atom(major, swizzle, bits)
         per_chunk = 128 // bits
         for line, chunk, element in itertools.product(range(8), range(chunks), range(per_chunk)):
             inner = chunk * per_chunk + element
@@ -55,14 +55,16 @@ def test_smem_atoms_swizzle_16_byte_chunks(swizzle, bits):
         assert atom.cosize == atom.size == 8 * span_bytes * 8 // bits
 
 
-@pytest.mark.parametrize(("major", "swizzle"), list(itertools.product(sm90.MAJORS, sm90.SWIZZLE_SPANS)))
+@pytest.mark.parametrize(
+    ("major", "swizzle"), list(itertools.product(hardware.MAJORS, hardware.SWIZZLE_SPANS))
+)
 def test_smem_layout_is_filled_by_tma_boxes_one_after_another(major, swizzle):
     """Box number b of stage s covers the bytes from (s * boxes + b) * box bytes on, in TMA's order."""
     mn, k, stages = 128, 64, 2
-    layout = sm90.smem_layout((mn, k, stages), major, swizzle)
+    layout = hardware.smem_layout((mn, k, stages), major, swizzle)
     assert sorted(layout(i) for i in range(layout.size)) == list(range(layout.size))
     contiguous, other = (k, mn) if major == "k" else (mn, k)
-    box = sm90.tma_box(contiguous, other, swizzle)
+    box = hardware.tma_box(contiguous, other, swizzle)
     assert box.count * box.bytes == mn * k * 2
     for stage, b, line, inner in itertools.product(
         range(stages), range(box.count), (0, 1, 9, other - 1), (0, 7)
@@ -75,8 +77,8 @@ def test_smem_layout_is_filled_by_tma_boxes_one_after_another(major, swizzle):
 
 def test_smem_layout_keeps_stages_outermost():
     """Every element of stage s lies in the s-th run of the tile's size."""
-    for major in sm90.MAJORS:
-        layout = sm90.smem_layout((64, 128, 3), major, "64B")
+    for major in hardware.MAJORS:
+        layout = hardware.smem_layout((64, 128, 3), major, "64B")
         for stage, i in itertools.product(range(3), range(64 * 128)):
             assert layout((i % 64, i // 64, stage)) // (64 * 128) == stage
 
@@ -94,7 +96,7 @@ def test_smem_layout_keeps_stages_outermost():
 )
 def test_tma_box(contiguous, other, swizzle, bits, box, boxes):
     """The inner extent is one span; the outer one the largest divisor up to 256; the boxes fill the tile."""
-    found = sm90.tma_box(contiguous, other, swizzle, bits)
+    found = hardware.tma_box(contiguous, other, swizzle, bits)
     assert (found.box, found.boxes) == (box, boxes)
     assert found.count * found.bytes == contiguous * other * bits // 8
 
@@ -102,35 +104,40 @@ def test_tma_box(contiguous, other, swizzle, bits, box, boxes):
 def test_widest_swizzle_divides_the_contiguous_extent():
     """The chosen span divides the extent and the next wider one does not."""
     for contiguous in range(8, 264, 8):
-        span = sm90.swizzle_span(sm90.widest_swizzle(contiguous))
+        span = hardware.swizzle_span(hardware.widest_swizzle(contiguous))
         assert contiguous % span == 0 and (span == 64 or contiguous % (2 * span))
 
 
-@pytest.mark.parametrize("count", sm90.MATRIX_COUNTS)
+@pytest.mark.parametrize("count", hardware.MATRIX_COUNTS)
 def test_matrix_registers(count):
     """Register j of thread t has row t/4, columns 2 (t%4) + {0, 1} of matrix j; transposed, rows and columns swap."""
-    plain, transposed = sm90.matrix_value_layout(count), sm90.matrix_value_layout(count, transposed=True)
+    plain, transposed = (
+        hardware.matrix_value_layout(count),
+        hardware.matrix_value_layout(count, transposed=True),
+    )
     for thread, half, j in itertools.product(range(32), range(2), range(count)):
         row, column = thread // 4, 2 * (thread % 4) + half
         assert plain(thread, half + 2 * j) == 64 * j + 8 * row + column
         assert transposed(thread, half + 2 * j) == 64 * j + 8 * column + row
 
 
-@pytest.mark.parametrize("count", sm90.MATRIX_COUNTS)
+@pytest.mark.parametrize("count", hardware.MATRIX_COUNTS)
 def test_matrix_addresses(count):
     """Thread i points at row i % 8 of matrix i // 8; the rows cover the matrices."""
-    layout = sm90.matrix_address_layout(count)
+    layout = hardware.matrix_address_layout(count)
     for thread, column in itertools.product(range(8 * count), range(8)):
         assert layout(thread, column) == 8 * thread + column
     assert {layout(t, 0) for t in range(32)} == {8 * row for row in range(8 * count)}
 
 
-@pytest.mark.parametrize(("count", "transposed"), list(itertools.product(sm90.MATRIX_COUNTS, (False, True))))
+@pytest.mark.parametrize(
+    ("count", "transposed"), list(itertools.product(hardware.MATRIX_COUNTS, (False, True)))
+)
 def test_stmatrix_puts_each_accumulator_where_it_belongs(count, transposed):
     """Following value -> matrix element -> address row gives each value's own (m, n) of the C fragment."""
-    fragment = sm90.wgmma_c_layout(16)
-    values = sm90.matrix_value_layout(count, transposed)
-    rows = sm90.fragment_row_coordinates(count, transposed)
+    fragment = hardware.wgmma_c_layout(16)
+    values = hardware.matrix_value_layout(count, transposed)
+    rows = hardware.fragment_row_coordinates(count, transposed)
     assert len(rows) == 8 * count
     for thread, value in itertools.product(range(32), range(2 * count)):
         row, column = divmod(values(thread, value), 8)
@@ -142,23 +149,29 @@ def test_stmatrix_puts_each_accumulator_where_it_belongs(count, transposed):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sm90.wgmma_c_layout(12), "n=12: is a multiple of 8 in [8, 256]; nearest legal value: 16"),
-        (lambda: sm90.wgmma_c_layout(264), "nearest legal value: 256"),
-        (lambda: sm90.wgmma_c_layout(0), "nearest legal value: 8"),
-        (lambda: sm90.wgmma_a_layout(64), "bits=64: is one of 8, 16, 32"),
-        (lambda: sm90.smem_atom("m", "128B"), "major='m': is one of k, mn"),
-        (lambda: sm90.smem_atom("k", "256B"), "swizzle='256B': is one of none, 32B, 64B, 128B"),
-        (lambda: sm90.byte_swizzle("auto"), "swizzle='auto': is one of none, 32B, 64B, 128B"),
-        (lambda: sm90.smem_layout((128, 48), "k", "128B"), "=48: is a multiple of the block's extent 64"),
         (
-            lambda: sm90.tma_box(48, 64, "128B"),
+            lambda: hardware.wgmma_c_layout(12),
+            "n=12: is a multiple of 8 in [8, 256]; nearest legal value: 16",
+        ),
+        (lambda: hardware.wgmma_c_layout(264), "nearest legal value: 256"),
+        (lambda: hardware.wgmma_c_layout(0), "nearest legal value: 8"),
+        (lambda: hardware.wgmma_a_layout(64), "bits=64: is one of 8, 16, 32"),
+        (lambda: hardware.smem_atom("m", "128B"), "major='m': is one of k, mn"),
+        (lambda: hardware.smem_atom("k", "256B"), "swizzle='256B': is one of none, 32B, 64B, 128B"),
+        (lambda: hardware.byte_swizzle("auto"), "swizzle='auto': is one of none, 32B, 64B, 128B"),
+        (lambda: hardware.smem_layout((128, 48), "k", "128B"), "=48: is a multiple of the block's extent 64"),
+        (
+            lambda: hardware.tma_box(48, 64, "128B"),
             "contiguous=48: is a positive multiple of the 128B swizzle's span of 64",
         ),
-        (lambda: sm90.tma_box(64, 0, "128B"), "other=0: is at least 1; nearest legal value: 1"),
-        (lambda: sm90.widest_swizzle(12), "contiguous=12: is a positive multiple of 8 elements, 16 bytes"),
-        (lambda: sm90.matrix_value_layout(3), "count=3: is one of 1, 2, 4"),
-        (lambda: sm90.matrix_address_layout(8), "count=8: is one of 1, 2, 4"),
-        (lambda: sm90.fragment_row_coordinates(0), "count=0: is one of 1, 2, 4"),
+        (lambda: hardware.tma_box(64, 0, "128B"), "other=0: is at least 1; nearest legal value: 1"),
+        (
+            lambda: hardware.widest_swizzle(12),
+            "contiguous=12: is a positive multiple of 8 elements, 16 bytes",
+        ),
+        (lambda: hardware.matrix_value_layout(3), "count=3: is one of 1, 2, 4"),
+        (lambda: hardware.matrix_address_layout(8), "count=8: is one of 1, 2, 4"),
+        (lambda: hardware.fragment_row_coordinates(0), "count=0: is one of 1, 2, 4"),
     ],
 )
 def test_messages(make, message):

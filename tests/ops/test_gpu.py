@@ -10,8 +10,8 @@ from torch.nn import functional as F
 import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm import nn
-from cutegemm.ops import functions
-from cutegemm.running import shortcut
+from cutegemm.ops import entry_points
+from cutegemm.running.backends import shortcut
 from tests.support.torch_ops import BOUNDS, assert_same, error
 
 pytestmark = pytest.mark.gpu
@@ -90,7 +90,7 @@ def test_later_calls_take_a_shortcut_and_give_the_same_bits(name, gradient):
         tensors[0].mul_(2.0)
     if name != "linear":
         assert torch.equal(ours(*tensors), 2 * found[0][0])
-    program = functions._PLAIN if name != "linear" else functions._BIASED
+    program = entry_points._PLAIN if name != "linear" else entry_points._BIASED
     key = (tensors[0].shape, tensors[1].shape)
     known = [x for k, x in program.gemm.shortcuts.recent.items() if k[:2] == key]
     assert known and all(x is not shortcut.none for x in known)

@@ -14,8 +14,9 @@ import cutegemm
 from cutegemm import GemmSpec, nn
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
-from cutegemm.ops import gradient, ways
-from cutegemm.ops.functions import _made
+from cutegemm.ops import dispatch
+from cutegemm.ops.entry_points import made
+from cutegemm.ops.gradients import gradient
 from cutegemm.ops.perceptron import perceptron as fused
 from cutegemm.ops.program import PLAIN
 from cutegemm.ops.serve import serve
@@ -153,10 +154,10 @@ def test_only_what_is_needed_is_computed_and_saved(monkeypatch):
     x, w = r(5, 12), r(7, 12).requires_grad_()
     y = cutegemm.linear(x, w, fallback="reference")
     assert [tuple(t.shape) for t in y.grad_fn.saved_tensors if t is not None] == [(5, 12)]
-    plan = gradient.plan_gradient(_made(epi.bias_act("relu"), None, "linear", (), None), True, ("bias",))
+    plan = gradient.plan_gradient(made(epi.bias_act("relu"), None, "linear", (), None), True, ("bias",))
     assert plan.saved == ("saved_acc",) and plan.read == ("bias",)
     for graph in (epi.bias(), epi.residual()):
-        plan = gradient.plan_gradient(_made(graph, None, "linear", (), None), True, ())
+        plan = gradient.plan_gradient(made(graph, None, "linear", (), None), True, ())
         assert plan.saved == () and plan.forward.graph == graph
 
 
@@ -165,7 +166,7 @@ def test_only_what_is_needed_is_computed_and_saved(monkeypatch):
 def test_no_needless_product_is_run(graph, needs, monkeypatch):
     """A product for each of x and W whose gradient is wanted, also where others require one that nobody asks for."""
     shapes, launches = ((5, 12), (7, 12), (7,)), []
-    monkeypatch.setattr(ways, "serve", lambda *args: launches.append(args[0]) or serve(*args))
+    monkeypatch.setattr(dispatch, "serve", lambda *args: launches.append(args[0]) or serve(*args))
     fused = int(graph != epi.bias())
     for required in (needs, (True,) * 3):
         if not any(needs):
@@ -196,7 +197,7 @@ def test_what_was_saved_is_free_when_it_was_read(monkeypatch):
         launches.append({shape for shape, ref in stored if not ref.expired()})
         return serve(*args)
 
-    monkeypatch.setattr(ways, "serve", served)
+    monkeypatch.setattr(dispatch, "serve", served)
     (dx,) = torch.autograd.grad(y, x, torch.ones_like(y), retain_graph=True)
     every = {(5, 12), (7, 12), (5, 7)}
     assert launches == [every] * 2

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cutegemm import epilogue as epi
-from cutegemm.ops.functions import _made
+from cutegemm.ops.entry_points import made
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C
-from cutegemm.ops.sharding import cuts, homogeneous
+from cutegemm.ops.transforms.sharding import cuts, homogeneous
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 def of(graph, form, *shapes):
     """The cuts of a call, without the uncut one."""
-    first, *rest = cuts(_made(graph, None, form, (), None), shapes)
+    first, *rest = cuts(made(graph, None, form, (), None), shapes)
     assert set(first[0]) == set(first[1]) == {None}
     return rest
 

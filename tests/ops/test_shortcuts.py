@@ -15,12 +15,14 @@ from cutegemm import GemmSpec, nn
 from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
 from cutegemm.gemm import recalled
-from cutegemm.ops import autograd, fallback, functions, perceptron, program, serve, shortcuts
-from cutegemm.running import launcher, run, shortcut
+from cutegemm.ops import entry_points, fallback, perceptron, program, serve, shortcuts
+from cutegemm.ops.gradients import autograd
+from cutegemm.running import run
+from cutegemm.running.backends import launcher, shortcut
 from tests.support.torch_ops import survivors
 
 BF16 = torch.bfloat16
-PROGRAMS = (functions._PLAIN, functions._LINEAR, functions._BIASED)
+PROGRAMS = (entry_points._PLAIN, entry_points._LINEAR, entry_points._BIASED)
 
 
 @pytest.fixture
@@ -40,16 +42,16 @@ def launched(monkeypatch):
     monkeypatch.setattr(launcher.tvm_ffi, "convert", list)
     for module in (serve, fallback):
         monkeypatch.setattr(module, "hopper", lambda device: True)
-    functions._remembered.cache_clear()
+    entry_points._remembered.cache_clear()
     forget()
     yield found
-    functions._remembered.cache_clear()
+    entry_points._remembered.cache_clear()
     forget()
 
 
 def forget():
     """No kinds of calls are known, of these programs and of those that are found by their text."""
-    for known in (program._programs, functions._recent, perceptron._recent):
+    for known in (program._programs, entry_points._recent, perceptron._recent):
         known.recent, known._old = {}, {}
     autograd._plain.cache_clear()
     for made in PROGRAMS:
@@ -82,9 +84,9 @@ def test_a_later_call_launches_what_the_first_did(name, gradient, launched, monk
     f, shapes = CALLS[name]
     tensors = [r(*shape).requires_grad_(gradient) for shape in shapes]
     first = f(*tensors)
-    for module in (functions, autograd):
+    for module in (entry_points, autograd):
         monkeypatch.setattr(module, "serve", None)
-    monkeypatch.setattr(cutegemm.gemm.Gemm, "run", None)
+    monkeypatch.setattr(cutegemm.Gemm, "run", None)
     later = f(*tensors)
     assert (later.shape, later.stride(), later.dtype) == (first.shape, first.stride(), first.dtype)
     assert later.requires_grad is gradient and (later.grad_fn is not None) is gradient
@@ -130,7 +132,7 @@ OTHERS = {
 
 def of(a, b, bias=None):
     """The shortcut of a product of these tensors."""
-    program = functions._PLAIN if bias is None else functions._BIASED
+    program = entry_points._PLAIN if bias is None else entry_points._BIASED
     cutegemm.matmul(a, b) if bias is None else cutegemm.linear(a, b, bias)
     found = program.gemm.shortcuts.get((a.shape, b.shape))
     assert found is not None and found is not shortcut.none
@@ -251,7 +253,7 @@ def test_a_trace_has_the_product(gradient, launched):
 def test_several_launches_have_no_shortcut(launched):
     """A product that copies an operand first; and a torch without the check has none."""
     spec = cutegemm.GemmSpec(a_load="relayout", swap=False)
-    gemm, a, b = cutegemm.gemm.Gemm(spec), r(*A), r(*B)
+    gemm, a, b = cutegemm.Gemm(spec), r(*A), r(*B)
     gemm.run(a, b)
     prepared = recalled(gemm, a, b, {}, None)
     assert prepared is not None and shortcut.shortcut(prepared, (a, b)) is shortcut.none
@@ -277,7 +279,7 @@ def test_a_torch_without_the_check_has_no_shortcuts(launched, monkeypatch):
     for _ in range(2):
         cutegemm.matmul(r(*A), r(*B))
     assert len(launched) == 2
-    assert set(functions._PLAIN.gemm.shortcuts.values()) == {shortcut.none}
+    assert set(entry_points._PLAIN.gemm.shortcuts.values()) == {shortcut.none}
 
 
 def test_a_shortcut_keeps_no_tensor(launched):

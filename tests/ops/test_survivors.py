@@ -8,7 +8,7 @@ import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm import nn
 from cutegemm.ops import program
-from cutegemm.running import counters
+from cutegemm.running.backends import counters
 from tests.support.torch_ops import survivors
 
 GELU = epi.bias_act("gelu")

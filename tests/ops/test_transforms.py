@@ -16,10 +16,10 @@ import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm import nn
 from cutegemm.errors import InputError
-from cutegemm.ops.functions import _made
+from cutegemm.ops.entry_points import made
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, decode, kept
-from cutegemm.ops.sharding import cuts
-from cutegemm.running.results import Outputs
+from cutegemm.ops.transforms.sharding import cuts
+from cutegemm.running.arguments.results import Outputs
 from tests.support.torch_ops import error
 
 OPS = torch.ops.cutegemm.gemm
@@ -47,9 +47,9 @@ def _merged(form):
 
 def calls():
     """Name -> (overload, arguments, keyword arguments)."""
-    plain, with_c = (_made(x, None, "matrix", (), None).text for x in (PLAIN, PLAIN_WITH_C))
-    layer = _made(epi.bias_act("gelu"), None, "linear", (), None).text
-    more = _made(several, None, "linear", ("s",), None).text
+    plain, with_c = (made(x, None, "matrix", (), None).text for x in (PLAIN, PLAIN_WITH_C))
+    layer = made(epi.bias_act("gelu"), None, "linear", (), None).text
+    more = made(several, None, "linear", ("s",), None).text
     a, b = torch.randn(9, 12), torch.randn(12, 7)
     merged = _merged("linear")
     return {

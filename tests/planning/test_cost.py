@@ -14,8 +14,9 @@ from cutegemm.arch.records import DEFAULT, H100, H200
 from cutegemm.errors import PlanError
 from cutegemm.planning import choose, cost, generator, ranking, ways
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.checks import requested
+from cutegemm.planning.cost import Seen
 from cutegemm.planning.planner import plan
+from cutegemm.planning.requirements import requested
 
 
 @epi.define
@@ -39,9 +40,14 @@ def kind(spec, of):
 KIND = kind(GemmSpec(), problem(4096, 4096, 4096, majors="kk"))
 
 
+def counted(of, *candidates, device=DEFAULT, **more):
+    """What candidates do."""
+    return cost.counts(Seen.of(of, **more), device, generator.rows(candidates))
+
+
 def ns(of, *candidates, device=DEFAULT):
     """Predicted nanoseconds of candidates."""
-    return cost.nanoseconds(cost.counts(of, device, generator.rows(candidates)), device.cost)
+    return cost.nanoseconds(counted(of, *candidates, device=device), device.cost)
 
 
 @pytest.mark.parametrize("axis", ["m", "n", "k"])
@@ -54,9 +60,7 @@ def test_more_work_never_costs_less(axis):
 
 def test_padding_costs_what_its_tiles_do():
     """A row more than whole tiles have costs a further row of tiles: as many operations as a full one."""
-    whole, more, full = (
-        cost.counts(problem(x, 2048, 4096), DEFAULT, generator.rows([LARGE])) for x in (2048, 2049, 2304)
-    )
+    whole, more, full = (counted(problem(x, 2048, 4096), LARGE) for x in (2048, 2049, 2304))
     assert more.flops == full.flops > whole.flops and more.traffic == full.traffic
 
 
@@ -64,7 +68,7 @@ def test_zeros_outside_an_operand_cost_time():
     """What TMA fills in of a tile of few rows takes time where CTAs share it; a box of the rows there are has none."""
     alone, pair = (Candidate((64, 48, 128), x, "cooperative", 1) for x in ((1, 1), (1, 2)))
     few, full = problem(16, 5376, 8192), problem(64, 5376, 8192)
-    voids = [cost.counts(of, DEFAULT, generator.rows([alone, pair])).void.tolist() for of in (few, full)]
+    voids = [counted(of, alone, pair).void.tolist() for of in (few, full)]
     # the second CTA's slice, 32 rows of 128 elements of two bytes
     assert voids == [[0, 32 * 128 * 2], [0, 0]]
     free = dataclasses.replace(DEFAULT, cost=dataclasses.replace(DEFAULT.cost, void=1e9))
@@ -88,16 +92,16 @@ def test_a_gpu_twice_as_fast_takes_half_the_time():
 def test_every_figure_counts_and_in_its_direction():
     """Somewhere each figure of the model changes a prediction; higher rates lengthen none, others shorten none."""
     one = Candidate((64, 8, 64), (1, 1), "cooperative", 1)
-    rows = generator.rows([
+    candidates = [
         LARGE, one, Candidate((192, 128, 64), (1, 2), "cooperative", 3),
         Candidate((64, 128, 64), (1, 1), "pingpong", 2), Candidate((64, 128, 64), (1, 1), "multistage", 1),
         *(one._replace(splits=4, depth=4 if x == "cluster" else 1, reduction=x)
           for x in ("launch", "workspace", "cluster")),
-    ])  # fmt: skip
+    ]  # fmt: skip
     shapes = (8192, 8192, 8192), (16, 264, 8200), (4001, 4001, 4001), (64, 1 << 20, 64)
     cases = [problem(*x) for x in shapes] + [problem(256, 5376, 1024, majors="mn", c_dtype="bf16")]
-    counted = [cost.counts(x, DEFAULT, rows) for x in cases]
-    times = lambda model: np.concatenate([cost.nanoseconds(x, model) for x in counted])
+    works = [counted(x, *candidates) for x in cases]
+    times = lambda model: np.concatenate([cost.nanoseconds(x, model) for x in works])
     before = times(DEFAULT.cost)
     # `dram` is the share of a rate, `slows` an exponent of both energy and time
     faster = (*RATES, "dram")
@@ -109,12 +113,12 @@ def test_every_figure_counts_and_in_its_direction():
 
 def test_a_lone_wave_of_pingpong_takes_longer():
     """The other warpgroup's tile fills the tensor cores only where there are more tiles than one a CTA."""
-    rows = generator.rows([Candidate((64, 128, 64), (1, 1), "pingpong", 2)])
+    pair = Candidate((64, 128, 64), (1, 1), "pingpong", 2)
     free, slower = (dataclasses.replace(DEFAULT.cost, turn_lone=x) for x in (0.0, 0.1))
     for waves in (1, 2, 3):
-        counted = cost.counts(problem(64, waves * 128 * DEFAULT.sms, 4096), DEFAULT, rows)
-        longer = cost.nanoseconds(counted, slower) > cost.nanoseconds(counted, free)
-        assert counted.waves == waves and longer == (waves == 1)
+        work = counted(problem(64, waves * 128 * DEFAULT.sms, 4096), pair)
+        longer = cost.nanoseconds(work, slower) > cost.nanoseconds(work, free)
+        assert work.waves == waves and longer == (waves == 1)
 
 
 def test_few_tiles_of_deep_k_take_less_time_in_splits():
@@ -129,7 +133,7 @@ def test_only_threads_load_stages_of_few_elements_and_only_for_as_deep_a_k():
     """TMA's stages are of whole swizzle rows, also where K is not."""
     gathered = GemmSpec(a_load="gather", b_load="gather")
     depths = [
-        set(generator.table(kind(spec, problem(1024, 1024, k))).rows.k)
+        set(generator.table(kind(spec, problem(1024, 1024, k))).k)
         for spec, k in ((GemmSpec(), 32), (gathered, 4096), (gathered, 32))
     ]
     assert depths == [{64, 128}, {64, 128}, {32}]
@@ -141,19 +145,19 @@ def test_a_gated_pair_counts_whole():
         GemmSpec(epilogue=epi.swiglu()), problem(512, 1024, 256, epilogue=epi.swiglu()), DEFAULT
     )
     for way in ways.ways_of(asked):
-        whole, seen = ranking._whole(way.setting), ranking._seen(way.setting)
-        assert sorted((whole.a.rows, whole.b.cols)) == [512, 1024]
+        seen = ranking._one(way.setting, DEFAULT)
+        assert sorted((seen.a.bytes, seen.b.bytes)) == [2 * 512 * 256, 2 * 1024 * 256]
         assert (seen.gates, seen.halves) == ((1, 2) if way.swapped else (2, 1))
         if way.swapped:
             table = generator.table(generator.Kind.of(way.setting, way.seen.pinned))
             plain = generator.table(kind(GemmSpec(), problem(512, 1024, 256)))
-            assert set(table.rows.m) == {2 * x for x in plain.rows.m}
+            assert set(table.m) == {2 * x for x in plain.m}
 
 
 def test_clusters_of_given_splits_are_within_the_limit():
     """CTAs that share operands, times those that add splits up."""
     spec, of = GemmSpec(split_k=8, split_reduction="cluster"), problem(128, 256, 16384)
-    found = generator.split(spec, of, DEFAULT, generator.table(kind(spec, of)))
+    found = generator.split(spec, Seen.of(of), DEFAULT, generator.table(kind(spec, of)))
     assert len(found.m) and (found.across * found.along * found.held <= DEFAULT.limits.max_cluster).all()
 
 
@@ -167,7 +171,7 @@ def test_every_row_of_a_table_is_a_kernel():
 def test_tables_are_small_and_made_once():
     """Six thousand rows at most, none twice, and the same object for the same facts."""
     table = generator.table(KIND)
-    rows = np.array(table.rows)
+    rows = np.array(table)
     assert rows.shape[1] <= 6000 and len(set(map(tuple, rows.T))) == rows.shape[1]
     assert generator.table(KIND) is table
 
@@ -176,8 +180,8 @@ def test_splits_are_for_few_tiles():
     """None where tiles fill the SMs; never more than K has steps for; a cluster adds up all of them or none."""
     table = generator.table(KIND)
     spec = GemmSpec()
-    assert generator.split(spec, problem(8192, 8192, 8192), DEFAULT, table) is table.rows
-    found = generator.split(spec, problem(128, 256, 8192), DEFAULT, table)
+    assert generator.split(spec, Seen.of(problem(8192, 8192, 8192)), DEFAULT, table) is table
+    found = generator.split(spec, Seen.of(problem(128, 256, 8192)), DEFAULT, table)
     split = found.splits > 1
     assert split.any() and (found.splits * found.k <= 8192).all()
     assert ((found.held == found.splits) | (found.held == 1)).all()
@@ -248,23 +252,31 @@ def test_unaligned_operands_have_every_way_in():
     assert {x.setting.loads.chosen for x in found} >= {("relayout", "relayout"), ("shift", "shift")}
     for x in found:
         if x.setting.loads.gathers:
-            rows = generator.table(generator.Kind.of(x.setting, x.seen.pinned)).rows
+            rows = generator.table(generator.Kind.of(x.setting, x.seen.pinned))
             assert len(rows.m) and (rows.across * rows.along == 1).all()
+
+
+def arriving(of, **fields):
+    """What a large tile does whose operands arrive as fields say, not swapped."""
+    (way,) = ways.ways_of(requested(GemmSpec(swap=False, **fields), of, DEFAULT)[0])
+    deep = LARGE._replace(tile=(128, 256, 128))
+    bare = LARGE._replace(cluster=(1, 1), schedule="multistage")
+    rows = generator.rows([LARGE, deep, LARGE._replace(cluster=(1, 1)), bare])
+    return cost.counts(ranking._one(way.setting, DEFAULT), DEFAULT, rows)
 
 
 def test_a_copy_costs_its_launch_and_bytes_and_threads_what_they_load():
     """Twice the bytes cost a copy twice the time beside its launch, and twice the depth threads less than twice."""
-    model, device = DEFAULT.loads, DEFAULT
-    rows = generator.rows([LARGE, LARGE._replace(tile=(128, 256, 128))])
-    copied = [
-        cost.arrivals(rows, [cost.Load(copied=x), cost.Load()], model, device).once[0]
-        for x in (0, 1 << 20, 1 << 21)
-    ]
-    assert copied[0] == 0 and copied[2] - copied[1] == pytest.approx(copied[1] - model.relayout)
+    single, double = (
+        arriving(problem(m, 1024, 1001, majors="kn"), a_load="relayout").once[0] - DEFAULT.loads.relayout
+        for m in (1024, 2048)
+    )
+    assert double == pytest.approx(2 * single) and single > 0
     for how in ("shift", "gather", "cp_async"):
-        stage = cost.arrivals(rows, [cost.Load(how), cost.Load()], model, device).stage
-        assert stage[0] < stage[1] < 2 * stage[0]
-    assert (cost.arrivals(rows, [cost.Load(), cost.Load()], model, device).stage == 0).all()
+        loaded = arriving(problem(1024, 1024, 1002, majors="kn"), a_load=how).loaded
+        assert 0 < loaded[0] < loaded[1] < 2 * loaded[0]
+    plain = arriving(problem(1024, 1024, 1024))
+    assert not plain.loaded.any() and not plain.once.any()
 
 
 def test_short_rows_and_warps_that_also_multiply_leave_memory_idle():
@@ -277,19 +289,13 @@ def test_short_rows_and_warps_that_also_multiply_leave_memory_idle():
 
 def test_constant_operands_favour_kernels_that_load_them_early():
     """A cluster waits for as many free SMs, a kernel without a producer for the launch before."""
-    rows = generator.rows(
-        [LARGE, LARGE._replace(cluster=(1, 1)), LARGE._replace(cluster=(1, 1), schedule="multistage")]
-    )
-    loads = [cost.Load(), cost.Load()]
-    paired, alone, bare = cost.arrivals(rows, loads, DEFAULT.loads, DEFAULT, constant=True).once
+    paired, _, alone, bare = arriving(problem(1024, 1024, 1024), constant=("b",)).once
     assert alone == 0 and paired == DEFAULT.loads.early and bare == DEFAULT.loads.early_bare
-    assert not cost.arrivals(rows, loads, DEFAULT.loads, DEFAULT).once.any()
 
 
 def test_half_of_a_gated_pair_is_stored():
     """Output columns are half of the accumulators'; products and bytes loaded are the same."""
-    rows, of = generator.rows([LARGE]), problem(4096, 4096, 4096)
-    plain, gated = cost.counts(of, DEFAULT, rows), cost.counts(of, DEFAULT, rows, cost.Seen(gates=2))
+    plain, gated = (counted(problem(4096, 4096, 4096), LARGE, gates=x) for x in (1, 2))
     assert 2 * gated.stored == plain.stored and gated.flops == plain.flops and gated.traffic == plain.traffic
 
 

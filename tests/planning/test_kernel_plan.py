@@ -10,10 +10,10 @@ from hypothesis import assume, given
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import DEFAULT
-from cutegemm.config import memory
+from cutegemm.config import smem_budget
 from cutegemm.errors import PlanError
 from cutegemm.gemm import representative
-from cutegemm.planning.grouped import grouped
+from cutegemm.planning.grouped import Ends, plan_groups
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import TILES
 from tests.support.planned import (
@@ -61,7 +61,7 @@ def test_barriers_count_their_participants():
     assert {b.name: b.arrivals for b in gathered.barriers}["full"] == 1 + 128
     spec = GemmSpec(tile=Tile(128, 128, 64), input_stages=2, schedule="cooperative")
     fetched = plan(spec, problem(512, 512, 512, c_dtype="bf16"))
-    assert {b.name: (b.count, b.arrivals) for b in fetched.barriers}["pieces"] == (2 * 2, 1)
+    assert {b.name: (b.count, b.arrivals) for b in fetched.barriers}["subtiles"] == (2 * 2, 1)
     direct = plan(GemmSpec(tile=Tile(128, 128, 64), store="direct"), problem(512, 512, 512))
     assert {b.name for b in direct.barriers} == {"full", "empty"}
 
@@ -75,7 +75,7 @@ def test_boxes_of_a_multicast():
 
 @pytest.mark.parametrize(("majors", "b_box"), [("kn", ((64, 64), 4)), ("kk", ((64, 128), 2))])
 def test_boxes_of_a_fused_tile(majors, b_box):
-    """Each half of a gated B has boxes of its own, each input and output one of a warpgroup's piece."""
+    """Each half of a gated B has boxes of its own, each input and output one of a warpgroup's subtile."""
     fields = {"majors": majors, "epilogue": GATED_SUM, "input_dtype": "fp32", "d_major": "m"}
     p = plan(GemmSpec(tile=Tile(128, 256, 64), epilogue=GATED_SUM), problem(512, 512, 512, **fields))
     boxes = {b.operand: (b.extents, b.count) for b in p.boxes}
@@ -91,13 +91,13 @@ def GATED_SUM(gate, up, *, c: epi.Matrix):  # noqa: N802
 
 
 def test_inputs_take_the_room_that_the_ring_does_not_need():
-    """As many pieces of the inputs are held ready as leave the ring its share; what is left makes stages."""
+    """As many subtiles of the inputs are held ready as leave the ring its share; what is left makes stages."""
     of = problem(4096, 4096, 4096, c_dtype="fp32", d_dtype="fp32")
     for tile in (Tile(128, 256, 64), Tile(128, 128, 64), Tile(256, 64, 64)):
         spec = GemmSpec(tile=tile, schedule="cooperative", consumers=2, store="tma")
         config = plan(spec, of).config
-        ring = min(4, -(-144 * 1024 // memory.stage_bytes(config)))
-        legal = [x for x in range(1, config.pieces + 1) if config.pieces % x == 0]
+        ring = min(4, -(-144 * 1024 // smem_budget.stage_bytes(config)))
+        legal = [x for x in range(1, config.subtiles + 1) if config.subtiles % x == 0]
         given = (dataclasses.replace(spec, input_stages=x, stages=ring) for x in legal)
         fits = [x.input_stages for x in given if not isinstance(attempt(x, of), PlanError)]
         assert config.input_stages == max(fits, default=1)
@@ -205,5 +205,19 @@ def test_groups_launch_no_more_clusters_than_they_have_tiles():
     """A group's rows fill whole tiles of a cluster and begin one more at most."""
     of = problem(200, 64, 96, batch=3)
     a, d = (dataclasses.replace(x, rows=200, batch=1) for x in (of.a, dict(of.outputs)["d"]))
-    step = grouped(GemmSpec(tile=Tile(64, 64, 64), cluster=(2, 1)), a, of.b, d, DEFAULT)
-    assert step.clusters == 200 // 128 + 3
+    rows = dataclasses.replace(of, a=a, outputs=(("d", d),))
+    spec = GemmSpec(tile=Tile(64, 64, 64), cluster=(2, 1), swap=False)
+    assert plan_groups(spec, rows, "rows", Ends(), DEFAULT).clusters == 200 // 128 + 3
+
+
+def test_one_kernel_serves_every_number_of_rows_of_a_bucket():
+    """Of all numbers of rows up to 1,000 a group there are a few kernels, and between two buckets one."""
+    of = problem(4096, 1536, 2048, batch=64)
+
+    def kernel(m):
+        a, d = (dataclasses.replace(x, rows=m, batch=1) for x in (of.a, dict(of.outputs)["d"]))
+        rows = dataclasses.replace(of, m=m, a=a, outputs=(("d", d),))
+        return plan_groups(GemmSpec(), rows, "rows", Ends(), DEFAULT).config
+
+    assert len({kernel(m) for m in range(64 * 86, 64 * 92, 17)}) == 1
+    assert 3 <= len({kernel(m) for m in range(1, 64 * 1000, 499)}) <= 20

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
-from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig, memory, registers
+from cutegemm.config import FinishConfig, KernelConfig, RelayoutConfig, registers, smem_budget
 from cutegemm.errors import PlanError, SpecError
 from cutegemm.families import FAMILIES
 from cutegemm.planning.planner import plan
@@ -30,11 +30,11 @@ MESSAGE = re.compile(
 )
 
 
-def epilogue_regions(config, piece):
-    """Shared memory of the epilogue by the region's name; `piece` elements of a matrix."""
+def epilogue_regions(config, subtile):
+    """Shared memory of the epilogue by the region's name; `subtile` elements of a matrix."""
     sizes = {}
     for result, x in zip(config.epilogue.stores, config.outputs, strict=True):
-        held = piece * x.dtype.bytes
+        held = subtile * x.dtype.bytes
         if x.store == "staged" and x.major != "strided":
             # a line has a sector of 32 bytes before it and is an odd number of 16-byte chunks from the next
             lines, length = (64, config.epi_n)[:: -1 if x.major == "m" else 1]
@@ -43,9 +43,11 @@ def epilogue_regions(config, piece):
         if x.store != "direct":
             sizes[f"{result.name} staging"] = config.epilogue_stages * held
     fetched = {name: x for name, x in config.input_of.items() if x.load == "tma"}
-    sizes |= {f"{name} pieces": config.input_stages * piece * x.dtype.bytes for name, x in fetched.items()}
+    sizes |= {
+        f"{name} subtiles": config.input_stages * subtile * x.dtype.bytes for name, x in fetched.items()
+    }
     if fetched:
-        sizes["piece barriers"] = 8 * config.consumers * config.input_stages
+        sizes["subtile barriers"] = 8 * config.consumers * config.input_stages
     rows = list(config.epilogue.tensors.values()).count("row")
     if rows:
         sizes["rows"] = 4 * rows * config.stored_columns * config.consumers
@@ -54,7 +56,7 @@ def epilogue_regions(config, piece):
 
 def expected_regions(config):
     """Region -> bytes of a tensor-core kernel's shared memory, from its config alone."""
-    piece = 64 * config.consumers * config.epi_n
+    subtile = 64 * config.consumers * config.epi_n
     sizes = {"A": config.tile[0], "B": config.tile[1]}
     sizes = {
         name: rows * config.tile[2] * config.a.dtype.bytes * config.stages for name, rows in sizes.items()
@@ -70,10 +72,10 @@ def expected_regions(config):
             if x.width and x.halves == 1 and lines % 8 == 0 and length + 8 <= 256:
                 sizes[f"{name} word barriers"] = 4 * 8 * config.stages
     if config.stores:
-        sizes |= epilogue_regions(config, piece)
+        sizes |= epilogue_regions(config, subtile)
     sizes |= {"barriers": 2 * 8 * config.stages}
-    if config.cluster_parts > 1:
-        sizes["parts of K"] = 4 * config.cluster_parts * config.tile[0] * config.tile[1] // config.slices
+    if config.cluster_splits > 1:
+        sizes["partial sums"] = 4 * config.cluster_splits * config.tile[0] * config.tile[1] // config.slices
         sizes["sum barriers"] = 16
     if config.split_reduction in ("workspace", "atomic"):
         sizes["count"] = {"workspace": 4, "atomic": 8}[config.split_reduction]
@@ -83,7 +85,7 @@ def expected_regions(config):
 
 
 def check_epilogue(p):
-    """Inputs and outputs are those of the graph, in its order; pieces divide the tile, buffers the pieces."""
+    """Inputs and outputs are those of the graph, in its order; subtiles divide the tile, buffers the subtiles."""
     config = p.config
     graph, inputs, outputs = config.epilogue, dict(p.problem.inputs), dict(p.problem.outputs)
     assert [x.dtype for x in config.inputs] == [inputs[name].dtype for name in graph.tensors]
@@ -100,14 +102,14 @@ def check_epilogue(p):
         assert x.store != "tma" or outputs[result.name].tma_store_reason() is None
     assert config.columns == config.tile[1] // (2 if graph.gated_axis == "n" else 1)
     assert config.rows == config.tile[0] // (2 if graph.gated_axis == "m" else 1)
-    assert config.stored_columns * config.slices == config.columns and config.slices <= config.cluster_parts
+    assert config.stored_columns * config.slices == config.columns and config.slices <= config.cluster_splits
     assert config.stored_columns % config.epi_n == 0
     widest = [x.dtype.bytes for x in config.outputs] + [
         x.dtype.bytes for x in config.inputs if x.load == "tma"
     ]
     assert config.epi_n * max(widest, default=2) <= 128
-    assert config.pieces == config.passes * config.stored_columns // config.epi_n
-    assert config.pieces % config.input_stages == 0 and 1 <= config.epilogue_stages <= config.pieces
+    assert config.subtiles == config.passes * config.stored_columns // config.epi_n
+    assert config.subtiles % config.input_stages == 0 and 1 <= config.epilogue_stages <= config.subtiles
 
 
 def check_fits(p):
@@ -122,7 +124,7 @@ def check_fits(p):
     assert p.clusters * config.cluster_size <= H200.limits.max_grid
     assert config.threads <= H200.limits.max_threads
     assert config.ctas_per_sm * (p.smem_bytes + 1024) <= H200.limits.smem_bytes + 1024
-    assert p.smem == memory.shared_memory(config)
+    assert p.smem == smem_budget.shared_memory(config)
     assert {x.name: x.size for x in p.smem} == expected_regions(config)
     for before, after in zip(p.smem, p.smem[1:], strict=False):
         assert before.offset + before.size <= after.offset
@@ -130,7 +132,7 @@ def check_fits(p):
     for region in p.smem:
         align = {
             "barriers": 8,
-            "piece barriers": 8,
+            "subtile barriers": 8,
             "rows": 16,
             "count": 16,
             "sum barriers": 8,
@@ -150,7 +152,7 @@ def check_fits(p):
         ) * H200.limits.warpgroup <= H200.limits.registers_per_sm
     roles = FAMILIES[config.family].roles
     # a kernel that leaves its sums to the next launch reads nobody's
-    reads = config.adds_up and (config.cluster_parts > 1 or config.split_reduction != "launch")
+    reads = config.adds_up and (config.cluster_splits > 1 or config.split_reduction != "launch")
     laden = config.gathers or reads
     shared = roles.most(config.consumers, laden=laden)
     most = roles.turns[config.gathers] if config.pingpong else shared
@@ -171,13 +173,13 @@ def check_fits(p):
 
 
 def check_adding(p):
-    """The launch after a product takes what that left, in slices of whole pieces, and covers every tile."""
+    """The launch after a product takes what that left, in slices of whole subtiles, and covers every tile."""
     made, adding = p.config, p.storing.config
     assert made.split_reduction == "launch" and made.trigger == adding.trigger
     assert (adding.tile, adding.epilogue, adding.outputs) == (made.tile, made.epilogue, made.outputs)
-    assert adding.splits * made.cluster_parts == made.splits
+    assert adding.splits * made.cluster_splits == made.splits
     assert adding.stored_columns * adding.slices == adding.columns and adding.stored_columns % 8 == 0
-    assert adding.stored_columns % adding.epi_n == 0 and adding.pieces % adding.input_stages == 0
+    assert adding.stored_columns % adding.epi_n == 0 and adding.subtiles % adding.input_stages == 0
     assert p.storing.clusters == math.prod(p.tiles) * adding.slices * adding.team
     assert adding.threads <= 512
 

@@ -9,9 +9,9 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import PlanError
 from cutegemm.planning import candidates, choose
-from cutegemm.planning.checks import requested
 from cutegemm.planning.choose import passes
 from cutegemm.planning.planner import plan
+from cutegemm.planning.requirements import requested
 from cutegemm.planning.ways import settings
 
 # kernels that may be worked out before a spec is refused; they take some 0.05 ms each

@@ -135,7 +135,7 @@ REFUSALS = [
     ({"tile": Tile(128, 256, 64), "stages": 9}, odd(),
      "stages=9: each stage takes 49,152 bytes; 232,448 hold 4 beside the epilogue; nearest legal value: 4"),
     ({"tile": Tile(128, 128, 64), "epilogue_stages": 3, "schedule": "cooperative", "consumers": 2}, odd(),
-     "epilogue_stages=3: a warpgroup stores 2 pieces a tile; more buffers than that are never filled; "
+     "epilogue_stages=3: a warpgroup stores 2 subtiles a tile; more buffers than that are never filled; "
      "nearest legal value: 2"),
     ({"scheduler": "per_tile", "sms": 8}, odd(),
      "sms=8: an SM limit needs scheduler=\"persistent\"; nearest legal value: 'auto'"),
@@ -157,7 +157,7 @@ REFUSALS = [
      problem(256, 256, 256, epilogue=GATED),
      "tile.n=144: 2 consumer warpgroups hold 216 accumulators per thread, more than 208; nearest legal value: 128"),
     ({"input_stages": 3, "tile": Tile(128, 256, 64)}, problem(256, 256, 256, c_dtype="bf16"),
-     "input_stages=3: must divide the 4 pieces that a warpgroup reads of a tile; nearest legal value: 4"),
+     "input_stages=3: must divide the 4 subtiles that a warpgroup reads of a tile; nearest legal value: 4"),
     ({"store": "tma", "epilogue": TWO}, odd(outputs=(("d", MATRIX), ("pre", MISALIGNED_A))),
      "store='tma': TMA cannot store pre: leading stride is 514 bytes, no multiple of 16; "
      "nearest legal value: 'staged'"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which walks turn back."""
+"""Which rasters are serpentine."""
 
 import pytest
 
@@ -28,7 +28,7 @@ LARGE = (8192, 8192, 8192)
         ({"schedule": "multistage"}, LARGE, False),
     ],
 )
-def test_walks_turn_back_where_l2_does_not_hold_the_operands(fields, shape, expected):
+def test_rasters_turn_back_where_l2_does_not_hold_the_operands(fields, shape, expected):
     """Of several waves, whole sums and loads by a producer's TMA, where bits may depend on a row's place."""
     made = plan(GemmSpec(**fields), problem(*shape, majors="kk"))
     assert made.config.serpentine is expected

@@ -11,8 +11,8 @@ from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.gemm.representatives import representative
 from cutegemm.planning import simt_tiles
-from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import plan
+from cutegemm.planning.requirements import requested
 from cutegemm.planning.simt_tiles import TILES, estimate, fields_of, tiles_of, weigh
 from cutegemm.problems import problem
 from cutegemm.spec import Tile

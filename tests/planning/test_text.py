@@ -15,11 +15,12 @@ kernel     warp_specialized: tile 128 x 128 x 64, cluster 2 x 1, 3 stages
 roles      1 producer + 2 consumer warpgroups, 384 threads, registers 40 / 232, 64 accumulators a thread
 loads      A by tma (k-major), B by tma (n-major); swizzle 128B / 128B
 epilogue   d = alpha * acc + beta * c
-input      c: matrix, bf16, by TMA, 4 of 4 pieces ahead, 2,048,000 B
-store      D by tma (n-major, fp32), pieces of 64 x 32, 1 buffers, 4,096,000 B
-smem       147,568 of 232,448 B: A 49,152, B 49,152, d staging 16,384, c pieces 32,768, piece barriers 64, barriers 48
+input      c: matrix, bf16, by TMA, 4 of 4 subtiles ahead, 2,048,000 B
+store      D by tma (n-major, fp32), subtiles of 64 x 32, 1 buffers, 4,096,000 B
+smem       147,568 of 232,448 B: A 49,152, B 49,152, d staging 16,384, c subtiles 32,768, subtile barriers 64, \
+barriers 48
 tma boxes  A 1 x 64 x 128, B 2 x 64 x 32, D 1 x 32 x 64, C 1 x 32 x 64
-barriers   3 full (1 arrivals), 3 empty (16 arrivals), 8 pieces (1 arrivals), 2 epilogue (128 arrivals)
+barriers   3 full (1 arrivals), 3 empty (16 arrivals), 8 subtiles (1 arrivals), 2 epilogue (128 arrivals)
 grid       32 clusters, persistent, panels of 4 clusters along M; 8 x 4 x 2 tiles, 0.48 waves
 workspace  1,024,000 B
 because    A is copied into aligned workspace first: leading stride is 500 bytes, no multiple of 16"""
@@ -41,9 +42,9 @@ epilogue   t0 = acc * scale + bias
            rows = Sum(t0, axis=1, partial=True)
 input      scale: col, bf16, once per tile, 1,024 B
 input      bias: row, bf16, once per tile, 512 B
-input      residual: matrix, bf16, by TMA, 2 of 2 pieces ahead, 262,144 B
-store      D by tma (n-major, bf16), pieces of 64 x 64, 1 buffers, 262,144 B
-store      pre by tma (n-major, bf16), pieces of 64 x 64, 1 buffers, 262,144 B
+input      residual: matrix, bf16, by TMA, 2 of 2 subtiles ahead, 262,144 B
+store      D by tma (n-major, bf16), subtiles of 64 x 64, 1 buffers, 262,144 B
+store      pre by tma (n-major, bf16), subtiles of 64 x 64, 1 buffers, 262,144 B
 reduce     amax: max, finished by a launch in a fixed order
 reduce     rows: sum, partial results
 workspace  256 B"""

@@ -135,4 +135,4 @@ def test_the_words_of_a_cuda_core_tile_are_its_fields():
     assert 1 in splits and len(splits) > 1
     for x in weighed:
         tile, split = (dict(x.fields)[name] for name in ("tile", "split_k"))
-        assert x.what == f"tile {tile}" + (f", K in {split} parts" if split > 1 else "")
+        assert x.what == f"tile {tile}" + (f", {split} splits of K" if split > 1 else "")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cutegemm import epilogue as epi
-from cutegemm.running.bounds import bound
+from cutegemm.running.numerics.bounds import bound
 
 # accumulators: one that a kernel may find on either side of 0, and two that it may not
 A, B = torch.tensor([[1.0, 1.0], [3.0, 0.0], [-3.0, 0.0]]), torch.tensor([[1.0], [-1.0]])

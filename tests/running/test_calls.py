@@ -16,8 +16,10 @@ from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.errors import CheckError, GemmError, InputError, SpecError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.running import launcher, reference, run
-from cutegemm.running.call import Memo
+from cutegemm.running import run
+from cutegemm.running.arguments.call import Memo
+from cutegemm.running.backends import launcher
+from cutegemm.running.numerics import reference
 from tests.support.numerics import assert_close
 
 BF16 = torch.bfloat16

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors of a call may share memory, by what `running.check` knows of their layouts."""
+"""Which tensors of a call may share memory, by what `running.arguments.check` knows of their layouts."""
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.running.call import Request
-from cutegemm.running.check import alignment, apart, extent_bytes, overlaps, same_layout
+from cutegemm.running.arguments.call import Request
+from cutegemm.running.arguments.check import alignment, apart, extent_bytes, overlaps, same_layout
 from tests.support.described import BF16, A, B, bare, t
 
 

@@ -9,7 +9,7 @@ import torch
 from cutegemm import GemmSpec
 from cutegemm.errors import CheckError
 from cutegemm.gemm import Gemm
-from cutegemm.running import checked
+from cutegemm.running.numerics import checked
 
 A, B = torch.randn(6, 5), torch.randn(5, 7)
 

@@ -11,9 +11,10 @@ import torch
 from cutegemm import GemmSpec, Tile
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.launch_layout import SPLIT_PLACES, layout_of
-from cutegemm.running import counters, launcher, run
-from cutegemm.running.counters import CHUNK, LEAST, Counters
-from cutegemm.running.named import Signature
+from cutegemm.running import run
+from cutegemm.running.arguments.named import Signature
+from cutegemm.running.backends import counters, launcher
+from cutegemm.running.backends.counters import CHUNK, LEAST, Counters
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from cutegemm import epilogue as epi
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import InputError, PlanError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.running.call import Request
-from cutegemm.running.check import aligned
-from cutegemm.running.describe import describe
+from cutegemm.running.arguments.call import Request
+from cutegemm.running.arguments.check import aligned
+from cutegemm.running.arguments.describe import describe
 from tests.support.described import BF16, A, B, C, bare, t
 from tests.support.memory import Layout, guarded
 
@@ -26,6 +26,7 @@ def plain(a, b):
 
 
 INPUT_TYPES = "must be float16, bfloat16, float32, float8_e4m3fn or float8_e5m2"
+STORED_TYPES = "must be float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, int8 or uint8"
 
 
 REFUSALS = {
@@ -40,9 +41,9 @@ REFUSALS = {
         (lambda: (t(8, 8), t(1, 1, 8, 8), None)),
         "b.shape=(1, 1, 8, 8): must have 2 or 3 dimensions (matrix, or batch of them)",
     ),
-    "int8": (
-        (lambda: (t(8, 8, dtype=torch.int8), t(8, 8), None)),
-        "a.dtype=torch.int8: must be float16, bfloat16, float32, float8_e4m3fn or float8_e5m2",
+    "int16": (
+        (lambda: (t(8, 8, dtype=torch.int16), t(8, 8), None)),
+        "a.dtype=torch.int16: must be float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, int8 or uint8",
     ),
     "fp8 by bf16": (
         (lambda: (t(8, 8).to(torch.float8_e4m3fn), t(8, 8), None)),
@@ -103,7 +104,7 @@ def test_bad_inputs_word_for_word(name):
 BAD_OUTS = {
     "shape": ((lambda: t(7, 6)), "out.shape=(7, 6): must be (6, 7)"),
     "rank": ((lambda: t(1, 6, 7)), "out.shape=(1, 6, 7): must be (6, 7)"),
-    "dtype": ((lambda: t(6, 7, dtype=torch.int32)), f"out.dtype=torch.int32: {INPUT_TYPES}"),
+    "dtype": ((lambda: t(6, 7, dtype=torch.int64)), f"out.dtype=torch.int64: {STORED_TYPES}"),
     "expanded": ((lambda: t(1, 7).expand(6, 7)), "out.stride()=(0, 1): two elements of out share memory"),
     "interleaved": (
         (lambda: t(64).as_strided((6, 7), (6, 1))),

@@ -10,7 +10,8 @@ from cutegemm import GemmSpec, Tile, emulator
 from cutegemm.emulator.watch.written import NEVER_WRITTEN
 from cutegemm.errors import EmulatorError, InputError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.running import reference, steps
+from cutegemm.running.backends import emulator_steps
+from cutegemm.running.numerics import reference
 from tests.support.numerics import assert_close
 
 SPECS = {
@@ -77,9 +78,9 @@ def test_what_no_launch_writes_is_a_finding(name, monkeypatch):
     a, b, c = torch.randn(2, 70, 48), torch.randn(48, 88), torch.randn(2, 70, 88)
     a, b, c = (x.to(dtype) for x in (a, b, c))
     assert emulator.run(gemm, a, b, c, out=c, beta=1.0).findings == []
-    made = steps.of_plan
+    made = emulator_steps.of_plan
     short = lambda step: dataclasses.replace(step, grid=(step.grid[0] - 1, *step.grid[1:]))
-    monkeypatch.setattr(steps, "of_plan", lambda *args: [short(x) for x in made(*args)])
+    monkeypatch.setattr(emulator_steps, "of_plan", lambda *args: [short(x) for x in made(*args)])
     for options in (None, emulator.Options()):
         (found,) = (x for x in emulator.run(gemm, a, b, options=options).findings if x.kind == NEVER_WRITTEN)
         assert (

@@ -10,8 +10,9 @@ from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.planning.kernel_plan import launch_arguments
-from cutegemm.running import launcher, run
-from cutegemm.running.named import Signature
+from cutegemm.running import run
+from cutegemm.running.arguments.named import Signature
+from cutegemm.running.backends import launcher
 from tests.support.torch_ops import survivors
 
 STREAM = 77

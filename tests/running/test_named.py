@@ -13,7 +13,7 @@ from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import InputError
 from cutegemm.gemm import Gemm, representative
 from cutegemm.running import run
-from cutegemm.running.named import Signature, outputs_given
+from cutegemm.running.arguments.named import Signature, outputs_given
 
 
 @epi.define

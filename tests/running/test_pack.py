@@ -125,8 +125,8 @@ def test_a_copy_is_the_callers_own():
         (([1.0], "a"), "weight: must be a torch.Tensor, got list"),
         ((torch.zeros(3), "a"), "weight.shape=(3,): must have 2 or 3 dimensions (matrix, or batch of them)"),
         (
-            (torch.zeros(2, 3, dtype=torch.int8), "b"),
-            "weight.dtype=torch.int8: must be float16, bfloat16 or float32",
+            (torch.zeros(2, 3, dtype=torch.int16), "b"),
+            "weight.dtype=torch.int16: must be float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, int8 or uint8",
         ),
         (
             (torch.zeros(2, 3, requires_grad=True), "b"),

@@ -12,7 +12,7 @@ import torch
 from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H200, RECORD_MHZ
 from cutegemm.planning.planner import plan
-from cutegemm.running import properties
+from cutegemm.running.backends import properties
 
 NAME = "NVIDIA GH200 480GB"
 

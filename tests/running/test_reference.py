@@ -8,7 +8,7 @@ import torch
 
 from cutegemm import epilogue as epi
 from cutegemm.epilogue.graph import OPERATIONS, Graph, Node, Result
-from cutegemm.running import reference
+from cutegemm.running.numerics import reference
 
 NAN, INF = math.nan, math.inf
 

@@ -13,10 +13,10 @@ from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
 from cutegemm.gemm import Gemm, representative
 from cutegemm.planning.planner import plan
-from cutegemm.running.call import Request
-from cutegemm.running.describe import describe
-from cutegemm.running.reference import combine
-from cutegemm.running.results import TORCH_DTYPE, Outputs, Partial, Shapes
+from cutegemm.running.arguments.call import Request
+from cutegemm.running.arguments.describe import describe
+from cutegemm.running.arguments.results import TORCH_DTYPE, Outputs, Partial, Shapes
+from cutegemm.running.numerics.reference import combine
 
 BF16, FP32 = torch.bfloat16, torch.float32
 

@@ -17,8 +17,9 @@ from cutegemm.epilogue import Graph, Node, Result
 from cutegemm.errors import CompileError, InputError
 from cutegemm.gemm import Gemm, representative
 from cutegemm.planning.kernel_plan import launch_arguments
-from cutegemm.running import launcher, run
-from cutegemm.running.results import Partial
+from cutegemm.running import run
+from cutegemm.running.arguments.results import Partial
+from cutegemm.running.backends import launcher
 from tests.support.memory import Layout
 from tests.support.numerics import assert_close
 from tests.support.strategies import extents, scalars

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.compiler import record_launches
 from cutegemm.emulator import Step, run_steps, tensor_buffer
 from cutegemm.launch_layout import layout_of
@@ -43,7 +43,7 @@ def test_the_launch_that_loads_a_kernel_ends_and_writes_nothing_else(name):
     """Every launch of a plan, with the arguments that `function_for` gives it, ends within scratch memory."""
     scratch = torch.zeros(8192, dtype=torch.uint8)
     for step in plan(SPECS[name], problem(64, 4096, 4096)).steps:
-        made = cache.artifact(step.config)
+        made = kernel_cache.artifact(step.config)
         arguments = (*layout_of(step.config).sample(scratch.data_ptr()), 0)
         launches = record_launches(made.obj, made.ptx, arguments)
         steps = [Step(made.ptx, x.grid, x.block, x.cluster, x.smem, x.params) for x in launches]

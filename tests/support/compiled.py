@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from cutegemm import GemmSpec, Tile, problem
-from cutegemm.compiling import cache, store
+from cutegemm.compiling import kernel_cache, sealed_files
 from cutegemm.planning.planner import plan
 
 CONFIG = plan(GemmSpec(tile=Tile(128, 64, 64)), problem(512, 512, 512)).config
@@ -15,12 +15,12 @@ OTHER = dataclasses.replace(CONFIG, stages=2)
 
 def isolated(monkeypatch, folder: Path) -> Path:
     """Empty the memory and move the cache to `folder`, with `CONFIG`'s entry in it; returns the entry's path."""
-    cache.artifact(CONFIG)
-    shared = cache.entry(CONFIG)
+    kernel_cache.artifact(CONFIG)
+    shared = kernel_cache.entry(CONFIG)
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(folder))
-    monkeypatch.setattr(cache, "_MEMORY", {})
-    path = cache.entry(CONFIG)
+    monkeypatch.setattr(kernel_cache, "_MEMORY", {})
+    path = kernel_cache.entry(CONFIG)
     path.parent.mkdir(parents=True, mode=0o700)
-    for name in (shared.name, store.SECRET):
+    for name in (shared.name, sealed_files.SECRET):
         shutil.copy(shared.parent / name, path.parent / name)
     return path

@@ -22,7 +22,7 @@ from cutegemm import GemmSpec, Tile, emulator
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import GemmError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.running.results import Partial
+from cutegemm.running.arguments.results import Partial
 from tests.support.epilogues import assert_outputs_close, random_inputs, seeded_graph
 from tests.support.memory import Guarded, Layout
 from tests.support.numerics import assert_close

@@ -48,7 +48,7 @@ NUMBERS = {
     "persistent": (True, True, False),
     "serpentine": (False, False, True),
     "splits": (1, 1, 2, 4, 6),
-    "cluster_parts": (1, 1, 2, 4),
+    "cluster_splits": (1, 1, 2, 4),
     "slices": (1, 1, 2, 4),
     "adders": (1, 1, 2),
     "streamed": (False, False, True),

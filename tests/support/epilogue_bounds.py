@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs of an epilogue against the bounds of `cutegemm.running.bounds`."""
+"""Outputs of an epilogue against the bounds of `cutegemm.running.numerics.bounds`."""
 
-from cutegemm.running.bounds import APPROXIMATE, OWN, TANH, bound
+from cutegemm.running.numerics.bounds import APPROXIMATE, OWN, TANH, bound
 
 
 def assert_outputs_close(got: dict, graph, a, b, inputs: dict, approximate: bool = True) -> None:

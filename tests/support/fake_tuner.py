@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tuner on a fake GPU, whose candidates are walks over one tile, so that nothing is compiled."""
+"""A tuner on a fake GPU, whose candidates are rasters of one tile, so that nothing is compiled."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm.database import Database
 from cutegemm.database.entry import config_digest
 from cutegemm.tuning import tuner as tuning
+from cutegemm.tuning.outcomes import Screen
 from cutegemm.tuning.race import Regime
-from cutegemm.tuning.report import Screen
 from cutegemm.tuning.tuner import Tuner, each
 from tests.support.fake_bench import FakeBench
 
-# one tile, so that candidates are walks over tiles: ("m", 8), ("m", 4), ("m", 16), ("n", 8), and two streams, the
-# second with the walk that leads
+# one tile, so that candidates are rasters: ("m", 8), ("m", 4), ("m", 16), ("n", 8), and two streams, the
+# second with the raster that leads
 SPEC = GemmSpec(tile=Tile(64, 32, 32), consumers=1, stages=2)
 OF, OTHER = problem(1088, 256, 64), problem(1088, 320, 64)
 # the model's choice, in full
@@ -28,7 +28,7 @@ COSTS = {("m", 8): 4e-6, ("m", 4): 3e-6, ("m", 16): 2e-6, ("n", 8): 5e-6}
 
 
 def cost(plan):
-    """Seconds of a call: the walk's, and a stream takes longest."""
+    """Seconds of a call: the raster's, and a stream takes longest."""
     return 9e-6 if plan.config.streamed else COSTS[plan.raster]
 
 

@@ -10,10 +10,10 @@ from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
 from cutegemm.gemm import Gemm, representative
 from cutegemm.problems import Problem
-from cutegemm.running.call import Request
-from cutegemm.running.check import aligned
-from cutegemm.running.describe import describe
-from cutegemm.running.results import Partial
+from cutegemm.running.arguments.call import Request
+from cutegemm.running.arguments.check import aligned
+from cutegemm.running.arguments.describe import describe
+from cutegemm.running.arguments.results import Partial
 from tests.support.epilogues import random_inputs
 from tests.support.profile import cases
 

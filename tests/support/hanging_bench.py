@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fake GPUs on which one walk over tiles never ends, or ends the process; made in a child process."""
+"""Fake GPUs on which one raster never ends, or ends the process; made in a child process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Hanging(FakeBench):
         tuning.STEP_SECONDS = 4.0
 
     def one_pass(self, prepared, sets):
-        """As of any fake, but for one walk."""
+        """As of any fake, but for one raster."""
         if prepared.kind.plan.raster == BAD:
             self.fail()
         return super().one_pass(prepared, sets)

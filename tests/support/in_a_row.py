@@ -6,11 +6,11 @@ from __future__ import annotations
 import torch
 
 from cutegemm import GemmSpec, problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Launch, Options, Result, run_sequence, tensor_buffer
 from cutegemm.emulator.launching import front
 from cutegemm.gemm import Gemm
-from cutegemm.gemm.launches import counters_offset
+from cutegemm.gemm.recorded_launches import counters_offset
 from cutegemm.planning.planner import plan
 from tests.support.numerics import assert_close
 
@@ -32,7 +32,7 @@ class InARow:
         )
         self.d, self.e = (torch.empty(rows, width, dtype=torch.bfloat16) for _ in range(2))
         self.workspace = torch.zeros(counters_offset(made) + made.counter_bytes, dtype=torch.uint8)
-        self.kernels = {step.name: cache.artifact(step.config).ptx for step in made.steps}
+        self.kernels = {step.name: kernel_cache.artifact(step.config).ptx for step in made.steps}
         self.parsed = {ptx: front.kernel_of(ptx) for ptx in self.kernels.values()}
         names = list(self.kernels)
         self.launches = [

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from cutegemm import GemmSpec, Tile
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.gemm import Gemm, representative
 from cutegemm.planning.planner import plan
-from cutegemm.running.call import Request
-from cutegemm.running.check import aligned
-from cutegemm.running.describe import describe
+from cutegemm.running.arguments.call import Request
+from cutegemm.running.arguments.check import aligned
+from cutegemm.running.arguments.describe import describe
 from tests.support.memory import Layout
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -207,4 +207,4 @@ GEMMS = {case.spec: Gemm(case.spec, representative(case.spec)) for case in CASES
 def compile_all(gpu: bool = False) -> None:
     """Compile every kernel of every case, in parallel; of a case with C the kernel without C, too, on the GPU alone."""
     problems = [(case, of) for case in CASES.values() for of in case.problems()[: 2 if gpu else 1]]
-    cache.ensure([step.config for case, of in problems for step in plan(case.spec, of).steps])
+    kernel_cache.ensure([step.config for case, of in problems for step in plan(case.spec, of).steps])

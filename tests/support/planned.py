@@ -8,8 +8,8 @@ from cutegemm.config import RelayoutConfig, SimtConfig
 from cutegemm.errors import PlanError
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import swap
-from cutegemm.planning.checks import Request
 from cutegemm.planning.planner import plan
+from cutegemm.planning.requirements import Request
 
 
 def attempt(spec, of):
@@ -70,13 +70,13 @@ def check_honoured(spec, p):
             }
             assert all(made[name] == value for name, value in given_fields.items() if name in made)
         return
-    cluster = config.cluster if spec.depth is None else (*config.cluster, config.cluster_parts)
+    cluster = config.cluster if spec.depth is None else (*config.cluster, config.cluster_splits)
     direct = {
         "tile": lambda: Tile(*config.tile), "cluster": lambda: cluster, "stages": lambda: config.stages,
         "consumers": lambda: config.consumers, "raster": lambda: p.raster,
         "epilogue_stages": lambda: config.epilogue_stages, "input_stages": lambda: config.input_stages,
-        "scheduler": lambda: (
-            config.walk if config.walk != "static" else "persistent" if config.persistent else "per_tile"
+        "scheduler": lambda: {"static": "persistent" if config.persistent else "per_tile"}.get(
+            config.tile_scheduler, config.tile_scheduler
         ),
         "split_k": lambda: config.splits, "ctas_per_sm": lambda: config.ctas_per_sm,
         "trigger": lambda: config.trigger,

@@ -12,7 +12,7 @@ import torch
 import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm import nn
-from tests.support.wrong import NO_GRAPH, A, B
+from tests.support.wrong import NO_DTYPE, NO_GRAPH, NO_TENSOR, A, B
 
 SCALAR, SPARSE, WIDE, COMPLEX = torch.zeros(()), A.to_sparse(), A.double(), A.to(torch.complex64)
 NO_OUT = (3, "x", numpy.zeros((16, 16), numpy.float32), SCALAR, SPARSE, A[:3].clone())
@@ -26,6 +26,31 @@ def converted(**options: Any) -> Any:
 
 # as of `tests/contract`
 FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[Any, ...]]]] = {
+    "grouped_mm": (
+        cutegemm.grouped_mm,
+        {"a": A, "b": B[None], "offs": torch.tensor([16]), "fallback": "reference"},
+        {
+            "a": NO_TENSOR[:4],
+            "b": NO_TENSOR[:4],
+            "offs": NO_TENSOR[:4],
+            "cu_seqlens": NO_TENSOR[1:4],
+            "counts": NO_TENSOR[1:4],
+            "c": NO_TENSOR[1:4],
+            "alpha": ("2", None, [1.0], 1j),
+            "beta": ("2", [1.0], 1j),
+            "bias": NO_TENSOR[1:4],
+            "out": NO_TENSOR[1:4],
+            "out_dtype": NO_DTYPE,
+            "rows": NO_TENSOR[1:4],
+            "scatter": NO_TENSOR[1:4],
+            "weight": NO_TENSOR[1:4],
+            "tail": ("none", 3, None),
+            "spec": ({}, 3),
+            "epilogue": (3, "gelu"),
+            "fallback": ("eager", 3, None),
+            "unheard": (1.0,),
+        },
+    ),
     "nn.convert": (
         converted,
         {},

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from cutegemm.arch.records import H200
 from cutegemm.database import Database, key_of
-from cutegemm.database.store import BROKE_OFF
+from cutegemm.database.user_database import BROKE_OFF
 from cutegemm.tuning import child
-from cutegemm.tuning.report import Screen
+from cutegemm.tuning.outcomes import Screen
 from tests.support.fake_tuner import OF, QUICK, SPEC
 
 HELD = "tests.support.hanging_bench:"

@@ -9,11 +9,11 @@ import torch
 from cutegemm import GemmSpec, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
-from cutegemm.planning.checks import requested
 from cutegemm.planning.planner import plan
+from cutegemm.planning.requirements import requested
 from cutegemm.running.run import prepare
 from cutegemm.tuning import trial
-from cutegemm.tuning.operands import operands
+from cutegemm.tuning.random_operands import operands
 
 GRAPHS = {
     "plain": None,

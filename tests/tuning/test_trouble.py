@@ -13,8 +13,8 @@ from rich.console import Console
 
 import cutegemm
 from cutegemm import problem
-from cutegemm.compiling import cache
-from cutegemm.database import Database, key_of, store
+from cutegemm.compiling import kernel_cache
+from cutegemm.database import Database, key_of, user_database
 from cutegemm.errors import CompileError
 from cutegemm.tuning import tuner as tuning
 from cutegemm.tuning.tuner import Tuner
@@ -40,7 +40,7 @@ def fails(*args, **kwargs):
 
 def test_a_mutated_kernel_does_not_win(tmp_path, monkeypatch):
     """Of compiled kernels the fastest has one instruction changed: it is wrong, and the model's choice stays."""
-    real = cache.artifact
+    real = kernel_cache.artifact
 
     def mutated(config, **options):
         found = real(config, **options)
@@ -51,7 +51,7 @@ def test_a_mutated_kernel_does_not_win(tmp_path, monkeypatch):
         assert ptx != found.ptx
         return dataclasses.replace(found, ptx=ptx)
 
-    monkeypatch.setattr(cache, "artifact", mutated)
+    monkeypatch.setattr(kernel_cache, "artifact", mutated)
     bench = FakeBench(lambda plan: 1e-6 if plan.config.streamed else 2e-6, "emulator")
     database, of = Database(tmp_path / "t.sqlite"), problem(136, 64, 40)
     silent = Console(file=io.StringIO())
@@ -226,12 +226,12 @@ def test_ctrl_c_is_heard_anywhere(tuner, monkeypatch, place):
 def test_a_claim_is_renewed_while_its_candidates_are_proved(tuner, monkeypatch):
     """However long a batch takes: one candidate may take as long as a claim holds, no more."""
     key, now, prepare = key_of(SPEC, OF, tuner.bench.record), [0.0], tuning.prepare
-    monkeypatch.setattr(store.time, "time", lambda: now[0])
+    monkeypatch.setattr(user_database.time, "time", lambda: now[0])
 
     def slow(*args, **kwargs):
-        now[0] += 0.9 * store.LEASE
+        now[0] += 0.9 * user_database.LEASE
         assert not tuner.database.claim(key, "another")
         return prepare(*args, **kwargs)
 
     monkeypatch.setattr(tuning, "prepare", slow)
-    assert go(tuner, OF)[0].status == "tuned" and now[0] > 4 * store.LEASE
+    assert go(tuner, OF)[0].status == "tuned" and now[0] > 4 * user_database.LEASE

@@ -13,10 +13,10 @@ from rich.console import Console
 
 import cutegemm
 from cutegemm import GemmSpec, problem
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.database import Database, choose, key_of
 from cutegemm.database.entry import config_digest, refined
-from cutegemm.database.store import Trial
+from cutegemm.database.user_database import Trial
 from cutegemm.errors import CompileError, HardwareError, InputError, SpecError
 from cutegemm.tuning import proposals as proposing
 from cutegemm.tuning import tuner as tuning
@@ -31,7 +31,7 @@ def tuner(tmp_path, monkeypatch):
 
 
 def test_the_fastest_is_kept_and_build_takes_it(tuner):
-    """Of all walks the fastest is the entry; its times are those of the clock, the model's choice beside it."""
+    """The fastest raster is the entry; its times are those of the clock, the model's choice beside it."""
     (outcome,) = go(tuner, OF)
     entry = outcome.entry
     assert outcome.status == "tuned" and entry.fields["raster"] == [*("m", 16)] and entry.complete
@@ -299,7 +299,7 @@ def test_arguments_are_checked():
 
 def test_a_gemm_tunes_itself_with_real_kernels(tmp_path, monkeypatch):
     """Compiled kernels, proved right by the emulator; the `Gemm` then takes what was found."""
-    stored = cache.directory()
+    stored = kernel_cache.directory()
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
     (tmp_path / "kernels").symlink_to(stored)
     of = problem(136, 64, 40)

@@ -8,9 +8,8 @@ roofline    what its work takes of each resource, and what bounds it
 raster      the order of tiles, and what a wave shares in L2
 timeline    what each role of a CTA does when
 drawing     a layout's table, its bank conflicts, who holds what of an instruction
-code        PTX and SASS, counted, and compared so that only real changes show
-difference  two specs side by side; timing: contenders on the GPU, and tuning
-kept        what the commands of `cache` did
-emulation   a kernel on the emulator; arrays: drawn operands without torch
-health      what `doctor` looks at; wheels: those of the DSL
+machine_code  PTX and SASS, counted, and compared so that only real changes show
+difference  two specs side by side; comparison: contenders on the GPU, and tuning
+emulation   a kernel on the emulator; emulated_arrays: drawn operands without torch
+health      what `doctor` looks at
 """

@@ -7,10 +7,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.cli.facts import emulation, timing
-from cutegemm.cli.facts.code import CodeChange, compared, planned
+from cutegemm.cli.facts import comparison, emulation
+from cutegemm.cli.facts.machine_code import CodeChange, compared, planned
 from cutegemm.cli.given import Asked
-from cutegemm.compiling import cache, resources
+from cutegemm.compiling import kernel_cache, resources
 from cutegemm.errors import HardwareError, MissingPackageError, needing
 
 # of plans, what differs with everything else and is told elsewhere
@@ -48,7 +48,7 @@ class Difference:
     code: list[CodeChange]
     counters: list[Changed]
     counters_note: str
-    time: timing.Comparison | None
+    time: comparison.Comparison | None
     time_note: str
 
 
@@ -58,8 +58,8 @@ def difference(
     """Compile both, and compare them."""
     plans = planned(before), planned(after)
     configs = [x.config for x in plans]
-    cache.ensure([x for x in configs if x is not None])
-    made = [cache.artifact(x) for x in configs if x is not None]
+    kernel_cache.ensure([x for x in configs if x is not None])
+    made = [kernel_cache.artifact(x) for x in configs if x is not None]
     code = [compared(made[0].ptx, made[1].ptx, "ptx")]
     if resources.nvdisasm() is not None:
         code.append(compared(resources.sass(made[0].cubin), resources.sass(made[1].cubin), "sass"))
@@ -76,7 +76,7 @@ def difference(
     figures = [{name: v for name, v in x.items() if name != "instructions"} for x in used]
     return Difference(
         f"{of.m} x {of.n} x {of.k}; {of.a.dtype.value}",
-        [repr(before.spec), repr(after.spec)],
+        [str(before.spec), str(after.spec)],
         configs[0] == configs[1],
         _plan_changes(plans),
         _changes(figures[0], figures[1], every=True),
@@ -135,10 +135,10 @@ def _counters(before: Asked, after: Asked) -> tuple[list[Changed], str]:
     return _changes(sides[0].counters, sides[1].counters), ""
 
 
-def _timed(before: Asked, after: Asked) -> tuple[timing.Comparison | None, str]:
+def _timed(before: Asked, after: Asked) -> tuple[comparison.Comparison | None, str]:
     try:
         with needing():
-            return timing.compared({"first": before, "second": after}, against_torch=False), ""
+            return comparison.compared({"first": before, "second": after}, against_torch=False), ""
     except (HardwareError, MissingPackageError) as error:
         return None, str(error)
 

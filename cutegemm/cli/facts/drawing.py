@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cutegemm.errors import InputError, field_error
-from cutegemm.layouts import ComposedLayout, Layout, Swizzle, banks, make_layout, parse, sm90
+from cutegemm.layouts import ComposedLayout, Layout, Swizzle, banks, hardware, make_layout, parse
 from cutegemm.layouts.swizzle import AnyLayout
 
 BANKS, WARP = 32, 32
@@ -117,9 +117,9 @@ def instruction(name: str, operand: str = "c") -> Drawn:
             InputError, "--operand", operand, "must be c (accumulators) or a (A in registers)", "c"
         )
     columns = int(found[1]) if operand == "c" else int(found[2])
-    layout = sm90.wgmma_c_layout(int(found[1]))
+    layout = hardware.wgmma_c_layout(int(found[1]))
     if operand == "a":
-        layout = sm90.wgmma_a_layout(_BITS_OF_K[found[2]])
+        layout = hardware.wgmma_a_layout(_BITS_OF_K[found[2]])
     owners = {}
     threads, values = layout
     for thread in range(threads.size):

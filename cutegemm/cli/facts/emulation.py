@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cutegemm import emulator
-from cutegemm.aot.file import Recipe
-from cutegemm.cli.facts.arrays import Arrays, argument, arrays, memory, numbers_of
+from cutegemm.aot.artefact import Recipe
+from cutegemm.cli.facts.emulated_arrays import Arrays, argument, arrays, memory, numbers_of
 from cutegemm.emulator import Options, Step, output, run_ptx, run_steps, tensor_buffer
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import EmulatorError, InputError, field_error
 from cutegemm.launch_layout import COUNTERS
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
-from cutegemm.running import steps
+from cutegemm.running.backends import emulator_steps
 from cutegemm.spec import GemmSpec
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def emulate_problem(asked: Asked, races: bool = True, policy: str = "eager") -> 
     Raises:
         InputError: the problem is too large for minutes of emulation, or the policy is unknown.
     """
-    from cutegemm.cli.facts.code import planned
+    from cutegemm.cli.facts.machine_code import planned
 
     of = asked.problem
     if of.flops > MOST_FLOPS:
@@ -84,7 +84,7 @@ def emulate_problem(asked: Asked, races: bool = True, policy: str = "eager") -> 
     plan = planned(asked)
     assert plan.config is not None
     words = f"{of.m} x {of.n} x {of.k} {of.a.dtype.value}, {plan.config.family}"
-    return _run(plan, partial(steps.of_plan, plan), asked.spec, words, options(races, policy))
+    return _run(plan, partial(emulator_steps.of_plan, plan), asked.spec, words, options(races, policy))
 
 
 def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> Emulated:
@@ -93,7 +93,7 @@ def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> E
     Raises:
         InputError: the file is not an artefact, or all its problems are too large.
     """
-    from cutegemm.aot.file import checked_path, read
+    from cutegemm.aot.artefact import checked_path, read
 
     artefact = read(checked_path(path))
     recipe = next((x for x in artefact.recipes if 0 < x.problem.flops <= MOST_FLOPS), None)
@@ -102,7 +102,7 @@ def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> E
         raise field_error(InputError, "FILE", str(path), rule)
     of = recipe.problem
     words = f"{path.name}: {of.m} x {of.n} x {of.k} {of.a.dtype.value}"
-    launches = partial(steps.of_recipe, recipe, artefact.kernels)
+    launches = partial(emulator_steps.of_recipe, recipe, artefact.kernels)
     return _run(recipe, launches, artefact.spec, words, options(races, policy))
 
 
@@ -120,7 +120,8 @@ class _Call:
         named |= {"workspace": workspace, "counters": counters}
         made = self.launches(places, workspace.ctypes.data, self.given.numbers)
         outputs = [
-            output(self.given.named[x.name], *steps.shown(self.plan, x.name)) for x in self.given.graph.stores
+            output(self.given.named[x.name], *emulator_steps.shown(self.plan, x.name))
+            for x in self.given.graph.stores
         ]
         run_steps(made, [tensor_buffer(x, name) for name, x in named.items()], outputs=outputs)
         if counters.any():

@@ -12,7 +12,7 @@ from cutegemm.cli.facts.roofline import Roofline, roofline_of
 from cutegemm.cli.facts.timeline import Timeline, timeline_of
 from cutegemm.cli.facts.traffic import Traffic, traffic_of
 from cutegemm.cli.given import Asked
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.compiler import Artifact
 from cutegemm.config import KernelConfig, OperandConfig
 from cutegemm.database.choice import Choice, choose
@@ -100,6 +100,16 @@ class Registers:
     accumulators: int
     spilled_bytes: int | None
 
+    def __str__(self) -> str:
+        words = f"{self.at_launch} a thread at launch"
+        if self.producer is not None:
+            words += f", after setmaxnreg {self.producer} in the producer and {self.consumer} in consumers"
+        words += f"; {self.accumulators} accumulators"
+        if self.spilled_bytes is None:
+            return f"{words} (the plan's budget, not compiled yet)"
+        spills = f"{self.spilled_bytes} B spilled" if self.spilled_bytes else "no spills"
+        return f"{words}; {spills} (the compiled kernel)"
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -182,16 +192,16 @@ def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
     chosen = _chosen(choice)
     if empty:
         return plan, Explained(
-            problem, repr(asked.spec), where, chosen, [], *(None,) * 4, [], *(None,) * 6
+            problem, str(asked.spec), where, chosen, [], *(None,) * 4, [], *(None,) * 6
         )  # fmt: skip
-    made = None if plan.config is None else cache.stored(plan.config)
+    made = None if plan.config is None else kernel_cache.stored(plan.config)
     registers, memory = _registers(plan, made), _memory(plan, made)
     waves, traffic = waves_of(plan), traffic_of(plan)
     assert plan.config is not None
     whole = occupancy(plan.config.limits, plan.config.threads, registers.at_launch, memory.bytes)
     return plan, Explained(
         problem=problem,
-        spec=repr(asked.spec),
+        spec=str(asked.spec),
         gpu=where,
         chosen=chosen,
         candidates=[Candidate(x.what, x.us, x.lost, x.serves) for x in plan.why.weighed],
@@ -267,7 +277,7 @@ def _boxes(plan: KernelPlan) -> list[BoxOf]:
     swizzles: dict[str, str] = {name.upper(): x.swizzle for name, x in pairs}
     matrices: list[tuple[str, Any]] = list(config.input_of.items())
     matrices += [(x.name, y) for x, y in zip(config.epilogue.stores, config.outputs, strict=False)]
-    swizzles |= {(x.upper() if x in ("c", "d") else x): config.piece_swizzle(y) for x, y in matrices}
+    swizzles |= {(x.upper() if x in ("c", "d") else x): config.subtile_swizzle(y) for x, y in matrices}
     return [
         BoxOf(x.operand, x.extents[0], x.extents[1], x.count, swizzles.get(x.operand, "none"))
         for x in plan.boxes
@@ -289,8 +299,8 @@ def _kernel(plan: KernelPlan) -> Kernel:
         return Kernel("simt", "simt", "per_tile", tile, stages, roles, False, loads, stores, formula, [])
     schedule = "pingpong" if config.pingpong else next(iter(FAMILIES[config.family].schedules))
     scheduler = "persistent" if config.persistent else "per_tile"
-    if config.walk != "static":
-        scheduler = config.walk
+    if config.tile_scheduler != "static":
+        scheduler = config.tile_scheduler
     roles = f"{config.consumers} warpgroup{'s' * (config.consumers > 1)} that load and compute"
     if config.producers:
         roles = f"{config.producers} producer + {config.consumers} consumer warpgroups"

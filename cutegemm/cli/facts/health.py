@@ -8,27 +8,42 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.metadata import Distribution
 from pathlib import Path
 from shlex import quote
 
 from cutegemm.arch.records import RECORDS
-from cutegemm.cli.facts import wheels
-from cutegemm.cli.facts.check import FINDING, NOTE, OK, Check
-from cutegemm.cli.machine import Machine, hopper, machine
+from cutegemm.cli.gpus import Machine, hopper, machine
 
-# compute capability -> what our kernels need and such a GPU lacks
-_LACKS = {
-    (8, 0): "wgmma, TMA and clusters",
-    (8, 6): "wgmma, TMA and clusters",
-    (8, 9): "wgmma, TMA and clusters",
-    (10, 0): "wgmma (it has tcgen05 instead)",
-    (12, 0): "wgmma",
-}
+OK, NOTE, FINDING = "ok", "note", "finding"
+DSL = "nvidia-cutlass-dsl"
+# the versions whose PTX the package is made for (pyproject.toml)
+FROM, BELOW = (4, 8, 1), (4, 9)
+REQUIRED = f"{DSL}>=4.8.1,<4.9"
+# major compute capability -> what our kernels need and such a GPU lacks
+_LACKS = {8: "wgmma, TMA and clusters", 10: "wgmma (it has tcgen05 instead)", 12: "wgmma"}
 # the CUDA of the DSL's default libraries
 DSL_CUDA = (12, 9)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: of the thing.
+        status: "ok", "note" (nothing to do) or "finding".
+        says: what was found.
+        fix: the command that fixes a finding; empty otherwise.
+    """
+
+    name: str
+    status: str
+    says: str
+    fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +66,7 @@ def examine() -> Health:
         check_python(sys.version_info[:2]),
         check_driver(here, torch),
         check_gpu(here),
-        *wheels.check_wheels(list(metadata.distributions())),
+        *check_wheels(list(metadata.distributions())),
         check_torch(torch, here),
         check_folder("kernel cache", folder / "kernels"),
         check_database(folder),
@@ -72,6 +87,11 @@ def check_python(version: tuple[int, ...]) -> Check:
 
 def check_driver(here: Machine, torch: tuple[str, str | None] | None) -> Check:
     """The driver runs what torch and the DSL were built for."""
+    if here.missing:
+        says = (
+            f"{here.missing} is not installed: the driver is not looked at, and the ladder does not compile"
+        )
+        return Check("driver", FINDING, says, f"pip install '{here.missing}>=12.9' 'cuda-core>=1.0'")
     if here.version is None:
         return Check("driver", NOTE, f"none ({here.trouble}): kernels compile, and run in the emulator")
     says = f"runs CUDA up to {here.version[0]}.{here.version[1]}"
@@ -93,13 +113,65 @@ def check_gpu(here: Machine) -> Check:
     if gpu is None:
         other = here.gpus[0]
         major, minor = other.capability
-        lacks = _LACKS.get(other.capability, "instructions of sm_90a")
+        lacks = _LACKS.get(major, "instructions of sm_90a")
         says = f"{other.name} ({major}.{minor}) lacks {lacks}: calls on it are refused or left to torch"
         return Check("gpu", NOTE, says)
     if any(x.name == gpu.name and x.sms == gpu.sms for x in RECORDS):
         return Check("gpu", OK, f"{gpu.name}, {gpu.sms} SMs")
     says = f"{gpu.name}, {gpu.sms} SMs: no record; planned with the H200's times and this GPU's own figures"
     return Check("gpu", NOTE, says)
+
+
+def check_wheels(installed: Iterable[Distribution]) -> list[Check]:
+    """One check of the versions, one of the files."""
+    wheels = {x.metadata["Name"]: x for x in installed if (x.metadata["Name"] or "").startswith(DSL)}
+    if DSL not in wheels:
+        says = "the CuTe DSL is not installed: no kernel compiles"
+        return [Check("DSL", FINDING, says, f"pip install '{REQUIRED}'")]
+    version = wheels[DSL].version
+    names = ", ".join(sorted(x.removeprefix(f"{DSL}-") for x in wheels if x != DSL))
+    whole = f"pip install --force-reinstall --no-deps {' '.join(f'{x}=={version}' for x in sorted(wheels))}"
+    others = {name: x.version for name, x in wheels.items() if x.version != version}
+    found = []
+    if not FROM <= _numbers(version) or _numbers(version)[:2] >= BELOW:
+        says = f"{version}: kernels are made for {REQUIRED.removeprefix(DSL)}"
+        found.append(Check("DSL", FINDING, says, f"pip install '{REQUIRED}'"))
+    elif others:
+        says = f"{DSL} is {version}, but " + ", ".join(f"{name} is {x}" for name, x in others.items())
+        found.append(Check("DSL", FINDING, says, whole))
+    else:
+        found.append(Check("DSL", OK, f"{version} ({names})"))
+    shared = overwritten(wheels.values())
+    if shared:
+        (first, second), paths = next(iter(shared.items()))
+        count = sum(map(len, shared.values()))
+        says = f"{first} and {second} install {count} different files to the same paths, such as {paths[0]}"
+        keep = next((x for x in (first, second) if x.endswith("cu13")), first)
+        gone = second if keep == first else first
+        fix = f"pip uninstall -y {gone} && pip install --force-reinstall --no-deps {keep}=={wheels[keep].version}"
+        found.append(Check("DSL files", FINDING, says, fix))
+    else:
+        found.append(Check("DSL files", OK, "no wheel overwrites another's"))
+    return found
+
+
+def overwritten(wheels: Iterable[Distribution]) -> dict[tuple[str, str], list[str]]:
+    """Paths that two wheels both install, with different contents, by the wheels' names."""
+    owners: dict[str, tuple[str, str]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
+    for wheel in sorted(wheels, key=lambda x: str(x.metadata["Name"])):
+        for path in wheel.files or ():
+            if path.hash is None:
+                continue
+            name, value = str(wheel.metadata["Name"]), path.hash.value
+            before = owners.setdefault(str(path), (name, value))
+            if before[1] != value:
+                found.setdefault((before[0], name), []).append(str(path))
+    return found
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(x) for x in version.split(".") if x.isdecimal())
 
 
 def torch_build() -> tuple[str, str | None] | None:
@@ -131,9 +203,9 @@ def check_torch(torch: tuple[str, str | None] | None, here: Machine) -> Check:
 
 def _cache_folder() -> Path:
     """The parent of the kernels' cache."""
-    from cutegemm.compiling import cache
+    from cutegemm.compiling import kernel_cache
 
-    return cache.directory().parent
+    return kernel_cache.directory().parent
 
 
 def check_folder(name: str, folder: Path) -> Check:
@@ -144,14 +216,14 @@ def check_folder(name: str, folder: Path) -> Check:
         return Check(name, FINDING, f"{there} cannot be written: every kernel compiles again", fix)
     if there != folder:
         return Check(name, OK, f"{folder} (not made yet)")
-    from cutegemm.compiling import store
+    from cutegemm.compiling import sealed_files
 
-    trouble = store.complaint(folder)
+    trouble = sealed_files.complaint(folder)
     if trouble is not None:
         change = "chmod go-w" if "written by others" in trouble else "sudo chown $(id -u)"
         fix = f"{change} {quote(str(folder))}"
         return Check(name, FINDING, f"{folder} {trouble}, so it is not used", fix)
-    secret = folder / store.SECRET
+    secret = folder / sealed_files.SECRET
     if secret.exists() and not os.access(secret, os.R_OK):
         return Check(
             name, FINDING, f"{secret} cannot be read: nothing kept is used", f"chmod u+r {quote(str(secret))}"
@@ -163,7 +235,7 @@ def check_database(folder: Path) -> Check:
     """The user's database opens."""
     import sqlite3
 
-    from cutegemm.database.store import default_path
+    from cutegemm.database.user_database import default_path
 
     path = default_path()
     if not path.exists():
@@ -182,7 +254,7 @@ def _of_ladder(name: str, function: str, fix: str) -> Check:
     try:
         toolkit = importlib.import_module("handwritten.ladder.toolkit")
     except ImportError as error:
-        return Check(name, NOTE, f"the ladder is not installed ({error}); only it needs this")
+        return Check(name, NOTE, f"not looked at: the ladder, which needs it, cannot be imported ({error})")
     return check_call(name, getattr(toolkit, function), fix)
 
 
@@ -207,6 +279,6 @@ def check_nvdisasm() -> Check:
 
 
 __all__ = [
-    "FINDING", "NOTE", "OK", "Check", "Health", "check_call", "check_database", "check_driver", "check_folder",
-    "check_gpu", "check_nvdisasm", "check_python", "check_torch", "examine", "torch_build",
+    "DSL", "FINDING", "NOTE", "OK", "Check", "Health", "check_call", "check_database", "check_driver", "check_folder",
+    "check_gpu", "check_nvdisasm", "check_python", "check_torch", "check_wheels", "examine", "torch_build",
 ]  # fmt: skip

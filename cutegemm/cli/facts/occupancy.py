@@ -37,6 +37,10 @@ class Occupancy:
     bounds: list[Bound]
     limited_by: list[str]
 
+    def __str__(self) -> str:
+        ctas = f"{self.ctas} CTA{'s' * (self.ctas != 1)}"
+        return f"{ctas} and {self.warps} warps an SM ({self.share:.0%}), limited by {' and '.join(self.limited_by)}"
+
 
 def occupancy(limits: Limits, threads: int, registers: int, smem: int | None) -> Occupancy:
     """Of a kernel with so many threads a CTA, registers a thread and bytes of shared memory a CTA, where known."""
@@ -90,6 +94,12 @@ class Waves:
     padding: float
     arithmetic: str
 
+    def __str__(self) -> str:
+        words = (
+            f"{self.arithmetic}; the last has {self.last} of {self.at_once}: {self.efficiency:.0%} efficient"
+        )
+        return words + (f"; {self.padding:.1%} of tiles lies outside D" if self.padding else "")
+
 
 def waves_of(plan: KernelPlan) -> Waves:
     """The waves of a plan's GEMM launch."""
@@ -99,7 +109,7 @@ def waves_of(plan: KernelPlan) -> Waves:
     size = config.cluster_size
     if isinstance(config, KernelConfig):
         work = math.prod(plan.tiles) // (config.cluster[0] * config.cluster[1])
-        work *= config.splits // config.cluster_parts
+        work *= config.splits // config.cluster_splits
         at_once = round(work / plan.waves) if plan.waves else work
         rows, columns = config.rows, config.columns
         kind = "clusters" if size > 1 else "CTAs"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order in which a launch takes its tiles, and what the tiles of a wave share in L2.
 
-The order is `kernels.scheduler.tile_of`, on the host: panels along the raster axis, every second one backwards where
-the scheduler is serpentine.
+The order is `kernels.schedule.tile_scheduler.tile_of`, on the host: panels along the raster axis, every second one
+backwards where the scheduler is serpentine.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def raster_of(plan: KernelPlan, at_once: int) -> Raster:
             note = "tiles are taken from a counter: the order is that of the counter, not of any one CTA"
         elif config.streamed:
             note = "the last tiles are split along K so that all clusters end together"
-        elif config.splits > config.cluster_parts:
-            note = f"each tile comes {config.splits // config.cluster_parts} times in a row, once for each split of K"
-            at_once = max(1, at_once * config.cluster_parts // config.splits)
+        elif config.splits > config.cluster_splits:
+            note = f"each tile comes {config.splits // config.cluster_splits} times in a row, once for each split of K"
+            at_once = max(1, at_once * config.cluster_splits // config.splits)
     down, across = math.ceil(m / rows), math.ceil(n / columns)
     count = min(down * across, MOST)
     order = [tile_of(i, down, across, group, axis, serpentine) for i in range(count)]

@@ -99,7 +99,7 @@ def _costs(plan: KernelPlan, config: KernelConfig, of_tiles: int) -> tuple[float
         )
     d_bytes = max((x.dtype.bytes for x in config.outputs), default=4)
     rows = config.rows * config.stored_columns
-    return load, mma, config.pieces * time.piece + rows * d_bytes / time.store
+    return load, mma, config.subtiles * time.piece + rows * d_bytes / time.store
 
 
 class _Ring:

@@ -78,7 +78,7 @@ def traffic_of(plan: KernelPlan) -> Traffic:
     for box in plan.boxes:
         if box.operand in named and config.stores:
             place = list(named).index(box.operand)
-            count = tiles * config.pieces * config.team * config.slices * box.count
+            count = tiles * config.subtiles * config.team * config.slices * box.count
             stores += count
             store_bytes += count * math.prod(box.extents) * config.outputs[place].dtype.bytes
     covered = (config.rows * config.cluster[0], config.columns * config.cluster[1])

@@ -11,12 +11,13 @@ from html import escape
 from cutegemm.cli.facts.explained import BoxOf, Explained
 from cutegemm.cli.page.marks import box, colour, figure, words
 from cutegemm.config import KernelConfig, OperandConfig
-from cutegemm.layouts import Layout, sm90
+from cutegemm.layouts import Layout, hardware
 from cutegemm.layouts.banks import PHASE_BYTES, WORD_BYTES
 from cutegemm.planning.kernel_plan import KernelPlan
 
 WIDTH = 640.0
 WARP_ROWS, GROUP_ROWS, WARPS = 16, 64, 4
+LABEL = 130  # width of a band's name
 # lines of shared memory that are drawn: a swizzle repeats every eight
 LINES = 48
 CHUNK = 16
@@ -38,8 +39,11 @@ def owners(plan: KernelPlan) -> str:
         title = f"rows {band * WARP_ROWS} to {band * WARP_ROWS + 15}: consumer {group + 1}, its warp {warp}"
         parts.append(box(8, y, columns * scale, WARP_ROWS * scale - 0.6, f"{kind} own", title))
         if WARP_ROWS * scale >= 11:
-            parts.append(words(14, y + 11, f"consumer {group + 1}, warp {warp}", "small ink"))
-    fragment = sm90.wgmma_c_layout(config.mma_columns)
+            # beside a band that is narrower than its name
+            inside = columns * scale >= LABEL
+            x, ink = (14.0, "small ink") if inside else (14 + columns * scale, "small")
+            parts.append(words(x, y + 11, f"consumer {group + 1}, warp {warp}", ink))
+    fragment = hardware.wgmma_c_layout(config.mma_columns)
     data = {
         "x": 8, "y": 8, "scale": scale, "rows": rows, "columns": columns, "team": config.team,
         "mma": config.mma_columns, "pingpong": config.pingpong, "threads": _modes(fragment[0]),
@@ -49,7 +53,7 @@ def owners(plan: KernelPlan) -> str:
     caption = f"{whose}: {rows} x {columns} accumulators of the product, {plan.accumulators} a thread."
     if plan.swapped:
         caption += " The product is D's transpose: its rows are D's columns."
-    size = (columns * scale + 16, rows * scale + 16)
+    size = (max(columns * scale, LABEL) + 16 + LABEL * (columns * scale < LABEL), rows * scale + 16)
     more = f' data-owners="{escape(json.dumps(data))}"'
     return figure("owners", caption, size, parts, more) + _block(fragment)
 
@@ -117,7 +121,7 @@ def places(operand: OperandConfig, rows: int, depth: int) -> Iterator[tuple[int,
     """(byte address, row, k) of each 16-byte chunk of a stage."""
     size = operand.dtype.bytes
     unit = CHUNK // size
-    layout = sm90.smem_layout(
+    layout = hardware.smem_layout(
         (rows, depth), "k" if operand.k_major else "mn", operand.swizzle, operand.dtype.bits
     )
     steps = (1, unit) if operand.k_major else (unit, 1)
@@ -147,6 +151,8 @@ def boxes(plan: KernelPlan, found: Explained) -> str:
     assert isinstance(config, KernelConfig) and plan.multiply is not None
     named = dict(zip((x.upper() for x in plan.multiply.factors), config.operands, strict=True))
     tiles = dict(zip((x.upper() for x in plan.multiply.factors), config.tile, strict=False))
+    majors = {name: x.major for name, x in config.input_of.items()}
+    majors |= {x.name: y.major for x, y in zip(config.epilogue.stores, config.outputs, strict=False)}
     made = []
     for x in found.boxes:
         if x.operand in named:
@@ -155,6 +161,12 @@ def boxes(plan: KernelPlan, found: Explained) -> str:
             contiguous = (config.tile[2], rows) if operand.k_major else (rows, config.tile[2])
         else:
             contiguous = (config.stored_columns, config.rows)
+            # of a kernel of the transposes D's rows lie along the accumulators' columns
+            contiguous = (
+                contiguous[::-1]
+                if majors[x.operand.lower() if x.operand in ("C", "D") else x.operand] == "m"
+                else contiguous
+            )
         made.append(_cut(x, contiguous))
     return "".join(made)
 

@@ -67,7 +67,7 @@ def _sections(plan: KernelPlan, found: Explained) -> list[str]:
     parts.append(section("Roofline", charts.roofline(found.roofline)))
     if found.timeline is not None:
         parts.append(section("Timeline", charts.timeline(found.timeline)))
-    parts.append(section("Raster and L2 reuse", charts.raster(found.raster), paragraph(_waves(found))))
+    parts.append(section("Raster and L2 reuse", charts.raster(found.raster), paragraph(f"{found.waves}.")))
     if isinstance(config, KernelConfig) and config.multiplies:
         parts.append(section("Who owns which element of D", figures.owners(plan)))
         assert plan.multiply is not None
@@ -88,34 +88,11 @@ def _sections(plan: KernelPlan, found: Explained) -> list[str]:
     return parts
 
 
-def _waves(found: Explained) -> str:
-    waves = found.waves
-    assert waves is not None
-    text = (
-        f"{waves.arithmetic}; the last has {waves.last} of {waves.at_once}: {waves.efficiency:.0%} efficient."
-    )
-    return text + (f" {waves.padding:.1%} of the tiles lies outside D." if waves.padding else "")
-
-
 def _occupancy(found: Explained) -> list[str]:
-    whole, registers = found.occupancy, found.registers
-    assert whole is not None and registers is not None
-    plural = "s" * (whole.ctas != 1)
-    head = f"{whole.ctas} CTA{plural} and {whole.warps} warps an SM, limited by {' and '.join(whole.limited_by)}."
-    used = f"Registers: {registers.at_launch} a thread at launch"
-    if registers.producer is not None:
-        used += (
-            f", {registers.producer} in the producer and {registers.consumer} in consumers after setmaxnreg"
-        )
-    used += f"; {registers.accumulators} accumulators"
-    if registers.spilled_bytes is None:
-        used += "; the plan's budget, as it is not compiled yet."
-    else:
-        used += f"; {registers.spilled_bytes or 'no'} bytes spilled, read from the compiled kernel."
-    bounds = table(
-        ("resource", "CTAs", "arithmetic"), [(x.resource, x.ctas, x.arithmetic) for x in whole.bounds]
-    )
-    return [paragraph(head), bounds, paragraph(used)]
+    assert found.occupancy is not None
+    rows = [(x.resource, x.ctas, x.arithmetic) for x in found.occupancy.bounds]
+    bounds = table(("resource", "CTAs", "arithmetic"), rows)
+    return [paragraph(f"{found.occupancy}."), bounds, paragraph(f"Registers: {found.registers}.")]
 
 
 __all__ = ["page"]

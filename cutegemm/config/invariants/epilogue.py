@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cutegemm.arch.instructions import INSTRUCTIONS
-from cutegemm.config import memory
+from cutegemm.config import smem_budget
 from cutegemm.config.draft import CHUNK, MOST_BYTES, MOST_COLUMNS, KernelDraft
 from cutegemm.config.invariants import roles
 from cutegemm.config.invariants.rule import Rule
@@ -85,14 +85,14 @@ def _chunks_refused(x: KernelDraft) -> Refused:
 
 
 def _output_buffers_refused(x: KernelDraft) -> Refused:
-    rule = f"a warpgroup stores {x.pieces} pieces a tile; more buffers than that are never filled"
-    return "epilogue_stages", x.epilogue_stages, rule, x.pieces
+    rule = f"a warpgroup stores {x.subtiles} subtiles a tile; more buffers than that are never filled"
+    return "epilogue_stages", x.epilogue_stages, rule, x.subtiles
 
 
 def _input_buffers_refused(x: KernelDraft) -> Refused:
-    pieces = x.pieces
-    rule = f"must divide the {pieces} pieces that a warpgroup reads of a tile"
-    legal = (y for y in range(1, pieces + 1) if pieces % y == 0)
+    subtiles = x.subtiles
+    rule = f"must divide the {subtiles} subtiles that a warpgroup reads of a tile"
+    legal = (y for y in range(1, subtiles + 1) if subtiles % y == 0)
     nearest = min((abs(y - x.input_stages), -y, y) for y in legal)[-1]
     return "input_stages", x.input_stages, rule, nearest
 
@@ -100,14 +100,14 @@ def _input_buffers_refused(x: KernelDraft) -> Refused:
 def _memory_refused(x: KernelDraft) -> Refused:
     limit = x.smem_limit
     if not x.multiplies:
-        rule = f"the epilogue needs {memory.smem_bytes(x):,} bytes of shared memory, a CTA has {limit:,}"
+        rule = f"the epilogue needs {smem_budget.smem_bytes(x):,} bytes of shared memory, a CTA has {limit:,}"
         return "input_stages", x.input_stages, rule, 1
-    fits = memory.room(x)
+    fits = smem_budget.room(x)
     if fits < 1:
-        need = memory.stage_bytes(x) + memory.bytes_beside(x) + memory.STAGE_BARRIERS
+        need = smem_budget.stage_bytes(x) + smem_budget.bytes_beside(x) + smem_budget.STAGE_BARRIERS
         rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {limit:,}"
         return "tile", x.tile, rule, None
-    rule = f"each stage takes {memory.stage_bytes(x):,} bytes; {limit:,} hold {fits} beside the epilogue"
+    rule = f"each stage takes {smem_budget.stage_bytes(x):,} bytes; {limit:,} hold {fits} beside the epilogue"
     return "stages", x.stages, rule, fits
 
 
@@ -119,9 +119,9 @@ LATER = (
     Rule(_subtiles, _subtiles_refused),
 )
 BUFFERS = (
-    Rule(lambda x: x.epilogue_stages <= x.pieces, _output_buffers_refused),
-    Rule(lambda x: x.pieces % x.input_stages == 0, _input_buffers_refused),
+    Rule(lambda x: x.epilogue_stages <= x.subtiles, _output_buffers_refused),
+    Rule(lambda x: x.subtiles % x.input_stages == 0, _input_buffers_refused),
 )
-MEMORY = Rule(lambda x: memory.smem_bytes(x) <= x.smem_limit, _memory_refused)
+MEMORY = Rule(lambda x: smem_budget.smem_bytes(x) <= x.smem_limit, _memory_refused)
 
 __all__ = ["BUFFERS", "FIRST", "LATER", "MEMORY"]

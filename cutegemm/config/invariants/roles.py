@@ -12,6 +12,7 @@ from cutegemm.config import registers
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.invariants.rule import Rule
 from cutegemm.config.numbers import Number, among, implies, power_of_two
+from cutegemm.config.parts import OperandConfig
 from cutegemm.families import THREAD_LOADS, Abilities, reason
 
 Refused = tuple[str, object, str, object]
@@ -216,25 +217,37 @@ def _serpentine(x: KernelDraft) -> Number:
 
 
 def _grouped(x: KernelDraft) -> Number:
-    """Groups begin at any row: TMA loads those of a K-major A, threads any, and stores by threads end with the group.
+    """Groups begin at any row: TMA loads those of K-major tokens, threads any; stores end with the group.
 
-    Where tiles lie is known after earlier launches have ended. Partial results of reductions are numbered by tile.
+    Masked ones begin with a batch. Partial results of reductions are numbered by tile, and where tiles lie is known
+    after earlier launches have ended.
     """
     if not x.grouped:
         return True
-    rows = all(y.k_major and not y.box_rows and y.load != "shift" for y in x.operands if y.axes[0] == "m")
-    direct = all(y.store != "tma" for y in x.outputs) and all(y.load == "direct" for y in x.inputs)
-    plain = rows and direct and not x.early and not x.epilogue.reductions
+    anywhere = all(_anywhere(x, y) for y in x.operands if x.grouped in y.axes and not x.masked)
     dealt = x.streamed | x.dynamic | x.serpentine
-    return x.persistent & (dealt ^ True) & (x.splits == 1) & (plain and x.multiplies)
+    steady = x.persistent & (dealt ^ True) & (x.splits == 1)
+    plain = anywhere and not x.early and not x.epilogue.reductions and x.multiplies
+    if x.grouped == "k":
+        return steady & plain & (x.producers > 0 and not x.epilogue.gated)
+    moved = any(y.load == "tma" for y in x.inputs)
+    return steady & (plain and not moved)
+
+
+def _anywhere(x: KernelDraft, operand: OperandConfig) -> bool:
+    """Whether an operand's tiles may begin at any place along the groups' axis."""
+    along = operand.major == x.grouped
+    return operand.load == "gather" or (
+        operand.load in ("tma", "cp_async") and not (along or operand.box_rows)
+    )
 
 
 def _grouped_refused(x: KernelDraft) -> Refused:
     rule = (
-        "groups take persistent kernels without splits and reductions, whose epilogue does not use "
-        "TMA, and a K-major A with all rows of its tile"
+        "groups take persistent kernels without splits and reductions, and loads that begin at any row; TMA loads "
+        "no input of the epilogue"
     )
-    return "grouped", True, rule, False
+    return "grouped", x.grouped, rule, ""
 
 
 RULES = (

@@ -16,14 +16,14 @@ Refused = tuple[str, object, str, object]
 STREAMED: dict[str, object] = {"split_k": 1, "split_reduction": "workspace"}
 
 
-def whole(splits: Number, cluster_parts: Number) -> Number:
+def whole(splits: Number, cluster_splits: Number) -> Number:
     """Every cluster adds as many splits as it has CTAs along K."""
-    return splits % cluster_parts == 0
+    return splits % cluster_splits == 0
 
 
-def nearest_whole(splits: int, cluster_parts: int) -> int:
+def nearest_whole(splits: int, cluster_splits: int) -> int:
     """The most splits, no more than given, that clusters add; those of one cluster at least."""
-    return max(1, splits // cluster_parts) * cluster_parts
+    return max(1, splits // cluster_splits) * cluster_splits
 
 
 def _named(x: KernelDraft) -> Number:
@@ -37,32 +37,42 @@ def _named_refused(x: KernelDraft) -> Refused:
 
 
 def _whole(x: KernelDraft) -> Number:
-    return whole(x.splits, x.cluster_parts)
+    return whole(x.splits, x.cluster_splits)
 
 
 def _whole_refused(x: KernelDraft) -> Refused:
-    rule = f"must be a multiple of the {x.cluster_parts} splits that a cluster adds"
-    return "split_k", x.splits, rule, nearest_whole(x.splits, x.cluster_parts)
+    rule = f"must be a multiple of the {x.cluster_splits} splits that a cluster adds"
+    return "split_k", x.splits, rule, nearest_whole(x.splits, x.cluster_splits)
 
 
 def _left(x: KernelDraft) -> Number:
-    """A launch that adds splits has more of them than one cluster has added."""
-    return implies(x.split_reduction == "launch", x.outer_parts > 1)
+    """Whatever adds the sums of clusters has more than one of them to add; Stream-K's splits are of several CTAs."""
+    inside = (x.split_reduction == "none") | (x.split_reduction == "cluster")
+    return inside | x.streamed | (x.outer_splits > 1)
 
 
 def _left_refused(x: KernelDraft) -> Refused:
-    rule = f"a cluster adds up all {x.splits} splits and leaves the launch nothing to add"
+    rule = f"a cluster adds up all {x.splits} splits and leaves split_reduction={x.split_reduction!r} nothing to add"
     return "split_k", x.splits, rule, 2 * x.splits
 
 
 def _held(x: KernelDraft) -> Number:
     """Splits that are added in clusters alone are those of one cluster."""
-    return implies(x.split_reduction == "cluster", x.outer_parts == 1)
+    return implies(x.split_reduction == "cluster", x.outer_splits == 1)
 
 
 def _held_refused(x: KernelDraft) -> Refused:
-    rule = f'split_reduction="cluster" adds up {x.cluster_parts} splits in a cluster of {x.cluster_size}'
-    return "split_k", x.splits, rule, x.cluster_parts
+    rule = f'split_reduction="cluster" adds up {x.cluster_splits} splits in a cluster of {x.cluster_size}'
+    return "split_k", x.splits, rule, x.cluster_splits
+
+
+def _atomic(x: KernelDraft) -> Number:
+    """L2 adds fp32 sums by atomics."""
+    return implies(x.split_reduction == "atomic", not x.sums.whole)
+
+
+def _atomic_refused(x: KernelDraft) -> Refused:
+    return "split_reduction", x.split_reduction, "atomics add fp32 sums, not those of integers", "workspace"
 
 
 def _streamed(x: KernelDraft) -> Number:
@@ -81,7 +91,7 @@ def _adders(x: KernelDraft) -> Number:
     """Only a launch that adds has warpgroups for it, no more than there are splits."""
     if x.multiplies:
         return x.adders == 1
-    return (x.adders <= x.outer_parts) & (x.cluster_parts == 1)
+    return (x.adders <= x.outer_splits) & (x.cluster_splits == 1)
 
 
 def _adders_refused(x: KernelDraft) -> Refused:
@@ -92,7 +102,7 @@ def _adders_refused(x: KernelDraft) -> Refused:
 def _sliced(x: KernelDraft) -> Number:
     """A CTA that stores a slice of a tile holds a split of it; a slice is whole instructions wide."""
     whole = x.columns % (x.instruction.n_step * x.slices) == 0
-    return whole & (x.slices <= x.cluster_parts if x.multiplies else True)
+    return whole & (x.slices <= x.cluster_splits if x.multiplies else True)
 
 
 def _sliced_refused(x: KernelDraft) -> Refused:
@@ -106,6 +116,7 @@ KINDS = (
     Rule(_whole, _whole_refused, needs_tile=False),
     Rule(_left, _left_refused, needs_tile=False),
     Rule(_held, _held_refused, needs_tile=False),
+    Rule(_atomic, _atomic_refused, needs_tile=False),
 )
 LATER = (
     Rule(_named, _named_refused, needs_tile=False),

@@ -7,6 +7,7 @@ instruction its operand types leave open.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 from cutegemm.arch.instructions import INSTRUCTIONS, Instruction, multiplying
@@ -16,11 +17,12 @@ from cutegemm.config.draft import WIDEST_OF_FOUR, KernelDraft
 from cutegemm.config.invariants.rule import Rule
 from cutegemm.config.numbers import Number, among, round_up
 from cutegemm.config.parts import WORD_BYTES, OperandConfig
-from cutegemm.layouts.sm90 import CORE_ROWS, SWIZZLE_SPANS
+from cutegemm.epilogue.scales import K_BLOCK
+from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 
 Refused = tuple[str, object, str, object]
 COUNTED = (
-    "stages", "consumers", "epi_n", "epilogue_stages", "input_stages", "ctas_per_sm", "splits", "cluster_parts",
+    "stages", "consumers", "epi_n", "epilogue_stages", "input_stages", "ctas_per_sm", "splits", "cluster_splits",
     "slices", "adders",
 )  # fmt: skip
 
@@ -125,10 +127,11 @@ def _accumulators_refused(x: KernelDraft) -> Refused:
     held = registers.accumulators(x)
     rule = f"{registers.holder(x)} {held} accumulators per thread, more than {most_held}"
     step = x.columns_step * x.b.halves
-    most_held //= 2 if x.promote else 1
-    columns = most_held * 2 * team // (x.tile[0] // x.limits.mma_m) // step * step
-    if columns:
-        return "tile.n", x.tile[1], rule, columns
+    fields = {f.name: getattr(x, f.name) for f in dataclasses.fields(KernelDraft)}
+    for columns in range(x.tile[1] // step * step, 0, -step):
+        narrower = KernelDraft(**fields | {"tile": (x.tile[0], columns, x.tile[2])})
+        if registers.accumulators(narrower) <= most_held:
+            return "tile.n", x.tile[1], rule, columns
     rows = most_held * 2 * team // x.tile[1] // team * rows_step(x.limits, team)
     return "tile.m", x.tile[0], rule, max(rows, rows_step(x.limits, team))
 
@@ -226,14 +229,28 @@ def _majors_refused(x: KernelDraft) -> Refused:
 def _promoted(x: KernelDraft) -> Number:
     """Partial sums are promoted by consumers that a producer feeds, after whole stages."""
     if not x.promote or not x.multiplies:
-        return True
-    return (x.promote % x.tile[2] == 0) & (x.producers > 0)
+        return not x.epilogue.scales or not x.multiplies
+    if x.epilogue.scales and x.promote != K_BLOCK:
+        return False
+    scaled = x.tile[2] == K_BLOCK if x.epilogue.scales else True
+    return (
+        scaled
+        & (x.promote % x.tile[2] == 0)
+        & (x.producers > 0)
+        & (x.promote % depth_step(x.instruction) == 0)
+    )
 
 
 def _promoted_refused(x: KernelDraft) -> Refused:
     if x.producers == 0:
         rule = f"{x.a.dtype.value} operands need a producer: partial sums are promoted to fp32"
         return "schedule", x.schedule, rule, "cooperative"
+    if x.epilogue.scales:
+        rule = f"a stage is the {K_BLOCK} elements of K that have one scale"
+        return "tile.k", x.tile[2], rule, K_BLOCK
+    if x.promote % (step := depth_step(x.instruction)):
+        rule = f"must be a multiple of the {step} elements of K that an instruction multiplies"
+        return "promote", x.promote, rule, round_up(x.promote, step)
     rule = f"must divide the {x.promote} elements of K after which partial sums are promoted"
     return "tile.k", x.tile[2], rule, x.promote
 

@@ -55,10 +55,10 @@ def tensor_map(
         array: up to five dimensions, the last one contiguous; base and other strides are multiples of 16 bytes.
         box: elements of the box, in the order of the array's dimensions (the innermost last), each up to 256.
         swizzle: bytes of the swizzle pattern, 32, 64 or 128 (or "128B"), or None.
-        dtype: type of the elements, such as "bf16", where the array cannot say it.
+        dtype: type of the elements, such as "bf16", if the array cannot express it.
 
     Raises:
-        EmulatorError: a box or layout that TMA refuses (PTX ISA 9.0, 5.5).
+        EmulatorError: TMA refuses this box or layout (PTX ISA 9.0, 5.5).
     """
     view = View.needed("array", array)
     if not among(swizzle, tuple(SWIZZLES)):

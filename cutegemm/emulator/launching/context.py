@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cutegemm.emulator.launching.request import Launch
-from cutegemm.emulator.ptx.program import Program
+from cutegemm.emulator.ptx.executable import Program
 from cutegemm.emulator.races.cells import cell_bytes
 from cutegemm.emulator.races.detector import Detector
 from cutegemm.emulator.races.shadow import Known, Segment

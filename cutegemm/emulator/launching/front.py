@@ -64,13 +64,13 @@ def run(
         run.d, run.races, run.counters
 
     Args:
-        gemm: whatever has `run(*operands, backend="emulator", **call)` that ends in `run_steps`.
-        operands, call: passed on to `gemm.run`.
-        constant: if given, the run follows an unknown launch that may still write any memory but these CPU tensors
-            when the first launch starts, and launches overlap as programmatic dependent launch lets them.
+        gemm: a `Gemm`, or an object whose `run(*operands, backend="emulator", **call)` ends in `run_steps`.
+        operands, call: arguments of `gemm.run`.
+        constant: CPU tensors. If given, launches overlap as programmatic dependent launch allows, and an unknown
+            earlier launch may still write all memory except these tensors.
 
     Raises:
-        EmulatorError: see `launch`; and what `gemm.run` raises.
+        EmulatorError: see `launch`. Also the errors of `gemm.run`.
     """
     if not callable(getattr(gemm, "run", None)):
         raise field_error(EmulatorError, "gemm", gemm, "must be a Gemm, as cutegemm.build gives it")

@@ -15,16 +15,16 @@ from cutegemm.emulator.launching.context import Alone, Chain, is_cooperative
 from cutegemm.emulator.launching.machine import Machine
 from cutegemm.emulator.launching.report import Report, Result
 from cutegemm.emulator.launching.request import PTX_RULE, SHARED_LIMIT, Launch, Options, checked_options
+from cutegemm.emulator.ptx.executable import Program
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module, module_of
-from cutegemm.emulator.ptx.program import Program
-from cutegemm.emulator.state.device import occupancy
+from cutegemm.emulator.state.clusters import occupancy
 from cutegemm.emulator.state.geometry import SMS
-from cutegemm.emulator.translate.program import translate
+from cutegemm.emulator.translate.translator import translate
 from cutegemm.emulator.watch.findings import Suppression, read_suppressions, without_suppressed
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES
 from cutegemm.emulator.watch.meter import combined
-from cutegemm.emulator.watch.roles import roles_of
+from cutegemm.emulator.watch.warp_roles import roles_of
 from cutegemm.errors import EmulatorError, check, field_error
 
 Ready: TypeAlias = tuple[Kernel, Launch]  # checked, with parameters packed

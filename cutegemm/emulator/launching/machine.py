@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from cutegemm.emulator.launching.context import Alone, Chain, grid_workspace
-from cutegemm.emulator.launching.progress import Progress
+from cutegemm.emulator.launching.progress_bar import Progress
 from cutegemm.emulator.launching.request import Launch, Options
 from cutegemm.emulator.launching.stops import deadlock, place_of
+from cutegemm.emulator.ptx.executable import Program
 from cutegemm.emulator.ptx.kernel import Kernel
-from cutegemm.emulator.ptx.program import Program
 from cutegemm.emulator.races.strong import Races
+from cutegemm.emulator.state.clusters import WARP, Cluster, Device
 from cutegemm.emulator.state.completion import POLICIES
-from cutegemm.emulator.state.device import WARP, Cluster, Device
 from cutegemm.emulator.state.geometry import Counts, Geometry
 from cutegemm.emulator.state.group import SPLIT, Diverged, Group
 from cutegemm.emulator.state.hooks import Observers

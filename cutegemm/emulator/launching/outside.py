@@ -45,7 +45,7 @@ def run_ptx(
         smem: bytes of dynamic shared memory; "auto" gives all a CTA may have, if the kernel declares such memory.
 
     Raises:
-        EmulatorError: see `launch`, and an argument that its parameter cannot hold.
+        EmulatorError: see `launch`; or an argument does not fit its parameter.
     """
     if not isinstance(args, (tuple, list)):
         raise field_error(EmulatorError, "args", args, "must be a list, one for each parameter")
@@ -58,11 +58,11 @@ def run_sequence(
 ) -> Result:
     """Run launches in stream order: those with `pdl=True` under programmatic dependent launch.
 
-    Results are those of one launch after the other. The race detector reports what a launch does before its own
-    griddepcontrol.wait (or in threads that neither waited nor were released by one that did) that conflicts with what
-    an earlier launch, which triggered early, may still be doing. Memory that nothing in the sequence writes is free to
-    read at any time, unless `constant` is given: then the sequence follows an unknown launch, which may still
-    write anything but these arrays when a first launch with `pdl=True` starts.
+    Results are those of launches that run one after the other. An earlier launch that triggered early may still be
+    running until a later launch executes griddepcontrol.wait. The race detector reports accesses before that wait, and
+    in threads that no waiting thread released, which conflict with the earlier launch. Memory that no launch of the
+    sequence writes may be read at any time. With `constant`, an unknown launch before the sequence may still write all
+    memory except these arrays when a first launch with `pdl=True` starts.
 
         emulator.run_sequence([
             emulator.Launch(ptx, grid=132, block=384, args=[a, b, c]),

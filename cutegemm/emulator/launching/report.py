@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from cutegemm.emulator.watch.coverage import Coverage, joined
 from cutegemm.emulator.watch.findings import LEFTOVER, Finding
 from cutegemm.emulator.watch.meter import LineCost
-from cutegemm.emulator.watch.roles import Role
+from cutegemm.emulator.watch.warp_roles import Role
 
 
 @dataclass
@@ -37,28 +37,28 @@ class Report:
 
 @dataclass
 class Result:
-    """What launches found and counted; `reports` holds one report a launch."""
+    """Findings and counters of launches; `reports` holds one report per launch."""
 
     reports: list[Report] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
 
     @property
     def findings(self) -> list[Finding]:
-        """Everything found, launch by launch, leftovers included."""
+        """All findings, launch by launch, leftovers included."""
         return [finding for report in self.reports for finding in report.findings]
 
     @property
     def coverage(self) -> Coverage | None:
-        """What of the kernels' synchronisation was exercised; None without the race detector."""
+        """Which synchronisation of the kernels was exercised; None without the race detector."""
         parts = [report.coverage for report in self.reports if report.coverage is not None]
         return joined(parts) if parts else None
 
     @property
     def races(self) -> list[Finding]:
-        """Findings but leftovers."""
+        """All findings except leftovers."""
         return [finding for report in self.reports for finding in report.races]
 
     @property
     def printed(self) -> str:
-        """What the kernels printed (vprintf)."""
+        """Text that the kernels printed (vprintf)."""
         return "".join(report.printed for report in self.reports)

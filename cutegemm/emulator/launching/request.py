@@ -39,7 +39,7 @@ class Launch:
     grid, block, cluster: up to three numbers, or one.
     smem: bytes of dynamic shared memory, or "auto": all that a CTA may have, if the kernel declares such memory
         (so where `args` are given and nothing is said).
-    pdl: the launch may start before the one before it in a sequence has ended (programmatic stream serialisation).
+    pdl: the launch may start before the previous one of a sequence has ended (programmatic stream serialisation).
     entry: name of the kernel, where the PTX holds several.
     shared_parts: (name, first byte, bytes) of what lies in dynamic shared memory, the smallest things first; reports
         name what they speak of.
@@ -99,17 +99,17 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to run it.
+    """How the emulator runs and watches a launch.
 
     policy: "eager", "lazy" or "random" completion of asynchronous work; `seed` drives the last.
     warps_per_group: warps that start in lockstep; None for the whole CTA (fast), 1 to interleave every warp.
     resident_ctas: how many CTAs can be on the device together; None for 132 SMs by their occupancy.
     races: run the race detector (implies one warp per group).
-    strict: report besides what only the letter of PTX forbids (label "by the letter"), such as to rely on a
-        wgmma.wait_group for the other warps of the warpgroup.
-    suppressions: a file of findings to leave out, a `KIND-PATTERN : TEXT-PATTERN` a line; they are kept apart in the
-        report's `suppressed`.
-    meter: count sectors, wavefronts, bytes, operations, cache traffic, and work and waits per role.
+    strict: also report what only the text of the PTX ISA forbids (label "by the letter"), such as relying on the
+        wgmma.wait_group of another warp of the warpgroup.
+    suppressions: a file of findings to leave out, one `KIND-PATTERN : TEXT-PATTERN` per line. The report keeps them in
+        `suppressed`.
+    meter: count sectors, wavefronts, bytes, operations, cache traffic, and the work and waits of each role.
     max_seconds: stop with an error after this time.
     progress: show a bar of finished CTAs past one second; None does so when standard error is a terminal.
     """

@@ -56,10 +56,10 @@ def kind_of(op: str) -> str:
 
 
 def profile(report: Report, other: Report | None = None) -> str:
-    """The meters of one launch as tables, or of two side by side (`compare`).
+    """The counters of one launch as tables, or of two side by side (`compare`).
 
     Raises:
-        EmulatorError: something else than a report.
+        EmulatorError: an argument is not a report.
     """
     _needed("report", report)
     if other is not None:
@@ -114,7 +114,7 @@ def compare(first: Report, second: Report) -> str:
     """Two launches side by side: every kind and counter, with the ratio of the second to the first.
 
     Raises:
-        EmulatorError: something else than a report.
+        EmulatorError: an argument is not a report.
     """
     _needed("first", first)
     _needed("second", second)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers import tensor_core_jit
-from cutegemm.emulator.numbers.operands import LEAST_EXPONENT, Split
+from cutegemm.emulator.numbers.split_operands import LEAST_EXPONENT, Split
 from cutegemm.emulator.numbers.types import Floats, Vector
 
 FP8 = ("e4m3", "e5m2")

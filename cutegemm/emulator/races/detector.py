@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.ptx.program import Program
+from cutegemm.emulator.ptx.executable import Program
 from cutegemm.emulator.races import scan
 from cutegemm.emulator.races.cells import Cells, Where, cell_bytes
 from cutegemm.emulator.races.histories import StrongCells
@@ -35,11 +35,11 @@ from cutegemm.emulator.races.shadow import (
     Shadow,
     SyncPlace,
 )
-from cutegemm.emulator.state.device import CTA
+from cutegemm.emulator.state.clusters import CTA
 from cutegemm.emulator.state.geometry import Triple
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memory import Region
-from cutegemm.emulator.units.operands import Form
+from cutegemm.emulator.units.wgmma_operands import Form
 from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Findings
 
 

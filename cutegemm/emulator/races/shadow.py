@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.ptx.program import Program
+from cutegemm.emulator.ptx.executable import Program
 from cutegemm.emulator.races import scan
 from cutegemm.emulator.races.cells import Where
 from cutegemm.emulator.races.histories import StrongCells

@@ -25,7 +25,7 @@ from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
 from cutegemm.emulator.races.shadow import NOTHING, Access, Earlier, Known, SyncPlace, Weak
 from cutegemm.emulator.races.tracker import WarpTracker
-from cutegemm.emulator.state.device import Cluster
+from cutegemm.emulator.state.clusters import Cluster
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.hooks import Observer, Touch
 from cutegemm.emulator.state.memory import Region

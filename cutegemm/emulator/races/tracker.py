@@ -16,12 +16,12 @@ from cutegemm.emulator.races.cells import Where
 from cutegemm.emulator.races.detector import Detector
 from cutegemm.emulator.races.lanes import Recent
 from cutegemm.emulator.races.shadow import NOTHING, Known, as_bits
-from cutegemm.emulator.state.device import CTA, Gate, MBarrier
+from cutegemm.emulator.state.clusters import CTA, Gate, MBarrier
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.hooks import Reach, Token, Touched, Tracker
 from cutegemm.emulator.state.memory import Region
-from cutegemm.emulator.units.operands import Form
 from cutegemm.emulator.units.products import Place
+from cutegemm.emulator.units.wgmma_operands import Form
 
 
 class WarpTracker(Tracker):

@@ -17,7 +17,7 @@ from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.undefined import Undefined
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.accumulators import Accumulators
-from cutegemm.emulator.state.device import CTA, WARP, LaneFacts
+from cutegemm.emulator.state.clusters import CTA, WARP, LaneFacts
 from cutegemm.emulator.state.hooks import UNTRACKED, Tracker
 from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.state.memory import Fault, Region

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from cutegemm.emulator.numbers.types import Chunks, Mask, Value, Vector
-from cutegemm.emulator.ptx.program import Program
+from cutegemm.emulator.ptx.executable import Program
 from cutegemm.emulator.state.memory import Region
 
 # Bytes a cp.async touches: lanes, region, byte offsets.

@@ -32,6 +32,9 @@ def arithmetic_float(e: Emitter, ins: Instruction, kind: str) -> None:
     if kind in ("f32", "f64"):
         if "relu" in mods:
             raise Unknown("relu")
+        if head in ("fma", "mad") and kind == "f32" and not mods & {"ftz", "sat"}:
+            e.dst(d, f"fused({', '.join(e.src(x, 32) for x in o)})")
+            return
         values = [f"{kind}({e.src(x, bits_of(kind))})" for x in o]
         if "ftz" in mods:
             values = [f"flush({v})" for v in values]

@@ -11,9 +11,9 @@ import functools
 import re
 from collections.abc import Callable
 
+from cutegemm.emulator.ptx.executable import Program
 from cutegemm.emulator.ptx.flow import Block, is_branch
 from cutegemm.emulator.ptx.kernel import Instruction
-from cutegemm.emulator.ptx.program import Program
 from cutegemm.emulator.state.geometry import SPECIAL_REGISTERS
 from cutegemm.emulator.state.memory import PARAM_WINDOW, SHARED_BASE
 from cutegemm.errors import EmulatorError

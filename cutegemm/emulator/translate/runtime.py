@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.emulator.numbers import extended, floats, rounding, values
+from cutegemm.emulator.numbers import extended, floats, fused_jit, rounding, values
 from cutegemm.emulator.numbers.types import Mask, Real, Value, Vector
 from cutegemm.emulator.numbers.values import ND, SINT, UINT
 from cutegemm.emulator.state import memory
@@ -100,8 +100,8 @@ def _names() -> dict[str, Any]:
     out |= {
         name: getattr(memory, name) for name in ("Fault", "SHARED_WINDOW", "LOCAL_WINDOW", "PARAM_WINDOW")
     }
-    modules = (values, extended, floats, rounding, memory, access, atomics, warp_ops, barriers, bulk, copies, tma,
-               wgmma, mma, host_calls)  # fmt: skip
+    modules = (values, extended, floats, fused_jit, rounding, memory, access, atomics, warp_ops, barriers, bulk,
+               copies, tma, wgmma, mma, host_calls)  # fmt: skip
     for members in (*(vars(module) for module in modules), globals()):
         out |= {name: f for name, f in members.items() if callable(f) and not name.startswith("_")}
     return out

@@ -16,7 +16,7 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.values import ND, lane_of
-from cutegemm.emulator.state.device import WARP, MBarrier
+from cutegemm.emulator.state.clusters import WARP, MBarrier
 from cutegemm.emulator.state.group import Diverged, Group
 from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, SHARED_WINDOW, Fault, resolve
 from cutegemm.emulator.units.access import POLL_COST

@@ -17,7 +17,7 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Bytes, Chunks, Mask, Value
 from cutegemm.emulator.numbers.values import M32, ND, lane_of
-from cutegemm.emulator.state.device import CTA, MBarrier
+from cutegemm.emulator.state.clusters import CTA, MBarrier
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.hooks import Token
 from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, Fault, Region

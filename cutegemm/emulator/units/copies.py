@@ -12,7 +12,7 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of
-from cutegemm.emulator.state.device import MBarrier
+from cutegemm.emulator.state.clusters import MBarrier
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memory import Fault, Region
 from cutegemm.emulator.state.pending import Copy

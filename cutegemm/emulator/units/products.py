@@ -15,17 +15,17 @@ from typing import TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.numbers.operands import ITEM_BYTES as SPLIT_BYTES
+from cutegemm.emulator.numbers.split_operands import ITEM_BYTES as SPLIT_BYTES
 from cutegemm.emulator.numbers.tensor_core import Unit, accumulate_integers, accumulate_split
 from cutegemm.emulator.numbers.tensor_core import accumulate as add_products
 from cutegemm.emulator.numbers.types import Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of
 from cutegemm.emulator.state.accumulators import Accumulators
-from cutegemm.emulator.state.device import CTA
+from cutegemm.emulator.state.clusters import CTA
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.hooks import Token
 from cutegemm.emulator.state.pending import WARPS
-from cutegemm.emulator.units.operands import Form, fetch, fetch_split, from_registers
+from cutegemm.emulator.units.wgmma_operands import Form, fetch, fetch_split, from_registers
 
 JOINED = 8  # wgmmas that one product holds at most
 

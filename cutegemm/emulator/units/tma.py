@@ -13,7 +13,7 @@ import functools
 from collections.abc import Sequence
 
 from cutegemm.emulator.numbers.types import Chunks, Mask, Value
-from cutegemm.emulator.state.device import CTA, MBarrier
+from cutegemm.emulator.state.clusters import CTA, MBarrier
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.hooks import Token
 from cutegemm.emulator.state.memory import OFFSET_MASK, PARAM_WINDOW, Fault, Region

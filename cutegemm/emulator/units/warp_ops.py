@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cutegemm.emulator.numbers.types import Kind, Mask, Value, Vector
 from cutegemm.emulator.numbers.values import M32, ND, REDUCTIONS, SINT
-from cutegemm.emulator.state.device import WARP
+from cutegemm.emulator.state.clusters import WARP
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.state.memory import Fault

@@ -20,8 +20,8 @@ from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memory import Fault
 from cutegemm.emulator.state.pending import WARPS, Batch, Warpgroup
-from cutegemm.emulator.units.operands import Form
 from cutegemm.emulator.units.products import Place, Product, compute
+from cutegemm.emulator.units.wgmma_operands import Form
 
 
 def accumulator_get(group: Group, index: int, register: int) -> Vector:

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from cutegemm.emulator.ptx.executable import Program
 from cutegemm.emulator.ptx.flow import Block
-from cutegemm.emulator.ptx.program import Program
-from cutegemm.emulator.state.device import Cluster, MBarrier
+from cutegemm.emulator.state.clusters import Cluster, MBarrier
 from cutegemm.emulator.state.geometry import Counts
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.hooks import Observer

@@ -19,17 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
-from cutegemm.emulator.ptx.program import Program
-from cutegemm.emulator.state.device import WARP
+from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.state.clusters import WARP
 from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.hooks import Observer, Reach, Touch, Touched
 from cutegemm.emulator.state.memory import Region
 from cutegemm.emulator.state.tensors import Tensor
-from cutegemm.emulator.units.operands import ITEM_BYTES, Form
-from cutegemm.emulator.watch import banks
+from cutegemm.emulator.units.wgmma_operands import ITEM_BYTES, Form
+from cutegemm.emulator.watch import wavefronts
 from cutegemm.emulator.watch.fused import WORD, fused_loads
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES, sectors_of
-from cutegemm.emulator.watch.roles import wait_kind
+from cutegemm.emulator.watch.warp_roles import wait_kind
 
 _LANE_COUNTS = {"fma": "fma_f32", "mad": "fma_f32", "mul": "mul_f32", "add": "add_f32", "sub": "add_f32"}
 
@@ -100,13 +100,13 @@ class Meter(Observer):
                 if share.word:
                     return  # counted with the first
                 size = share.size
-            phase = banks.phases(lane, place, size, not write and space != "matrix")
-            units = banks.wavefronts(phase, place, size)
-            ideal = banks.least_wavefronts(phase, place, size)
+            phase = wavefronts.phases(lane, place, size, not write and space != "matrix")
+            units = wavefronts.wavefronts(phase, place, size)
+            ideal = wavefronts.least_wavefronts(phase, place, size)
             self.totals["shared_store_wavefronts" if write else "shared_load_wavefronts"] += units
             self._line("shared", len(np.unique(lane // WARP)), units, min(ideal, units))
         else:
-            keys = banks.sectors(lane // WARP, place + region.base, size)
+            keys = wavefronts.sectors(lane // WARP, place + region.base, size)
             self._global(region, keys, len(keys), lane, size, write)
 
     def _global(
@@ -137,8 +137,8 @@ class Meter(Observer):
         reading, region, place = source
         place = np.broadcast_to(np.asarray(place, np.int64), len(reading)) + region.base
         target = np.broadcast_to(np.asarray(offset, np.int64), len(lanes))[np.isin(lanes, reading)]
-        keys = banks.sectors(reading // WARP, place, size)
-        units = banks.copied_sectors(reading // WARP, place, target) if around_l1 else len(keys)
+        keys = wavefronts.sectors(reading // WARP, place, size)
+        units = wavefronts.copied_sectors(reading // WARP, place, target) if around_l1 else len(keys)
         self._global(region, keys, units, reading, size, False)
 
     def _line(self, space: str, requests: int, units: int, ideal: int) -> None:
@@ -194,7 +194,7 @@ class Meter(Observer):
         groups = group.active_warps / 4
         n, k, _, a_type, b_type, *_ = form
         read = n * k * ITEM_BYTES[b_type] + (0 if a_in_registers else 64 * k * ITEM_BYTES[a_type])
-        self.totals["wgmma_shared_wavefronts"] += read // (banks.BANKS * banks.BANK_BYTES) * groups
+        self.totals["wgmma_shared_wavefronts"] += read // (wavefronts.BANKS * wavefronts.BANK_BYTES) * groups
         self.totals["wgmma"] += groups
         self.totals["wgmma_flops"] += 2 * 64 * form[0] * form[1] * groups
         done = sum(n * size for n, size in zip(group.counts, self.sizes, strict=True)) // len(group.warps)

@@ -17,7 +17,7 @@ from benchmarks.combinations.memory import Arena
 from benchmarks.combinations.runs import Wrong, on_gpu, prepared
 from benchmarks.combinations.shrink import shrunk
 from cutegemm.epilogue import Graph
-from cutegemm.running import reference
+from cutegemm.running.numerics import reference
 
 WORKER = """
 import os, pathlib, sys, time
@@ -101,7 +101,7 @@ def test_a_wrong_value_and_a_write_beside_the_output_are_found(fault, monkeypatc
         return found
 
     monkeypatch.setattr(reference, "evaluate", spoiled)
-    monkeypatch.setattr("cutegemm.running.torch_backend.evaluate", spoiled, raising=False)
+    monkeypatch.setattr("cutegemm.running.backends.torch_backend.evaluate", spoiled, raising=False)
     if fault is None:
         on_gpu(case, Arena("cpu"))
         return

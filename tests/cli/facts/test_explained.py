@@ -17,9 +17,9 @@ from cutegemm.cli.facts.explained import explained
 from cutegemm.cli.facts.raster import raster_of, tile_of
 from cutegemm.cli.facts.roofline import peak_tflops
 from cutegemm.cli.given import Asked
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.gemm import Gemm
-from cutegemm.tuning.operands import operands
+from cutegemm.tuning.random_operands import operands
 from tests.support.tensor_map import decode
 
 SMALL = Tile(128, 64, 64)
@@ -61,7 +61,7 @@ def shown(name):
     spec, of = PROBLEMS[name]
     asked = Asked(spec, of, H200, "a test")
     plan, _ = explained(asked)
-    cache.artifact(plan.config)
+    kernel_cache.artifact(plan.config)
     launches = [x for x in Gemm(spec, of).launches(of) if x.block[0] == plan.config.threads]
     return (*explained(asked), launches[plan.steps.index(plan.multiply) if len(launches) > 1 else 0])
 
@@ -83,7 +83,7 @@ def emulated(name):
 def test_resources_are_the_compiled_kernel_s(name):
     """Registers, spills and shared memory are read from the cubin; the plan's total is what the host code asks for."""
     plan, found, launch = shown(name)
-    made = cache.artifact(plan.config).resources
+    made = kernel_cache.artifact(plan.config).resources
     assert (found.registers.source, found.registers.at_launch) == ("compiled", made.registers)
     assert found.registers.spilled_bytes == made.frame_bytes
     assert found.memory.bytes == made.smem_bytes == launch.smem
@@ -143,7 +143,7 @@ def test_waits_are_what_the_emulator_counts(name):
     """Each consumer warp waits once for each stage that is shown; those of a cluster that adds up K, twice more."""
     plan, found, _ = shown(name)
     waits = sum(x.waits["mbarrier"] for x in emulated(name).roles if "wgmma" in x.name)
-    summing = 2 * (plan.config.cluster_parts > 1) * found.launch.grid * plan.config.consumers * 4
+    summing = 2 * (plan.config.cluster_splits > 1) * found.launch.grid * plan.config.consumers * 4
     assert waits == found.traffic.stage_waits + summing > 0
 
 
@@ -200,7 +200,7 @@ def test_a_ring_holds_loads_back():
 def test_a_plan_that_is_not_compiled_shows_its_budget(tmp_path, monkeypatch):
     """Without a compiled kernel registers are the most that the launch bounds leave, and that is said."""
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(cache, "_MEMORY", {})
+    monkeypatch.setattr(kernel_cache, "_MEMORY", {})
     spec, of = PROBLEMS["cooperative"]
     _, found = explained(Asked(spec, of, H200, "a test"))
     assert (found.registers.source, found.registers.at_launch) == ("plan", 168)

@@ -8,9 +8,9 @@ from importlib.metadata import Distribution
 
 import pytest
 
-from cutegemm.cli import machine
-from cutegemm.cli.facts import health, wheels
-from cutegemm.cli.machine import Gpu, Machine
+from cutegemm.cli import gpus
+from cutegemm.cli.facts import health
+from cutegemm.cli.gpus import Gpu, Machine
 from tests.support.command import document, run
 
 H200 = Gpu("NVIDIA H200", (9, 0), 132, 60 << 20)
@@ -37,8 +37,8 @@ def wheel(folder, name, version, files):
 
 def dsl(folder, *parts, version="4.8.1"):
     """The DSL's main wheel, and others of (name, version, files)."""
-    main = wheel(folder, wheels.DSL, version, {"a.py": "main"})
-    return [main, *(wheel(folder, f"{wheels.DSL}-{name}", v, files) for name, v, files in parts)]
+    main = wheel(folder, health.DSL, version, {"a.py": "main"})
+    return [main, *(wheel(folder, f"{health.DSL}-{name}", v, files) for name, v, files in parts)]
 
 
 def test_a_healthy_machine_needs_nothing(tmp_path):
@@ -47,7 +47,7 @@ def test_a_healthy_machine_needs_nothing(tmp_path):
         health.check_python((3, 12)),
         health.check_driver(HEALTHY, CUDA),
         health.check_gpu(HEALTHY),
-        *wheels.check_wheels(dsl(tmp_path, ("libs-base", "4.8.1", {"b.py": "base"}))),
+        *health.check_wheels(dsl(tmp_path, ("libs-base", "4.8.1", {"b.py": "base"}))),
         health.check_torch(CUDA, HEALTHY),
         health.check_folder("kernel cache", tmp_path / "kernels"),
     ]
@@ -109,7 +109,7 @@ def test_wheels_that_overwrite_each_other_are_found(tmp_path):
     both = dsl(
         tmp_path, ("libs-base", "4.8.1", {path: "cu12"}), ("libs-cu13", "4.8.1", {path: "cu13", "y": "1"})
     )
-    check = wheels.check_wheels(both)[1]
+    check = health.check_wheels(both)[1]
     assert (
         check.status == health.FINDING
         and f"such as {path}" in check.says
@@ -124,18 +124,18 @@ def test_wheels_that_overwrite_each_other_are_found(tmp_path):
 def test_the_same_file_twice_is_no_fault(tmp_path):
     """Two wheels may bring one file if it is the same."""
     both = dsl(tmp_path, ("libs-base", "4.8.1", {"x": "1"}), ("libs-cu13", "4.8.1", {"x": "1"}))
-    assert [x.status for x in wheels.check_wheels(both)] == [health.OK, health.OK]
+    assert [x.status for x in health.check_wheels(both)] == [health.OK, health.OK]
 
 
 def test_wheels_of_other_versions_are_found(tmp_path):
     """The DSL's wheels are of one version, and of one that the kernels are made for."""
-    mixed = wheels.check_wheels(dsl(tmp_path / "mixed", ("libs-base", "4.8.0", {"z": "1"})))[0]
+    mixed = health.check_wheels(dsl(tmp_path / "mixed", ("libs-base", "4.8.0", {"z": "1"})))[0]
     assert "libs-base is 4.8.0" in mixed.says and "nvidia-cutlass-dsl-libs-base==4.8.1" in mixed.fix
-    later = wheels.check_wheels(dsl(tmp_path / "later", version="4.9.0"))[0]
+    later = health.check_wheels(dsl(tmp_path / "later", version="4.9.0"))[0]
     assert (
-        "kernels are made for >=4.8.1,<4.9" in later.says and later.fix == f"pip install '{wheels.REQUIRED}'"
+        "kernels are made for >=4.8.1,<4.9" in later.says and later.fix == f"pip install '{health.REQUIRED}'"
     )
-    missing = wheels.check_wheels([])
+    missing = health.check_wheels([])
     assert missing[0].status == health.FINDING and "not installed" in missing[0].says
 
 
@@ -223,6 +223,12 @@ def test_doctor_ends_with_its_findings(monkeypatch):
     assert document("doctor", status=1)["checks"][0]["fix"] == "fix it"
 
 
+def test_a_driver_that_nothing_can_ask_is_a_finding():
+    """Without cuda-python the driver is unknown, and the line for pip is given."""
+    found = health.check_driver(Machine(None, (), "cannot be imported", "cuda-python"), None)
+    assert found.status == health.FINDING and "cuda-python>=12.9" in found.fix
+
+
 def test_doctor_looks_at_everything():
     """Each thing is looked at once, here, and whatever is to be fixed comes with its command."""
     found = health.examine()
@@ -272,10 +278,10 @@ class FakeDriver:
 
 def test_the_driver_is_asked(monkeypatch):
     """Its version, and each GPU's name, capability, SMs and L2; a driver without a GPU says why."""
-    assert machine._asked(FakeDriver()) == Machine((13, 1), (H200,))
-    assert machine._asked(FakeDriver(broken=True)) == Machine((13, 1), (), "cuInit: CUDA_ERROR_NO_DEVICE")
-    monkeypatch.setattr(machine, "machine", lambda: HEALTHY)
-    device, source = machine.device_here()
+    assert gpus._asked(FakeDriver()) == Machine((13, 1), (H200,))
+    assert gpus._asked(FakeDriver(broken=True)) == Machine((13, 1), (), "cuInit: CUDA_ERROR_NO_DEVICE")
+    monkeypatch.setattr(gpus, "machine", lambda: HEALTHY)
+    device, source = gpus.device_here()
     assert (device.name, source) == ("NVIDIA H200", "this machine's")
 
 

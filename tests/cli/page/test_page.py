@@ -14,12 +14,13 @@ import zlib
 import pytest
 
 from cutegemm import GemmSpec, Tile, problem
+from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.cli.facts.explained import explained
 from cutegemm.cli.given import Asked
 from cutegemm.cli.page import charts, figures
 from cutegemm.cli.page.page import page
-from cutegemm.layouts import banks, sm90
+from cutegemm.layouts import banks, hardware
 from tests.support.command import document, run
 from tests.support.patience import PATIENCE
 
@@ -116,7 +117,7 @@ def test_shared_memory_is_where_the_layout_puts_it(name):
         chunks = list(figures.places(operand, rows, depth))
         assert sorted(x for x, _, _ in chunks) == list(range(0, rows * depth * operand.dtype.bytes, 16))
         major = "k" if operand.k_major else "mn"
-        layout = sm90.smem_layout((rows, depth), major, operand.swizzle, operand.dtype.bits)
+        layout = hardware.smem_layout((rows, depth), major, operand.swizzle, operand.dtype.bits)
         for address, row, k in chunks[:: max(1, len(chunks) // 50)]:
             assert layout(row, k) * operand.dtype.bytes == address
         address, row, k = chunks[1]
@@ -136,7 +137,7 @@ def test_the_owners_are_the_fragment_s():
     """The modes that the script is given map each element to the thread and value of wgmma's layout."""
     plan, _, text = made("cooperative")
     (given,) = [json.loads(x["data-owners"]) for _, x in Parsed(text).tags if "data-owners" in x]
-    layout = sm90.wgmma_c_layout(plan.config.mma_columns)
+    layout = hardware.wgmma_c_layout(plan.config.mma_columns)
 
     def index(element, modes):
         found, size = 0, 1
@@ -170,6 +171,26 @@ def test_boxes_of_a_shared_tile_are_told_apart():
             titles = [t for t in Parsed(text).titles if t.startswith(f"{x.operand} box ")]
             assert sum("by another CTA" not in t for t in titles) == x.count
     assert any("by another CTA" in t for t in Parsed(text).titles)
+
+
+def test_boxes_of_d_fill_its_tile():
+    """The boxes drawn of D cover its tile in D's own orientation, also where the kernel computes the transpose."""
+    for name in ("cooperative", "swapped"):
+        plan, found, text = made(name)
+        config = plan.config
+        (box,) = [x for x in found.boxes if x.operand == "D"]
+        titles = [t for t in Parsed(text).titles if t.startswith("D box ")]
+        assert len(titles) * box.inner * box.outer == config.rows * config.stored_columns
+        across = config.rows if plan.swapped else config.stored_columns
+        down = config.stored_columns if plan.swapped else config.rows
+        assert f"of a tile {across} x {down}, swizzle {box.swizzle}" in text
+
+
+def test_a_spec_shows_its_epilogue_as_a_formula():
+    """The page, `print` of a spec and its build show what the epilogue computes, not its nodes."""
+    spec, of = GemmSpec(stages=3, epilogue=epi.bias()), problem(64, 64, 64, epilogue=epi.bias())
+    assert str(spec) == "GemmSpec(stages=3, epilogue=<d = acc + bias>)"
+    assert explained(Asked(spec, of, H200, "a test"))[1].spec == str(spec)
 
 
 def test_the_timeline_has_every_span():
@@ -250,7 +271,7 @@ def test_a_browser_shows_it(tmp_path):
     )
     # row 105 is row 41 of the second consumer's 64; column 130
     thread, value = next(
-        (t, v) for t in range(128) for v in range(128) if sm90.wgmma_c_layout(256)(t, v) == 41 + 64 * 130
+        (t, v) for t in range(128) for v in range(128) if hardware.wgmma_c_layout(256)(t, v) == 41 + 64 * 130
     )
     title = re.search(r"<title>(.*?)</title>", dumped.stdout)[1]
     assert (

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cutegemm.emulator.numbers import operands, tensor_core, tensor_core_jit
-from cutegemm.emulator.units.operands import decode_elements
+from cutegemm.emulator.numbers import split_operands, tensor_core, tensor_core_jit
+from cutegemm.emulator.units.wgmma_operands import decode_elements
 
-KINDS = sorted(operands.ITEM_BYTES)
+KINDS = sorted(split_operands.ITEM_BYTES)
 BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8}
 
 
@@ -32,14 +32,14 @@ def taken_apart(raw: np.ndarray, kind: str, across: bool, chunks: np.ndarray):
     memory = np.zeros(len(raw) + 16, np.uint8)
     start = -memory.ctypes.data % 16
     memory[start : start + len(raw)] = raw
-    return operands.split(memory.ctypes.data + start, chunks, kind, across)
+    return split_operands.split(memory.ctypes.data + start, chunks, kind, across)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_pattern(kind):
     """Values and exponents are NumPy's, whichever way the operand is laid; chunks may come in any order."""
     raw = patterns(kind)
-    items = raw.reshape(-1, operands.ITEM_BYTES[kind])
+    items = raw.reshape(-1, split_operands.ITEM_BYTES[kind])
     raw = np.ascontiguousarray(items[narrow(decode_elements(raw, kind), kind)]).ravel()
     raw = raw[: len(raw) // 64 * 64]
     rows = np.random.default_rng(1).permutation(len(raw) // 64)
@@ -54,7 +54,7 @@ def test_every_pattern(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_narrow_is_refused(kind):
     """One infinity, NaN or far exponent among zeros, in any place."""
-    item = operands.ITEM_BYTES[kind]
+    item = split_operands.ITEM_BYTES[kind]
     items = patterns(kind).reshape(-1, item)
     far = items[~narrow(decode_elements(patterns(kind), kind), kind)]
     assert len(far) >= 2

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile
-from cutegemm.compiling import cache
+from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.compiler import record_launches
 from cutegemm.emulator import Step, run_steps, tensor_buffer
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import EmulatorError
 from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.planning.planner import plan
-from cutegemm.running.call import Request
-from cutegemm.running.check import aligned
-from cutegemm.running.describe import describe
+from cutegemm.running.arguments.call import Request
+from cutegemm.running.arguments.check import aligned
+from cutegemm.running.arguments.describe import describe
 
 
 def described(graph, request):
@@ -37,7 +37,7 @@ def store_by_tma(n: int, d: torch.Tensor):
     chosen = dataclasses.replace(chosen, steps=(step,))
     addresses = {"a": a.data_ptr(), "b": b.data_ptr(), "d": d.data_ptr()}
     ((kernel, args),) = launch_arguments(chosen, addresses, 0, {"alpha": 1.0}, 0)
-    made = cache.artifact(kernel)
+    made = kernel_cache.artifact(kernel)
     (launch,) = record_launches(made.obj, made.ptx, args)
     buffers = [
         tensor_buffer(x, name)

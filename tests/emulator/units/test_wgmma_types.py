@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cutegemm.emulator.numbers import tensor_core
-from cutegemm.emulator.units import operands
+from cutegemm.emulator.units import wgmma_operands
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, exact_fp8, run
 from tests.support.emulator_units import DYNAMIC, place_operand, run_wgmma
@@ -90,8 +90,10 @@ def test_the_fragment_of_operand_a(kind, item):
         for i in range(4):
             row, byte = t // 32 * 16 + t % 32 // 4 + 8 * (i % 2), 4 * (t % 4) + 16 * (i // 2)
             registers[i][t] = matrix[row, byte : byte + 4].view(np.uint32)[0]
-    read = operands.from_registers(SimpleNamespace(registers=registers), (0, 1, 2, 3), 0, 4, kind)
-    assert read.shape == (64, 32 // item) and np.array_equal(read, operands.decode_elements(matrix, kind))
+    read = wgmma_operands.from_registers(SimpleNamespace(registers=registers), (0, 1, 2, 3), 0, 4, kind)
+    assert read.shape == (64, 32 // item) and np.array_equal(
+        read, wgmma_operands.decode_elements(matrix, kind)
+    )
 
 
 BEGIN = """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cutegemm.emulator import Buffer, Launch, Module, Options, launch, run_ptx
-from cutegemm.emulator.state.device import occupancy
+from cutegemm.emulator.state.clusters import occupancy
 from cutegemm.emulator.state.tensors import TensorMap, encode
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, kernel_text, run

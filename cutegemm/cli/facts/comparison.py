@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contenders timed beside each other on the GPU, in interleaved rounds with a test of a clear win; and tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cutegemm.cli.given import Asked
+    from cutegemm.tuning.gpu import Bench
+
+OURS, TORCH = "cutegemm", "torch"
+SETS = 4
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One contender: microseconds a call, the spread of its rounds, TFLOP/s, and how many times as fast as the last."""
+
+    name: str
+    us: float
+    spread: float
+    tflops: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison on one GPU.
+
+    Attributes:
+        problem: that was timed; gpu: on which; versions: of what made and ran it.
+        rows: the contenders; the last is what the others are compared with.
+        verdict: which is faster by more than the rounds differ, or "no difference".
+    """
+
+    problem: str
+    gpu: str
+    versions: str
+    rows: list[Timed]
+    verdict: str
+
+
+def compared(
+    asked: Mapping[str, Asked], bench: Bench | None = None, regime: Any = None, against_torch: bool = True
+) -> Comparison:
+    """Time specs of one problem, and torch.matmul where the epilogue is plain.
+
+    Args:
+        asked: by name.
+        bench: what runs them; None is the current GPU.
+        regime: how long; None is sustained.
+
+    Raises:
+        HardwareError: there is no Hopper GPU.
+    """
+    from cutegemm.database.choice import choose
+    from cutegemm.errors import HardwareError
+    from cutegemm.running.backends.launcher import current_device
+    from cutegemm.tuning.gpu import Gpu
+    from cutegemm.tuning.race import Regime, race, wins
+    from cutegemm.tuning.random_operands import operands
+    from cutegemm.tuning.timing import Sampler
+
+    if bench is None and current_device()[0] is None:
+        raise HardwareError("times are taken on a Hopper GPU (compute capability 9.0), and there is none")
+    machine, regime = bench or Gpu(), regime or Regime()
+    of = next(iter(asked.values())).problem
+    samplers = []
+    for name, x in asked.items():
+        plan = choose(x.spec, of, machine.record).plan
+        assert plan.config is not None
+        sets = [operands(of, plan.config.epilogue, machine.memory, seed) for seed in range(SETS)]
+        prepared = _prepared(x, plan.config.epilogue, sets[0], machine)
+        samplers.append(
+            Sampler(name, machine.one_pass(prepared, sets), SETS, machine, regime.sample_of(of.flops))
+        )
+    if against_torch and not any(x.spec.given().get("epilogue") for x in asked.values()):
+        samplers.append(Sampler(TORCH, _of_torch(of, machine), SETS, machine, regime.sample_of(of.flops)))
+    last = samplers[-1].name
+    times = race(samplers, machine, regime, stays=last)
+    base = times[last].median
+    rows = [
+        Timed(name, x.median, x.spread, of.flops / x.median / 1e6, base / x.median)
+        for name, x in times.items()
+    ]
+    verdict = "no difference"
+    if len(rows) > 1:
+        first = rows[0].name
+        if wins(times[first], times[last]):
+            verdict = f"{first} is faster"
+        elif wins(times[last], times[first]):
+            verdict = f"{last} is faster"
+    words = f"{of.m} x {of.n} x {of.k}" + (f", batch {of.batch}" if of.batch != 1 else "")
+    return Comparison(f"{words}; {of.a.dtype.value}", machine.record.name, machine.versions(), rows, verdict)
+
+
+def _prepared(asked: Asked, graph: Any, first: Any, machine: Bench) -> Any:
+    from cutegemm.database.choice import choose
+    from cutegemm.running.run import prepare
+
+    return prepare(
+        asked.spec, graph, first.order, first.given, machine.backend,
+        planner=lambda spec, problem, device: choose(spec, problem, machine.record).plan,
+    )  # fmt: skip
+
+
+def _of_torch(of: Any, machine: Bench) -> Callable[[], None]:
+    import torch
+
+    from cutegemm.epilogue.graph import linear_combination
+    from cutegemm.tuning.random_operands import operands
+
+    sets = [operands(of, linear_combination(False), machine.memory, seed) for seed in range(SETS)]
+    named = [dict(zip(x.order.names, x.given, strict=True)) for x in sets]
+    outs = [torch.matmul(x["a"], x["b"]) for x in named]
+
+    def work() -> None:
+        for x, out in zip(named, outs, strict=True):
+            torch.matmul(x["a"], x["b"], out=out)
+
+    return work
+
+
+@dataclass(frozen=True)
+class OutcomeOf:
+    """One problem: its status, microseconds and those of the model's choice (None where nothing is known), in words."""
+
+    status: str
+    us: float | None
+    model_us: float | None
+    fields: dict[str, object]
+    says: str
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """All problems, and whether tuning was stopped before its end."""
+
+    outcomes: list[OutcomeOf]
+    interrupted: bool
+
+
+def tuned(asked: Asked, **options: Any) -> Tuned:
+    """`cutegemm.tune` of what was asked."""
+    from cutegemm.tuning import tune
+
+    report = tune(asked.spec, [asked.problem], **options)
+    found = []
+    for x in report.outcomes:
+        us, model = (None, None) if x.entry is None else (x.entry.us, x.entry.model_us)
+        fields = {} if x.entry is None else dict(x.entry.fields)
+        found.append(OutcomeOf(x.status, us, model, fields, str(x)))
+    return Tuned(found, report.interrupted)
+
+
+__all__ = ["OURS", "TORCH", "Comparison", "Timed", "Tuned", "compared", "tuned"]

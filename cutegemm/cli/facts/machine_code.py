@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel's PTX and SASS as text, counted by opcode, and two of them compared so that only real changes show."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from cutegemm.cli.given import Asked
+from cutegemm.compiling import kernel_cache, resources
+from cutegemm.database.choice import choose
+from cutegemm.errors import InputError, field_error
+from cutegemm.planning.kernel_plan import KernelPlan
+
+# "ir" is the MLIR that the DSL traces
+LANGUAGES = ("ir", "ptx", "sass")
+
+
+@dataclass(frozen=True)
+class Code:
+    """One kernel's code.
+
+    Attributes:
+        problem, family: of the plan.
+        language: "ptx" or "sass"; text: the code.
+        registers, spilled_bytes, smem_bytes, code_bytes: of the compiled kernel.
+        instructions: how often each opcode stands in the text.
+    """
+
+    problem: str
+    family: str
+    language: str
+    text: str
+    registers: int
+    spilled_bytes: int
+    smem_bytes: int
+    code_bytes: int
+    instructions: dict[str, int]
+
+
+def planned(asked: Asked) -> KernelPlan:
+    """The plan that `build` takes, which must launch something.
+
+    Raises:
+        InputError: D is empty.
+    """
+    plan = choose(asked.spec, asked.problem, asked.device).plan
+    if plan.config is None:
+        of = asked.problem
+        raise field_error(InputError, "M N", (of.m, of.n), "D is empty: there is no kernel", (1, 1))
+    return plan
+
+
+def code_of(asked: Asked, language: str) -> Code:
+    """The GEMM kernel of what was asked, compiled or from the cache."""
+    plan = planned(asked)
+    assert plan.config is not None
+    made = kernel_cache.artifact(plan.config)
+    text = made.ptx if language == "ptx" else resources.sass(made.cubin)
+    used, of = made.resources, asked.problem
+    return Code(
+        f"{of.m} x {of.n} x {of.k}", plan.config.family, language, text, used.registers, used.frame_bytes,
+        used.smem_bytes, used.code_bytes, dict(opcodes(text, language).most_common()),
+    )  # fmt: skip
+
+
+def opcodes(text: str, language: str) -> Counter[str]:
+    """How often each opcode stands in a kernel's text."""
+    return Counter(line.split(" ")[0] for line in normal(text, language) if not line.endswith(":"))
+
+
+_PTX_LINE = re.compile(r"^(?:@!?%\w+\s+)?([a-z][\w.:]*)\s*(.*?);?$")
+_SASS_LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
+_IR_LINE = re.compile(r'^(?:%[^=]*=\s*)?"?([a-z][\w.]+)"?\s*(.*)$')
+_IR_NOISE = ((re.compile(r"object_at_\w+"), "object"), (re.compile(r"%\w+(?:#\d+|:\d+)?"), "%"))
+_NOISE = (
+    (re.compile(r"%(p|rd|rs|rh|rb|r|fd|f|h|b)\d+"), r"%\1"),
+    (re.compile(r"\$\w+"), "LABEL"),
+    (re.compile(r"`\(\.\w+\)"), "LABEL"),
+    (re.compile(r"\b(U?[RP])\d+\b"), r"\1"),
+    (re.compile(r"\bB\d+\b"), "B"),
+)
+
+
+def normal(text: str, language: str) -> list[str]:
+    """Instructions a line, without names of registers, labels and predicates, comments, debug lines and addresses."""
+    found = []
+    pattern = {"ptx": _PTX_LINE, "sass": _SASS_LINE, "ir": _IR_LINE}[language]
+    noises = _IR_NOISE if language == "ir" else _NOISE
+    for line in text.splitlines():
+        line = line.split("//")[0].strip() if language == "ptx" else line
+        if language == "ptx" and (not line or line[0] in ".{}()$" or line.endswith(":")):
+            continue
+        match = pattern.match(line.strip() if language == "ir" else line)
+        if match is None:
+            continue
+        operands = match[2]
+        for noise, plain in noises:
+            operands = noise.sub(plain, operands)
+        found.append(f"{match[1]} {operands}".rstrip())
+    return found
+
+
+@dataclass(frozen=True)
+class CodeChange:
+    """Two texts of one language: opcodes whose number differs, and normalised lines as a unified diff."""
+
+    language: str
+    before: int
+    after: int
+    opcodes: dict[str, list[int]]
+    lines: list[str]
+
+
+def compared(before: str, after: str, language: str, context: int = 2) -> CodeChange:
+    """What changed from a text to another."""
+    one, two = normal(before, language), normal(after, language)
+    counts = opcodes(before, language), opcodes(after, language)
+    names = sorted(counts[0] | counts[1], key=lambda x: -abs(counts[1][x] - counts[0][x]))
+    differ = {x: [counts[0][x], counts[1][x]] for x in names if counts[0][x] != counts[1][x]}
+    lines = (
+        list(difflib.unified_diff(one, two, "before", "after", lineterm="", n=context)) if one != two else []
+    )
+    return CodeChange(language, len(one), len(two), differ, lines)
+
+
+__all__ = ["LANGUAGES", "Code", "CodeChange", "code_of", "compared", "normal", "opcodes", "planned"]

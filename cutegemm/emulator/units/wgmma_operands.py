@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands of wgmma: which chunks of shared memory a matrix descriptor names, and the values there or in registers.
+
+Source: PTX ISA 9.0, 9.7.16.5.1 (shared memory layouts), 9.7.16.5.1.2.2 (matrix descriptor).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TypeAlias
+
+import numpy as np
+
+from cutegemm.emulator.numbers.rounding import fp8_values
+from cutegemm.emulator.numbers.split_operands import Split, split
+from cutegemm.emulator.numbers.types import Chunks, Floats
+from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.state.clusters import CTA
+from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.memory import Fault
+
+# Shape and types of a wgmma: n, k, types of D, A and B, signs of A and B, whether A and B are MN-major. The type of D
+# is "s32.satfinite" where integer sums saturate.
+Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bool]]
+# Descriptor field -> (swizzle mode, row pitch in bytes)
+_MODES = {
+    0: (0, 16),
+    1: (3, 128),
+    2: (2, 64),
+    3: (1, 32),
+}
+ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
+
+
+@functools.lru_cache(8192)
+def operand_chunks(descriptor: int, extent: int, k_bytes: int, mn_major: bool, item: int) -> np.ndarray:
+    """16-byte chunk numbers of an operand of `extent` rows (M or N) and `k_bytes` / `item` columns.
+
+    K-major: [extent, chunks along K]. MN-major: [K, chunks along M or N].
+    The canonical layouts in units of T = 16 / item elements, with LBO and SBO from the descriptor:
+    K-major ((8, m), (T, 2k)) : ((pitch, SBO), (1, T or LBO without swizzle)); MN-major ((T, pitch / 16, m), (8, k)) :
+    ((1, T, LBO), (pitch, SBO)), and without swizzle ((T, 1, m), (8, k)) : ((1, T, SBO), (T, LBO)).
+    """
+    start = (descriptor & 0x3FFF) << 4
+    leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
+    if descriptor >> 49 & 7:
+        raise Fault(f"wgmma descriptor {descriptor:#x}: a matrix base offset is not emulated")
+    mode, pitch = _MODES[descriptor >> 62]
+    if not mn_major:
+        row = np.arange(extent)
+        down = row % 8 * pitch + row // 8 * stride
+        chunk = np.arange(k_bytes // 16)
+        across = chunk * (leading if mode == 0 else 16)
+    else:
+        per_atom = pitch // 16  # chunks of M or N side by side
+        k = np.arange(k_bytes // item)
+        chunk = np.arange(extent * item // 16)
+        if mode == 0:
+            down = k % 8 * 16 + k // 8 * leading
+            across = chunk * stride
+        else:
+            down = k % 8 * pitch + k // 8 * stride
+            across = chunk % per_atom * 16 + chunk // per_atom * leading
+    address = start + down[:, None] + across[None]
+    return (address ^ ((address >> 7 & (0, 1, 3, 7)[mode]) << 4)) >> 4
+
+
+@functools.lru_cache(4096)
+def _joined(descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: bool, item: int) -> np.ndarray:
+    """Chunks of several consecutive operands side by side along K."""
+    parts = [operand_chunks(d, extent, k_bytes, mn_major, item) for d in descriptors]
+    return np.concatenate(parts, 0 if mn_major else 1)
+
+
+@functools.cache
+def _fp8_table(kind: str) -> np.ndarray:
+    """fp32 values of all 256 patterns of an fp8 type (OCP 8-bit floating point, e4m3fn and e5m2)."""
+    without_sign = fp8_values(kind).astype(np.float32)
+    return np.concatenate((without_sign, -without_sign))
+
+
+def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:
+    """Bytes (contiguous in the last axis) to fp32 values of an operand type."""
+    if kind == "bf16":
+        return (raw.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if kind == "f16":
+        return raw.view(np.float16).astype(np.float32)
+    if kind == "tf32":
+        return (raw.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    if kind in ("e4m3", "e5m2"):
+        values: Floats = _fp8_table(kind)[raw]
+        return values
+    return raw.view(np.int8 if kind == "s8" else np.uint8).astype(np.float32)
+
+
+def fetch(
+    cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str
+) -> np.ndarray:
+    """An operand in shared memory as an fp32 matrix of `extent` rows and all of K."""
+    item = ITEM_BYTES[kind]
+    chunks = _joined(descriptors, extent, k * item, mn_major, item)
+    raw = cta.shared.view(16)
+    if chunks.max() >= len(raw):
+        raise Fault(f"wgmma operand (descriptor {descriptors[0]:#x}) leaves shared memory")
+    values = decode_elements(np.ascontiguousarray(raw[chunks]).view(np.uint8), kind)
+    return values.T if mn_major else values
+
+
+def fetch_split(
+    cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str, across: bool
+) -> Split | None:
+    """An operand in shared memory as the tensor cores' compiled loop takes it; None where it does not."""
+    chunks, last = _reached(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
+    return split(cta.shared.at, chunks, kind, across) if last < len(cta.shared.data) // 16 else None
+
+
+@functools.lru_cache(4096)
+def _reached(
+    descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: bool, item: int
+) -> tuple[Chunks, int]:
+    """`_joined` as contiguous int64, and the greatest chunk."""
+    chunks = np.ascontiguousarray(_joined(descriptors, extent, k_bytes, mn_major, item), np.int64)
+    return chunks, int(chunks.max())
+
+
+def from_registers(group: Group, slots: tuple[int, ...], first: int, warps: int, kind: str) -> np.ndarray:
+    """The A fragment in registers as a matrix of 16 rows per warp and K columns (32 bytes)."""
+    lanes = slice(32 * first, 32 * (first + warps))
+    out = np.zeros((warps, 2, 8, 2, 4, 4), np.uint8)  # warp, row half, row, column half, lane % 4, bytes
+    words = out.view(np.uint32)[..., 0]
+    for i, slot in enumerate(slots):
+        value = group.registers[slot]
+        value = value[lanes] if value.__class__ is ND else np.full(32 * warps, value, np.uint32)
+        words[:, i & 1, :, i >> 1] = value.reshape(warps, 8, 4)
+    return decode_elements(out.reshape(16 * warps, 8 * 4), kind)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families of kernels, a row each."""
+
+from cutegemm.families.abilities import THREAD_LOADS, Abilities
+from cutegemm.families.family import Family, Roles
+
+# A producer warpgroup feeds consumer warpgroups, which share tiles ("cooperative") or take turns ("pingpong").
+WARP_SPECIALIZED = Family(
+    name="warp_specialized",
+    config="cutegemm.config:KernelConfig",
+    driver="cutegemm.kernels.warp_specialized:WarpSpecializedGemm",
+    plan="cutegemm.planning.tensor_core_plan:plan_tensor_core",
+    weigh="cutegemm.planning.why:weigh_tensor_core",
+    abilities={
+        "cooperative": Abilities(
+            loads=("tma", *THREAD_LOADS),
+            stores=("tma", "staged", "direct"),
+            schedulers=("persistent", "per_tile", "stream_k", "dynamic"),
+            reductions=("none", "cluster", "workspace", "launch", "atomic"),
+            consumers=(1, 2, 3),
+            multicast=True,
+        ),
+        "pingpong": Abilities(
+            loads=("tma", *THREAD_LOADS),
+            stores=("tma", "staged", "direct"),
+            schedulers=("persistent", "dynamic"),
+            consumers=(2,),
+            multicast=True,
+        ),
+    },
+    limits=Roles(
+        producers=1,
+        accumulators={1: 144, 2: 192, 3: 128},
+        laden={1: 144, 2: 128, 3: 96},
+        turns={False: 192, True: 128},
+        # 208 columns of a turn; 224 spill
+        plain_accumulators=208,
+        plain_registers=(24, 240),
+        # a gathering producer with fewer than 96 spills its loads in flight
+        shared_accumulators={1: 96, 2: 48},
+        shared_registers={1: (40, 216), 2: (24, 104)},
+        registers={False: {2: (40, 232), 3: (32, 160)}, True: {2: (96, 200), 3: (96, 136)}},
+    ),
+)
+
+# No warp specialisation: every warpgroup computes, one thread also loads.
+MULTISTAGE = Family(
+    name="multistage",
+    config="cutegemm.config:KernelConfig",
+    driver="cutegemm.kernels.multistage:MultistageGemm",
+    plan="cutegemm.planning.tensor_core_plan:plan_tensor_core",
+    weigh="cutegemm.planning.why:weigh_tensor_core",
+    abilities={
+        "multistage": Abilities(
+            loads=("tma",),
+            stores=("tma", "staged", "direct"),
+            schedulers=("persistent", "per_tile"),
+            consumers=(1, 2, 3),
+        )
+    },
+    limits=Roles(producers=0, accumulators={1: 160, 2: 160, 3: 128}, shared_accumulators={1: 160, 2: 64}),
+)
+
+# Exact fp32 on the CUDA cores, any strides; also the epilogue alone, where K is 0.
+SIMT = Family(
+    name="simt",
+    config="cutegemm.config:SimtConfig",
+    driver="cutegemm.kernels.cuda_cores.simt_gemm:SimtGemm",
+    plan="cutegemm.planning.simt_plan:plan_simt",
+    weigh="cutegemm.planning.why:weigh_simt",
+    abilities={
+        "simt": Abilities(
+            loads=("direct",), stores=("direct",), schedulers=("per_tile",), reductions=("none", "cluster")
+        )
+    },
+)
+
+# Copies a matrix into workspace that TMA can address.
+RELAYOUT = Family(
+    name="relayout",
+    config="cutegemm.config:RelayoutConfig",
+    driver="cutegemm.kernels.relayout_copy:Relayout",
+    abilities={"relayout": Abilities()},
+)
+
+# Finishes a reduction: partial results into results, in a fixed order.
+FINISH = Family(
+    name="finish",
+    config="cutegemm.config:FinishConfig",
+    driver="cutegemm.kernels.split_k.finish_reductions:Finish",
+    abilities={"finish": Abilities()},
+)
+
+# Adds up parts of K that the launch before left in workspace, and applies the epilogue.
+ADD_PARTIALS = Family(
+    name="add_partials",
+    config="cutegemm.config:KernelConfig",
+    driver="cutegemm.kernels.split_k.add_partials:AddPartials",
+    abilities={
+        "add_partials": Abilities(
+            stores=("tma", "staged", "direct"),
+            schedulers=("per_tile",),
+            reductions=("launch",),
+            consumers=(1, 2, 3),
+        )
+    },
+    limits=Roles(producers=0, accumulators={1: 32, 2: 32, 3: 32}, multiplies=False),
+)
+
+FAMILIES: dict[str, Family] = {
+    x.name: x for x in (WARP_SPECIALIZED, MULTISTAGE, SIMT, RELAYOUT, FINISH, ADD_PARTIALS)
+}

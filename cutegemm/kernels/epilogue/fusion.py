@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The epilogue graph evaluated inside a kernel, element by element; what elements share is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.config import GemmConfig
+from cutegemm.epilogue.graph import COMPARISONS, LEAVES, LOGIC, Node
+from cutegemm.kernels.epilogue import element_functions as functions
+
+TRUTHS = (*COMPARISONS, *LOGIC)
+_DEPENDS = {"row": {"column"}, "col": {"row"}, "scalar": set(), "integer": set(), "const": set()}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The graph's inputs as a kernel holds them: tensors (m, n, l) in global memory and numbers, by name."""
+
+    tensors: dict[str, Any]
+    numbers: dict[str, Any]
+    shape: Any  # (m, n) of the output, run time
+
+    def element(self, name: str, coord: tuple[Any, Any, Any]) -> Any:
+        """One element of a row or column input as fp32, outside the output the nearest one inside.
+
+        What is computed from the latter is never stored, and a load without a branch is cheaper than a guarded one.
+        """
+        tensor = self.tensors[name]
+        row = cutlass.min(coord[0], self.shape[0] - 1)
+        col = cutlass.min(coord[1], self.shape[1] - 1)
+        return tensor[row, col, _batch(tensor, coord[2])].to(cutlass.Float32)
+
+    def matrix_element(
+        self, name: str, first: tuple[Any, Any, Any], step: tuple[int, int], ends: tuple[Any, Any]
+    ) -> Any:
+        """One element of a matrix input as fp32, 0 where nothing is stored.
+
+        A run may store an output over a matrix that it reads, so an element is read by the thread that stores
+        it and by no other. The load is predicated: no branch, and no address to clamp.
+
+        Args:
+            first: (m, n, l) of some element of the thread, the same for many.
+            step: (m, n) from there to the wanted one, known at compile time.
+            ends: (m, n) from which on nothing is stored.
+        """
+        tensor = self.tensors[name]
+        inside = [cutlass.Boolean(step[i] < ends[i] - first[i]) for i in (0, 1)]
+        start = tensor.iterator + cute.crd2idx((*first[:2], _batch(tensor, first[2])), tensor.layout)
+        return _load_if(start + cute.crd2idx((*step, 0), tensor.layout), inside[0] & inside[1])
+
+
+def _batch(tensor: Any, batch: Any) -> Any:
+    """The batch of a tensor that serves a batch of the output: its only one serves all."""
+    return cutlass.min(batch, cute.size(tensor, mode=[2]) - 1)
+
+
+def _load_if(source: Any, wanted: Any) -> Any:
+    """The element at a pointer as fp32, or 0 and no access."""
+    bits = source.dtype.width
+    # the narrowest registers are of 16 bits
+    word = cutlass.Uint32 if bits == 32 else cutlass.Uint16
+    ptx = f"mov.b{word.width} {{$w0}}, 0;\n\t@{{$r1}} ld.global.b{bits} {{$w0}}, [{{$r0}}];"
+    rW = cute.make_rmem_tensor(1, word)
+    rW[0] = cute.arch.inline_ptx(ptx, write_only_types=[word], read_only_args=[source, wanted])
+    rX = cute.make_tensor(cute.recast_ptr(rW.iterator, dtype=source.dtype), cute.make_layout(1))
+    return rX[0].to(cutlass.Float32)
+
+
+def bind(config: GemmConfig, tensors: tuple, numbers: tuple, scalars: tuple, shape: Any) -> Inputs:
+    """Inputs from a launch's arguments.
+
+    Args:
+        tensors: the graph's tensors in global memory.
+        numbers: those passed by value.
+        scalars: one-element fp32 tensors of the numbers passed by address.
+        shape: (m, n) of the output.
+    """
+    values = dict(zip(config.host_numbers, numbers))
+    values |= {name: scalars[i][0] for i, name in enumerate(config.device_scalars)}
+    return Inputs(dict(zip(config.epilogue.tensors, tensors)), values, shape)
+
+
+@dataclass
+class Fusion:
+    """One evaluation of the graph over a subtile of the output.
+
+    Elements are known by (row key, column key): values that depend on the column alone, say a bias times a
+    scale, are computed once per column key, and so on. Make a new one for every subtile.
+    """
+
+    config: GemmConfig
+    leaf: Callable  # (node, row key, column key) -> fp32 value of an acc, matrix, row or col leaf
+    coord: Callable  # (row key, column key) -> (m, n, l)
+    numbers: dict[str, Any]
+    _known: dict = field(default_factory=dict)
+
+    def __call__(self, row: Any, column: Any) -> list[Any]:
+        """The values of all outputs at one element."""
+        graph = self.config.epilogue
+        table = functions.FAST if self.config.approximate else functions.FINE
+        depends: list[set] = []
+        values: list[Any] = []
+        for index, node in enumerate(graph.nodes):
+            depends.append(_depends(node, depends))
+            key = (index, row if "row" in depends[-1] else None, column if "column" in depends[-1] else None)
+            if key not in self._known:
+                self._known[key] = self._value(node, values, row, column, table)
+            values.append(self._known[key])
+        return [values[x.node] for x in graph.outputs]
+
+    def _value(self, node: Node, values: list, row: Any, column: Any, table: dict) -> Any:
+        if node.op == "const":
+            return cutlass.Float32(node.value)
+        if node.op in ("scalar", "integer"):
+            return self.numbers[node.value]
+        if node.op in LEAVES:
+            return self.leaf(node, row, column)
+        args = [values[a] for a in node.args]
+        if node.op == "random":
+            m, n, batch = self.coord(row, column)
+            return functions.uniform(*args, (n, m, batch) if self.config.epilogue.swapped else (m, n, batch))
+        if node.op == "erf" and self.config.approximate:
+            return functions.erf_fast(*self._scaled(node.args[0], values))
+        value = table[node.op](*args, *(() if node.value is None else (node.value,)))
+        # of constants the DSL's functions give bare values, which lack a numeric type's methods
+        return cutlass.Boolean(value) if node.op in TRUTHS else cutlass.Float32(value)
+
+    def _scaled(self, index: int, values: list[Any]) -> tuple[Any, float]:
+        """A value as (another one, the constant that multiplies it)."""
+        nodes = self.config.epilogue.nodes
+        if nodes[index].op == "mul":
+            for factor, other in (nodes[index].args, reversed(nodes[index].args)):
+                if nodes[factor].op == "const" and 1e-3 < abs(nodes[factor].value) < 1e3:
+                    return values[other], nodes[factor].value
+        return values[index], 1.0
+
+
+def _depends(node: Node, earlier: list[set]) -> set:
+    """The coordinates a node's value varies with."""
+    if node.op in ("acc", "matrix", "random"):
+        return {"row", "column"}
+    if node.op in LEAVES:
+        return _DEPENDS[node.op]
+    return set().union(*(earlier[a] for a in node.args))

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions of the epilogue: each warp's partial results, in a fixed order, to workspace.
+
+A state is one number for sums and maxima, and (maximum, sum of exp(x - maximum)) for logsumexp. Lanes
+combine states by butterfly shuffles; nothing is atomic, so results are the same on every run. Partial
+results lie, per reduction, as the plan's workspace gives them (fp32, PARTS = partial results per result):
+    over columns    (part of N, l, m)     one per BLK_N columns (a warp's columns on the CUDA cores)
+    over rows       (part of M, l, n)     one per warp's rows
+    over all        (l, part)             one per warp and tile
+and those of logsumexp twice, the maxima first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.epilogue.graph import NEUTRAL
+from cutegemm.kernels.epilogue import element_functions as functions
+
+State = tuple  # of one or two fp32 numbers
+
+
+def _maximum(x: State, y: State) -> State:
+    return (functions.FINE["max"](x[0], y[0]),)
+
+
+def _exp_difference(x: Any, top: Any) -> Any:
+    """exp(x - top), 1 where both are the same infinity."""
+    return functions.FINE["exp"](functions.where(x == top, cutlass.Float32(0.0), x - top))
+
+
+def _join(x: State, y: State) -> State:
+    (top,) = _maximum(x, y)
+    return top, x[1] * _exp_difference(x[0], top) + y[1] * _exp_difference(y[0], top)
+
+
+COMBINE: dict[str, Callable] = {"sum": lambda x, y: (x[0] + y[0],), "max": _maximum, "logsumexp": _join}
+
+
+def fold(kind: str, values: list[Any], inside: list[Any]) -> State:
+    """The state of the values whose element is inside the output."""
+    empty = cutlass.Float32(NEUTRAL[kind][0])
+    kept = [functions.where(ok, x, empty) for x, ok in zip(values, inside, strict=True)]
+    if kind != "logsumexp":
+        return _tree([(x,) for x in kept], COMBINE[kind])
+    (top,) = _tree([(x,) for x in kept], _maximum)
+    none = cutlass.Float32(0.0)
+    terms = [
+        (functions.where(ok, _exp_difference(x, top), none),) for x, ok in zip(kept, inside, strict=True)
+    ]
+    return top, _tree(terms, COMBINE["sum"])[0]
+
+
+def _tree(states: list[State], combine: Callable) -> State:
+    """All states into one, pairwise: short dependencies and small rounding errors."""
+    while len(states) > 1:
+        pairs = [combine(x, y) for x, y in zip(states[::2], states[1::2])]
+        states = pairs + states[len(pairs) * 2 :]
+    return states[0]
+
+
+def across_lanes(kind: str, state: State, offsets: tuple[int, ...]) -> State:
+    """Combine with the lanes whose number differs in one of the bits `offsets`, one bit after the other."""
+    for offset in offsets:
+        other = tuple(cute.arch.shuffle_sync_bfly(x, offset) for x in state)
+        state = COMBINE[kind](state, other)
+    return state
+
+
+@dataclass(frozen=True)
+class Partials:
+    """One reduction's partial results in workspace: (part, l, element) of fp32, states side by side."""
+
+    result: Any  # graph.Result
+    tensors: tuple  # one per number of the state
+
+    @cute.jit
+    def put(self, state: Any, part: Any, batch: Any, element: Any, wanted: Any) -> None:
+        """Write one partial result, if `wanted` by this thread."""
+        tensors = self.tensors
+        if wanted:
+            for i in cutlass.range_constexpr(len(tensors)):
+                tensors[i][part, batch, element] = state[i]
+
+
+def partials(results: tuple, addresses: tuple, parts: tuple, shape: Any) -> tuple[Partials, ...]:
+    """Views of every reduction's workspace.
+
+    Args:
+        results: the graph's reductions.
+        addresses: of each one's partial results, Int64.
+        parts: partial results per result of each axis 0, 1, None; Int32.
+        shape: (m, n, l) of the output.
+    """
+    m, n, batch = shape
+    found = []
+    for result, address in zip(results, addresses, strict=True):
+        elements = result.by_axis(n, m, 1)
+        count = result.by_axis(*parts)
+        each = cutlass.Int64(batch) * elements
+        strides = (1, cutlass.Int64(count), 0) if result.axis is None else (each, cutlass.Int64(elements), 1)
+        tensors = []
+        for i in range(len(NEUTRAL[result.kind])):
+            ptr = cute.make_ptr(
+                cutlass.Float32, address + i * each * count * 4, cute.AddressSpace.gmem, assumed_align=4
+            )
+            tensors.append(cute.make_tensor(ptr, cute.make_layout((count, batch, elements), stride=strides)))
+        found.append(Partials(result, tuple(tensors)))
+    return tuple(found)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The epilogue of the tensor-core kernels: from accumulators and inputs to stored matrices and partial results.
+
+Every consumer warpgroup works on its own rows, independently of the others, subtile by subtile:
+    inputs  TMA'd matrices from shared memory (`subtile_loads`), rows and columns (`vector_inputs`), others directly
+    graph   `fusion`
+    out     stored matrices (`output_store`), partial results of reductions (`partial_reductions`)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import PARTIAL_ROWS, KernelConfig
+from cutegemm.dtypes import DType
+from cutegemm.epilogue.graph import Node
+from cutegemm.kernels.epilogue import element_functions as functions
+from cutegemm.kernels.epilogue import partial_reductions as reduce
+from cutegemm.kernels.epilogue.fusion import Fusion, Inputs, bind
+from cutegemm.kernels.epilogue.output_store import (
+    Output,
+    finish_stores,
+    placed,
+    store_subtile,
+    synchronise_warpgroup,
+)
+from cutegemm.kernels.epilogue.partial_reductions import Partials
+from cutegemm.kernels.epilogue.subtile_loads import SubtileLoads
+from cutegemm.kernels.epilogue.subtiles import Role, Subtile, key_of, step_to
+from cutegemm.kernels.epilogue.vector_inputs import Vectors
+from cutegemm.kernels.host.launch_tensors import Atoms, Tensors
+from cutegemm.kernels.mainloop.shared_storage import Shared
+from cutegemm.kernels.schedule.tile_scheduler import Extent
+from cutegemm.kernels.schedule.work import OutputTile
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Everything the consumers need after a tile's mainloop, and before it to have inputs ready."""
+
+    config: KernelConfig
+    inputs: Inputs
+    loads: SubtileLoads | None
+    vectors: Vectors
+    outputs: tuple[Output, ...]
+    partials: tuple[Partials, ...]
+    extent: Extent
+
+    @staticmethod
+    def create(
+        config: KernelConfig, tensors: Tensors, atoms: Atoms, numbers: Any, extent: Extent, shared: Shared
+    ) -> Epilogue:
+        """Take the epilogue's shared memory (`config.smem_budget.epilogue_contents`) and partition everything."""
+        shape = (extent.m, extent.n)
+        if not config.stores:
+            return Epilogue(config, Inputs({}, {}, shape), None, Vectors(config, None, None), (), (), extent)
+        outputs = tuple(
+            Output.create(config, result.name, matrix, atom, tensor, shared, memory)
+            for result, matrix, atom, tensor, memory in zip(
+                config.epilogue.stores,
+                config.outputs,
+                atoms.outputs,
+                tensors.outputs,
+                tensors.memory,
+                strict=True,
+            )
+        )
+        named = dict(zip(config.epilogue.tensors, zip(atoms.inputs, tensors.inputs, strict=True)))
+        fetched = {name: (atom, tensor) for name, (atom, tensor) in named.items() if atom is not None}
+        loads = SubtileLoads.create(config, fetched, shared)
+        inputs = bind(config, tensors.inputs, numbers, tensors.scalars, shape)
+        vectors = Vectors.create(config, inputs, shared)
+        results = config.epilogue.reductions
+        found = reduce.partials(results, tensors.partials, extent.partials, (*shape, extent.l))
+        return Epilogue(config, inputs, loads, vectors, outputs, found, extent)
+
+    @property
+    def atoms(self) -> list[Any]:
+        """Its TMA atoms: of the inputs, then of the outputs."""
+        loads = [] if self.loads is None else list(self.loads.loads.values())
+        return [x.atom for x in (*loads, *self.outputs)]
+
+    def start(self) -> tuple[Any, Any]:
+        """The state carried from tile to tile: (staging buffer whose turn is next, parity of the input subtiles)."""
+        return cutlass.Int32(0), cutlass.Int32(0)
+
+    def ahead(self, role: Role, tile: OutputTile) -> tuple[list, list]:
+        """Before a tile's mainloop: have TMA fetch its first input subtiles and read its vectors."""
+        if self.loads is not None:
+            for number in range(self.config.input_stages):
+                self.loads.fetch(role, self._subtile(role, tile, number))
+        return self.vectors.ahead(role, tile)
+
+    def finish(
+        self, acc: cute.Tensor, role: Role, tile: OutputTile, ahead: tuple[list, list], state: tuple
+    ) -> tuple:
+        """After a tile's mainloop: everything that leaves it. Returns the state for the next tile.
+
+        Args:
+            acc: the thread's fp32 accumulators, ((2, 2, BLK_N / 8), MMA_M, 1).
+            tile: what the CTA stores.
+            ahead: from `ahead` for the same tile.
+        """
+        config = self.config
+        turn, phase = state
+        role = placed(role, self.outputs)
+        self.vectors.share(role, ahead[0])
+        sums, rests = _Sums(self, role, tile), {}
+        for number in range(config.subtiles):
+            subtile = self._subtile(role, tile, number)
+            read = {} if self.loads is None else self.loads.read(subtile, phase)
+            values = self._evaluate(acc, subtile, read, ahead[1])
+            buffer = (turn + number) % config.epilogue_stages
+            stored = [v for v, x in zip(values, config.epilogue.outputs) if x.kind == "store"]
+            synchronised = store_subtile(self.outputs, subtile, stored, buffer, rests)
+            if self.loads is not None:
+                following = number + config.input_stages
+                if not synchronised:
+                    role.barrier()  # every thread has read the subtile
+                if following < config.subtiles:
+                    self.loads.fetch(role, self._subtile(role, tile, following))
+            sums.add(subtile, [v for v, x in zip(values, config.epilogue.outputs) if x.kind != "store"])
+        sums.finish()
+        if self.vectors.sRow is not None and not synchronise_warpgroup(self.outputs) and self.loads is None:
+            role.barrier()  # every thread has read the rows, which the next tile overwrites
+        turn = (turn + config.subtiles) % config.epilogue_stages
+        return turn, phase if self.loads is None else self.loads.turn(phase)
+
+    def end(self, role: Role) -> None:
+        """Before the CTA ends."""
+        finish_stores(self.outputs, role.thread)
+
+    def _subtile(self, role: Role, tile: OutputTile, number: int) -> Subtile:
+        return Subtile.of(self.config, role, tile, divmod(number, self.config.subtiles_n))
+
+    def _exact(self) -> dict[int, str | None]:
+        """Outputs of the type of integer sums that are these, by place, or them times the number named if that is 1."""
+        graph, found = self.config.epilogue, {}
+        if not self.config.sums.whole:
+            return found
+        types = dict(zip((x.name for x in graph.stores), (x.dtype for x in self.config.outputs), strict=True))
+        for place, result in enumerate(graph.outputs):
+            node = graph.nodes[result.node]
+            if types.get(result.name) is not self.config.sums:
+                continue
+            factors = [graph.nodes[x] for x in node.args]
+            if node.op == "acc":
+                found[place] = None
+            elif node.op == "mul" and [x.op for x in factors] == ["scalar", "acc"]:
+                found[place] = factors[0].value
+            elif node.op == "mul" and [x.op for x in factors] == ["acc", "scalar"]:
+                found[place] = factors[1].value
+        return found
+
+    def _evaluate(self, acc: cute.Tensor, subtile: Subtile, read: dict, columns: list) -> list[list[Any]]:
+        """The values of every output over the subtile, in accumulator order."""
+        config = self.config
+        col_names = config.epilogue.names("col")
+        at = {}
+
+        def leaf(node: Node, row: int, column: tuple[int, int]) -> Any:
+            if node.op == "acc":
+                # graphs compute in fp32, whatever a tile's sums are
+                return cutlass.Float32(acc[subtile.accumulator(at["value"], 1 if node.value == "up" else 0)])
+            if node.op == "row":
+                return self.vectors.row(node.value, subtile, column)
+            if node.op == "col":
+                return columns[col_names.index(node.value)][subtile.index[0]][row]
+            if node.value in read:
+                return read[node.value][at["value"]]
+            first = subtile.coord(0, (0, 0))
+            return self.inputs.matrix_element(node.value, first, step_to(row, column), subtile.ends)
+
+        fusion = Fusion(config, leaf, subtile.coord, self.inputs.numbers)
+        exact = self._exact()
+        values = []
+        for value in range(subtile.size):
+            at["value"] = value
+            values.append(fusion(*key_of(value)))
+            for place, factor in exact.items():
+                total = acc[subtile.accumulator(value, 0)]
+                if factor is None:
+                    values[-1][place] = total
+                else:
+                    once = cutlass.Boolean(self.inputs.numbers[factor] == 1.0)
+                    found = functions.convert(values[-1][place], DType.INT32)
+                    values[-1][place] = cutlass.Int32(cutlass.select_(once, total, found))
+        return [list(x) for x in zip(*values)]
+
+
+class _Sums:
+    """The reductions of one tile, gathered subtile by subtile."""
+
+    def __init__(self, epilogue: Epilogue, role: Role, tile: OutputTile) -> None:
+        self.epilogue, self.config, self.role, self.tile = epilogue, epilogue.config, role, tile
+        self.rows = [{} for _ in epilogue.partials]  # (pass, row key) -> state
+        self.whole = [None for _ in epilogue.partials]
+
+    def add(self, subtile: Subtile, values: list[list[Any]]) -> None:
+        """Take in a subtile's values of every reduction."""
+        shape = subtile.ends
+        for i, partials in enumerate(self.epilogue.partials):
+            groups: dict[Any, list[int]] = {}
+            axis = partials.result.axis
+            for value in range(subtile.size):
+                row, column = key_of(value)
+                groups.setdefault(partials.result.by_axis(column, row, None), []).append(value)
+            for key, members in groups.items():
+                inside = []
+                for value in members:
+                    m, n, _ = subtile.coord(*key_of(value))
+                    inside.append(cutlass.Boolean(m < shape[0]) & cutlass.Boolean(n < shape[1]))
+                state = reduce.fold(partials.result.kind, [values[i][v] for v in members], inside)
+                if axis == 0:
+                    self._put_column(partials, subtile, key, state)
+                elif axis == 1:
+                    self.rows[i][subtile.index[0], key] = self._with(
+                        i, self.rows[i].get((subtile.index[0], key)), state
+                    )
+                else:
+                    self.whole[i] = self._with(i, self.whole[i], state)
+
+    def _with(self, i: int, known: tuple | None, state: tuple) -> tuple:
+        kind = self.epilogue.partials[i].result.kind
+        return state if known is None else reduce.COMBINE[kind](known, state)
+
+    def _put_column(self, partials: Partials, subtile: Subtile, key: tuple[int, int], state: tuple) -> None:
+        """Over the warp's rows: eight lanes hold a column."""
+        state = reduce.across_lanes(partials.result.kind, state, (4, 8, 16))
+        shape, thread = subtile.ends, self.role.thread
+        part = subtile.block * (hw.WGMMA_M // PARTIAL_ROWS) + thread // hw.WARP
+        column = subtile.origin[1] + subtile.column_in(key)
+        wanted = (
+            cutlass.Boolean(thread % hw.WARP < 4)
+            & cutlass.Boolean(column < shape[1])
+            & cutlass.Boolean(part * PARTIAL_ROWS < shape[0])
+        )
+        partials.put(state, part, subtile.batch, column, wanted)
+
+    def finish(self) -> None:
+        """Write what a tile's rows and the tile itself reduce to."""
+        thread, tile = self.role.thread, self.tile
+        shape = tile.ends
+        lane = thread % hw.WARP
+        for i, partials in enumerate(self.epilogue.partials):
+            kind, axis = partials.result.kind, partials.result.axis
+            for (a_pass, key), state in self.rows[i].items():
+                state = reduce.across_lanes(kind, state, (1, 2))
+                row = Subtile.of(self.config, self.role, tile, (a_pass, 0)).row(key)
+                inside = cutlass.Boolean(row < shape[0]) & cutlass.Boolean(
+                    tile.n * self.config.stored_columns < shape[1]
+                )
+                partials.put(state, tile.n, tile.l, row, cutlass.Boolean(lane % 4 == 0) & inside)
+            if axis is None:
+                state = reduce.across_lanes(kind, self.whole[i], (1, 2, 4, 8, 16))
+                warp = self.role.band * (hw.WARPGROUP // hw.WARP) + thread // hw.WARP
+                part = (
+                    tile.m * self.epilogue.extent.tiles_n + tile.n
+                ) * self.config.partials_per_slice + warp
+                partials.put(state, part, tile.l, 0, cutlass.Boolean(lane == 0))

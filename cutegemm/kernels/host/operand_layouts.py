@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Global tensors from addresses and strides, shared-memory layouts, and TMA atoms of the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import KernelConfig, MatrixConfig, OperandConfig, OutputConfig
+from cutegemm.config.stage import StageItem
+from cutegemm.dtypes import DType
+
+NUMERIC = {
+    DType.FP16: cutlass.Float16,
+    DType.BF16: cutlass.BFloat16,
+    DType.FP32: cutlass.Float32,
+    DType.FP8_E4M3: cutlass.Float8E4M3FN,
+    DType.FP8_E5M2: cutlass.Float8E5M2,
+    DType.INT8: cutlass.Int8,
+    DType.UINT8: cutlass.Uint8,
+    DType.INT32: cutlass.Int32,
+}
+
+# the DSL's forms of wgmma, by `Instruction.form`: called with the types of A, B and accumulators, the shape, the source
+# of A and both majors
+FORMS: dict[str, Callable] = {
+    "half": lambda a, b, *how: warpgroup.MmaF16BF16Op(a, *how),
+    "fp8": warpgroup.MmaF8Op,
+    "int8": warpgroup.MmaI8Op,
+}
+_ATOMS = warpgroup.SmemLayoutAtomKind
+_LAYOUT_ATOM = {
+    (True, "128B"): _ATOMS.K_SW128, (True, "64B"): _ATOMS.K_SW64,
+    (True, "32B"): _ATOMS.K_SW32, (True, "none"): _ATOMS.K_INTER,
+    (False, "128B"): _ATOMS.MN_SW128, (False, "64B"): _ATOMS.MN_SW64,
+    (False, "32B"): _ATOMS.MN_SW32, (False, "none"): _ATOMS.MN_INTER,
+}  # fmt: skip
+
+
+def global_tensor(matrix: MatrixConfig | OutputConfig, address, shape, strides, axes: str) -> cute.Tensor:
+    """A view of global memory of the given shape.
+
+    Args:
+        matrix: dtype, the unit-stride axis, and whether TMA addresses it.
+        address: Int64.
+        shape: (rows, cols, batch), Int32; batch may be a pair.
+        strides: (row, col, batch) like shape, Int64 elements; the unit-stride axis becomes the constant 1.
+        axes: names of the first two axes, e.g. "mk".
+    """
+    numeric = NUMERIC[matrix.dtype]
+    tma = "tma" in (getattr(matrix, "load", None), getattr(matrix, "store", None))
+    step = hw.TMA_ALIGN // matrix.dtype.bytes if tma else 1
+    ptr = cute.make_ptr(
+        numeric, address, cute.AddressSpace.gmem, assumed_align=hw.TMA_ALIGN if tma else matrix.dtype.bytes
+    )
+
+    known = tuple(
+        1 if axis == matrix.major else assumed(x, step) for axis, x in zip(axes + "l", strides, strict=True)
+    )
+    return cute.make_tensor(ptr, cute.make_layout(shape, stride=known))
+
+
+def assumed(stride: Any, step: int) -> Any:
+    """A stride, or a pair of them, known to be a multiple of `step` elements."""
+    if isinstance(stride, tuple):
+        return tuple(assumed(x, step) for x in stride)
+    return cute.assume(stride, divby=step)
+
+
+def item_layout(item: StageItem, stages: int) -> cute.ComposedLayout:
+    """An item's tiles in the pipeline's stages: (ROWS, BLK_K, STAGE) in a layout WGMMA and TMA both read."""
+    order = (0, 1, 2) if item.operand.k_major else (1, 0, 2)
+    return cute.tile_to_shape(_operand_atom(item.operand), (*item.box, stages), order=order)
+
+
+def _operand_atom(operand: OperandConfig) -> cute.ComposedLayout:
+    kind = _LAYOUT_ATOM[operand.k_major, operand.swizzle]
+    return warpgroup.make_smem_layout_atom(kind, NUMERIC[operand.dtype])
+
+
+def box_layout(item: StageItem) -> cute.ComposedLayout:
+    """The layout of what one TMA loader brings: (ROWS, BLK_K) of one stage."""
+    operand, (rows, depth) = item.operand, item.box
+    # not a slice of the pipeline: slicing a layout of an odd number of atoms aborts the compiler
+    order = (0, 1) if operand.k_major else (1, 0)
+    layout = cute.tile_to_shape(_operand_atom(operand), (rows, depth), order=order)
+    if operand.box_rows:
+        return cute.make_composed_layout(layout.inner, 0, first_rows(operand, layout.outer, depth))
+    if operand.halves == 1:
+        return layout
+    part = cute.composition(layout.outer, cute.make_layout((rows // 2, depth), stride=(1, rows)))
+    return cute.make_composed_layout(layout.inner, 0, part)
+
+
+def first_rows(operand: OperandConfig, layout: cute.Layout, *others: int) -> cute.Layout:
+    """The rows that TMA loads of a layout (ROWS, BLK_K) or (ROWS, BLK_K, STAGE) of a tile of more."""
+    return cute.composition(layout, tuple(cute.make_layout(x) for x in (operand.box_rows, *others)))
+
+
+def subtile_layout(
+    config: KernelConfig, matrix: MatrixConfig | OutputConfig, stages: int
+) -> cute.ComposedLayout:
+    """The epilogue's buffers of one matrix: (WGMMA_M, EPI_N, CONSUMERS * STAGE), one slice per warpgroup and stage."""
+    row_major = matrix.major != "m"
+    swizzle = config.subtile_swizzle(matrix)
+    atom = warpgroup.make_smem_layout_atom(_LAYOUT_ATOM[row_major, swizzle], NUMERIC[matrix.dtype])
+    shape = (hw.WGMMA_M, config.epi_n, config.consumers * stages)
+    return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if row_major else (1, 0, 2))
+
+
+def tiled_mma(config: KernelConfig, warpgroups: int, columns: int) -> cute.TiledMma:
+    """`warpgroups` stacked along M, each issuing m64 x `columns` x k of the operands' instruction."""
+    how = config.instruction
+    op = FORMS[how.form](
+        *(NUMERIC[x.dtype] for x in config.operands),
+        NUMERIC[how.accumulator],
+        (hw.WGMMA_M, columns, how.k),
+        warpgroup.OperandSource.SMEM,
+        *(OperandMajorMode.K if x.k_major else OperandMajorMode.MN for x in config.operands),
+    )
+    return cute.make_tiled_mma(cute.make_mma_atom(op), (warpgroups, 1, 1))
+
+
+def load_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int], multicast: int):
+    """The TMA atom and coordinate tensor that load a `box` of shared-memory `layout` to `multicast` CTAs."""
+    op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    atom, coords = cpasync.make_tiled_tma_atom(op, tensor, layout, box, num_multicast=multicast)
+    return atom, coords
+
+
+def batch_at(tensor: cute.Tensor, batch: Any, gate: int | None) -> Any:
+    """The batch coordinate of an operand (rows, k, l): its only batch serves all; half `gate` of a gated B."""
+    if gate is None:
+        return cutlass.min(batch, cute.size(tensor, mode=[2]) - 1)
+    return (gate, cutlass.min(batch, cute.size(tensor, mode=[2, 1]) - 1))
+
+
+def moved(box: cute.Tensor, coords: cute.Tensor, origin: tuple) -> cute.Tensor:
+    """TMA coordinates of the box that begins at element `origin`, from those of the box at the matrix' first.
+
+    Args:
+        box: of a partition.
+        coords: of the whole matrix, from `load_atom` or `store_atom`.
+    """
+    offset = cute.crd2idx(origin, coords.layout)
+    return cute.make_tensor(tuple(x + y for x, y in zip(box.iterator, offset, strict=True)), box.layout)
+
+
+def store_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int]):
+    """The TMA atom and coordinate tensor that store a `box` of shared-memory `layout`."""
+    op = cpasync.CopyBulkTensorTileS2GOp()
+    atom, coords = cpasync.make_tiled_tma_atom(op, tensor, layout, box)
+    return atom, coords

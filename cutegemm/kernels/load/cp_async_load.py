@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading one operand's tile into a pipeline stage by cp.async: lines at multiples of 4 or 8 bytes, where TMA wants 16.
+
+A copy of WIDTH bytes goes from global memory to the swizzled stage past the registers, so any number of tiles can be
+on their way. What lies beyond a line's end or the matrix is not read and zero in the stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.kernels.host.operand_layouts import NUMERIC
+from cutegemm.kernels.load.operand_rows import Lines
+from cutegemm.kernels.load.unaligned_words import copy_async
+from cutegemm.kernels.schedule.work import Corner
+
+
+@dataclass(frozen=True)
+class AsyncLoad:
+    """One operand copied by the producer's threads."""
+
+    lines: Lines
+
+    @cute.jit
+    def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):
+        """Issue the copies of the tile that begins at `corner` into an empty `stage`."""
+        lines = self.lines
+        each = lines.operand.width // lines.size  # elements
+        first, start = lines.origin(corner)
+        count, length = lines.extents()
+        # an address inside, also where nothing is read
+        base = lines.source(first, cutlass.select_(start < length, start, cutlass.Int32(0)), corner.batch)
+        last, left, pitch = count - 1 - first, length - start, lines.pitch
+        chunks = lines.length // each
+        for step in cutlass.range_constexpr(lines.steps(chunks)):
+            line, chunk, there = lines.chunk(thread, chunks, step)
+            element = chunk * each
+            wanted = cutlass.select_(line <= last, left - element, cutlass.Int32(0))
+            used = cutlass.max(cutlass.min(wanted, each), 0) * lines.size
+            inside = cutlass.select_(used > 0, element, cutlass.Int32(0)) * lines.size
+            address = base + cutlass.Int64(cutlass.min(line, last)) * pitch + inside
+            target = lines.target(line, element, stage)
+            if cutlass.const_expr(there is None):
+                self._copy(address, target, used)
+            elif there:
+                self._copy(address, target, used)
+
+    def _copy(self, address: Any, target: Any, used: Any) -> None:
+        numeric, width = NUMERIC[self.lines.operand.dtype], self.lines.operand.width
+        source = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=width)
+        place = cute.make_ptr(numeric, target, cute.AddressSpace.smem, assumed_align=width)
+        copy_async(source, place, width, used)
+
+    def end(self, corner: Corner, stage: Any, phase: Any, thread: Any) -> None:
+        """Nothing is left to do once the copies are there."""

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading one operand's tile from lines at any address: aligned words by cp.async, shifted on the way to the stage.
+
+The words of a tile come beside its stage while earlier tiles are worked on (`begin`). Once they are there, they are
+shifted into the stage (`end`, `kernels/load/unaligned_rows.py`). This serves lines, batches and halves of gated pairs
+at any address; where TMA can bring the words, `BoxLoad` does.
+
+No byte outside the matrix's span is read: of a word only what lies before its line's end is copied, the rest is zero,
+and the word that reaches before the matrix's first element is put together from elements.
+
+Synchronisation: a warp's lanes read words that other lanes of it copied, after each has waited for its own copies. A
+warp's lines are its own, so this is `bar.warp.sync`. The words of a stage are replaced once the stage is empty again,
+so after every thread has read them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.config.parts import Words
+from cutegemm.kernels.host.operand_layouts import NUMERIC
+from cutegemm.kernels.load import unaligned_words as words
+from cutegemm.kernels.load.operand_rows import Lines
+from cutegemm.kernels.load.unaligned_rows import Shifting
+from cutegemm.kernels.load.unaligned_words import WORD
+from cutegemm.kernels.mainloop.shared_storage import Shared
+
+
+@dataclass(frozen=True)
+class ShiftLoad:
+    """One operand shifted by the producer's threads."""
+
+    lines: Lines
+    shifting: Shifting
+
+    @staticmethod
+    def create(lines: Lines, stages: int, shared: Shared) -> ShiftLoad:
+        """Take the words."""
+        held = Words(lines.count, lines.length, lines.size)
+        return ShiftLoad(lines, Shifting.create(lines, held, stages, shared))
+
+    @cute.jit
+    def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):
+        """Issue the copies of the words of the tile that begins at `corner`, beside an empty `stage`."""
+        lines = self.lines
+        first, start = lines.origin(corner)
+        count, length = lines.extents()
+        last, left = count - 1 - first, (length - start) * lines.size
+        base, pitch = lines.source(first, start, corner.batch), lines.pitch
+        low, high = lines.span()
+        end = base + cutlass.Int64(lines.count - 1) * pitch + self.shifting.words.pitch
+        # a tile whose words all belong to the matrix, as nearly every one does, asks nothing of each
+        inside = cutlass.Boolean(left >= self.shifting.words.pitch) & cutlass.Boolean(end <= high)
+        inside &= cutlass.Boolean((base & -WORD) >= low)
+        if inside & cutlass.Boolean(last >= lines.count - 1):
+            self._copy_all((base, pitch), None, stage)
+        else:
+            self._copy_all((base, pitch), (last, left, low), stage)
+
+    @cute.jit
+    def _copy_all(self, lines: Any, limits: Any, stage: Any) -> None:
+        """Copy a thread's words.
+
+        Args:
+            lines: (address of the first, bytes from one to the next).
+            limits: (the last line of the matrix, bytes from the first element to a line's end, the matrix's first
+                byte); None is no limit.
+        """
+        shifting, (base, pitch) = self.shifting, lines
+        chunks, classes = shifting.words.chunks + 1, shifting.words.classes
+        for i in cutlass.range_constexpr(shifting.own):
+            kind = shifting.warp * shifting.own + i
+            place = base + cutlass.Int64(kind) * pitch
+            for step in cutlass.range_constexpr(shifting.steps(chunks)):
+                at, word = shifting.chunk(chunks, step)
+                address = (place & -WORD) + cutlass.Int64(at) * (pitch * classes) + word * WORD
+                used = None
+                if cutlass.const_expr(limits is not None):
+                    line = at * classes + kind
+                    # of the first word the bytes before the line count, too
+                    wanted = limits[1] + cutlass.Int32(place & (WORD - 1)) - word * WORD
+                    wanted = cutlass.max(cutlass.min(wanted, WORD), 0)
+                    used = cutlass.select_(line <= limits[0], wanted, cutlass.Int32(0))
+                    # an address inside, also where nothing is read
+                    address = cutlass.select_(used > 0, address, limits[2] & -WORD)
+                target = shifting.word(kind, at, word, stage)
+                there = shifting.there(kind, at, chunks)
+                low = None if cutlass.const_expr(limits is None) else limits[2]
+                if cutlass.const_expr(there is None):
+                    self._copy(address, target, used, low)
+                elif there:
+                    self._copy(address, target, used, low)
+
+    @cute.jit
+    def _copy(self, address: Any, target: Any, used: Any, low: Any) -> None:
+        """Copy the first `used` bytes of a word, all where that is None, and those from `low` on."""
+        if cutlass.const_expr(used is None):
+            self._issue(address, target, used)
+        elif cutlass.Boolean(address >= low) | cutlass.Boolean(used == 0):
+            self._issue(address, target, used)
+        else:
+            self._first_word(address, target, used, low)
+
+    @cute.jit
+    def _first_word(self, address: Any, target: Any, used: Any, low: Any) -> None:
+        """The word that holds the matrix's first element, from that on."""
+        numeric, size = NUMERIC[self.lines.operand.dtype], self.lines.size
+        place = cute.make_ptr(numeric, target, cute.AddressSpace.smem, assumed_align=WORD)
+        sX = cute.make_tensor(place, cute.make_layout(WORD // size))
+        for x in cutlass.range_constexpr(WORD // size):
+            at = address + x * size
+            if at >= low and x * size < used:
+                ptr = cute.make_ptr(numeric, at, cute.AddressSpace.gmem, assumed_align=size)
+                sX[x] = cute.make_tensor(ptr, cute.make_layout(1))[0]
+            else:
+                sX[x] = numeric(0.0)
+
+    def _issue(self, address: Any, target: Any, used: Any) -> None:
+        source = cute.make_ptr(cutlass.Uint32, address, cute.AddressSpace.gmem, assumed_align=WORD)
+        place = cute.make_ptr(cutlass.Uint32, target, cute.AddressSpace.smem, assumed_align=WORD)
+        words.copy_async(source, place, WORD, used)
+
+    @cute.jit
+    def end(self, corner: cutlass.Constexpr, stage: Any, phase: Any, thread: Any):
+        """Shift the words of the tile that begins at `corner` into `stage`; this thread's copies are there."""
+        lines = self.lines
+        place = cutlass.Int32(lines.source(*lines.origin(corner), corner.batch) & (WORD - 1))
+        cute.arch.sync_warp()  # every lane's copies are there
+        offsets = self.shifting.offsets(place, cutlass.Int32(lines.pitch & (WORD - 1)))
+        self.shifting.shift(offsets, stage)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tiles of a stage's items on their way into the pipeline's stages, by TMA or by the producer's threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+
+from cutegemm.config import KernelConfig
+from cutegemm.config.stage import StageItem
+from cutegemm.kernels.host import operand_layouts as ops
+from cutegemm.kernels.load.cp_async_load import AsyncLoad
+from cutegemm.kernels.load.cp_async_unaligned_load import ShiftLoad
+from cutegemm.kernels.load.gather_load import GatherLoad
+from cutegemm.kernels.load.operand_rows import Lines
+from cutegemm.kernels.load.tma_load import TmaLoad
+from cutegemm.kernels.load.tma_unaligned_load import BoxLoad
+from cutegemm.kernels.mainloop.cluster import Place
+from cutegemm.kernels.mainloop.shared_storage import Shared
+
+
+@dataclass(frozen=True)
+class ItemLoads:
+    """One item of a stage: its tiles in all stages and the loaders that fill one, one for each half."""
+
+    item: StageItem
+    sX: Any  # (ROWS, BLK_K, STAGE)
+    loaders: tuple[TmaLoad | GatherLoad | AsyncLoad | ShiftLoad | BoxLoad, ...]
+
+    @staticmethod
+    def create(
+        config: KernelConfig, item: StageItem, atom: Any, tensor: Any, place: Place, shared: Shared
+    ) -> ItemLoads:
+        """Take the tiles and partition the matrix.
+
+        Args:
+            atom, tensor: from `tensors.launch_tensors`; the atom is None where TMA is not used, and what
+                `box_load.class_maps` gives where it brings words.
+        """
+        operand, layout = item.operand, ops.item_layout(item, config.stages)
+        sX = shared.tensor(item.role.upper(), ops.NUMERIC[operand.dtype], layout)
+        rows, depth = item.part
+        loaders = []
+        for half in range(operand.halves):
+            part = sX if operand.halves == 1 else cute.local_tile(sX, (rows, depth), (half, 0, None))
+            if operand.box_rows:
+                part = cute.make_tensor(sX.iterator, ops.first_rows(operand, sX.layout, depth, config.stages))
+            which = None if operand.halves == 1 else half
+            if operand.load == "tma":
+                peers = place.sharing(item.axes[0])
+                evict = config.evicted(item.role)
+                loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), peers, which, evict))
+            elif operand.load == "gather":
+                loaders.append(GatherLoad(tensor, part, (rows, depth), operand.k_major, which))
+            else:
+                lines = Lines(operand, tensor, part, (rows, depth), which)
+                if item.boxed:
+                    loaders.append(BoxLoad.create(lines, atom, config.stages, shared))
+                elif operand.load == "shift":
+                    loaders.append(ShiftLoad.create(lines, config.stages, shared))
+                else:
+                    loaders.append(AsyncLoad(lines))
+        return ItemLoads(item, sX, tuple(loaders))
+
+    @property
+    def atoms(self) -> tuple:
+        """The TMA atoms."""
+        first = self.loaders[0]
+        if isinstance(first, BoxLoad):
+            return first.atoms
+        return (first.atom,) if isinstance(first, TmaLoad) else ()
+
+    def init(self) -> None:
+        """Initialise barriers of its own; call from one thread."""
+        for loader in self.loaders:
+            if isinstance(loader, BoxLoad):
+                loader.init()

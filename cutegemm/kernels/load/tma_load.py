@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading one operand's tile into a pipeline stage by TMA, to this CTA or multicast to its cluster row or column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass.cute.nvgpu import cpasync
+
+from cutegemm.kernels.host.operand_layouts import batch_at, moved
+from cutegemm.kernels.load.cache_hints import hint
+from cutegemm.kernels.mainloop.cluster import Peers
+from cutegemm.kernels.mainloop.pipeline import Pipeline
+from cutegemm.kernels.schedule.work import Corner
+
+
+@dataclass(frozen=True)
+class TmaLoad:
+    """One operand's TMA, or that of one half of a gated B: its atom, partitions and multicast mask."""
+
+    atom: Any
+    tXgX: Any  # (TMA) coordinates of the matrix' first box
+    tXsX: Any  # (TMA, STAGE)
+    mask: Any  # CTAs of the cluster that receive this CTA's slice, or None
+    coords: Any  # (rows, k, l)
+    gate: int | None  # which half of a gated B
+    evict: str | None  # whether L2 is to give its lines up "first" or "last"
+
+    @staticmethod
+    def create(
+        atom: Any, coords: Any, smem: Any, box: tuple[int, int], peers: Peers, gate: int | None,
+        evict: str | None = None,
+    ) -> TmaLoad:  # fmt: skip
+        """Partition an operand among the CTAs that load slices of the same tile.
+
+        Args:
+            atom, coords: from `operands.load_atom`; coords (rows, k, l).
+            smem: the pipeline (ROWS, BLK_K, STAGE).
+            box: (ROWS, BLK_K).
+            peers: the CTAs that share the tile.
+            gate: the half of a gated B, 0 or 1; None for other operands.
+            evict: "first", "last" or None.
+        """
+        first = (0, 0, 0 if gate is None else (0, 0))
+        gX = cute.local_tile(coords, box, first)  # (ROWS, BLK_K)
+        tXsX, tXgX = cpasync.tma_partition(
+            atom,
+            peers.place,
+            cute.make_layout(peers.count),
+            cute.group_modes(smem, 0, 2),
+            cute.group_modes(gX, 0, 2),
+        )
+        return TmaLoad(atom, tXgX, tXsX, peers.mask if peers.count > 1 else None, coords, gate, evict)
+
+    def load(self, corner: Corner, pipeline: Pipeline, stage: Any) -> None:
+        """Issue the copy of the tile that begins at `corner` into `stage`; completes on its full barrier."""
+        batch = batch_at(self.coords, corner.batch, self.gate)
+        source = moved(self.tXgX, self.coords, (corner.row, corner.column, batch))
+        options = hint(self.evict)
+        if self.mask is not None:
+            options["mcast_mask"] = self.mask
+        cute.copy(self.atom, source, self.tXsX[None, stage], tma_bar_ptr=pipeline.full + stage, **options)

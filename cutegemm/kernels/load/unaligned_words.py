@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sixteen bytes at any address, put together from the aligned words that hold them; copies that run by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass._mlir.dialects import nvvm
+
+WORD = 16  # bytes of the widest access
+REGISTER = 4  # bytes
+
+
+def align(words: list[Any], address: Any, size: int, rD: cute.Tensor) -> None:
+    """rD = the 16 bytes that start `address % 16` bytes into the eight registers `words`.
+
+    Args:
+        size: bytes of an element, 1, 2 or 4, of which the address is a multiple.
+    """
+    offset = cutlass.Int32(address & (WORD - 1))
+    for step in (2, 1):  # registers
+        move = (offset & (step * REGISTER)) != 0
+        words = [
+            cutlass.Uint32(cutlass.select_(move, words[x + step], words[x])) for x in range(len(words) - step)
+        ]
+    for x in range(WORD // REGISTER):
+        if size < REGISTER:  # then the rest of the offset is less than a register
+            rD[x] = cute.arch.shf(words[x], words[x + 1], (offset & (REGISTER - 1)) * 8, "r")
+        else:
+            rD[x] = words[x]
+
+
+def chunk(rW: cute.Tensor, first: int, offset: Any, size: int, rD: cute.Tensor) -> None:
+    """rD = the 16 bytes that begin in register `first` of the eight of two words.
+
+    Args:
+        offset: bytes into the words, of which those within a register matter; size: bytes of an element, 1, 2 or 4.
+    """
+    for x in range(WORD // REGISTER):
+        if size < REGISTER:
+            rD[x] = cute.arch.shf(rW[first + x], rW[first + x + 1], (offset & (REGISTER - 1)) * 8, "r")
+        else:
+            rD[x] = rW[first + x]
+
+
+def clear(rD: cute.Tensor, count: Any, size: int) -> None:
+    """Zero the elements of rD, of `size` bytes, from `count` on."""
+    each = REGISTER // size
+    for x in range(WORD // REGISTER):
+        kept = cutlass.Uint32(cutlass.select_(count > x * each, rD[x], cutlass.Uint32(0)))
+        for left in range(each - 1, 0, -1):
+            mask = (1 << 8 * size * left) - 1
+            kept = cutlass.select_(count > x * each + left, kept, kept & mask)
+        rD[x] = kept
+
+
+def copy_async(source: Any, target: Any, size: int, used: Any = None) -> None:
+    """cp.async of `size` bytes, 4, 8 or 16, from global to shared memory (PTX ISA, cp.async).
+
+    Args:
+        used: how many of them to read, Int32; the others are zero. None is all.
+    """
+    mode = nvvm.LoadCacheModifierKind.CG if size == WORD else nvvm.LoadCacheModifierKind.CA
+    count = None if used is None else used.ir_value()
+    nvvm.cp_async_shared_global(target.to_llvm_ptr(), source.to_llvm_ptr(), size, mode, cp_size=count)

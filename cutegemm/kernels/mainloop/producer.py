@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The producer loop: it fills the pipeline with every k tile of every work of a CTA, in order.
+
+A k tile is loaded by TMA, by the producer's threads, or by both. Threads begin a k tile when its stage is empty and end
+it `KernelConfig.ahead` k tiles later: they wait for their own copies, do what is left to do and arrive on the stage's
+full barrier. Each begun k tile is one group of cp.async, empty where nothing is copied so. The loop over the last work
+runs on by as many k tiles, so that what is on its way then is ended.
+
+The tile scheduler hooks into the loop:
+    lead(thread)                    once, before the first work is asked for
+    ready(work, k, thread)          before the loads of a work's k-th tiles are issued; it may wait for a flag that
+                                    says that somebody has written them
+    loaded(state, work, k, thread)  after they were issued
+    end(state, thread)              after the last work
+Constant operands of the first work are loaded early, before earlier launches have ended, without asking `ready`.
+
+The threads' stores and copies are made visible to WGMMA, which reads by the async proxy, before they arrive (PTX ISA,
+fence.proxy.async).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.kernels.mainloop.frame import Frame
+from cutegemm.kernels.mainloop.pipeline import advance, skip
+from cutegemm.kernels.schedule.dependent_launch import Dependence
+
+
+@dataclass(frozen=True)
+class Producer:
+    """The producer's side of a CTA."""
+
+    frame: Frame
+    dependence: Dependence
+    thread: Any
+
+    @cute.jit
+    def run(self) -> None:
+        """Fill the pipeline, work after work."""
+        config, scheduler = self.frame.config, self.frame.scheduler
+        position = (cutlass.Int32(0), cutlass.Int32(0))
+        loaded = cutlass.Int32(0)  # k tiles of the first work whose constant operands are on their way
+        if cutlass.const_expr(not config.early):
+            self.dependence.wait()
+        scheduler.lead(self.thread)
+        state = scheduler.start()
+        if cutlass.const_expr(config.early):
+            loaded = self._fill_early(state)
+            position = skip(position, loaded, config.stages)
+        trail = self._trail(state)
+        while scheduler.more(state):
+            work = scheduler.work(state)
+            for k in cutlass.range(loaded, self._steps(state, work), unroll=1):
+                if cutlass.const_expr(config.ahead == 0):
+                    self._fill_next(state, work, k, position)
+                    position = advance(*position, config.stages)
+                else:
+                    position, trail = self._fill_trailed(state, work, k, position, trail)
+            loaded = cutlass.Int32(0)
+            state = scheduler.next(state)
+        self._drain(position)
+        scheduler.end(state, self.thread)
+
+    @cute.jit
+    def fill(
+        self,
+        state: Any,
+        work: cutlass.Constexpr,
+        k: Any,
+        stage: Any,
+        roles: cutlass.Constexpr = None,
+        announce: cutlass.Constexpr = True,
+    ) -> None:
+        """Begin to fill one empty stage with a work's k-th tiles; `roles` and `announce` as in `Frame.load`."""
+        scheduler = self.frame.scheduler
+        scheduler.ready(work, k, self.thread)
+        self.frame.load(work, k, stage, self.thread, roles, announce)
+        scheduler.loaded(state, work, k, self.thread)
+
+    @cute.jit
+    def _fill_next(self, state: Any, work: cutlass.Constexpr, k: Any, position: Any) -> None:
+        """Fill the next stage; threads end at once what they begin."""
+        self.frame.pipeline.wait_empty(*position)  # until the consumers released the stage
+        self.fill(state, work, k, position[0])
+        if cutlass.const_expr(self.frame.config.copies_async):
+            cute.arch.cp_async_commit_group()
+        if cutlass.const_expr(self.frame.config.gathers):
+            self._end(work, k, position)
+
+    @cute.jit
+    def _fill_trailed(self, state: Any, work: cutlass.Constexpr, k: Any, position: Any, trail: Any) -> Any:
+        """Begin the next k tile, unless it is one of those after the last, and end that `ahead` k tiles before it."""
+        config = self.frame.config
+        if k < work.k_tiles:
+            self.frame.pipeline.wait_empty(*position)  # until the consumers released the stage
+            self.fill(state, work, k, position[0])
+            position = advance(*position, config.stages)
+        if cutlass.const_expr(config.copies_async):
+            cute.arch.cp_async_commit_group()
+        begun, at = trail
+        begun += 1
+        if begun > config.ahead:
+            _, (_, *numbers), ended, place = at
+            self._end(self.frame.scheduler.of_numbers(tuple(numbers)), ended, place)
+            at = self._after(at)
+            begun = cutlass.Int32(config.ahead)
+        return position, (begun, at)
+
+    @cute.jit
+    def _end(self, work: cutlass.Constexpr, k: Any, position: Any) -> None:
+        """End what the threads began of a work's k-th tiles."""
+        config = self.frame.config
+        if cutlass.const_expr(config.copies_async):
+            cute.arch.cp_async_wait_group(config.ahead)
+        self.frame.end(work, k, position, self.thread)
+
+    @cute.jit
+    def _steps(self, state: Any, work: cutlass.Constexpr) -> Any:
+        """Iterations of the loop over a work: its k tiles, and after the last work's as many as threads are ahead."""
+        steps = work.k_tiles
+        if cutlass.const_expr(self.frame.config.ahead > 0):
+            if not self.frame.scheduler.follows(state):
+                steps += self.frame.config.ahead
+        return steps
+
+    @cute.jit
+    def _trail(self, state: Any) -> Any:
+        """Where threads end next: (k tiles begun and not ended, place); 0 where they end what they have just begun.
+
+        A place is (the scheduler's state, the numbers of its work, k tile of it, position).
+        """
+        trail = cutlass.Int32(0)
+        if cutlass.const_expr(self.frame.config.ahead > 0):
+            zero = cutlass.Int32(0)
+            trail = (zero, (state, self._numbers(state), zero, (zero, zero)))
+        return trail
+
+    @cute.jit
+    def _after(self, at: Any) -> Any:
+        """The place after one."""
+        scheduler = self.frame.scheduler
+        state, numbers, k, position = at
+        k += 1
+        if k == numbers[0]:
+            state, k = scheduler.next(state), cutlass.Int32(0)
+            numbers = self._numbers(state)
+        return state, numbers, k, advance(*position, self.frame.config.stages)
+
+    @cute.jit
+    def _numbers(self, state: Any) -> Any:
+        """(k tiles, what loads depend on) of a state's work, in numbers that a loop carries; zeros without a work."""
+        scheduler = self.frame.scheduler
+        numbers = scheduler.no_numbers
+        if scheduler.more(state):
+            work = scheduler.work(state)
+            numbers = (work.k_tiles, *scheduler.numbers(work))
+        return numbers
+
+    @cute.jit
+    def _fill_early(self, state: Any) -> Any:
+        """Fill the pipeline once for the first work, constant operands before the wait; how many stages that were."""
+        config, scheduler = self.frame.config, self.frame.scheduler
+        others = tuple(x.role for x in config.stage if x.role not in config.early)
+        count = cutlass.Int32(0)
+        if scheduler.more(state):
+            work = scheduler.work(state)
+            count = cutlass.min(work.k_tiles, cutlass.Int32(config.stages))
+            for k in cutlass.range(count, unroll=1):
+                self.frame.load(work, k, k, self.thread, config.early, True)
+        self.dependence.wait()
+        if scheduler.more(state):
+            work = scheduler.work(state)
+            for k in cutlass.range(count, unroll=1):
+                self.fill(state, work, k, k, others, False)
+        return count
+
+    @cute.jit
+    def _drain(self, position: Any) -> None:
+        """After the last load: no CTA of the cluster may end while another still writes or signals into it."""
+        stage, phase = position
+        self.dependence.loads_done()
+        if cutlass.const_expr(self.frame.config.cluster_size > 1):
+            for _ in cutlass.range(self.frame.config.stages, unroll=1):
+                self.frame.pipeline.wait_empty(stage, phase)
+                stage, phase = advance(stage, phase, self.frame.config.stages)

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copying matrices that TMA cannot address into ones that it can: unit stride, 16-byte-aligned lines.
+
+One launch makes all copies: each has a range of the grid's CTAs, those of matrices with unit stride first.
+
+A line is the unit-stride axis: a row of a row-major source, a column of a column-major one. Its address is
+known to be a multiple of the element size only, but its misalignment is the same all along. A thread makes
+one 16-byte chunk of the destination: it reads the two aligned 16-byte words of the source that hold those
+bytes and shifts them together in registers. Neighbouring lanes share a word, which the L1 cache serves, so
+DRAM sees every sector once or, at a warp's edges, twice; writes are whole aligned sectors. A thread has
+`CHUNKS` chunks of different lines in flight, as far apart that all begin at the same byte of a word, whatever
+the pitch: how to shift is decided once, mostly by a whole warp. No byte outside the matrix's span (its first
+to its last element) is read: where a word reaches over the span's ends the chunk is put together from elements.
+
+The next launch may begin its set-up at once; it waits for the copies before it reads them.
+
+A source without unit stride, or whose copy is to have another one, goes through shared memory, a tile at a time:
+neighbouring threads read along the axis of smaller stride and write along columns.
+
+Either way the elements between a line's end and the next multiple of 16 bytes are written as zero; what
+lies beyond, up to the destination's leading dimension, is left as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.config import RelayoutConfig
+from cutegemm.kernels.host import launch_arguments as launch
+from cutegemm.kernels.load import unaligned_words as words
+from cutegemm.kernels.load.unaligned_words import REGISTER, WORD
+
+THREADS = 256  # per CTA
+CHUNKS = 4  # of 16 bytes in flight per thread: 32 KiB per SM at half occupancy, twice what DRAM latency hides
+LINES = 16  # bytes: that many lines are elements of one line's whole words apart, whatever the pitch
+TILE = 64  # rows and columns of a shared-memory tile
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What a launch passes of one copy.
+
+    Attributes:
+        addresses: of source and destination, which is 16-byte aligned.
+        shape: (rows, columns, batch), all positive.
+        source, target: (row, column, batch) strides, elements, none negative. The destination has unit stride along
+            the source's axis (columns for "none") and its other strides are multiples of 16 bytes.
+    """
+
+    addresses: tuple[Any, Any]
+    shape: tuple[Any, Any, Any]
+    source: tuple[Any, Any, Any]
+    target: tuple[Any, Any, Any]
+
+
+class Relayout:
+    """The driver of one `RelayoutConfig`."""
+
+    def __init__(self, config: RelayoutConfig) -> None:
+        self.config = config
+        self.numeric = {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32}[config.dtype.bytes]
+        self.units = config.units
+        # copies in the grid's order: those of unit stride, then the others
+        self.shifted = tuple(i for i, unit in enumerate(config.units) if unit != "none")
+        self.order = (*self.shifted, *(i for i, unit in enumerate(config.units) if unit == "none"))
+        self.bytes = config.dtype.bytes  # of an element
+        self.per_chunk = WORD // config.dtype.bytes  # elements
+
+    @cute.jit
+    def __call__(self, addresses, shape, strides, stream: cuda.CUstream):
+        """Launch; the arguments are those of `launch_layout`."""
+        copies, first = [], cutlass.Int32(0)
+        given = self._copies(addresses, shape, strides)
+        for i in self.order:
+            unit = self.units[i]
+            described, ctas = self._tiled(given[i]) if unit == "none" else self._lined(given[i], unit)
+            copies.append((*described, (first,)))
+            first = first + ctas
+        self.kernel(tuple(copies)).launch(grid=(first, 1, 1), block=(THREADS, 1, 1), stream=stream)
+
+    def _copies(self, addresses: Any, shape: Any, strides: Any) -> list[Copy]:
+        """The copies of a launch, in its order."""
+        starts = launch.named(self.config, "addresses", addresses)
+        extents = launch.named(self.config, "shape", shape)
+        steps = launch.named(self.config, "strides", strides)
+        return [
+            Copy(
+                addresses=(starts[f"source.{i}"], starts[f"target.{i}"]),
+                shape=(extents[f"rows.{i}"], extents[f"cols.{i}"], extents[f"batch.{i}"]),
+                source=steps[f"source.{i}"],
+                target=steps[f"target.{i}"],
+            )
+            for i in range(len(self.units))
+        ]
+
+    def _lined(self, copy: Copy, unit: str) -> tuple[tuple, Any]:
+        """The arguments of `_shift` for a matrix of unit stride, and its CTAs."""
+        rows, cols, batch = copy.shape
+        (lines, length), line = ((rows, cols), 0) if unit == "col" else ((cols, rows), 1)
+        chunks = (length + (self.per_chunk - 1)) // self.per_chunk
+        # log2 of the threads side by side along a line: no more than it has chunks
+        spread = cutlass.Int32(0)
+        for bit in range(int(math.log2(THREADS * self.bytes // LINES))):
+            spread += cutlass.Int32(chunks > (1 << bit))
+        at_once = (THREADS * CHUNKS) >> spread  # lines of one CTA
+        blocks = ((chunks + (1 << spread) - 1) >> spread, (lines + at_once - 1) // at_once)
+        pitches = tuple(x for strides in (copy.source, copy.target) for x in (strides[line], strides[-1]))
+        described = (copy.addresses, (lines, length, batch), pitches, (spread, *blocks))
+        return described, blocks[0] * blocks[1] * batch
+
+    def _tiled(self, copy: Copy) -> tuple[tuple, Any]:
+        """The arguments of `_transfer` for a matrix without unit stride, and its CTAs."""
+        rows, cols, batch = copy.shape
+        tiles = ((rows + (TILE - 1)) // TILE) * ((cols + (TILE - 1)) // TILE) * batch
+        return (copy.addresses, copy.shape, (*copy.source, *copy.target)), tiles
+
+    @cute.kernel
+    def kernel(self, copies):
+        """One CTA's part of its copy; `copies` in the grid's order, each with its first CTA at the end."""
+        block, _, _ = cute.arch.block_idx()
+        cute.arch.griddepcontrol_launch_dependents()
+        count = len(self.shifted)
+        if cutlass.const_expr(count == len(self.units)):
+            self._shift(*_own(copies, block))
+        else:
+            smem = cutlass.memory.SmemAllocator()
+            # one bank more than a row, so that columns spread over the banks
+            pitch = TILE + REGISTER // self.bytes
+            # (ROWS, COLS)
+            sX = smem.allocate_tensor(self.numeric, cute.make_layout((TILE, TILE), stride=(pitch, 1)), WORD)
+            if cutlass.const_expr(count == 0):
+                self._transfer(sX, *_own(copies, block))
+            elif block < copies[count][-1][0]:
+                self._shift(*_own(copies[:count], block))
+            else:
+                self._transfer(sX, *_own(copies[count:], block))
+
+    @cute.jit
+    def _shift(self, addresses, shape, pitches, split, block):
+        """Copy `CHUNKS` chunks per thread of unit-stride lines.
+
+        Args:
+            shape: (lines, elements of a line, batch).
+            pitches: from line to line and from batch to batch, of the source, then of the destination; elements.
+            split: (log2 of the threads along a line, CTAs along a line, CTAs across lines).
+            block: which of the copy's CTAs this is.
+        """
+        lines, length, batches = shape
+        spread, along, across = split
+        thread, _, _ = cute.arch.thread_idx()
+        batch = cutlass.Int32(0)
+        if batches > 1:
+            batch = _quotient(block, along * across)
+            block -= batch * (along * across)
+        # so many that lines so far apart are whole words apart
+        threads_across = THREADS >> spread
+        down = _quotient(block, along)
+        first_line = down * (threads_across * CHUNKS) + (thread >> spread)
+        element = ((block - down * along << spread) + (thread & ((1 << spread) - 1))) * self.per_chunk
+        last = (
+            cutlass.Int64(lines - 1) * pitches[0]
+            + cutlass.Int64(batches - 1) * pitches[1]
+            + cutlass.Int64(length)
+        )
+        span = (addresses[0], addresses[0] + last * self.bytes)
+        at = (
+            cutlass.Int64(batch) * pitches[1]
+            + cutlass.Int64(first_line) * pitches[0]
+            + cutlass.Int64(element)
+        )
+        to = (
+            cutlass.Int64(batch) * pitches[3]
+            + cutlass.Int64(first_line) * pitches[2]
+            + cutlass.Int64(element)
+        )
+        source, target = addresses[0] + at * self.bytes, addresses[1] + to * self.bytes
+        # bytes from chunk to chunk
+        steps = tuple(cutlass.Int64(threads_across) * (x * self.bytes) for x in (pitches[0], pitches[2]))
+        low = source & -WORD
+        within = cutlass.Boolean(low >= span[0])
+        within &= cutlass.Boolean(low + (CHUNKS - 1) * steps[0] + 2 * WORD <= span[1])
+        within &= cutlass.Boolean(first_line + (CHUNKS - 1) * threads_across < lines)
+        within &= cutlass.Boolean(element < length)
+        if within:
+            self._shift_all((source, target), steps, length - element)
+        elif element < length:
+            for i in cutlass.range(CHUNKS, unroll=1):
+                if first_line + i * threads_across < lines:
+                    self._shift_one((source, target), span, length - element)
+                source += steps[0]
+                target += steps[1]
+
+    @cute.jit
+    def _shift_all(self, places: Any, steps: Any, count: Any) -> None:
+        """Copy a thread's chunks, all of whose words lie in the source's span.
+
+        Args:
+            places: addresses of the first in the source and the destination; steps: from one to the next.
+            count: elements from each chunk's first to its line's end.
+        """
+        source, target = places
+        # two words each; all are requested before one is used
+        read = [_two_words((source & -WORD) + i * steps[0]) for i in range(CHUNKS)]
+        rD = [cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32) for _ in range(CHUNKS)]
+        self._shift_from((0, 2 * REGISTER, REGISTER), read, rD, cutlass.Int32(source & (WORD - 1)))
+        if count < self.per_chunk:
+            for i in cutlass.range_constexpr(CHUNKS):
+                words.clear(rD[i], count, self.bytes)
+        for i in cutlass.range_constexpr(CHUNKS):
+            cute.autovec_copy(rD[i], _global(cutlass.Uint32, target + i * steps[1]))
+
+    @cute.jit
+    def _shift_from(self, bits: cutlass.Constexpr, read: Any, found: Any, offset: Any):
+        """Shift chunks whose first register is `bits[0]`, plus those that the other bits of `offset` say."""
+        first, *left = bits
+        if cutlass.const_expr(len(left) == 0):
+            for rW, rD in zip(read, found, strict=True):
+                words.chunk(rW, first, offset, self.bytes, rD)
+        elif (offset & left[0]) != 0:
+            self._shift_from((first + left[0] // REGISTER, *left[1:]), read, found, offset)
+        else:
+            self._shift_from((first, *left[1:]), read, found, offset)
+
+    @cute.jit
+    def _shift_one(self, places: Any, span: Any, count: Any) -> None:
+        """Copy one chunk, of whose elements `count` are the line's, wherever it lies."""
+        source, target = places
+        low = source & -WORD
+        rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
+        if low >= span[0] and low + 2 * WORD <= span[1]:
+            rW = _two_words(low)
+            words.align([rW[x] for x in range(2 * WORD // REGISTER)], source, self.bytes, rD)
+        else:
+            self._gather(source, count, rD)
+        words.clear(rD, count, self.bytes)
+        cute.autovec_copy(rD, _global(cutlass.Uint32, target))
+
+    @cute.jit
+    def _gather(self, address: Any, count: Any, rD: cute.Tensor) -> None:
+        """rD = the `count` elements from `address` on, as far as they fit, read one by one."""
+        rX = cute.make_rmem_tensor(self.per_chunk, self.numeric)
+        rX.fill(0)
+        ptr = cute.make_ptr(self.numeric, address, cute.AddressSpace.gmem, assumed_align=self.bytes)
+        gX = cute.make_tensor(ptr, self.per_chunk)
+        for x in cutlass.range_constexpr(self.per_chunk):
+            if x < count:
+                rX[x] = gX[x]
+        rD.store(cute.recast_tensor(rX, cutlass.Uint32).load())
+
+    @cute.jit
+    def _transfer(self, sX, addresses, shape, strides, block):
+        """Copy one TILE x TILE tile, the copy's `block`-th, of a source without unit stride."""
+        rows, cols, _ = shape
+        thread, _, _ = cute.arch.thread_idx()
+        along, across = (cols + (TILE - 1)) // TILE, (rows + (TILE - 1)) // TILE
+        batch = block // (along * across)
+        block -= batch * (along * across)
+        row0, col0 = block // along * TILE, block % along * TILE
+        ptr = cute.make_ptr(self.numeric, addresses[0], cute.AddressSpace.gmem, assumed_align=self.bytes)
+        mX = cute.make_tensor(ptr, cute.make_layout(shape, stride=strides[0:3]))  # (rows, cols, batch)
+        rX = cute.make_rmem_tensor(TILE * TILE // THREADS, self.numeric)
+        rX.fill(0)
+        by_rows = strides[0] < strides[1]  # neighbouring threads read neighbouring rows
+        slow0, fast = thread // TILE, thread % TILE
+        for i in cutlass.range_constexpr(TILE * TILE // THREADS):
+            slow = slow0 + i * (THREADS // TILE)
+            row, col = (
+                row0 + cutlass.select_(by_rows, fast, slow),
+                col0 + cutlass.select_(by_rows, slow, fast),
+            )
+            if row < rows and col < cols:
+                rX[i] = mX[row, col, batch]
+        for i in cutlass.range_constexpr(TILE * TILE // THREADS):
+            slow = slow0 + i * (THREADS // TILE)
+            sX[cutlass.select_(by_rows, fast, slow), cutlass.select_(by_rows, slow, fast)] = rX[i]
+        cute.arch.sync_threads()  # the tile is written
+        chunks = TILE // self.per_chunk  # of a tile's row
+        for i in cutlass.range_constexpr(TILE * chunks // THREADS):
+            row, col = (thread + i * THREADS) // chunks, (thread + i * THREADS) % chunks * self.per_chunk
+            rD = cute.make_rmem_tensor(self.per_chunk, self.numeric)
+            for x in cutlass.range_constexpr(self.per_chunk):
+                rD[x] = sX[row, col + x]
+            if row0 + row < rows and col0 + col < cols:
+                at = cutlass.Int64(row0 + row) * strides[3] + cutlass.Int64(batch) * strides[5] + (col0 + col)
+                cute.autovec_copy(rD, _global(self.numeric, addresses[1] + at * self.bytes))
+
+
+def _own(copies: Any, block: Any) -> tuple:
+    """What describes the copy whose CTA `block` is, and the number of the CTA among that copy's."""
+    chosen = copies[0]
+    for other in copies[1:]:
+        here = block >= other[-1][0]
+        chosen = tuple(
+            tuple(cutlass.select_(here, y, x) for x, y in zip(mine, its, strict=True))
+            for mine, its in zip(chosen, other, strict=True)
+        )
+    return (*chosen[:-1], block - chosen[-1][0])
+
+
+def _two_words(low: Any) -> cute.Tensor:
+    """The aligned word at `low` and the one after it."""
+    rW = cute.make_rmem_tensor(2 * WORD // REGISTER, cutlass.Uint32)
+    half = cute.make_layout(WORD // REGISTER)
+    for x in range(2):
+        place = cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half)
+        cute.autovec_copy(_global(cutlass.Uint32, low + x * WORD), place)
+    return rW
+
+
+def _quotient(value: Any, by: Any) -> Any:
+    """value // by, of numbers that are not negative."""
+    return cutlass.Int32(cutlass.Uint32(value) // cutlass.Uint32(by))
+
+
+def _global(numeric: Any, address: Any) -> cute.Tensor:
+    """The aligned 16 bytes of global memory at `address`."""
+    ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=WORD)
+    return cute.make_tensor(ptr, WORD * 8 // numeric.width)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A persistent tile scheduler over groups along K: a product for each group, of its columns of A and its rows of B.
+
+D has a batch for each group. Where the groups end is read on the device (`group_ends`). A group's last k tile reaches
+into the next group: what lies behind its end is zeroed in shared memory (`mainloop.ragged_tail`). A group without
+columns has one k tile, all of it zeroed, so that its batch of D is what the epilogue makes of 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.kernels.schedule.group_ends import GroupEnds, picked
+from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler, cluster_tiles, tile_of
+from cutegemm.kernels.schedule.work import Origin, Work
+from cutegemm.launch_layout import GROUP_ENDS
+
+
+@dataclass(frozen=True)
+class GroupDepthScheduler(TileScheduler):
+    """The works of one CTA. A state is (index of the cluster's work, its group, where that begins and ends along K)."""
+
+    ends: Any = None  # GroupEnds
+
+    def placed(self, addresses: dict[str, Any], shared: Any) -> GroupDepthScheduler:
+        """The scheduler with the tensor that it reads."""
+        found = GroupEnds.create(addresses[GROUP_ENDS], self.launched, self.shape["k"], False)
+        return dataclasses.replace(self, ends=found)
+
+    def start(self, skip: Any = 0) -> State:
+        """The state of the CTA's first work, or of the one `skip` works later."""
+        begin = self.ends.begin()
+        return self._found((self.cluster + skip * self.clusters, cutlass.Int32(-1), begin, begin))
+
+    def stages_before(self, first: Any) -> Any:
+        """K tiles of the CTA's first work, where another consumer has it."""
+        return cutlass.select_(first > 0, self.work(self.start()).k_tiles, cutlass.Int32(0))
+
+    def stages_between(self, state: State, count: int) -> Any:
+        """K tiles of the `count` works after a state's."""
+        return sum((self.work(self.next(state, i + 1)).k_tiles for i in range(count)), cutlass.Int32(0))
+
+    def next(self, state: State, count: int = 1) -> State:
+        """The state `count` works later."""
+        return self._found((state[0] + self.clusters * count, *state[1:]))
+
+    def work(self, state: State) -> Work:
+        """The work of a state."""
+        index, _, begin, end = state
+        m, n, group = tile_of(index, self.tiles[0], self.tiles[1], self.group, self.config.raster)
+        cluster_m, cluster_n = self.config.cluster
+        place = (m * cluster_m + self.place.m, n * cluster_n + self.place.n, group)
+        depth = self.config.tile[2]
+        k_tiles = cutlass.max(cluster_tiles(end - begin, depth, 1), 1)
+        return self._of(place, cutlass.Int32(0), k_tiles, begin, end - begin - (k_tiles - 1) * depth)
+
+    @property
+    def no_numbers(self) -> tuple:
+        """As many zeros as `numbers` are, and one more."""
+        return (cutlass.Int32(0),) * 6
+
+    def numbers(self, work: Work) -> tuple:
+        """What a work's loads depend on, in numbers that a loop carries."""
+        return work.m, work.n, work.l, work.first, work.origins["a"].column
+
+    def of_numbers(self, numbers: tuple) -> Work:
+        """The work of `numbers`, as far as its loads ask."""
+        m, n, group, first, begin = numbers
+        return self._of((m, n, group), first, 0, begin, 0)
+
+    def _of(self, place: tuple[Any, Any, Any], first: Any, k_tiles: Any, begin: Any, rest: Any) -> Work:
+        """The work of a CTA tile (m, n, group) of the group that begins there, with so much of its last k tile."""
+        whole = self.share(place, first, k_tiles, cutlass.Int32(0), 1)
+        origin = Origin(column=begin, batch=cutlass.Int32(0))
+        return dataclasses.replace(whole, origins={"a": origin, "b": origin}, rest=rest)
+
+    @cute.jit
+    def _found(self, state: Any) -> Any:
+        """The state of the same index with its group, going on from the state's; beyond the last work of some group.
+
+        A warp looks at as many groups at once as it has lanes.
+        """
+        index, group, begin, end = state
+        wanted = cutlass.min(index // (self.tiles[0] * self.tiles[1]), self.ends.count - 1)
+        while group < wanted:
+            group, begin, end = self._looked(group, wanted, end)
+        return index, group, begin, end
+
+    def _looked(self, group: Any, wanted: Any, end: Any) -> tuple:
+        """(group, begin, end) of the wanted group, or of the last that a warp looks at."""
+        begins, ends, _ = self.ends.looked(group, end)
+        which = cutlass.min(wanted - group - 1, cutlass.Int32(hw.WARP - 1))
+        begin, end = picked(which, begins, ends)
+        return group + 1 + which, begin, end

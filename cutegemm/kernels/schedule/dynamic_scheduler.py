@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dynamic scheduling: clusters take works from a counter, so that those which run late or slowly take fewer.
+
+The producer warp of a cluster's first CTA takes the next work while the stages of the one before it fill, and sends
+its number to every CTA of the cluster; producers and consumers read it there. All works come from the counter,
+the first too: a cluster that an occupied GPU starts late finds nothing left to do. Works have no order that a result
+depends on, so a result has the same bits on every run. The counter is zero before a launch and
+after it (`counters`): every cluster takes one number beyond the last work's, and the last of them wraps it.
+
+Barriers, per slot:
+    full    a work's number is here.    Arrivals: one, the producer's; in a cluster with the byte count that st.async
+            delivers -> every warp of the CTA's producer and consumers waits.
+    empty   of the cluster's first CTA: the slot may be written again. Arrivals: one per such warp of every CTA -> the
+            first CTA's producer waits.
+Source: PTX ISA 9.0, st.async.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.config import WORK_SLOTS, KernelConfig
+from cutegemm.kernels.mainloop.cluster import Place
+from cutegemm.kernels.mainloop.pipeline import advance
+from cutegemm.kernels.mainloop.shared_storage import Shared
+from cutegemm.kernels.schedule.launch_counters import count_up
+from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler
+from cutegemm.launch_layout import WORK_COUNTER
+
+NUMBER_BYTES = 4  # of a work's number
+
+
+@dataclass(frozen=True)
+class Slots:
+    """A pipeline of numbers of works in shared memory, its barriers, and the counter they come from."""
+
+    config: KernelConfig
+    place: Place
+    counter: Any  # pointer to an Int32 in global memory
+    sNumber: Any  # WORK_SLOTS Int32
+    shared: Shared
+    full: Any
+    empty: Any
+
+    @staticmethod
+    def create(config: KernelConfig, place: Place, address: Any, shared: Shared) -> Slots:
+        """Take the numbers, which lie behind their barriers."""
+        counter = cute.make_ptr(cutlass.Int32, address, cute.AddressSpace.gmem, assumed_align=4)
+        full, empty = shared.barriers("work"), shared.barriers("work read")
+        numbers = shared.array("works", cutlass.Int32)
+        return Slots(config, place, counter, numbers, shared, full, empty)
+
+    def init(self) -> None:
+        """Initialise the barriers; from one thread."""
+        for slot in range(WORK_SLOTS):
+            self.shared.init("work", self.full + slot)
+            self.shared.init("work read", self.empty + slot)
+
+    @cute.jit
+    def take(self, slot: Any, phase: Any, numbers: Any, first: cutlass.Constexpr = False) -> None:
+        """Have the next work's number put into every CTA's slot; from the first producer warp of each.
+
+        Args:
+            numbers: that all clusters take of a launch.
+        """
+        if cutlass.const_expr(self.config.cluster_size > 1):
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(self.full + slot, NUMBER_BYTES)
+        if self.place.rank == 0:
+            if cutlass.const_expr(not first):
+                # until every warp of the cluster has read it
+                cute.arch.mbarrier_wait(self.empty + slot, phase ^ 1)
+            lane, number = cute.arch.lane_idx(), cutlass.Int32(0)
+            if lane == 0:
+                number = count_up(self.counter, numbers - 1, "relaxed")
+            if cutlass.const_expr(self.config.cluster_size > 1):
+                number = cute.arch.shuffle_sync(number, 0)
+                if lane < self.config.cluster_size:
+                    cute.arch.store_async_dsmem(self.sNumber + slot, number, self.full + slot, lane)
+            elif lane == 0:
+                (self.sNumber + slot).store(number)
+                cute.arch.mbarrier_arrive(self.full + slot)
+
+    def read(self, slot: Any, phase: Any) -> Any:
+        """Wait for a number and read it; the whole warp."""
+        cute.arch.mbarrier_wait(self.full + slot, phase)  # until the first CTA's producer has sent it
+        return (self.sNumber + slot).load()
+
+    @cute.jit
+    def release(self, slot: Any) -> None:
+        """Tell the first CTA's producer that this warp has read a slot."""
+        cute.arch.sync_warp()
+        if cute.arch.lane_idx() == 0:
+            if cutlass.const_expr(self.config.cluster_size > 1):
+                cute.arch.mbarrier_arrive(self.empty + slot, 0)
+            else:
+                cute.arch.mbarrier_arrive(self.empty + slot)
+
+    @cute.jit
+    def drain(self, slot: Any, phase: Any) -> None:
+        """The first CTA's producer waits until nobody will signal its barriers; `slot` is the next to write."""
+        if self.place.rank == 0:
+            for _ in cutlass.range(WORK_SLOTS, unroll=1):
+                cute.arch.mbarrier_wait(self.empty + slot, phase ^ 1)
+                slot, phase = advance(slot, phase, WORK_SLOTS)
+
+
+@dataclass(frozen=True)
+class DynamicScheduler(TileScheduler):
+    """The works of one CTA. A state is (number of the work, slot and phase of the one after it)."""
+
+    slots: Any = None  # `Slots`, once they are placed
+
+    def placed(self, addresses: dict[str, Any], shared: Shared) -> DynamicScheduler:
+        """The scheduler with its slots."""
+        slots = Slots.create(self.config, self.place, addresses[WORK_COUNTER], shared)
+        return dataclasses.replace(self, slots=slots)
+
+    def init(self) -> None:
+        """Initialise the slots' barriers."""
+        self.slots.init()
+
+    @property
+    def _numbers(self) -> Any:
+        """Numbers that the launch's clusters take: of every work one, and each cluster one that is none's."""
+        return self.works + self.clusters
+
+    @cute.jit
+    def lead(self, thread: Any) -> None:
+        """Take the first work."""
+        if thread // hw.WARP == 0:
+            self.slots.take(cutlass.Int32(0), cutlass.Int32(0), self._numbers, True)
+
+    @cute.jit
+    def loaded(self, state: Any, work: cutlass.Constexpr, k: Any, thread: Any) -> None:
+        """Take the work after a state's as soon as the pipeline is full or the last k tile of this one is on its way.
+
+        So much can be loaded without anyone knowing what comes next, and no load waits for the counter before that.
+        """
+        if thread // hw.WARP == 0 and k == cutlass.min(work.k_tiles, self.config.stages) - 1:
+            self.slots.take(state[1], state[2], self._numbers)
+
+    @cute.jit
+    def end(self, state: Any, thread: Any) -> None:
+        """No CTA of the cluster may end while another still signals it."""
+        if cutlass.const_expr(self.config.cluster_size > 1):
+            if thread // hw.WARP == 0:
+                self.slots.drain(state[1], state[2])
+
+    def start(self, skip: Any = 0) -> State:
+        """The state of the CTA's first work, or of the one `skip` works later."""
+        before = (cutlass.Int32(-1), cutlass.Int32(0), cutlass.Int32(0))
+        return self._after(before, skip + 1)
+
+    def next(self, state: State, count: int = 1) -> State:
+        """The state `count` works later."""
+        return self._after(state, count)
+
+    def follows(self, state: State) -> Any:
+        """Whether there is a work after a state's."""
+        return self.more((self.slots.read(state[1], state[2]),))
+
+    @cute.jit
+    def _after(self, state: Any, count: Any) -> Any:
+        """Read on; after the last work there is nothing to read."""
+        number, slot, phase = state
+        for _ in cutlass.range(count, unroll=1):
+            if self.more((number,)):
+                number = self.slots.read(slot, phase)
+                self.slots.release(slot)
+                slot, phase = advance(slot, phase, WORK_SLOTS)
+        return number, slot, phase

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a CTA does next: the order of output tiles and k tiles, the same for every role of every driver.
+
+A driver's loop has one form, whatever the scheduler:
+
+    state = scheduler.start()
+    while scheduler.more(state):
+        work = scheduler.work(state)
+        ...
+        state = scheduler.next(state)
+
+Here cluster c of the grid takes works c, c + clusters, c + 2 clusters, ... of a linear order, rastered in panels
+for reuse in L2. A serpentine raster reverses every second panel, and the order of k tiles in every second wave. With
+as many clusters as works each has one; with as many as the GPU holds the kernel is persistent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.config import KernelConfig
+from cutegemm.kernels.mainloop.cluster import Place
+from cutegemm.kernels.schedule.work import Work
+
+State = tuple  # of Int32; drivers carry it through their loops
+
+
+def cluster_tiles(extent: Any, block: int, cluster: int) -> Any:
+    """Tiles of a whole cluster along one axis: ceil(extent / (block * cluster))."""
+    return (extent + (block * cluster - 1)) // (block * cluster)
+
+
+@cute.jit
+def tile_of(
+    index: Any,
+    tiles_m: Any,
+    tiles_n: Any,
+    group: Any,
+    raster: cutlass.Constexpr,
+    serpentine: cutlass.Constexpr = False,
+) -> Any:
+    """(m, n, l) of the index-th cluster tile.
+
+    The raster takes `group` tiles along the raster axis, then steps once along the other, to that axis' end;
+    then the next panel, of a serpentine from that end back. The last panel may be narrower.
+    """
+    per_batch = tiles_m * tiles_n
+    batch = index // per_batch
+    within = index - batch * per_batch
+    along = tiles_m if cutlass.const_expr(raster == "m") else tiles_n
+    across = tiles_n if cutlass.const_expr(raster == "m") else tiles_m
+    panel = within // (group * across)
+    rest = within - panel * (group * across)
+    width = cutlass.min(group, along - panel * group)
+    step = rest // width
+    first = panel * group + rest - step * width
+    if cutlass.const_expr(serpentine):
+        step = cutlass.select_(panel % 2 == 1, across - 1 - step, step)
+    if cutlass.const_expr(raster == "m"):
+        return first, step, batch
+    return step, first, batch
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The output of a launch as its epilogue sees it.
+
+    Attributes:
+        m, n, l: of the output.
+        tiles_n: CTA tiles along N, those that fill up clusters included.
+        partials: partial results per result of a reduction over rows, over columns and over all.
+    """
+
+    m: Any
+    n: Any
+    l: Any  # noqa: E741 (the batch axis' name in every shape comment)
+    tiles_n: Any
+    partials: tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class TileScheduler:
+    """The works of one CTA. A state is (index of the cluster's work,)."""
+
+    config: KernelConfig
+    place: Place
+    cluster: Any  # which of the grid
+    shape: dict[str, Any]  # the launch's group "shape"
+    tiles: tuple[Any, Any, Any]  # (m, n, l) of a whole cluster
+    k_tiles: Any
+    group: Any  # clusters of a panel along the raster axis
+    clusters: Any  # of the grid
+    launched: dict[str, Any]  # the launch's group "schedule"
+
+    @classmethod
+    def create(
+        cls, config: KernelConfig, place: Place, shape: dict[str, Any], schedule: dict[str, Any]
+    ) -> TileScheduler:
+        """The tile scheduler of the executing CTA, from the launch's groups "shape" and "schedule"."""
+        cluster_m, cluster_n = config.cluster
+        tiles = (
+            cluster_tiles(shape["m"], config.rows, cluster_m),
+            cluster_tiles(shape["n"], config.columns, cluster_n),
+            shape["l"],
+        )
+        k_tiles = cluster_tiles(shape["k"], config.tile[2], 1)
+        block, _, _ = cute.arch.block_idx()
+        cluster = block // config.cluster_size
+        return cls(
+            config, place, cluster, shape, tiles, k_tiles, schedule["group"], schedule["clusters"], schedule
+        )
+
+    def output(self, shape: dict[str, Any], schedule: dict[str, Any]) -> Extent:
+        """The output of the launch."""
+        tiles_n = self.tiles[1] * (self.config.cluster[1] * self.config.slices)
+        partials = (schedule["partials.m"], schedule["partials.n"], schedule["partials.all"])
+        return Extent(shape["m"], shape["n"], shape["l"], tiles_n, partials)
+
+    def placed(self, addresses: dict[str, Any], shared: Any) -> TileScheduler:
+        """The scheduler with what it needs of shared memory, and of global memory (`SCHEDULER_READS`): nothing."""
+        return self
+
+    def end_rows(self, state: State, outputs: tuple, thread: Any, threads: Any) -> None:
+        """The consumers end: what they do for rows of D that no work covers."""
+
+    def init(self) -> None:
+        """Initialise its barriers; from one thread."""
+
+    def lead(self, thread: Any) -> None:
+        """The producer begins, before `start`."""
+
+    def ready(self, work: Work, k: Any, thread: Any) -> None:
+        """The producer is about to issue the loads of a work's k-th k tile."""
+
+    def loaded(self, state: State, work: Work, k: Any, thread: Any) -> None:
+        """The producer has issued the loads of the k-th k tile of a state's work."""
+
+    def end(self, state: State, thread: Any) -> None:
+        """The producer ends; `state` has no work any more."""
+
+    def stages_before(self, first: Any) -> Any:
+        """K tiles of the CTA's works before the one that comes `first` works later: other consumers' stages."""
+        return first * self.k_tiles
+
+    def stages_between(self, state: State, count: int) -> Any:
+        """K tiles of the `count` works after a state's."""
+        return count * self.k_tiles
+
+    def start(self, skip: Any = 0) -> State:
+        """The state of the CTA's first work, or of the one `skip` works later."""
+        return (self.cluster + skip * self.clusters,)
+
+    def more(self, state: State) -> Any:
+        """Whether there is a work to do."""
+        return state[0] < self.works
+
+    @property
+    def works(self) -> Any:
+        """Works of the launch."""
+        return self.tiles[0] * self.tiles[1] * (self.tiles[2] * self._splits)
+
+    @property
+    def _splits(self) -> int:
+        """Works of one cluster tile: its splits that other clusters add up."""
+        return self.config.outer_splits
+
+    def share(
+        self, tile: tuple[Any, Any, Any], first: Any, k_tiles: Any, split: Any, splits: Any, step: Any = 1
+    ) -> Work:
+        """The work of a CTA tile (m, n, l), of a launch that computes one GEMM."""
+        return Work(*tile, first, k_tiles, split, splits, (self.shape["m"], self.shape["n"]), step)
+
+    @property
+    def no_numbers(self) -> tuple:
+        """As many zeros as `numbers` are, and one more."""
+        return (cutlass.Int32(0),) * 5
+
+    def numbers(self, work: Work) -> tuple:
+        """What a work's loads depend on, in numbers that a loop carries."""
+        return work.m, work.n, work.l, work.first
+
+    def of_numbers(self, numbers: tuple) -> Work:
+        """The work of `numbers`, as far as its loads ask."""
+        *tile, first = numbers
+        return self.share((tile[0], tile[1], tile[2]), first, 0, 0, 1)
+
+    def number(self, work: Work) -> Any:
+        """The number of a work's CTA tile among all of the launch."""
+        cluster_m, cluster_n = self.config.cluster
+        row = work.l * (self.tiles[0] * cluster_m) + work.m
+        return row * (self.tiles[1] * cluster_n) + work.n
+
+    def slot(self, work: Work, split: Any) -> Any:
+        """Where a split of a work's tile lies in workspace."""
+        return self.number(work) * self.config.kept_splits + split
+
+    def next(self, state: State, count: int = 1) -> State:
+        """The state `count` works later."""
+        return (state[0] + self.clusters * count,)
+
+    def follows(self, state: State) -> Any:
+        """Whether there is a work after a state's."""
+        return self.more(self.next(state))
+
+    def work(self, state: State) -> Work:
+        """The work of a state."""
+        config = self.config
+        index = state[0] // self._splits
+        m, n, batch = tile_of(
+            index, self.tiles[0], self.tiles[1], self.group, config.raster, config.serpentine
+        )
+        cluster_m, cluster_n = config.cluster
+        tile = (m * cluster_m + self.place.m, n * cluster_n + self.place.n, batch)
+        if config.serpentine:
+            # all works of a wave the same way, so that what the wave before it loaded last is loaded first
+            back = state[0] // self.clusters % 2
+            last = back * (self.k_tiles - 1)
+            return self.share(tile, last, self.k_tiles, cutlass.Int32(0), 1, 1 - 2 * back)
+        if config.splits == 1:
+            return self.share(tile, cutlass.Int32(0), self.k_tiles, cutlass.Int32(0), 1)
+        # splits of a tile lie side by side: in a cluster, and in works that follow one another
+        split = (state[0] - index * self._splits) * config.cluster_splits + self.place.split
+        first = split * self.k_tiles // config.splits
+        k_tiles = (split + 1) * self.k_tiles // config.splits - first
+        return self.share(tile, first, k_tiles, split, config.splits)

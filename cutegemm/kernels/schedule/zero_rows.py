@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zeroing rows of an output that no tile covers: those of no group.
+
+Where rows are contiguous a warp takes a row: words of 16 bytes, single elements before the first and after the last.
+Others are zeroed element by element, neighbouring threads neighbouring rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.kernels.load.unaligned_words import WORD
+
+BITS = {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32}
+
+
+@dataclass(frozen=True)
+class Zeroed:
+    """One output, whose rows lie along the kernel's M or N.
+
+    Attributes:
+        mD: (m, n, l) in global memory.
+        axis: of the rows, 0 or 1; size: bytes of an element.
+        unit: whether a row's elements are adjacent.
+        length: elements of a row.
+        thread, threads: which of how many that zero together.
+    """
+
+    mD: Any
+    axis: int
+    size: int
+    unit: bool
+    length: Any
+    thread: Any
+    threads: Any
+
+    @staticmethod
+    def of(output: Any, axis: str, shape: dict[str, Any], thread: Any, threads: Any) -> Zeroed:
+        """Of an output (`epilogue.output_store`) that threads store."""
+        across = "n" if axis == "m" else "m"
+        matrix = output.matrix
+        return Zeroed(
+            output.mD if output.memory is None else output.memory,
+            "mn".index(axis),
+            matrix.dtype.bytes,
+            matrix.major == across,
+            shape[across],
+            thread,
+            threads,
+        )
+
+    def _address(self, row: Any, element: Any, batch: Any) -> Any:
+        coord = (row, element, batch) if self.axis == 0 else (element, row, batch)
+        return self.mD.iterator.toint() + cutlass.Int64(cute.crd2idx(coord, self.mD.layout)) * self.size
+
+    @cute.jit
+    def zero(self, batch: Any, first: Any, end: Any) -> None:
+        """Zero the rows from `first` to before `end` of a batch."""
+        lane, warp, warps = self.thread % hw.WARP, self.thread // hw.WARP, self.threads // hw.WARP
+        if cutlass.const_expr(self.unit):
+            for row in cutlass.range(first + warp, end, warps, unroll=1):
+                self._row(self._address(row, cutlass.Int32(0), batch), lane)
+        else:
+            for element in cutlass.range(warp, self.length, warps, unroll=1):
+                for row in cutlass.range(first + lane, end, hw.WARP, unroll=1):
+                    self._put(self._address(row, element, batch))
+
+    @cute.jit
+    def _row(self, start: Any, lane: Any) -> None:
+        """Zero the row that begins at an address."""
+        finish = start + cutlass.Int64(self.length) * self.size
+        body = (start + (WORD - 1)) & -WORD
+        stop = finish & -WORD
+        zeros = cute.make_rmem_tensor(WORD // 4, cutlass.Uint32)
+        zeros.fill(cutlass.Uint32(0))
+        words = cutlass.Int32(cutlass.max(stop - body, cutlass.Int64(0)) // WORD)
+        for word in cutlass.range(lane, words, hw.WARP, unroll=1):
+            ptr = cute.make_ptr(
+                cutlass.Uint32, body + cutlass.Int64(word) * WORD, cute.AddressSpace.gmem, assumed_align=WORD
+            )
+            cute.autovec_copy(zeros, cute.make_tensor(ptr, cute.make_layout(WORD // 4)))
+        before = start + lane * self.size
+        if before < cutlass.min(body, finish):
+            self._put(before)
+        after = cutlass.max(stop, body) + lane * self.size
+        if after < finish:
+            self._put(after)
+
+    def _put(self, address: Any) -> None:
+        numeric = BITS[self.size]
+        ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=self.size)
+        cute.make_tensor(ptr, 1)[0] = numeric(0)

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The op's gradient: an autograd function over programs, whose products run on our kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.autograd.function import _SingleLevelFunction
+
+from cutegemm.epilogue.graph import STORE
+from cutegemm.errors import InputError
+from cutegemm.ops.dispatch import below, call
+from cutegemm.ops.fallback import constant
+from cutegemm.ops.gradients.grad_batches import takes_batches
+from cutegemm.ops.gradients.gradient import OutputGradient, Plan, gradient_name, plan_gradient
+from cutegemm.ops.gradients.once import TWICE, final, sources_of
+from cutegemm.ops.gradients.saved import taken
+from cutegemm.ops.program import PLAIN, Program, kept
+from cutegemm.ops.serve import serve
+from cutegemm.ops.shortcuts import remember
+from cutegemm.problems import columns
+from cutegemm.spec import GemmSpec
+
+_compiling = torch.compiler.is_compiling
+_transforming = torch._C._are_functorch_transforms_active
+# a program, and the numbers and integers of a call
+What = tuple[Program, Sequence[float], Sequence[int]]
+
+
+def _forward(solve: Any) -> Any:
+    """The forward of an autograd function whose product `solve` finds: `below` or `serve`."""
+
+    def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor, *inputs: torch.Tensor) -> Any:
+        """The product, and what its gradient needs of it."""
+        plan = plan_of(what[0], ctx.needs_input_grad)
+        return _kept(ctx, plan, solve(plan.forward, a, b, inputs, *what[1:]), what, a, b, inputs)
+
+    return staticmethod(forward)
+
+
+class Product(_SingleLevelFunction):
+    """A product whose gradients are products.
+
+    Without the functorch handling of `torch.autograd.Function`: the dispatcher calls it level by level, as it does
+    torch's own gradients.
+    """
+
+    forward = _forward(below)
+
+    @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
+        """What compiled autograd tells our nodes by, as `torch.autograd.Function` has it."""
+        return (ctx._autograd_function_id,)
+
+    @staticmethod
+    @takes_batches
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        """The gradients of a, b and inputs."""
+        names = ("a", "b", *ctx.call[0].keeps)
+        saved = dict(zip(names, taken(ctx), strict=True))
+        if _by_levels():
+            return (None, *_gradients(ctx, saved, grads))
+        sources = sources_of(*grads, *saved.values(), getattr(ctx, "token", None))
+        with torch.no_grad():
+            found = _gradients(ctx, saved, grads)
+        return (None, *final(found, sources))
+
+
+class Direct(Product):
+    """`Product` of a call that `direct` says needs no dispatcher."""
+
+    forward = _forward(serve)
+
+
+class Plain(Product):
+    """`Direct` of alpha * A B, perhaps with a bias: its gradient reads A and B alone. On the path of most calls."""
+
+    @staticmethod
+    def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+        """The product."""
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs[2] else None, b if needs[1] else None)
+        program, numbers, _ = what
+        batched = program.form == "matrix" and (a.dim() != 2 or b.dim() != 2)
+        shapes = (a.shape, b.shape) if batched else None
+        kinds = [(x.shape, x.dtype) for x in bias] if bias else ()
+        ctx.call = program.plans.get(needs) or plan_of(program, needs), what, a.dtype, shapes, kinds
+        key = a.shape, b.shape, needs
+        known, row = program.gemm.shortcuts.recent.get(key), bias[0] if bias else None
+        found: Any = None if known is None else known(a, b, row, numbers[0] if numbers else 1.0)
+        if found is None:
+            (found,) = serve(program, a, b, bias, numbers, ())
+            if program.backend is None:
+                remember(program, key, a, b, row)
+        return found  # type: ignore[no-any-return]
+
+
+record: Any = Direct.apply  # type: ignore[attr-defined]
+record_plain: Any = Plain.apply  # type: ignore[attr-defined]
+
+
+def plan_of(program: Program, needs: tuple[bool, ...]) -> Plan:
+    """The gradient of a program by what needs one, as autograd says of `Product`'s arguments."""
+    plan: Plan | None = program.plans.get(needs)
+    if plan is None:
+        wanted = tuple(name for name, x in zip(program.inputs, needs[3:]) if x)
+        plan = program.plans[needs] = plan_gradient(program, needs[1] or needs[2], wanted)
+    return plan
+
+
+def _kept(
+    ctx: Any,
+    plan: Plan,
+    found: Sequence[torch.Tensor],
+    what: What,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Sequence[torch.Tensor],
+) -> Any:
+    """Keep what the gradient reads; what the caller gets."""
+    needs, program = ctx.needs_input_grad, plan.program
+    keep_a, keep_b = a if needs[2] else None, b if needs[1] else None
+    if plan.keeps:
+        known = dict(zip(program.inputs, inputs)) | dict(zip(plan.forward.outputs, found))
+        ctx.save_for_backward(keep_a, keep_b, *[known[name] for name in plan.keeps])
+    else:
+        ctx.save_for_backward(keep_a, keep_b)
+    if plan.saved and needs[1] != needs[2] and not _compiling() and not _transforming():
+        # of what is saved nothing else shows that it depends on the operand that has a gradient
+        ctx.token = _token(a if needs[1] else b)
+    shapes = (a.shape, b.shape) if program.form == "matrix" or program.graph.reductions else None
+    ctx.call = plan, what, a.dtype, shapes, [(x.shape, x.dtype) for x in inputs] if inputs else ()
+    if program.alone:
+        return found[0]
+    ctx.set_materialize_grads(False)
+    results = tuple(found[: len(program.outputs)])
+    ctx.mark_non_differentiable(*(x for x, name in zip(results, program.outputs) if name not in plan.outputs))
+    return results
+
+
+def _by_levels() -> bool:
+    """Whether levels of torch.func take gradients, each of which records for itself, and refuses for itself."""
+    top = torch._C._functorch.peek_interpreter_stack() if _transforming() else None
+    return top is not None and top.key() != torch._C._functorch.TransformType.Vmap
+
+
+def _token(x: torch.Tensor) -> torch.Tensor:
+    """Nothing, which depends on x and does not hold its memory."""
+    with torch.enable_grad():
+        return torch.slice_copy(x, 0, 0, 0)
+
+
+class Final(_SingleLevelFunction):
+    """A part of a gradient: it refuses to be differentiated."""
+
+    _compiled_autograd_key = Product._compiled_autograd_key
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        what: What,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *inputs: torch.Tensor,
+    ) -> Any:
+        """The product."""
+        program = what[0]
+        found: Any = below(program, a, b, inputs, *what[1:])
+        return found[0] if program.alone else found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Refuse.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(TWICE)
+
+
+def _asked(ctx: Any) -> tuple[bool, ...]:
+    """Whether a backward pass wants the gradient of a, b and each input: `torch.autograd.grad` may name but some."""
+    needs: tuple[bool, ...] = ctx.needs_input_grad[1:]
+    if _compiling() or sum(needs) < 2:
+        return needs
+    return tuple([x and _goes_on(node) for x, (node, _) in zip(needs, ctx.next_functions, strict=True)])
+
+
+def _goes_on(node: Any) -> bool:
+    """Whether the pass that is under way takes a gradient to a node."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:
+        # of a leaf that is asked for, and of a backward that no engine calls, it is not said
+        return True
+
+
+def _gradients(
+    ctx: Any, saved: dict[str, torch.Tensor], grads: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """The gradients of a, b and every input; None where none is needed or nothing came in."""
+    plan, (_, values, integers), dtype, _, kinds = ctx.call
+    program = plan.forward
+    need_a, need_b, *need = _asked(ctx)
+    numbers = program.named(values, integers) if values or integers else {}
+    totals: dict[str, torch.Tensor] = {}
+    factor = 1.0
+    single = sum(x is not None for x in grads) == 1
+    for output, g in zip(program.outputs, grads):
+        if g is None or output not in plan.outputs:
+            continue
+        own = plan.outputs[output]
+        if own.factors is None:
+            parts = _launched(own, saved, g, numbers, ctx)
+        else:
+            factors = {name: x.of(numbers) for name, x in own.factors.items()}
+            if single and "acc" in factors:
+                # goes into the products
+                factor, factors["acc"] = factors["acc"], 1.0
+            parts = {name: _scaled(program, name, g, factors[name], ctx) for name in factors}
+        for name, x in parts.items():
+            totals[name] = totals[name] + x if name in totals else x
+    # the products read A and B alone
+    for name in plan.keeps:
+        del saved[name]
+    found: list[torch.Tensor | None] = [None, None]
+    if plan.accumulators and (need_a or need_b) and all(x in totals for x in plan.accumulators):
+        acc = _joined(program, [totals[x] for x in plan.accumulators]).to(dtype)
+        found = _operands(ctx, program, saved, acc, factor, (need_a, need_b))
+    for name, needed, (shape, kind) in zip(program.inputs, need, kinds):
+        if needed and name in totals:
+            found.append(summed_to(totals[name], shape).to(kind))
+        else:
+            found.append(None)
+    return found
+
+
+def _shape_of_d(ctx: Any) -> tuple[Any, ...]:
+    """The extents of D, of the operands that a call had."""
+    program, (a, b) = ctx.call[0].program, ctx.call[3]
+    if program.form == "linear":
+        return (*a[:-1], columns(program.graph, b[0]))
+    batch = next((x[0] for x in (a, b) if len(x) == 3 and x[0] != 1), 1)
+    lead = (batch,) if len(a) == 3 or len(b) == 3 else ()
+    return (*lead, a[-2], columns(program.graph, b[-1]))
+
+
+def _launched(
+    own: OutputGradient,
+    saved: dict[str, torch.Tensor],
+    g: torch.Tensor,
+    numbers: dict[str, Any],
+    ctx: Any,
+) -> dict[str, torch.Tensor]:
+    """All gradients of one output from one launch without a mainloop."""
+    program = own.program
+    dtype = ctx.call[2]
+    *lead, width = g.shape if own.result.kind == STORE else _shape_of_d(ctx)
+    if own.result.kind != STORE and own.result.axis is None:
+        # the same for every row
+        g = (g.unsqueeze(-1) if g.dim() else g).expand(lead)
+    tensors = saved | {own.upstream: g}
+    a = g.new_empty((*lead, 0), dtype=dtype)
+    b = g.new_empty((width, 0) if program.form == "linear" else (0, width), dtype=dtype)
+    outs = call(
+        program, a, b, [tensors[x] for x in program.inputs],
+        [numbers[x] for x in program.numbers], [numbers[x] for x in program.integers],
+    )  # fmt: skip
+    found = dict(zip(program.outputs, outs, strict=True))
+    plan = ctx.call[0]
+    wanted = (*plan.accumulators, *plan.inputs)
+    return {name: found[gradient_name(name)] for name in wanted}
+
+
+def _scaled(program: Program, name: str, g: torch.Tensor, factor: float, ctx: Any) -> torch.Tensor:
+    """A gradient that is G times a number: of a row its sum over rows, and so on."""
+    kind = program.graph.tensors.get(name, "scalar" if name in program.graph.numbers else "matrix")
+    if kind == "matrix":
+        return g if factor == 1.0 else g * factor
+    folds = program.form != "matrix"
+    rows = tuple(range(g.dim() - 1)) if folds else (-2,)
+    dims = {"row": rows, "col": (-1,), "scalar": (*rows, -1)}[kind]
+    x = summed_along(g, dims)
+    return x if factor == 1.0 else x * factor
+
+
+def _joined(program: Program, parts: list[torch.Tensor]) -> torch.Tensor:
+    """The accumulator's gradient; of a gated pair as B's columns have it."""
+    if len(parts) == 1:
+        return parts[0]
+    if program.graph.gated == "halves":
+        return torch.cat(parts, -1)
+    return torch.stack(parts, -1).flatten(-2)
+
+
+def plain(program: Program, form: str) -> Program:
+    """alpha * A B in some form, on the backend of a program."""
+    return _plain(form, None, program.backend)
+
+
+@constant
+def _plain_text(form: str, dtype: str | None, backend: Any) -> str:
+    return _plain(form, dtype, backend).text
+
+
+@lru_cache(64)
+def _plain(form: str, dtype: str | None, backend: Any) -> Program:
+    """Kept here, too: on the path of every backward pass, making a program costs more than the launch."""
+    spec = GemmSpec() if dtype is None else GemmSpec(d_dtype=dtype)
+    return kept(Program(spec, PLAIN, form, (), backend, final=True))
+
+
+def _product(
+    program: Program, form: str, a: torch.Tensor, b: torch.Tensor, factor: float, dtype: str | None = None
+) -> torch.Tensor:
+    """factor * A B in some form, on the backend of a program; a compiler sees the op alone."""
+    if _compiling():
+        text = _plain_text(form, dtype, program.backend)
+        found: torch.Tensor = torch.ops.cutegemm.gemm.default(a, b, [], [factor], [], text)
+        return found
+    return call(_plain(form, dtype, program.backend), a, b, (), (factor,))[0]
+
+
+def _operands(
+    ctx: Any,
+    program: Program,
+    saved: dict[str, torch.Tensor],
+    acc: torch.Tensor,
+    factor: float,
+    needs: tuple[bool, bool],
+) -> list[torch.Tensor | None]:
+    """The gradients of A and B from that of the accumulator; B's first, as A may be needed for nothing else."""
+    need_a, need_b = needs
+    da = db = None
+    # none where nothing is batched
+    a_shape, b_shape = ctx.call[3] or (None, None)
+    a, b = saved.pop("a"), saved.pop("b")
+    if need_b and program.form == "linear":
+        db = _product(program, "weight", acc, a, factor)
+    elif need_b:
+        if (
+            b_shape is not None
+            and len(b_shape) == 2
+            and acc.dim() == 3
+            and a.dim() == 3
+            and a.shape[0] == acc.shape[0]
+        ):
+            # every batch adds to one B: one product over all rows
+            db = _product(program, "weight", a, acc, factor)
+        else:
+            db = _batched(program, a.mT, acc, factor, b_shape)
+    del a
+    if need_a and program.form == "linear":
+        da = _product(program, "input", acc, b, factor)
+    elif need_a:
+        da = _batched(program, acc, b.mT, factor, a_shape)
+    return [da, db]
+
+
+def _batched(
+    program: Program, a: torch.Tensor, b: torch.Tensor, factor: float, shape: torch.Size | None
+) -> torch.Tensor:
+    """A product, summed over batches that shared the operand whose gradient it is."""
+    if shape is None:
+        return _product(program, "matrix", a, b, factor)
+    batch = next((x.shape[0] for x in (a, b) if x.dim() == 3 and x.shape[0] != 1), 1)
+    shared = batch != 1 and (len(shape) == 2 or shape[0] == 1)
+    # the sum is of fp32 products, rounded once
+    found = _product(program, "matrix", a, b, factor, "fp32" if shared else None)
+    return summed_to(found, shape).to(a.dtype)
+
+
+def summed_along(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """A gradient summed in fp32 along some dimensions; none are none, where torch's sum takes them for all."""
+    return x.sum(dims, dtype=torch.float32) if dims else x.float()
+
+
+def summed_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A gradient summed over the axes along which its tensor was broadcast."""
+    while x.dim() > len(shape):
+        x = x.sum(0)
+    axes = [i for i, (n, wanted) in enumerate(zip(x.shape, shape)) if wanted == 1 and n != 1]
+    return x.sum(axes, keepdim=True) if axes else x
+
+
+__all__ = [
+    "Direct",
+    "Final",
+    "Plain",
+    "Product",
+    "plain",
+    "record",
+    "record_plain",
+    "summed_along",
+    "summed_to",
+]

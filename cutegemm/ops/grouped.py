@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`grouped_mm`: products of many sizes in one launch, whose sizes lie on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm.dtypes import as_dtype
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import InputError, SpecError, field_error
+from cutegemm.ops.agreement import check_tensor
+from cutegemm.ops.dispatch import direct
+from cutegemm.ops.entry_points import BACKENDS, check_names, is_compiling, made, matmul, server_of
+from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, constant, found_at
+from cutegemm.ops.grouped_op import PLAIN, gemm_of, grouping
+from cutegemm.ops.program import Program, decode
+from cutegemm.ops.routing import gathered, scattered
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.running.arguments.blas import blas_number
+from cutegemm.running.arguments.call import NOWHERE, Memo
+from cutegemm.running.arguments.named import unread
+from cutegemm.running.arguments.results import Outputs
+from cutegemm.running.kind import Prepared
+from cutegemm.spec import AUTO, GemmSpec
+
+TAILS = ("zero", "undefined")
+_PLAIN_READS = ("c", "alpha", "beta", "bias")
+_OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback")
+# programs of recent calls, by the identities of spec and epilogue, which they keep alive
+_recent: Memo[tuple[Any, Any, Program]] = Memo()
+# what serves calls on GPUs that say nothing else, by `_short_key`
+_shorts: Memo[Prepared] = Memo()
+
+
+def grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor | None = None,
+    counts: Tensor | None = None,
+    c: Tensor | None = None,
+    alpha: Any = 1.0,
+    beta: Any = None,
+    bias: Tensor | None = None,
+    out: Any = None,
+    out_dtype: torch.dtype | None = None,
+    epilogue: Graph | None = None,
+    rows: Tensor | None = None,
+    scatter: Tensor | None = None,
+    weight: Tensor | None = None,
+    tail: str = "zero",
+    spec: GemmSpec | None = None,
+    fallback: str = "torch",
+    **inputs: Any,
+) -> Any:
+    """alpha * a @ b + beta * c + bias for each of many groups, in one launch; nothing waits for the device.
+
+    Three forms, told by the operands' dimensions:
+
+        a (M, K), b (G, K, N)            rows of a in groups, each times a matrix of its own; D (M, N)
+        a (M, K), b (K, N)               groups along K, a product each; D (G, M, N)
+        a (G, C, K), b (G, K, N)         with `counts`: of each batch its first rows; D (G, C, N)
+
+    Without offsets two batches of matrices are `bmm`.
+
+    Args:
+        a, b: fp16, bf16 or fp8; any strides.
+        offs: (G,) int32 or int64: group g ends before offs[g] and begins where the one before it ends. An end counts as
+            the nearest place that it may be: inside the axis and not before an earlier group's end.
+        cu_seqlens: (G + 1,) instead of `offs`: the first group's begin, then the ends.
+        counts: (G,) instead of `offs`: rows of each batch.
+        c: as D.
+        alpha, beta: numbers; beta None means 1 with c and 0 without.
+        bias: (N,), or (G, N), a row for each group.
+        out: where D goes; may be `c` itself. Several outputs: a mapping from their names.
+        out_dtype: of a new D; None is a's type.
+        epilogue: what is done to the elements instead; `inputs` are what it reads: rows (N,) or (G, N), columns and
+            matrices as D has rows.
+        rows: (R,) indices: the rows of `a` that are multiplied, in groups; D has R. One outside reads zeros.
+        scatter: (R,) indices: where in D, which has as many rows as `out`, or R, each result is added, in fp32 and in
+            order; one outside is dropped.
+        weight: (R,): what each result is multiplied by. Rows, scatter and weight are of groups of rows, by launches of
+            torch's before and after.
+        tail: what rows of no group become: "zero", or "undefined", which leaves them alone.
+        spec: how the kernel is made; None leaves it to the planner.
+        fallback: as of `matmul`.
+
+    Returns:
+        D, or an object with an attribute for each output. A group without rows has none; along K it gives what the
+        epilogue makes of 0.
+
+    Raises:
+        InputError: an argument breaks a rule; nothing has been written.
+        SpecError, PlanError: the spec has no legal meaning, or no kernel of groups serves the operands.
+        HardwareError: no Hopper GPU and fallback="error".
+    """
+    if rows is not None or scatter is not None or weight is not None:
+        return _routed(rows, scatter, weight, a, b, out, {
+            "offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "alpha": alpha, "beta": beta,
+            "bias": bias, "out_dtype": out_dtype, "epilogue": epilogue, "tail": tail, "spec": spec,
+            "fallback": fallback, **inputs,
+        })  # fmt: skip
+    key = None
+    if spec is None and epilogue is None and out is None and out_dtype is None and not is_compiling():
+        if c is None and bias is None and beta is None and not inputs and type(alpha) is float:
+            ends = offs if offs is not None else cu_seqlens if cu_seqlens is not None else counts
+            key, addresses = _short_key(a, b, ends, offs, cu_seqlens, counts, tail, fallback)
+            if (known := _shorts.recent.get(key)) is not None:
+                return known((a, b, None, ends), addresses, (alpha,), None)
+    name, ends = _ends(offs, cu_seqlens, counts)
+    for field, x in (("a", a), ("b", b), (name, ends), ("c", c), ("bias", bias)):
+        if x is not None or field in ("a", "b"):
+            check_tensor(field, x)
+    if out_dtype is not None:
+        as_dtype(out_dtype, "out_dtype")
+    form = _form(a, b, name, tail)
+    if spec is not None and not isinstance(spec, GemmSpec):
+        raise field_error(SpecError, "spec", spec, "must be a GemmSpec")
+    if form == "batches":
+        return _batched(a, b, c, alpha, beta, bias, out, epilogue, spec, fallback, inputs)
+    who = server_of(a.device, fallback, "cutegemm.grouped_mm")
+    backend = "reference" if who == "torch" else BACKENDS[who]
+    if torch._C._is_any_autocast_enabled() and (dtype := autocast_type(a.device)) in HALF:
+        a, b = autocast_to(dtype, a), autocast_to(dtype, b)
+    graph = epilogue if epilogue is not None or spec is None or spec.epilogue == AUTO else spec.epilogue
+    if bias is not None:
+        inputs["bias"] = bias
+    if graph is None:
+        if len(inputs) > (bias is not None):
+            rule = "without an epilogue only c, alpha, beta and bias are read"
+            raise unread(next(x for x in inputs if x != "bias"), _PLAIN_READS, _OPTIONS, rule)
+        if not is_compiling():
+            # a type test is cheaper than the check of everything that may be a number
+            alpha = alpha if type(alpha) is float else blas_number("alpha", alpha)
+            beta = beta if beta is None or type(beta) is float else blas_number("beta", beta)
+        if c is None and beta:
+            raise field_error(InputError, "beta", beta, "needs c", 0.0)
+        inputs["alpha"] = alpha
+        with_c = c is not None and beta != 0
+        if with_c:
+            inputs["c"], inputs["beta"] = c, 1.0 if beta is None else beta
+        graph = PLAIN[with_c, bias is not None]
+    else:
+        inputs |= {name: x for name, x in (("c", c), ("beta", beta)) if x is not None}
+        if type(alpha) is not float or alpha != 1.0:
+            inputs["alpha"] = alpha
+    how = f"{form}:{name}:{tail}"
+    if is_compiling():
+        return _compiled(a, b, ends, graph, spec, out_dtype, backend, inputs, out, how)
+    program = _program(graph, spec, out_dtype, inputs, backend)
+    tensors = [x for x in inputs.values() if isinstance(x, Tensor)]
+    if direct(a, b, ends, *tensors) and not (
+        torch.is_grad_enabled()
+        and (a.requires_grad or b.requires_grad or any([x.requires_grad for x in tensors]))
+    ):
+        call = gemm_of(program).prepared(a, b, ends, grouping(how), inputs, out, backend, None)
+        if key is not None and backend is None:
+            _shorts.put(key, call[0])
+        return call[0](*call[1:], None)
+    if out is not None:
+        rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
+        raise field_error(InputError, "out", "...", rule)
+    check_names(program, inputs)
+    return _through_the_op(
+        a, b, ends, program.text, program.inputs, program.numbers, program.integers, inputs, how
+    )
+
+
+def _routed(rows: Any, scatter: Any, weight: Any, a: Any, b: Any, out: Any, rest: dict[str, Any]) -> Any:
+    """A call whose rows are gathered before, or weighed and scattered after.
+
+    Raises:
+        InputError: groups are not of rows, or there are several outputs.
+    """
+    name = "rows" if rows is not None else "scatter" if scatter is not None else "weight"
+    for field, x in (("a", a), ("b", b)):
+        check_tensor(field, x)
+    if (a.dim(), b.dim()) != (2, 3):
+        raise InputError("takes groups of rows: a (M, K) and b (G, K, N)", field=name)
+    if rows is not None:
+        a = gathered(a, rows)
+    if scatter is None and weight is None:
+        return grouped_mm(a, b, out=out, **rest)
+    dtype = rest["out_dtype"] or (a.dtype if out is None else out.dtype)
+    found = grouped_mm(a, b, **rest)
+    if not isinstance(found, Tensor):
+        raise InputError("takes an epilogue that gives d alone", field=name)
+    return scattered(found, scatter, weight, out, dtype)
+
+
+def _through_the_op(
+    a: Tensor, b: Tensor, ends: Any, text: str, names: Any, numbers: Any, integers: Any, given: Any, how: str
+) -> Any:
+    """A call by the op, where torch must know of it."""
+    args = (
+        a, b, ends, [given[x] for x in names], [float(given[x]) for x in numbers], [given[x] for x in integers],
+        text, how,
+    )  # fmt: skip
+    outputs = _outputs(text)
+    if outputs == ("d",):
+        return torch.ops.cutegemm.grouped_mm.default(*args)
+    return Outputs(**dict(zip(outputs, torch.ops.cutegemm.grouped_mm.many(*args))))
+
+
+@constant
+def _outputs(text: str) -> tuple[str, ...]:
+    return decode(text).outputs
+
+
+def _compiled(
+    a: Any, b: Any, ends: Any, graph: Any, spec: Any, dtype: Any, backend: Any, given: Any, out: Any, how: str
+) -> Any:
+    """A call that torch.compile traces."""
+    if out is not None:
+        raise field_error(InputError, "out", "...", "must be None where the call is compiled")
+    scalars = tuple([name for name, x in given.items() if isinstance(x, Tensor) and x.dim() == 0])
+    found = _described(address(graph), address(spec), dtype, scalars, backend, tuple(given))
+    text, names, numbers, integers = found
+    return _through_the_op(a, b, ends, text, names, numbers, integers, given, how)
+
+
+@constant
+def _described(graph: int, spec: int, dtype: Any, scalars: Any, backend: Any, names: Any) -> Any:
+    """What a compiler needs to know of a program: its text, and the names of what it takes."""
+    program = _made(found_at(graph), found_at(spec), dtype, scalars, backend)
+    check_names(program, dict.fromkeys(names, 0))
+    return program.text, program.inputs, program.numbers, program.integers
+
+
+def _program(
+    graph: Any, spec: GemmSpec | None, dtype: Any, given: dict[str, Any], backend: str | None
+) -> Program:
+    """The program of a call: the same object for the same spec and epilogue."""
+    scalars = tuple([name for name, x in given.items() if isinstance(x, Tensor) and x.dim() == 0])
+    key = id(graph), id(spec), dtype, scalars, backend
+    found = _recent.recent.get(key)
+    if found is None:
+        found = graph, spec, _made(graph, spec, dtype, scalars, backend)
+        _recent.put(key, found)
+    return found[2]
+
+
+def _made(
+    graph: Any, spec: GemmSpec | None, dtype: Any, scalars: tuple[str, ...], backend: str | None
+) -> Program:
+    """The program of what the caller gave.
+
+    Raises:
+        SpecError: no epilogue graph, or two of them.
+    """
+    spec = GemmSpec() if spec is None else spec
+    if dtype is not None:
+        spec = dataclasses.replace(spec, d_dtype=as_dtype(dtype, "out_dtype"))
+    return made(graph, spec, "matrix", scalars, backend)
+
+
+def planned(a: Tensor, b: Tensor, offs: Tensor, spec: GemmSpec | None = None) -> KernelPlan:
+    """How kernels serve a product of groups without an epilogue; of CPU tensors, on an H200.
+
+    Raises:
+        GemmError: as of `grouped_mm`.
+    """
+    name = "counts" if a.dim() == 3 else "offs"
+    how = grouping(f"{_form(a, b, name, 'zero')}:{name}:zero")
+    program = _program(PLAIN[False, False], spec, None, {}, None)
+    return gemm_of(program).plan(a, b, offs, how, {"alpha": 1.0})
+
+
+def _short_key(
+    a: Any, b: Any, ends: Any, offs: Any, starts: Any, counts: Any, tail: Any, fallback: Any
+) -> Any:
+    """(what a call without an epilogue is remembered by, its addresses); (None, None) of one that is not.
+
+    On the path of every call, so written out.
+    """
+    try:
+        if not direct(a, b, ends) or torch._C._is_any_autocast_enabled():
+            return None, None
+        if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
+            return None, None
+        p, q, r = a.data_ptr(), b.data_ptr(), ends.data_ptr()
+        if not (p and q and r):
+            return None, None
+        key = (
+            a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(),
+            b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(),
+            ends.shape, ends.stride(), ends.dtype, ends.get_device(),
+            p & 15 | (q & 15) << 4 | (r & 15) << 8,
+            offs is None, starts is None, counts is None, tail, fallback,
+        )  # fmt: skip
+        hash(key)
+    except (AttributeError, RuntimeError, TypeError):
+        return None, None
+    return key, (p, q, NOWHERE, r)
+
+
+def _ends(*given: Tensor | None) -> tuple[str, Any]:
+    """(name, tensor) of what tells the groups; the name is empty where nothing does.
+
+    Raises:
+        InputError: more than one is given.
+    """
+    found = [
+        (name, x) for name, x in zip(("offs", "cu_seqlens", "counts"), given, strict=True) if x is not None
+    ]
+    if len(found) > 1:
+        rule = f"must not be given beside {found[0][0]}: one of offs, cu_seqlens and counts tells the groups"
+        raise field_error(InputError, found[1][0], found[1][1], rule)
+    return found[0] if found else ("", None)
+
+
+def _form(a: Any, b: Any, name: str, tail: Any) -> str:
+    """How a call's groups lie, of `planning.grouped.FORMS`; "batches" of two batches of matrices without any.
+
+    Raises:
+        InputError: no form has such operands.
+    """
+    if not isinstance(tail, str) or tail not in TAILS:
+        raise field_error(InputError, "tail", tail, f"must be one of {', '.join(TAILS)}", "zero")
+    dims = (a.dim(), b.dim())
+    if dims == (3, 3):
+        if name in ("", "counts"):
+            return "masked" if name else "batches"
+        raise InputError("a batch of matrices for each group takes counts, (G,)", field=name)
+    if dims not in ((2, 3), (2, 2)):
+        rule = "a and b must be (M, K) and (G, K, N), (M, K) and (K, N), or (G, C, K) and (G, K, N)"
+        raise field_error(
+            InputError, "a.dim()" if a.dim() not in (2, 3) else "b.dim()", f"{dims[0]} and {dims[1]}", rule
+        )
+    if name in ("", "counts"):
+        rule = "groups of rows or along K need offs, (G,), or cu_seqlens, (G + 1,)"
+        raise field_error(InputError, name or "offs", None, rule)
+    return "rows" if b.dim() == 3 else "depth"
+
+
+def _batched(
+    a: Any, b: Any, c: Any, alpha: Any, beta: Any, bias: Any, out: Any, epilogue: Any, spec: Any, fallback: Any,
+    inputs: dict[str, Any],
+) -> Any:  # fmt: skip
+    """The form without groups: a batch of products."""
+    if bias is not None:
+        if epilogue is None:
+            epilogue = PLAIN[c is not None, True]
+            # a number that is not the default, which an epilogue would not be given
+            inputs = {"alpha": 1 if alpha == 1.0 else alpha}
+            if c is not None:
+                inputs |= {"c": c, "beta": 1.0 if beta is None else beta}
+            return matmul(a, b, epilogue=epilogue, out=out, spec=spec, fallback=fallback, bias=bias, **inputs)
+        inputs = inputs | {"bias": bias}
+    return matmul(
+        a, b, c, alpha=alpha, beta=beta, epilogue=epilogue, out=out, spec=spec, fallback=fallback, **inputs
+    )
+
+
+__all__ = ["grouped_mm", "planned"]

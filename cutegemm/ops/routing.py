@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens on their way to groups and back: which rows a group takes, and where a group's rows go. By torch's functions.
+
+An index outside the tensor reads zeros and writes nothing. Whatever is added up is added in a fixed order.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm.errors import InputError, field_error
+from cutegemm.ops.agreement import check_tensor
+
+_INTEGERS = (torch.int32, torch.int64)
+
+
+def gathered(a: Tensor, rows: Any) -> Tensor:
+    """The rows of a matrix by index, (R, K).
+
+    Raises:
+        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
+    """
+    index, inside = _index("rows", rows, a.shape[0], a)
+    if not a.shape[0]:
+        return a.new_zeros(rows.shape[0], a.shape[1])
+    return torch.where(inside[:, None], a[index], a.new_zeros(()))
+
+
+def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype) -> Tensor:
+    """The rows of a matrix, each times its weight, added up where they go: fp32 sums, rounded once.
+
+    Args:
+        y: (R, N).
+        scatter: (R,), or None: where they are.
+        weight: (R,), or None.
+        out: (T, N), or None for as many rows as y has.
+        dtype: of a new result.
+
+    Raises:
+        InputError: an argument breaks a rule.
+    """
+    if weight is not None:
+        check_tensor("weight", weight)
+        if tuple(weight.shape) != (y.shape[0],) or weight.device != y.device:
+            rule = f"must be ({y.shape[0]},) on {y.device}: a weight for each row"
+            raise field_error(InputError, "weight", tuple(weight.shape), rule)
+        y = y.float() * weight.float()[:, None]
+    if scatter is None:
+        return y.to(dtype) if out is None else out.copy_(y)
+    count = y.shape[0] if out is None else out.shape[0]
+    index, inside = _index("scatter", scatter, count, y, y.shape[0])
+    # what goes nowhere goes into a row behind the last, which is left out
+    target = torch.where(inside, index, count)
+    sums = torch.zeros(count + 1, y.shape[1], dtype=torch.float32, device=y.device)
+    sums = sums.index_put((target,), y.float(), accumulate=True)[:count]
+    return sums.to(dtype) if out is None else out.copy_(sums)
+
+
+def _index(
+    name: str, index: Any, extent: int, like: Tensor, count: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """(indices that are inside, whether each was)."""
+    check_tensor(name, index)
+    if index.dim() != 1 or index.dtype not in _INTEGERS:
+        kind = f"{tuple(index.shape)} of {index.dtype}"
+        raise InputError(f"must be a 1-D tensor of int32 or int64, is {kind}", field=name)
+    if count is not None and index.shape[0] != count:
+        raise field_error(
+            InputError, f"{name}.shape", tuple(index.shape), f"must be ({count},), an index for each row"
+        )
+    if index.device != like.device:
+        raise field_error(
+            InputError, f"{name}.device", str(index.device), f"must be a's device, {like.device}"
+        )
+    inside = (index >= 0) & (index < extent)
+    if os.environ.get("CUTEGEMM_CHECK") == "1" and not bool(inside.all()):
+        first = int((~inside).nonzero()[0])
+        raise field_error(InputError, f"{name}[{first}]", int(index[first]), f"must be in [0, {extent})")
+    return index.clamp(0, max(extent - 1, 0)).long(), inside
+
+
+__all__ = ["gathered", "scattered"]

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small rules that several planners share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from cutegemm.arch.limits import Limits
+from cutegemm.config import MatrixConfig
+from cutegemm.config.draft import MOST_BYTES, MOST_COLUMNS
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import PlanError, field_error
+from cutegemm.problems import Operand, Problem, alignment, round_up
+from cutegemm.spec import AUTO, GemmSpec
+
+
+def epilogue_columns(columns: int, element_bytes: int) -> int:
+    """EPI_N: the widest subtile that divides a tile's output columns, a power of two."""
+    return math.gcd(columns, widest(element_bytes))
+
+
+def widest(element_bytes: int) -> int:
+    """Columns of the widest subtile of all, a power of two."""
+    return min(MOST_COLUMNS, MOST_BYTES // element_bytes)
+
+
+# bytes: alignment of torch's allocations, enough for TMA
+WORKSPACE_ALIGN = 256
+# bytes of a line of L2
+L2_LINE = 128
+
+
+def major(operand: Operand, row: str, col: str) -> str:
+    """The unit-stride axis of an operand, by the names of its row and column axes."""
+    return col if operand.unit_col else row if operand.unit_row else "strided"
+
+
+def direct(operand: Operand, row: str, col: str) -> MatrixConfig:
+    """The config of a matrix that threads read element by element."""
+    return MatrixConfig(dtype=operand.dtype, major=major(operand, row, col))
+
+
+def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:
+    """The configs of the epilogue's tensors where threads read them element by element.
+
+    What a row or column input's strides are is left to run time.
+    """
+    operands = dict(problem.inputs)
+    return tuple(
+        direct(operands[name], "m", "n")
+        if kind == "matrix"
+        else MatrixConfig(dtype=operands[name].dtype, major="strided")
+        for name, kind in epilogue.tensors.items()
+    )
+
+
+def gated_half(problem: Problem, epilogue: Graph) -> tuple[Problem, int | None]:
+    """The problem with a gated pair's operand as the kernel sees it: the half that makes gates.
+
+    Beside it the elements from one half's first to the other's; None where the epilogue is not gated.
+    """
+    if epilogue.gated_axis is None:
+        return problem, None
+    if epilogue.gated_axis == "m":
+        half, gate = _half(problem.a.transposed, epilogue)
+        return dataclasses.replace(problem, a=half.transposed), gate
+    half, gate = _half(problem.b, epilogue)
+    return dataclasses.replace(problem, b=half), gate
+
+
+def _half(b: Operand, epilogue: Graph) -> tuple[Operand, int]:
+    """The half of a matrix whose columns hold a gated pair, and the elements from one half's first to the other's."""
+    row, col, batch = b.strides
+    half = b.cols // 2
+    step, gate = (col, half * col) if epilogue.gated == "halves" else (2 * col, col)
+    # loads add the gate to the base
+    align = min(b.align, alignment(gate * b.dtype.bytes))
+    return dataclasses.replace(b, cols=half, strides=(row, step, batch), align=align), gate
+
+
+def aligned_copy(source: Operand, limits: Limits, by_rows: bool | None = None) -> tuple[Operand, int]:
+    """A matrix like `source` that TMA can address, contiguous along the same axis (or columns), and its bytes.
+
+    `by_rows` says along which axis otherwise: whether consecutive rows are adjacent.
+
+    Lines begin at whole L2 lines: a box row of 128 bytes that straddles two costs L2 two accesses.
+    """
+    step = L2_LINE // source.dtype.bytes
+    if source.unit_row and not source.unit_col if by_rows is None else by_rows:
+        leading = round_up(source.rows, step)
+        strides, size = (1, leading), leading * source.cols
+    else:
+        leading = round_up(source.cols, step)
+        strides, size = (leading, 1), leading * source.rows
+    target = dataclasses.replace(source, strides=(*strides, size), align=limits.tma_align)
+    return target, size * source.batch * source.dtype.bytes
+
+
+def grid_rule(ctas: int, limits: Limits) -> str:
+    """The rule that a launch of too many CTAs breaks."""
+    return f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
+
+
+def grid_fault(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> PlanError:
+    """The error of a launch with a CTA for every tile that is larger than a grid may be.
+
+    It is about what a caller can change: the field that asks for such a launch, else the problem's largest extent.
+    """
+    rule = grid_rule(ctas, limits)
+    for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
+        given = getattr(spec, field)
+        if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):
+            return field_error(PlanError, field, given, rule, nearest)
+    field, extent = max((("m", problem.m), ("n", problem.n), ("batch", problem.batch)), key=lambda x: x[1])
+    return field_error(PlanError, field, extent, f"{rule}: split the problem along {field}")

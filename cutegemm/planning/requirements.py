@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What spec and problem must agree on, each rule one function, and the `Request` that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutegemm.arch.device import Device
+from cutegemm.arch.instructions import types_fault
+from cutegemm.dtypes import DType
+from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.errors import InputError, PlanError, field_error
+from cutegemm.families import Family, of_schedule
+from cutegemm.problems import Operand, Problem, columns
+from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec, checked_spec
+
+
+def check_arguments(spec: object, problem: object, device: object, order: object) -> None:
+    """The arguments of `plan` are what their names say.
+
+    Raises:
+        SpecError, InputError: one is something else.
+    """
+    checked_spec(spec)
+    if not isinstance(problem, Problem):
+        rule = "must be a Problem; cutegemm.problem(m, n, k) makes one"
+        raise field_error(InputError, "problem", problem, rule)
+    if not isinstance(device, Device):
+        raise field_error(InputError, "device", device, "must be a Device; cutegemm.arch.records has some")
+    if not callable(order):
+        rule = "must be a function that puts options in order (cutegemm.planning.ways.Order)"
+        raise field_error(InputError, "order", order, rule)
+
+
+def check_extents(problem: Problem) -> None:
+    """A is M x K, B is K x N, and every operand has one matrix for all batches or one for each.
+
+    Raises:
+        PlanError: the problem contradicts itself.
+    """
+    wanted = {"a": (problem.m, problem.k), "b": (problem.k, problem.n)}
+    for name, shape in wanted.items():
+        operand = getattr(problem, name)
+        if (operand.rows, operand.cols) != shape:
+            rule = f"must be {shape}, as the problem's m, n and k say"
+            raise field_error(PlanError, name, (operand.rows, operand.cols), rule)
+    read = {"a": problem.a, "b": problem.b, **dict(problem.inputs)}
+    for name, operand in (*read.items(), *problem.outputs):
+        legal = (1, problem.batch) if name in read else (problem.batch,)
+        if operand.batch not in legal:
+            rule = f"must be {' or '.join(str(x) for x in dict.fromkeys(legal))}, as the problem's batch says"
+            raise field_error(PlanError, f"{name}.batch", operand.batch, rule)
+
+
+def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
+    """Given types are the problem's, and kernels compute with them.
+
+    Raises:
+        PlanError: they are not.
+    """
+    for name in ("a", "b", "c", "d"):
+        given, operand = getattr(spec, f"{name}_dtype"), getattr(problem, name)
+        if operand is not None and given not in (AUTO, operand.dtype):
+            rule = f"the problem's {name.upper()} is {operand.dtype.value}"
+            raise field_error(PlanError, f"{name}_dtype", given, rule, operand.dtype)
+    if (fault := types_fault(problem.a.dtype, problem.b.dtype)) is not None:
+        raise field_error(PlanError, *fault)
+
+
+def check_majors(spec: GemmSpec, problem: Problem) -> None:
+    """Given majors are the problem's.
+
+    Raises:
+        PlanError: they are not.
+    """
+    axes = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n"), "d": ("m", "n")}
+    for name, (row, col) in axes.items():
+        given, operand = getattr(spec, f"{name}_major"), getattr(problem, name)
+        if operand is None or given == AUTO or lies(operand, along_rows=given == row):
+            continue
+        actual = col if operand.unit_col else row if operand.unit_row else AUTO
+        rule = f"the problem's {name.upper()} has strides {operand.strides[:2]} (row, column)"
+        raise field_error(PlanError, f"{name}_major", given, rule, actual)
+
+
+def lies(operand: Operand, along_rows: bool) -> bool:
+    """Whether consecutive rows (or columns) of a matrix are adjacent; of one row (or column) they always are."""
+    if along_rows:
+        return operand.unit_row or operand.rows <= 1
+    return operand.unit_col or operand.cols <= 1
+
+
+def check_epilogue(epilogue: Graph, problem: Problem) -> None:
+    """The problem brings what the epilogue reads and stores, in the right shapes.
+
+    Raises:
+        PlanError: it does not.
+    """
+    for what, wanted, given in (
+        ("inputs", set(epilogue.tensors), {name for name, _ in problem.inputs}),
+        ("outputs", {x.name for x in epilogue.stores}, {name for name, _ in problem.outputs}),
+    ):
+        if wanted != given:
+            listed = ", ".join(sorted(given)) or "none"
+            rule = f"the epilogue's {what} are {', '.join(sorted(wanted)) or 'none'}"
+            raise field_error(PlanError, what, listed, rule)
+    scalars = epilogue.names("scalar")
+    for name in problem.device_scalars:
+        if name not in scalars:
+            rule = f"the epilogue's scalars are {', '.join(scalars) or 'none'}"
+            raise field_error(PlanError, "device_scalars", name, rule)
+    if epilogue.gated and problem.n % 2:
+        rule = "a gated pair needs an even number of columns"
+        raise field_error(PlanError, "n", problem.n, rule, problem.n - 1)
+    width = columns(epilogue, problem.n)
+    shapes = {"matrix": (problem.m, width), "row": (1, width), "col": (problem.m, 1)}
+    kinds = epilogue.tensors | {x.name: "matrix" for x in epilogue.stores}
+    for x in epilogue.scales:
+        operand = dict(problem.inputs)[x.name]
+        lies = operand if x.axis == "m" else operand.transposed
+        blocks = x.shape(problem.m, problem.n, problem.k)
+        if not x.fits((lies.rows, lies.cols), blocks):
+            rule = f"must be {blocks}: blocks of {'rows' if x.axis == 'm' else 'columns'}, blocks of K"
+            raise field_error(PlanError, x.name, (lies.rows, lies.cols), rule)
+        kinds.pop(x.name)
+    for name, operand in (*problem.inputs, *problem.outputs):
+        if name in kinds and (operand.rows, operand.cols) != shapes[kinds[name]]:
+            rule = f"must be {shapes[kinds[name]]}, a {kinds[name]} of the epilogue"
+            raise field_error(PlanError, name, (operand.rows, operand.cols), rule)
+
+
+def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
+    """Why the problem runs on the CUDA cores, or None.
+
+    Raises:
+        PlanError: fp32 operands under a field that has no meaning on the CUDA cores.
+    """
+    if problem.k == 0:
+        return "K is 0: there is no mainloop, only the epilogue"
+    if problem.a.dtype is DType.FP32:
+        for name in TENSOR_CORE_FIELDS:
+            if getattr(spec, name) != AUTO:
+                rule = "has no meaning for fp32 operands, which run on the CUDA cores"
+                raise field_error(PlanError, name, getattr(spec, name), rule, AUTO)
+        if spec.schedule not in (AUTO, "simt"):
+            rule = "fp32 operands run on the CUDA cores"
+            raise field_error(PlanError, "schedule", spec.schedule, rule, "simt")
+        return "fp32 operands: exact fp32 on the CUDA cores, no tf32"
+    if problem.a.dtype.bits == 8 and spec.schedule == "simt":
+        rule = f"{problem.a.dtype.value} operands run on tensor cores"
+        raise field_error(PlanError, "schedule", "simt", rule, AUTO)
+    return 'schedule="simt" was asked for' if spec.schedule == "simt" else None
+
+
+# what a spec that leaves its epilogue open means, by whether the problem has a C
+PLAIN = {with_c: linear_combination(with_c) for with_c in (False, True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A spec for a problem on a device.
+
+    Attributes:
+        spec, problem, device: as asked.
+        epilogue: the spec's, or the plain one where the spec leaves it open.
+        reasons: what is known already, one line each.
+        pinned: columns and depth that every tile must have (`invariance`); None where any will do.
+    """
+
+    spec: GemmSpec
+    problem: Problem
+    epilogue: Graph
+    device: Device
+    reasons: tuple[str, ...] = ()
+    pinned: tuple[int | None, int | None] = (None, None)
+
+
+def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request, Family]:
+    """The request that a spec and a problem make, and the family of kernels that serves it.
+
+    Raises:
+        PlanError: they do not agree.
+    """
+    epilogue = spec.epilogue if isinstance(spec.epilogue, Graph) else PLAIN[problem.c is not None]
+    check_epilogue(epilogue, problem)
+    cuda_cores = cuda_cores_reason(spec, problem)
+    if cuda_cores and epilogue.scales and problem.k:
+        rule = f"scales of blocks multiply partial sums of the tensor cores: {cuda_cores}"
+        raise field_error(PlanError, epilogue.scales[0].name, "blocks", rule, "row")
+    reasons = tuple(x for x in (device.note, cuda_cores) if x)
+    asked = Request(spec=spec, problem=problem, epilogue=epilogue, device=device, reasons=reasons)
+    return asked, of_schedule(spec.schedule if cuda_cores is None else "simt")

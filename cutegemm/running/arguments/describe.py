@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch tensors seen as a `Problem`: the half of validation that needs no address.
+
+Ranks, shapes, types, devices, strides. Fake and meta tensors are described as real ones are; where real ones
+lie is `check`'s half.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cutegemm.arch.instructions import partners, types_fault
+from cutegemm.dtypes import DType, as_dtype
+from cutegemm.epilogue import call_order
+from cutegemm.epilogue.graph import Graph, Result, linear_combination
+from cutegemm.epilogue.scaling import PLAIN
+from cutegemm.errors import InputError, field_error
+from cutegemm.problems import Operand, Problem, columns, operand_of
+from cutegemm.running.arguments.call import Request
+from cutegemm.running.numerics.reference import TORCH_DTYPE
+
+# epilogues of which D is the sum, or alpha times it
+SUMS = (PLAIN, linear_combination(False))
+# of the functions that gradients are made for; kernels multiply more
+OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
+MULTIPLIED = tuple(TORCH_DTYPE[x] for x in DType if partners(x))
+# what a role's types are (`call_order.Role`)
+_TYPES = {
+    "operands": MULTIPLIED,
+    "any": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2),
+    "stored": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.uint8, torch.int32),
+    "fp32": (torch.float32,),
+}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One output of a call as the caller sees it: a stored matrix, or a reduction's results.
+
+    `order` is that of a new matrix's axes in memory, outermost first; None is row-major.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    order: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A described call: the problem, and its outputs, stored ones first."""
+
+    problem: Problem
+    outputs: tuple[Wanted, ...]
+
+
+def describe(
+    graph: Graph,
+    request: Request,
+    d_dtype: DType | None = None,
+    d_major: str | None = None,
+) -> Call:
+    """Check the layouts and types of a call and describe it.
+
+    Args:
+        graph: the epilogue.
+        request: what is passed.
+        d_dtype, d_major: D's element type and unit-stride axis when it is not given; None means A's type, "n".
+
+    Returns:
+        The call, as if every address were a multiple of 16 bytes (`check.aligned` knows better).
+
+    Raises:
+        InputError: naming the tensor, what it is, and the rule.
+    """
+    a, b, inputs, outs, kinds = request.a, request.b, request.inputs, request.outs, graph.tensors
+    _check_tensors(graph, request)
+    _check_devices(request)
+    if a.dtype != b.dtype and types_fault(as_dtype(a.dtype), as_dtype(b.dtype)) is not None:
+        raise field_error(InputError, "b.dtype", b.dtype, f"must be a's dtype, {a.dtype}")
+    k = a.shape[-1]
+    if b.shape[-2] != k:
+        turned = ", as b.T has" if b.shape[-1] == k else ""
+        raise _shape_error("b", b, f"a is {tuple(a.shape)}, so b must have {k} rows (K){turned}")
+    batch, lead = _batch(a, b)
+    if graph.gated and b.shape[-1] % 2:
+        raise _shape_error("b", b, "a gated pair needs an even number of columns")
+    m, n = a.shape[-2], columns(graph, b.shape[-1])
+    layout = _Layouts(batch)
+    read = []
+    for name, kind in kinds.items():
+        shapes = {"matrix": (m, n), "row": (n,), "col": (m,)}
+        if kind in shapes:
+            _check_shape(name, inputs[name], shapes[kind], lead)
+        else:
+            _check_blocks(graph, name, inputs[name], (m, b.shape[-1], k), batch)
+        read.append((name, layout.of_input(inputs[name], kind)))
+    stored, wanted = [], []
+    for x in graph.stores:
+        default = (
+            as_dtype(x.dtype)
+            if x.dtype
+            else d_dtype
+            if x.name == "d" and d_dtype
+            else _result(graph, as_dtype(a.dtype))
+        )
+        major = x.major or (d_major if x.name == "d" else None)
+        operand, shown = _store(x, outs.get(x.name), layout, (*lead, m, n), default, major)
+        stored.append((x.name, operand))
+        wanted.append(shown)
+    for x in graph.reductions:
+        shape = (*lead, *x.by_axis((n,), (m,), ()))
+        if x.name in outs:
+            _check_reduction_out(x, outs[x.name], shape)
+        wanted.append(Wanted(x.name, shape, DType.FP32))
+    problem = Problem(
+        m=m,
+        n=b.shape[-1],
+        k=k,
+        batch=batch,
+        a=layout.of(a),
+        b=layout.of(b),
+        inputs=tuple(read),
+        outputs=tuple(stored),
+        device_scalars=tuple(x for x in graph.numbers if x in inputs),
+    )
+    return Call(problem, tuple(wanted))
+
+
+def _result(graph: Graph, kind: DType) -> DType:
+    """The type of an output that nobody names."""
+    return kind.result if graph in SUMS else kind.fused
+
+
+def shown(name: str) -> str:
+    """A tensor's name in messages: D is passed as `out`."""
+    return "out" if name == "d" else name
+
+
+def _shape_error(name: str, tensor: Any, rule: str) -> InputError:
+    return field_error(InputError, f"{name}.shape", tuple(tensor.shape), rule)
+
+
+@dataclass(frozen=True)
+class _Layouts:
+    """How the tensors of a call lie, as operands of a problem with `batch` products."""
+
+    batch: int
+
+    def of(self, tensor: Any) -> Operand:
+        """A matrix; a batch extent of 1 broadcasts."""
+        return operand_of(tensor) if self.batch else dataclasses.replace(operand_of(tensor), batch=0)
+
+    def of_input(self, tensor: Any, kind: str) -> Operand:
+        """An epilogue's input: rows are 1 x N, columns M x 1."""
+        if kind in ("matrix", "blocks_m"):
+            return self.of(tensor)
+        if kind == "blocks_n":
+            # along N, as B's columns lie
+            return self.of(tensor.mT)
+        return self.of(tensor.unsqueeze(-2 if kind == "row" else -1))
+
+
+def _store(
+    result: Result,
+    given: Any,
+    layout: _Layouts,
+    shape: tuple[int, ...],
+    default: DType,
+    major: str | None,
+) -> tuple[Operand, Wanted]:
+    """A stored matrix of the given shape, ([L,] M, N): as it was given, or as it will be allocated."""
+    *lead, m, n = shape
+    column_major = major == "m"
+    order = (*range(len(lead)), len(lead) + 1, len(lead)) if column_major else None
+    if given is not None:
+        _check_out(result, given, shape)
+        return layout.of(given), Wanted(result.name, shape, as_dtype(given.dtype), order)
+    strides = (1, max(m, 1)) if column_major else (max(n, 1), 1)
+    operand = Operand(dtype=default, rows=m, cols=n, strides=(*strides, m * n), batch=layout.batch)
+    return operand, Wanted(result.name, shape, default, order)
+
+
+def _check_tensors(graph: Graph, request: Request) -> None:
+    """Each tensor on its own: type, rank, dtype, layout, autograd."""
+    given = request.tensors
+    scalars = (name for name in graph.numbers if name in request.inputs)
+    for name, role in ((x.name, x.role) for x in call_order.tensors(graph, scalars) if x.name in given):
+        tensor, field = given[name], shown(name) if role.written else name
+        types = _TYPES[role.types]
+        if role.types == "stored" and request.a.is_floating_point():
+            # only sums of integers are whole
+            types = tuple(x for x in types if x != torch.int32)
+        check_tensor(field, tensor, role.ranks, types)
+        if role.written and tensor.is_neg():
+            rule = "must not be a negated view; give the tensor that it is a view of"
+            raise field_error(InputError, f"{field}.is_neg()", True, rule)
+
+
+def _check_devices(request: Request) -> None:
+    device = request.a.device
+    for name, tensor in request.tensors.items():
+        if tensor.device != device:
+            rule = f"must be a's device, {device}"
+            raise field_error(InputError, f"{shown(name)}.device", str(tensor.device), rule)
+
+
+def _batch(a: Any, b: Any) -> tuple[int, tuple[int, ...]]:
+    """The batch extent, and the leading dimension that outputs have because of it."""
+    batched = [t.shape[0] for t in (a, b) if t.dim() == 3]
+    batch = max((x for x in batched if x != 1), default=1) if batched else 1
+    if any(x == 0 for x in batched):
+        batch = 0
+    for name, t in (("a", a), ("b", b)):
+        if t.dim() == 3 and t.shape[0] not in (1, batch):
+            raise _shape_error(name, t, f"batch must be 1 or {batch}")
+    return batch, (batch,) if batched else ()
+
+
+def _check_shape(name: str, tensor: Any, shape: tuple[int, ...], lead: tuple[int, ...]) -> None:
+    """An input has a batch of its own, one for all, or none."""
+    legal = {(*lead, *shape), shape, *([(1, *shape)] if lead else [])}
+    if tuple(tensor.shape) not in legal:
+        raise _shape_error(name, tensor, f"must be {(*lead, *shape)}")
+
+
+def _check_blocks(graph: Graph, name: str, tensor: Any, extents: tuple[int, int, int], batch: int) -> None:
+    """Scales have one matrix for each batch, or one for all."""
+    scale = next(x for x in graph.scales if x.name == name)
+    wanted = scale.shape(*extents)
+    if (
+        not scale.fits(tuple(tensor.shape[-2:]), wanted)
+        or tensor.dim() == 3
+        and tensor.shape[0] not in (1, batch)
+    ):
+        what = "A, M x K" if scale.axis == "m" else "B, N x K"
+        raise _shape_error(name, tensor, f"must be {wanted}, one for each {scale.extent} x 128 of {what}")
+
+
+def _check_out(result: Result, out: Any, shape: tuple[int, ...]) -> None:
+    name = shown(result.name)
+    if tuple(out.shape) != shape:
+        raise _shape_error(name, out, f"must be {shape}")
+    if result.dtype is not None and as_dtype(out.dtype) != as_dtype(result.dtype):
+        rule = f"the epilogue stores {result.dtype}"
+        raise field_error(InputError, f"{name}.dtype", out.dtype, rule)
+    axis = {"n": -1, "m": -2, None: None}[result.major]
+    if axis is not None and out.shape[axis] > 1 and out.stride(axis) != 1:
+        rule = f"the epilogue stores it {result.major}-major"
+        raise field_error(InputError, f"{name}.stride()", out.stride(), rule)
+    if _overlaps_itself(out):
+        rule = f"two elements of {name} share memory"
+        raise field_error(InputError, f"{name}.stride()", out.stride(), rule)
+
+
+def _check_reduction_out(result: Result, out: Any, shape: tuple[int, ...]) -> None:
+    if result.partial:
+        rule = "partial results lie as the tile has them and cannot be given"
+        raise InputError(rule, field=result.name)
+    if tuple(out.shape) != shape or out.dtype != torch.float32 or not out.is_contiguous():
+        what = f"{tuple(out.shape)} of {out.dtype}"
+        rule = f"is {what}, must be {shape} of torch.float32, contiguous"
+        raise InputError(rule, field=result.name)
+
+
+def check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+    """A tensor on its own: type, layout, rank, dtype, autograd.
+
+    Raises:
+        InputError: naming the tensor, what it is, and the rule.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise InputError(f"must be a torch.Tensor, got {type(tensor).__name__}", field=name)
+    if tensor.is_nested:
+        raise field_error(InputError, name, tensor, "must be a tensor of one shape, not a nested one")
+    if tensor.layout is not torch.strided:
+        raise field_error(InputError, f"{name}.layout", tensor.layout, "must be strided")
+    if tensor.dim() not in ranks:
+        many = " or ".join(str(x) for x in ranks)
+        what = " (matrix, or batch of them)" if ranks == (2, 3) else ""
+        raise _shape_error(name, tensor, f"must have {many} dimensions{what}")
+    if tensor.dtype not in dtypes:
+        names = [str(x).removeprefix("torch.") for x in dtypes]
+        listed = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+        raise field_error(InputError, f"{name}.dtype", tensor.dtype, f"must be {listed}")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        rule = "there is no backward pass; use torch.no_grad() or detach()"
+        raise field_error(InputError, f"{name}.requires_grad", True, rule)
+
+
+def _overlaps_itself(tensor: Any) -> bool:
+    """Whether two indices may share memory: sorted by stride, each must pass all it steps over."""
+    reach = 0
+    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape) if n > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+__all__ = ["MULTIPLIED", "OPERANDS", "Call", "Wanted", "check_tensor", "describe", "shown"]

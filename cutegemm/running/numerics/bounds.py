@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel's result may be: the epilogue graph in fp64 with a running error bound (Higham, Accuracy and
+Stability of Numerical Algorithms, section 3.3).
+
+Every node carries its fp64 value and a bound on how far an fp32 evaluation with the GPU's approximate
+functions may be from it: the operands' bounds propagated through the operation, plus the operation's own
+error. Where an operand is so near a pole, a domain's edge or fp32's range that its error decides whether the
+result is finite, the bound is infinite and nothing is demanded.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cutegemm.arch.instructions import instruction
+from cutegemm.dtypes import as_dtype
+from cutegemm.epilogue.graph import FP32_MAX, STORE, Graph, Node, Result
+from cutegemm.running.numerics import reference
+
+INFINITY = float("inf")
+# roundoff of fp32
+U = 2.0**-24
+# of one fp32 accumulation; tensor cores truncate, so four times fp32's roundoff
+STEP = 2.0**-22
+# instructions whose sum is so near its products that these keep their bits beside it
+NEAR_STEPS = 8
+# what an operation that flushes subnormals may lose
+FLUSHED = 2.0**-126
+# tanh.approx.f32: PTX ISA gives 2^-11, relative
+TANH = 2.0**-10.9
+Own = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Operation = Callable[..., "Bounded"]
+# op -> its own error, from the operand and the exact result
+OWN: dict[str, Own] = {
+    "exp": lambda x, v: (2.0**-21 + x.abs() * 2.0**-23) * v,  # ex2.approx of x * log2(e), rounded
+    "log": lambda x, v: 2.0**-20 + 2.0**-22 * v.abs(),
+    "sqrt": lambda x, v: 2.0**-21 * v,
+    "rsqrt": lambda x, v: 2.0**-21 * v,
+    "tanh": lambda x, v: 2.0**-21 + 0 * v,  # 1 - 2 / (1 + exp(2 |x|))
+    "sigmoid": lambda x, v: 2.0**-21 + 0 * v,
+    "erf": lambda x, v: 2.0**-20 + 0 * v,  # 1 - polynomial * exp(-x^2)
+}
+APPROXIMATE: dict[str, Own] = {
+    "tanh": lambda x, v: TANH * v.abs(),
+    "sigmoid": lambda x, v: TANH / 2 + 0 * v,  # 1/2 + 1/2 tanh(x / 2)
+    "erf": lambda x, v: (TANH + 2.0**-13.9) * v.abs(),  # tanh of a polynomial
+}
+EXACT_STEPS = ("floor", "round", "cast")  # monotone; exact but for what the operand's error decides
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """fp64 values and how far fp32 may be from each; of truth values, where they may be the other."""
+
+    value: torch.Tensor
+    error: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An output in fp64, and the least and largest value allowed, NaN where NaN is demanded."""
+
+    expected: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    free: torch.Tensor  # where nothing is demanded
+
+    def wrong(self, got: torch.Tensor) -> torch.Tensor:
+        """The elements that break the bound."""
+        got = got.double()
+        inside = (got >= self.low) & (got <= self.high) | got.isnan() & self.expected.isnan()
+        return ~inside & ~self.free
+
+    def complaint(self, got: torch.Tensor) -> str | None:
+        """What is wrong with a result, or None."""
+        wrong = self.wrong(got)
+        if not wrong.any():
+            return None
+        at = tuple(wrong.nonzero()[0].tolist())
+        return (
+            f"{int(wrong.sum())} of {wrong.numel()} elements are off; first at {at}: {got[at].item()}, expected "
+            f"{self.expected[at].item()}, at least {self.low[at].item()} and at most {self.high[at].item()}"
+        )
+
+
+def bound(
+    graph: Graph,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Mapping[str, Any],
+    out_dtypes: Mapping[str, torch.dtype],
+    approximate: bool = True,
+    promote: int | None = None,
+) -> dict[str, Bound]:
+    """The bound of every output in `out_dtypes`, name -> torch dtype of the result (reductions finished).
+
+    `approximate` is whether tanh, sigmoid and erf may come from tanh.approx, rather than from exp; `promote` as
+    `KernelConfig.promote`, None for what operands of these types have by default.
+    """
+    accumulators = reference.products(graph, a, b, inputs, torch.float64)
+    sizes = {x.name: inputs[x.name].abs() for x in graph.scales}
+    magnitudes = reference.products(graph, a.double().abs(), b.double().abs(), sizes, torch.float64)
+    relative = _accumulated(a, b, promote)
+    shape = next(iter(accumulators.values())).shape
+
+    def leaf(node: Node) -> Bounded:
+        if node.op == "acc":
+            name = None if node.value is None else str(node.value)
+            value, magnitude = accumulators[name], magnitudes[name]
+            error = torch.where(magnitude == 0, 0.0, relative * magnitude + FLUSHED)
+            return _settle(value, error, [], [])
+        value = torch.as_tensor(
+            node.value if node.op == "const" else inputs[str(node.value)], device=a.device
+        )
+        if node.op == "integer":
+            return Bounded(value.long(), torch.zeros((), device=a.device))
+        value = reference.broadcastable(node.op, value.double())
+        return _settle(value, (value - value.float().double()).abs().nan_to_num(0.0), [], [])
+
+    def random(seed: Bounded, offset: Bounded) -> Bounded:
+        value = reference.uniform(seed.value, offset.value, shape, a.device, graph.swapped)
+        return Bounded(value, torch.zeros_like(value))
+
+    operations: dict[str, Operation] = {
+        **_OPERATIONS,
+        **(_APPROXIMATE if approximate else {}),
+        "random": random,
+    }
+    values = graph.evaluate(leaf, operations)
+    return {
+        x.name: _bound_of(x, values[x.node], shape, out_dtypes[x.name])
+        for x in graph.outputs
+        if x.name in out_dtypes
+    }
+
+
+def _accumulated(a: torch.Tensor, b: torch.Tensor, promote: int | None) -> float:
+    """How far accumulators may be from the exact sums, relative to the sum of magnitudes.
+
+    An instruction that keeps few bits truncates what it adds, until its sums are promoted to fp32.
+    """
+    k, how = a.shape[-1], None
+    if a.element_size() == b.element_size() == 1:
+        how = instruction(as_dtype(a.dtype), as_dtype(b.dtype))
+    added = 0.0
+    if how is not None and how.accumulator.whole:
+        # exact, then one rounding to fp32
+        return U
+    if how is not None:
+        steps = min(k, (how.promote if promote is None else promote) or k) / how.k
+        # of sums so long that single products lie below the bits that are kept, each loses half a unit on average
+        each = 1.0 if steps <= NEAR_STEPS else how.k / 8
+        added = float(2.0 ** (1 - how.fraction)) * (4 + steps * each)
+    return added + STEP * (4 + math.sqrt(k))
+
+
+def _together(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Tensors broadcast to one shape, side by side along a new first axis."""
+    found: list[torch.Tensor] = torch.broadcast_tensors(*tensors)
+    return torch.stack(found)
+
+
+def _settle(
+    value: torch.Tensor, error: torch.Tensor, operands: list[Bounded], doubtful: list[torch.Tensor]
+) -> Bounded:
+    """Value and error, the error infinite where the operands leave open whether the value is finite.
+
+    `doubtful` are masks of the elements that are uncertain for a reason of the operation's own.
+    """
+    if operands:
+        known = _together(x.value.isfinite() for x in operands).all(0)
+        exact = _together(x.error == 0 for x in operands).all(0)
+        # A finite result of an infinite operand, as exp(-inf) or 1 / inf, is exact.
+        error = torch.where(~known & value.isfinite(), error.nan_to_num(0.0, posinf=INFINITY), error)
+        # An infinite or invalid result of finite operands is certain only if they are exact.
+        error = torch.where(~value.isfinite(), torch.where(known & ~exact, INFINITY, 0.0), error)
+        for x in operands:
+            error = torch.where(x.error == INFINITY, INFINITY, error)
+    else:
+        error = torch.where(value.isfinite(), error, 0.0)
+    for mask in doubtful:
+        error = torch.where(mask, INFINITY, error)
+    near_range = value.isfinite() & (value.abs() + error >= FP32_MAX)
+    return Bounded(value, torch.where(near_range | error.isnan(), INFINITY, error))
+
+
+def _rounding(value: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """One fp32 rounding of a result that is already off by `error`; an exact zero stays one."""
+    return error + torch.where((value == 0) & (error == 0), 0.0, U * (value.abs() + error) + FLUSHED)
+
+
+def _flushed(value: torch.Tensor) -> torch.Tensor:
+    """What is lost of an operand by an approximate function that takes subnormals for zero."""
+    return torch.where(value.abs() < FLUSHED, value.abs(), 0.0)
+
+
+def _sum(x: Bounded, y: Bounded, sign: int) -> Bounded:
+    value = x.value + sign * y.value
+    return _settle(value, _rounding(value, x.error + y.error), [x, y], [])
+
+
+def _product(x: Bounded, y: Bounded) -> Bounded:
+    value = x.value * y.value
+    error = x.value.abs() * y.error + y.value.abs() * x.error + x.error * y.error
+    error = torch.where((x.error == 0) & (y.error == 0), 0.0, error)
+    return _settle(value, _rounding(value, error), [x, y], [_sign_open(x, y), _sign_open(y, x)])
+
+
+def _quotient(x: Bounded, y: Bounded) -> Bounded:
+    value = x.value / y.value
+    y = Bounded(y.value, y.error + _flushed(y.value))
+    error = (x.error + value.abs() * y.error) / (y.value.abs() - y.error)
+    error = error + torch.where(value == 0, 0.0, 2.0**-21 * value.abs() + FLUSHED)
+    error = error + torch.where(y.value.abs() > 2.0**125, value.abs(), 0.0)  # whose reciprocal is flushed
+    near_pole = (y.value.abs() <= y.error) & (y.error > 0)
+    return _settle(value, error, [x, y], [near_pole, _sign_open(x, y)])
+
+
+def _sign_open(infinite: Bounded, other: Bounded) -> torch.Tensor:
+    """Where an infinity meets a factor whose sign its error leaves open."""
+    return infinite.value.isinf() & (other.value.abs() <= other.error) & (other.error > 0)
+
+
+def _monotone(op: str, own: Own | None = None) -> Operation:
+    """A monotone function: its error is the distance to its values at both ends, plus its own."""
+    function = reference.OPERATIONS[op]
+
+    def bounded(x: Bounded, *extra: str) -> Bounded:
+        value = function(x.value, *extra)
+        reach = (x.error + _flushed(x.value)).nan_to_num(posinf=FP32_MAX)
+        ends = [function(x.value + sign * reach, *extra) for sign in (-1, 1)]
+        error = torch.maximum(*((end - value).abs() for end in ends))
+        error = torch.where(reach == 0, 0.0, error)
+        if own is not None:
+            error = error + torch.where((value == 0) & (x.error == 0), 0.0, own(x.value, value) + FLUSHED)
+        same = torch.stack([(end == value) | end.isnan() & value.isnan() for end in ends]).all(0)
+        settled = _settle(value, error, [x], [~same & ~value.isfinite()])
+        certain = same & ~value.isfinite() & (x.error < INFINITY)
+        return Bounded(value, torch.where(certain, 0.0, settled.error))
+
+    return bounded
+
+
+def _exact(op: str) -> Operation:
+    function = reference.OPERATIONS[op]
+    return lambda x: Bounded(function(x.value), x.error)
+
+
+def _extremum(op: str) -> Operation:
+    def bounded(x: Bounded, y: Bounded) -> Bounded:
+        value = reference.OPERATIONS[op](x.value, y.value)
+        error = torch.maximum(x.error, y.error)
+        invalid = x.value.isnan() & (x.error == 0) | y.value.isnan() & (y.error == 0)
+        return Bounded(value, torch.where(invalid, 0.0, error))
+
+    return bounded
+
+
+def _comparison(op: str) -> Operation:
+    def bounded(x: Bounded, y: Bounded) -> Bounded:
+        error = x.error + y.error
+        open_ = ((x.value - y.value).abs() <= error) & (error > 0) | (error == INFINITY)
+        return Bounded(reference.OPERATIONS[op](x.value, y.value), open_)
+
+    return bounded
+
+
+def _logic(op: str) -> Operation:
+    def bounded(x: Bounded, y: Bounded) -> Bounded:
+        decisive = op == "or"  # the value of one operand that settles the result
+        settled = (x.value == decisive) & ~x.error | (y.value == decisive) & ~y.error
+        return Bounded(reference.OPERATIONS[op](x.value, y.value), (x.error | y.error) & ~settled)
+
+    return bounded
+
+
+def _where(condition: Bounded, x: Bounded, y: Bounded) -> Bounded:
+    value = torch.where(condition.value, x.value, y.value)
+    chosen = torch.where(condition.value, x.error, y.error)
+    other = (x.value - y.value).abs() + x.error + y.error
+    return Bounded(value, torch.where(condition.error, other.nan_to_num(INFINITY, posinf=INFINITY), chosen))
+
+
+_OPERATIONS: dict[str, Operation] = {
+    "add": lambda x, y: _sum(x, y, 1),
+    "sub": lambda x, y: _sum(x, y, -1),
+    "mul": _product,
+    "div": _quotient,
+    "where": _where,
+    **{op: _exact(op) for op in ("neg", "abs", "not")},
+    **{op: _extremum(op) for op in ("min", "max")},
+    **{op: _comparison(op) for op in COMPARISONS},
+    **{op: _logic(op) for op in ("and", "or")},
+    **{op: _monotone(op, own) for op, own in OWN.items()},
+    **{op: _monotone(op) for op in EXACT_STEPS},
+}
+_APPROXIMATE: dict[str, Operation] = {op: _monotone(op, own) for op, own in APPROXIMATE.items()}
+
+
+def _bound_of(x: Result, node: Bounded, shape: tuple[int, ...], dtype: torch.dtype) -> Bound:
+    """An output's bound, rounded to its type: what lies between two numbers does so when rounded."""
+    value, error = node.value.expand(shape), node.error.expand(shape)
+    free = error == INFINITY
+    low, high = value - error.nan_to_num(posinf=0.0), value + error.nan_to_num(posinf=0.0)
+    if x.kind != STORE:
+        dims = {0: (-2,), 1: (-1,), None: (-2, -1)}[x.axis]
+        count = 1
+        for d in dims:
+            count *= shape[d]
+        own = _OWN_REDUCTION[x.kind](value, dims, count)
+        if x.kind == "sum":
+            own = own + reference.combine("sum", error.nan_to_num(posinf=0.0), dims)
+            low = high = value
+        free = free.sum(dims) > 0
+        value, low, high = (reference.combine(x.kind, v, dims) for v in (value, low, high))
+        own = torch.where(value.isfinite(), own, 0.0)
+        free = free | value.isfinite() & (value.abs() + own >= FP32_MAX)
+        low, high = low - own, high + own
+    low, high = (reference.round_to(v, dtype).double() for v in (low, high))
+    return Bound(value, low, high, free)
+
+
+def _sum_error(value: torch.Tensor, dims: tuple[int, ...], count: int) -> torch.Tensor:
+    """Of a sum of `count` terms in any order."""
+    return value.abs().sum(dims) * (STEP * (4.0 + math.sqrt(count)))
+
+
+def _logsumexp_error(value: torch.Tensor, dims: tuple[int, ...], count: int) -> torch.Tensor:
+    """Of exponentials relative to the maximum, rescaled as it grows, their sum's logarithm, and its shift."""
+    largest = value.abs().nan_to_num(posinf=0.0).sum(dims) * 0
+    if count:
+        largest = value.abs().nan_to_num(posinf=0.0, neginf=0.0).amax(dims)
+    return largest * 2.0**-22 + 2.0**-20 * (5.0 + math.sqrt(count))
+
+
+_OWN_REDUCTION = {
+    "sum": _sum_error,
+    "max": lambda value, dims, count: torch.zeros_like(value.sum(dims)),
+    "logsumexp": _logsumexp_error,
+}

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUTEGEMM_CHECK=1: every output of every call compared with fp64, a kernel that hangs an error, the plan logged."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+
+from cutegemm.config import GemmConfig
+from cutegemm.errors import CheckError
+from cutegemm.running.arguments.results import Outputs, Partial
+from cutegemm.running.kind import Prepared
+from cutegemm.running.numerics.bounds import bound
+from cutegemm.spec import GemmSpec
+
+log = logging.getLogger("cutegemm")
+
+# after what was enqueued before a call has ended, how long the call may take: seconds, and operations a second that
+# even the slowest kernel reaches
+HANG_SECONDS = 20.0
+LEAST_FLOPS = 1e10
+POLL_SECONDS = 1e-3
+
+
+class Checked:
+    """A prepared kind of call whose results are compared with the graph in fp64, under its running error bound.
+
+    Synchronises, copies inputs that are also outputs, and computes everything a second time: for finding bugs,
+    not for use. A call that does not end within a bound is an error; under capture, where nothing runs, it is not.
+    """
+
+    def __init__(self, prepared: Prepared, spec: GemmSpec) -> None:
+        self.prepared, self.spec = prepared, spec
+        self.kind = prepared.kind
+
+    def __call__(
+        self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+    ) -> Any:
+        kind, graph = self.kind, self.kind.graph
+        named = kind.order.named(given)
+        written = {named[x].data_ptr() for x in kind.order.outs if named[x] is not None}
+        inputs = {
+            name: named[name].clone() if named[name].data_ptr() in written else named[name]
+            for name in kind.order.inputs
+        }
+        before = _event(kind.device)
+        result = self.prepared(given, addresses, numbers, workspace)
+        if before is not None:
+            self._wait(before, _event(kind.device))
+        config: GemmConfig | None = kind.plan.config
+        outputs = finished(result)
+        expected = bound(
+            graph,
+            named["a"],
+            named["b"],
+            inputs | dict(zip(kind.order.numbers, numbers, strict=True)),
+            {name: x.dtype for name, x in outputs.items()},
+            config is None or config.approximate,
+            getattr(config, "promote", None),
+        )
+        log.info(
+            "checked %s of %s\n%s",
+            ", ".join(outputs),
+            tuple(expected["d"].expected.shape) if "d" in expected else "no d",
+            kind.plan,
+        )
+        for name, value in outputs.items():
+            complaint = expected[name].complaint(value)
+            if complaint is not None:
+                raise CheckError(f"{complaint}\n{kind.plan}", field=name)
+        return result
+
+    def _wait(self, before: Any, after: Any) -> None:
+        """Wait until a call has ended.
+
+        Raises:
+            CheckError: it has not within the bound, counted from when what came before it ended.
+        """
+        problem = self.kind.call.problem
+        bound_s, began = HANG_SECONDS + problem.flops / LEAST_FLOPS, None
+        while not after.query():
+            if began is None and before.query():
+                began = time.monotonic()
+            if began is not None and time.monotonic() - began > bound_s:
+                rule = (
+                    f"the call has not ended after {bound_s:.0f} s: a deadlock. The CUDA context is lost, as a kernel "
+                    f"that runs cannot be stopped: end this process"
+                )
+                raise CheckError(f"{rule}\n{self.spec}\n{problem}\n{self.kind.plan}")
+            time.sleep(POLL_SECONDS)
+
+
+def _event(device: torch.device) -> Any:
+    """An event recorded now on the current stream; None where there is none, or a graph is being captured."""
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return None
+    made: Any = torch.cuda.Event
+    event = made()
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def finished(result: Any) -> dict[str, Any]:
+    """A run's outputs by name, reductions finished."""
+    found = vars(result) if isinstance(result, Outputs) else {"d": result}
+    return {name: x.finish() if isinstance(x, Partial) else x for name, x in found.items()}
+
+
+__all__ = ["Checked", "finished"]

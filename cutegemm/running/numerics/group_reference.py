@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of groups in torch: the reference, and what serves calls that kernels have no work for.
+
+The ends are read on the host, so a call waits for the device; kernels do not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from cutegemm.launch_layout import GROUP_ENDS
+from cutegemm.running.arguments import check
+from cutegemm.running.kind import Kind
+from cutegemm.running.numerics import reference
+from cutegemm.running.numerics.reference import TORCH_DTYPE
+
+
+def bounds(ends: torch.Tensor, extent: int, lead: int = 0) -> torch.Tensor:
+    """Where groups begin and end, int64 (G + 1): a group's end is where the next one begins; on the ends' device.
+
+    An end is kept inside [0, extent] and counts as the largest so far.
+
+    Example:
+        >>> bounds(torch.tensor([3, 1, 99]), 8)
+        tensor([0, 3, 3, 8])
+    """
+    kept = ends.to(torch.int64).clamp(0, extent)
+    if not lead:
+        kept = torch.cat([kept.new_zeros(1), kept])
+    return kept.cummax(0).values
+
+
+class GroupReference:
+    """A kind of call, group by group: fp32 accumulation, the same epilogue graph."""
+
+    def __init__(self, kind: Kind, form: str, lead: int, tail: bool) -> None:
+        self.kind, self.form, self.lead, self.tail = kind, form, lead, tail
+
+    def __call__(
+        self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+    ) -> Any:
+        kind = self.kind
+        named = kind.order.named(given)
+        request = kind.order.request(named)
+        check.overlaps(request, kind.graph.tensors)
+        values = dict(zip(kind.order.numbers, numbers, strict=True))
+        found = {}
+        for wanted in kind.shapes.wanted:
+            if named[wanted.name] is None:
+                named[wanted.name] = kind.shapes.allocate(wanted)
+            found[wanted.name] = named[wanted.name]
+        inputs = {name: x for name, x in request.inputs.items() if name != GROUP_ENDS}
+        for group, a, b, place in self._groups(request, named[GROUP_ENDS]):
+            own = {name: _of(self, name, x, group, place) for name, x in inputs.items()}
+            results = reference.evaluate(kind.graph, a, b, own | values, torch.float32)
+            for wanted in kind.shapes.wanted:
+                target = found[wanted.name][place]
+                target.copy_(
+                    reference.round_to(results[wanted.name], TORCH_DTYPE[wanted.dtype]).expand(target.shape)
+                )
+        if self.tail and self.form != "depth":
+            for x in found.values():
+                for place in self._others(request, named[GROUP_ENDS]):
+                    x[place] = 0
+        return kind.shapes.present(found)
+
+    def _groups(self, request: Any, ends: torch.Tensor) -> Any:
+        """(group, its A, its B, its place in D) of every group that has a part of D."""
+        a, b = request.a, request.b
+        if self.form == "masked":
+            for group, count in enumerate(ends.clamp(0, a.shape[1]).tolist()):
+                yield group, a[group, :count], b[group], (group, slice(0, count))
+            return
+        places = bounds(ends, a.shape[-1 if self.form == "depth" else 0], self.lead).tolist()
+        for group, (first, end) in enumerate(itertools.pairwise(places)):
+            if self.form == "depth":
+                yield group, a[:, first:end], b[first:end], (group,)
+            elif end > first:
+                yield group, a[first:end], b[group], (slice(first, end),)
+
+    def _others(self, request: Any, ends: torch.Tensor) -> Any:
+        """The rows of D that no group has."""
+        a = request.a
+        if self.form == "masked":
+            for group, count in enumerate(ends.clamp(0, a.shape[1]).tolist()):
+                yield group, slice(count, None)
+            return
+        places = bounds(ends, a.shape[0], self.lead).tolist()
+        yield (slice(0, places[0]),)
+        yield (slice(places[-1], None),)
+
+
+def _of(served: GroupReference, name: str, x: torch.Tensor, group: int, place: Any) -> torch.Tensor:
+    """What an input of the epilogue is for one group."""
+    kind = served.kind.graph.tensors.get(name)
+    if kind is None:
+        return x
+    if served.form == "rows":
+        if kind == "row":
+            return x[group] if x.dim() == 2 else x
+        return x[place]
+    batched = x.dim() == (3 if kind == "matrix" else 2)
+    x = (x[group] if x.shape[0] > 1 else x[0]) if batched else x
+    return x[place[1]] if served.form == "masked" and kind != "row" else x
+
+
+__all__ = ["GroupReference", "bounds"]

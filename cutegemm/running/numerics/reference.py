@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plain reference: an epilogue graph over a product in torch, for CPU tensors and for checking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from cutegemm.dtypes import DType
+from cutegemm.epilogue.graph import STORE, Graph, Node, Result
+from cutegemm.epilogue.scales import K_BLOCK
+
+_WORD = 0xFFFF_FFFF
+# Philox4x32, Salmon et al., SC'11, section 4.3 and Random123
+_MULTIPLIERS = (0xD251_1F53, 0xCD9E_8D57)
+_WEYL = (0x9E37_79B9, 0xBB67_AE85)
+TORCH_DTYPE = {
+    DType.FP32: torch.float32,
+    DType.FP16: torch.float16,
+    DType.BF16: torch.bfloat16,
+    DType.FP8_E4M3: torch.float8_e4m3fn,
+    DType.FP8_E5M2: torch.float8_e5m2,
+    DType.INT8: torch.int8,
+    DType.UINT8: torch.uint8,
+    DType.INT32: torch.int32,
+}
+# every operation but "random", which needs the shape
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+    "neg": lambda x: -x,
+    "abs": torch.abs,
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "erf": torch.erf,
+    "floor": torch.floor,
+    "round": torch.round,
+    "cast": lambda x, dtype: round_to(x, TORCH_DTYPE[DType(dtype)]).to(x.dtype),
+    "where": torch.where,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "and": torch.logical_and,
+    "or": torch.logical_or,
+    "not": torch.logical_not,
+}
+
+
+def evaluate(
+    graph: Graph, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Every output by name, in `dtype`, unrounded: the graph over a @ b, all of it computed in `dtype`.
+
+    A reduction is always finished, a partial one too; `combine` brings a kernel's partials to that form.
+
+    Args:
+        graph: the epilogue.
+        a: (M, K) or (L, M, K); b: (K, N) or (L, K, N), any dtype. N (of a swapped graph M) is twice D's if gated.
+        inputs: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or (L, M, N), any dtype, with
+            D's N; scalars and integers as Python numbers or 0-d tensors.
+        dtype: torch.float32 or torch.float64.
+
+    Returns:
+        Stored outputs (M, N) or (L, M, N); reductions over axis 0 (N,), over 1 (M,), over all (), each with
+        an L in front if the product has one.
+    """
+    accumulators = products(graph, a, b, inputs, dtype)
+    shape, device = next(iter(accumulators.values())).shape, a.device
+
+    def leaf(node: Node) -> torch.Tensor:
+        if node.op == "acc":
+            return accumulators[None if node.value is None else str(node.value)]
+        if node.op == "const":
+            return torch.tensor(node.value, dtype=dtype, device=device)
+        if node.op == "integer":
+            return torch.as_tensor(inputs[str(node.value)], device=device).to(torch.int64)
+        return broadcastable(node.op, torch.as_tensor(inputs[str(node.value)], device=device).to(dtype))
+
+    def random(seed: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+        return uniform(seed, offset, shape, device, graph.swapped).to(dtype)
+
+    values = graph.evaluate(leaf, {**OPERATIONS, "random": random})
+    return {x.name: _result(x, values[x.node].expand(shape)) for x in graph.outputs}
+
+
+def products(
+    graph: Graph, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], dtype: torch.dtype
+) -> dict[str | None, torch.Tensor]:
+    """The accumulators by name, (M, N) or (L, M, N): a @ b as None, or its "gate" and "up" parts.
+
+    Operands are multiplied by the scales of their blocks first.
+    """
+    factors = {"m": a.to(dtype), "n": b.to(dtype).mT}
+    for x in graph.scales:
+        factor = factors[x.axis]
+        wide = inputs[x.name].to(dtype).repeat_interleave(x.extent, -2).repeat_interleave(K_BLOCK, -1)
+        factors[x.axis] = factor * wide[..., : factor.shape[-2], : factor.shape[-1]]
+    product = torch.matmul(factors["m"], factors["n"].mT)
+    if graph.gated is None:
+        return {None: product}
+    axis = -2 if graph.gated_axis == "m" else -1
+    half = product.shape[axis] // 2
+    shape = (2, half) if graph.gated == "halves" else (half, 2)
+    gate, up = torch.unflatten(product, axis, shape).unbind(axis - 1 if graph.gated == "halves" else axis)
+    return {"gate": gate, "up": up}
+
+
+def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """x in another type, as a kernel stores it: to nearest even, fp8 and integers saturated; NaN is the integer 0."""
+    if not dtype.is_floating_point:
+        kept = torch.iinfo(dtype)
+        return x.double().nan_to_num(0.0, kept.max, kept.min).round().clamp(kept.min, kept.max).to(dtype)
+    if dtype.itemsize == 1:
+        largest = torch.finfo(dtype).max
+        x = x.clamp(-largest, largest)
+    return x.to(dtype)
+
+
+def combine(kind: str, partials: torch.Tensor, dim: int | tuple[int, ...]) -> torch.Tensor:
+    """A reduction ("sum", "max" or "logsumexp") of values or partial results along some axes.
+
+    Over nothing the sum is 0, the maximum and the logarithm of the sum of exponentials -inf.
+    """
+    if kind == "sum":
+        return partials.sum(dim)
+    dims = {d % partials.dim() for d in ((dim,) if isinstance(dim, int) else dim)}
+    if any(partials.shape[d] == 0 for d in dims):
+        shape = [n for d, n in enumerate(partials.shape) if d not in dims]
+        return partials.new_full(shape, float("-inf"))
+    return partials.amax(dim) if kind == "max" else partials.logsumexp(dim)
+
+
+def uniform(
+    seed: torch.Tensor, offset: torch.Tensor, shape: tuple[int, ...], device: Any, swapped: bool = False
+) -> torch.Tensor:
+    """The "random" operation for a whole (M, N) or (L, M, N) matrix, fp64 in [0, 1).
+
+    Of a swapped graph the matrix is D's transpose, and an element has the number of its place in D.
+    """
+    if swapped:
+        return uniform(seed, offset, (*shape[:-2], shape[-1], shape[-2]), device).mT
+    place = torch.meshgrid(*(torch.arange(n, device=device) for n in shape), indexing="ij")
+    batch = place[0] if len(shape) == 3 else torch.zeros_like(place[0])
+    word = philox((place[-1], place[-2], batch, offset & _WORD), (seed & _WORD, torch.zeros_like(seed)))[0]
+    return (word >> 8).to(torch.float64) * 2.0**-24
+
+
+def philox(
+    counter: tuple[torch.Tensor, ...], key: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Philox4x32-10: four words of 32 bits from four counter words and two key words, int64 tensors."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        # modulo 2^64: all 64 bits are right
+        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            ((p1 >> 32) & _WORD) ^ c1 ^ k0,
+            p1 & _WORD,
+            ((p0 >> 32) & _WORD) ^ c3 ^ k1,
+            p0 & _WORD,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
+    return c0, c1, c2, c3
+
+
+def broadcastable(kind: str, x: torch.Tensor) -> torch.Tensor:
+    """An input with axes added so that it broadcasts over (L, M, N)."""
+    if kind == "row":
+        return x.unsqueeze(-2)
+    return x.unsqueeze(-1) if kind == "col" else x
+
+
+def _result(x: Result, value: torch.Tensor) -> torch.Tensor:
+    """An output from the values of its node."""
+    if x.kind == STORE:
+        return value
+    return combine(x.kind, value, x.by_axis(-2, -1, (-2, -1)))

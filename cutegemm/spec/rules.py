@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of a spec that exclude one another, whatever the problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutegemm.arch.architectures import DEFAULT as LIMITS
+from cutegemm.arch.instructions import types_fault
+from cutegemm.config.invariants import splits, tiles
+from cutegemm.dtypes import DType
+from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.scales import K_BLOCK
+from cutegemm.errors import SpecError, field_error
+from cutegemm.families import abilities_of, reason
+from cutegemm.spec.values import AUTO, TENSOR_CORE_FIELDS, Tile, is_auto
+
+
+def tile_fault(
+    tile: Tile, swap: bool = False, types: tuple[object, object] = (AUTO, AUTO)
+) -> SpecError | None:
+    """What keeps a tile from being made of whole warp-level instructions; None if nothing does.
+
+    Args:
+        swap: whether operands are swapped, so that the instruction's 64 rows lie along D's columns.
+        types: of A and B; the least steps of all types where one is not given.
+    """
+    rows, columns = ("n", "m") if swap else ("m", "n")
+    for axis, step in zip((rows, columns, "k"), tiles.least_steps(LIMITS, *types), strict=True):
+        value = getattr(tile, axis)
+        if value % step:
+            nearest = max(step, round(value / step) * step)
+            return field_error(SpecError, f"tile.{axis}", value, f"must be a multiple of {step}", nearest)
+    rule, most = tiles.widest(LIMITS)
+    if getattr(tile, columns) > most:
+        return field_error(SpecError, f"tile.{columns}", getattr(tile, columns), rule, most)
+    return None
+
+
+def check_tile(spec: Any) -> None:
+    """The CTA tile must be made of whole warp-level instructions, one way round or the other; not on the CUDA cores."""
+    cuda_cores = spec.schedule == "simt" or DType.FP32 in (spec.a_dtype, spec.b_dtype)
+    if not isinstance(spec.tile, Tile) or cuda_cores:
+        return
+    types = (spec.a_dtype, spec.b_dtype)
+    fault, swap = tile_fault(spec.tile, spec.swap is True, types), spec.swap is True
+    if fault is not None and spec.swap == AUTO and tile_fault(spec.tile, True, types) is None:
+        fault, swap = None, True
+    if fault is not None:
+        raise fault
+    if isinstance(spec.consumers, int) and spec.schedule != "pingpong":
+        axis, step = "n" if swap else "m", tiles.rows_step(LIMITS, spec.consumers)
+        value = getattr(spec.tile, axis)
+        if value % step:
+            rule = f"{spec.consumers} consumer warpgroups need a multiple of {step} {'columns' if swap else 'rows'}"
+            raise field_error(SpecError, f"tile.{axis}", value, rule, max(step, value // step * step))
+
+
+def check_together(spec: Any) -> None:
+    """Fields that exclude one another."""
+    if spec.acc_dtype not in (AUTO, DType.FP32):
+        raise field_error(SpecError, "acc_dtype", spec.acc_dtype, "kernels accumulate in fp32", "fp32")
+    if (fault := types_fault(spec.a_dtype, spec.b_dtype)) is not None:
+        raise field_error(SpecError, *fault)
+    if DType.FP32 in (spec.a_dtype, spec.b_dtype) and spec.schedule not in (AUTO, "simt"):
+        rule = "fp32 operands run on the CUDA cores"
+        raise field_error(SpecError, "schedule", spec.schedule, rule, "simt")
+    _check_abilities(spec)
+    _check_parts(spec)
+    _check_scales(spec)
+    if spec.batch_invariant is True:
+        _check_invariant(spec)
+    if spec.schedule == "simt":
+        _check_simt(spec)
+
+
+def _check_abilities(spec: Any) -> None:
+    """What the kernels of the given schedule cannot do; those of the CUDA cores have fields of their own."""
+    if spec.schedule in (AUTO, "simt"):
+        return
+    row = abilities_of(spec.schedule)
+    lacking = {
+        "cluster": ("multicast", row.multicast or spec.plane in (None, (1, 1))),
+        "a_load": ("loads", spec.a_load in (AUTO, "relayout", *row.loads)),
+        "b_load": ("loads", spec.b_load in (AUTO, "relayout", *row.loads)),
+        "consumers": ("consumers", spec.consumers in (AUTO, *row.consumers)),
+        "scheduler": ("schedulers", spec.scheduler in (AUTO, *row.schedulers)),
+    }
+    for field, (what, able) in lacking.items():
+        if not able:
+            raise field_error(SpecError, field, getattr(spec, field), *reason(what, getattr(spec, field)))
+    if (spec.depth or 1) > 1 and row.reductions == ("none",):
+        raise field_error(SpecError, "schedule", spec.schedule, reason("reductions")[0], "cooperative")
+
+
+def _check_parts(spec: Any) -> None:
+    """Parts of K, a cluster's CTAs along it, and where they meet."""
+    depth, parts = spec.depth or 1, spec.split_k
+    if spec.scheduler == "stream_k":
+        cuts = 'scheduler="stream_k" makes its own cuts along K'
+        rules = {"split_k": cuts, "split_reduction": 'scheduler="stream_k" reduces its splits in workspace'}
+        for field, only in splits.STREAMED.items():
+            if getattr(spec, field) not in (AUTO, only):
+                raise field_error(SpecError, field, getattr(spec, field), rules[field], only)
+        if depth > 1:
+            raise field_error(SpecError, "cluster", spec.cluster, cuts, spec.plane)
+    if isinstance(parts, int) and not splits.whole(parts, depth):
+        rule = f"must be a multiple of the {depth} parts that a cluster adds up"
+        raise field_error(SpecError, "split_k", parts, rule, splits.nearest_whole(parts, depth))
+    if spec.split_reduction == "cluster" and spec.depth is not None and parts not in (AUTO, depth):
+        rule = f'split_reduction="cluster" adds up {depth} parts in a cluster of {spec.cluster}'
+        raise field_error(SpecError, "split_k", parts, rule, depth)
+
+
+def _check_invariant(spec: Any) -> None:
+    """What makes a row's bits depend on M, or on the row's place."""
+    for field, nearest in (("scheduler", "persistent"), ("split_reduction", "workspace")):
+        if getattr(spec, field) in ("stream_k", "atomic"):
+            rule = "adds along K in an order of M's or of chance, which batch_invariant=True excludes"
+            raise field_error(SpecError, field, getattr(spec, field), rule, nearest)
+    if isinstance(spec.epilogue, Graph) and any(x.op == "random" for x in spec.epilogue.nodes):
+        rule = "the epilogue's random numbers are those of an element's place in D"
+        raise field_error(SpecError, "batch_invariant", True, rule, False)
+
+
+def _check_scales(spec: Any) -> None:
+    """Scales of blocks multiply the partial sums of as many elements of K."""
+    if isinstance(spec.epilogue, Graph) and spec.epilogue.scales and spec.promote not in (AUTO, K_BLOCK):
+        rule = f"scales of blocks multiply partial sums of {K_BLOCK} elements of K"
+        raise field_error(SpecError, "promote", spec.promote, rule, K_BLOCK)
+
+
+def _check_simt(spec: Any) -> None:
+    """Fields of the tensor-core kernels have no meaning on the CUDA cores."""
+    for name in TENSOR_CORE_FIELDS:
+        if not is_auto(getattr(spec, name)):
+            rule = 'has no meaning for schedule="simt"'
+            raise field_error(SpecError, name, getattr(spec, name), rule, AUTO)

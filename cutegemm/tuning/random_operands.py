@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that lie as a problem says, with random elements, and outputs that are poison until they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cutegemm.epilogue.graph import Graph
+from cutegemm.problems import Operand, Problem
+from cutegemm.running.arguments.named import Order, Signature
+from cutegemm.running.numerics.reference import TORCH_DTYPE
+
+# of every byte of an output before a run: a NaN in every type
+POISON = 0xFF
+# of scalars, and of integers such as a seed
+SCALAR, INTEGER = 0.5, 1.0
+
+
+@dataclass(frozen=True)
+class Operands:
+    """One call's tensors.
+
+    Attributes:
+        order: in which they travel.
+        given: they; None where an output is to be allocated.
+        numbers: passed by value.
+        outputs: the stored outputs' whole memory.
+    """
+
+    order: Order
+    given: tuple[Any, ...]
+    numbers: tuple[float, ...]
+    outputs: tuple[torch.Tensor, ...]
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Addresses, as a prepared kind of call takes them."""
+        return tuple(-1 if x is None else x.data_ptr() for x in self.given)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all."""
+        return sum(x.untyped_storage().nbytes() for x in self.given if x is not None)
+
+    def poison(self) -> None:
+        """Make every element of the outputs a NaN."""
+        for memory in self.outputs:
+            memory.view(torch.uint8).fill_(POISON)
+
+
+def operands(problem: Problem, graph: Graph, device: str, seed: int = 0) -> Operands:
+    """Operands of a problem, standard normal, the same for the same seed.
+
+    Args:
+        problem: says how they lie.
+        graph: the epilogue.
+        device: torch's name of where they lie.
+        seed: of the elements.
+    """
+    draw = torch.Generator(device).manual_seed(seed)
+    scalars = problem.device_scalars
+    order = Signature(graph).order(scalars)
+    inputs, outputs = dict(problem.inputs), dict(problem.outputs)
+    named: dict[str, torch.Tensor | None] = dict.fromkeys(order.names)
+    stored = []
+    for name, operand in {"a": problem.a, "b": problem.b, **inputs, **outputs}.items():
+        memory = _memory(operand, device, None if name in outputs else draw)
+        view = memory.as_strided(*_lies(operand, _offset(operand)))
+        kind = graph.tensors.get(name, "matrix")
+        if kind == "blocks_n":
+            view = view.mT
+        if kind in ("row", "col"):
+            view = view.squeeze(-2 if kind == "row" else -1)
+        named[name] = view if problem.batch > 1 and operand.batch > 1 else view[0]
+        if name in outputs:
+            stored.append(memory)
+    for name in scalars:
+        named[name] = torch.tensor(SCALAR, device=device)
+    numbers = tuple(INTEGER if graph.numbers[x] == "integer" else SCALAR for x in order.numbers)
+    return Operands(order, tuple(named[x] for x in order.names), numbers, tuple(stored))
+
+
+def _lies(x: Operand, offset: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shape, strides and offset of a stack of matrices."""
+    row, col, batch = x.strides
+    return (x.batch, x.rows, x.cols), (batch, row, col), offset
+
+
+def _offset(x: Operand) -> int:
+    """Elements from an aligned address to one that is aligned as the operand is and no better."""
+    return 0 if x.align >= 16 else max(1, x.align // x.dtype.bytes)
+
+
+def _memory(x: Operand, device: str, draw: torch.Generator | None) -> torch.Tensor:
+    """What a stack of matrices lies in: drawn, or whatever was there."""
+    (batch, rows, cols), strides, offset = _lies(x, _offset(x))
+    last = sum((extent - 1) * step for extent, step in zip((batch, rows, cols), strides, strict=True))
+    size, dtype = (max(offset + last + 1, 1), TORCH_DTYPE[x.dtype])
+    if draw is None:
+        return torch.empty(size, dtype=dtype, device=device)
+    if not dtype.is_floating_point:
+        kept = torch.iinfo(dtype)
+        return torch.randint(kept.min, kept.max + 1, (size,), generator=draw, device=device, dtype=dtype)
+    kind = dtype if dtype.itemsize > 1 else torch.float32
+    return torch.randn(size, generator=draw, device=device, dtype=kind).to(dtype)

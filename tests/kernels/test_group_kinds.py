@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups by every kind of kernel, and of operands that lie anyhow: on the emulator, races on."""
+
+import itertools
+
+import pytest
+import torch
+
+import cutegemm
+from cutegemm import GemmSpec, Tile, emulator
+from tests.support.groups import ENDS, SMALL, SWAPPED, Groups, check_depth, check_groups, drawn
+from tests.support.numerics import assert_close
+
+KERNELS = {
+    "TMA stores whole subtiles": {**SMALL, "tile": Tile(128, 64, 64), "store": "tma", "epilogue_stages": 2},
+    "TMA stores, in turns": {**SMALL, "store": "tma", "schedule": "pingpong"},
+    "TMA stores tokens along columns": {**SWAPPED, "store": "tma", "epilogue_stages": 1},
+    "pairs share B": {**SMALL, "sms": 4, "cluster": (2, 1)},
+    "pairs share A": {**SMALL, "tile": Tile(128, 64, 64), "sms": 4, "cluster": (1, 2), "consumers": 2},
+    "pingpong": {**SMALL, "schedule": "pingpong"},
+    "multistage": {**SMALL, "schedule": "multistage"},
+    "gathered": {**SMALL, "a_load": "gather", "b_load": "gather"},
+    "elements": {**SMALL, "a_load": "cp_async", "b_load": "tma"},
+    "tokens along columns in turns": {**SWAPPED, "schedule": "pingpong"},
+    "tokens along columns, pairs": {**SWAPPED, "sms": 4, "cluster": (1, 2)},
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kind_of_kernel_follows_the_groups(name):
+    """Empty groups, groups of one row and of several tiles, whatever loads them and however CTAs share tiles."""
+    check_groups(GemmSpec(**KERNELS[name]), ENDS["uneven"], alpha=2.0)
+
+
+def test_groups_of_fp8():
+    """e4m3 in both operands, whose sums are promoted; D is bf16."""
+    a, b = (x.to(torch.float8_e4m3fn) for x in (drawn(90, 256), drawn(3, 72, 256)))
+    d, ends = torch.empty(90, 72).bfloat16(), torch.tensor([40, 41, 90])
+    spec = GemmSpec(sms=3, tile=Tile(64, 72, 128), cluster=(1, 1), schedule="cooperative", swap=False)
+    assert not emulator.run(Groups(spec), a, b.mT, ends, d).findings
+    told = cutegemm.grouped_mm(a, b.mT, ends, fallback="reference")
+    torch.testing.assert_close(d, told, rtol=2e-2, atol=0.1)
+
+
+LAYOUTS = {
+    "B column-major": lambda a, b: (a, b.mT.contiguous().mT),
+    "A column-major": lambda a, b: (a.T.contiguous().T, b),
+    "odd leading dimensions": lambda a, b: (drawn(90, 99)[:, :96], drawn(4, 96, 73)[:, :, :72]),
+    "an odd begin": lambda a, b: (drawn(91 * 96)[1 : 1 + 90 * 96].view(90, 96), b),
+    "one B for all": lambda a, b: (a, b[:1].expand(4, -1, -1)),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_operands_lie_anyhow(name):
+    """Any majors, leading dimensions and addresses."""
+    a, b = LAYOUTS[name](drawn(90, 96), drawn(4, 96, 72))
+    d, ends = torch.empty(90, 72).bfloat16(), [1, 70, 70, 90]
+    spec = GemmSpec(sms=3, tile=Tile(64, 64, 64))
+    assert not emulator.run(Groups(spec), a, b, torch.tensor(ends), d).findings
+    for group, (first, end) in enumerate(itertools.pairwise([0, *ends])):
+        if end > first:
+            assert_close(d[first:end], a[first:end], b[group])
+
+
+@pytest.mark.parametrize("ends", [[7, 7, 130, 200], [90, -7, 40, 1000, 3]])
+def test_consumers_take_turns_at_groups_along_k(ends):
+    """Each passes over as many stages as the other's group has."""
+    spec = GemmSpec(tile=Tile(64, 64, 64), sms=3, cluster=(1, 1), schedule="pingpong")
+    check_depth(spec, drawn(200, 72).T, drawn(200, 136), ends)
+
+
+DEPTH = {
+    "contiguous along K": lambda k: (drawn(72, k), drawn(136, k).T),
+    "unaligned": lambda k: (drawn(k, 71).T, drawn(k, 135)),
+}
+
+
+@pytest.mark.parametrize("name", DEPTH)
+def test_groups_along_k_begin_anywhere(name):
+    """Where TMA cannot begin, threads load; what lies behind a group's end is zeroed in shared memory all the same."""
+    spec = GemmSpec(tile=Tile(64, 64, 64), sms=3)
+    check_depth(spec, *DEPTH[name](100), [50, -7, 23, 1000, 3])

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""8-bit integers: sums are exact in int32, however they are added; scaled ones are rounded once, and saturate."""
+
+import pytest
+import torch
+
+from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
+from cutegemm.errors import PlanError
+from cutegemm.running.numerics.bounds import bound
+
+INT8, UINT8 = torch.int8, torch.uint8
+
+
+def drawn(rows, cols, dtype, seed):
+    """Uniformly drawn integers of a type."""
+    kept = torch.iinfo(dtype)
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(kept.min, kept.max + 1, (rows, cols), generator=draw, dtype=dtype)
+
+
+def emulated(spec, a, b, **named):
+    """D on the emulator, free of races."""
+    run = emulator.run(Gemm(spec), a, b, options=emulator.Options(races=True, progress=False), **named)
+    assert not run.findings
+    return run.d
+
+
+@pytest.mark.parametrize(
+    ("types", "shape", "fields"),
+    [
+        ((INT8, INT8), (130, 72, 400), {}),
+        ((UINT8, INT8), (1, 200, 1040), {}),
+        ((INT8, UINT8), (130, 75, 401), {}),
+        ((UINT8, UINT8), (130, 200, 1040), {"split_k": 2, "split_reduction": "launch"}),
+        (
+            (INT8, INT8),
+            (130, 200, 1040),
+            {"split_k": 2, "split_reduction": "cluster", "tile": Tile(128, 48, 128)},
+        ),
+        ((INT8, INT8), (300, 200, 400), {"scheduler": "stream_k", "sms": 3}),
+        ((INT8, INT8), (130, 200, 400), {"schedule": "multistage"}),
+        ((INT8, UINT8), (300, 96, 400), {"schedule": "pingpong", "sms": 2}),
+    ],
+)
+def test_sums_are_exact(types, shape, fields):
+    """Every pair of types, aligned or not, of one row, in splits, by every schedule: each bit of int32."""
+    m, n, k = shape
+    a, b = drawn(m, k, types[0], 1), drawn(n, k, types[1], 2).T
+    d = emulated(GemmSpec(**fields), a, b)
+    assert d.dtype == torch.int32 and torch.equal(d.long(), a.long() @ b.long())
+
+
+def test_large_sums_are_exact_and_saturate():
+    """fp32 holds 24 bits of a sum; beyond 32 bits it is the largest integer."""
+    a = torch.full((64, 33_152), 255, dtype=UINT8)
+    b = torch.full((33_152, 8), 255, dtype=UINT8)
+    b[33_025:, 0] = 0
+    b[33_024, 0] = 7
+    d = emulated(GemmSpec(swap=False, tile=Tile(64, 8, 128)), a, b)
+    assert d[0, 0] == 255 * (33_024 * 255 + 7) and d[0, 1] == 2**31 - 1
+    assert torch.equal(d.long(), (a.long() @ b.long()).clamp(max=2**31 - 1))
+
+
+def test_another_alpha_rounds():
+    """alpha is fp32's: D is the nearest integer, to even."""
+    a, b = drawn(64, 64, INT8, 3), drawn(64, 8, INT8, 4)
+    d = emulated(GemmSpec(), a, b, alpha=0.5)
+    assert torch.equal(d.double(), ((a.double() @ b.double()) / 2).round())
+
+
+@pytest.mark.parametrize("d_dtype", ["bf16", "fp32", "int8", "uint8"])
+def test_scaled_sums(d_dtype):
+    """Scales of rows and of blocks; D rounded, and saturated where it holds integers. NaN is 0 there."""
+    a, b = drawn(130, 400, INT8, 5), drawn(72, 400, INT8, 6).T
+    draw = torch.Generator().manual_seed(7)
+    for kinds, shapes in ((("row", "row"), ((130,), (72,))), ((("block", 1, 128), "tensor"), ((130, 4), ()))):
+        named = {f"scale_{x}": torch.rand(shape, generator=draw) * 0.3 for x, shape in zip("ab", shapes)}
+        named["scale_a"].view(-1)[:1] = torch.nan
+        spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1], d_dtype=d_dtype)
+        d = emulated(spec, a, b, **named)
+        complaint = bound(spec.epilogue, a, b, named, {"d": d.dtype})["d"].complaint(d[:])
+        assert complaint is None, complaint
+        assert d.dtype.is_floating_point or (d[0] == 0).all() and d.max() == torch.iinfo(d.dtype).max
+
+
+def test_a_scaled_d_is_bf16_by_default():
+    """Without an epilogue D is int32."""
+    fused = GemmSpec(scale_a="tensor", scale_b="tensor")
+    assert problem(64, 64, 64, dtype="int8").d.dtype.value == "int32"
+    assert problem(64, 64, 64, dtype="int8", epilogue=fused.epilogue).d.dtype.value == "bf16"
+    d = Gemm(fused).run(drawn(8, 8, INT8, 1), drawn(8, 8, INT8, 2), scale_a=1.0, scale_b=1.0)
+    assert d.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"split_k": 2, "split_reduction": "atomic"},
+            "split_reduction='atomic': atomics add fp32 sums, not those of integers; nearest legal value: 'workspace'",
+        ),
+        (
+            {"tile": Tile(128, 40, 128), "swap": False},
+            "tile.n=40: no wgmma of int8 and int8 has 40 columns; nearest legal value: 32",
+        ),
+        (
+            {"schedule": "simt"},
+            "schedule='simt': int8 operands run on tensor cores; nearest legal value: 'auto'",
+        ),
+    ],
+)
+def test_what_no_kernel_has_is_refused(fields, told):
+    """A reduction, a width or a schedule that integers cannot have."""
+    with pytest.raises(PlanError) as e:
+        plan(GemmSpec(**fields), problem(256, 256, 1024, dtype="int8", majors="kk"))
+    assert str(e.value).splitlines()[0] == told
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("types", [(x, y) for x in (INT8, UINT8) for y in (INT8, UINT8)], ids=str)
+@pytest.mark.parametrize("shape", [(512, 512, 4096), (1, 1000, 784), (300, 200, 75)], ids=str)
+def test_results_on_a_gpu(types, shape):
+    """Every pair of types by TMA and copied, of one row and of long sums: each bit."""
+    m, n, k = shape
+    a, b = drawn(m, k, types[0], 9), drawn(n, k, types[1], 10).T
+    assert torch.equal(Gemm(GemmSpec()).run(a.cuda(), b.cuda()).cpu().long(), a.long() @ b.long())

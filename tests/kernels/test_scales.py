@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scales of operands, of each kind, beside fp64: sums of blocks of K times their scales, in every kernel that adds."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
+from cutegemm import epilogue as epi
+from cutegemm.errors import GemmError
+from cutegemm.running.numerics.bounds import bound
+from tests.support.profile import cases
+
+E4M3 = torch.float8_e4m3fn
+ROWS, SQUARES = ("block", 1, 128), ("block", 128, 128)
+KINDS = ("tensor", "row", ROWS, SQUARES)
+SHAPE = (130, 200, 400)
+
+
+def drawn(*shape, seed=0):
+    """Normally distributed elements of e4m3."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(E4M3)
+
+
+def scale(kind, rows, k, seed=0, batch=()):
+    """Scales of one kind for an operand of so many rows along its free axis; some are negative."""
+    shape = {"tensor": (), "row": (rows,)}.get(kind) if isinstance(kind, str) else None
+    if shape is None:
+        shape = (-(-rows // kind[1]), -(-k // 128))
+    return torch.randn((*batch, *shape), generator=torch.Generator().manual_seed(seed))
+
+
+def operands(shape, kinds, seed=0):
+    """A, B and the scales of both by name."""
+    m, n, k = shape
+    a, b = drawn(m, k, seed=seed), drawn(n, k, seed=seed + 1).T
+    return a, b, {"scale_a": scale(kinds[0], m, k, seed + 2), "scale_b": scale(kinds[1], n, k, seed + 3)}
+
+
+def emulated(spec, a, b, **named):
+    """D on the emulator, free of races."""
+    run = emulator.run(Gemm(spec), a, b, options=emulator.Options(races=True, progress=False), **named)
+    assert not run.findings
+    return run.d
+
+
+def check(spec, a, b, d, named):
+    """D is within the bounds of fp64."""
+    complaint = bound(spec.epilogue, a, b, named, {"d": d.dtype})["d"].complaint(d)
+    assert complaint is None, complaint
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        *itertools.product((ROWS, SQUARES), (ROWS, SQUARES)),
+        ("tensor", ROWS),
+        (ROWS, "row"),
+        ("row", SQUARES),
+        (SQUARES, "tensor"),
+        ("row", "tensor"),
+    ],
+    ids=str,
+)
+def test_every_kind_of_both(kinds):
+    """Extents that no block and no tile divides, K among them; a kernel of the planner's choice."""
+    a, b, named = operands(SHAPE, kinds)
+    spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1], d_dtype="fp32")
+    check(spec, a, b, emulated(spec, a, b, **named), named)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shape", "fields"),
+    [
+        ((ROWS, SQUARES), (130, 200, 1040), {"split_k": 3}),
+        ((ROWS, SQUARES), (130, 200, 1040), {"split_k": 2, "split_reduction": "launch"}),
+        ((SQUARES, ROWS), (200, 400, 512), {"scheduler": "stream_k", "sms": 3, "swap": False}),
+        ((ROWS, SQUARES), (300, 400, 400), {"scheduler": "dynamic", "sms": 2, "swap": False}),
+        ((SQUARES, ROWS), (300, 200, 400), {"schedule": "pingpong", "sms": 2, "tile": Tile(128, 24, 128)}),
+        ((ROWS, SQUARES), (130, 400, 272), {"tile": Tile(128, 80, 128), "cluster": (2, 1), "swap": False}),
+        ((SQUARES, SQUARES), (300, 400, 272), {"tile": Tile(128, 192, 128), "swap": False}),
+        ((SQUARES, ROWS), (50, 300, 400), {"tile": Tile(24, 128, 128), "swap": True}),
+        ((ROWS, ROWS), (300, 40, 400), {"tile": Tile(256, 16, 128), "consumers": 2, "swap": False}),
+    ],
+)
+def test_every_way_of_adding(kinds, shape, fields):
+    """Splits, tile schedulers, clusters, tiles that straddle blocks, several passes over rows, operands swapped."""
+    a, b, named = operands(shape, kinds, seed=4)
+    spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1], d_dtype="fp32", **fields)
+    check(spec, a, b, emulated(spec, a, b, **named), named)
+
+
+@settings(max_examples=cases(3, 100))
+@given(
+    st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(1, 600)),
+    st.tuples(st.sampled_from(KINDS), st.sampled_from(KINDS)),
+    st.integers(0, 1000),
+)
+def test_any_problem(shape, kinds, seed):
+    """Drawn extents and kinds: the planner's kernel, odd leading dimensions too, gives what torch's reference does."""
+    a, b, named = operands(shape, kinds, seed)
+    spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1])
+    check(spec, a, b, emulated(spec, a, b, **named), named)
+    check(spec, a, b, Gemm(spec).run(a, b, **named), named)
+
+
+def test_scales_lie_as_libraries_have_them():
+    """One kernel, the same bits: torch's column-major ones, DeepGEMM's padded rows, weights' with K blocks padded."""
+    a, b, named = operands(SHAPE, (ROWS, SQUARES))
+    spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES)
+    expected = emulated(spec, a, b, **named)
+    m, blocks = named["scale_a"].shape
+    padded = torch.full((blocks, -(-m // 4) * 4), torch.nan)
+    padded[:, :m] = named["scale_a"].T
+    longer = torch.full((named["scale_b"].shape[0], 8), torch.nan)
+    longer[:, :blocks] = named["scale_b"]
+    for scale_a, scale_b in (
+        (named["scale_a"].T.contiguous().T, longer[:, :blocks]),
+        (padded.T[:m], longer[:, :4]),
+        (padded.T[:m], named["scale_b"].T.contiguous().T),
+    ):
+        assert torch.equal(emulated(spec, a, b, scale_a=scale_a, scale_b=scale_b), expected)
+
+
+def test_batches_have_scales_of_their_own_or_share_them():
+    """A scale for each batch of A's, one for all of B's."""
+    a, b = drawn(3, 70, 272, seed=8), drawn(40, 272, seed=9).T
+    named = {"scale_a": scale(ROWS, 70, 272, 1, (3,)), "scale_b": scale(SQUARES, 40, 272, 2)}
+    spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES)
+    check(spec, a, b, emulated(spec, a, b, **named), named)
+
+
+def test_the_epilogue_sees_scaled_sums():
+    """A bias after scales; a gated pair whose A has blocks."""
+    a, b, named = operands((130, 80, 272), (ROWS, SQUARES))
+    named["bias"] = torch.randn(80)
+    spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES, epilogue=epi.bias_act("relu"))
+    check(spec, a, b, emulated(spec, a, b, **named), named)
+    a, b, named = operands((130, 80, 272), (ROWS, "tensor"))
+    for swap in (False, True):
+        spec = GemmSpec(scale_a=ROWS, scale_b="tensor", epilogue=epi.swiglu(), swap=swap)
+        check(spec, a, b, emulated(spec, a, b, **named), named)
+
+
+def test_nan_reaches_what_it_scales_and_nothing_else():
+    """NaN of one block is NaN of its rows."""
+    a, b, named = operands(SHAPE, (ROWS, SQUARES))
+    named["scale_a"][7, 2] = torch.nan
+    d = emulated(GemmSpec(scale_a=ROWS, scale_b=SQUARES), a, b, **named)
+    assert d[7].isnan().all() and d.isnan().sum() == d.shape[1]
+
+
+def test_types_of_more_bits_may_have_scales_of_blocks():
+    """bf16 sums of 128 elements are scaled as those of fp8 are."""
+    a, b, named = operands((64, 64, 272), (ROWS, SQUARES))
+    spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES)
+    d = emulated(spec, a.bfloat16(), b.bfloat16(), **named)
+    check(spec, a.bfloat16(), b.bfloat16(), d, named)
+
+
+def test_a_spec_with_scales_is_the_same_again():
+    """Fields replaced, or read back from its own epilogue: the scales are applied once."""
+    import dataclasses
+
+    spec = GemmSpec(scale_a="row", scale_b=SQUARES)
+    again = dataclasses.replace(spec, tile=Tile(64, 64, 128))
+    assert again.epilogue == spec.epilogue
+    assert GemmSpec(scale_a="row", scale_b=["block", 128, 128]) == spec
+    both = GemmSpec(scale_a="row", scale_b="row").epilogue
+    assert str(both) == "d = acc * scale_a * scale_b" and both == epi.scaled("both")
+
+
+REFUSED = [
+    (
+        {"scale_a": "rows"},
+        "scale_a='rows': must be 'tensor', 'row', ('block', 1, 128) or ('block', 128, 128)",
+    ),
+    ({"scale_b": ("block", 128)}, "scale_b=('block', 128): must be 'tensor', 'row', ('block', 1, 128)"),
+    ({"scale_b": None}, "scale_b=None: must be"),
+    (
+        {"scale_a": ROWS, "promote": 256},
+        "promote=256: scales of blocks multiply partial sums of 128 elements of K",
+    ),
+    ({"scale_a": ROWS, "promote": None}, "promote=None: scales of blocks multiply partial sums of 128"),
+    (
+        {"scale_b": "row", "epilogue": epi.swiglu()},
+        "scale_b='row': a gated pair has one scale for B; nearest legal value: 'tensor'",
+    ),
+    (
+        {"scale_a": ROWS, "epilogue": epi.scaled("row")},
+        "scale_a=('block', 1, 128): the epilogue has another input or output of this name",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "told"), REFUSED)
+def test_a_spec_refuses_what_no_kernel_has(fields, told):
+    """Kinds, promotions and epilogues that scales exclude."""
+    with pytest.raises(GemmError) as e:
+        GemmSpec(**fields)
+    assert str(e.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"scale_a": None}, "scale_a: missing; the mainloop multiplies by it, a scale for every block"),
+        ({"scale": torch.ones(1)}, "scale='...': the epilogue reads scale_a, scale_b"),
+        ({"scale_a": torch.ones(130)}, "scale_a.shape=(130,): must have 2 or 3 dimensions"),
+        (
+            {"scale_a": torch.ones(130, 3)},
+            "scale_a.shape=(130, 3): must be (130, 4), one for each 1 x 128 of A, M x K",
+        ),
+        (
+            {"scale_b": torch.ones(4, 2)},
+            "scale_b.shape=(4, 2): must be (2, 4), one for each 128 x 128 of B, N x K",
+        ),
+        ({"scale_b": torch.ones(2, 4, dtype=torch.float64)}, "scale_b.dtype=torch.float64: must be float32"),
+        ({"scale_b": torch.ones(2, 4, device="meta")}, "scale_b.device='meta': must be a's device, cpu"),
+    ],
+)
+def test_a_run_refuses_scales_that_do_not_fit(changed, told):
+    """Missing, too many, of the wrong rank, shape, type or device; nothing is written."""
+    a, b, named = operands(SHAPE, (ROWS, SQUARES))
+    out = torch.full((130, 200), 7.0, dtype=torch.bfloat16)
+    with pytest.raises(GemmError) as e:
+        Gemm(GemmSpec(scale_a=ROWS, scale_b=SQUARES)).run(a, b, out=out, **named | changed)
+    assert str(e.value).startswith(told) and (out == 7).all()
+
+
+def test_cuda_cores_have_no_scales_of_blocks():
+    """fp32 operands are refused, an empty K is not: there is nothing to scale."""
+    spec = GemmSpec(scale_a=ROWS, scale_b="tensor")
+    with pytest.raises(GemmError, match="scales of blocks multiply partial sums of the tensor cores: fp32"):
+        plan(spec, problem(64, 64, 64, dtype="fp32", epilogue=spec.epilogue))
+    a, b, named = operands((64, 8, 0), (ROWS, "tensor"))
+    assert (emulated(spec, a, b, **named) == 0).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kinds", list(itertools.product(KINDS, KINDS)), ids=str)
+@pytest.mark.parametrize(
+    "shape", [(512, 384, 2048), (16, 1000, 784), (300, 200, 75), (1, 4096, 7168)], ids=str
+)
+def test_results_on_a_gpu(kinds, shape):
+    """Every pair of kinds, by TMA and gathered, of few rows and of long sums, within the bounds of fp64."""
+    a, b, named = operands(shape, kinds)
+    spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1])
+    d = Gemm(spec).run(a.cuda(), b.cuda(), **{name: x.cuda() for name, x in named.items()})
+    check(spec, a, b, d.cpu(), named)

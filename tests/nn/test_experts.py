@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixtures of experts beside every expert computed for every token."""
+
+import pytest
+import torch
+
+from cutegemm.errors import InputError
+from cutegemm.nn import MoE
+
+
+def dense(moe, x):
+    """The mixture in fp64, from all experts' results."""
+    flat = x.reshape(-1, x.shape[-1])
+    chances = moe.router(flat.to(moe.router.weight.dtype)).float().softmax(-1)
+    weights, experts = chances.topk(moe.top_k, -1)
+    weights = (weights / weights.sum(-1, keepdim=True)).double()
+    gate, up = torch.einsum("th,eih->tei", flat.double(), moe.gate_up_weight.double()).chunk(2, -1)
+    every = torch.einsum("tei,ehi->teh", torch.nn.functional.silu(gate) * up, moe.down_weight.double())
+    taken = every.gather(1, experts[..., None].expand(-1, -1, x.shape[-1]))
+    return (taken * weights[..., None]).sum(1).view(x.shape)
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["inference", "training"])
+def test_a_mixture_is_the_weighted_sum_of_its_experts(recorded):
+    """Forward with the activation fused, and with gradients of tokens and all weights."""
+    torch.manual_seed(0)
+    moe = MoE(32, 48, 5, 2, dtype=torch.bfloat16, fallback="reference")
+    x = torch.randn(2, 7, 32).bfloat16().requires_grad_(recorded)
+    with torch.set_grad_enabled(recorded):
+        found, told = moe(x), dense(moe, x)
+    torch.testing.assert_close(found.double(), told, rtol=2e-2, atol=2e-2)
+    if recorded:
+        above = torch.randn_like(told)
+        of = (x, *moe.parameters())
+        ours = torch.autograd.grad(found, of, above.to(found.dtype))
+        wanted = torch.autograd.grad(told, of, above)
+        for y, z in zip(ours, wanted, strict=True):
+            assert (y.double() - z.double()).norm() <= 0.03 * z.double().norm()
+
+
+def test_a_shared_expert_is_added():
+    """Beside the routed ones, for every token."""
+    torch.manual_seed(0)
+    shared = torch.nn.Linear(32, 32, dtype=torch.bfloat16)
+    moe = MoE(32, 48, 5, 2, shared=shared, dtype=torch.bfloat16, fallback="reference")
+    x = torch.randn(7, 32).bfloat16()
+    with torch.no_grad():
+        both, moe.shared = moe(x), None
+        torch.testing.assert_close(both, moe(x) + shared(x))
+
+
+def test_a_token_takes_no_more_experts_than_there_are():
+    """Refused when it is made."""
+    with pytest.raises(InputError, match="top_k"):
+        MoE(32, 48, 4, 5)
+
+
+@pytest.mark.gpu
+def test_a_mixture_is_captured_in_a_graph():
+    """Nothing waits for the device: one capture, replayed with other tokens."""
+    torch.manual_seed(0)
+    moe = MoE(512, 768, 16, 4, dtype=torch.bfloat16, device="cuda", fallback="error")
+    x = torch.randn(33, 512, device="cuda").bfloat16()
+    with torch.no_grad():
+        moe(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = moe(x)
+        for _ in range(3):
+            x.copy_(torch.randn_like(x))
+            graph.replay()
+            torch.testing.assert_close(found.double(), dense(moe, x), rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.gpu
+def test_gradients_of_a_mixture_on_the_gpu():
+    """Of tokens and all weights, beside fp64."""
+    torch.manual_seed(0)
+    moe = MoE(256, 384, 8, 2, dtype=torch.bfloat16, device="cuda", fallback="error")
+    x = torch.randn(100, 256, device="cuda").bfloat16().requires_grad_()
+    found, told = moe(x), dense(moe, x)
+    above = torch.randn_like(told)
+    of = (x, *moe.parameters())
+    for y, z in zip(
+        torch.autograd.grad(found, of, above.to(found.dtype)),
+        torch.autograd.grad(told, of, above),
+        strict=True,
+    ):
+        assert (y.double() - z.double()).norm() <= 0.03 * z.double().norm()

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`grouped_mm` for torch: gradients, compilation with dynamic token counts, fake tensors, autocast."""
+
+import itertools
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import cutegemm
+from cutegemm.errors import InputError
+from cutegemm.running.numerics.group_reference import bounds
+from tests.support.numerics import assert_close
+
+BF16 = torch.bfloat16
+
+
+def told(a, b, ends, c, bias, lead, alpha=2.0, beta=0.5):
+    """The same in fp64 by torch's own functions, group by group."""
+    depth = b.dim() == 2
+    rows = bounds(ends, a.shape[1 if depth else 0], lead).tolist()
+    if depth:
+        found = torch.stack([a[:, first:end] @ b[first:end] for first, end in itertools.pairwise(rows)])
+        return alpha * found + beta * c + bias[:, None]
+    parts = [torch.zeros(rows[0], b.shape[2], dtype=a.dtype)]
+    for group, (first, end) in enumerate(itertools.pairwise(rows)):
+        parts.append(alpha * a[first:end] @ b[group] + beta * c[first:end] + bias[group])
+    parts.append(torch.zeros(a.shape[0] - rows[-1], b.shape[2], dtype=a.dtype))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("form", ["rows", "depth"])
+@pytest.mark.parametrize("name", ["offs", "cu_seqlens"])
+def test_gradients_of_everything(form, name):
+    """Of A, B, C and a bias for each group; with an empty group, and rows of none before and after."""
+    lead = int(name == "cu_seqlens")
+    torch.manual_seed(0)
+    shapes = [(50, 24), (3, 24, 40), (50, 40)] if form == "rows" else [(24, 50), (50, 40), (3, 24, 40)]
+    ends = torch.tensor([2] * lead + [7, 7, 41])
+    ours = [torch.randn(x).to(BF16).requires_grad_() for x in (*shapes, (3, 40))]
+    wanted = [x.detach().double().requires_grad_() for x in ours]
+    a, b, c, bias = ours
+    how = {name: ends, "c": c, "bias": bias, "alpha": 2.0, "beta": 0.5, "fallback": "reference"}
+    d = cutegemm.grouped_mm(a, b, **how)
+    e = told(*wanted[:2], ends, *wanted[2:], lead)
+    above = torch.randn_like(d)
+    d.backward(above)
+    e.backward(above.double())
+    torch.testing.assert_close(d.double(), e, rtol=1e-2, atol=1e-2)
+    for x, y in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(x.grad.double(), y.grad, rtol=1e-2, atol=2e-2)
+
+
+def test_gradients_of_masked_groups():
+    """Rows that no group has neither give nor take one, though they are not numbers."""
+    a, b = torch.randn(3, 16, 24).to(BF16), torch.randn(3, 24, 40).to(BF16).requires_grad_()
+    counts = torch.tensor([4, 0, 99])
+    inside = (torch.arange(16) < counts[:, None])[..., None]
+    a = torch.where(inside, a, float("nan")).requires_grad_()
+    d = cutegemm.grouped_mm(a, b, counts=counts, fallback="reference")
+    above = torch.randn_like(d)
+    d.backward(above)
+    kept, zero = torch.where(inside, above, 0), torch.where(inside, a.detach(), 0)
+    for group in range(3):
+        assert_close(a.grad[group], kept[group], b.detach()[group].mT)
+        assert_close(b.grad[group], zero[group].mT, kept[group])
+
+
+def test_one_compilation_serves_every_number_of_tokens():
+    """torch.compile with dynamic shapes: no break of the graph, nothing compiled again, gradients as in eager mode."""
+
+    def layer(a, b, offs, bias):
+        return cutegemm.grouped_mm(a, b, offs, bias=bias, fallback="reference").relu()
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled, counts = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter), set()
+    for tokens in (17, 33, 64):
+        a, b = torch.randn(tokens, 24).to(BF16), torch.randn(3, 24, 40).to(BF16)
+        offs, bias = torch.tensor([3, 4, tokens]), torch.randn(3, 40)
+        both = []
+        for function in (compiled, layer):
+            x, w = a.clone().requires_grad_(), b.clone().requires_grad_()
+            function(x, w, offs, bias).sum().backward()
+            both.append((x.grad, w.grad))
+        for x, y in zip(*both, strict=True):
+            torch.testing.assert_close(x, y)
+        counts.add(counter.frame_count)
+    assert len(counts) == 1
+
+
+def test_what_has_no_memory_is_described():
+    """Of fake tensors shape and type; of all three forms."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        a, b, ends = torch.empty(7, 24, dtype=BF16), torch.empty(3, 24, 40, dtype=BF16), torch.zeros(3).int()
+        assert cutegemm.grouped_mm(a, b, ends, fallback="reference").shape == (7, 40)
+        found = cutegemm.grouped_mm(a.T, a, ends, out_dtype=torch.float32, fallback="reference")
+        assert (found.shape, found.dtype) == ((3, 24, 24), torch.float32)
+        batches = torch.empty(3, 5, 24, dtype=BF16)
+        assert cutegemm.grouped_mm(batches, b, counts=ends, fallback="reference").shape == (3, 5, 40)
+
+
+def test_autocast_halves_the_operands():
+    """fp32 operands become the region's type."""
+    a, b = torch.randn(7, 24), torch.randn(3, 24, 40)
+    with torch.autocast("cpu", BF16):
+        assert cutegemm.grouped_mm(a, b, torch.tensor([1, 2, 7]), fallback="reference").dtype is BF16
+
+
+def test_batches_without_groups_are_a_batched_product():
+    """The fourth form, with a bias too."""
+    a, b, bias = torch.randn(3, 5, 24).to(BF16), torch.randn(3, 24, 40).to(BF16), torch.randn(3, 40)
+    torch.testing.assert_close(cutegemm.grouped_mm(a, b, fallback="reference"), a @ b)
+    found = cutegemm.grouped_mm(a, b, bias=bias, fallback="reference")
+    torch.testing.assert_close(found, (a.float() @ b.float() + bias[:, None]).to(BF16))
+
+
+def test_a_gradient_that_there_is_none_of():
+    """Of a fused epilogue, and with out."""
+    from cutegemm import epilogue as epi
+
+    a, b, ends = (
+        torch.randn(7, 24).to(BF16).requires_grad_(),
+        torch.randn(3, 24, 40).to(BF16),
+        torch.zeros(3).int(),
+    )
+    with pytest.raises(InputError, match="without an epilogue"):
+        cutegemm.grouped_mm(a, b, ends, epilogue=epi.act("gelu"), fallback="reference")
+    with pytest.raises(InputError, match="out"):
+        cutegemm.grouped_mm(a, b, ends, out=torch.empty(7, 40, dtype=BF16), fallback="reference")
+
+
+def test_rows_are_gathered_weighed_and_added_where_they_go():
+    """An index outside reads zeros and adds nothing; gradients of everything, beside fp64."""
+    torch.manual_seed(1)
+    a, b = torch.randn(6, 24).to(BF16), torch.randn(3, 24, 40).to(BF16)
+    rows, offs = torch.tensor([0, 5, 5, -1, 9, 2]), torch.tensor([2, 2, 6], dtype=torch.int32)
+    scatter, weight = torch.tensor([1, 1, 0, 3, 2, 7]), torch.rand(6)
+    ours = [x.clone().requires_grad_() for x in (a, b, weight)]
+    wanted = [x.double().requires_grad_() for x in (a, b, weight)]
+    found = cutegemm.grouped_mm(
+        ours[0], ours[1], offs, rows=rows, scatter=scatter, weight=ours[2],
+        out_dtype=torch.float32, fallback="reference",
+    )  # fmt: skip
+    parts = []
+    for i, row in enumerate(rows.tolist()):
+        x = wanted[0][row] if 0 <= row < 6 else wanted[0].new_zeros(24)
+        parts.append((x @ wanted[1][0 if i < 2 else 2]) * wanted[2][i])
+    zero = parts[0] * 0
+    told = torch.stack([parts[2], parts[0] + parts[1], parts[4], parts[3], zero, zero])
+    torch.testing.assert_close(found.double(), told, rtol=1e-2, atol=3e-2)
+    above = torch.randn_like(found)
+    found.backward(above)
+    told.backward(above.double())
+    for x, y in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(x.grad.double(), y.grad, rtol=2e-2, atol=5e-2)
+
+
+def test_rows_of_the_wrong_kind(monkeypatch):
+    """Refused by name; an index outside too where calls are checked."""
+    a, b, offs = torch.randn(6, 24).to(BF16), torch.randn(3, 24, 40).to(BF16), torch.tensor([2, 2, 6])
+    for given, message in (
+        ({"rows": torch.rand(6)}, "rows: must be a 1-D tensor of int32 or int64"),
+        ({"scatter": torch.zeros(5).int()}, r"scatter\.shape.*must be \(6,\)"),
+        ({"weight": torch.rand(5)}, "weight"),
+    ):
+        with pytest.raises(InputError, match=message):
+            cutegemm.grouped_mm(a, b, offs, **given, fallback="reference")
+    monkeypatch.setenv("CUTEGEMM_CHECK", "1")
+    with pytest.raises(InputError, match=r"rows\[1\]=9"):
+        cutegemm.grouped_mm(a, b, offs, rows=torch.tensor([0, 9, 1, 1, 1, 1]), fallback="reference")
