@@ -28,6 +28,8 @@ from cutegemm.arch.records import RECORDS
 Document = dict[str, Any]
 POOLED = 3  # trees whose figures are taken together
 LOWEST = 3  # rows of a family that are measured again
+# `fresh_check --here`, run with a tree's own sources
+TIES = Path(__file__).with_name("fresh_ties.py")
 _CASE = ("suite", "dtype", "majors", "batch", "m", "n", "k")
 
 
@@ -134,25 +136,6 @@ def _tuned(rows: Iterable[Row], expected: dict[Any, dict[str, str]]) -> Iterable
             yield f"{problem_of(row)}: measured {row['plan']!r}, but the model chooses {plan!r}"
 
 
-# `fresh_check --here` of the measured sources, whose planner may refuse a problem: its row says so, and has no plan
-HERE = """
-import sys
-from benchmarks import fresh_bench, fresh_check
-from cutegemm.errors import GemmError
-
-planned = fresh_bench.planned
-
-def or_refused(case, record):
-    try:
-        return planned(case, record)
-    except GemmError:
-        return {}
-
-fresh_bench.planned = or_refused
-sys.exit(fresh_check.main(sys.argv[1:]))
-"""
-
-
 def verify(path: Path, root: Path = fresh_tree.ROOT) -> list[str]:
     """What is wrong with a file, judged by the sources that it was measured with.
 
@@ -166,7 +149,7 @@ def verify(path: Path, root: Path = fresh_tree.ROOT) -> list[str]:
         return [f"the trees are not those of commit {commit}"]
     with tempfile.TemporaryDirectory() as folder:
         fresh_tree.export(commit, Path(folder), root)
-        command = [sys.executable, "-c", HERE, "--here", str(path.resolve())]
+        command = [sys.executable, "-c", TIES.read_text(), "--here", str(path.resolve())]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return [] if done.returncode == 0 else (done.stdout + done.stderr).splitlines()
 

@@ -5,11 +5,23 @@ import argparse
 import copy
 import json
 import subprocess
+from typing import NamedTuple
 
 import pytest
 from rich.console import Console
 
-from benchmarks import chain, contenders, fresh, fresh_bench, fresh_check, fresh_tree, gemm, inputs, results
+from benchmarks import (
+    chain,
+    contenders,
+    fresh,
+    fresh_bench,
+    fresh_check,
+    fresh_ties,
+    fresh_tree,
+    gemm,
+    inputs,
+    results,
+)
 from benchmarks.fresh_bench import AGAIN, FIRST, Bench, Regret
 from benchmarks.results import Case, Measurement, Results
 from benchmarks.timing import Contender
@@ -259,6 +271,30 @@ def test_committed_files_are_what_they_say(path):
         assert fresh_check.verify(path) == []
     except ValueError as error:
         pytest.skip(str(error))
+
+
+def test_of_configs_that_cost_the_same_each_is_right(monkeypatch):
+    """A tree's planner may have put first any of those that cost the least, and no other; a refusal is no plan."""
+
+    class Option(NamedTuple):
+        ns: float
+        label: str
+
+    def plan(*_, order=iter):
+        return next(iter(order([Option(1.0, "a"), Option(1.001, "b"), Option(1.5, "c")])))
+
+    def planned(case, record):
+        if case is None:
+            raise GemmError("refused")
+        return {"own": fresh_bench.plan(case, record).label}
+
+    monkeypatch.setattr(fresh_bench, "plan", plan)
+    assert fresh_ties.choices(planned, None, H200) == {}
+    found = fresh_ties.choices(planned, 1, H200)["own"]
+    assert [label == found for label in "abc"] == [True, True, False]
+    assert [label != found for label in "abc"] == [False, False, True]
+    assert repr(found) == "'a'"
+    assert fresh_bench.plan is plan
 
 
 def test_regret_is_the_choice_over_the_best(run, monkeypatch):

@@ -4,11 +4,15 @@
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 
 from cutegemm import DType, GemmSpec, Operand, Tile, problem
+from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import PlanError
+from cutegemm.planning import ranking
 from cutegemm.planning.planner import plan
+from cutegemm.planning.requirements import requested
 from cutegemm.spec import LOADS
 from tests.support.planned import (
     MISALIGNED_A,
@@ -115,3 +119,21 @@ def test_a_major_along_a_real_extent_is_checked():
     apart = Operand(dtype=DType.BF16, rows=256, cols=1, strides=(2, 1, 0))
     with pytest.raises(PlanError, match="^d_major='m'"):
         plan(GemmSpec(d_major="m"), dataclasses.replace(problem(256, 1, 8), outputs=(("d", apart),)))
+
+
+@pytest.mark.parametrize("extents", [(4096, 4096, 4096), (334, 896, 120)])
+def test_no_processor_decides_between_equals(extents, monkeypatch):
+    """NumPy partitions in another order with AVX-512 and without; configs that cost the same keep theirs."""
+    asked, _ = requested(GemmSpec(), problem(*extents), DEFAULT)
+    partition, orders = np.argpartition, []
+    for shuffle in (np.asarray, np.flip, np.random.default_rng(1).permutation):
+
+        def partitioned(x, at, shuffle=shuffle):
+            places = partition(x, at)
+            return np.append(shuffle(places[:at]), places[at:])
+
+        monkeypatch.setattr(ranking.np, "argpartition", partitioned)
+        found = itertools.islice(ranking.options(asked), 32)
+        orders.append([(x.ns, x.way.swapped, x.candidate) for x in found])
+    assert len({x[0] for x in orders[0]}) < 32
+    assert orders[0] == orders[1] == orders[2]
