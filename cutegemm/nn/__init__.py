@@ -6,7 +6,7 @@ mlp          `MLP` and `SwiGLU`, whose activations are epilogues
 joined       layers that are called on the same tensor, as one product
 state_dicts  one tensor for several, in state dicts
 conversion   `convert`: an existing model's layers; `asked` checks its arguments, `gated` recognises perceptrons
-experts      `MoE`: mixtures of experts
+experts      `MoE`: mixtures of experts; `mixtures`: those of transformers
 tracing      torch.fx
 """
 

@@ -15,9 +15,10 @@ from cutegemm.nn.asked import Asked, asked
 from cutegemm.nn.gated import NAMES, not_swiglu, swiglu_of
 from cutegemm.nn.joined import Joined, Part, join
 from cutegemm.nn.linear import TYPES, Linear, multiplies
+from cutegemm.nn.mixtures import adopt, not_adopted, recognised
 from cutegemm.nn.mlp import SwiGLU, hooked
+from cutegemm.ops.fallback import HALF
 
-_HALF = (torch.float16, torch.bfloat16)
 # Modules that multiply by their own weights, of which nothing is converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
 _OURS = (Linear, SwiGLU, Joined, Part)
@@ -61,8 +62,9 @@ def convert(
 ) -> Conversion:
     """Make the linear layers of a model multiply with cutegemm.
 
-    A torch.nn.Linear becomes a `Linear` in place: the object, its parameters, hooks and state dict stay. Subclasses and
-    layers with changed behaviour are left alone, and the result says why.
+    A torch.nn.Linear becomes a `Linear` in place: the object, its parameters, hooks and state dict stay. The experts of
+    transformers' mixtures multiply by `grouped_mm`, and stay as well. Subclasses and layers with changed behaviour are
+    left alone, and the result says why.
 
     Args:
         model: a module; it may itself be a torch.nn.Linear.
@@ -90,8 +92,11 @@ def convert(
     """
     what = asked(model, skip, swiglu, joined, fallback, constant_weights)
     made = Conversion(())
-    converted = [*_gated(model, what, made), *_joined(model, what, made)]
+    mixtures = list(_mixtures(model, what, made))
+    converted = [*_gated(model, what, made), *_joined(model, what, made), *mixtures]
     for _, _, name, module in _named(model):
+        if name in mixtures:
+            continue
         if isinstance(module, Linear) or not isinstance(module, (torch.nn.Linear, *_OWN_PRODUCTS)):
             _overlook(name, module, made)
             continue
@@ -138,6 +143,18 @@ def _joined(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[s
                 continue
             _settle(join(module, names, layers), every[0], what, made)
             yield from every
+
+
+def _mixtures(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[str]:
+    """Convert the experts of transformers' mixtures; the names of those that were."""
+    for _, _, name, module in _named(model):
+        if not recognised(module):
+            continue
+        if why := what.skipped(name) or not_adopted(module):
+            made.left[name] = why
+            continue
+        adopt(module, what.fallback)
+        yield name
 
 
 def _overlook(name: str, module: torch.nn.Module, made: Conversion) -> None:
@@ -229,7 +246,7 @@ def _unconverted(module: torch.nn.Module, name: str, what: Asked) -> str | None:
 def _varies(module: Any) -> str | None:
     """Why weights cannot load early; None if they can."""
     weight = module.weight
-    if weight.dtype not in _HALF:
+    if weight.dtype not in HALF:
         return f"{weight.dtype} runs on the CUDA cores, whose kernels load nothing early"
     if not weight.is_contiguous() or weight.shape[1] * weight.element_size() % 16:
         return f"rows of {tuple(weight.shape)} are not multiples of 16 bytes, which TMA needs"

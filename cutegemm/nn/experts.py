@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,8 +20,7 @@ def mixture(
 ) -> Tensor:
     """sum_j weights[t, j] * down_e(silu(gate_e(x)) * up_e(x)) with e = experts[t, j]; nothing waits for the device.
 
-    Without gradients the activation is the first launch's epilogue. Each token's results are added in the order in
-    which it names its experts, in fp32.
+    Without gradients the activation is the first launch's epilogue.
 
     Args:
         x: (T, H).
@@ -27,17 +28,41 @@ def mixture(
         gate_up: (E, 2 I, H), gates before linear parts; down: (E, H, I).
         fallback: as of `grouped_mm`.
     """
+
+    def computed(rows: Tensor, offs: Tensor) -> Tensor:
+        if recording(x, gate_up, down):
+            gate, up = grouped_mm(rows, gate_up.mT, offs, fallback=fallback).chunk(2, -1)
+            hidden = torch.nn.functional.silu(gate) * up
+        else:
+            hidden = grouped_mm(rows, gate_up.mT, offs, epilogue=_SWIGLU, fallback=fallback)
+        found: Tensor = grouped_mm(hidden, down.mT, offs, fallback=fallback)
+        return found
+
+    return routed(x, experts, weights, gate_up.shape[0], computed)
+
+
+def recording(*tensors: Tensor) -> bool:
+    """Whether autograd records what is computed of the tensors."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def routed(
+    x: Tensor, experts: Tensor, weights: Tensor, count: int, compute: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """sum_j weights[t, j] * compute(x[t]) by expert experts[t, j], (T, H) of x's type; nothing waits for the device.
+
+    A token's results are added in the order in which it names its experts, in fp32. An expert beyond the last gives 0.
+
+    Args:
+        x: (T, H).
+        experts, weights: (T, k), of each token.
+        count: of experts.
+        compute: of rows by expert, (T k, H), and the ends of the experts' groups, (count,), their results (T k, H).
+    """
     tokens, each = experts.shape
     named, order = experts.flatten().sort(stable=True)
-    offs = torch.searchsorted(named, torch.arange(gate_up.shape[0], device=x.device), right=True)
-    rows = x[order // each]
-    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, gate_up, down))
-    if recorded:
-        gate, up = grouped_mm(rows, gate_up.mT, offs, fallback=fallback).chunk(2, -1)
-        hidden = torch.nn.functional.silu(gate) * up
-    else:
-        hidden = grouped_mm(rows, gate_up.mT, offs, epilogue=_SWIGLU, fallback=fallback)
-    found = grouped_mm(hidden, down.mT, offs, fallback=fallback)
+    offs = torch.searchsorted(named, torch.arange(count, device=x.device, dtype=named.dtype), right=True)
+    found = compute(x[order // each], offs)
     place = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=x.device))
     weighed: Tensor = found[place].view(tokens, each, -1).float() * weights.float()[..., None]
     return weighed.sum(1).to(x.dtype)
@@ -103,4 +128,4 @@ class MoE(torch.nn.Module):
         return found.view(x.shape)
 
 
-__all__ = ["MoE", "mixture"]
+__all__ = ["MoE", "mixture", "recording", "routed"]

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixtures of transformers, converted, beside the same model's own experts in fp64."""
+
+import copy
+
+import pytest
+import torch
+
+from cutegemm.nn import convert, mixtures
+
+transformers = pytest.importorskip("transformers")
+
+TOKENS = 11
+COMMON = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 50, "num_experts_per_tok": 2,
+    "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+MODELS = {
+    "Mixtral": {"num_local_experts": 5},
+    "Qwen3Moe": {"num_experts": 5, "moe_intermediate_size": 48, "decoder_sparse_step": 1, "norm_topk_prob": True},
+    "DeepseekV3": {
+        "n_routed_experts": 8, "moe_intermediate_size": 48, "first_k_dense_replace": 0, "n_group": 2,
+        "topk_group": 1, "q_lora_rank": 32, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+        "v_head_dim": 16, "head_dim": 8, "num_key_value_heads": 4,
+    },
+    "GptOss": {"num_local_experts": 5, "sliding_window": 8, "layer_types": ["full_attention"]},
+}  # fmt: skip
+
+
+def model_of(kind, **more):
+    """A small model of random weights in bf16; biases and gates of all sizes."""
+    torch.manual_seed(0)
+    fields = COMMON | MODELS[kind] | more
+    config = getattr(transformers, f"{kind}Config")(**fields)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).bfloat16()
+    with torch.no_grad():
+        for name, x in model.named_parameters():
+            if "experts" in name:
+                x.copy_(torch.randn_like(x) * (0.3 if "bias" in name else x.shape[-2] ** -0.5))
+    return model
+
+
+def experts_of(model):
+    """The experts of its layers."""
+    return [(name, x) for name, x in model.named_modules() if mixtures.recognised(x)]
+
+
+def inputs_of(experts, recorded):
+    """Tokens, indices and weights of a routing."""
+    width = experts.down_proj.shape[1 if not experts.is_transposed else 2]
+    x = torch.randn(TOKENS, width).bfloat16().requires_grad_(recorded)
+    chances = torch.randn(TOKENS, experts.num_experts).softmax(-1)
+    weights, index = chances.topk(2, -1)
+    return x, index, weights.bfloat16().requires_grad_(recorded)
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_converted_experts_compute_what_theirs_do(kind, recorded):
+    """Outputs and the gradients of tokens, routing weights, matrices and biases; state dict and object stay."""
+    model = model_of(kind)
+    ((name, experts),) = experts_of(model)
+    theirs, before = copy.deepcopy(experts).double(), set(model.state_dict())
+    done = convert(model, fallback="reference")
+    assert name in done.converted
+    assert dict(model.named_modules())[name] is experts
+    assert set(model.state_dict()) == before
+    given = inputs_of(experts, recorded)
+    x, index, weights = given
+    wide = (
+        x.detach().double().requires_grad_(recorded),
+        index,
+        weights.detach().double().requires_grad_(recorded),
+    )
+    theirs.config._experts_implementation = "eager"
+    with torch.set_grad_enabled(recorded):
+        found, told = experts(*given), theirs(*wide)
+    assert found.dtype == torch.bfloat16
+    assert (found.double() - told).norm() <= 0.01 * told.norm()
+    if recorded:
+        above = torch.randn_like(told)
+        ours = torch.autograd.grad(found, (x, weights, *experts.parameters()), above.bfloat16())
+        wanted = torch.autograd.grad(told, (wide[0], wide[2], *theirs.parameters()), above)
+        for y, z in zip(ours, wanted, strict=True):
+            assert (y.double() - z).norm() <= 0.02 * z.norm()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_converted_model_gives_the_same_words(kind):
+    """From tokens to logits, with the rest of the model converted as well."""
+    model = model_of(kind).eval()
+    words = torch.randint(3, 50, (2, 9))
+    with torch.no_grad():
+        model.set_experts_implementation("eager")
+        told = model(words).logits
+        convert(model, fallback="reference")
+        found = model(words).logits
+    # what a rounding turns over in the routing of a token moves that token alone
+    near = (found - told).float().norm(dim=-1) <= 0.05 * told.float().norm(dim=-1)
+    assert near.float().mean() >= 0.9
+
+
+def test_the_first_launch_applies_the_gate_without_gradients(monkeypatch):
+    """silu(gate) * up is its epilogue; another gate, or a record for gradients, is computed after it."""
+    seen, own = [], mixtures.grouped_mm
+    monkeypatch.setattr(
+        mixtures, "grouped_mm", lambda *x, **named: seen.append(set(named)) or own(*x, **named)
+    )
+    for kind, recorded, fused in [
+        ("Mixtral", False, True),
+        ("Mixtral", True, False),
+        ("GptOss", False, False),
+    ]:
+        ((_, experts),) = experts_of(model := model_of(kind))
+        convert(model, fallback="reference")
+        seen.clear()
+        with torch.set_grad_enabled(recorded):
+            experts(*inputs_of(experts, recorded))
+        assert [("epilogue" in x) for x in seen] == [fused, False]
+        assert [("bias" in x) for x in seen] == [kind == "GptOss"] * 2
+
+
+def test_an_expert_of_another_process_gives_nothing():
+    """Expert parallelism names what lies elsewhere by an index beyond the last."""
+    ((_, experts),) = experts_of(model := model_of("Mixtral"))
+    convert(model, fallback="reference")
+    x, index, weights = inputs_of(experts, False)
+    own = weights.clone()
+    own[:, 1] = 0
+    with torch.no_grad():
+        index[:, 1] = 0
+        told = experts(x, index, own)
+        index[:, 1] = experts.num_experts
+        assert torch.equal(experts(x, index, weights), told)
+
+
+def test_what_is_left_is_named():
+    """A type without kernels of groups, a forward of the caller's, and what the caller skips."""
+    for spoil, why in [
+        (lambda x: x.float(), "float16 or bfloat16"),
+        (lambda x: setattr(x, "forward", x.forward), "forward has been replaced"),
+        (lambda x: None, "skip='*experts'"),
+    ]:
+        ((name, experts),) = experts_of(model := model_of("Mixtral"))
+        spoil(experts)
+        done = convert(model, skip=["*experts"] if "skip" in why else [])
+        assert why in done.left[name]
+        assert name not in done.converted
+        assert experts.config._experts_implementation != mixtures.REGISTERED
+
+
+def test_a_model_keeps_its_own_config():
+    """Only the converted modules' is another, so that a model saved and loaded is one of transformers."""
+    model = model_of("Mixtral")
+    before = model.config._experts_implementation
+    convert(model)
+    assert model.config._experts_implementation == before
+    assert copy.deepcopy(model).config.to_dict() == model_of("Mixtral").config.to_dict()
