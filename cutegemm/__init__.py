@@ -15,7 +15,7 @@ from cutegemm.errors import GemmError, needing
 if TYPE_CHECKING:
     from cutegemm.dtypes import DType
     from cutegemm.gemm import Gemm, Loaded, build, build_many, load, plan
-    from cutegemm.ops import bmm, grouped_mm, linear, matmul
+    from cutegemm.ops import bmm, dequantize, grouped_mm, linear, matmul, quantize
     from cutegemm.planning.kernel_plan import KernelPlan
     from cutegemm.problems import Operand, Problem, problem
     from cutegemm.running.arguments.pack import pack
@@ -35,6 +35,7 @@ __all__ = [
     "bmm",
     "build",
     "build_many",
+    "dequantize",
     "grouped_mm",
     "linear",
     "load",
@@ -42,6 +43,7 @@ __all__ = [
     "pack",
     "plan",
     "problem",
+    "quantize",
     "tune",
 ]
 __version__ = "0.1.0"
@@ -52,7 +54,7 @@ _MODULES = (
 )  # fmt: skip
 _HOMES = {
     "dtypes": ("DType",), "gemm": ("Gemm", "Loaded", "build", "build_many", "load", "plan"),
-    "ops": ("bmm", "grouped_mm", "linear", "matmul"), "planning.kernel_plan": ("KernelPlan",),
+    "ops": ("bmm", "dequantize", "grouped_mm", "linear", "matmul", "quantize"), "planning.kernel_plan": ("KernelPlan",),
     "problems": ("Operand", "Problem", "problem"), "running.arguments.pack": ("pack",), "spec": ("GemmSpec", "Tile"),
     "tuning": ("tune",),
 }  # fmt: skip

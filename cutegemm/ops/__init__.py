@@ -9,13 +9,15 @@ dispatch      straight to the kernels, or through the dispatcher; serve: a call 
 register      the op and its kernels for the dispatcher
 gradients     which GEMMs a gradient needs, and the autograd function that runs them
 transforms    vmap, DTensor, FLOP counters
+quantized     operands of 8 bits: made from tensors
 perceptron    two linear layers whose gradients are computed in one launch
 """
 
 from cutegemm.ops import register
 from cutegemm.ops.entry_points import bmm, linear, matmul
 from cutegemm.ops.grouped import grouped_mm
+from cutegemm.ops.quantized.quantize import dequantize, quantize
 
 OVERLOADS = register.OVERLOADS
 
-__all__ = ["OVERLOADS", "bmm", "grouped_mm", "linear", "matmul"]
+__all__ = ["OVERLOADS", "bmm", "dequantize", "grouped_mm", "linear", "matmul", "quantize"]

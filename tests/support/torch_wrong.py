@@ -51,6 +51,28 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "unheard": (1.0,),
         },
     ),
+    "quantize": (
+        cutegemm.quantize,
+        {"x": A},
+        {
+            "x": (*NO_TENSOR, SCALAR, SPARSE, WIDE, COMPLEX),
+            "kind": ("column", 3, None, ("block", 1), [["block", 1, 128]], torch.zeros(2)),
+            "dtype": ("bf16", "uint8", None, *NO_DTYPE),
+            "scale": ("x", 3.0, SPARSE, A[0], A[:3].float()),
+            "transposed": (1, None, "x"),
+            "unheard": (1.0,),
+        },
+    ),
+    "dequantize": (
+        cutegemm.dequantize,
+        {"values": A.to(torch.int8), "scale": torch.ones(16)},
+        {
+            "values": (*NO_TENSOR, SCALAR, A),
+            "scale": (None, "x", 3.0, SPARSE, A[0], A.float()),
+            "kind": ("column", 3, None, ("block", 1)),
+            "dtype": ("fp8", "int8", None, *NO_DTYPE),
+        },
+    ),
     "nn.convert": (
         converted,
         {},

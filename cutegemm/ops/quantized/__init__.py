@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+"""8-bit operands: made from tensors, and as operands of the functions.
+
+quantize  `quantize` and `dequantize`
+"""
