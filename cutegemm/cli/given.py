@@ -35,10 +35,12 @@ def _names(incomplete: str) -> list[str]:
     return [x for x in epilogues() if x.startswith(incomplete)]
 
 
-M = Annotated[int, typer.Argument(min=0, help="rows of D")]
-N = Annotated[int, typer.Argument(min=0, help="columns of D")]
-K = Annotated[int, typer.Argument(min=0, help="columns of A, rows of B")]
-Spec = Annotated[str, typer.Option(help=f'fields that you fix, such as "{EXAMPLE}"', metavar="SPEC")]
+M = Annotated[int, typer.Argument(metavar="M", min=0, help="rows of D")]
+N = Annotated[int, typer.Argument(metavar="N", min=0, help="columns of D")]
+K = Annotated[int, typer.Argument(metavar="K", min=0, help="columns of A, rows of B")]
+Spec = Annotated[
+    str, typer.Option("--spec", help=f'fields that you fix, such as "{EXAMPLE}"', metavar="SPEC")
+]
 Epilogue = Annotated[
     str,
     typer.Option(
