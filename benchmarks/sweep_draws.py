@@ -114,7 +114,7 @@ def options(case: Case, device: Device, source: random.Random) -> list[Option]:
     least = everything[0].ns
     add(own, {}, 1.0, True)
     near = [x for x in everything if x.ns <= SLOWER * least]
-    kinds = {_kind(x.way.swapped, x.candidate, x.way.setting.loads.chosen): x for x in reversed(near)}
+    kinds = {_kind(x.way.swapped, x.candidate, x.way.loads.chosen): x for x in reversed(near)}
     others = source.sample(near, min(DRAWN, len(near)))
     for place, x in enumerate([*near[:FASTEST], *kinds.values(), *others]):
         fields = option_fields(x)

@@ -149,12 +149,12 @@ def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:
                 yield found
 
 
-def shapes(
-    spec: GemmSpec, kind: Candidate, limits: Limits, elements: int, rows: int, gates: int = 1
-) -> Iterator[tuple[int, int, range]]:
-    """(columns, depth, passes over its rows) of tiles of at most so many elements, or of the given one.
+def tiles(
+    spec: GemmSpec, limits: Limits, elements: int, rows: int, gates: int = 1
+) -> Iterator[tuple[int, int, int]]:
+    """Tiles of at most so many elements, or the given one.
 
-    More than one pass of the consumers matters only where buffers must be filled.
+    More than one pass of the consumers over its rows matters only where buffers must be filled.
 
     Args:
         elements: rows times columns that the consumers' registers hold.
@@ -162,14 +162,15 @@ def shapes(
         gates: 2 where a tile holds equally many columns of two halves of B.
     """
     if isinstance(spec.tile, Tile):
-        m, n, k = spec.tile
-        yield n, k, range(m // rows, m // rows + (m % rows == 0))
+        if spec.tile.m % rows == 0:
+            yield spec.tile.m, spec.tile.n, spec.tile.k
         return
     buffers = isinstance(spec.epilogue_stages, int) or isinstance(spec.input_stages, int)
     step, most = TILE_N_STEP * gates, MAX_PASSES if buffers else 1
     for k in (64, 48, 32, 16):
         for n in range(limits.mma_max_n // step * step, 0, -step):
-            yield n, k, range(1, min(most, elements // (rows * n)) + 1)
+            for count in range(1, min(most, elements // (rows * n)) + 1):
+                yield rows * count, n, k
 
 
 def _teams(spec: GemmSpec, schedule: str) -> Iterable[int]:

@@ -11,9 +11,10 @@ from typing import TypeVar
 from cutegemm.config import KernelDraft, MatrixConfig, OutputConfig, smem_budget
 from cutegemm.config.invariants import BUFFERS, MEMORY, check
 from cutegemm.config.invariants.tiles import rows_step
+from cutegemm.config.numbers import Number, least
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.operand_rules import epilogue_columns, epilogue_inputs, major
+from cutegemm.planning.operand_rules import epilogue_inputs, major, widest
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
@@ -75,10 +76,12 @@ def fetched(problem: Problem, epilogue: Graph, reasons: list[str]) -> tuple[Matr
     return tuple(found)
 
 
-def subtile_columns(columns: int, outputs: tuple[OutputConfig, ...], inputs: tuple[MatrixConfig, ...]) -> int:
-    """EPI_N: columns of a subtile, by the widest element that goes through shared memory."""
+def subtile_columns(
+    columns: Number, outputs: tuple[OutputConfig, ...], inputs: tuple[MatrixConfig, ...]
+) -> Number:
+    """EPI_N: columns of the widest subtile that divides a tile's, by the widest element that shared memory holds."""
     widths = [x.dtype.bytes for x in outputs] + [x.dtype.bytes for x in inputs if x.load == "tma"]
-    return epilogue_columns(columns, max(widths, default=2))
+    return least(columns & -columns, widest(max(widths, default=2)))
 
 
 def sliced(config: Kernel, most: int) -> Kernel:

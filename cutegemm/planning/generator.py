@@ -13,30 +13,22 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import instruction
-from cutegemm.arch.limits import Limits
 from cutegemm.config import (
     SECTOR,
     KernelDraft,
-    MatrixConfig,
-    OperandConfig,
-    OutputConfig,
     registers,
     smem_budget,
 )
 from cutegemm.config.invariants import BUFFERS, TILE, satisfied
 from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.spills import spills
-from cutegemm.epilogue.graph import Graph
-from cutegemm.families import of_schedule
-from cutegemm.layouts.hardware import SWIZZLE_SPANS
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES as SCHEDULES
 from cutegemm.planning.candidates import Candidate, cut, given_splits, promotion
 from cutegemm.planning.cost import (
@@ -50,8 +42,8 @@ from cutegemm.planning.cost import (
     Rows,
     Seen,
 )
-from cutegemm.planning.operand_rules import widest
-from cutegemm.planning.ways import Setting
+from cutegemm.planning.kernel_fields import drafted, given, outlined
+from cutegemm.planning.ways import SHALLOW, Kind, Way
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
 
 # CTAs along M and N that share operands
@@ -68,9 +60,8 @@ TEAMS = (
     (MULTISTAGE, 1, 64),
 )
 # bytes along K of a stage, and rows and columns together up to which it may be the deeper one: a pipeline of larger
-# stages has too few of them; elements of K beyond which threads that load may have no more to do
+# stages has too few of them
 DEPTHS = (128, 256)
-SHALLOW = 32
 DEEP_EDGES = 192
 # stages with which loads overlap the mainloop, of TMA and of threads, which have two stages on their way
 LEAST_STAGES = 3
@@ -85,55 +76,9 @@ FILLED_WAVES = (1, 2)
 NARROW_COLUMNS = 64
 # the same below which a warpgroup that loads and multiplies waits for its own loads
 BARE_COLUMNS = 32
-# fields of a spec that prune a table
-PRUNING = (
-    "schedule", "consumers", "cluster", "scheduler", "sms", "ctas_per_sm", "stages", "epilogue_stages",
-    "input_stages", "swizzle", "promote",
-)  # fmt: skip
-
 # place of the columns that splits change
 SPLITS = Rows._fields.index("splits")
 Integers = NDArray[np.int64]
-
-
-class Kind(NamedTuple):
-    """What a table follows from.
-
-    Attributes:
-        limits: of the architecture.
-        operands, inputs, outputs: how matrices arrive and leave.
-        epilogue: of the kernel.
-        given: values of the fields of `PRUNING`.
-        pinned: columns and depth that every tile must have.
-        shallow: whether K is within the least depth that threads load.
-    """
-
-    limits: Limits
-    operands: tuple[OperandConfig, OperandConfig]
-    inputs: tuple[MatrixConfig, ...]
-    outputs: tuple[OutputConfig, ...]
-    epilogue: Graph
-    given: tuple[Any, ...] = (AUTO,) * len(PRUNING)
-    pinned: tuple[int | None, int | None] = (None, None)
-    shallow: bool = False
-
-    @staticmethod
-    def of(setting: Setting, pinned: tuple[int | None, int | None]) -> Kind:
-        """That of a setting."""
-        given = tuple(getattr(setting.spec, name) for name in PRUNING)
-        operands, shallow = setting.loads.operands, setting.loads.gathers and setting.problem.k <= SHALLOW
-        matrices = setting.inputs, setting.outputs
-        return Kind(setting.limits, operands, *matrices, setting.epilogue, given, pinned, shallow)
-
-    @property
-    def spec(self) -> GemmSpec:
-        """A spec with the given fields alone."""
-        return GemmSpec(**dict(zip(PRUNING, self.given, strict=True)))
-
-    @property
-    def by_threads(self) -> bool:
-        """Whether the producer's threads load an operand."""
-        return any(x.load != "tma" for x in self.operands)
 
 
 @functools.lru_cache(256)
@@ -153,7 +98,7 @@ def table(kind: Kind) -> Rows:
         if not flat:
             continue
         columns = np.array(flat, dtype=np.int64).T
-        draft = _drafted(kind, spec, columns)
+        draft = _drafted(kind, columns)
         with np.errstate(divide="ignore"):
             legal = satisfied(draft, (*TILE, *BUFFERS)) & _fits(kind, spec, draft)
             clean = legal & (spills(draft) ^ True)
@@ -205,46 +150,29 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
                 yield m, n, k, across, along, schedule, count
 
 
-def _drafted(kind: Kind, spec: GemmSpec, columns: Integers) -> KernelDraft:
+def _drafted(kind: Kind, columns: Integers) -> KernelDraft:
     """The kernels of configs with the fewest buffers."""
     m, n, k, across, along, schedule, consumers = columns
-    a, b = kind.operands
-    widths = [x.dtype.bytes for x in kind.outputs]
-    widths += [x.dtype.bytes for x in kind.inputs if x.load == "tma"]
-    streamed = spec.scheduler == "stream_k"
-    return KernelDraft(
-        family=of_schedule(SCHEDULES[schedule[0]]).name,
-        operands=(_swizzled(spec, a, m // a.halves, k), _swizzled(spec, b, n // b.halves, k)),
-        inputs=kind.inputs,
-        outputs=kind.outputs,
-        limits=kind.limits,
-        tile=(m, n, k),
-        cluster=(across, along),
-        stages=1,
-        consumers=consumers,
-        pingpong=schedule == PINGPONG,
-        epi_n=np.gcd(n // b.halves, widest(max(widths, default=2))),
-        epilogue_stages=spec.epilogue_stages if isinstance(spec.epilogue_stages, int) else 1,
-        input_stages=spec.input_stages if isinstance(spec.input_stages, int) else 1,
-        persistent=spec.scheduler != "per_tile",
-        raster="m",
-        ctas_per_sm=spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1,
-        streamed=streamed,
-        dynamic=spec.scheduler == "dynamic",
-        split_reduction="workspace" if streamed else "none",
-        promote=promotion(spec, a.dtype, b.dtype, kind.epilogue),
-        epilogue=kind.epilogue,
-    )
+    one = Candidate((m, n, k), (across, along), SCHEDULES[schedule[0]], consumers)
+    return outlined(kind, one, kind.operands, pingpong=schedule == PINGPONG)
 
 
-def _swizzled(spec: GemmSpec, operand: OperandConfig, rows: Integers, depth: Integers) -> OperandConfig:
-    """An operand with the given swizzle, or of each config the widest that divides its tile."""
-    if spec.swizzle != AUTO:
-        return dataclasses.replace(operand, swizzle=spec.swizzle)
-    extent = (depth if operand.k_major else rows) * operand.dtype.bytes
-    names = list(reversed(SWIZZLE_SPANS))
-    legal = [extent % SWIZZLE_SPANS[name] == 0 for name in names]
-    return dataclasses.replace(operand, swizzle=np.select(legal, names, "none"))  # type: ignore[arg-type]
+def fitting(
+    way: Way, kind: Candidate, tiles: Iterable[tuple[int, int, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """The tiles that invariants allow a kind of candidate, with the given buffers and stages."""
+    columns = np.array(list(tiles), dtype=np.int64).T
+    if not columns.size:
+        return
+    draft, spec = drafted(way, kind._replace(tile=tuple(columns))), way.spec
+    # two stages, or loads and instructions of one would alternate
+    least = given(spec.stages, 2 if spec.tile == AUTO else 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        legal = satisfied(draft, TILE) & (kind.splits <= -(-way.problem.k // columns[2]))
+        if kind.depth == 1:
+            # of a cluster that adds up splits every CTA stores a slice of its own
+            legal = legal & satisfied(draft, BUFFERS) & (smem_budget.room(draft) >= least)
+    yield from map(tuple, columns.T[legal].tolist())
 
 
 def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:

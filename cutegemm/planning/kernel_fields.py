@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from cutegemm.arch.instructions import instruction
 from cutegemm.config import KernelConfig, KernelDraft, OperandConfig
-from cutegemm.config.invariants import KIND, TILE, check
-from cutegemm.config.invariants.tiles import legal_swizzles
-from cutegemm.config.numbers import Number
+from cutegemm.config.invariants import TILE, check
+from cutegemm.config.numbers import Number, where
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
-from cutegemm.layouts.hardware import CORE_ROWS
+from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning.candidates import Candidate, promotion
-from cutegemm.planning.ways import Setting
+from cutegemm.planning.ways import Kind, Way
 from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -84,18 +84,18 @@ def raster_for(problem: Problem, found: Candidate) -> tuple[str, int]:
 SHARE = 0.25
 
 
-def turns_back(setting: Setting, candidate: Candidate) -> bool:
+def turns_back(way: Way, candidate: Candidate) -> bool:
     """Whether a candidate's raster is serpentine, where L2 does not hold both operands and there is more than one wave.
 
     Not under `batch_invariant`: the order in which k tiles are added would depend on a row's place.
     """
-    spec, problem = setting.spec, setting.problem
+    spec, problem, device = way.spec, way.problem, way.seen.device
     steady = spec.scheduler not in ("stream_k", "dynamic") and candidate.splits == 1
-    loads = not setting.loads.gathers and of_schedule(candidate.schedule).roles.producers > 0
-    tiles = candidate.tiles(problem)
-    sizes = (problem.a.bytes, problem.b.bytes)
-    large = sum(sizes) > setting.l2_bytes and min(sizes) > SHARE * setting.l2_bytes and tiles > setting.sms
-    return steady and loads and large and spec.batch_invariant is not True
+    loads = not way.loads.gathers and of_schedule(candidate.schedule).roles.producers > 0
+    less, more = sorted((problem.a.bytes, problem.b.bytes))
+    large = less + more > device.l2_bytes and less > SHARE * device.l2_bytes
+    waves = candidate.tiles(problem) > device.sms
+    return steady and loads and large and waves and spec.batch_invariant is not True
 
 
 # bytes of a launch up to which it lets the next one start by itself
@@ -107,21 +107,21 @@ FULL = 0.95
 UNEVEN = (0.5, 0.8)
 
 
-def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
+def configured(way: Way, candidate: Candidate) -> KernelConfig:
     """The kernel of one candidate.
 
     Raises:
-        PlanError: the candidate, or a given field beside it, cannot be.
+        PlanError: the candidate, or a given field beside it, is not possible.
     """
-    spec = setting.spec
+    spec = way.spec
     draft = drafted(
-        setting,
+        way,
         candidate,
-        raster=raster(setting, candidate)[0],
-        serpentine=turns_back(setting, candidate),
-        trigger=trigger(spec, setting.problem, candidate, setting.sms),
-        early=_early(setting, candidate),
-        read_once=_read_once(setting, candidate),
+        raster=raster(way, candidate)[0],
+        serpentine=turns_back(way, candidate),
+        trigger=trigger(spec, way.problem, candidate, way.seen.device.sms),
+        early=_early(way, candidate),
+        evict_first=_evicted_first(way, candidate),
     )
     if draft.cluster_splits > 1:
         draft = plan_epilogue.sliced(draft, draft.cluster_splits)
@@ -130,94 +130,94 @@ def configured(setting: Setting, candidate: Candidate) -> KernelConfig:
     except (PlanError, ArithmeticError):
         # what no buffers can fix comes before what they cannot
         check(draft, TILE)
-        _check_problem(setting, candidate)
+        check_reduction(spec, candidate)
+        _check_splits(way, candidate)
         raise
-    _check_problem(setting, candidate)
+    check_reduction(spec, candidate)
+    _check_splits(way, candidate)
     return made
 
 
-def _check_problem(setting: Setting, candidate: Candidate) -> None:
-    """What is given besides the kernel allows it, and so does the problem."""
-    _check_left(setting, candidate)
-    _check_splits(setting, candidate)
-
-
-def drafted(
-    setting: Setting,
-    candidate: Candidate,
-    *,
-    raster: str = "m",
-    serpentine: bool = False,
-    trigger: str = "never",
-    early: tuple[str, ...] = (),
-    read_once: tuple[str, ...] = (),
-) -> KernelDraft:
-    """A candidate's kernel with one buffer of everything, for invariants to judge.
+def drafted(way: Way, candidate: Candidate, **more: Any) -> KernelDraft:
+    """A candidate's kernel with the fewest buffers, for invariants to judge; the tile's extents may be arrays.
 
     Args:
-        raster, serpentine, trigger, early: as `KernelDraft`'s; read_once: operands whose lines L2 gives up first.
+        more: other fields of `KernelDraft`.
     """
-    spec, (tile, cluster, schedule, consumers, *_) = setting.spec, candidate
-    a, b = setting.loads.operands
-    rows = (tile[0] // a.halves, tile[1] // b.halves)
-    return KernelDraft(
-        family=of_schedule(schedule).name,
-        operands=(
-            dataclasses.replace(
-                a, swizzle=_swizzle(spec, a, rows[0], tile[2]), box_rows=_box_rows(setting, candidate, a)
-            ),
-            dataclasses.replace(b, swizzle=_swizzle(spec, b, rows[1], tile[2])),
-        ),
-        inputs=setting.inputs,
-        outputs=setting.outputs,
-        device_scalars=setting.problem.device_scalars,
-        limits=setting.limits,
-        tile=tile,
-        cluster=cluster,
-        stages=1,
-        consumers=consumers,
-        pingpong=candidate.pingpong,
-        epi_n=plan_epilogue.subtile_columns(rows[1], setting.outputs, setting.inputs),
-        epilogue_stages=1,
-        input_stages=1,
-        persistent=spec.scheduler != "per_tile",
-        raster=raster,
-        serpentine=serpentine,
-        ctas_per_sm=spec.ctas_per_sm if isinstance(spec.ctas_per_sm, int) else 1,
-        trigger=trigger,
-        early=early,
-        evict_first=_hinted(spec, "evict_first") or read_once,
-        evict_last=_hinted(spec, "evict_last"),
-        splits=candidate.splits,
-        streamed=spec.scheduler == "stream_k",
-        dynamic=spec.scheduler == "dynamic",
-        split_reduction="workspace" if spec.scheduler == "stream_k" else candidate.reduction,
-        cluster_splits=candidate.depth,
-        promote=promotion(spec, a.dtype, b.dtype, setting.epilogue),
-        epilogue=setting.epilogue,
-    )
+    a, b = way.operands
+    boxed = dataclasses.replace(a, box_rows=_box_rows(way, candidate, a))
+    return outlined(way, candidate, (boxed, b), device_scalars=way.problem.device_scalars, **more)
 
 
-def raster(setting: Setting, candidate: Candidate) -> tuple[str, int]:
-    """The given raster, or the model's."""
-    given = setting.spec.raster
-    if isinstance(given, tuple):
-        return given
-    return raster_for(setting.problem, candidate)
+def outlined(
+    of: Way | Kind, candidate: Candidate, operands: tuple[OperandConfig, OperandConfig], **more: Any
+) -> KernelDraft:
+    """The same without what depends on the problem; all that `generator` has arrays of may be one."""
+    spec, (tile, cluster, schedule, consumers, splits, depth, reduction) = of.spec, candidate
+    a, b = operands
+    rows, columns = tile[0] // a.halves, tile[1] // b.halves
+    streamed = spec.scheduler == "stream_k"
+    fields: dict[str, Any] = {
+        "family": of_schedule(schedule).name,
+        "operands": (_swizzled(spec, a, rows, tile[2]), _swizzled(spec, b, columns, tile[2])),
+        "inputs": of.inputs,
+        "outputs": of.outputs,
+        "limits": of.limits,
+        "tile": tile,
+        "cluster": cluster,
+        "stages": 1,
+        "consumers": consumers,
+        "pingpong": candidate.pingpong,
+        "epi_n": plan_epilogue.subtile_columns(columns, of.outputs, of.inputs),
+        "epilogue_stages": given(spec.epilogue_stages, 1),
+        "input_stages": given(spec.input_stages, 1),
+        "persistent": spec.scheduler != "per_tile",
+        "raster": "m",
+        "ctas_per_sm": given(spec.ctas_per_sm, 1),
+        "evict_first": () if spec.evict_first == AUTO else spec.evict_first,
+        "evict_last": () if spec.evict_last == AUTO else spec.evict_last,
+        "splits": splits,
+        "streamed": streamed,
+        "dynamic": spec.scheduler == "dynamic",
+        "split_reduction": "workspace" if streamed else reduction,
+        "cluster_splits": depth,
+        "promote": promotion(spec, a.dtype, b.dtype, of.epilogue),
+        "epilogue": of.epilogue,
+    }
+    return KernelDraft(**fields | more)
 
 
-def _box_rows(setting: Setting, candidate: Candidate, a: OperandConfig) -> int:
+def given(value: int | str, default: int) -> int:
+    """A field's number, or the default where the spec leaves it open."""
+    return value if isinstance(value, int) else default
+
+
+def _swizzled(spec: GemmSpec, operand: OperandConfig, rows: Number, depth: Number) -> OperandConfig:
+    """An operand with the given swizzle, or the widest whose row divides the tile's contiguous extent."""
+    if spec.swizzle != AUTO:
+        return dataclasses.replace(operand, swizzle=spec.swizzle)
+    contiguous, widest = (depth if operand.k_major else rows) * operand.dtype.bytes, "none"
+    for name, span in SWIZZLE_SPANS.items():
+        widest = where(contiguous % span == 0, name, widest)
+    return dataclasses.replace(operand, swizzle=widest)
+
+
+def raster(way: Way, candidate: Candidate) -> tuple[str, int]:
+    """The given raster, or the usual one."""
+    found = way.spec.raster
+    return found if isinstance(found, tuple) else raster_for(way.problem, candidate)
+
+
+def _box_rows(way: Way, candidate: Candidate, a: OperandConfig) -> Number:
     """Rows that TMA loads of A's tile where the matrix has fewer (`box_rows`); 0 is all.
 
     All of a gated pair's, whose halves lie side by side.
     """
-    spec, depth = setting.spec, candidate.tile[2] * candidate.splits
-    extents = setting.problem.m, setting.problem.k
-    ring = spec.stages if isinstance(spec.stages, int) else RING_STAGES
     if a.load != "tma" or not a.k_major or a.halves == 2:
         return 0
-    found: int = box_rows(extents, a.k_major, candidate.tile[0], candidate.cluster[1], depth, ring)
-    return found
+    extents, depth = (way.problem.m, way.problem.k), candidate.tile[2] * candidate.splits
+    ring = given(way.spec.stages, RING_STAGES)
+    return box_rows(extents, a.k_major, candidate.tile[0], candidate.cluster[1], depth, ring)
 
 
 def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) -> str:
@@ -242,13 +242,13 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
     return "loads" if short or fill >= 1 else "never"
 
 
-def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
+def _early(way: Way, candidate: Candidate) -> tuple[str, ...]:
     """The constant operands that a producer warp loads before earlier launches have ended.
 
-    Not a copy of one, which the launch before has written, and nothing beside an operand that threads gather. What a
-    dynamic kernel's first work is, its counter says, with which the launch before may still count.
+    Not a copy of one, which the launch before has written, and nothing beside an operand that threads load. A dynamic
+    kernel's first tile is what its counter says, and the launch before may still count with it.
     """
-    spec, loads = setting.spec, setting.loads
+    spec, loads = way.spec, way.loads
     takes_part = (
         spec.trigger != "never"
         and spec.scheduler != "dynamic"
@@ -262,55 +262,38 @@ def _early(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _hinted(spec: GemmSpec, field: str) -> tuple[str, ...]:
-    """The matrices that a spec gives a cache hint."""
-    given = getattr(spec, field)
-    return given if isinstance(given, tuple) else ()
+def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
+    """The matrices that L2 evicts first: as given, else operands that are read once and that L2 could hardly keep.
 
-
-def _read_once(setting: Setting, candidate: Candidate) -> tuple[str, ...]:
-    """Operands that one row or column of tiles reads and that L2 could hardly keep: weights where D has few rows.
-
-    L2 evicts their lines first, unless hints are given.
+    One row or column of tiles reads those, such as weights where D has few rows.
     """
-    spec, problem, (m, n, _) = setting.spec, setting.problem, candidate.tile
+    spec, problem, (m, n, _) = way.spec, way.problem, candidate.tile
     if spec.evict_first != AUTO or spec.evict_last != AUTO:
-        return ()
+        return () if isinstance(spec.evict_first, str) else spec.evict_first
     tiles = {"a": math.ceil(problem.n / n), "b": math.ceil(problem.m / m)}
     sizes = {"a": problem.a.bytes, "b": problem.b.bytes}
     return tuple(
         x.role
-        for x in setting.loads.operands
-        if x.load == "tma" and tiles[x.role] == 1 and 2 * sizes[x.role] > setting.l2_bytes
+        for x in way.operands
+        if x.load == "tma" and tiles[x.role] == 1 and 2 * sizes[x.role] > way.seen.device.l2_bytes
     )
 
 
-def kind_of(setting: Setting, candidate: Candidate) -> KernelDraft:
-    """The draft of a kind of candidate, whose tile does not matter to the invariants that it keeps.
+def _check_splits(way: Way, candidate: Candidate) -> None:
+    """K has as many tiles as splits.
 
     Raises:
-        PlanError: it breaks one, and does with every tile.
+        PlanError: it has not.
     """
-    draft = drafted(setting, candidate)
-    check(draft, KIND)
-    _check_left(setting, candidate)
-    return draft
-
-
-def _check_splits(setting: Setting, candidate: Candidate) -> None:
-    """K has as many tiles as splits."""
-    parts = candidate.splits
-    if parts == 1:
-        return
-    spec, step = setting.spec, candidate.tile[2]
-    k_tiles = -(-setting.problem.k // step)
-    if parts <= k_tiles:
+    spec, parts, step = way.spec, candidate.splits, candidate.tile[2]
+    k_tiles = -(-way.problem.k // step)
+    if parts == 1 or parts <= k_tiles:
         return
     rule = f"K is {k_tiles} tiles of {step}; each part needs one"
     if spec.tile == AUTO and spec.batch_invariant is not True:
         # a tile may be as deep as one instruction
-        least = instruction(setting.problem.a.dtype, setting.problem.b.dtype).k
-        most = -(-setting.problem.k // least)
+        least = instruction(way.problem.a.dtype, way.problem.b.dtype).k
+        most = -(-way.problem.k // least)
         if parts <= most:
             raise field_error(PlanError, "tile.k", step, rule, least)
         k_tiles, rule = most, f"K is {most} tiles of {least} at most; each part needs one"
@@ -325,16 +308,15 @@ def _check_splits(setting: Setting, candidate: Candidate) -> None:
     raise field_error(PlanError, "split_k", parts, rule, k_tiles // depth * depth)
 
 
-def _check_left(setting: Setting, candidate: Candidate) -> None:
-    """What a kernel that leaves its sums to the next launch has no use for."""
+def check_reduction(spec: GemmSpec, candidate: Candidate) -> None:
+    """No buffers are given of a kernel that leaves its sums to the next launch.
+
+    Raises:
+        PlanError: there are.
+    """
     if candidate.reduction != "launch":
         return
     for field in ("epilogue_stages", "input_stages"):
-        if getattr(setting.spec, field) != AUTO:
+        if getattr(spec, field) != AUTO:
             rule = 'the launch that adds up the parts of split_reduction="launch" sizes its own buffers'
-            raise field_error(PlanError, field, getattr(setting.spec, field), rule, AUTO)
-
-
-def _swizzle(spec: GemmSpec, matrix: OperandConfig, extent: int, depth: int) -> str:
-    """The given swizzle, or the widest whose row divides the tile's contiguous extent."""
-    return spec.swizzle if spec.swizzle != AUTO else next(iter(legal_swizzles(matrix, extent, depth)), "none")
+            raise field_error(PlanError, field, getattr(spec, field), rule, AUTO)

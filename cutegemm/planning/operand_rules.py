@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig
@@ -13,11 +12,6 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.problems import Operand, Problem, alignment, round_up
 from cutegemm.spec import AUTO, GemmSpec
-
-
-def epilogue_columns(columns: int, element_bytes: int) -> int:
-    """EPI_N: the widest subtile that divides a tile's output columns, a power of two."""
-    return math.gcd(columns, widest(element_bytes))
 
 
 def widest(element_bytes: int) -> int:

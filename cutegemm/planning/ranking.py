@@ -15,7 +15,7 @@ from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.cost import Rows, Seen, Side
 from cutegemm.planning.loads import along_k
 from cutegemm.planning.requirements import Request
-from cutegemm.planning.ways import Option, Setting, Way, ways_of
+from cutegemm.planning.ways import Kind, Option, Way, ways_of
 from cutegemm.spec import Tile
 
 # configs whose exact order is worked out: what is predicted slower than so many others does not win
@@ -51,9 +51,9 @@ def _rows(asked: Request, ways: Sequence[Way]) -> Rows:
     if isinstance(asked.spec.tile, Tile):
         found = []
         for way in ways:
-            found.append(candidates.given_tile(way.seen.spec, way.setting.limits, way.setting.halves))
+            found.append(candidates.given_tile(way.seen.spec, way.limits, way.halves))
         return generator.rows(found)._replace(way=np.arange(float(len(ways))))
-    table = generator.tables(tuple(generator.Kind.of(x.setting, x.seen.pinned) for x in ways))
+    table = generator.tables(tuple(Kind.of(x) for x in ways))
     return generator.split(asked.spec, _seen(ways, table), asked.device, table)
 
 
@@ -82,13 +82,13 @@ def _device(asked: Request) -> Device:
 
 def _seen(ways: Sequence[Way], of: Rows) -> Seen:
     """The GEMM of each config."""
-    found: Seen = cost.by_way([_one(x.setting, x.seen.device) for x in ways], of.way.astype(np.intp))
+    found: Seen = cost.by_way([_one(x, x.seen.device) for x in ways], of.way.astype(np.intp))
     return found
 
 
-def _one(setting: Setting, device: Device) -> Seen:
+def _one(way: Way, device: Device) -> Seen:
     """The GEMM of one way."""
-    x, loads = device.loads, setting.loads
+    x, loads = device.loads, way.loads
     rates = {"shift": x.shift, "cp_async": x.copy}
     sides, by_threads = [], 0
     for operand, view in zip(loads.operands, loads.views, strict=True):
@@ -103,12 +103,12 @@ def _one(setting: Setting, device: Device) -> Seen:
         # copied bytes are read and written
         once += x.relayout + 2 * sum(y.source.bytes for y in loads.copies) / device.dram_gbs
     return Seen.of(
-        setting.problem,
+        way.problem,
         sides,
-        gates=setting.gates,
-        halves=setting.halves,
+        gates=way.gates,
+        halves=way.halves,
         # threads wait for each operand's bytes, and hand them over, once a stage
         loaded=x.stage * by_threads,
         once=once,
-        constant=isinstance(setting.spec.constant, tuple),
+        constant=isinstance(way.spec.constant, tuple),
     )

@@ -31,8 +31,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
 def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
     """The plan of a choice, as its kernel sees the product."""
     (_, way, candidate), config, grid = chosen
-    setting = way.setting
-    loads = setting.loads
+    loads = way.loads
     invariant = asked.spec.batch_invariant is True
     storing = config
     if not config.stores:
@@ -44,7 +43,7 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         loads.views,
         config=config,
         gate=loads.gate,
-        raster=raster(setting, candidate),
+        raster=raster(way, candidate),
         clusters=grid.clusters,
         parts=reductions.parts,
         in_workspace=loads.places | reductions.partials | parts.places,

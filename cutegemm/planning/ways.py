@@ -6,10 +6,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cutegemm.arch.limits import Limits
-from cutegemm.config import MatrixConfig, OutputConfig
+from cutegemm.config import MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning import invariance, swap
@@ -19,36 +19,58 @@ from cutegemm.planning.requirements import Request
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
 
+# fields of a spec that prune a table
+PRUNING = (
+    "schedule", "consumers", "cluster", "scheduler", "sms", "ctas_per_sm", "stages", "epilogue_stages",
+    "input_stages", "swizzle", "promote",
+)  # fmt: skip
+# elements of K beyond which threads that load may have no more to do
+SHALLOW = 32
+
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Operands as the kernel sees them, its epilogue, and the ways in and out.
+class Way:
+    """A request as its kernel sees it, and how its matrices arrive and leave.
 
     Attributes:
-        spec, epilogue, limits, sms, l2_bytes: as asked; problem: with the operand of a gated pair as one of its halves.
+        seen: the request, for D's transpose where operands are swapped.
+        swapped: whether they are.
         loads: how A and B arrive, and the copies made for that.
         inputs, outputs: how the epilogue's matrices arrive and leave.
         reasons: why, one line each.
     """
 
-    spec: GemmSpec
-    problem: Problem
-    epilogue: Graph
-    limits: Limits
-    sms: int
-    l2_bytes: int
+    seen: Request
+    swapped: bool
     loads: Loads
     inputs: tuple[MatrixConfig, ...]
     outputs: tuple[OutputConfig, ...]
     reasons: tuple[str, ...]
 
     @property
-    def seen(self) -> Problem:
-        """The problem as the kernel reads it: what was copied lies in lines that TMA can address."""
-        if not self.loads.copies:
-            return self.problem
-        a, b = self.loads.views
-        return dataclasses.replace(self.problem, a=a, b=b)
+    def spec(self) -> GemmSpec:
+        """The spec, of D's transpose where operands are swapped."""
+        return self.seen.spec
+
+    @property
+    def problem(self) -> Problem:
+        """The problem, with the operand of a gated pair as one of its halves."""
+        return self.loads.problem
+
+    @property
+    def limits(self) -> Limits:
+        """The architecture's."""
+        return self.seen.device.limits
+
+    @property
+    def operands(self) -> tuple[OperandConfig, OperandConfig]:
+        """A and B as a kernel's config names them."""
+        return self.loads.operands
+
+    @property
+    def epilogue(self) -> Graph:
+        """The epilogue, of D's transpose where operands are swapped."""
+        return self.seen.epilogue
 
     @property
     def gates(self) -> int:
@@ -61,47 +83,53 @@ class Setting:
         return 2 if self.epilogue.gated_axis == "m" else 1
 
 
-def settings(asked: Request) -> list[Setting]:
-    """A setting for every way in that operands have.
-
-    Raises:
-        PlanError: a given load or store cannot be.
-    """
-    reasons: list[str] = []
-    outputs = plan_epilogue.stored(asked.spec, asked.problem, asked.epilogue, reasons)
-    inputs = plan_epilogue.fetched(asked.problem, asked.epilogue, reasons)
-    return [
-        Setting(
-            spec=asked.spec,
-            problem=loads.problem,
-            epilogue=asked.epilogue,
-            limits=asked.device.limits,
-            sms=asked.device.sms,
-            l2_bytes=asked.device.l2_bytes,
-            loads=loads,
-            inputs=inputs,
-            outputs=outputs,
-            reasons=(*asked.reasons, *why, *reasons),
-        )
-        for loads, why in ways_in(asked)
-    ]
-
-
-def direct(setting: Setting) -> Setting | None:
-    """A setting whose outputs leave from registers, where the spec leaves that open and others would not."""
-    if setting.spec.store != AUTO or all(x.store == "direct" for x in setting.outputs):
+def direct(way: Way) -> Way | None:
+    """The same with outputs stored from registers, where the spec leaves that open and others would not be."""
+    if way.spec.store != AUTO or all(x.store == "direct" for x in way.outputs):
         return None
-    outputs = tuple(dataclasses.replace(x, store="direct") for x in setting.outputs)
+    outputs = tuple(dataclasses.replace(x, store="direct") for x in way.outputs)
     why = "outputs are stored from registers: the given fields leave no shared memory for staging them"
-    return dataclasses.replace(setting, outputs=outputs, reasons=(*setting.reasons, why))
+    return dataclasses.replace(way, outputs=outputs, reasons=(*way.reasons, why))
 
 
-class Way(NamedTuple):
-    """A request as its kernel sees it, D's transpose where operands are swapped, and how its operands arrive."""
+class Kind(NamedTuple):
+    """What a table follows from.
 
-    seen: Request
-    setting: Setting
-    swapped: bool
+    Attributes:
+        limits: of the architecture.
+        operands, inputs, outputs: how matrices arrive and leave.
+        epilogue: of the kernel.
+        given: values of the fields of `PRUNING`.
+        pinned: columns and depth that every tile must have.
+        shallow: whether K is within the least depth that threads load.
+    """
+
+    limits: Limits
+    operands: tuple[OperandConfig, OperandConfig]
+    inputs: tuple[MatrixConfig, ...]
+    outputs: tuple[OutputConfig, ...]
+    epilogue: Graph
+    given: tuple[Any, ...] = (AUTO,) * len(PRUNING)
+    pinned: tuple[int | None, int | None] = (None, None)
+    shallow: bool = False
+
+    @staticmethod
+    def of(way: Way) -> Kind:
+        """That of a way."""
+        given = tuple(getattr(way.spec, name) for name in PRUNING)
+        shallow = way.loads.gathers and way.problem.k <= SHALLOW
+        matrices = way.operands, way.inputs, way.outputs
+        return Kind(way.limits, *matrices, way.epilogue, given, way.seen.pinned, shallow)
+
+    @property
+    def spec(self) -> GemmSpec:
+        """A spec with the given fields alone."""
+        return GemmSpec(**dict(zip(PRUNING, self.given, strict=True)))
+
+    @property
+    def by_threads(self) -> bool:
+        """Whether the producer's threads load an operand."""
+        return any(x.load != "tma" for x in self.operands)
 
 
 class Option(NamedTuple):
@@ -133,13 +161,23 @@ def turned(asked: Request) -> tuple[bool, ...]:
 
 
 def ways_of(asked: Request) -> Iterator[Way]:
-    """Every way round and in that the spec leaves open.
+    """Every combination of orientation and loads that the spec leaves open.
 
     Raises:
-        PlanError: a given load or store cannot be.
+        PlanError: a given load or store is not possible.
     """
     for swapped in turned(asked):
         seen = invariance.pinned(asked, swapped=swapped)
         seen = swap.transposed(seen) if swapped else seen
-        for setting in settings(seen):
-            yield Way(seen, setting, swapped)
+        reasons: list[str] = []
+        outputs = plan_epilogue.stored(seen.spec, seen.problem, seen.epilogue, reasons)
+        inputs = plan_epilogue.fetched(seen.problem, seen.epilogue, reasons)
+        for loads, why in ways_in(seen):
+            yield Way(
+                seen=seen,
+                swapped=swapped,
+                loads=loads,
+                inputs=inputs,
+                outputs=outputs,
+                reasons=(*seen.reasons, *why, *reasons),
+            )

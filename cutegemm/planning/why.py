@@ -36,7 +36,7 @@ def _fates(made: KernelPlan) -> Iterator[Weighed]:
     kinds: set[tuple[object, ...]] = set()
     for option in itertools.islice(options(asked), 4 * SHOWN):
         # no two that differ in the cluster alone
-        kind = option.way.swapped, option.way.setting.loads.chosen, option.candidate._replace(cluster=(1, 1))
+        kind = option.way.swapped, option.way.loads.chosen, option.candidate._replace(cluster=(1, 1))
         if kind not in kinds and len(kinds) < SHOWN:
             shown[_option_fields(option)] = option
         kinds.add(kind)
@@ -47,7 +47,7 @@ def _fates(made: KernelPlan) -> Iterator[Weighed]:
         lost, serves = "", True
         if named != fields:
             try:
-                config, _ = served(option.way.setting, option.candidate, asked.device)
+                config, _ = served(option.way, option.candidate, asked.device)
                 lost = SPILLS if spills(config) else _lost(option.ns, least)
             except PlanError as error:
                 lost, serves = f"refused: {error}", False
@@ -66,7 +66,7 @@ def way_of(made: KernelPlan) -> tuple[Way, Candidate]:
         "relayout" if name in copied else x.load for name, x in zip(names, config.operands, strict=True)
     )
     found = [x for x in ways_of(asked) if x.swapped == made.swapped]
-    return next(x for x in found if x.setting.loads.chosen == loads), Candidate.of(config)
+    return next(x for x in found if x.loads.chosen == loads), Candidate.of(config)
 
 
 def predicted_us(made: KernelPlan) -> float:
@@ -140,7 +140,7 @@ def _in_d(x: Candidate) -> Candidate:
 
 def _loads(way: Way) -> dict[str, str]:
     """How operands arrive in D's coordinates that TMA cannot address."""
-    loads = way.setting.loads
+    loads = way.loads
     names = ("b", "a") if way.swapped else ("a", "b")
     operands = loads.problem.a, loads.problem.b
     return {

@@ -34,7 +34,7 @@ LARGE = Candidate((128, 256, 64), (2, 1), "cooperative", 2)
 def kind(spec, of):
     """What the table of a request follows from, without swapped operands."""
     way = next(ways.ways_of(requested(spec, of, DEFAULT)[0]))
-    return generator.Kind.of(way.setting, way.seen.pinned)
+    return ways.Kind.of(way)
 
 
 KIND = kind(GemmSpec(), problem(4096, 4096, 4096, majors="kk"))
@@ -145,11 +145,11 @@ def test_a_gated_pair_counts_whole():
         GemmSpec(epilogue=epi.swiglu()), problem(512, 1024, 256, epilogue=epi.swiglu()), DEFAULT
     )
     for way in ways.ways_of(asked):
-        seen = ranking._one(way.setting, DEFAULT)
+        seen = ranking._one(way, DEFAULT)
         assert sorted((seen.a.bytes, seen.b.bytes)) == [2 * 512 * 256, 2 * 1024 * 256]
         assert (seen.gates, seen.halves) == ((1, 2) if way.swapped else (2, 1))
         if way.swapped:
-            table = generator.table(generator.Kind.of(way.setting, way.seen.pinned))
+            table = generator.table(ways.Kind.of(way))
             plain = generator.table(kind(GemmSpec(), problem(512, 1024, 256)))
             assert set(table.m) == {2 * x for x in plain.m}
 
@@ -233,7 +233,7 @@ def test_a_given_field_prunes_the_table(name):
     served = 0
     for option in found[:24]:
         try:
-            config, _ = choose.served(option.way.setting, option.candidate, DEFAULT)
+            config, _ = choose.served(option.way, option.candidate, DEFAULT)
         except PlanError:
             continue
         served += 1
@@ -249,10 +249,10 @@ def test_unaligned_operands_have_every_way_in():
     """Copied or loaded by threads, each alone; threads that load share nothing with other CTAs."""
     asked, _ = requested(GemmSpec(), ODD, DEFAULT)
     found = list(ways.ways_of(asked))
-    assert {x.setting.loads.chosen for x in found} >= {("relayout", "relayout"), ("shift", "shift")}
+    assert {x.loads.chosen for x in found} >= {("relayout", "relayout"), ("shift", "shift")}
     for x in found:
-        if x.setting.loads.gathers:
-            rows = generator.table(generator.Kind.of(x.setting, x.seen.pinned))
+        if x.loads.gathers:
+            rows = generator.table(ways.Kind.of(x))
             assert len(rows.m) and (rows.across * rows.along == 1).all()
 
 
@@ -262,7 +262,7 @@ def arriving(of, **fields):
     deep = LARGE._replace(tile=(128, 256, 128))
     bare = LARGE._replace(cluster=(1, 1), schedule="multistage")
     rows = generator.rows([LARGE, deep, LARGE._replace(cluster=(1, 1)), bare])
-    return cost.counts(ranking._one(way.setting, DEFAULT), DEFAULT, rows)
+    return cost.counts(ranking._one(way, DEFAULT), DEFAULT, rows)
 
 
 def test_a_copy_costs_its_launch_and_bytes_and_threads_what_they_load():

@@ -8,11 +8,10 @@ import pytest
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import PlanError
-from cutegemm.planning import candidates, choose
-from cutegemm.planning.choose import passes
+from cutegemm.planning import candidates, choose, generator
 from cutegemm.planning.planner import plan
 from cutegemm.planning.requirements import requested
-from cutegemm.planning.ways import settings
+from cutegemm.planning.ways import ways_of
 
 # kernels that may be worked out before a spec is refused; they take some 0.05 ms each
 FEW = 100
@@ -54,14 +53,12 @@ OPEN = [
 def test_nothing_that_serves_is_left_out(fields, majors, d_dtype):
     """Every tile of which a kernel can be made is among those that may serve."""
     spec, of = GemmSpec(**fields), problem(1024, 512, 200, majors=majors, d_dtype=d_dtype)
-    asked, _ = requested(spec, of, DEFAULT)
-    (setting,), limits, found = settings(asked), DEFAULT.limits, 0
+    way, limits, found = next(ways_of(requested(spec, of, DEFAULT)[0])), DEFAULT.limits, 0
     for kind in candidates.kinds(spec, limits):
-        rows = limits.mma_m * kind.team
-        for n, k, counts in candidates.shapes(spec, kind, limits, 1 << 16, rows):
-            left = passes(setting, kind, n, k, counts)
-            for count in (x for x in counts[:8] if x not in left):
-                with pytest.raises(PlanError):
-                    choose.served(setting, kind._replace(tile=(rows * count, n, k)), DEFAULT)
-            found += len(left)
+        tiles = list(candidates.tiles(spec, limits, 1 << 16, limits.mma_m * kind.team))
+        left = set(generator.fitting(way, kind, tiles))
+        for tile in (x for x in tiles if x not in left and x[0] <= 8 * limits.mma_m * kind.team):
+            with pytest.raises(PlanError):
+                choose.served(way, kind._replace(tile=tile), DEFAULT)
+        found += len(left)
     assert found
