@@ -32,30 +32,18 @@ MANIFEST, SEAL = "manifest.json", "manifest.sha256"
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one problem is served: what `running` needs of a plan, and the launches.
+    """How one problem is served: what `running` needs of a plan, and the launches."""
 
-    Attributes:
-        problem: the problem; operands of a call must lie as its operands do, at addresses at least as aligned.
-        tensors, numbers: names of the call's tensors and of the numbers passed by value, in the call's order.
-        steps: the launches, in order. Empty where D is empty.
-        workspace_bytes: device memory beside the operands, 16-byte aligned.
-        counter_bytes: counters that a run finds zero and leaves zero.
-        parts: partial results per result of a reduction over D's rows, columns and all.
-        partial_width: D's rows and columns that one partial result covers.
-        plan: the plan as text.
-        chosen_by: what chose it.
-    """
-
-    problem: Problem
-    tensors: tuple[str, ...]
-    numbers: tuple[str, ...]
-    steps: tuple[KernelLaunch, ...]
-    workspace_bytes: int
-    counter_bytes: int
-    parts: tuple[int, int, int]
-    partial_width: tuple[int, int]
-    plan: str
-    chosen_by: str
+    problem: Problem  # operands of a call must lie as its operands do, at addresses at least as aligned
+    tensors: tuple[str, ...]  # names of the call's tensors, in its order
+    numbers: tuple[str, ...]  # names of the numbers passed by value, in its order
+    steps: tuple[KernelLaunch, ...]  # the launches, in order; empty where D is empty
+    workspace_bytes: int  # device memory beside the operands, 16-byte aligned
+    counter_bytes: int  # counters that a run finds zero and leaves zero
+    parts: tuple[int, int, int]  # partial results per result of a reduction over D's rows, columns and all
+    partial_width: tuple[int, int]  # D's rows and columns that one partial result covers
+    plan: str  # the plan as text
+    chosen_by: str  # what chose it
 
     # a call that is checked assumes an epilogue of approximate functions
     config = None
@@ -66,22 +54,14 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Artefact:
-    """What a file holds.
+    """What a file holds."""
 
-    Attributes:
-        spec: that was built.
-        recipes: a problem each.
-        kernels: what they launch.
-        gpu: the GPU that the plans are for; sms: its SMs.
-        versions: of cutegemm and of the DSL that compiled the kernels.
-    """
-
-    spec: GemmSpec
-    recipes: tuple[Recipe, ...]
-    kernels: tuple[KernelBinary, ...]
-    gpu: str
-    sms: int
-    versions: Mapping[str, str]
+    spec: GemmSpec  # that was built
+    recipes: tuple[Recipe, ...]  # a problem each
+    kernels: tuple[KernelBinary, ...]  # what they launch
+    gpu: str  # the GPU that the plans are for
+    sms: int  # its SMs
+    versions: Mapping[str, str]  # of cutegemm and of the DSL that compiled the kernels
 
 
 def checked_path(value: object) -> Path:

@@ -47,20 +47,13 @@ _ADDRESS_FORM, _NUMBER_FORMS = struct.Struct("<Q"), {FLOAT: struct.Struct("<f"),
 
 @dataclass(frozen=True)
 class Patch:
-    """One place of a launch's parameters that a call fills.
+    """One place of a launch's parameters that a call fills."""
 
-    Attributes:
-        source: the tensor, workspace, counters or number.
-        kind: "address", "chunk" (the address rounded down to 16 bytes), "float32" or "int32".
-        param: index of the kernel parameter; offset: in it, bytes.
-        addend: bytes from the source's address to the one that is written.
-    """
-
-    source: str
-    kind: str
-    param: int
-    offset: int
-    addend: int = 0
+    source: str  # the tensor, workspace, counters or number
+    kind: str  # "address", "chunk" (the address rounded down to 16 bytes), "float32" or "int32"
+    param: int  # index of the kernel parameter
+    offset: int  # in it, bytes
+    addend: int = 0  # bytes from the source's address to the one that is written
 
     @property
     def size(self) -> int:
@@ -85,25 +78,16 @@ def _packed(kind: str, value: float) -> bytes:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch of a recipe. Its parameters lie in one block, each where a tensor map may begin.
+    """One launch of a recipe. Its parameters lie in one block, each where a tensor map may begin."""
 
-    Attributes:
-        kernel: index among the artefact's kernels.
-        grid, block, cluster: CTAs, threads, CTAs per cluster, each (x, y, z).
-        smem: dynamic shared memory, bytes.
-        pdl: whether it may start before the launch before it has ended (programmatic dependent launch).
-        params: the bytes of each kernel parameter; zeros where a patch goes.
-        patches: what a call fills in.
-    """
-
-    kernel: int
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    smem: int
-    pdl: bool
-    params: tuple[bytes, ...]
-    patches: tuple[Patch, ...]
+    kernel: int  # index among the artefact's kernels
+    grid: tuple[int, int, int]  # CTAs along (x, y, z)
+    block: tuple[int, int, int]  # threads
+    cluster: tuple[int, int, int]  # CTAs per cluster
+    smem: int  # dynamic shared memory, bytes
+    pdl: bool  # whether it may start before the launch before it has ended (programmatic dependent launch)
+    params: tuple[bytes, ...]  # the bytes of each kernel parameter; zeros where a patch goes
+    patches: tuple[Patch, ...]  # what a call fills in
 
     def __post_init__(self) -> None:
         for x in self.patches:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cutegemm.cli import given
-from cutegemm.cli.output import say, table, wrapped, write_json
+from cutegemm.cli.output import print_facts, table, wrapped
 
 if TYPE_CHECKING:
     from cutegemm.cli.facts.comparison import Comparison
@@ -25,10 +25,7 @@ def bench(
     asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
     with announced(lambda: "timing"):
         found = comparison.compared({comparison.OURS: asked})
-    if json:
-        write_json("bench", found)
-    else:
-        say(as_text(found))
+    print_facts("bench", found, as_text, json)
 
 
 def as_text(found: Comparison) -> str:
@@ -37,11 +34,9 @@ def as_text(found: Comparison) -> str:
         (x.name, f"{x.us:,.2f} us", f"{x.spread:.1%}", f"{x.tflops:,.1f}", f"{x.factor:.3f} x")
         for x in found.rows
     ]
-    lines = [wrapped("problem", found.problem), wrapped("gpu", f"{found.gpu}; {found.versions}")]
-    lines.append(
-        table(("", "a call", "spread", "TFLOP/s", f"of {found.rows[-1].name}"), rows, right=(1, 2, 3, 4))
-    )
-    return "\n".join([*lines, found.verdict])
+    head = wrapped("problem", found.problem), wrapped("gpu", f"{found.gpu}; {found.versions}")
+    heads = ("", "a call", "spread", "TFLOP/s", f"of {found.rows[-1].name}")
+    return "\n".join([*head, table(heads, rows, right=(1, 2, 3, 4)), found.verdict])
 
 
 def tune(
@@ -57,11 +52,7 @@ def tune(
 
     asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
     found = comparison.tuned(asked, candidates=candidates, seconds=seconds, again=again)
-    if json:
-        write_json("tune", found)
-    else:
-        for x in found.outcomes:
-            say(wrapped("", x.says, 0))
+    print_facts("tune", found, lambda x: "\n".join(wrapped("", y.says, 0) for y in x.outcomes), json)
     if found.interrupted:
         raise typer.Exit(130)
 

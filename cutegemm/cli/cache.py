@@ -4,25 +4,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutegemm.cli.given import Json
-from cutegemm.cli.output import say, table, write_json
+from cutegemm.cli.given import Json, option
+from cutegemm.cli.output import print_facts, table
 
 if TYPE_CHECKING:
-    from cutegemm.compiling.archive import Kept
+    from cutegemm.compiling.archive import CacheDone, Kept
 
 DAY = 86_400.0
+DONE = {"list": "kept in", "clear": "removed from", "export": "written from", "import": "taken into"}
 
-commands = typer.Typer(
-    name="cache",
-    help="List, clear, export or import compiled kernels.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+HELP = "List, clear, export or import compiled kernels."
+commands = typer.Typer(name="cache", help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 @commands.command("list")
@@ -31,14 +29,12 @@ def list_(json: Json = False) -> None:
     from cutegemm.compiling import archive
 
     found = archive.listed()
-    _told("list", len(found), json, found)
+    _show("list", len(found), json, found)
 
 
 @commands.command()
 def clear(
-    older: Annotated[
-        float | None, typer.Option("--older-than", metavar="DAYS", help="only those not written since")
-    ] = None,
+    older: Annotated[float | None, option("--older-than", "DAYS", "only those not written since")] = None,
     unusable: Annotated[bool, typer.Option("--unusable", help="only damaged ones")] = False,
     json: Json = False,
 ) -> None:
@@ -50,8 +46,7 @@ def clear(
         found = [x for x in found if x.modified < time.time() - older * DAY]
     if unusable:
         found = [x for x in found if x.trouble]
-    count = archive.clear(x.name for x in found)
-    _told("clear", count, json, found)
+    _show("clear", archive.clear(x.name for x in found), json, found)
 
 
 @commands.command()
@@ -59,7 +54,7 @@ def export(file: Annotated[Path, typer.Argument(help="to write")], json: Json = 
     """Write all kept kernels to FILE, for a machine with the same version of cutegemm and of the DSL."""
     from cutegemm.compiling import archive
 
-    _told("export", archive.export(file), json)
+    _show("export", archive.export(file), json)
 
 
 @commands.command("import")
@@ -67,29 +62,28 @@ def import_(file: Annotated[Path, typer.Argument(help="that export wrote")], jso
     """Take the kernels of FILE. They are native code: take only files that you trust."""
     from cutegemm.compiling import archive
 
-    _told("import", archive.import_(file), json)
+    _show("import", archive.import_(file), json)
 
 
-def _told(action: str, count: int, json: bool, kernels: list[Kept] | None = None) -> None:
+def _show(action: str, count: int, json: bool, kernels: Sequence[Kept] = ()) -> None:
     from cutegemm.compiling import archive, kernel_cache
 
-    folder, found = str(kernel_cache.directory()), kernels or []
-    size = sum(x.bytes for x in found)
-    if json:
-        write_json("cache", archive.CacheDone(action, folder, count, size, found))
-        return
-    done = {"list": "kept in", "clear": "removed from", "export": "written from", "import": "taken into"}[
-        action
+    size = sum(x.bytes for x in kernels)
+    done = archive.CacheDone(action, str(kernel_cache.directory()), count, size, list(kernels))
+    print_facts("cache", done, as_text, json)
+
+
+def as_text(done: CacheDone) -> str:
+    """What was done, and the kernels of a list."""
+    lines = [f"{done.count} kernel{'s' * (done.count != 1)} {DONE[done.action]}", done.folder]
+    rows = [
+        (x.name[:8], x.family or "-", f"{x.bytes:,} B", _age(x.modified), x.trouble or x.what)
+        for x in done.kernels
     ]
-    say(f"{count} kernel{'s' * (count != 1)} {done}")
-    say(folder)
-    if action == "list" and found:
-        rows = [
-            (x.name[:8], x.family or "-", f"{x.bytes:,} B", _age(x.modified), x.trouble or x.what)
-            for x in found
-        ]
-        say(table(("name", "family", "size", "age", "what"), rows, right=(2, 3)))
-        say(f"{size:,} B in all")
+    if done.action == "list" and rows:
+        heads = ("name", "family", "size", "age", "what")
+        lines += [table(heads, rows, right=(2, 3)), f"{done.bytes:,} B in all"]
+    return "\n".join(lines)
 
 
 def _age(modified: float) -> str:

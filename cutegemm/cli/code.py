@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cutegemm.cli import given
-from cutegemm.cli.output import say, write_json
+from cutegemm.cli.output import print_facts
 
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write it there")]
 
@@ -29,12 +29,8 @@ def _printing(language: str, says: str) -> Callable[..., None]:
         found = code_of(asked, language)
         if out is not None:
             out.write_text(found.text, "utf-8")
-        if json:
-            write_json(language, found)
-        elif out is not None:
-            say(f"{len(found.text.splitlines()):,} lines written to {out}")
-        else:
-            say(found.text)
+        told = f"{len(found.text.splitlines()):,} lines written to {out}"
+        print_facts(language, found, lambda x: told if out else x.text, json)
 
     show.__doc__ = says
     return show

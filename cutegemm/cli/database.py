@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from cutegemm.cli.given import Json
-from cutegemm.cli.output import say, wrapped, write_json
+from cutegemm.cli.given import Json, option
+from cutegemm.cli.output import print_facts, wrapped
 
-commands = typer.Typer(
-    name="database", help="Show what has been measured.", no_args_is_help=True, rich_markup_mode=None
-)
+SOURCES = ("user", "shipped", "all")
+HELP = "Show what has been measured."
+commands = typer.Typer(name="database", help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 @dataclass(frozen=True)
@@ -44,36 +44,37 @@ class Entries:
     entries: list[Measured]
 
 
-@commands.callback()
+@commands.callback(help=HELP)
 def group() -> None:
-    """Show what has been measured."""
+    """Make `show` a command of its own: typer makes one alone the whole group."""
 
 
 @commands.command()
 def show(
-    gpu: Annotated[str, typer.Option(metavar="TEXT", help="only GPUs whose name has this")] = "",
-    source: Annotated[str, typer.Option(metavar="user|shipped|all", help="which entries")] = "all",
+    gpu: Annotated[str, option("--gpu", "TEXT", "only GPUs whose name has this")] = "",
+    source: Annotated[str, option("--source", "|".join(SOURCES), "which entries", lambda: SOURCES)] = "all",
     json: Json = False,
 ) -> None:
     """List what was tuned here and what the package ships."""
     from cutegemm.errors import InputError, field_error
 
-    if source not in ("user", "shipped", "all"):
+    if source not in SOURCES:
         raise field_error(InputError, "--source", source, "must be user, shipped or all", "all")
-    found = entries(gpu, source)
-    if json:
-        write_json("database", found)
-        return
-    say(f"{len(found.entries)} entries; the user's are in\n{found.path}")
+    print_facts("database", entries(gpu, source), as_text, json)
+
+
+def as_text(found: Entries) -> str:
+    """An entry in two lines: what was measured, and of what."""
+    lines = [f"{len(found.entries)} entries; the user's are in\n{found.path}"]
     shapes = [f"{x.m} x {x.n} x {x.k}" + f" x {x.batch}" * (x.batch != 1) for x in found.entries]
     room = max(map(len, shapes), default=0)
     for shape, x in zip(shapes, found.entries, strict=True):
-        chosen = (
-            ", ".join(f"{name} {_value(value)}" for name, value in x.fields.items()) or "the model's choice"
-        )
+        chosen = ", ".join(f"{k} {_value(v)}" for k, v in x.fields.items()) or "the model's choice"
         head = f"{shape:<{room}}  {x.us:>9,.1f} us  {x.model_us / x.us:.2f} x the model's  {x.source}, {x.date[:10]}"
         more = "" if x.spec == "{}" else f"; spec {x.spec}"
-        say(f"{head}\n{wrapped('', f'{x.gpu}; {x.kind}{more}: {chosen}', 4)}")
+        of = f"{x.gpu}; {x.kind}{more}: {chosen}"
+        lines += [head, wrapped("", of, 4)]
+    return "\n".join(lines)
 
 
 def entries(gpu: str, source: str) -> Entries:

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cutegemm.cli import given
-from cutegemm.cli.output import say, table, wrapped, write_json
+from cutegemm.cli.output import print_facts, table, wrapped
 
 if TYPE_CHECKING:
     from cutegemm.cli.facts.difference import Difference
@@ -24,50 +25,37 @@ def diff(
     m: Annotated[int, typer.Argument(min=1, help="rows of D")] = 256,
     n: Annotated[int, typer.Argument(min=1, help="columns of D")] = 256,
     k: Annotated[int, typer.Argument(min=1, help="columns of A, rows of B")] = 256,
-    epilogue: given.Epilogue = "",
-    gpu: given.GpuName = "",
-    dtype: given.Dtype = "",
-    batch: given.Batch = 1,
-    majors: given.Majors = "",
+    epilogue: given.Epilogue = "", gpu: given.GpuName = "",
+    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
     code: Annotated[bool, typer.Option("--code", help="print the changed lines of PTX and SASS")] = False,
     ir: Annotated[bool, typer.Option("--ir", help="compare the MLIR that the DSL traces, too")] = False,
     emulate: Annotated[bool, typer.Option(help="compare the emulator's counters")] = True,
     time: Annotated[bool, typer.Option(help="time both, where there is a GPU")] = True,
     json: given.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Compare two specs: plan, code, resources, counters, and time on a GPU; 1 where their kernels differ."""
     from cutegemm.cli.facts.difference import difference
     from cutegemm.compiling.progress import announced
 
-    sides = [
+    one, two = (
         given.asked((m, n, k), x, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
         for x in (first, second)
-    ]
+    )
     with announced(lambda: "comparing"):
-        found = difference(sides[0], sides[1], emulate=emulate, time=time, trace=ir)
-    if json:
-        write_json("diff", found)
-    else:
-        say(as_text(found, code))
+        found = difference(one, two, emulate=emulate, time=time, trace=ir)
+    print_facts("diff", found, partial(as_text, code=code), json)
     if not found.same:
         raise typer.Exit(1)
 
 
 def as_text(found: Difference, code: bool = False) -> str:
     """Both sides, a table for each question."""
-    lines = [
-        wrapped("problem", found.problem),
-        wrapped("first", found.specs[0]),
-        wrapped("second", found.specs[1]),
-    ]
+    heads = zip(("problem", "first", "second"), (found.problem, *found.specs), strict=True)
+    lines = [wrapped(*x) for x in heads]
     if found.same:
         return "\n".join([*lines, "one kernel serves both"])
-    for title, changes in (
-        ("plan", found.plan),
-        ("resources", found.resources),
-        ("counters", found.counters),
-    ):
-        rows = [(_cut(x.name), _cut(x.before, 24), x.after) for x in changes]
+    for title in ("plan", "resources", "counters"):
+        rows = [(_cut(x.name), _cut(x.before, 24), x.after) for x in getattr(found, title)]
         if rows:
             lines += ["", title, table(("", "first", "second"), rows)]
     if found.counters_note:

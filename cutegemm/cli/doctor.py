@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from cutegemm.cli.given import Json
-from cutegemm.cli.output import say, table, write_json
+from cutegemm.cli.output import print_facts, table
+
+if TYPE_CHECKING:
+    from cutegemm.cli.facts.health import Health
 
 
 def doctor(json: Json = False) -> None:
@@ -14,17 +19,18 @@ def doctor(json: Json = False) -> None:
     from cutegemm.cli.facts import health
 
     found = health.examine()
-    if json:
-        write_json("doctor", found)
-    else:
-        marks = {health.OK: "ok", health.NOTE: "note", health.FINDING: "FIX"}
-        say(table(("", "", ""), [(marks[x.status], x.name, x.says) for x in found.checks], indent=0))
-        for x in found.findings:
-            say(f"\n{x.name}: run\n  {x.fix}")
-        count = len(found.findings)
-        say("\nnothing to fix" if not count else f"\n{count} to fix")
+    print_facts("doctor", found, as_text, json)
     if found.findings:
         raise typer.Exit(1)
 
 
-__all__ = ["doctor"]
+def as_text(found: Health) -> str:
+    """A line for each check, and the commands that fix."""
+    marks = {"ok": "ok", "note": "note", "finding": "FIX"}
+    rows = [(marks[x.status], x.name, x.says) for x in found.checks]
+    fixes = [f"{x.name}: run\n  {x.fix}" for x in found.findings]
+    count = f"{len(fixes)} to fix" if fixes else "nothing to fix"
+    return "\n\n".join([table(("", "", ""), rows, indent=0), *fixes, count])
+
+
+__all__ = ["as_text", "doctor"]

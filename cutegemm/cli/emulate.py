@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cutegemm.cli import given
-from cutegemm.cli.output import say, table, wrapped, write_json
+from cutegemm.cli.output import print_facts, table, wrapped
 from cutegemm.errors import InputError, field_error
 
 if TYPE_CHECKING:
@@ -23,12 +24,8 @@ def emulate(
     what: Annotated[
         list[str], typer.Argument(metavar="M N K | FILE", help="a problem; a PTX file or an artefact")
     ],
-    spec: given.Spec = "",
-    epilogue: given.Epilogue = "",
-    gpu: given.GpuName = "",
-    dtype: given.Dtype = "",
-    batch: given.Batch = 1,
-    majors: given.Majors = "",
+    spec: given.Spec = "", epilogue: given.Epilogue = "", gpu: given.GpuName = "",
+    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
     races: Annotated[bool, typer.Option(help="look for races")] = True,
     policy: Annotated[str, typer.Option(help="when copies complete: eager, lazy or random")] = "eager",
     grid: Annotated[str, typer.Option(help="of FILE.ptx: CTAs, such as 4 or 4x2")] = "1",
@@ -38,7 +35,7 @@ def emulate(
         list[str] | None, typer.Option(help="of FILE.ptx, in order: a number, or an array such as f16:128x64")
     ] = None,
     json: given.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Run a kernel on the CPU, exactly as compiled; 1 where something is wrong with it."""
     from cutegemm.cli.facts import emulation
     from cutegemm.compiling.progress import announced
@@ -48,16 +45,12 @@ def emulate(
         if len(what) == 1 and path.is_file() and path.open("rb").read(len(ZIP)) == ZIP:
             found = emulation.emulate_artefact(path, races, policy)
         elif len(what) == 1:
-            found = emulation.emulate_file(
-                path, grid, block, arg or [], cluster=cluster, races=races, policy=policy
-            )
+            shape = {"grid": grid, "block": block, "cluster": cluster}
+            found = emulation.emulate_file(path, shape, arg or [], races, policy)
         else:
             asked = given.asked(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
             found = emulation.emulate_problem(asked, races, policy)
-    if json:
-        write_json("emulate", found)
-    else:
-        say(as_text(found))
+    print_facts("emulate", found, as_text, json)
     if found.findings:
         raise typer.Exit(1)
 
@@ -96,12 +89,9 @@ def as_text(found: Emulated) -> str:
 
 def _warps(numbers: list[int]) -> str:
     """0-3, 8."""
-    runs: list[list[int]] = []
-    for x in sorted(numbers):
-        if runs and x == runs[-1][-1] + 1:
-            runs[-1].append(x)
-        else:
-            runs.append([x])
+    # consecutive numbers are as far from their places in the list
+    groups = itertools.groupby(enumerate(sorted(numbers)), lambda x: x[1] - x[0])
+    runs = [[x for _, x in group] for _, group in groups]
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cutegemm.cli import given
-from cutegemm.cli.output import say, table, width, wrapped, write_json
+from cutegemm.cli.output import print_facts, table, width, wrapped
 
 if TYPE_CHECKING:
     from cutegemm.cli.facts.explained import Explained
@@ -21,19 +21,12 @@ BEST, FATE = 6, 26
 
 
 def explain(
-    m: given.M,
-    n: given.N,
-    k: given.K,
-    spec: given.Spec = "",
-    epilogue: given.Epilogue = "",
-    gpu: given.GpuName = "",
-    dtype: given.Dtype = "",
-    batch: given.Batch = 1,
-    majors: given.Majors = "",
+    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "",
+    gpu: given.GpuName = "", dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
     why: Annotated[bool, typer.Option("--why", help="list every candidate")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write one self-contained page")] = None,
     json: given.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Show the plan that build would run for M N K, why, and what bounds it."""
     from cutegemm.cli.facts.explained import explained
 
@@ -43,13 +36,7 @@ def explain(
         from cutegemm.cli.page.page import page
 
         html.write_text(page(plan, found), "utf-8")
-        if not json:
-            say(f"written to {html}")
-            return
-    if json:
-        write_json("explain", found)
-        return
-    say(as_text(found, why))
+    print_facts("explain", found, lambda x: f"written to {html}" if html else as_text(x, why), json)
 
 
 def as_text(found: Explained, why: bool = False) -> str:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import ast
-import difflib
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,48 +27,38 @@ EXAMPLE = "GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))"
 _HELPERS = {"linear_combination"}
 
 
-def _one_of(words: tuple[str, ...]) -> Any:
-    return lambda incomplete: [x for x in words if x.startswith(incomplete)]
-
-
-def _names(incomplete: str) -> list[str]:
-    return [x for x in epilogues() if x.startswith(incomplete)]
+def option(name: str, metavar: str, says: str, words: Callable[[], Iterable[str]] = tuple) -> Any:
+    """An option that shells complete with words."""
+    # typer knows the callback's parameter by its name
+    complete = lambda incomplete: [x for x in words() if x.startswith(incomplete)]
+    return typer.Option(name, metavar=metavar, help=says, autocompletion=complete)
 
 
 M = Annotated[int, typer.Argument(metavar="M", min=0, help="rows of D")]
 N = Annotated[int, typer.Argument(metavar="N", min=0, help="columns of D")]
 K = Annotated[int, typer.Argument(metavar="K", min=0, help="columns of A, rows of B")]
-Spec = Annotated[
-    str, typer.Option("--spec", help=f'fields that you fix, such as "{EXAMPLE}"', metavar="SPEC")
-]
+Spec = Annotated[str, option("--spec", "SPEC", f'fields that you fix, such as "{EXAMPLE}"')]
 Epilogue = Annotated[
     str,
-    typer.Option(
-        help="of cutegemm.epilogue, such as bias_act(relu); or FILE.py:NAME",
-        metavar="NAME",
-        autocompletion=_names,
+    option(
+        "--epilogue",
+        "NAME",
+        "of cutegemm.epilogue, such as bias_act(relu); or FILE.py:NAME",
+        lambda: epilogues(),
     ),
 ]
 GpuName = Annotated[
-    str,
-    typer.Option(
-        "--gpu",
-        help="h200 or h100; without it the GPU here, else an H200",
-        metavar="GPU",
-        autocompletion=_one_of(GPUS),
-    ),
+    str, option("--gpu", "GPU", "h200 or h100; without it the GPU here, else an H200", lambda: GPUS)
 ]
-Dtype = Annotated[
-    str,
-    typer.Option(help="of A and B: bf16, fp16 or fp32", metavar="TYPE", autocompletion=_one_of(DTYPES)),
-]
+Dtype = Annotated[str, option("--dtype", "TYPE", "of A and B: bf16, fp16 or fp32", lambda: DTYPES)]
 Batch = Annotated[int, typer.Option(min=0, help="GEMMs of this shape in one call")]
 Majors = Annotated[
     str,
-    typer.Option(
-        help="unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk",
-        metavar="AXES",
-        autocompletion=_one_of(MAJORS),
+    option(
+        "--majors",
+        "AXES",
+        "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk",
+        lambda: MAJORS,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON (`cutegemm schema` describes it)")]
@@ -85,28 +75,20 @@ class Asked:
 
 
 def asked(
-    extents: tuple[int, int, int],
-    spec: str = "",
-    epilogue: str = "",
-    gpu: str = "",
-    *,
-    dtype: str = "",
-    batch: int = 1,
-    majors: str = "",
-) -> Asked:
+    extents: tuple[int, int, int], spec: str = "", epilogue: str = "", gpu: str = "", *, dtype: str = "",
+    batch: int = 1, majors: str = "",
+) -> Asked:  # fmt: skip
     """Read what `explain` and the commands like it are given.
 
     Raises:
         GemmError: an option has no legal meaning.
     """
-    import dataclasses
-
     from cutegemm.problems import problem
 
     wanted = spec_of(spec)
     graph = graph_of(epilogue)
     if graph is not None:
-        wanted = dataclasses.replace(wanted, epilogue=graph)
+        wanted = replace(wanted, epilogue=graph)
     given = wanted.given()
     m, n, k = extents
     made = problem(
@@ -148,51 +130,45 @@ def spec_of(text: str) -> GemmSpec:
     """
     from cutegemm.spec import GemmSpec
 
-    rule = "must be GemmSpec(...) with literal values"
     text = text.strip()
-    whole = text if text.startswith("GemmSpec(") else f"GemmSpec({text})"
+    found = _call(text if text.startswith("GemmSpec(") else f"GemmSpec({text})")
+    if found is None or _name(found) != "GemmSpec" or found.args:
+        raise field_error(SpecError, "--spec", text, "must be GemmSpec(...) with literal values", EXAMPLE)
+    return GemmSpec(**{x.arg or "**": _field(x.value, x.arg or "**") for x in found.keywords})
+
+
+def _call(text: str) -> ast.Call | None:
+    """A text that is one call of Python; None if it is not."""
     try:
-        found = ast.parse(whole, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        # deep nesting exhausts the parser
-        raise field_error(SpecError, "--spec", text, rule, EXAMPLE) from error
-    if not isinstance(found, ast.Call) or _called(found) != "GemmSpec" or found.args:
-        raise field_error(SpecError, "--spec", text, rule, EXAMPLE)
-    legal = [f.name for f in fields(GemmSpec)]
-    values = {}
-    for keyword in found.keywords:
-        name = keyword.arg or "**"
-        if name not in legal:
-            near = difflib.get_close_matches(name, legal, 1)
-            raise field_error(
-                SpecError, name, ast.unparse(keyword.value), "is not a field of GemmSpec", *near
-            )
-        values[name] = _literal(keyword.value, name)
-    return GemmSpec(**values)
+        found = ast.parse(text, mode="eval").body
+    # deep nesting exhausts the parser
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return found if isinstance(found, ast.Call) else None
 
 
-def _called(node: ast.expr) -> str:
+def _name(node: ast.expr) -> str:
+    """What a call calls."""
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
-def _literal(node: ast.expr, field: str) -> Any:
+def _field(node: ast.expr, field: str) -> Any:
     """A value of a spec: a literal, `Tile(...)`, or an epilogue of the library."""
     if field == "epilogue":
         return graph_of(ast.unparse(node))
-    if _called(node) == "Tile" and isinstance(node, ast.Call):
-        from cutegemm.spec import Tile
-
-        try:
-            named = {x.arg or "": ast.literal_eval(x.value) for x in node.keywords}
-            return Tile(*(ast.literal_eval(x) for x in node.args), **named)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, GemmError):
-                raise
-            raise field_error(SpecError, field, ast.unparse(node), "must be Tile(m, n, k)") from error
+    tile = _name(node) == "Tile"
     try:
+        if tile and isinstance(node, ast.Call):
+            from cutegemm.spec import Tile
+
+            named = {x.arg or "": ast.literal_eval(x.value) for x in node.keywords}
+            return Tile(*map(ast.literal_eval, node.args), **named)
         return ast.literal_eval(node)
+    except GemmError:
+        raise
     except (TypeError, ValueError) as error:
-        raise field_error(SpecError, field, ast.unparse(node), "must be a literal value") from error
+        rule = "must be Tile(m, n, k)" if tile else "must be a literal value"
+        raise field_error(SpecError, field, ast.unparse(node), rule) from error
 
 
 def epilogues() -> list[str]:
@@ -217,35 +193,29 @@ def graph_of(text: str) -> Graph | None:
         return None
     if ".py:" in text:
         return _of_file(*text.rsplit(":", 1))
-    name, _, inside = text.removeprefix("epi.").partition("(")
-    if name not in epilogues():
-        near = difflib.get_close_matches(name, epilogues(), 1)
-        rule = f"must be FILE.py:NAME or one of {', '.join(epilogues())}"
-        raise field_error(InputError, "--epilogue", text, rule, *near)
     from cutegemm.epilogue import library
+    from cutegemm.epilogue.hints import nearest
 
-    words = [x.strip().strip("'\"") for x in inside.rstrip(")").split(",") if x.strip()]
-    arguments: list[Any] = []
-    options: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        plain = _value(value.strip("'\" ") if equals else word)
-        if equals:
-            options[key.strip()] = plain
-        else:
-            arguments.append(plain)
+    plain = text.removeprefix("epi.")
+    found = _call(plain if "(" in plain else f"{plain}()")
+    name = plain.partition("(")[0] if found is None else _name(found)
+    if found is None or name not in epilogues():
+        rule = f"must be FILE.py:NAME or one of {', '.join(epilogues())}"
+        raise field_error(InputError, "--epilogue", text, rule, nearest(name, epilogues()))
     try:
-        made: Graph = getattr(library, name)(*arguments, **options)
+        named = {x.arg or "**": _word(x.value) for x in found.keywords}
+        made: Graph = getattr(library, name)(*map(_word, found.args), **named)
     except TypeError as error:
         raise field_error(InputError, "--epilogue", text, str(error)) from error
     return made
 
 
-def _value(word: str) -> Any:
+def _word(node: ast.expr) -> Any:
+    """A literal, or a word without quotes."""
     try:
-        return ast.literal_eval(word)
-    except (ValueError, SyntaxError):
-        return word
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)
 
 
 def _of_file(path: str, name: str) -> Graph:
@@ -254,8 +224,11 @@ def _of_file(path: str, name: str) -> Graph:
 
     from cutegemm.epilogue.graph import Graph
 
+    def refused(rule: str) -> InputError:
+        return field_error(InputError, "--epilogue", f"{path}:{name}", rule)
+
     if not Path(path).is_file():
-        raise field_error(InputError, "--epilogue", f"{path}:{name}", "must name a Python file that is there")
+        raise refused("must name a Python file that is there")
     try:
         found = runpy.run_path(path).get(name)
         if callable(found) and not isinstance(found, Graph):
@@ -264,15 +237,13 @@ def _of_file(path: str, name: str) -> Graph:
         raise
     # a user's file raises what it likes, and may end the process
     except (Exception, SystemExit) as error:
-        rule = f"does not run: {type(error).__name__}: {error}"
-        raise field_error(InputError, "--epilogue", f"{path}:{name}", rule) from error
+        raise refused(f"does not run: {type(error).__name__}: {error}") from error
     if not isinstance(found, Graph):
-        rule = "must name an epilogue graph, as epi.define makes it"
-        raise field_error(InputError, "--epilogue", f"{path}:{name}", rule)
+        raise refused("must name an epilogue graph, as epi.define makes it")
     return found
 
 
 __all__ = [
     "Asked", "Batch", "Dtype", "Epilogue", "GpuName", "Json", "K", "M", "Majors", "N", "Spec",
-    "asked", "device_of", "epilogues", "graph_of", "spec_of",
+    "asked", "device_of", "epilogues", "graph_of", "option", "spec_of",
 ]  # fmt: skip

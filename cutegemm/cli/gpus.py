@@ -22,18 +22,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the driver says.
+    """What the driver says."""
 
-    Attributes:
-        version: the newest CUDA that it runs.
-        gpus: of this machine.
-        trouble: why it cannot be asked; missing: the package that would ask it.
-    """
-
-    version: tuple[int, int] | None
-    gpus: tuple[Gpu, ...]
-    trouble: str = ""
-    missing: str = ""
+    version: tuple[int, int] | None  # the newest CUDA that it runs
+    gpus: tuple[Gpu, ...]  # of this machine
+    trouble: str = ""  # why it cannot be asked
+    missing: str = ""  # the package that would ask it
 
 
 @functools.cache

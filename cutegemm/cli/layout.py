@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from cutegemm.cli.facts.drawing import ACCESSES, Cell, Conflicts, Drawn, drawn, instruction
-from cutegemm.cli.given import Json, _one_of
-from cutegemm.cli.output import say, width, write_json
+from cutegemm.cli.facts.drawing import ACCESSES, Drawn, drawn, instruction
+from cutegemm.cli.given import Json, option
+from cutegemm.cli.output import print_facts, width
 from cutegemm.errors import InputError, field_error
+from cutegemm.layouts.draw import draw_phases
 
 # rows and columns that the terminal shows; an SVG has all
 MOST_ROWS, MOST_COLUMNS = 64, 64
@@ -22,47 +23,48 @@ def layout(
         str,
         typer.Argument(metavar="[LAYOUT]", help='such as "(8,8):(8,1)" or "S<3,3,3> o 0 o (8,64):(64,1)"'),
     ] = "",
-    swizzle: Annotated[str, typer.Option(metavar="B,M,S", help="put Swizzle<B,M,S> around it")] = "",
+    swizzle: Annotated[str, option("--swizzle", "B,M,S", "put Swizzle<B,M,S> around it")] = "",
     banks: Annotated[
         str,
-        typer.Option(
-            help=f"count the conflicts of one warp's access: {', '.join(ACCESSES)}",
-            metavar="ACCESS",
-            autocompletion=_one_of(tuple(ACCESSES)),
+        option(
+            "--banks",
+            "ACCESS",
+            f"count the conflicts of one warp's access: {', '.join(ACCESSES)}",
+            lambda: ACCESSES,
         ),
     ] = "",
-    mma: Annotated[str, typer.Option(metavar="m64nNkK", help="draw a wgmma's fragment instead")] = "",
-    operand: Annotated[str, typer.Option(metavar="c|a", help="of --mma: accumulators, or A")] = "c",
+    mma: Annotated[str, option("--mma", "m64nNkK", "draw a wgmma's fragment instead")] = "",
+    operand: Annotated[str, option("--operand", "c|a", "of --mma: accumulators, or A")] = "c",
     bits: Annotated[int, typer.Option(help="of an element: 8, 16 or 32")] = 16,
-    lane: Annotated[int, typer.Option(metavar="BYTES", help="that a lane of row or column moves")] = 4,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="write a picture")] = None,
+    lane: Annotated[int, option("--lane", "BYTES", "that a lane of row or column moves")] = 4,
+    svg: Annotated[Path | None, option("--svg", "FILE", "write a picture")] = None,
     json: Json = False,
 ) -> None:
     """Draw a layout, or who holds what of an instruction, and count bank conflicts."""
     if bool(shape) == bool(mma):
-        raise field_error(
-            InputError, "LAYOUT", shape, "give a layout or --mma, one of the two", "(8,8):(8,1)"
-        )
+        rule = "give a layout or --mma, one of the two"
+        raise field_error(InputError, "LAYOUT", shape, rule, "(8,8):(8,1)")
     found = instruction(mma, operand) if mma else drawn(shape, swizzle, banks, bits, lane)
     if svg is not None:
-        from cutegemm.cli.svg import layout_svg
+        from cutegemm.cli.page.layout_picture import layout_svg
 
         svg.write_text(layout_svg(found, bits), "utf-8")
-    if json:
-        write_json("layout", found)
-        return
-    say(found.layout)
-    say(f"{found.what} of (row, column); size {found.size:,}, cosize {found.cosize:,}")
-    say(_table(found))
+    print_facts("layout", found, as_text, json)
+
+
+def as_text(found: Drawn) -> str:
+    """The table, and what each bank serves."""
+    extent = f"{found.what} of (row, column); size {found.size:,}, cosize {found.cosize:,}"
+    lines = [found.layout, extent, _table(found)]
     if found.banks is not None:
-        say()
-        say(_usage(found.banks))
+        lines += ["", f"{found.banks.access}: words that each bank serves", draw_phases(found.banks.phases)]
+    return "\n".join(lines)
 
 
 def _table(found: Drawn) -> str:
     """The cells, in blocks of as many columns as fit beside each other."""
     rows, columns = min(found.rows, MOST_ROWS), min(found.columns, MOST_COLUMNS)
-    words = [_words(cell) for cell in found.cells]
+    words = [cell.words for cell in found.cells]
     cell = max(map(len, words)) + 1
     margin = len(str(rows - 1)) + 1
     block = max(1, (width() - margin) // cell)
@@ -82,22 +84,4 @@ def _table(found: Drawn) -> str:
     return "\n".join(lines)
 
 
-def _words(cell: Cell) -> str:
-    return str(cell.offset) if cell.thread < 0 else f"{cell.thread}:{cell.value}"
-
-
-def _usage(found: Conflicts) -> str:
-    """Words that each bank serves, a line a phase: `.` for none, `+` above 9."""
-    lines = [f"{found.access}: words that each bank serves", "bank     0       8       16      24"]
-    for i, phase in enumerate(found.phases):
-        row = "".join("." if not n else "+" if n > 9 else str(n) for n in phase)
-        lines.append(f"phase {i}  {row}  {_count(max(phase), 'wavefront')}")
-    lines.append(f"total    {_count(found.wavefronts, 'wavefront')}, {_count(found.conflicts, 'conflict')}")
-    return "\n".join(lines)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-__all__ = ["layout"]
+__all__ = ["as_text", "layout"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import typer
 
 from cutegemm.checks import plain
 
+T = TypeVar("T")
 # columns where output is piped; and the least that a table's last column is wrapped to
 PIPED, LEAST = 80, 16
 
@@ -24,14 +25,9 @@ def width() -> int:
     return max(40, shutil.get_terminal_size((PIPED, 24)).columns) if sys.stdout.isatty() else PIPED
 
 
-def write_json(command: str, facts: Any) -> None:
-    """Print a command's facts as JSON (`schema` describes them)."""
-    typer.echo(json.dumps({"command": command, **plain(facts)}, indent=1))
-
-
-def say(text: str = "") -> None:
-    """Print lines."""
-    typer.echo(text)
+def print_facts(command: str, facts: T, as_text: Callable[[T], str], as_json: bool) -> None:
+    """Print a command's facts: as text, or as JSON that `schema` describes."""
+    typer.echo(json.dumps({"command": command, **plain(facts)}, indent=1) if as_json else as_text(facts))
 
 
 def wrapped(label: str, text: str, margin: int = 12) -> str:
@@ -71,4 +67,4 @@ def table(
     return "\n".join(line.rstrip() for line in lines)
 
 
-__all__ = ["say", "table", "width", "wrapped", "write_json"]
+__all__ = ["print_facts", "table", "width", "wrapped"]

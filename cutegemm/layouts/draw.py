@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cutegemm.arch.sm90 import BANKS
 from cutegemm.errors import SpecError, check
 from cutegemm.layouts.banks import BankUsage
@@ -43,11 +45,17 @@ def draw_banks(usage: BankUsage) -> str:
     phase 0  2.2.2.2.2.2.2.2.2.2.2.2.2.2.2.2.  2 wavefronts
     total    2 wavefronts, 1 conflict
     """
+    return draw_phases([[len(words) for words in phase] for phase in usage.phases])
+
+
+def draw_phases(phases: Sequence[Sequence[int]]) -> str:
+    """The same of the numbers of words that each bank serves in each phase."""
     lines = ["bank     " + "".join(f"{bank:<8}" for bank in range(0, BANKS, 8)).rstrip()]
-    for phase, banks in enumerate(usage.phases):
-        row = "".join("." if not words else "+" if len(words) > 9 else str(len(words)) for words in banks)
-        lines.append(f"phase {phase}  {row}  {_plural(max(map(len, banks)), 'wavefront')}")
-    lines.append(f"total    {_plural(usage.wavefronts, 'wavefront')}, {_plural(usage.conflicts, 'conflict')}")
+    for i, phase in enumerate(phases):
+        row = "".join("." if not count else "+" if count > 9 else str(count) for count in phase)
+        lines.append(f"phase {i}  {row}  {_plural(max(phase), 'wavefront')}")
+    total = sum(map(max, phases))
+    lines.append(f"total    {_plural(total, 'wavefront')}, {_plural(total - len(phases), 'conflict')}")
     return "\n".join(lines)
 
 

@@ -28,19 +28,13 @@ class Timed:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison on one GPU.
+    """A comparison on one GPU."""
 
-    Attributes:
-        problem: that was timed; gpu: on which; versions: of what made and ran it.
-        rows: the contenders; the last is what the others are compared with.
-        verdict: which is faster by more than the rounds differ, or "no difference".
-    """
-
-    problem: str
-    gpu: str
-    versions: str
-    rows: list[Timed]
-    verdict: str
+    problem: str  # that was timed
+    gpu: str  # on which
+    versions: str  # of what made and ran it
+    rows: list[Timed]  # the contenders; the last is what the others are compared with
+    verdict: str  # which is faster by more than the rounds differ, or "no difference"
 
 
 def compared(

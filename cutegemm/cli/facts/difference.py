@@ -28,28 +28,18 @@ class Changed:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two specs.
+    """What differs between two specs."""
 
-    Attributes:
-        problem: of both; specs: the two.
-        same: whether they give one kernel.
-        plan: fields of plan and config that differ.
-        resources: of the compiled kernels, all of them.
-        code: PTX and SASS, normalised; the DSL's IR first where it is asked for.
-        counters: of the emulator that differ; counters_note: why there are none.
-        time: of both on the GPU; time_note: why there is none.
-    """
-
-    problem: str
-    specs: list[str]
-    same: bool
-    plan: list[Changed]
-    resources: list[Changed]
-    code: list[CodeChange]
-    counters: list[Changed]
-    counters_note: str
-    time: comparison.Comparison | None
-    time_note: str
+    problem: str  # of both
+    specs: list[str]  # the two
+    same: bool  # whether they give one kernel
+    plan: list[Changed]  # fields of plan and config that differ
+    resources: list[Changed]  # of the compiled kernels, all of them
+    code: list[CodeChange]  # PTX and SASS, normalised; the DSL's IR first where it is asked for
+    counters: list[Changed]  # of the emulator that differ
+    counters_note: str  # why there are none
+    time: comparison.Comparison | None  # of both on the GPU
+    time_note: str  # why there is none
 
 
 def difference(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from cutegemm.errors import InputError, field_error
 from cutegemm.layouts import ComposedLayout, Layout, Swizzle, banks, hardware, make_layout, parse
@@ -20,21 +21,19 @@ _BITS_OF_K = {"8": 32, "16": 16, "32": 8}
 
 @dataclass(frozen=True)
 class Cell:
-    """One element of a table.
-
-    Attributes:
-        row, column: its coordinate.
-        offset: of a layout, in elements; of an instruction -1.
-        bank: of a layout, the shared-memory bank of its first byte.
-        thread, value: of an instruction, who holds it and in which register of theirs; of a layout -1.
-    """
+    """One element of a table."""
 
     row: int
     column: int
-    offset: int = -1
-    bank: int = -1
-    thread: int = -1
-    value: int = -1
+    offset: int = -1  # of a layout, in elements; of an instruction -1
+    bank: int = -1  # of a layout, the shared-memory bank of its first byte
+    thread: int = -1  # of an instruction, who holds it; of a layout -1
+    value: int = -1  # of an instruction, in which register of theirs; of a layout -1
+
+    @property
+    def words(self) -> str:
+        """What a table shows."""
+        return str(self.offset) if self.thread < 0 else f"{self.thread}:{self.value}"
 
 
 @dataclass(frozen=True)
@@ -49,25 +48,16 @@ class Conflicts:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture of a layout or an instruction.
+    """A picture of a layout or an instruction."""
 
-    Attributes:
-        layout: in CuTe's notation.
-        what: what the cells hold: "offset", or "thread:value".
-        rows, columns: of the table.
-        size, cosize: elements; and how many an array for the layout needs.
-        cells: row by row.
-        banks: of the access that was asked for.
-    """
-
-    layout: str
-    what: str
+    layout: str  # in CuTe's notation
+    what: str  # what the cells hold: "offset", or "thread:value"
     rows: int
     columns: int
-    size: int
-    cosize: int
-    cells: list[Cell]
-    banks: Conflicts | None = None
+    size: int  # elements
+    cosize: int  # elements that an array for the layout needs
+    cells: list[Cell]  # row by row
+    banks: Conflicts | None = None  # of the access that was asked for
 
 
 def drawn(text: str, swizzle: str = "", access: str = "", bits: int = 16, width: int = 4) -> Drawn:
@@ -93,11 +83,8 @@ def drawn(text: str, swizzle: str = "", access: str = "", bits: int = 16, width:
         raise field_error(InputError, "LAYOUT", text, rule, "(64,64):(64,1)")
     table = _as_table(layout)
     rows, columns = (mode.size for mode in _plain(table))
-    cells = []
-    for row in range(rows):
-        for column in range(columns):
-            offset = table(row, column)
-            cells.append(Cell(row, column, offset, offset * bits // 32 % BANKS))
+    offsets = ((i, j, table(i, j)) for i in range(rows) for j in range(columns))
+    cells = [Cell(i, j, offset, offset * bits // 32 % BANKS) for i, j, offset in offsets]
     conflicts = _conflicts(table, access, bits, width) if access else None
     return Drawn(str(layout), "offset", rows, columns, layout.size, layout.cosize, cells, conflicts)
 
@@ -113,23 +100,16 @@ def instruction(name: str, operand: str = "c") -> Drawn:
         rule = "must be m64nNk8, m64nNk16 or m64nNk32 with N a multiple of 8 up to 256"
         raise field_error(InputError, "--mma", name, rule, "m64n16k16")
     if operand not in ("a", "c"):
-        raise field_error(
-            InputError, "--operand", operand, "must be c (accumulators) or a (A in registers)", "c"
-        )
+        rule = "must be c (accumulators) or a (A in registers)"
+        raise field_error(InputError, "--operand", operand, rule, "c")
     columns = int(found[1]) if operand == "c" else int(found[2])
     layout = hardware.wgmma_c_layout(int(found[1]))
     if operand == "a":
         layout = hardware.wgmma_a_layout(_BITS_OF_K[found[2]])
-    owners = {}
-    threads, values = layout
-    for thread in range(threads.size):
-        for value in range(values.size):
-            owners[layout(thread, value)] = thread, value
-    cells = [
-        Cell(row, column, -1, -1, *owners[row + 64 * column])
-        for row in range(64)
-        for column in range(columns)
-    ]
+    threads, values = (range(x.size) for x in layout)
+    owners = {layout(thread, value): (thread, value) for thread in threads for value in values}
+    places = ((row, column) for row in range(64) for column in range(columns))
+    cells = [Cell(i, j, -1, -1, *owners[i + 64 * j]) for i, j in places]
     return Drawn(str(layout), "thread:value", 64, columns, layout.size, layout.cosize, cells)
 
 
@@ -138,15 +118,13 @@ def _plain(layout: AnyLayout) -> Layout:
 
 
 def _swizzled(layout: AnyLayout, text: str) -> ComposedLayout:
-    parts = text.replace("S<", "").replace(">", "").split(",")
     try:
-        bits, base, shift = map(int, parts)
+        bits, base, shift = map(int, text.replace("S<", "").replace(">", "").split(","))
     except ValueError as error:
         raise field_error(InputError, "--swizzle", text, "must be bits,base,shift", "3,3,3") from error
     if isinstance(layout, ComposedLayout):
-        raise field_error(
-            InputError, "--swizzle", text, f"the layout has a swizzle already, {layout.swizzle}"
-        )
+        rule = f"the layout has a swizzle already, {layout.swizzle}"
+        raise field_error(InputError, "--swizzle", text, rule)
     return ComposedLayout(Swizzle(bits, base, shift), 0, layout)
 
 
@@ -161,7 +139,7 @@ def _as_table(layout: AnyLayout) -> AnyLayout:
     return ComposedLayout(layout.swizzle, layout.offset, two) if isinstance(layout, ComposedLayout) else two
 
 
-def _matrices(layout: AnyLayout, bits: int, count: int) -> banks.BankUsage:
+def _matrices(count: int, layout: AnyLayout, bits: int, _: int) -> banks.BankUsage:
     """ldmatrix: rows of 16 bytes along the second mode, eight a matrix, matrices below and then beside each other."""
     rows, columns = (mode.size for mode in _plain(layout))
     step = 128 // bits
@@ -172,7 +150,7 @@ def _matrices(layout: AnyLayout, bits: int, count: int) -> banks.BankUsage:
     return banks.matrix_access(banks.layout_addresses(layout, places, bits))
 
 
-def _lanes(layout: AnyLayout, bits: int, width: int, down: bool) -> banks.BankUsage:
+def _lanes(down: bool, layout: AnyLayout, bits: int, width: int) -> banks.BankUsage:
     """Thirty-two lanes that read `width` bytes each: side by side along a row, or one below the other."""
     rows, columns = (mode.size for mode in _plain(layout))
     step = max(1, width * 8 // bits)
@@ -183,12 +161,12 @@ def _lanes(layout: AnyLayout, bits: int, width: int, down: bool) -> banks.BankUs
 
 # an access -> its bank usage of (layout, bits of an element, bytes of a lane)
 ACCESSES: dict[str, Callable[[AnyLayout, int, int], banks.BankUsage]] = {
-    "ldmatrix": lambda layout, bits, width: _matrices(layout, bits, 4),
-    "ldmatrix.x2": lambda layout, bits, width: _matrices(layout, bits, 2),
-    "ldmatrix.x1": lambda layout, bits, width: _matrices(layout, bits, 1),
-    "stmatrix": lambda layout, bits, width: _matrices(layout, bits, 4),
-    "row": lambda layout, bits, width: _lanes(layout, bits, width, down=False),
-    "column": lambda layout, bits, width: _lanes(layout, bits, width, down=True),
+    "ldmatrix": partial(_matrices, 4),
+    "ldmatrix.x2": partial(_matrices, 2),
+    "ldmatrix.x1": partial(_matrices, 1),
+    "stmatrix": partial(_matrices, 4),
+    "row": partial(_lanes, False),
+    "column": partial(_lanes, True),
 }
 
 

@@ -76,17 +76,11 @@ def numbers_of(array: Any, dtype: DType) -> Any:
 
 @dataclass(frozen=True)
 class Arrays:
-    """One call's arguments.
+    """One call's arguments."""
 
-    Attributes:
-        named: arrays by name, each with the batch first.
-        numbers: passed by value.
-        graph: the epilogue.
-    """
-
-    named: dict[str, Any]
-    numbers: dict[str, float]
-    graph: Graph
+    named: dict[str, Any]  # arrays by name, each with the batch first
+    numbers: dict[str, float]  # passed by value
+    graph: Graph  # the epilogue
 
     @property
     def addresses(self) -> dict[str, int]:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,27 +46,16 @@ class RoleOf:
 
 @dataclass(frozen=True)
 class Emulated:
-    """A run on the emulator.
+    """A run on the emulator."""
 
-    Attributes:
-        what: that ran.
-        launches: in it.
-        error: relative, of D against fp64; None of a kernel from outside.
-        findings: races and what else is wrong, a line each.
-        untested: what the run did not exercise.
-        counters: as a profiler would count.
-        roles: of each launch.
-        printed: by the kernels' printf.
-    """
-
-    what: str
-    launches: int
-    error: float | None
-    findings: list[str]
-    untested: list[str]
-    counters: dict[str, float]
-    roles: list[RoleOf]
-    printed: str
+    what: str  # that ran
+    launches: int  # in it
+    error: float | None  # relative, of D against fp64; None of a kernel from outside
+    findings: list[str]  # races and what else is wrong, a line each
+    untested: list[str]  # what the run did not exercise
+    counters: dict[str, float]  # as a profiler would count
+    roles: list[RoleOf]  # of each launch
+    printed: str  # by the kernels' printf
 
 
 def emulate_problem(asked: Asked, races: bool = True, policy: str = "eager") -> Emulated:
@@ -163,19 +152,17 @@ def options(races: bool, policy: str) -> Options:
 
 
 def emulate_file(
-    path: Path, grid: str, block: str, arguments: list[str], *, cluster: str = "1", races: bool = True,
-    policy: str = "eager",
-) -> Emulated:  # fmt: skip
-    """Run a kernel of a PTX file on drawn arrays.
+    path: Path, shape: Mapping[str, str], arguments: list[str], races: bool = True, policy: str = "eager"
+) -> Emulated:
+    """Run a kernel of a PTX file on drawn arrays; `shape` has its grid, block and cluster.
 
     Raises:
         GemmError: the file cannot be read, or the emulator refuses the launch.
     """
+    extents: dict[str, Any] = {name: _extents(f"--{name}", text) for name, text in shape.items()}
     result = run_ptx(
         path.read_text("utf-8", errors="replace"),
-        grid=_extents("--grid", grid),
-        block=_extents("--block", block),
-        cluster=_extents("--cluster", cluster),
+        **extents,
         args=[argument(x, i) for i, x in enumerate(arguments)],
         options=options(races, policy),
     )
@@ -196,17 +183,8 @@ def _told(what: str, run: Result, error: float | None) -> Emulated:
         for x in report.roles
     ]
     untested = [] if run.coverage is None else str(run.coverage).splitlines()
-    found = Emulated(
-        what, len(run.reports), error, [str(x) for x in run.findings], untested, {}, roles, run.printed
-    )
-    return replace(found, counters={name: value for name, value in run.counters.items()})
+    findings = [str(x) for x in run.findings]
+    return Emulated(what, len(run.reports), error, findings, untested, dict(run.counters), roles, run.printed)
 
 
-__all__ = [
-    "POLICIES",
-    "Emulated",
-    "emulate_artefact",
-    "emulate_file",
-    "emulate_problem",
-    "options",
-]
+__all__ = ["POLICIES", "Emulated", "emulate_artefact", "emulate_file", "emulate_problem", "options"]

@@ -34,20 +34,13 @@ class Where:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Where the plan comes from.
+    """Where the plan comes from."""
 
-    Attributes:
-        by: in words.
-        basis: "measured" or "predicted".
-        us: microseconds, measured or predicted as `basis` says; predicted_us: by the cost model in any case.
-        reasons: of the planner.
-    """
-
-    by: str
-    basis: str
-    us: float
-    predicted_us: float
-    reasons: list[str]
+    by: str  # in words
+    basis: str  # "measured" or "predicted"
+    us: float  # microseconds, measured or predicted as `basis` says
+    predicted_us: float  # by the cost model in any case
+    reasons: list[str]  # of the planner
 
 
 @dataclass(frozen=True)
@@ -84,21 +77,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class Registers:
-    """Registers of a thread.
+    """Registers of a thread."""
 
-    Attributes:
-        source: "compiled" (read from the cubin in the cache), or "plan" (not compiled yet: the most it may have).
-        at_launch: of every thread; producer, consumer: after setmaxnreg, None where the launch's stay.
-        accumulators: of them, fp32 sums of a consumer thread.
-        spilled_bytes: to local memory, of a thread; None where it is not compiled.
-    """
-
-    source: str
-    at_launch: int
-    producer: int | None
+    source: str  # "compiled" (the cubin in the cache), or "plan" (not compiled yet: the most it may have)
+    at_launch: int  # of every thread
+    producer: int | None  # after setmaxnreg, None where the launch's stay
     consumer: int | None
-    accumulators: int
-    spilled_bytes: int | None
+    accumulators: int  # of them, fp32 sums of a consumer thread
+    spilled_bytes: int | None  # to local memory, of a thread; None where it is not compiled
 
     def __str__(self) -> str:
         words = f"{self.at_launch} a thread at launch"
@@ -135,29 +121,19 @@ class BoxOf:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel in short.
-
-    Attributes:
-        family, schedule, scheduler: of its kind.
-        tile: rows, columns, depth of K in D's coordinates; stages: of the pipeline.
-        roles: warpgroups and what they do.
-        swapped: whether D's transpose is computed.
-        loads: how A and B arrive; stores: how outputs leave.
-        epilogue: its formula, a line each.
-        pipelines: barriers with their arrivals, in words.
-    """
+    """The kernel in short."""
 
     family: str
     schedule: str
     scheduler: str
-    tile: list[int]
-    stages: int
-    roles: str
-    swapped: bool
-    loads: list[str]
-    stores: list[str]
-    epilogue: list[str]
-    pipelines: list[str]
+    tile: list[int]  # rows, columns, depth of K in D's coordinates
+    stages: int  # of the pipeline
+    roles: str  # warpgroups and what they do
+    swapped: bool  # whether D's transpose is computed
+    loads: list[str]  # how A and B arrive
+    stores: list[str]  # how outputs leave
+    epilogue: list[str]  # its formula, a line each
+    pipelines: list[str]  # barriers with their arrivals, in words
 
 
 @dataclass(frozen=True)

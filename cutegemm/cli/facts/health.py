@@ -31,19 +31,12 @@ DSL_CUDA = (12, 9)
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that was looked at."""
 
-    Attributes:
-        name: of the thing.
-        status: "ok", "note" (nothing to do) or "finding".
-        says: what was found.
-        fix: the command that fixes a finding; empty otherwise.
-    """
-
-    name: str
-    status: str
-    says: str
-    fix: str = ""
+    name: str  # of the thing
+    status: str  # "ok", "note" (nothing to do) or "finding"
+    says: str  # what was found
+    fix: str = ""  # the command that fixes a finding; empty otherwise
 
 
 @dataclass(frozen=True)

@@ -20,24 +20,17 @@ LANGUAGES = ("ir", "ptx", "sass")
 
 @dataclass(frozen=True)
 class Code:
-    """One kernel's code.
-
-    Attributes:
-        problem, family: of the plan.
-        language: "ptx" or "sass"; text: the code.
-        registers, spilled_bytes, smem_bytes, code_bytes: of the compiled kernel.
-        instructions: how often each opcode stands in the text.
-    """
+    """One kernel's code."""
 
     problem: str
     family: str
-    language: str
-    text: str
-    registers: int
+    language: str  # "ptx" or "sass"
+    text: str  # the code
+    registers: int  # this and what follows: of the compiled kernel
     spilled_bytes: int
     smem_bytes: int
     code_bytes: int
-    instructions: dict[str, int]
+    instructions: dict[str, int]  # how often each opcode stands in the text
 
 
 def planned(asked: Asked) -> KernelPlan:

@@ -22,20 +22,13 @@ class Bound:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """CTAs and warps on an SM at once.
+    """CTAs and warps on an SM at once."""
 
-    Attributes:
-        ctas: resident on an SM; the least of the bounds.
-        warps, share: of them together, and of the warps that an SM may have.
-        bounds: what each resource allows.
-        limited_by: the resources that allow no more.
-    """
-
-    ctas: int
-    warps: int
-    share: float
-    bounds: list[Bound]
-    limited_by: list[str]
+    ctas: int  # resident on an SM; the least of the bounds
+    warps: int  # of them together
+    share: float  # of the warps that an SM may have
+    bounds: list[Bound]  # what each resource allows
+    limited_by: list[str]  # the resources that allow no more
 
     def __str__(self) -> str:
         ctas = f"{self.ctas} CTA{'s' * (self.ctas != 1)}"
@@ -71,28 +64,17 @@ def _by_memory(limits: Limits, smem: int) -> Bound:
 
 @dataclass(frozen=True)
 class Waves:
-    """How tiles fill the GPU.
+    """How tiles fill the GPU."""
 
-    Attributes:
-        tiles: CTA tiles along M, N and the batch, clusters filled up.
-        work_tiles: what CTAs or clusters take one by one, splits of K included.
-        at_once: of them in flight.
-        waves: work tiles over those in flight; whole: rounded up.
-        last: work tiles of the last wave.
-        efficiency: waves over whole waves: what the last one wastes is the rest.
-        padding: share of the computed elements that lie outside D.
-        arithmetic: in words.
-    """
-
-    tiles: list[int]
-    work_tiles: int
-    at_once: int
-    waves: float
-    whole: int
-    last: int
-    efficiency: float
-    padding: float
-    arithmetic: str
+    tiles: list[int]  # CTA tiles along M, N and the batch, clusters filled up
+    work_tiles: int  # what CTAs or clusters take one by one, splits of K included
+    at_once: int  # of them in flight
+    waves: float  # work tiles over those in flight
+    whole: int  # rounded up
+    last: int  # work tiles of the last wave
+    efficiency: float  # waves over whole waves: what the last one wastes is the rest
+    padding: float  # share of the computed elements that lie outside D
+    arithmetic: str  # in words
 
     def __str__(self) -> str:
         words = (

@@ -16,44 +16,28 @@ from cutegemm.planning.kernel_plan import KernelPlan
 
 @dataclass(frozen=True)
 class Wave:
-    """The work tiles that are in flight together.
+    """The work tiles that are in flight together."""
 
-    Attributes:
-        tiles: of them.
-        rows, columns: different cluster rows of A and cluster columns of B that they read.
-        reuse: how often each byte that leaves device memory is read from L2, A and B together.
-    """
-
-    tiles: int
-    rows: int
-    columns: int
-    reuse: float
+    tiles: int  # of them
+    rows: int  # different cluster rows of A that they read
+    columns: int  # different cluster columns of B that they read
+    reuse: float  # how often each byte that leaves device memory is read from L2, A and B together
 
 
 @dataclass(frozen=True)
 class Raster:
-    """The order of work tiles over one GEMM of a batch.
+    """The order of work tiles over one GEMM of a batch."""
 
-    Attributes:
-        axis, group: of the panels, in the kernel's own coordinates; swapped: whether those are D's transpose.
-        across, down: work tiles along N and M.
-        tile: rows and columns of D's product that a work tile covers.
-        order: for each work tile (m, n), in the order in which they start; at most `MOST` of them.
-        at_once: in flight together.
-        waves: of the first GEMM of the batch.
-        note: what the order does not say.
-    """
-
-    axis: str
-    group: int
-    swapped: bool
-    across: int
-    down: int
-    tile: list[int]
-    order: list[list[int]]
-    at_once: int
-    waves: list[Wave]
-    note: str
+    axis: str  # of the panels, in the kernel's own coordinates
+    group: int  # work tiles that a panel is wide
+    swapped: bool  # whether those are D's transpose
+    across: int  # work tiles along N
+    down: int  # work tiles along M
+    tile: list[int]  # rows and columns of D's product that a work tile covers
+    order: list[list[int]]  # (m, n) of each work tile as they start; at most `MOST` of them
+    at_once: int  # in flight together
+    waves: list[Wave]  # of the first GEMM of the batch
+    note: str  # what the order does not say
 
 
 # work tiles that are listed

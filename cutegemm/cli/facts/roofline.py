@@ -29,30 +29,19 @@ class Rate:
 
 @dataclass(frozen=True)
 class Roofline:
-    """A launch against the rates that the planner's record of the GPU holds.
+    """A launch against the rates that the planner's record of the GPU holds."""
 
-    Attributes:
-        peak_tflops: sustained, of the tensor cores or of the CUDA cores.
-        dram_gbs, l2_gbs: of a copy in device memory, and delivered by L2 to all SMs.
-        intensity: FLOP per byte of device memory, at the least traffic; ridge: where both rates meet.
-        rates: what the work takes of each resource alone.
-        us: of the launch: measured or predicted; tflops: what that is.
-        attainable_tflops: the lower of the roof and intensity times bandwidth.
-        bound: the resource that takes longest, or "latency" where none explains the time.
-        share: of the time that the bound explains.
-    """
-
-    peak_tflops: float
-    dram_gbs: float
-    l2_gbs: float
-    intensity: float
-    ridge: float
-    rates: list[Rate]
-    us: float
-    tflops: float
-    attainable_tflops: float
-    bound: str
-    share: float
+    peak_tflops: float  # sustained, of the tensor cores or of the CUDA cores
+    dram_gbs: float  # of a copy in device memory
+    l2_gbs: float  # delivered by L2 to all SMs
+    intensity: float  # FLOP per byte of device memory, at the least traffic
+    ridge: float  # where both rates meet
+    rates: list[Rate]  # what the work takes of each resource alone
+    us: float  # of the launch: measured or predicted
+    tflops: float  # what that is
+    attainable_tflops: float  # the lower of the roof and intensity times bandwidth
+    bound: str  # the resource that takes longest, or "latency" where none explains the time
+    share: float  # of the time that the bound explains
 
 
 def peak_tflops(device: Device, tensor_cores: bool) -> float:

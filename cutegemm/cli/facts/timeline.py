@@ -43,28 +43,19 @@ class Track:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The roles of one CTA over its first tiles.
+    """The roles of one CTA over its first tiles."""
 
-    Attributes:
-        source: where the times come from.
-        tiles, k_tiles: that were played through; of_tiles, of_k_tiles: that a CTA has.
-        load_ns, mma_ns, epilogue_ns: of a stage's load and its products, and of a tile's epilogue.
-        stages: of the pipeline.
-        end: of the last span, nanoseconds.
-        tracks: the roles.
-    """
-
-    source: str
-    tiles: int
-    of_tiles: int
-    k_tiles: int
-    of_k_tiles: int
-    load_ns: float
-    mma_ns: float
-    epilogue_ns: float
-    stages: int
-    end: float
-    tracks: list[Track]
+    source: str  # where the times come from
+    tiles: int  # that were played through
+    of_tiles: int  # that a CTA has
+    k_tiles: int  # of each tile, that were played through
+    of_k_tiles: int  # that a tile has
+    load_ns: float  # of a stage's load
+    mma_ns: float  # of a stage's products
+    epilogue_ns: float  # of a tile's epilogue
+    stages: int  # of the pipeline
+    end: float  # of the last span, nanoseconds
+    tracks: list[Track]  # the roles
 
 
 def timeline_of(plan: KernelPlan, work_tiles: int, at_once: int) -> Timeline | None:

@@ -15,36 +15,22 @@ WARPS = 4
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of the GEMM launch.
+    """Of the GEMM launch."""
 
-    Attributes:
-        k_tiles: mainloop stages of one CTA tile, all splits of K together.
-        stages: mainloop stages of the launch: tiles times their k tiles.
-        stage_waits: of consumer warps for a full stage, together.
-        tma_loads, tma_load_bytes: of A and B, a multicast counted once; 0 where threads load.
-        multicast_saved_bytes: what other CTAs of a cluster get from these loads.
-        tma_stores, tma_store_bytes: of the epilogue.
-        stage_bytes: into one CTA's stage.
-        l2_bytes: of A and B that leave L2, out-of-bounds elements left out.
-        dram_bytes: the least: every tensor once.
-        flops: of the problem; executed_flops: of whole tiles.
-        store_conflicts: extra wavefronts of each stmatrix of the epilogue; None where there is none.
-    """
-
-    k_tiles: int
-    stages: int
-    stage_waits: int
-    tma_loads: int
+    k_tiles: int  # mainloop stages of one CTA tile, all splits of K together
+    stages: int  # mainloop stages of the launch: tiles times their k tiles
+    stage_waits: int  # of consumer warps for a full stage, together
+    tma_loads: int  # of A and B, a multicast counted once; 0 where threads load
     tma_load_bytes: int
-    multicast_saved_bytes: int
-    tma_stores: int
+    multicast_saved_bytes: int  # what other CTAs of a cluster get from these loads
+    tma_stores: int  # of the epilogue
     tma_store_bytes: int
-    stage_bytes: int
-    l2_bytes: int
-    dram_bytes: int
-    flops: int
-    executed_flops: int
-    store_conflicts: int | None
+    stage_bytes: int  # into one CTA's stage
+    l2_bytes: int  # of A and B that leave L2, out-of-bounds elements left out
+    dram_bytes: int  # the least: every tensor once
+    flops: int  # of the problem
+    executed_flops: int  # of whole tiles
+    store_conflicts: int | None  # extra wavefronts of each stmatrix of the epilogue; None where there is none
 
 
 def traffic_of(plan: KernelPlan) -> Traffic:

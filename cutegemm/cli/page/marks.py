@@ -29,9 +29,13 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def figure(name: str, caption: str, size: tuple[float, float], parts: Iterable[str], more: str = "") -> str:
     """A figure with its caption; `more` are attributes of the SVG."""
-    body = "".join(parts)
-    svg = f'<svg viewBox="0 0 {size[0]:.6g} {size[1]:.6g}" role="img" aria-label="{escape(name)}"{more}>{body}</svg>'
-    return f'<figure id="{name}">{svg}<figcaption>{escape(caption)}</figcaption></figure>'
+    return f'<figure id="{name}">{svg(name, size, parts, more)}<figcaption>{escape(caption)}</figcaption></figure>'
+
+
+def svg(name: str, size: tuple[float, float], parts: Iterable[str], more: str = "") -> str:
+    """An SVG of parts; `more` are further attributes."""
+    head = f'<svg viewBox="0 0 {size[0]:.6g} {size[1]:.6g}" role="img"'
+    return f'{head} aria-label="{escape(name)}"{more}>{"".join(parts)}</svg>'
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -57,4 +61,4 @@ def colour(index: int) -> str:
     return f"f{index % COLOURS}"
 
 
-__all__ = ["COLOURS", "box", "colour", "figure", "line", "paragraph", "section", "table", "words"]
+__all__ = ["COLOURS", "box", "colour", "figure", "line", "paragraph", "section", "svg", "table", "words"]
