@@ -139,11 +139,9 @@ class Seen(NamedTuple):
 
 def by_way(found: Sequence[Any], way: NDArray[np.intp]) -> Any:
     """Several GEMMs as columns, each config's by its `way`; what all have alike is one number."""
-    columns: list[Any] = []
-    for x in zip(*found, strict=True):
-        alike = x[0] if len(set(x)) == 1 else np.array(x)[way]
-        columns.append(by_way(x, way) if isinstance(x[0], tuple) else alike)
-    return type(found[0])(*columns)
+    if isinstance(found[0], tuple):
+        return type(found[0])(*(by_way(x, way) for x in zip(*found, strict=True)))
+    return found[0] if len(set(found)) == 1 else np.array(found)[way]
 
 
 class Counts(NamedTuple):

@@ -41,6 +41,7 @@ from cutegemm.planning.cost import (
     Column,
     Rows,
     Seen,
+    by_way,
 )
 from cutegemm.planning.kernel_fields import drafted, given, outlined
 from cutegemm.planning.ways import SHALLOW, Kind, Way
@@ -193,25 +194,31 @@ def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
     return found
 
 
-def split(spec: GemmSpec, x: Seen, device: Device, of: Rows) -> Rows:
+def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Rows:
     """The configs, and those of few tiles with K split; of a spec that gives splits only those.
 
     Splits that nobody gave are added up by clusters, or by the next launch, or as the spec says.
+
+    Args:
+        gemms: of each way.
     """
     if isinstance(spec.split_k, int) or spec.depth is not None:
-        return _given(spec, x, device, of)
+        return _given(spec, gemms[0], device, of)
     if spec.batch_invariant is True or spec.scheduler in ("stream_k", "dynamic") or not len(of.m):
         # how many splits pay depends on M
         return of
-    planes = np.ceil(x.m / (of.m * of.across)) * np.ceil(x.n / (of.n * of.along)) * x.batch
+    # ways of a request differ in orientation, which exchanges M and N, and in loads
+    x, way = gemms[0], of.way.astype(np.intp)
+    m, n = by_way([y.m for y in gemms], way), by_way([y.n for y in gemms], way)
+    planes = np.ceil(m / (of.m * of.across)) * np.ceil(n / (of.n * of.along)) * x.batch
     resident = np.floor(device.sms / (of.across * of.along))
     steps = np.ceil(x.k / of.k)
     # sums of K are added by the consumers of a cooperative kernel
     few = (of.schedule == COOPERATIVE) & (planes < SPLIT_WAVES * resident) & (steps >= 2 * LEAST_STEPS)
-    # what splits fill needs no clusters of four in a row and no fine steps of wide columns
-    few &= (np.maximum(of.across, of.along) <= 2) & ((of.n % 16 == 0) | (of.n <= NARROW_COLUMNS))
     if not few.any():
         return of
+    # what splits fill needs no clusters of four in a row and no fine steps of wide columns
+    few &= (np.maximum(of.across, of.along) <= 2) & ((of.n % 16 == 0) | (of.n <= NARROW_COLUMNS))
     found = [np.array(of)]
     flat = found[0][:, few]
     base = Rows(*flat)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig
@@ -73,6 +74,8 @@ def _half(b: Operand, epilogue: Graph) -> tuple[Operand, int]:
     return dataclasses.replace(b, cols=half, strides=(row, step, batch), align=align), gate
 
 
+# asked for with every load of the other operand
+@functools.lru_cache(64)
 def aligned_copy(source: Operand, limits: Limits, by_rows: bool | None = None) -> tuple[Operand, int]:
     """A matrix like `source` that TMA can address, contiguous along the same axis (or columns), and its bytes.
 

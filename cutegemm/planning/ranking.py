@@ -20,20 +20,24 @@ from cutegemm.spec import Tile
 
 # configs whose exact order is worked out: what is predicted slower than so many others does not win
 MOST = 512
+# glibc returns freed memory to the system until a block of this size has been freed once (mallopt(3), dynamic mmap
+# threshold). Every plan would fault the pages of its columns in again.
+np.empty(4 << 20, dtype=np.uint8)
 
 
 def options(asked: Request) -> Iterator[Option]:
     """The configs that the spec allows, fastest first; those that are predicted slower than many others are left out.
 
     Raises:
-        PlanError: a given load or store cannot be.
+        PlanError: a given load or store is not possible.
     """
     ways = list(ways_of(asked))
-    of = _rows(asked, ways)
+    gemms = [gemm_of(x) for x in ways]
+    of = _rows(asked, ways, gemms)
     if not len(of.m):
         return
     # to the picosecond, so that no rounding error decides between a config and its mirror image
-    ns = np.round(_nanoseconds(ways, of), 3)
+    ns = np.round(_nanoseconds(asked, gemms, of), 3)
     # in their own order, which a partition loses, and in another way on each processor
     places = np.sort(np.argpartition(ns, MOST)[:MOST]) if len(ns) > MOST else np.arange(len(ns))
     for place in places[np.argsort(ns[places], kind="stable")].tolist():
@@ -42,25 +46,25 @@ def options(asked: Request) -> Iterator[Option]:
 
 def predicted(way: Way, found: Sequence[Candidate]) -> list[float]:
     """Nanoseconds of candidates."""
-    ns: list[float] = _nanoseconds([way], generator.rows(found)).tolist()
+    ns: list[float] = _nanoseconds(way.seen, [gemm_of(way)], generator.rows(found)).tolist()
     return ns
 
 
-def _rows(asked: Request, ways: Sequence[Way]) -> Rows:
+def _rows(asked: Request, ways: Sequence[Way], gemms: Sequence[Seen]) -> Rows:
     """The configs that a spec allows, of all ways."""
     if isinstance(asked.spec.tile, Tile):
         found = []
         for way in ways:
-            found.append(candidates.given_tile(way.seen.spec, way.limits, way.halves))
+            found.append(candidates.given_tile(way.spec, way.limits, way.halves))
         return generator.rows(found)._replace(way=np.arange(float(len(ways))))
     table = generator.tables(tuple(Kind.of(x) for x in ways))
-    return generator.split(asked.spec, _seen(ways, table), asked.device, table)
+    return generator.split(asked.spec, gemms, asked.device, table)
 
 
-def _nanoseconds(ways: Sequence[Way], of: Rows) -> cost.Column:
+def _nanoseconds(asked: Request, gemms: Sequence[Seen], of: Rows) -> cost.Column:
     """Nanoseconds of configs."""
-    asked = ways[0].seen
-    counts = cost.counts(_seen(ways, of), _device(asked), of)
+    seen: Seen = cost.by_way(gemms, of.way.astype(np.intp))
+    counts = cost.counts(seen, _device(asked), of)
     if asked.spec.scheduler == "stream_k":
         # every SM has the same share of all k tiles
         counts = counts._replace(waves=counts.waves * counts.share, share=np.ones_like(counts.share))
@@ -80,14 +84,9 @@ def _device(asked: Request) -> Device:
     return dataclasses.replace(asked.device, sms=sms, clusters=clusters)
 
 
-def _seen(ways: Sequence[Way], of: Rows) -> Seen:
-    """The GEMM of each config."""
-    found: Seen = cost.by_way([_one(x, x.seen.device) for x in ways], of.way.astype(np.intp))
-    return found
-
-
-def _one(way: Way, device: Device) -> Seen:
-    """The GEMM of one way."""
+def gemm_of(way: Way) -> Seen:
+    """The GEMM that the kernels of a way see."""
+    device = way.seen.device
     x, loads = device.loads, way.loads
     rates = {"shift": x.shift, "cp_async": x.copy}
     sides, by_threads = [], 0

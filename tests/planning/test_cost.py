@@ -145,7 +145,7 @@ def test_a_gated_pair_counts_whole():
         GemmSpec(epilogue=epi.swiglu()), problem(512, 1024, 256, epilogue=epi.swiglu()), DEFAULT
     )
     for way in ways.ways_of(asked):
-        seen = ranking._one(way, DEFAULT)
+        seen = ranking.gemm_of(way)
         assert sorted((seen.a.bytes, seen.b.bytes)) == [2 * 512 * 256, 2 * 1024 * 256]
         assert (seen.gates, seen.halves) == ((1, 2) if way.swapped else (2, 1))
         if way.swapped:
@@ -262,7 +262,7 @@ def arriving(of, **fields):
     deep = LARGE._replace(tile=(128, 256, 128))
     bare = LARGE._replace(cluster=(1, 1), schedule="multistage")
     rows = generator.rows([LARGE, deep, LARGE._replace(cluster=(1, 1)), bare])
-    return cost.counts(ranking._one(way, DEFAULT), DEFAULT, rows)
+    return cost.counts(ranking.gemm_of(way), DEFAULT, rows)
 
 
 def test_a_copy_costs_its_launch_and_bytes_and_threads_what_they_load():
