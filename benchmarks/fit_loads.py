@@ -28,7 +28,7 @@ from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import predicted
 from cutegemm.planning.requirements import requested
 from cutegemm.planning.ways import ways_of
-from cutegemm.planning.why import way_of
+from cutegemm.planning.why import option_of
 
 # the constants, what of a device holds them, what is measured, and where
 NAMES = tuple(x.name for x in dataclasses.fields(LoadModel))
@@ -82,7 +82,7 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
             made = plan(specs.spec(given), of, DEFAULT)
         except GemmError:
             continue
-        way, candidate = way_of(made)
+        _, way, candidate = option_of(made)
         loads = way.loads.chosen
         config = (loads[::-1] if way.swapped else loads), way.swapped, candidate
         yield data["environment"]["gpu"], row["suite"], of, config, row["baseline_us"] / row["ratio"]

@@ -37,7 +37,7 @@ from cutegemm.planning import ranking, ways
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
 from cutegemm.planning.requirements import requested
-from cutegemm.planning.why import candidate_of, fields_of, option_fields
+from cutegemm.planning.why import candidate_of, fields_of, fields_of_option
 
 # problems of a family and seed
 COUNTS = {
@@ -117,12 +117,12 @@ def options(case: Case, device: Device, source: random.Random) -> list[Option]:
     kinds = {_kind(x.way.swapped, x.candidate, x.way.loads.chosen): x for x in reversed(near)}
     others = source.sample(near, min(DRAWN, len(near)))
     for place, x in enumerate([*near[:FASTEST], *kinds.values(), *others]):
-        fields = option_fields(x)
+        fields = dict(fields_of_option(x))
         made = _planned(spec, fields, case, device)
         if made is not None and (made.swapped, candidate_of(made)) == (x.way.swapped, x.candidate):
             add(made, fields, x.ns / least, place == 0)
     for x, parts in _recut(near):
-        fields = option_fields(x) | {"split_k": parts}
+        fields = dict(fields_of_option(x)) | {"split_k": parts}
         add(_planned(spec, fields, case, device), fields, x.ns / least, False)
     return list(found.values())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 
 from cutegemm.arch.device import CoreModel, Device
@@ -167,70 +168,34 @@ def choose(asked: Request) -> SimtTile:
 
 
 def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
-    """(nanoseconds, tile) of everything that may serve a request: `weigh`, with what its spec and epilogue say.
+    """(nanoseconds, tile) of every tile and split of K that may serve, larger tiles and fewer splits first.
+
+    Each has as many CTAs an SM as registers allow. Tiles that spill are left out where there are others.
 
     Raises:
         PlanError: nothing serves what is given.
     """
-    found = weigh(
-        asked.problem,
-        asked.device,
-        pairs=asked.epilogue.gated is not None,
-        invariant=asked.spec.batch_invariant is True,
-        summed=invariance.along_rows(asked),
-        # without K there is no mainloop that a tile could be given for
-        spec=asked.spec if asked.problem.k else None,
-    )
-    return _without_spills(asked, found)
-
-
-def _without_spills(asked: Request, found: list[tuple[float, SimtTile]]) -> list[tuple[float, SimtTile]]:
-    """The tiles with as many CTAs an SM as registers allow, without those that spill where there are others."""
-    problem, epilogue, limits = asked.problem, asked.epilogue, asked.device.limits
-    kept, clean = [], []
-    for ns, x in found:
-        singles = min(loads(x, problem) or (1,)) == 1
-        roomy = with_room(x, epilogue, singles, limits)
-        kept.append((ns if roomy is x else estimate(problem, roomy, asked.device), roomy))
-        if not simt_spills(roomy, epilogue, singles, limits):
-            clean.append(kept[-1])
-    return clean if clean and asked.spec.tile == AUTO else kept
-
-
-def weigh(
-    problem: Problem,
-    device: Device,
-    *,
-    pairs: bool = False,
-    invariant: bool = False,
-    summed: bool = False,
-    spec: GemmSpec | None = None,
-) -> list[tuple[float, SimtTile]]:
-    """(nanoseconds, tile) of every tile and cut of K that may serve, larger tiles and fewer cuts first.
-
-    Args:
-        pairs: whether the epilogue takes gated pairs. Of 16-bit operands those are not cut along K, nor shared out: a
-            thread's accumulators, single elements in flight and the sum's addresses do not fit its registers.
-        invariant: whether the order of additions must not depend on M: every product is added by one thread, unless the
-            spec says how.
-        summed: whether a reduction along rows must not depend on M either (`invariance.along_rows`).
-        spec: what is given: its tile, stages and split_k.
-
-    Raises:
-        PlanError: nothing serves what is given.
-    """
-    asked = GemmSpec() if spec is None else spec
+    problem, device, epilogue, limits = asked.problem, asked.device, asked.epilogue, asked.device.limits
+    # without K there is no mainloop that a tile could be given for
+    spec = asked.spec if problem.k else GemmSpec()
+    # the order of additions must not depend on M: one thread adds all products, unless the spec says how
+    invariant, pairs = asked.spec.batch_invariant is True, epilogue.gated is not None
+    # a thread has no registers for a pair's accumulators, single elements in flight and addresses of a shared sum
     alone = pairs and problem.a.dtype.bytes != RING_BYTES
-    named = isinstance(asked.tile, Tile)
-    kinds = _named(_kinds(problem, pairs, alone or (invariant and not named), summed), asked)
-    splits = _splits(asked, alone)
-    found = []
-    for kind in kinds:
-        for split in (1,) if splits is None and (alone or invariant) else splits or SPLITS:
-            x = dataclasses.replace(kind, split=split)
-            if splits is not None or split == 1 or _may_split(problem, x, device):
-                found.append((estimate(problem, x, device), x))
-    return found
+    whole = alone or (invariant and not isinstance(spec.tile, Tile))
+    kinds = _named(_kinds(problem, pairs, whole, invariance.along_rows(asked)), spec)
+    given = _splits(spec, alone)
+    splits = given or ((1,) if alone or invariant else SPLITS)
+    found, clean = [], []
+    for kind, split in itertools.product(kinds, splits):
+        x = dataclasses.replace(kind, split=split)
+        if given or split == 1 or _may_split(problem, x, device):
+            singles = min(loads(x, problem) or (1,)) == 1
+            x = with_room(x, epilogue, singles, limits)
+            found.append((estimate(problem, x, device), x))
+            if not simt_spills(x, epilogue, singles, limits):
+                clean.append(found[-1])
+    return clean if clean and asked.spec.tile == AUTO else found
 
 
 def fields_of(x: SimtTile) -> tuple[tuple[str, object], ...]:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
+from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig, SimtConfig, SimtTile
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
@@ -22,72 +22,71 @@ from cutegemm.planning.ways import Option, Way, ways_of
 SHOWN = 96
 SPILLS = "its threads' registers do not hold the accumulators and what the epilogue adds to them"
 
+# of a `GemmSpec`, by name
+Fields = tuple[tuple[str, object], ...]
+
 
 def weigh_tensor_core(made: KernelPlan) -> Why:
-    """The cheapest configs of a tensor-core plan's spec and what became of each; the plan's own is among them."""
-    return Why(tuple(_fates(made)))
-
-
-def _fates(made: KernelPlan) -> Iterator[Weighed]:
+    """The generator's table for a tensor-core plan's request, and what became of each config, the plan's among them."""
     asked, _ = requested(made.spec, made.problem, made.device)
-    way, own = way_of(made)
-    least = predicted(way, [own])[0]
-    shown: dict[tuple[tuple[str, object], ...], Option] = {}
-    kinds: set[tuple[object, ...]] = set()
+    own, shown, kinds = option_of(made), dict[Fields, Option](), set[tuple[object, ...]]()
     for option in itertools.islice(options(asked), 4 * SHOWN):
         # no two that differ in the cluster alone
         kind = option.way.swapped, option.way.loads.chosen, option.candidate._replace(cluster=(1, 1))
         if kind not in kinds and len(kinds) < SHOWN:
-            shown[_option_fields(option)] = option
+            shown[fields_of_option(option)] = option
         kinds.add(kind)
-    taken = Option(least, way, own)
-    fields = _option_fields(taken)
-    shown[fields] = taken
-    for named, option in sorted(shown.items(), key=lambda x: x[1].ns):
-        lost, serves = "", True
-        if named != fields:
-            try:
-                config, _ = served(option.way, option.candidate, asked.device)
-                lost = SPILLS if spills(config) else _lost(option.ns, least)
-            except PlanError as error:
-                lost, serves = f"refused: {error}", False
-        found = _in_d(option.candidate) if option.way.swapped else option.candidate
-        yield Weighed(_words(found, option.way), option.ns / 1e3, lost, named, serves)
+    shown[fields_of_option(own)] = own
+    fastest_first = sorted(shown.items(), key=lambda x: x[1].ns)
+    return Why(tuple(_fate(fields, option, own, asked.device) for fields, option in fastest_first))
 
 
-def way_of(made: KernelPlan) -> tuple[Way, Candidate]:
-    """The way and the candidate of a plan's tensor-core kernel."""
-    config = made.config
-    assert isinstance(config, KernelConfig)
+def _fate(fields: Fields, option: Option, own: Option, device: Device) -> Weighed:
+    """What became of an option where another one, or itself, was taken."""
+    lost, serves = "", True
+    if option is not own:
+        try:
+            config, _ = served(option.way, option.candidate, device)
+            lost = SPILLS if spills(config) else _lost(option.ns, own.ns)
+        except PlanError as error:
+            lost, serves = f"refused: {error}", False
+    loads = "".join(f", {name.upper()} {load}" for name, load in _loads(option.way))
+    what = f"{_in_d(option)}{', swapped' if option.way.swapped else ''}{loads}"
+    return Weighed(what, option.ns / 1e3, lost, fields, serves)
+
+
+def option_of(made: KernelPlan) -> Option:
+    """The option that a plan's tensor-core kernel comes from, with its predicted time."""
+    candidate = candidate_of(made)
+    assert candidate is not None and isinstance(made.config, KernelConfig)
     asked, _ = requested(made.spec, made.problem, made.device)
     copied = {copy.operand for step in made.steps if isinstance(step, Relayout) for copy in step.copies}
     names = ("b", "a") if made.swapped else ("a", "b")
     loads = tuple(
-        "relayout" if name in copied else x.load for name, x in zip(names, config.operands, strict=True)
+        "relayout" if name in copied else x.load for name, x in zip(names, made.config.operands, strict=True)
     )
-    found = [x for x in ways_of(asked) if x.swapped == made.swapped]
-    return next(x for x in found if x.loads.chosen == loads), Candidate.of(config)
+    way = next(x for x in ways_of(asked) if x.swapped == made.swapped and x.loads.chosen == loads)
+    return Option(predicted(way, [candidate])[0], way, candidate)
 
 
 def predicted_us(made: KernelPlan) -> float:
     """Microseconds that the cost model predicts for a plan; 0 where nothing is launched."""
-    config = made.config
-    if isinstance(config, KernelConfig):
-        way, own = way_of(made)
-        return predicted(way, [own])[0] / 1e3
-    if isinstance(config, SimtConfig):
-        (found,) = (x.us for x in weigh_simt(made).weighed if not x.lost)
-        return found
+    if isinstance(made.config, KernelConfig):
+        return option_of(made).ns / 1e3
+    if isinstance(made.config, SimtConfig):
+        taken = weigh_simt(made).taken
+        return 0.0 if taken is None else taken.us
     return 0.0
 
 
 def weigh_simt(made: KernelPlan) -> Why:
-    """The fate of each tile and cut of K of a CUDA-core plan; the plan's own is among them, whoever chose it."""
+    """The fate of each tile and split of K of a CUDA-core plan; the plan's own is among them, whoever chose it."""
     config = made.config
     assert isinstance(config, SimtConfig)
     asked, _ = requested(made.spec, made.problem, made.device)
-    weighed = simt_tiles.weighed(asked)
-    named = {simt_tiles.fields_of(x): (ns, x) for ns, x in weighed}
+    named: dict[Fields, tuple[float, SimtTile]] = {
+        simt_tiles.fields_of(x): (ns, x) for ns, x in simt_tiles.weighed(asked)
+    }
     own = simt_tiles.fields_of(config)
     if own not in named:
         named[own] = simt_tiles.estimate(made.problem, config, made.device), config
@@ -101,29 +100,33 @@ def weigh_simt(made: KernelPlan) -> Why:
 
 
 def candidate_of(made: KernelPlan) -> Candidate | None:
-    """The candidate that a plan's tensor-core kernel comes from, of the product that the kernel sees."""
+    """The candidate that a plan's tensor-core kernel comes from, of the GEMM that the kernel sees."""
     return Candidate.of(made.config) if isinstance(made.config, KernelConfig) else None
 
 
 def fields_of(made: KernelPlan) -> dict[str, object]:
     """Fields of a `GemmSpec` that ask for a plan's candidate, raster and loads; on the CUDA cores for its tile.
 
-    What else a kernel has (a stream of works, hints, a trigger) they do not say. Without K there are none.
+    They do not say what else a kernel has: a scheduler, hints, a trigger. Without K there are none.
     """
-    config = made.config
-    if isinstance(config, SimtConfig) and made.problem.k:
-        return dict(simt_tiles.fields_of(config))
-    if not isinstance(config, KernelConfig):
+    if isinstance(made.config, SimtConfig) and made.problem.k:
+        return dict(simt_tiles.fields_of(made.config))
+    if not isinstance(made.config, KernelConfig):
         return {}
-    found = Candidate.of(config)
-    shown = _in_d(found) if made.swapped else found
-    fields = {**dict(_fields(shown, made.swapped)), "raster": made.raster}
-    copied = {copy.operand for step in made.steps if isinstance(step, Relayout) for copy in step.copies}
-    loads = [x.load for x in config.operands]
-    for name, load in zip("ab", reversed(loads) if made.swapped else loads, strict=True):
-        if getattr(made.problem, name).tma_reason() is not None:
-            fields[f"{name}_load"] = "relayout" if name in copied else load
-    return fields
+    return {**dict(fields_of_option(option_of(made))), "raster": made.raster}
+
+
+def fields_of_option(option: Option) -> Fields:
+    """What a `GemmSpec` gives to ask for an option."""
+    x = _in_d(option)
+    fields: dict[str, object] = {"tile": x.tile, "schedule": x.schedule, "swap": option.way.swapped}
+    if x.schedule != "multistage":
+        fields["cluster"] = x.cluster
+    if x.schedule == "cooperative":
+        fields |= {"consumers": x.consumers, "split_k": x.splits}
+        if x.splits > 1:
+            fields |= {"cluster": (*x.cluster, x.depth), "split_reduction": x.reduction}
+    return (*fields.items(), *((f"{name}_load", load) for name, load in _loads(option.way)))
 
 
 def _lost(ns: float, least: float) -> str:
@@ -132,52 +135,21 @@ def _lost(ns: float, least: float) -> str:
     return f"slower by {(ns - least) / 1e3:,.1f} us ({ns / least - 1:.1%})"
 
 
-def _in_d(x: Candidate) -> Candidate:
-    """A transposed product's candidate in D's coordinates."""
+def _in_d(option: Option) -> Candidate:
+    """An option's candidate in D's coordinates."""
+    x = option.candidate
+    if not option.way.swapped:
+        return x
     (m, n, k), (along, across) = x.tile, x.cluster
     return x._replace(tile=(n, m, k), cluster=(across, along))
 
 
-def _loads(way: Way) -> dict[str, str]:
-    """How operands arrive in D's coordinates that TMA cannot address."""
-    loads = way.loads
-    names = ("b", "a") if way.swapped else ("a", "b")
-    operands = loads.problem.a, loads.problem.b
-    return {
-        name: load
-        for name, load, x in zip(names, loads.chosen, operands, strict=True)
-        if x.tma_reason() is not None
-    }
-
-
-def _words(x: Candidate, way: Way) -> str:
-    loads = "".join(f", {name.upper()} {load}" for name, load in sorted(_loads(way).items()))
-    return f"{x}{', swapped' if way.swapped else ''}{loads}"
-
-
-def option_fields(option: Option) -> dict[str, object]:
-    """Fields of a `GemmSpec` that ask for an option."""
-    return dict(_option_fields(option))
-
-
-def _option_fields(option: Option) -> tuple[tuple[str, object], ...]:
-    """What a spec gives to ask for an option."""
-    found = _in_d(option.candidate) if option.way.swapped else option.candidate
-    loads = tuple((f"{name}_load", load) for name, load in sorted(_loads(option.way).items()))
-    return (*_fields(found, option.way.swapped), *loads)
+def _loads(way: Way) -> list[tuple[str, str]]:
+    """How operands arrive that TMA cannot address, by name in D's coordinates."""
+    names, problem = ("b", "a") if way.swapped else ("a", "b"), way.problem
+    ways_in = zip(names, way.loads.chosen, (problem.a, problem.b), strict=True)
+    return sorted((name, load) for name, load, x in ways_in if x.tma_reason() is not None)
 
 
 def _tile_words(x: SimtTile) -> str:
     return f"tile {x.tile}" + ("" if x.split == 1 else f", {x.split} splits of K")
-
-
-def _fields(x: Candidate, swapped: bool) -> tuple[tuple[str, object], ...]:
-    """What a spec gives to ask for a candidate."""
-    fields: dict[str, object] = {"tile": x.tile, "schedule": x.schedule, "swap": swapped}
-    if x.schedule != "multistage":
-        fields["cluster"] = x.cluster
-    if x.schedule == "cooperative":
-        fields |= {"consumers": x.consumers, "split_k": x.splits}
-        if x.splits > 1:
-            fields |= {"cluster": (*x.cluster, x.depth), "split_reduction": x.reduction}
-    return tuple(fields.items())

@@ -13,7 +13,8 @@ from benchmarks import fit, fit_cores
 from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H100, H200, TIMES_FILE
 from cutegemm.planning.planner import plan
-from cutegemm.planning.simt_tiles import estimate, fields_of, weigh
+from cutegemm.planning.requirements import requested
+from cutegemm.planning.simt_tiles import estimate, fields_of, weighed
 
 SWEEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "sweeps"
 SHAPES = [(512, 512, 512), (333, 5025, 1023), (64, 4096, 4096), (2048, 2048, 2048)]
@@ -23,6 +24,11 @@ def changed(**factors):
     """The H200 with constants of the CUDA cores changed."""
     cores = {name: getattr(H200.cores, name) * factor for name, factor in factors.items()}
     return dataclasses.replace(H200, cores=dataclasses.replace(H200.cores, **cores))
+
+
+def weigh(of, device, **fields):
+    """(nanoseconds, tile) of what a spec leaves for a problem."""
+    return weighed(requested(GemmSpec(**fields), of, device)[0])
 
 
 def probed(path, device):

@@ -13,7 +13,7 @@ from cutegemm.gemm.representatives import representative
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.planner import plan
 from cutegemm.planning.requirements import requested
-from cutegemm.planning.simt_tiles import TILES, estimate, fields_of, tiles_of, weigh
+from cutegemm.planning.simt_tiles import TILES, estimate, fields_of, tiles_of, weighed
 from cutegemm.problems import problem
 from cutegemm.spec import Tile
 
@@ -77,6 +77,11 @@ def test_tiles_differ_and_fit():
         assert tile.warps * tile.residents <= 64
 
 
+def weigh(of, device, **fields):
+    """(nanoseconds, tile) of what a spec leaves for a problem."""
+    return weighed(requested(GemmSpec(**fields), of, device)[0])
+
+
 ALIGNED = problem(333, 5028, 1024, dtype="fp32", majors="kk")
 ODD = problem(333, 5025, 1023, dtype="fp32", majors="kk")
 
@@ -126,7 +131,7 @@ def test_without_k_a_tile_means_nothing():
 def test_a_given_tile_is_batch_invariant_whatever_shares_its_k():
     """Left open no warps share K, whose tiles would change with M; a given tile is the same for every M."""
     of = problem(64, 4096, 4096, dtype="fp32")
-    left = weigh(of, H200, invariant=True)
+    left = weigh(of, H200, batch_invariant=True)
     assert {(x.slices, x.split) for _, x in left} == {(1, 1)}
     given = GemmSpec(tile=Tile(64, 64, 32), split_k=2, batch_invariant=True)
     config = plan(given, of).config
