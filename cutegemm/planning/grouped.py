@@ -17,7 +17,6 @@ from typing import Any
 
 from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig
-from cutegemm.config.shared import SharedPlan
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
@@ -83,16 +82,7 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         clusters=_clusters(spec, config, problem, form, extents, device),
         groups=dataclasses.replace(ends, count=problem.batch),
     )
-    shared = SharedPlan.of(config)
-    return dataclasses.replace(
-        made,
-        spec=spec,
-        problem=problem,
-        steps=(multiply,),
-        smem=shared.regions,
-        smem_bytes=shared.bytes,
-        barriers=shared.used,
-    )
+    return dataclasses.replace(made, spec=spec, problem=problem, steps=(multiply,))
 
 
 def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:

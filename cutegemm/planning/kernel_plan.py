@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,8 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import plain
-from cutegemm.config import Config, GemmConfig, KernelConfig
-from cutegemm.config.boxes import Box
-from cutegemm.config.shared import Barrier
+from cutegemm.config import Config, GemmConfig, KernelConfig, SimtConfig, boxes, registers
+from cutegemm.config.shared import Barrier, SharedPlan
 from cutegemm.config.smem_budget import Region
 from cutegemm.epilogue.graph import Graph
 from cutegemm.families import FAMILIES, load
@@ -62,6 +62,10 @@ class Why:
         return "\n".join(lines)
 
 
+# what a plan shows of its GEMM kernel beside its fields
+DERIVED = ("smem", "smem_bytes", "barriers", "accumulators", "registers", "boxes", "store_conflicts")
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelPlan:
     """The plan of one problem under one spec: its launches, and everything about the GEMM kernel.
@@ -72,11 +76,6 @@ class KernelPlan:
             is empty.
         tiles: CTA tiles along (m, n, l), rounded up to whole clusters.
         waves: tiles divided by the tiles in flight.
-        smem, smem_bytes: regions of the GEMM kernel's shared memory and their total.
-        barriers: of the GEMM kernel, with participants and arrive counts.
-        accumulators: fp32 registers per consumer thread; registers: (producer, consumer) after setmaxnreg.
-        boxes: TMA instructions per tile of A, B and D.
-        store_conflicts: extra bank wavefronts per stmatrix of the epilogue (`boxes.store_conflicts`).
         workspace_bytes: device memory a run needs beside its operands.
         counter_bytes: counters, zero on entry and reset on exit. Concurrent runs need their own.
         reasons: why each choice was made, one line each.
@@ -90,13 +89,6 @@ class KernelPlan:
     steps: tuple[Step, ...]
     tiles: tuple[int, int, int] = (0, 0, 0)
     waves: float = 0.0
-    smem: tuple[Region, ...] = ()
-    smem_bytes: int = 0
-    barriers: tuple[Barrier, ...] = ()
-    accumulators: int = 0
-    registers: tuple[int, int] | None = None
-    boxes: tuple[Box, ...] = ()
-    store_conflicts: int | None = None
     workspace_bytes: int = 0
     counter_bytes: int = 0
     reasons: tuple[str, ...] = ()
@@ -124,6 +116,62 @@ class KernelPlan:
         path = None if config is None else FAMILIES[config.family].weigh
         found: Why = Why(()) if path is None else load(path)(self)
         return found
+
+    @property
+    def smem(self) -> tuple[Region, ...]:
+        """The regions of the GEMM kernel's shared memory, by what they hold of D's operands."""
+        found = self._shared.regions
+        return (
+            tuple(dataclasses.replace(x, name=self._in_d(x.name)) for x in found) if self.swapped else found
+        )
+
+    @property
+    def smem_bytes(self) -> int:
+        """Their total."""
+        return self._shared.bytes
+
+    @property
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The GEMM kernel's barriers, with participants and arrive counts."""
+        found = self._shared.used
+        return (
+            tuple(dataclasses.replace(x, name=self._in_d(x.name)) for x in found) if self.swapped else found
+        )
+
+    @property
+    def accumulators(self) -> int:
+        """fp32 registers per consumer thread."""
+        config = self.config
+        if isinstance(config, KernelConfig):
+            return int(registers.accumulators(config))
+        return math.prod(config.thread_tile) if isinstance(config, SimtConfig) else 0
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """(producer, consumer) registers per thread after setmaxnreg; None where the kernel does not set them."""
+        return self.config.registers if isinstance(self.config, KernelConfig) else None
+
+    @property
+    def boxes(self) -> tuple[boxes.Box, ...]:
+        """TMA instructions per tile of A, B, D and the epilogue's inputs."""
+        found = boxes.boxes(self.config) if isinstance(self.config, KernelConfig) else ()
+        return tuple(dataclasses.replace(x, operand=self._in_d(x.operand)) for x in found)
+
+    @property
+    def store_conflicts(self) -> int | None:
+        """Extra bank wavefronts per stmatrix of the epilogue (`config.boxes.store_conflicts`)."""
+        return boxes.store_conflicts(self.config) if isinstance(self.config, KernelConfig) else None
+
+    @property
+    def _shared(self) -> SharedPlan:
+        config = self.config
+        return SharedPlan.of(config) if isinstance(config, KernelConfig) else SharedPlan((), ())
+
+    def _in_d(self, name: str) -> str:
+        """What holds or brings an operand, "A" or "A words", by what it holds in D's coordinates."""
+        first, *rest = name.split(" ")
+        other = {"A": "B", "B": "A"} if self.swapped else {}
+        return " ".join([other.get(first, first), *rest])
 
     @property
     def views(self) -> tuple[Operand, Operand] | None:
@@ -175,7 +223,8 @@ class KernelPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain, JSON-serialisable data."""
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        names = (*(f.name for f in dataclasses.fields(self)), *DERIVED)
+        data = {name: getattr(self, name) for name in names}
         data["spec"] = repr(self.spec)
         data["device"] = self.device.name
         data["steps"] = [

@@ -50,7 +50,6 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
         workspace_bytes=reductions.workspace_bytes,
         tiles=tiles,
         waves=count / device.sms,
-        accumulators=config.thread_tile[0] * config.thread_tile[1],
         reasons=asked.reasons,
     )
 

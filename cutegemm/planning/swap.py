@@ -12,7 +12,6 @@ import dataclasses
 import functools
 from typing import Any
 
-from cutegemm.config.boxes import Box
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.kernel_plan import KernelPlan
@@ -21,7 +20,7 @@ from cutegemm.planning.steps import Multiply, Relayout, Step
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
-OTHER = {"a": "b", "b": "a", "A": "B", "B": "A", "m": "n", "n": "m"}
+OTHER = {"a": "b", "b": "a", "m": "n", "n": "m"}
 
 
 def transposed(asked: Request) -> Request:
@@ -57,9 +56,6 @@ def in_d(made: KernelPlan, asked: Request) -> KernelPlan:
         problem=asked.problem,
         steps=tuple(_step(x) for x in made.steps),
         tiles=(n, m, batch),
-        smem=tuple(dataclasses.replace(x, name=_region(x.name)) for x in made.smem),
-        barriers=tuple(dataclasses.replace(x, name=_region(x.name)) for x in made.barriers),
-        boxes=tuple(Box(_region(x.operand), x.extents, x.count) for x in made.boxes),
     )
 
 
@@ -110,12 +106,6 @@ def _step(step: Step) -> Step:
         first, second = step.factors
         return dataclasses.replace(step, factors=(second, first))
     return step
-
-
-def _region(name: str) -> str:
-    """What holds or brings an operand, "A" or "A words", by what it holds in D's coordinates."""
-    first, *rest = name.split(" ")
-    return " ".join([OTHER.get(first, first), *rest])
 
 
 def _field(name: str) -> str:

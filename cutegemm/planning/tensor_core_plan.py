@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from cutegemm.config import boxes
-from cutegemm.config.registers import accumulators
-from cutegemm.config.shared import SharedPlan
 from cutegemm.planning import launches, swap
 from cutegemm.planning.choose import Chosen, choose
 from cutegemm.planning.kernel_fields import raster
@@ -50,7 +47,6 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         counted=parts.counted,
     )
     adds = () if config.stores else (launches.adding_step(multiply, storing, grid.tiles),)
-    shared = SharedPlan.of(config)
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
@@ -58,13 +54,6 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         steps=(*loads.steps, multiply, *adds, *reductions.steps),
         tiles=grid.tiles,
         waves=grid.waves,
-        smem=shared.regions,
-        smem_bytes=shared.bytes,
-        barriers=shared.used,
-        accumulators=accumulators(config),
-        registers=config.registers,
-        boxes=boxes.boxes(config),
-        store_conflicts=boxes.store_conflicts(config),
         workspace_bytes=parts.workspace_bytes,
         counter_bytes=parts.counter_bytes,
         reasons=chosen.reasons,
