@@ -157,7 +157,7 @@ def test_a_gated_pair_counts_whole():
 def test_clusters_of_given_splits_are_within_the_limit():
     """CTAs that share operands, times those that add splits up."""
     spec, of = GemmSpec(split_k=8, split_reduction="cluster"), problem(128, 256, 16384)
-    found = generator.split(spec, Seen.of(of), DEFAULT, generator.table(kind(spec, of)))
+    found = generator.split(spec, [Seen.of(of)], DEFAULT, generator.table(kind(spec, of)))
     assert len(found.m) and (found.across * found.along * found.held <= DEFAULT.limits.max_cluster).all()
 
 
@@ -180,8 +180,8 @@ def test_splits_are_for_few_tiles():
     """None where tiles fill the SMs; never more than K has steps for; a cluster adds up all of them or none."""
     table = generator.table(KIND)
     spec = GemmSpec()
-    assert generator.split(spec, Seen.of(problem(8192, 8192, 8192)), DEFAULT, table) is table
-    found = generator.split(spec, Seen.of(problem(128, 256, 8192)), DEFAULT, table)
+    assert generator.split(spec, [Seen.of(problem(8192, 8192, 8192))], DEFAULT, table) is table
+    found = generator.split(spec, [Seen.of(problem(128, 256, 8192))], DEFAULT, table)
     split = found.splits > 1
     assert split.any() and (found.splits * found.k <= 8192).all()
     assert ((found.held == found.splits) | (found.held == 1)).all()
