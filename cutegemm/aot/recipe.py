@@ -219,9 +219,7 @@ def _patches(
         if first[offset : offset + 4] == second[offset : offset + 4]:
             offset += 4
             continue
-        found = _address(param, offset, first, second, versions) or _number(
-            param, offset, first, second, versions, numbers
-        )
+        found = _patch(param, offset, (first, second), versions, numbers)
         if found is None:
             raise CompileError(
                 f"byte {offset} of kernel parameter {param} depends on addresses or numbers in an unknown way"
@@ -230,36 +228,27 @@ def _patches(
         offset += found.size
 
 
-def _address(
-    param: int, offset: int, first: bytes, second: bytes, versions: Sequence[_Values]
-) -> Patch | None:
-    """The patch of an address at a place: the one source that moved as far as the place's value."""
-    size = _ADDRESS_FORM.size
-    if offset + size > len(first):
-        return None
-    p, q = (_ADDRESS_FORM.unpack_from(x, offset)[0] for x in (first, second))
-    for name, place in versions[0].addresses.items():
-        if q - p == versions[1].addresses[name] - place:
-            # the base of a tensor map is a whole chunk; a pointer is what it is
-            kind = CHUNK if len(first) == TENSOR_MAP_BYTES and offset == 0 else ADDRESS
-            return Patch(name, kind, param, offset, p - place)
-    return None
-
-
-def _number(
+def _patch(
     param: int,
     offset: int,
-    first: bytes,
-    second: bytes,
+    pair: tuple[bytes, bytes],
     versions: Sequence[_Values],
     numbers: Mapping[str, str],
 ) -> Patch | None:
-    """The patch of a number at a place."""
-    for name, kind in numbers.items():
-        form = INTEGER if kind == "integer" else FLOAT
-        pair = [_NUMBER_FORMS[form].pack(x.numbers[name]) for x in versions[:2]]
-        if [x[offset : offset + 4] for x in (first, second)] == pair:
-            return Patch(name, form, param, offset)
+    """The patch at a place: of the one address that moved as far as the place's value, or of the number there."""
+    old, new = versions[:2]
+    if offset + _ADDRESS_FORM.size <= len(pair[0]):
+        p, q = (_ADDRESS_FORM.unpack_from(x, offset)[0] for x in pair)
+        for name, place in old.addresses.items():
+            if q - p == new.addresses[name] - place:
+                # the base of a tensor map is a whole chunk; a pointer is what it is
+                kind = CHUNK if len(pair[0]) == TENSOR_MAP_BYTES and offset == 0 else ADDRESS
+                return Patch(name, kind, param, offset, p - place)
+    for name, of in numbers.items():
+        kind = INTEGER if of == "integer" else FLOAT
+        passed = [_NUMBER_FORMS[kind].pack(x.numbers[name]) for x in (old, new)]
+        if [x[offset : offset + 4] for x in pair] == passed:
+            return Patch(name, kind, param, offset)
     return None
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,47 +42,16 @@ def explain(
 
 def as_text(found: Explained, why: bool = False) -> str:
     """The explanation, a paragraph for each question."""
-    lines = [wrapped("problem", found.problem)]
-    lines.append(wrapped("gpu", f"{found.gpu.name}, {found.gpu.sms} SMs ({found.gpu.source})"))
-    if found.gpu.note:
-        lines.append(wrapped("", found.gpu.note))
-    lines.append(wrapped("chosen by", _chosen(found)))
-    lines += [wrapped("because" if not i else "", x) for i, x in enumerate(found.chosen.reasons)]
-    if found.kernel is None:
-        return "\n".join(lines)
-    lines += _kernel(found)
-    lines += ["", *_memory(found), "", *_occupancy(found), "", *_roofline(found)]
+    from cutegemm.cli.facts.explained import summary
+
+    lines = [wrapped(label, text) for label, text in summary(found)]
+    if found.kernel is not None:
+        lines += ["", *_memory(found), "", *_occupancy(found), "", *_roofline(found)]
     if found.timeline is not None:
         lines += ["", *_timeline(found.timeline)]
     if found.candidates:
         lines += ["", *_candidates(found, why)]
     return "\n".join(lines)
-
-
-def _chosen(found: Explained) -> str:
-    chosen = found.chosen
-    words = f"{chosen.by}; {chosen.us:,.1f} us {chosen.basis}"
-    return words + (f", {chosen.predicted_us:,.1f} us predicted" if chosen.basis == "measured" else "")
-
-
-def _kernel(found: Explained) -> list[str]:
-    kernel, launch = found.kernel, found.launch
-    assert kernel is not None and launch is not None
-    tile = " x ".join(map(str, kernel.tile))
-    words = f"{kernel.family}, {kernel.schedule}: CTA tile {tile}, {kernel.stages} stages, {kernel.scheduler}"
-    grid = f"{launch.grid} CTAs of {launch.threads} threads, clusters of {launch.cluster[0]}"
-    lines = [wrapped("kernel", words + (", on the transposes" if kernel.swapped else ""))]
-    lines.append(wrapped("roles", kernel.roles))
-    lines.append(wrapped("loads", "; ".join(kernel.loads)))
-    lines.append(wrapped("stores", "; ".join(kernel.stores) or "none"))
-    lines += [wrapped("epilogue" if not i else "", x) for i, x in enumerate(kernel.epilogue)]
-    lines.append(wrapped("launches", f"{' -> '.join(launch.steps)}; GEMM: {grid}"))
-    if launch.workspace_bytes:
-        lines.append(wrapped("workspace", f"{launch.workspace_bytes:,} B"))
-    boxes = [f"{x.operand} {x.count} x ({x.inner} x {x.outer})" for x in found.boxes]
-    if boxes:
-        lines.append(wrapped("tma boxes", ", ".join(boxes)))
-    return lines
 
 
 def _memory(found: Explained) -> list[str]:
@@ -92,8 +62,8 @@ def _memory(found: Explained) -> list[str]:
     bar = max(10, width() - 46)
     rows = []
     for x in memory.regions:
-        share = "#" * max(1, round(bar * x.bytes / memory.limit))
-        rows.append((x.name, f"{x.offset:,}", f"{x.bytes:,}", share))
+        share = "#" * max(1, round(bar * x.size / memory.limit))
+        rows.append((x.name, f"{x.offset:,}", f"{x.size:,}", share))
     if rows:
         lines.append(table(("region", "offset", "bytes", ""), rows, right=(1, 2)))
     return [*lines, wrapped("registers", str(registers))]
@@ -102,9 +72,8 @@ def _memory(found: Explained) -> list[str]:
 def _occupancy(found: Explained) -> list[str]:
     waves, whole = found.waves, found.occupancy
     assert waves is not None and whole is not None
-    rows = [(x.resource, x.ctas, x.arithmetic) for x in whole.bounds]
-    head = wrapped("", f"occupancy: {whole}", 0)
-    return [head, table(("resource", "CTAs", "arithmetic"), rows, right=(1,)), wrapped("waves", str(waves))]
+    bounds = table(("resource", "CTAs", "arithmetic"), map(astuple, whole.bounds), right=(1,))
+    return [wrapped("", f"occupancy: {whole}", 0), bounds, wrapped("waves", str(waves))]
 
 
 def _roofline(found: Explained) -> list[str]:

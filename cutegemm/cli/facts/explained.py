@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,12 @@ from cutegemm.cli.facts.traffic import Traffic, traffic_of
 from cutegemm.cli.given import Asked
 from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.compiler import Artifact
-from cutegemm.config import KernelConfig, OperandConfig
+from cutegemm.config import GemmConfig, KernelConfig, OperandConfig
+from cutegemm.config.smem_budget import Region
 from cutegemm.database.choice import Choice, choose
 from cutegemm.families import FAMILIES
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.kernel_plan import KernelPlan, Weighed
+from cutegemm.planning.steps import Multiply
 
 MEASURED, PREDICTED = "measured", "predicted"
 
@@ -44,32 +47,13 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One that was considered: predicted microseconds, and why it lost (empty for the one taken)."""
-
-    what: str
-    us: float
-    lost: str
-    serves: bool
-
-
-@dataclass(frozen=True)
-class Part:
-    """A region of shared memory."""
-
-    name: str
-    offset: int
-    bytes: int
-
-
-@dataclass(frozen=True)
 class Memory:
     """Shared memory of a CTA: regions in order, their total, and what a CTA may have.
 
     `source` says whether the total is the plan's or the compiled kernel's; None in `bytes` where neither knows it.
     """
 
-    regions: list[Part]
+    regions: list[Region]
     bytes: int | None
     limit: int
     source: str
@@ -144,7 +128,7 @@ class Explained:
     spec: str
     gpu: Where
     chosen: Chosen
-    candidates: list[Candidate]
+    candidates: list[Weighed]  # by predicted time
     kernel: Kernel | None
     launch: Launch | None
     memory: Memory | None
@@ -162,31 +146,30 @@ def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
     """The plan that `build` takes for what was asked, and what there is to say of it."""
     choice = choose(asked.spec, asked.problem, asked.device)
     plan = choice.plan
-    empty = plan.config is None
-    problem = _problem(asked)
+    problem, chosen = _problem(asked), _chosen(choice)
     where = Where(asked.device.name, asked.device.sms, asked.source, asked.device.note)
-    chosen = _chosen(choice)
-    if empty:
+    if plan.multiply is None:
         return plan, Explained(
             problem, str(asked.spec), where, chosen, [], *(None,) * 4, [], *(None,) * 6
         )  # fmt: skip
-    made = None if plan.config is None else kernel_cache.stored(plan.config)
-    registers, memory = _registers(plan, made), _memory(plan, made)
+    config = plan.multiply.config
+    made = kernel_cache.stored(config)
+    registers, memory = _registers(plan, config, made), _memory(plan, config, made)
     waves, traffic = waves_of(plan), traffic_of(plan)
-    assert plan.config is not None
-    whole = occupancy(plan.config.limits, plan.config.threads, registers.at_launch, memory.bytes)
+    size = config.cluster_size
+    steps = [x.name for x in plan.steps]
     return plan, Explained(
         problem=problem,
         spec=str(asked.spec),
         gpu=where,
         chosen=chosen,
-        candidates=[Candidate(x.what, x.us, x.lost, x.serves) for x in plan.why.weighed],
-        kernel=_kernel(plan),
-        launch=_launch(plan),
+        candidates=list(plan.why.weighed),
+        kernel=_kernel(plan, plan.multiply),
+        launch=Launch(plan.clusters * size, config.threads, [size, 1, 1], steps, plan.workspace_bytes),
         memory=memory,
         registers=registers,
-        boxes=_boxes(plan),
-        occupancy=whole,
+        boxes=_boxes(plan, plan.multiply),
+        occupancy=occupancy(config.limits, config.threads, registers.at_launch, memory.bytes),
         waves=waves,
         traffic=traffic,
         roofline=roofline_of(plan, traffic, chosen.us),
@@ -211,9 +194,7 @@ def _chosen(choice: Choice) -> Chosen:
     return Chosen(plan.chosen_by, MEASURED if own else PREDICTED, us, predicted, list(plan.reasons))
 
 
-def _registers(plan: KernelPlan, made: Artifact | None) -> Registers:
-    config = plan.config
-    assert config is not None
+def _registers(plan: KernelPlan, config: GemmConfig, made: Artifact | None) -> Registers:
     producer, consumer = plan.registers or (None, None)
     if made is not None:
         at_launch, spilled = made.resources.registers, made.resources.frame_bytes
@@ -225,31 +206,20 @@ def _registers(plan: KernelPlan, made: Artifact | None) -> Registers:
     return Registers("plan", at_launch, producer, consumer, plan.accumulators, None)
 
 
-def _memory(plan: KernelPlan, made: Artifact | None) -> Memory:
-    assert plan.config is not None
-    limit = plan.config.limits.smem_bytes
-    regions = [Part(x.name, x.offset, x.size) for x in plan.smem]
-    if isinstance(plan.config, KernelConfig):
-        return Memory(regions, plan.smem_bytes, limit, "plan")
-    if made is not None:
-        return Memory(regions, made.resources.smem_bytes, limit, "compiled")
-    return Memory(regions, None, limit, "not compiled yet: `cutegemm ptx` compiles it")
+def _memory(plan: KernelPlan, config: GemmConfig, made: Artifact | None) -> Memory:
+    limit, size, source = config.limits.smem_bytes, None, "not compiled yet: `cutegemm ptx` compiles it"
+    if isinstance(config, KernelConfig):
+        size, source = plan.smem_bytes, "plan"
+    elif made is not None:
+        size, source = made.resources.smem_bytes, "compiled"
+    return Memory(list(plan.smem), size, limit, source)
 
 
-def _launch(plan: KernelPlan) -> Launch:
-    config = plan.config
-    assert config is not None
-    cluster = [config.cluster_size, 1, 1]
-    steps = [x.name for x in plan.steps]
-    return Launch(plan.clusters * config.cluster_size, config.threads, cluster, steps, plan.workspace_bytes)
-
-
-def _boxes(plan: KernelPlan) -> list[BoxOf]:
-    config = plan.config
+def _boxes(plan: KernelPlan, step: Multiply) -> list[BoxOf]:
+    config = step.config
     if not isinstance(config, KernelConfig):
         return []
-    assert plan.multiply is not None
-    pairs = zip(plan.multiply.factors, config.operands, strict=True)
+    pairs = zip(step.factors, config.operands, strict=True)
     swizzles: dict[str, str] = {name.upper(): x.swizzle for name, x in pairs}
     matrices: list[tuple[str, Any]] = list(config.input_of.items())
     matrices += [(x.name, y) for x, y in zip(config.epilogue.stores, config.outputs, strict=False)]
@@ -260,13 +230,11 @@ def _boxes(plan: KernelPlan) -> list[BoxOf]:
     ]
 
 
-def _kernel(plan: KernelPlan) -> Kernel:
-    config = plan.config
-    assert config is not None
+def _kernel(plan: KernelPlan, step: Multiply) -> Kernel:
+    config = step.config
     formula = str(config.epilogue).splitlines()
     stores = [f"{x.name} by {y.store}" for x, y in zip(config.epilogue.stores, config.outputs, strict=False)]
-    assert plan.multiply is not None
-    pairs = sorted(zip(plan.multiply.factors, config.operands, strict=True), key=lambda x: x[0])
+    pairs = sorted(zip(step.factors, config.operands, strict=True), key=lambda x: x[0])
     loads = [f"{name.upper()} by {x.load} ({_major(name, x)}, swizzle {x.swizzle})" for name, x in pairs]
     if not isinstance(config, KernelConfig):
         roles = f"{config.threads} threads that load and compute"
@@ -295,4 +263,32 @@ def _major(name: str, x: OperandConfig) -> str:
     return f"{'k' if x.major == 'k' else own if x.major in ('m', 'n') else x.major}-major"
 
 
-__all__ = ["MEASURED", "PREDICTED", "Explained", "explained"]
+def summary(found: Explained) -> Iterator[tuple[str, str]]:
+    """What is said in a line each, by label; without one it belongs to the line before."""
+    chosen, kernel, launch = found.chosen, found.kernel, found.launch
+    yield "problem", found.problem
+    yield "gpu", f"{found.gpu.name}, {found.gpu.sms} SMs ({found.gpu.source})"
+    if found.gpu.note:
+        yield "", found.gpu.note
+    more = f", {chosen.predicted_us:,.1f} us predicted" if chosen.basis == MEASURED else ""
+    yield "chosen by", f"{chosen.by}; {chosen.us:,.1f} us {chosen.basis}{more}"
+    for i, reason in enumerate(chosen.reasons):
+        yield "" if i else "because", reason
+    if kernel is None or launch is None:
+        return
+    what = f"{kernel.family}, {kernel.schedule}: CTA tile {' x '.join(map(str, kernel.tile))}, {kernel.stages} stages"
+    yield "kernel", f"{what}, {kernel.scheduler}" + (", on the transposes" if kernel.swapped else "")
+    yield "roles", kernel.roles
+    yield "loads", "; ".join(kernel.loads)
+    yield "stores", "; ".join(kernel.stores) or "none"
+    for i, formula in enumerate(kernel.epilogue):
+        yield "" if i else "epilogue", formula
+    grid = f"{launch.grid} CTAs of {launch.threads} threads, clusters of {launch.cluster[0]}"
+    yield "launches", f"{' -> '.join(launch.steps)}; GEMM: {grid}"
+    if launch.workspace_bytes:
+        yield "workspace", f"{launch.workspace_bytes:,} B"
+    if found.boxes:
+        yield "tma boxes", ", ".join(f"{x.operand} {x.count} x ({x.inner} x {x.outer})" for x in found.boxes)
+
+
+__all__ = ["MEASURED", "PREDICTED", "Explained", "explained", "summary"]

@@ -135,9 +135,9 @@ def regions(found: Explained) -> str:
     assert found.memory is not None
     parts, scale = [], WIDTH / found.memory.limit
     for i, x in enumerate(found.memory.regions):
-        title = f"{x.name}: {x.bytes:,} B from byte {x.offset:#x}"
-        parts.append(box(x.offset * scale, 4, max(1.5, x.bytes * scale - 0.8), 26, colour(i), title))
-        if x.bytes * scale > 7 * len(x.name):
+        title = f"{x.name}: {x.size:,} B from byte {x.offset:#x}"
+        parts.append(box(x.offset * scale, 4, max(1.5, x.size * scale - 0.8), 26, colour(i), title))
+        if x.size * scale > 7 * len(x.name):
             parts.append(words(x.offset * scale + 4, 21, x.name, "small ink"))
     parts.append(box(0, 2, WIDTH, 30, "frame"))
     total = "unknown" if found.memory.bytes is None else f"{found.memory.bytes:,}"
@@ -156,18 +156,12 @@ def boxes(plan: KernelPlan, found: Explained) -> str:
     made = []
     for x in found.boxes:
         if x.operand in named:
-            operand = named[x.operand]
-            rows = tiles[x.operand]
-            contiguous = (config.tile[2], rows) if operand.k_major else (rows, config.tile[2])
+            tile, turned = (config.tile[2], tiles[x.operand]), not named[x.operand].k_major
         else:
-            contiguous = (config.stored_columns, config.rows)
+            tile = (config.stored_columns, config.rows)
             # of a kernel of the transposes D's rows lie along the accumulators' columns
-            contiguous = (
-                contiguous[::-1]
-                if majors[x.operand.lower() if x.operand in ("C", "D") else x.operand] == "m"
-                else contiguous
-            )
-        made.append(_cut(x, contiguous))
+            turned = majors[x.operand.lower() if x.operand in ("C", "D") else x.operand] == "m"
+        made.append(_cut(x, tile[::-1] if turned else tile))
     return "".join(made)
 
 
@@ -180,18 +174,13 @@ def _cut(x: BoxOf, tile: tuple[int, int]) -> str:
     for i in range(columns * rows):
         row, column = i % rows, i // rows
         # the CTAs that share a tile split it along its strided axis
-        mine = row < max(1, x.count // columns) if x.operand in ("A", "B") else True
-        title = f"{x.operand} box {i + 1}: {x.inner} x {x.outer} elements" + (
-            "" if mine else ", by another CTA"
-        )
+        mine = x.operand not in ("A", "B") or row < max(1, x.count // columns)
+        title = f"{x.operand} box {i + 1}: {x.inner} x {x.outer} elements" + ", by another CTA" * (not mine)
+        w, h = x.inner * scale, x.outer * scale
         kind = colour(column) if mine else "pale"
-        parts.append(
-            box(1 + column * x.inner * scale, 1 + row * x.outer * scale, x.inner * scale - 1, x.outer * scale - 1,
-                kind, title)
-        )  # fmt: skip
-    caption = (
-        f"{x.operand}: {x.count} x ({x.inner} x {x.outer}) of a tile {across} x {down}, swizzle {x.swizzle}"
-    )
+        parts.append(box(1 + column * w, 1 + row * h, w - 1, h - 1, kind, title))
+    cut = f"{x.count} x ({x.inner} x {x.outer}) of a tile {across} x {down}"
+    caption = f"{x.operand}: {cut}, swizzle {x.swizzle}"
     return figure(f"box-{x.operand.lower()}", caption, (across * scale + 2, down * scale + 2), parts)
 
 

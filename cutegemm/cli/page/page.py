@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from html import escape
 from pathlib import Path
 
-from cutegemm.cli.facts.explained import Explained
+from cutegemm.cli.facts.explained import Explained, summary
 from cutegemm.cli.page import charts, figures
 from cutegemm.cli.page.marks import paragraph, section, table
 from cutegemm.config import KernelConfig
@@ -34,29 +35,8 @@ def page(plan: KernelPlan, found: Explained) -> str:
 
 
 def _summary(found: Explained) -> str:
-    chosen, gpu = found.chosen, found.gpu
-    rows: list[tuple[str, str]] = [
-        ("GPU", f"{gpu.name}, {gpu.sms} SMs ({gpu.source})" + (f"; {gpu.note}" if gpu.note else "")),
-        ("chosen by", chosen.by),
-        ("time", f"{chosen.us:,.1f} us {chosen.basis}"),
-        ("spec", found.spec),
-    ]
-    if found.kernel is not None and found.launch is not None:
-        kernel, launch = found.kernel, found.launch
-        tile = " x ".join(map(str, kernel.tile))
-        rows += [
-            (
-                "kernel",
-                f"{kernel.family}, {kernel.schedule}, {kernel.scheduler}; CTA tile {tile}, {kernel.stages} stages",
-            ),
-            ("roles", kernel.roles),
-            ("launch", f"{launch.grid} CTAs of {launch.threads} threads, clusters of {launch.cluster[0]}"),
-            ("launches", " -> ".join(launch.steps)),
-            ("loads", "; ".join(kernel.loads)),
-            ("epilogue", "; ".join(kernel.epilogue)),
-        ]
-    cells = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in rows)
-    return f"<dl>{cells}</dl>"
+    rows = [*summary(found), ("spec", found.spec)]
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in rows)}</dl>"
 
 
 def _sections(plan: KernelPlan, found: Explained) -> list[str]:
@@ -90,8 +70,7 @@ def _sections(plan: KernelPlan, found: Explained) -> list[str]:
 
 def _occupancy(found: Explained) -> list[str]:
     assert found.occupancy is not None
-    rows = [(x.resource, x.ctas, x.arithmetic) for x in found.occupancy.bounds]
-    bounds = table(("resource", "CTAs", "arithmetic"), rows)
+    bounds = table(("resource", "CTAs", "arithmetic"), map(astuple, found.occupancy.bounds))
     return [paragraph(f"{found.occupancy}."), bounds, paragraph(f"Registers: {found.registers}.")]
 
 

@@ -88,7 +88,7 @@ def test_resources_are_the_compiled_kernel_s(name):
     assert found.registers.spilled_bytes == made.frame_bytes
     assert found.memory.bytes == made.smem_bytes == launch.smem
     if found.memory.regions:
-        assert max(x.offset + x.bytes for x in found.memory.regions) == launch.smem
+        assert max(x.offset + x.size for x in found.memory.regions) == launch.smem
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
