@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # candidates that are listed without --why, and letters of why each lost
 BEST, FATE = 6, 26
+# why one lost, in few letters
+SHORT = {"slower by ": "+", "predicted faster by ": "-", ", but later in the order": ", ordered later"}
 
 
 def explain(
@@ -129,7 +131,9 @@ def _short(what: str) -> str:
 
 
 def _fate(lost: str, why: bool) -> str:
-    words = lost.replace("slower by ", "+") if lost else "taken"
+    words = lost or "taken"
+    for long, short in SHORT.items():
+        words = words.replace(long, short)
     return words if why or len(words) <= FATE else words[: FATE - 2] + " …"
 
 
