@@ -2,6 +2,7 @@
 """The torch op `cutegemm::gemm`, and the functions that call it. Importing this registers the op; it imports torch.
 
 entry_points  `matmul`, `linear`, `bmm`; shortcuts: of their commonest calls; fallback: which backend serves a device
+products      a function's arguments -> its program, and the way of the call
 grouped       `grouped_mm`; grouped_op: its op and gradient; routing: rows to groups and back
 program       what a call computes, and its form as text
 layouts       leading dimensions, and outputs from extents alone; agreement: what every backend refuses

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -12,28 +10,20 @@ import torch
 from torch import Tensor
 
 from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.scaling import PLAIN as SUM
 from cutegemm.errors import InputError, SpecError, field_error
-from cutegemm.ops.agreement import agree, agree_on_type, check_tensor, given_outs, torchs
-from cutegemm.ops.dispatch import direct, way
-from cutegemm.ops.fallback import (
-    FALLBACKS,
-    address,
-    constant,
-    found_at,
-    refuse_atomic,
-    server,
-    torch_linear,
-    torch_matmul,
-)
-from cutegemm.ops.gradients.autograd import record, record_plain
-from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, check_number, kept
+from cutegemm.ops.agreement import agree, agree_on_type, check_tensor, torchs
+from cutegemm.ops.dispatch import way
+from cutegemm.ops.fallback import FALLBACKS, server, torch_linear, torch_matmul
+from cutegemm.ops.gradients.autograd import record_plain
+from cutegemm.ops.products import BACKENDS, is_compiling, number_of, product, program_of
+from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, kept
+from cutegemm.ops.quantized.operands import NONE, operand_scales
+from cutegemm.ops.quantized.quantize import EIGHT_BITS
 from cutegemm.ops.serve import serve
 from cutegemm.ops.shortcuts import remember, shortened
-from cutegemm.ops.transforms import sharding
 from cutegemm.running.arguments.blas import PLAIN_READS, PLAIN_RULE
-from cutegemm.running.arguments.call import Memo
-from cutegemm.running.arguments.named import Signature, unread
-from cutegemm.running.arguments.results import Outputs
+from cutegemm.running.arguments.named import unread
 from cutegemm.spec import AUTO, GemmSpec
 
 _DEFAULT = GemmSpec()
@@ -42,8 +32,6 @@ _DEFAULT = GemmSpec()
 _PLAIN = kept(Program(_DEFAULT, PLAIN))
 _LINEAR, _BIASED = (kept(Program(_DEFAULT, graph, "linear")) for graph in (PLAIN, BIASED))
 _NAMES = frozenset(FALLBACKS)
-BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
-is_compiling = torch.compiler.is_compiling
 _remembered = lru_cache(maxsize=64)(server)
 
 
@@ -66,11 +54,9 @@ _SHORT = _Short(
     }
 )
 _ONE = (1.0,)
+_NO_SCALES: dict[str, Any] = {}
 # what a call says beside its operands and what its epilogue reads
 _OPTIONS = ("epilogue", "out", "spec", "fallback")
-
-# The programs of recent calls, by the identities of spec and epilogue, which they keep alive.
-_recent: Memo[tuple[Any, Any, Program]] = Memo()
 
 
 def server_of(device: torch.device, fallback: str, door: str) -> str:
@@ -99,6 +85,7 @@ def matmul(
 
     Args:
         a: (M, K) or (L, M, K); b: (K, N) or (L, K, N), of a's type; any strides. A 2-D operand serves every batch.
+            Operands of 8 bits have no gradient; D is then bf16, or int32 where nothing is done to sums of integers.
         c: None or (M, N), (L, M, N).
         alpha, beta: numbers; beta None means 1 with c and 0 without. Where the epilogue reads them, also 0-d tensors.
         epilogue: from `epi.define`, applied to the elements of a @ b; None is the formula above.
@@ -107,7 +94,8 @@ def matmul(
         spec: fixes fields of the kernel; None leaves all to the planner. Its epilogue is used if `epilogue` is None.
         fallback: what to do without a Hopper GPU: "torch" (torch's functions, with one warning), "error", or a backend
             of `Gemm.run`, "reference" or "emulator".
-        inputs: of the epilogue, by name.
+        inputs: of the epilogue, by name; `scale_a` and `scale_b` of operands of 8 bits. Their kind is that of `spec`,
+            else follows from the shape: a number, (M,), (M, K / 128) or (M / 128, K / 128), with N for B.
 
     Returns:
         D, (M, N) or (L, M, N). An epilogue with other outputs gives an object with an attribute per output. Gradients
@@ -128,16 +116,22 @@ def matmul(
             if alone and who == "gpu":
                 remember(_PLAIN, (a.shape, b.shape), a, b, None)
             return found
-        if how == "record" and c is None and out is None and type(alpha) is float and not beta:
+        plain = c is None and out is None and type(alpha) is float and not beta
+        if how == "record" and plain and a.dtype not in EIGHT_BITS:
             if (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
                 return record_plain((_SHORT[who, "matrix", "plain"], (alpha,), ()), a, b)
     for name, x in (("a", a), ("b", b), ("c", c)):
         if x is not None or name != "c":
             check_tensor(name, x)
     who = server_of(a.device, fallback, "cutegemm.matmul")
+    kinds, scales = NONE, _NO_SCALES
+    if a.dtype in EIGHT_BITS or b.dtype in EIGHT_BITS:
+        kinds, scales = operand_scales("matrix", a, b, epilogue, spec, inputs)
+        # torch multiplies few of these types, and no integers into wider ones
+        who = "reference" if who == "torch" else who
     if _fuses(epilogue, spec):
-        inputs = _blas(inputs, c, alpha, beta)
-        return _product(a, b, epilogue, spec, "matrix", inputs, out, who)
+        inputs = _blas(inputs, c, alpha, beta) | scales
+        return product(a, b, epilogue, spec, "matrix", inputs, out, who, kinds)
     if inputs:
         raise unread(next(iter(inputs)), PLAIN_READS, _OPTIONS, PLAIN_RULE)
     if c is None and beta:
@@ -148,13 +142,15 @@ def matmul(
         numbers: tuple[Any, Any] = alpha, 1.0 if beta is None else beta
         if not is_compiling():
             # torch takes tensors, too, which kernels do not
-            numbers = _number("alpha", "scalar", numbers[0]), _number("beta", "scalar", numbers[1])
+            numbers = number_of("alpha", "scalar", numbers[0]), number_of("beta", "scalar", numbers[1])
         _agree(PLAIN if c is None else PLAIN_WITH_C, spec, "matrix", a, b, c)
         return torch_matmul(a, b, c, *numbers)
     if c is None or (beta is not None and beta == 0):
-        return _product(a, b, PLAIN, spec, "matrix", {"alpha": alpha}, out, who)
+        if scales and type(alpha) is float and alpha == 1.0:
+            return product(a, b, SUM, spec, "matrix", scales, out, who, kinds)
+        return product(a, b, PLAIN, spec, "matrix", {"alpha": alpha} | scales, out, who, kinds)
     named = {"alpha": alpha, "beta": 1.0 if beta is None else beta, "c": c}
-    return _product(a, b, PLAIN_WITH_C, spec, "matrix", named, out, who)
+    return product(a, b, PLAIN_WITH_C, spec, "matrix", named | scales, out, who, kinds)
 
 
 def linear(
@@ -175,7 +171,9 @@ def linear(
         bias: None or (N,). An epilogue reads it as its input "bias".
         epilogue: applied to the elements of x @ weight.T; None adds the bias.
         out, spec, fallback: as of `matmul`.
-        inputs: of the epilogue, with x's leading dimensions: rows (N,), columns (...), matrices (..., N).
+        inputs: of the epilogue, with x's leading dimensions: rows (N,), columns (...), matrices (..., N). Of operands
+            of 8 bits `scale_a` (x) and `scale_b` (weight), as of `matmul`; blocks of 128 x 128 count rows of all
+            leading dimensions.
 
     Returns:
         D, (..., N), or an object with an attribute per output: matrices (..., N), reductions over columns (...), over
@@ -190,7 +188,7 @@ def linear(
         if fallback in _NAMES and (found := shortened(program, x, weight, bias, 1.0)) is not None:
             return found
         how = way(x, weight, bias)
-        if how != "op" and (x.is_nested or weight.is_nested):
+        if how != "op" and (x.is_nested or weight.is_nested or (how == "record" and x.dtype in EIGHT_BITS)):
             # refused below, under the caller's names
             how = "op"
         if how != "op" and (who := _remembered(x.device, fallback, "cutegemm.linear")) != "torch":
@@ -209,18 +207,24 @@ def linear(
         if t is not None or name != "bias":
             check_tensor(name, t)
     who = server_of(x.device, fallback, "cutegemm.linear")
+    kinds, scales = NONE, _NO_SCALES
+    if x.dtype in EIGHT_BITS or weight.dtype in EIGHT_BITS:
+        kinds, scales = operand_scales("linear", x, weight, epilogue, spec, inputs)
+        who = "reference" if who == "torch" else who
     if bias is not None:
         inputs["bias"] = bias
     if _fuses(epilogue, spec):
-        return _product(x, weight, epilogue, spec, "linear", inputs, out, who)
+        return product(x, weight, epilogue, spec, "linear", inputs | scales, out, who, kinds)
     if others := [name for name in inputs if name != "bias"]:
         raise unread(others[0], ("bias",), _OPTIONS, "without an epilogue only a bias is read")
     if who == "torch" and out is None and torchs(spec, x, bias):
         _agree(PLAIN if bias is None else BIASED, spec, "linear", x, weight, bias)
         return torch_linear(x, weight, bias)
-    if bias is None:
-        return _product(x, weight, PLAIN, spec, "linear", {"alpha": 1.0}, out, who)
-    return _product(x, weight, BIASED, spec, "linear", inputs, out, who)
+    if bias is not None:
+        return product(x, weight, BIASED, spec, "linear", inputs | scales, out, who, kinds)
+    if scales:
+        return product(x, weight, SUM, spec, "linear", scales, out, who, kinds)
+    return product(x, weight, PLAIN, spec, "linear", {"alpha": 1.0}, out, who)
 
 
 def bmm(
@@ -263,7 +267,7 @@ def _agree(graph: Graph, spec: GemmSpec | None, form: str, a: Tensor, b: Tensor,
     if is_compiling():
         agree_on_type(a)
     else:
-        agree(form, spec, a, b, c, lambda: _program(graph, spec, form, {}, None))
+        agree(form, spec, a, b, c, lambda: program_of(graph, spec, form, {}, None))
 
 
 def _blas(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> dict[str, Any]:
@@ -272,129 +276,6 @@ def _blas(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> dict[str, An
     if type(alpha) is not float or alpha != 1.0:
         given["alpha"] = alpha
     return inputs | given
-
-
-def _product(
-    a: Tensor,
-    b: Tensor,
-    epilogue: Graph | None,
-    spec: GemmSpec | None,
-    form: str,
-    named: dict[str, Any],
-    out: Any,
-    who: str,
-) -> Any:
-    """A product through kernels, or through the op where torch needs to know of it."""
-    if spec is not None and spec.split_reduction == "atomic" and torch.are_deterministic_algorithms_enabled():
-        refuse_atomic()
-    backend = BACKENDS.get(who)
-    if is_compiling():
-        scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
-        text, names, numbers, integers, outputs = _described(
-            address(epilogue), address(spec), form, scalars, backend, tuple(named)
-        )
-        tensors = [named[x] for x in names]
-        floats = [named[x] if type(named[x]) is float else float(named[x]) for x in numbers]
-        whole = [named[x] for x in integers]
-        return _through_the_op(a, b, tensors, floats, whole, text, outputs, out)
-    program = _program(epilogue, spec, form, named, backend)
-    check_names(program, named)
-    tensors = [named[x] for x in program.inputs]
-    outs = None if out is None else given_outs(program, out)
-    floats = [_number(name, "scalar", named[name]) for name in program.numbers]
-    whole = [_number(name, "integer", named[name]) for name in program.integers]
-    if direct(a, b, *tensors) and not torch._C._is_any_autocast_enabled():
-        recorded = torch.is_grad_enabled() and (
-            a.requires_grad or b.requires_grad or any([x.requires_grad for x in tensors])
-        )
-        if not recorded:
-            found = serve(program, a, b, tensors, floats, whole, outs)
-            if outs:
-                found = tuple([outs.get(name, x) for name, x in zip(program.outputs, found)])
-            return found[0] if program.alone else Outputs(**dict(zip(program.outputs, found)))
-        if out is None:
-            found = record((program, floats, whole), a, b, *tensors)
-            return found if program.alone else Outputs(**dict(zip(program.outputs, found)))
-    for name, x in zip(program.inputs, tensors):
-        check_tensor(name, x)
-    return _through_the_op(a, b, tensors, floats, whole, program.text, program.outputs, out)
-
-
-def _through_the_op(
-    a: Tensor, b: Tensor, tensors: Any, numbers: Any, integers: Any, text: str, outputs: Any, out: Any
-) -> Any:
-    if not is_compiling():
-        sharding.ensure()
-    op = torch.ops.cutegemm.gemm
-    if out is not None:
-        outs = {"d": out} if isinstance(out, Tensor) else out
-        if len(outs) != len(outputs):
-            rule = "must give every output where the call is compiled or transformed"
-            raise InputError(f"{rule}: {', '.join(outputs)}", field="out")
-        op.out(a, b, tensors, numbers, integers, text, out=[outs[x] for x in outputs])
-        return out if isinstance(out, Tensor) else Outputs(**outs)
-    if len(outputs) == 1 and outputs[0] == "d":
-        return op.default(a, b, tensors, numbers, integers, text)
-    return Outputs(**dict(zip(outputs, op.many(a, b, tensors, numbers, integers, text))))
-
-
-@constant
-def _described(
-    epilogue: int, spec: int, form: str, scalars: Any, backend: Any, names: Any
-) -> tuple[Any, ...]:
-    """What a compiler needs to know of a program: its text, and the names of what it takes and gives."""
-    sharding.ensure()
-    program = made(found_at(epilogue), found_at(spec), form, scalars, backend)
-    check_names(program, dict.fromkeys(names, 0))
-    return program.text, program.inputs, program.numbers, program.integers, program.outputs
-
-
-def _program(
-    epilogue: Graph | None, spec: GemmSpec | None, form: str, named: Mapping[str, Any], backend: Any
-) -> Program:
-    """The program of a call: the same object for the same spec and epilogue."""
-    scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
-    key = id(epilogue), id(spec), form, scalars, backend
-    found = _recent.get(key)
-    if found is None:
-        found = epilogue, spec, made(epilogue, spec, form, scalars, backend)
-        _recent.put(key, found)
-    return found[2]
-
-
-def made(epilogue: Any, spec: Any, form: str, tensors: tuple[str, ...], backend: Any) -> Program:
-    """A program of what the caller gave.
-
-    Raises:
-        SpecError: no epilogue graph, or two of them.
-    """
-    spec = _DEFAULT if spec is None else spec
-    if spec.epilogue != AUTO:
-        if epilogue is not None and epilogue != spec.epilogue:
-            raise field_error(SpecError, "epilogue", "...", "the spec has an epilogue already")
-        epilogue, spec = spec.epilogue, dataclasses.replace(spec, epilogue=AUTO)
-    # checks that it is one
-    graph = GemmSpec(epilogue=epilogue).epilogue
-    if not isinstance(graph, Graph):
-        rule = "must be an epilogue graph, or None"
-        raise field_error(SpecError, "epilogue", epilogue, rule)
-    scalars = tuple(x for x, kind in graph.numbers.items() if kind == "scalar" and x in tensors)
-    return kept(Program(spec, graph.finished(), form, scalars, backend))
-
-
-def check_names(program: Program, named: Mapping[str, Any]) -> None:
-    """Refuse a call that names something else than the epilogue reads."""
-    if len(named) == len(program.inputs) + len(program.numbers) + len(program.integers):
-        if all(
-            [x in named and named[x] is not None for x in (*program.graph.tensors, *program.graph.numbers)]
-        ):
-            return
-    # says which
-    Signature(program.graph).bind(None, None, named, None)
-
-
-def _number(name: str, kind: str, value: Any) -> Any:
-    return value if type(value) is float and kind == "scalar" else check_number(name, kind, value)
 
 
 __all__ = ["bmm", "linear", "matmul"]

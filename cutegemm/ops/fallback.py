@@ -83,8 +83,9 @@ def autocast_type(device: torch.device) -> torch.dtype | None:
 
 
 def autocast_to(dtype: torch.dtype, x: Tensor) -> Tensor:
-    """An operand as autocast hands it over: what is floating in its type, but fp64, which autocast leaves alone."""
-    return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
+    """An operand as autocast hands it over: what is floating in its type, but fp64 and fp8, which it leaves alone."""
+    cast = x.is_floating_point() and 1 < x.dtype.itemsize < 8
+    return x.to(dtype) if cast else x
 
 
 @constant

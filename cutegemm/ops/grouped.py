@@ -14,9 +14,10 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import direct
-from cutegemm.ops.entry_points import BACKENDS, check_names, is_compiling, made, matmul, server_of
+from cutegemm.ops.entry_points import matmul, server_of
 from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, constant, found_at
 from cutegemm.ops.grouped_op import PLAIN, gemm_of, grouping
+from cutegemm.ops.products import BACKENDS, check_names, is_compiling, made
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.routing import gathered, scattered
 from cutegemm.planning.kernel_plan import KernelPlan

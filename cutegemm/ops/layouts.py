@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cutegemm.arch.instructions import types_fault
+from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.program import Program
 from cutegemm.problems import columns
 from cutegemm.running.arguments.call import Request
+from cutegemm.running.arguments.describe import result_type
 from cutegemm.running.numerics import reference
 from cutegemm.running.run import described
 from cutegemm.spec import AUTO
@@ -65,7 +68,10 @@ def matrices(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: Sequenc
         if x.is_nested:
             raise field_error(InputError, name, x, "must be a tensor of one shape, not a nested one")
         given = x.shape[:-1] if kind == "matrix" else x.shape
-        if kind == "row":
+        if kind in ("row", "blocks_n"):
+            continue
+        if kind == "blocks_m":
+            named[name] = folded(name, x)
             continue
         if len(given) != len(lead):
             rule = f"must begin with the dimensions {_shape(lead)} of x"
@@ -112,7 +118,8 @@ def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
     if all(numeric(x) for x in (a, b, *call.inputs.values())):
         with torch.no_grad():
             described(program.gemm.spec, program.graph, call.request())
-    if a.dtype != b.dtype:
+    kind = as_dtype(a.dtype)
+    if a.dtype != b.dtype and types_fault(kind, as_dtype(b.dtype)) is not None:
         raise field_error(InputError, "b.dtype", b.dtype, f"must be a's dtype, {a.dtype}")
     torch._check(a.shape[-1] == b.shape[-2], lambda: f"b must have {a.shape[-1]} rows (K)")
     m, n = a.shape[-2], columns(program.graph, b.shape[-1])
@@ -124,22 +131,16 @@ def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
         dtype, major = torch.float32, x.major
         if x.kind == STORE:
             own = x.name == "d"
-            dtype, spec = a.dtype, program.spec
+            dtype, spec = reference.TORCH_DTYPE[result_type(program.graph, kind)], program.spec
             named = x.dtype or (spec.d_dtype if own and spec.d_dtype != AUTO else None)
             if named is not None:
-                dtype = reference.TORCH_DTYPE[_dtype(named)]
+                dtype = reference.TORCH_DTYPE[as_dtype(named)]
             major = x.major or (spec.d_major if own and spec.d_major != AUTO else None)
         columns_first = major == "m" and not _one_line(m, call.lead)
         made = a.new_empty([*batch, n, m] if columns_first else shape, dtype=dtype)
         made = made.mT if columns_first else made
         found.append(unfolded(program, made, x.name, call.lead))
     return found
-
-
-def _dtype(named: Any) -> Any:
-    from cutegemm.dtypes import as_dtype
-
-    return as_dtype(named)
 
 
 def _batch(a: torch.Tensor, b: torch.Tensor) -> list[int]:

@@ -18,13 +18,14 @@ from torch import Tensor
 from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
 from cutegemm.ops.dispatch import direct
-from cutegemm.ops.entry_points import BACKENDS, linear, server_of
+from cutegemm.ops.entry_points import linear, server_of
 from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, constant, found_at
 from cutegemm.ops.gradients.autograd import plain, summed_along
 from cutegemm.ops.gradients.grad_batches import takes_batches
 from cutegemm.ops.gradients.gradient import gradient_name, plan_gradient
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.gradients.saved import taken
+from cutegemm.ops.products import BACKENDS
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
 from cutegemm.ops.serve import serve
 from cutegemm.running.arguments.call import Memo

@@ -13,7 +13,7 @@ import cutegemm
 from cutegemm import GemmSpec, linear, matmul, ops
 from cutegemm import epilogue as epi
 from cutegemm.errors import GemmError, HardwareError, InputError, SpecError
-from cutegemm.ops import entry_points, fallback, program
+from cutegemm.ops import entry_points, fallback, products, program
 from tests.support.patience import PATIENCE
 from tests.support.torch_ops import error
 
@@ -215,7 +215,7 @@ def test_a_call_of_a_known_kind_builds_nothing(monkeypatch):
     made = []
     monkeypatch.setattr(program, "Gemm", lambda *args: made.append(args))
     with monkeypatch.context() as patch:
-        patch.setattr(entry_points, "made", lambda *args: made.append(args))
+        patch.setattr(products, "made", lambda *args: made.append(args))
         cutegemm.linear(a, a, a[0], epilogue=graph, fallback="reference")
     cutegemm.linear(a, a, a[0], epilogue=epi.bias_act("relu"), fallback="reference")
     assert not made

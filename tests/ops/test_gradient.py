@@ -15,9 +15,9 @@ from cutegemm import GemmSpec, nn
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
 from cutegemm.ops import dispatch
-from cutegemm.ops.entry_points import made
 from cutegemm.ops.gradients import gradient
 from cutegemm.ops.perceptron import perceptron as fused
+from cutegemm.ops.products import made
 from cutegemm.ops.program import PLAIN
 from cutegemm.ops.serve import serve
 from tests.support.torch_ops import assert_same, error

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cutegemm import epilogue as epi
-from cutegemm.ops.entry_points import made
+from cutegemm.ops.products import made
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C
 from cutegemm.ops.transforms.sharding import cuts, homogeneous
 from tests.support.patience import PATIENCE

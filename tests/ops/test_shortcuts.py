@@ -15,7 +15,7 @@ from cutegemm import GemmSpec, nn
 from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
 from cutegemm.gemm import recalled
-from cutegemm.ops import entry_points, fallback, perceptron, program, serve, shortcuts
+from cutegemm.ops import entry_points, fallback, perceptron, products, program, serve, shortcuts
 from cutegemm.ops.gradients import autograd
 from cutegemm.running import run
 from cutegemm.running.backends import launcher, shortcut
@@ -51,7 +51,7 @@ def launched(monkeypatch):
 
 def forget():
     """No kinds of calls are known, of these programs and of those that are found by their text."""
-    for known in (program._programs, entry_points._recent, perceptron._recent):
+    for known in (program._programs, products._recent, perceptron._recent):
         known.recent, known._old = {}, {}
     autograd._plain.cache_clear()
     for made in PROGRAMS:

@@ -16,7 +16,7 @@ import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm import nn
 from cutegemm.errors import InputError
-from cutegemm.ops.entry_points import made
+from cutegemm.ops.products import made
 from cutegemm.ops.program import PLAIN, PLAIN_WITH_C, Program, decode, kept
 from cutegemm.ops.transforms.sharding import cuts
 from cutegemm.running.arguments.results import Outputs

@@ -59,6 +59,9 @@ def _kind(program: Program, name: str) -> str:
 
 def _rows_only(program: Program, mapped: list[bool]) -> bool:
     """Whether every mapped input lies along rows, and no result is summed over them."""
+    if program.graph.scales:
+        # of rows that more of them would not have
+        return False
     along = all(_kind(program, name) in ("matrix", "col") or not m for name, m in zip(program.inputs, mapped))
     return along and all(x.axis == 1 for x in program.graph.reductions)
 

@@ -50,6 +50,7 @@ def axes(program: Program, shapes: Sequence[Sequence[int]]) -> tuple[list[Axes],
     batch: Axes = ("l",) if program.form == "matrix" and 3 in (len(a), len(b)) else ()
     kinds = [program.graph.tensors.get(name, "scalar") for name in program.inputs]
     whole = {"matrix": (*batch, *rows, "n"), "row": (*batch, "n"), "col": (*batch, *rows), "scalar": ()}
+    whole |= dict.fromkeys(("blocks_m", "blocks_n"), ("",) * max(map(len, shapes)))
     read = [whole[kind][len(whole[kind]) - len(shape) :] for kind, shape in zip(kinds, shapes[2:])]
     named = [
         tuple("" if name == "l" and extent == 1 else name for name, extent in zip(x, shape))
@@ -69,6 +70,9 @@ def cuts(program: Program, shapes: Sequence[Sequence[int]]) -> list[tuple[list[A
     """
     read, given = axes(program, shapes)
     found: list[tuple[list[Any], list[Any]]] = [([None] * len(given), [None] * len(read))]
+    if program.graph.scales:
+        # blocks of 128 need not end where parts do
+        return found
     for name in dict.fromkeys(x for y in read[:2] for x in y if x):
         inner = name.startswith("k")
         if inner and not (homogeneous(program.graph) and _extent(name, read, shapes)):

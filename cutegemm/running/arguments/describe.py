@@ -106,7 +106,7 @@ def describe(
             if x.dtype
             else d_dtype
             if x.name == "d" and d_dtype
-            else _result(graph, as_dtype(a.dtype))
+            else result_type(graph, as_dtype(a.dtype))
         )
         major = x.major or (d_major if x.name == "d" else None)
         operand, shown = _store(x, outs.get(x.name), layout, (*lead, m, n), default, major)
@@ -131,7 +131,7 @@ def describe(
     return Call(problem, tuple(wanted))
 
 
-def _result(graph: Graph, kind: DType) -> DType:
+def result_type(graph: Graph, kind: DType) -> DType:
     """The type of an output that nobody names."""
     return kind.result if graph in SUMS else kind.fused
 
@@ -302,4 +302,4 @@ def _overlaps_itself(tensor: Any) -> bool:
     return False
 
 
-__all__ = ["MULTIPLIED", "OPERANDS", "Call", "Wanted", "check_tensor", "describe", "shown"]
+__all__ = ["MULTIPLIED", "OPERANDS", "Call", "Wanted", "check_tensor", "describe", "result_type", "shown"]

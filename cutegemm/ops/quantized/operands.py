@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands of 8 bits in calls of `matmul` and `linear`: the kinds of their scales, by shape; they have no gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, PADDED, ROW, TENSOR, Kind
+from cutegemm.errors import InputError, field_error
+from cutegemm.ops.fallback import address, constant, found_at
+from cutegemm.spec import AUTO
+
+# The names of kinds: a compiler hands text to a function whose result is a constant.
+KINDS: dict[str, Kind] = {TENSOR: TENSOR, ROW: ROW, "1x128": BLOCKS[0], "128x128": BLOCKS[1]}
+# of the scales of A and B; "" has none
+Kinds = tuple[str, str]
+NONE: Kinds = ("", "")
+SCALES = ("scale_a", "scale_b")
+NO_GRADIENT = "operands of 8 bits and their scales have no gradient; use torch.no_grad() or detach()"
+
+
+def operand_scales(
+    form: str, a: Tensor, b: Tensor, epilogue: Any, spec: Any, inputs: dict[str, Any]
+) -> tuple[Kinds, dict[str, Any]]:
+    """The kinds of a call's scales, and the scales by name, which are taken out of `inputs`.
+
+    Scales that the epilogue reads itself, or whose kinds the spec names, stay where they are.
+
+    Args:
+        form: "matrix" or "linear", as of `Program`.
+        a, b: the operands, at least one of 8 bits.
+        epilogue, spec: as the caller gave them.
+        inputs: by name, as the caller gave them.
+
+    Raises:
+        InputError: an operand or a scale needs a gradient, or a scale has no shape of a kind.
+    """
+    names = ("x", "weight") if form == "linear" else ("a", "b")
+    if torch.is_grad_enabled():
+        for name, x in (*zip(names, (a, b)), *((name, inputs.get(name)) for name in SCALES)):
+            if isinstance(x, Tensor) and x.requires_grad:
+                raise field_error(InputError, f"{name}.requires_grad", True, NO_GRADIENT)
+    given = {name: inputs[name] for name in SCALES if inputs.get(name) is not None}
+    if (
+        not given
+        or _reads(address(epilogue), address(spec))
+        or min(a.dim(), b.dim()) < 2 - (form == "linear")
+    ):
+        return NONE, {}
+    for name in given:
+        del inputs[name]
+    free = (a.shape[:-1], b.shape[:-1] if form == "linear" else (*b.shape[:-2], b.shape[-1]))
+    kinds = [
+        kind_of(name, given[name], rows, a.shape[-1], form == "linear") if name in given else ""
+        for name, rows in zip(SCALES, free)
+    ]
+    return (kinds[0], kinds[1]), given
+
+
+def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> str:
+    """The kind of an operand's scales, by their shape.
+
+    Args:
+        name: in errors.
+        scale: a number or a tensor.
+        rows: the operand's extents but that along K: (M,), (L, M), or those of x in `linear`.
+        k: its extent along K.
+        folds: whether all rows are one matrix, as in `linear`; else the last are, and the others a batch.
+
+    Raises:
+        InputError: it has no shape of a kind.
+    """
+    if not isinstance(scale, Tensor) or scale.dim() == 0:
+        return TENSOR
+    shape, lead = tuple(scale.shape), tuple(rows)
+    blocks = -(-k // K_BLOCK)
+    # a batch may share its scales
+    legal = (lead,) if folds else (lead, lead[-1:])
+    if shape in legal:
+        return ROW
+    m = math.prod(lead) if folds else lead[-1]
+    above = -(-m // K_BLOCK)
+    if len(shape) > 1 and blocks <= shape[-1] <= -(-blocks // PADDED) * PADDED:
+        if shape[:-1] in legal:
+            return "1x128"
+        if shape[-2] == above and (len(shape) == 2 or shape[:-2] == lead[:-1]):
+            return "128x128"
+    rule = f"must be a number, {lead}, {(*lead, blocks)} or {(above, blocks)}: of all, rows, 1 x 128 or 128 x 128"
+    raise field_error(InputError, f"{name}.shape", shape, rule)
+
+
+@constant
+def _reads(epilogue: int, spec: int) -> bool:
+    """Whether an epilogue reads scales by these names, or a spec names their kinds."""
+    graph, given = found_at(epilogue), found_at(spec)
+    if given is not None and given.epilogue != AUTO:
+        graph = given.epilogue if graph is None or given.scale_a != AUTO or given.scale_b != AUTO else graph
+    return isinstance(graph, Graph) and any(x in graph.tensors or x in graph.numbers for x in SCALES)
+
+
+__all__ = ["KINDS", "NONE", "NO_GRADIENT", "Kinds", "kind_of", "operand_scales"]
