@@ -27,6 +27,7 @@ from cutegemm.epilogue.call_order import tensors
 SPLIT_PLACES = ("split.partials", "split.counters")
 WORK_COUNTER = "work.counter"  # how many works have been taken
 GROUP_ENDS = "group.ends"  # one past the last row of every group, Int32
+ROW_INDICES = "group.rows"  # which rows of an operand a launch multiplies, in the order of the groups
 # what a tile scheduler reads of memory, by its name (`KernelConfig.tile_scheduler`): among the addresses of a launch
 SCHEDULER_READS: dict[str, tuple[str, ...]] = {
     "dynamic": (WORK_COUNTER,),
@@ -39,12 +40,14 @@ _GROUPED = (
     ("groups", "int32", 1),
     ("tail", "int32", 0),
 )
+# Extents and strides of 8 elements satisfy whatever alignment a config was compiled for.
+EXTENT = 8
+# 32-bit words of an index, and rows that indices may name
+_INDEXED = (("rows.width", "int32", 1), ("rows.extent", "int32", EXTENT))
 COUNTERS = "run.counters"  # among a run's addresses that of all its counters (`KernelPlan.counter_bytes`)
 INT32, INT64, FLOAT32 = "int32", "int64", "float32"
 Values = Mapping[str, Mapping[str, Any]]  # group -> field -> number, or triple of numbers
 
-# Extents and strides of 8 elements satisfy whatever alignment a config was compiled for.
-EXTENT = 8
 STRIDES = (EXTENT, EXTENT, EXTENT * EXTENT)
 
 
@@ -165,6 +168,7 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
         schedule=[
             *(Field(x, INT32, 1) for x in ("group", "clusters", "partials.m", "partials.n", "partials.all")),
             *(Field(*x) for x in _GROUPED if isinstance(config, KernelConfig) and config.grouped),
+            *(Field(*x) for x in _INDEXED if _indexed(config)),
         ],
     )
 
@@ -173,7 +177,12 @@ def _in_workspace(config: GemmConfig) -> tuple[str, ...]:
     if not isinstance(config, KernelConfig):
         return ()
     meets = {"workspace": SPLIT_PLACES, "atomic": SPLIT_PLACES, "launch": SPLIT_PLACES[:1]}
-    return (*meets.get(config.split_reduction, ()), *SCHEDULER_READS.get(config.tile_scheduler, ()))
+    rows = (ROW_INDICES,) if _indexed(config) else ()
+    return (*meets.get(config.split_reduction, ()), *SCHEDULER_READS.get(config.tile_scheduler, ()), *rows)
+
+
+def _indexed(config: GemmConfig) -> bool:
+    return any(x.indexed for x in config.operands)
 
 
 def _relayout(copies: int) -> LaunchLayout:

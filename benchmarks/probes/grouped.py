@@ -3,8 +3,9 @@
 
     python -m benchmarks.probes.grouped [--tokens 16,256,4096] [--layers qwen3-up] [--spread zipf] [--out FILE.json]
 
-bf16, B K-major; forward (rows in groups) and a weight's gradient (groups along K, tokens as rows). Each is checked
-against torch first; sustained, by graph replay, over two draws. Prints microseconds, the ratio to torch and the time to
+bf16, B K-major; forward (rows in groups), the same of rows that indices name ("gather": by torch before, or by the
+kernel), and a weight's gradient (groups along K, tokens as rows). Each is checked against torch first; sustained, by
+graph replay, over two draws. Prints microseconds, the ratio to torch and the time to
 read and write everything once; and the host's time of a call. Needs a Hopper GPU.
 """
 
@@ -25,6 +26,7 @@ from benchmarks import timing
 from benchmarks.timing import Contender, Regime
 from cutegemm.compiling import kernel_cache
 from cutegemm.ops.grouped import planned
+from cutegemm.spec import GemmSpec
 
 # name -> (experts, experts of a token, N, K)
 LAYERS = {
@@ -37,19 +39,25 @@ LAYERS = {
 }
 TOKENS = (16, 64, 256, 1024, 4096, 16384)
 SPREADS = ("uniform", "zipf")
-KINDS = ("forward", "weight")
+KINDS = ("forward", "gather", "weight")
+GATHERS = GemmSpec(a_load="cp_async")
 READ = 4.58e6  # bytes a microsecond that an H200 reads
 REGIME = Regime(name="probe", preheat=0.1, rest=0.0, sample=0.02, rounds=4)
 
 
 @dataclass(frozen=True)
 class Groups:
-    """One draw: tokens in groups, a matrix for each, where the groups end; of a gradient what comes from above."""
+    """One draw: rows in groups, a matrix for each, where the groups end; of a gradient what comes from above.
+
+    Gathered are `rows` of `tokens` instead.
+    """
 
     a: torch.Tensor
     b: torch.Tensor
     ends: torch.Tensor
     above: torch.Tensor
+    tokens: torch.Tensor
+    rows: torch.Tensor
 
 
 def drawn(layer: tuple[int, int, int, int], b: torch.Tensor, tokens: int, spread: str, seed: int) -> Groups:
@@ -66,7 +74,10 @@ def drawn(layer: tuple[int, int, int, int], b: torch.Tensor, tokens: int, spread
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device=device, dtype=torch.bfloat16) * k**-0.25
 
-    return Groups(normal(tokens * each, k), b, counts.cumsum(0).int(), normal(tokens * each, n))
+    rows = (taken.flatten().argsort() // each).int()
+    return Groups(
+        normal(tokens * each, k), b, counts.cumsum(0).int(), normal(tokens * each, n), normal(tokens, k), rows
+    )
 
 
 def contenders(kind: str) -> list[Contender]:
@@ -76,11 +87,22 @@ def contenders(kind: str) -> list[Contender]:
             Contender("cutegemm", lambda x: cutegemm.grouped_mm(x.above.T, x.a, x.ends, fallback="error")),
             Contender("torch", lambda x: torch._grouped_mm(x.above.T, x.a, offs=x.ends)),
         ]
+    if kind == "gather":
+        return [
+            Contender("cutegemm", lambda x: _gathered(x, GATHERS)),
+            Contender("torch", lambda x: torch._grouped_mm(x.tokens[x.rows], x.b, offs=x.ends)),
+            Contender("torch's gather", lambda x: _gathered(x, None)),
+        ]
     return [
         Contender("cutegemm", lambda x: cutegemm.grouped_mm(x.a, x.b, x.ends, fallback="error")),
         Contender("torch", lambda x: torch._grouped_mm(x.a, x.b, offs=x.ends)),
         Contender("dense", lambda x: torch.mm(x.a, x.b[0])),
     ]
+
+
+def _gathered(x: Groups, spec: GemmSpec | None) -> torch.Tensor:
+    found: torch.Tensor = cutegemm.grouped_mm(x.tokens, x.b, x.ends, rows=x.rows, spec=spec, fallback="error")
+    return found
 
 
 def bytes_of(kind: str, layer: tuple[int, int, int, int], x: Groups) -> int:
@@ -105,8 +127,11 @@ def timed(kind: str, name: str, b: torch.Tensor, tokens: int, spread: str) -> di
                 who[2].call(x)
             del ours, torchs
         first = sets[0]
-        operands = (first.a, first.b) if kind == "forward" else (first.above.T, first.a)
-        plan = planned(*operands, first.ends)
+        plan = {
+            "forward": lambda: planned(first.a, first.b, first.ends),
+            "gather": lambda: planned(first.tokens, first.b, first.ends, GATHERS, first.rows),
+            "weight": lambda: planned(first.above.T, first.a, first.ends),
+        }[kind]()
         found["plan"] = (
             f"{plan.config.tile} {plan.config.cluster} {plan.config.schedule} {plan.config.grouped}"
         )
@@ -142,8 +167,13 @@ def compiled(names: list[str], tokens: list[int], kinds: list[str]) -> None:
             a, above = (torch.empty(rows, x, dtype=torch.bfloat16, device="cuda") for x in (k, n))
             ends = torch.zeros(experts, dtype=torch.int32, device="cuda")
             b = torch.empty_strided((experts, k, n), (n * k, 1, k), dtype=torch.bfloat16, device="cuda")
-            pairs = {"forward": (a, b), "weight": (above.T, a)}
-            configs += [planned(*pairs[kind], ends).config for kind in kinds]
+            index = torch.zeros(rows, dtype=torch.int32, device="cuda")
+            given = {
+                "forward": (a, b, ends),
+                "gather": (a[: rows // each], b, ends, GATHERS, index),
+                "weight": (above.T, a, ends),
+            }
+            configs += [planned(*given[kind]).config for kind in kinds]
             del a, above, b
     kernel_cache.ensure(configs)
 

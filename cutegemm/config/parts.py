@@ -92,6 +92,7 @@ class OperandConfig(MatrixConfig):
         width: bytes of one copy of "cp_async"; of "shift" 16 where every batch begins at the same byte of a word, so
             that TMA can bring the words; else 0.
         box_rows: rows of its tile that TMA loads, where the matrix has no more; the others are zeroed once. 0 is all.
+        indexed: whether a tensor of indices names the rows, of a K-major operand that "cp_async" loads.
         swizzle: of its tiles in shared memory, "128B", "64B", "32B" or "none".
         halves: 2 where it holds a gated pair's two factors, whose tiles lie side by side in a stage; else 1.
     """
@@ -101,6 +102,7 @@ class OperandConfig(MatrixConfig):
     halves: int = 1
     width: int = 0
     box_rows: int = 0
+    indexed: bool = False
 
     @property
     def axes(self) -> str:

@@ -19,7 +19,7 @@ from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, con
 from cutegemm.ops.grouped_op import PLAIN, gemm_of, grouping
 from cutegemm.ops.products import BACKENDS, check_names, is_compiling, made
 from cutegemm.ops.program import Program, decode
-from cutegemm.ops.routing import gathered, scattered
+from cutegemm.ops.routing import check_indices, gathered, scattered
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
 from cutegemm.running.arguments.call import NOWHERE, Memo
@@ -86,7 +86,8 @@ def grouped_mm(
         scatter: (R,) indices: where in D, which has as many rows as `out`, or R, each result is added, in fp32 and in
             order; one outside is dropped.
         weight: (R,): what each result is multiplied by. Rows, scatter and weight are of groups of rows, by launches of
-            torch's before and after.
+            torch's before and after; a spec with a_load="cp_async" has the kernel itself gather the rows, where no
+            gradient is recorded and nothing compiled.
         tail: what rows of no group become: "zero", or "undefined", which leaves them alone.
         spec: how the kernel is made; None leaves it to the planner.
         fallback: as of `matmul`.
@@ -100,14 +101,22 @@ def grouped_mm(
         SpecError, PlanError: the spec has no legal meaning, or no kernel of groups serves the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
-    if rows is not None or scatter is not None or weight is not None:
+    inside = rows is not None and scatter is None and weight is None and _gathers(a, b, rows, spec, fallback)
+    if not inside and (rows is not None or scatter is not None or weight is not None):
         return _routed(rows, scatter, weight, a, b, out, {
             "offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "alpha": alpha, "beta": beta,
             "bias": bias, "out_dtype": out_dtype, "epilogue": epilogue, "tail": tail, "spec": spec,
             "fallback": fallback, **inputs,
         })  # fmt: skip
     key = None
-    if spec is None and epilogue is None and out is None and out_dtype is None and not is_compiling():
+    if (
+        rows is None
+        and spec is None
+        and epilogue is None
+        and out is None
+        and out_dtype is None
+        and not is_compiling()
+    ):
         if c is None and bias is None and beta is None and not inputs and type(alpha) is float:
             ends = offs if offs is not None else cu_seqlens if cu_seqlens is not None else counts
             key, addresses = _short_key(a, b, ends, offs, cu_seqlens, counts, tail, fallback)
@@ -159,7 +168,8 @@ def grouped_mm(
         torch.is_grad_enabled()
         and (a.requires_grad or b.requires_grad or any([x.requires_grad for x in tensors]))
     ):
-        call = gemm_of(program).prepared(a, b, ends, grouping(how), inputs, out, backend, None)
+        told = grouping(how) if rows is None else dataclasses.replace(grouping(how), indexed=True)
+        call = gemm_of(program).prepared(a, b, ends, told, inputs, out, backend, None, rows)
         if key is not None and backend is None:
             _shorts.put(key, call[0])
         return call[0](*call[1:], None)
@@ -167,6 +177,8 @@ def grouped_mm(
         rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
         raise field_error(InputError, "out", "...", rule)
     check_names(program, inputs)
+    if rows is not None:
+        a = gathered(a, rows)
     return _through_the_op(
         a, b, ends, program.text, program.inputs, program.numbers, program.integers, inputs, how
     )
@@ -183,15 +195,34 @@ def _routed(rows: Any, scatter: Any, weight: Any, a: Any, b: Any, out: Any, rest
         check_tensor(field, x)
     if (a.dim(), b.dim()) != (2, 3):
         raise InputError("takes groups of rows: a (M, K) and b (G, K, N)", field=name)
-    if rows is not None:
+    inside = rows if rows is not None and _gathers(a, b, rows, rest["spec"], rest["fallback"]) else None
+    if rows is not None and inside is None:
         a = gathered(a, rows)
     if scatter is None and weight is None:
         return grouped_mm(a, b, out=out, **rest)
     dtype = rest["out_dtype"] or (a.dtype if out is None else out.dtype)
-    found = grouped_mm(a, b, **rest)
+    found = grouped_mm(a, b, **rest, rows=inside)
     if not isinstance(found, Tensor):
         raise InputError("takes an epilogue that gives d alone", field=name)
     return scattered(found, scatter, weight, out, dtype)
+
+
+def _gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
+    """Whether a kernel gathers the rows of A itself, where torch need not know of the call: the spec says so.
+
+    Raises:
+        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
+    """
+    if not isinstance(spec, GemmSpec) or spec.a_load != "cp_async" or is_compiling():
+        return False
+    for field, x in (("a", a), ("b", b)):
+        check_tensor(field, x)
+    if (a.dim(), b.dim()) != (2, 3) or not direct(a, b):
+        return False
+    check_indices("rows", rows, a.shape[0], a)
+    who = server_of(a.device, fallback, "cutegemm.grouped_mm")
+    kernel = who != "torch" and BACKENDS[who] != "reference"
+    return kernel and all(x.numel() for x in (a, b, rows))
 
 
 def _through_the_op(
@@ -260,16 +291,22 @@ def _made(
     return made(graph, spec, "matrix", scalars, backend)
 
 
-def planned(a: Tensor, b: Tensor, offs: Tensor, spec: GemmSpec | None = None) -> KernelPlan:
+def planned(
+    a: Tensor, b: Tensor, offs: Tensor, spec: GemmSpec | None = None, rows: Tensor | None = None
+) -> KernelPlan:
     """How kernels serve a product of groups without an epilogue; of CPU tensors, on an H200.
+
+    Args:
+        a, b, offs, spec: as of `grouped_mm`.
+        rows: indices of the rows that a kernel gathers itself.
 
     Raises:
         GemmError: as of `grouped_mm`.
     """
     name = "counts" if a.dim() == 3 else "offs"
-    how = grouping(f"{_form(a, b, name, 'zero')}:{name}:zero")
+    how = dataclasses.replace(grouping(f"{_form(a, b, name, 'zero')}:{name}:zero"), indexed=rows is not None)
     program = _program(PLAIN[False, False], spec, None, {}, None)
-    return gemm_of(program).plan(a, b, offs, how, {"alpha": 1.0})
+    return gemm_of(program).plan(a, b, offs, how, {"alpha": 1.0}, rows=rows)
 
 
 def _short_key(

@@ -24,7 +24,8 @@ def gathered(a: Tensor, rows: Any) -> Tensor:
     Raises:
         InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
     """
-    index, inside = _index("rows", rows, a.shape[0], a)
+    check_indices("rows", rows, a.shape[0], a)
+    index, inside = _inside(rows, a.shape[0])
     if not a.shape[0]:
         return a.new_zeros(rows.shape[0], a.shape[1])
     return torch.where(inside[:, None], a[index], a.new_zeros(()))
@@ -52,7 +53,8 @@ def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype
     if scatter is None:
         return y.to(dtype) if out is None else out.copy_(y)
     count = y.shape[0] if out is None else out.shape[0]
-    index, inside = _index("scatter", scatter, count, y, y.shape[0])
+    check_indices("scatter", scatter, count, y, y.shape[0])
+    index, inside = _inside(scatter, count)
     # what goes nowhere goes into a row behind the last, which is left out
     target = torch.where(inside, index, count)
     sums = torch.zeros(count + 1, y.shape[1], dtype=torch.float32, device=y.device)
@@ -60,10 +62,12 @@ def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype
     return sums.to(dtype) if out is None else out.copy_(sums)
 
 
-def _index(
-    name: str, index: Any, extent: int, like: Tensor, count: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """(indices that are inside, whether each was)."""
+def check_indices(name: str, index: Any, extent: int, like: Tensor, count: int | None = None) -> None:
+    """Refuse what is no tensor of indices, (`count`,), on a tensor's device.
+
+    Raises:
+        InputError: it is none; under CUTEGEMM_CHECK=1 also where one is outside [0, extent).
+    """
     check_tensor(name, index)
     if index.dim() != 1 or index.dtype not in _INTEGERS:
         kind = f"{tuple(index.shape)} of {index.dtype}"
@@ -76,11 +80,16 @@ def _index(
         raise field_error(
             InputError, f"{name}.device", str(index.device), f"must be a's device, {like.device}"
         )
-    inside = (index >= 0) & (index < extent)
-    if os.environ.get("CUTEGEMM_CHECK") == "1" and not bool(inside.all()):
-        first = int((~inside).nonzero()[0])
-        raise field_error(InputError, f"{name}[{first}]", int(index[first]), f"must be in [0, {extent})")
-    return index.clamp(0, max(extent - 1, 0)).long(), inside
+    if os.environ.get("CUTEGEMM_CHECK") == "1":
+        _, inside = _inside(index, extent)
+        if not bool(inside.all()):
+            first = int((~inside).nonzero()[0])
+            raise field_error(InputError, f"{name}[{first}]", int(index[first]), f"must be in [0, {extent})")
 
 
-__all__ = ["gathered", "scattered"]
+def _inside(index: Tensor, extent: int) -> tuple[Tensor, Tensor]:
+    """(indices that are inside, whether each was)."""
+    return index.clamp(0, max(extent - 1, 0)).long(), (index >= 0) & (index < extent)
+
+
+__all__ = ["check_indices", "gathered", "scattered"]

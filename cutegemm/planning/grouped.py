@@ -48,7 +48,7 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         problem: of `batch` groups. By form: "rows": `m` rows of all groups, one A and one D; "masked": a batch of `m`
             rows for each; "depth": `k` of all groups, one A and one B, a batch of D for each.
         form: one of `FORMS`.
-        ends: how they are told.
+        ends: how they are told. Of groups whose rows indices name, `problem.a` has a row for each index.
         device: the GPU.
 
     Raises:
@@ -57,7 +57,11 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     if isinstance(spec.epilogue, Graph) and spec.epilogue.scales:
         rule = "groups have no scales of blocks"
         raise field_error(PlanError, spec.epilogue.scales[0].name, "blocks", rule, "row")
-    made, config = _alike(spec, _average(spec, problem, form), form, device)
+    indexed = ends.indices > 0
+    if indexed and spec.a_load != "cp_async":
+        rule = "threads copy rows that indices name"
+        raise field_error(PlanError, "a_load", spec.a_load, rule, "cp_async")
+    made, config = _alike(spec, _average(spec, problem, form), form, device, indexed)
     step = made.multiply
     assert step is not None
     swapped = step.factors == ("b", "a")
@@ -168,8 +172,10 @@ def _bucket(value: int) -> int:
 
 
 @functools.lru_cache(REMEMBERED)
-def _alike(spec: GemmSpec, problem: Problem, form: str, device: Device) -> tuple[KernelPlan, KernelConfig]:
-    """The plan of the average problem, and its kernel made one of groups.
+def _alike(
+    spec: GemmSpec, problem: Problem, form: str, device: Device, indexed: bool
+) -> tuple[KernelPlan, KernelConfig]:
+    """The plan of the average problem, and its kernel made one of groups, whose rows indices may name.
 
     Raises:
         PlanError: there is none.
@@ -189,25 +195,27 @@ def _alike(spec: GemmSpec, problem: Problem, form: str, device: Device) -> tuple
     for loads, schedule in itertools.product(_loads(spec), schedules):
         asked = dataclasses.replace(spec, **given, **loads, schedule=schedule)
         try:
-            return _narrowed(asked, problem, form, device)
+            return _narrowed(asked, problem, form, device, indexed)
         except PlanError as error:
             first = first or error
     assert first is not None
     raise first
 
 
-def _narrowed(spec: GemmSpec, problem: Problem, form: str, device: Device) -> tuple[KernelPlan, KernelConfig]:
+def _narrowed(
+    spec: GemmSpec, problem: Problem, form: str, device: Device, indexed: bool
+) -> tuple[KernelPlan, KernelConfig]:
     """As `_alike`, of one way in; a chosen cluster is not one along a group's rows, which would end in two tiles.
 
     Raises:
         PlanError: there is none.
     """
     made = plan(spec, problem, device)
-    config = _config(made, form)
+    config = _config(made, form, indexed)
     if form == "depth" or spec.cluster != AUTO or config.cluster["mn".index(config.grouped)] == 1:
         return made, config
     made = plan(dataclasses.replace(spec, cluster=(1, 2)), problem, device)
-    return made, _config(made, form)
+    return made, _config(made, form, indexed)
 
 
 def _loads(spec: GemmSpec) -> Iterator[dict[str, Any]]:
@@ -219,7 +227,7 @@ def _loads(spec: GemmSpec) -> Iterator[dict[str, Any]]:
         yield {"a_load": a, "b_load": b}
 
 
-def _config(made: KernelPlan, form: str) -> KernelConfig:
+def _config(made: KernelPlan, form: str, indexed: bool) -> KernelConfig:
     """The kernel of a plan as one of groups.
 
     Raises:
@@ -234,7 +242,9 @@ def _config(made: KernelPlan, form: str) -> KernelConfig:
     axis = "k" if form == "depth" else "n" if step.factors == ("b", "a") else "m"
     changed: dict[str, Any] = {"serpentine": False, "early": (), "grouped": axis, "masked": form == "masked"}
     # a group may have more rows than the average
-    changed["operands"] = tuple(dataclasses.replace(x, box_rows=0) for x in found.operands)
+    changed["operands"] = tuple(
+        dataclasses.replace(x, box_rows=0, indexed=indexed and x.axes[0] == axis) for x in found.operands
+    )
     if form != "depth":
         changed["inputs"] = tuple(dataclasses.replace(x, load="direct") for x in found.inputs)
         changed["input_stages"] = 1

@@ -89,12 +89,27 @@ class Ends:
         lead: 1 where the first group's begin stands before the ends.
         tail: whether rows of no group are zeroed.
         count: groups.
+        indices: 32-bit words of the indices that name the rows of groups; 0 where rows lie as they are multiplied.
+        rows: how many rows indices may name.
     """
 
     width: int = 1
     lead: int = 0
     tail: bool = True
     count: int = 1
+    indices: int = 0
+    rows: int = 0
+
+    @property
+    def schedule(self) -> dict[str, int]:
+        """What a launch is told of them."""
+        ends = {
+            "ends.width": self.width,
+            "ends.lead": self.lead,
+            "tail": int(self.tail),
+            "groups": self.count,
+        }
+        return ends | {"rows.width": self.indices, "rows.extent": self.rows}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +161,6 @@ class Multiply:
     def fixed(self) -> Named:
         """The arguments that are the same for every call of a plan."""
         strides = {name: x.strides for name, x in self.operands.items()}
-        told = self.groups
-        ends = (
-            {"ends.width": told.width, "ends.lead": told.lead, "tail": int(told.tail), "groups": told.count}
-            if told
-            else {}
-        )
         row, col, batch = strides["b"]
         return {
             "shape": dict(zip("mnkl", self.extents))
@@ -162,7 +171,7 @@ class Multiply:
                 "group": self.raster[1],
                 "clusters": self.clusters,
                 **dict(zip(("partials.m", "partials.n", "partials.all"), self.parts)),
-                **ends,
+                **(self.groups.schedule if self.groups else {}),
             },
         }
 

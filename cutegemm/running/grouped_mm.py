@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of groups, served: a kind of call, described and planned once, and what serves it.
 
-A call's tensors travel as those of any run (`running.arguments.named`), followed by the tensor of the groups' ends.
+A call's tensors travel as those of any run (`running.arguments.named`), followed by the tensor of the groups' ends,
+and by the indices of the rows where there are any.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import GemmError, InputError, field_error
-from cutegemm.launch_layout import GROUP_ENDS
+from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
 from cutegemm.planning.grouped import Ends, plan_groups
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Operand, operand_of
@@ -44,11 +45,13 @@ class Grouping:
         form: "rows", "masked" or "depth" (`planning.grouped.FORMS`).
         name: of the tensor: "offs", "cu_seqlens" or "counts".
         tail: whether rows of no group are zeroed.
+        indexed: whether a tensor of indices names the rows of A that are multiplied.
     """
 
     form: str
     name: str
     tail: bool = True
+    indexed: bool = False
 
     @property
     def lead(self) -> int:
@@ -81,9 +84,11 @@ class GroupedGemm:
         out: Any = None,
         backend: str | None = None,
         dtype: torch.dtype | None = None,
+        rows: Any = None,
     ) -> Any:
         """`prepared` and served."""
-        serve, given, addresses, numbers = self.prepared(a, b, ends, how, named, out, backend, dtype)
+        call = self.prepared(a, b, ends, how, named, out, backend, dtype, rows)
+        serve, given, addresses, numbers = call
         return serve(given, addresses, numbers, None)
 
     def prepared(
@@ -96,6 +101,7 @@ class GroupedGemm:
         out: Any,
         backend: Any,
         dtype: Any,
+        rows: Any = None,
     ) -> tuple[Prepared, tuple[Any, ...], tuple[int, ...], tuple[float, ...]]:
         """What serves a call, and what it is called with: tensors, addresses and numbers.
 
@@ -105,13 +111,14 @@ class GroupedGemm:
             named: what the epilogue reads; out: as of `Gemm.run`.
             backend: as of `Gemm.run`.
             dtype: of a new D.
+            rows: (R,) indices of the rows of `a` that are multiplied, where `how` says so; D has R.
 
         Raises:
             InputError: a tensor breaks a rule; nothing has been written.
             PlanError: no kernel of groups serves the operands under the spec.
         """
         given, numbers, scalars = self.signature.bind(a, b, named, out)
-        given = (*given, ends)
+        given = (*given, ends) if rows is None else (*given, ends, rows)
         addresses: tuple[int, ...]
         key: Any
         try:
@@ -131,7 +138,7 @@ class GroupedGemm:
         if prepared is None:
             prepared = None if key is None else self._kinds.get(key)
             if prepared is None:
-                order = ordered(self.signature.order(scalars))
+                order = ordered(self.signature.order(scalars), how)
                 try:
                     prepared = self._prepare(order, given, how, backend, dtype)
                 except GemmError as error:
@@ -159,7 +166,7 @@ class GroupedGemm:
         empty = any(x.numel() == 0 for x in (request.a, request.b)) or not groups
         if chosen == "reference" or empty:
             return GroupReference(_kind(graph, order, call, None, request), how.form, how.lead, how.tail)
-        plan = self._planned(call, how, ends, chosen == "gpu")
+        plan = self._planned(call, how, ends, chosen == "gpu", named.get(ROW_INDICES), request.a.shape[0])
         kind = _kind(graph, order, call, plan, request)
         if chosen == "gpu":
             return Launcher(kind, request)
@@ -168,7 +175,14 @@ class GroupedGemm:
         return Emulated(kind, whole=how.tail or how.form == "depth")
 
     def plan(
-        self, a: Any, b: Any, ends: Any, how: Grouping, named: dict[str, Any], dtype: Any = None
+        self,
+        a: Any,
+        b: Any,
+        ends: Any,
+        how: Grouping,
+        named: dict[str, Any],
+        dtype: Any = None,
+        rows: Any = None,
     ) -> KernelPlan:
         """How kernels serve a call; its arguments are as of `run`. Of CPU tensors, on an H200.
 
@@ -176,24 +190,34 @@ class GroupedGemm:
             InputError, PlanError: as of `run`.
         """
         given, _, scalars = self.signature.bind(a, b, named, None)
-        order = ordered(self.signature.order(scalars))
-        request = order.request(order.named((*given, ends)))
+        order = ordered(self.signature.order(scalars), how)
+        told = (ends,) if rows is None else (ends, rows)
+        request = order.request(order.named((*given, *told)))
         _check(request, ends, how, self.graph)
         asked = self.spec.d_dtype if dtype is None else as_dtype(dtype)
         call = _described(self.graph, request, how, asked, self.spec.d_major)
-        return self._planned(call, how, ends, a.is_cuda)
+        return self._planned(call, how, ends, a.is_cuda, rows, a.shape[0])
 
-    def _planned(self, call: Call, how: Grouping, ends: Any, gpu: bool) -> KernelPlan:
-        told = Ends(width=ends.element_size() // 4, lead=how.lead, tail=how.tail and how.form != "depth")
+    def _planned(
+        self, call: Call, how: Grouping, ends: Any, gpu: bool, indices: Any = None, extent: int = 0
+    ) -> KernelPlan:
+        told = Ends(
+            width=ends.element_size() // 4,
+            lead=how.lead,
+            tail=how.tail and how.form != "depth",
+            indices=0 if indices is None else indices.element_size() // 4,
+            rows=extent,
+        )
         whole = dataclasses.replace(self.spec, epilogue=self.graph, d_dtype=AUTO, d_major=AUTO)
         device = device_of(ends.device) if gpu else DEFAULT
         return plan_groups(whole, call.problem, how.form, told, device)
 
 
-def ordered(order: Order) -> Order:
-    """The order of a call's tensors with the ends of its groups behind them."""
-    ends = call_order.Passed(GROUP_ENDS, call_order.Role(ranks=(1,), strided=False))
-    return dataclasses.replace(order, passed=(*order.passed, ends), names=(*order.names, GROUP_ENDS))
+def ordered(order: Order, how: Grouping) -> Order:
+    """The order of a call's tensors with what tells its groups behind them."""
+    names = (GROUP_ENDS, ROW_INDICES) if how.indexed else (GROUP_ENDS,)
+    more = [call_order.Passed(x, call_order.Role(ranks=(1,), strided=False)) for x in names]
+    return dataclasses.replace(order, passed=(*order.passed, *more), names=(*order.names, *names))
 
 
 def _kind(graph: Graph, order: Order, call: Call, plan: Any, request: Request) -> Kind:
@@ -238,7 +262,17 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
     elif how.lead:
         _agree(f"{how.name}.shape", tuple(ends.shape), ends.shape[0] > 0, "must hold the first group's begin")
     _agree(f"{how.name}.stride()", ends.stride(), ends.is_contiguous(), "must be contiguous")
+    if how.indexed:
+        _check_indices(request, how)
     _agree(f"{how.name}.device", str(ends.device), ends.device == a.device, f"must be a's device, {a.device}")
+
+
+def _check_indices(request: Request, how: Grouping) -> None:
+    rows, device = request.inputs[ROW_INDICES], request.a.device
+    check_tensor("rows", rows, (1,), INTEGERS)
+    _agree("rows.stride()", rows.stride(), rows.is_contiguous(), "must be contiguous")
+    _agree("rows.device", str(rows.device), rows.device == device, f"must be a's device, {device}")
+    _agree("rows", tuple(rows.shape), how.form == "rows", "names rows of groups: a (M, K) and b (G, K, N)")
 
 
 def _agree(field: str, value: object, holds: bool, rule: str) -> None:
@@ -251,7 +285,7 @@ def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major:
 
     Described as the product of one group, or of all groups as a batch; then with what each group has of its own.
     """
-    inputs = {name: x for name, x in request.inputs.items() if name != GROUP_ENDS}
+    inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
     asked = (None if dtype == AUTO else dtype, None if major == AUTO else major)
     a, b, groups = request.a, request.b, request.inputs[GROUP_ENDS].shape[0] - how.lead
     rows = [name for name, kind in graph.tensors.items() if kind == "row" and inputs[name].dim() == 2]
@@ -267,7 +301,9 @@ def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major:
         first = {name: x[0] if name in rows and groups else x for name, x in inputs.items()}
         if not groups:
             first |= {name: first[name].new_empty(first[name].shape[1:]) for name in rows}
-        seen = Request(a, one, first, request.outs)
+        # as many rows as there are indices; how they lie is told below
+        multiplied = a[:1].expand(request.inputs[ROW_INDICES].shape[0], -1) if how.indexed else a
+        seen = Request(multiplied, one, first, request.outs)
     call = describe(graph, seen, *asked)
     if not _fake(a):
         call = check.aligned(call, seen)
@@ -285,6 +321,7 @@ def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major:
         problem=dataclasses.replace(
             problem,
             batch=groups,
+            a=dataclasses.replace(operand_of(a), rows=problem.m, align=problem.a.align),
             b=dataclasses.replace(operand_of(b), align=problem.b.align),
             inputs=tuple((name, own(name, x)) for name, x in problem.inputs),
         ),

@@ -234,6 +234,21 @@ def _grouped(x: KernelDraft) -> Number:
     return steady & (plain and not moved)
 
 
+def _indexed(x: KernelDraft) -> bool:
+    """Rows that indices name are those of groups, of a K-major operand whose rows cp.async copies one by one."""
+    return all(
+        y.load == "cp_async" and y.k_major and y.halves == 1 and x.grouped == y.axes[0] and not x.masked
+        for y in x.operands
+        if y.indexed
+    )
+
+
+def _indexed_refused(x: KernelDraft) -> Refused:
+    role, load = next((y.role, y.load) for y in x.operands if y.indexed)
+    rule = "rows that indices name are rows of groups, K-major, and copied by threads"
+    return f"{role}_load", load, rule, "cp_async"
+
+
 def _anywhere(x: KernelDraft, operand: OperandConfig) -> bool:
     """Whether an operand's tiles may begin at any place along the groups' axis."""
     along = operand.major == x.grouped
@@ -285,6 +300,7 @@ LATER = (
         needs_tile=False,
     ),
     Rule(_grouped, _grouped_refused, needs_tile=False),
+    Rule(_indexed, _indexed_refused, needs_tile=False),
     Rule(
         _serpentine,
         lambda x: ("serpentine", True, "K is taken backwards only of whole, unsplit tiles by TMA", False),

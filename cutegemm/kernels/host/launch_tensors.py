@@ -13,7 +13,7 @@ from cutegemm.config.stage import StageItem
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host import operand_layouts as ops
 from cutegemm.kernels.load.tma_unaligned_load import class_maps
-from cutegemm.launch_layout import SCHEDULER_READS, SPLIT_PLACES
+from cutegemm.launch_layout import ROW_INDICES, SCHEDULER_READS, SPLIT_PLACES
 
 
 class Tensors(NamedTuple):
@@ -26,6 +26,7 @@ class Tensors(NamedTuple):
     scalars: tuple  # the device scalars, one element each
     splits: tuple  # addresses of `SPLIT_PLACES` where parts of K meet in workspace, else none; Int64
     scheduler: tuple  # addresses of what the tile scheduler reads (`SCHEDULER_READS`), Int64
+    indices: tuple  # the address of `ROW_INDICES` where they name an operand's rows, else none; Int64
     scales: tuple  # of operands' blocks, (blocks of rows or columns, blocks of K, l)
     memory: tuple  # of groups: the outputs (m, n, l) in global memory, also those that TMA stores; else None of each
 
@@ -51,12 +52,14 @@ def launch_tensors(config: KernelConfig, addresses: Any, shape: Any, strides: An
     by_name = launch.named(config, "addresses", addresses)
     splits = tuple(by_name[name] for name in SPLIT_PLACES if name in by_name)
     scheduler = tuple(by_name[name] for name in SCHEDULER_READS.get(config.tile_scheduler, ()))
+    indices = tuple(by_name[name] for name in (ROW_INDICES,) if name in by_name)
     scales = launch.scale_tensors(config, places, steps, shape) if config.multiplies else ()
     scalars = launch.scalar_tensors(places)
     memory: tuple = (None,) * len(config.outputs)
     if config.grouped in ("m", "n"):
         memory = launch.output_tensors(config, places, steps, shape)
-    return Tensors(*tensors, places.partials, scalars, splits, scheduler, scales, memory), atoms
+    others = (places.partials, scalars, splits, scheduler, indices, scales, memory)
+    return Tensors(*tensors, *others), atoms
 
 
 def _epilogue(config: KernelConfig, places: launch.Addresses, steps: launch.Strides, shape: Any) -> tuple:

@@ -2,7 +2,8 @@
 """Loading one operand's tile into a pipeline stage by cp.async: lines at multiples of 4 or 8 bytes, where TMA wants 16.
 
 A copy of WIDTH bytes goes from global memory to the swizzled stage past the registers, so any number of tiles can be
-on their way. What lies beyond a line's end or the matrix is not read and zero in the stage.
+on their way. What lies beyond a line's end or the matrix is not read and zero in the stage. Where indices name the
+rows, so is a row that an index outside names.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import cutlass.cute as cute
 
 from cutegemm.kernels.host.operand_layouts import NUMERIC
 from cutegemm.kernels.load.operand_rows import Lines
+from cutegemm.kernels.load.row_indices import RowIndices
 from cutegemm.kernels.load.unaligned_words import copy_async
 from cutegemm.kernels.schedule.work import Corner
 
@@ -24,6 +26,7 @@ class AsyncLoad:
     """One operand copied by the producer's threads."""
 
     lines: Lines
+    indices: RowIndices | None
 
     @cute.jit
     def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):
@@ -33,21 +36,31 @@ class AsyncLoad:
         first, start = lines.origin(corner)
         count, length = lines.extents()
         # an address inside, also where nothing is read
-        base = lines.source(first, cutlass.select_(start < length, start, cutlass.Int32(0)), corner.batch)
+        start_inside = cutlass.select_(start < length, start, cutlass.Int32(0))
+        origin = first if cutlass.const_expr(self.indices is None) else cutlass.Int32(0)
+        base = lines.source(origin, start_inside, corner.batch)
         last, left, pitch = count - 1 - first, length - start, lines.pitch
         chunks = lines.length // each
         for step in cutlass.range_constexpr(lines.steps(chunks)):
             line, chunk, there = lines.chunk(thread, chunks, step)
             element = chunk * each
-            wanted = cutlass.select_(line <= last, left - element, cutlass.Int32(0))
+            row, named = self._row(first, line, last)
+            wanted = cutlass.select_(cutlass.Boolean(line <= last) & named, left - element, cutlass.Int32(0))
             used = cutlass.max(cutlass.min(wanted, each), 0) * lines.size
             inside = cutlass.select_(used > 0, element, cutlass.Int32(0)) * lines.size
-            address = base + cutlass.Int64(cutlass.min(line, last)) * pitch + inside
+            address = base + cutlass.Int64(row) * pitch + inside
             target = lines.target(line, element, stage)
             if cutlass.const_expr(there is None):
                 self._copy(address, target, used)
             elif there:
                 self._copy(address, target, used)
+
+    def _row(self, first: Any, line: Any, last: Any) -> tuple[Any, Any]:
+        """(how many rows after the base's a line of the tile lies, whether it is one of the matrix')."""
+        inside = cutlass.min(line, last)
+        if self.indices is None:
+            return inside, cutlass.Boolean(True)
+        return self.indices.row(first + inside)
 
     def _copy(self, address: Any, target: Any, used: Any) -> None:
         numeric, width = NUMERIC[self.lines.operand.dtype], self.lines.operand.width

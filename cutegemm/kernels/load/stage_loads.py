@@ -15,6 +15,7 @@ from cutegemm.kernels.load.cp_async_load import AsyncLoad
 from cutegemm.kernels.load.cp_async_unaligned_load import ShiftLoad
 from cutegemm.kernels.load.gather_load import GatherLoad
 from cutegemm.kernels.load.operand_rows import Lines
+from cutegemm.kernels.load.row_indices import RowIndices
 from cutegemm.kernels.load.tma_load import TmaLoad
 from cutegemm.kernels.load.tma_unaligned_load import BoxLoad
 from cutegemm.kernels.mainloop.cluster import Place
@@ -31,13 +32,20 @@ class ItemLoads:
 
     @staticmethod
     def create(
-        config: KernelConfig, item: StageItem, atom: Any, tensor: Any, place: Place, shared: Shared
+        config: KernelConfig,
+        item: StageItem,
+        atom: Any,
+        tensor: Any,
+        place: Place,
+        shared: Shared,
+        indices: RowIndices | None,
     ) -> ItemLoads:
         """Take the tiles and partition the matrix.
 
         Args:
             atom, tensor: from `tensors.launch_tensors`; the atom is None where TMA is not used, and what
                 `box_load.class_maps` gives where it brings words.
+            indices: of the operand whose rows they name.
         """
         operand, layout = item.operand, ops.item_layout(item, config.stages)
         sX = shared.tensor(item.role.upper(), ops.NUMERIC[operand.dtype], layout)
@@ -61,7 +69,7 @@ class ItemLoads:
                 elif operand.load == "shift":
                     loaders.append(ShiftLoad.create(lines, config.stages, shared))
                 else:
-                    loaders.append(AsyncLoad(lines))
+                    loaders.append(AsyncLoad(lines, indices if operand.indexed else None))
         return ItemLoads(item, sX, tuple(loaders))
 
     @property

@@ -16,6 +16,7 @@ from cutegemm.kernels.epilogue.tile_epilogue import Epilogue
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.launch_tensors import Atoms, Tensors
 from cutegemm.kernels.host.operand_layouts import NUMERIC
+from cutegemm.kernels.load.row_indices import RowIndices
 from cutegemm.kernels.load.stage_loads import ItemLoads
 from cutegemm.kernels.load.tma_load import TmaLoad
 from cutegemm.kernels.load.zero_fill import zero_rest
@@ -84,8 +85,11 @@ class Frame:
         shared = Shared.create(config)
         place = Place.create(config.cluster, config.cluster_splits)
         scheduler = SCHEDULERS[config.tile_scheduler].create(config, place, extents, launched)
+        indices = None
+        if tensors.indices:
+            indices = RowIndices.create(tensors.indices[0], extents[config.grouped], launched)
         loads = tuple(
-            ItemLoads.create(config, item, atom, tensor, place, shared)
+            ItemLoads.create(config, item, atom, tensor, place, shared, indices)
             for item, atom, tensor in zip(config.stage, atoms.operands, tensors.operands, strict=True)
         )
         epilogue = Epilogue.create(

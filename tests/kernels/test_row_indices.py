@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A launch gathers the rows of its groups by index as it loads them: on the emulator, races on, beside torch's."""
+
+import pytest
+import torch
+
+import cutegemm
+from cutegemm import GemmSpec, Tile, emulator
+from cutegemm.errors import InputError, PlanError
+from cutegemm.ops import grouped
+from tests.support.groups import ENDS, SMALL, SWAPPED, drawn
+
+KERNELS = {"tokens along rows": SMALL, "tokens along columns": SWAPPED}
+TOKENS, ROWS = 57, 200
+
+
+class Gathered:
+    """What `emulator.run` runs."""
+
+    def __init__(self, **named):
+        self.spec, self.named = GemmSpec(a_load="cp_async", **named.pop("fields")), named
+
+    def run(self, a, b, ends, rows, out, backend):
+        """One launch."""
+        return cutegemm.grouped_mm(
+            a, b, ends, rows=rows, out=out, spec=self.spec, fallback=backend, **self.named
+        )
+
+
+def indices(dtype=torch.int32, tokens=TOKENS):
+    """Rows in any order, some often, some outside of any extent."""
+    drawn = torch.randint(0, tokens, (ROWS,), generator=torch.Generator().manual_seed(1))
+    outside = torch.tensor([-1, tokens, -(2**31), 2**31 - 1])
+    drawn[[0, 64, 131, 199]] = outside
+    if dtype is torch.int64:
+        # whose low 32 bits name a row
+        drawn[[7, 140]] = torch.tensor([2**32 + 3, -(2**40) + 3])
+    return drawn.to(dtype)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("ends", ["uneven", "a tail", "decreasing and outside"])
+def test_rows_are_gathered_as_they_are_loaded(name, dtype, ends, monkeypatch):
+    """Every group has the rows that its indices name; an index outside names zeros; nothing is copied before."""
+    a, b, told = drawn(TOKENS, 96), drawn(len(ENDS[ends]), 96, 136), torch.tensor(ENDS[ends])
+    rows, d = indices(dtype), torch.full((ROWS, 136), 7.0).bfloat16()
+    wanted = cutegemm.grouped_mm(a, b, told, rows=rows, fallback="reference")
+    monkeypatch.delattr(grouped, "gathered")
+    run = emulator.run(Gathered(fields=KERNELS[name]), a, b, told, rows, d)
+    assert not run.findings
+    torch.testing.assert_close(d, wanted, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(("offset", "pitch"), [(0, 98), (4, 100)], ids=["4 bytes", "8 bytes"])
+def test_rows_begin_at_any_word(offset, pitch):
+    """Copies are as wide as the rows' addresses allow; K is no multiple of the tile's."""
+    a = drawn(TOKENS, pitch + offset)[:, offset : offset + 70]
+    b, told, rows = drawn(2, 70, 72), torch.tensor([90, 200]), indices()
+    d = torch.empty(ROWS, 72).bfloat16()
+    assert not emulator.run(Gathered(fields=SMALL), a, b, told, rows, d).findings
+    wanted = cutegemm.grouped_mm(a, b, told, rows=rows, fallback="reference")
+    torch.testing.assert_close(d, wanted, rtol=1e-2, atol=1e-2)
+
+
+def test_what_the_planner_leaves_open():
+    """Tile, stages and schedule are chosen; bias, gate and scatter as of other groups."""
+    from cutegemm import epilogue as epi
+
+    a, b, told, rows = drawn(TOKENS, 64), drawn(2, 64, 128), torch.tensor([90, 200]), indices()
+    spec = GemmSpec(a_load="cp_async", sms=4)
+    for named in (
+        {"bias": drawn(2, 128).float()},
+        {"epilogue": epi.swiglu("interleaved")},
+        {"scatter": torch.arange(ROWS).flip(0), "weight": drawn(ROWS).float()},
+    ):
+        found = cutegemm.grouped_mm(a, b, told, rows=rows, spec=spec, fallback="emulator", **named)
+        wanted = cutegemm.grouped_mm(a, b, told, rows=rows, fallback="reference", **named)
+        torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
+
+
+def test_gradients_are_of_gathered_rows(monkeypatch):
+    """Where something is recorded, the bias alone too, torch gathers before."""
+    seen, own = [], grouped.gathered
+    monkeypatch.setattr(grouped, "gathered", lambda *x: seen.append(x) or own(*x))
+    a, b, told, rows = drawn(TOKENS, 64), drawn(2, 64, 72), torch.tensor([90, 200]), indices()
+    bias = drawn(2, 72).float().requires_grad_()
+    spec = GemmSpec(tile=Tile(64, 64, 64), a_load="cp_async")
+    found = cutegemm.grouped_mm(a, b, told, rows=rows, bias=bias, spec=spec, fallback="emulator")
+    assert len(seen) == 1
+    found.float().sum().backward()
+    torch.testing.assert_close(bias.grad, torch.tensor([90.0, 110.0])[:, None].expand(-1, 72))
+
+
+def test_what_cannot_be(monkeypatch):
+    """Refused before anything is written."""
+    a, b, told = drawn(TOKENS, 64), drawn(2, 64, 72), torch.tensor([90, 200])
+    spec = GemmSpec(a_load="cp_async")
+    for rows, message in [
+        (torch.zeros(3), "int32 or int64"),
+        (torch.zeros(3, 2).int(), "1-D"),
+        (torch.zeros(400).int()[::2], r"rows\.stride\(\)"),
+        ([1, 2], "rows"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            cutegemm.grouped_mm(a, b, told, rows=rows, spec=spec, fallback="emulator")
+    with pytest.raises(PlanError, match="a_load"):
+        cutegemm.grouped_mm(a[:, ::2], b[:, ::2], told, rows=indices(), spec=spec, fallback="emulator")
+    with pytest.raises(PlanError, match="a_load"):
+        cutegemm.grouped_mm(drawn(64, TOKENS).T, b, told, rows=indices(), spec=spec, fallback="emulator")
+    monkeypatch.setenv("CUTEGEMM_CHECK", "1")
+    with pytest.raises(InputError, match=r"rows\[0\]=-1.*\[0, 57\)"):
+        cutegemm.grouped_mm(a, b, told, rows=indices(), spec=spec, fallback="emulator")
