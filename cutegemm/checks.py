@@ -112,7 +112,8 @@ def choice(kind: type[GemmError], field: str, value: object, legal: Sequence[str
         GemmError: of the given kind.
     """
     if not isinstance(value, str) or value not in legal:
-        raise field_error(kind, field, value, f"must be one of {', '.join(legal)}")
+        meant = near(value, legal) if isinstance(value, str) else None
+        raise field_error(kind, field, value, f"must be one of {', '.join(legal)}", meant)
     return str(value)
 
 

@@ -34,7 +34,10 @@ REFUSALS = [
     ({"d_major": 1}, "d_major=1: must be one of n, m"),
     ({"swizzle": "256B"}, "swizzle='256B': must be one of 128B, 64B, 32B, none"),
     ({"schedule": "stream_k"}, "schedule='stream_k': must be one of cooperative, pingpong, multistage, simt"),
-    ({"a_load": "cp.async"}, "a_load='cp.async': must be one of tma, gather, shift, cp_async, relayout"),
+    (
+        {"a_load": "cp.async"},
+        "a_load='cp.async': must be one of tma, gather, shift, cp_async, relayout; nearest legal value: 'cp_async'",
+    ),
     ({"b_load": None}, "b_load=None: must be one of tma, gather, shift, cp_async, relayout"),
     ({"store": "smem"}, "store='smem': must be one of tma, staged, direct"),
     ({"scheduler": "static"}, "scheduler='static': must be one of persistent, per_tile, stream_k, dynamic"),

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cutegemm.checks import choice
 from cutegemm.cli import bench, cache, code, database, diff, doctor, emulate, explain, ladder, layout, schema
-from cutegemm.errors import GemmError, needing
+from cutegemm.errors import GemmError, InputError, needing
 
 FINDINGS, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -31,7 +32,10 @@ class Commands(TyperGroup):
             # a reader of the pipe that went away is no error of ours
             if isinstance(error, BrokenPipeError):
                 raise
-            typer.echo(f"{ctx.info_name} {ctx.invoked_subcommand or ''}".rstrip() + f": {error}", err=True)
+            says = str(error)
+            if isinstance(error, OSError) and error.filename:
+                says = f"{error.filename}: {error.strerror}"
+            typer.echo(f"{ctx.info_name} {ctx.invoked_subcommand or ''}".rstrip() + f": {says}", err=True)
             raise typer.Exit(USAGE) from error
         except KeyboardInterrupt as error:
             typer.echo("stopped", err=True)
@@ -68,9 +72,8 @@ def show_schema(
     ],
 ) -> None:
     """Print the JSON schema of what a command's --json prints."""
-    if command not in schema.DOCUMENTS:
-        raise typer.BadParameter(f"must be one of {', '.join(schema.DOCUMENTS)}", param_hint="COMMAND")
-    typer.echo(json.dumps(schema.document(command), indent=1))
+    known = choice(InputError, "COMMAND", command, tuple(schema.DOCUMENTS))
+    typer.echo(json.dumps(schema.document(known), indent=1))
 
 
 def _version(asked: bool) -> None:

@@ -18,7 +18,10 @@ def bench(
     m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "",
     dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "", json: given.Json = False,
 ) -> None:  # fmt: skip
-    """Time the kernel for M N K beside torch.matmul, in interleaved rounds; needs a Hopper GPU."""
+    """Time a kernel beside torch.matmul; needs a Hopper GPU.
+
+    The rounds are interleaved, so that both meet the same clocks.
+    """
     from cutegemm.cli.facts import comparison
     from cutegemm.compiling.progress import announced
 
@@ -47,7 +50,10 @@ def tune(
     again: Annotated[bool, typer.Option("--again", help="measure what is known, too")] = False,
     json: given.Json = False,
 ) -> None:  # fmt: skip
-    """Measure candidates for M N K and keep the fastest for build; needs a Hopper GPU. Ctrl-C keeps what is known."""
+    """Keep the fastest kernel for build; needs a Hopper GPU.
+
+    Candidates for M N K are measured beside each other. Ctrl-C keeps what is known.
+    """
     from cutegemm.cli.facts import comparison
 
     asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)

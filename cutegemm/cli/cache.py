@@ -38,7 +38,7 @@ def clear(
     unusable: Annotated[bool, typer.Option("--unusable", help="only damaged ones")] = False,
     json: Json = False,
 ) -> None:
-    """Forget kept kernels; what runs them keeps them, and others compile again."""
+    """Forget kept kernels. What runs them keeps them, and others compile again."""
     from cutegemm.compiling import archive
 
     found = archive.listed()
@@ -51,7 +51,10 @@ def clear(
 
 @commands.command()
 def export(file: Annotated[Path, typer.Argument(help="to write")], json: Json = False) -> None:
-    """Write all kept kernels to FILE, for a machine with the same version of cutegemm and of the DSL."""
+    """Write all kept kernels to FILE.
+
+    For a machine with the same version of cutegemm and of the DSL.
+    """
     from cutegemm.compiling import archive
 
     _show("export", archive.export(file), json)

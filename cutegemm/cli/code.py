@@ -36,7 +36,7 @@ def _printing(language: str, says: str) -> Callable[..., None]:
     return show
 
 
-ptx = _printing("ptx", "Print the PTX of the GEMM kernel for M N K, compiled or from the cache.")
-sass = _printing("sass", "Print the SASS of the GEMM kernel for M N K; needs nvdisasm.")
+ptx = _printing("ptx", "Print the PTX of the GEMM kernel, compiled or cached.")
+sass = _printing("sass", "Print the SASS of the GEMM kernel; needs nvdisasm.")
 
 __all__ = ["ptx", "sass"]

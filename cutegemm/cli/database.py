@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from cutegemm.checks import choice
 from cutegemm.cli.given import Json, option
 from cutegemm.cli.output import print_facts, wrapped
+from cutegemm.errors import InputError
 
 SOURCES = ("user", "shipped", "all")
 HELP = "Show what has been measured."
@@ -56,11 +58,7 @@ def show(
     json: Json = False,
 ) -> None:
     """List what was tuned here and what the package ships."""
-    from cutegemm.errors import InputError, field_error
-
-    if source not in SOURCES:
-        raise field_error(InputError, "--source", source, "must be user, shipped or all", "all")
-    print_facts("database", entries(gpu, source), as_text, json)
+    print_facts("database", entries(gpu, choice(InputError, "--source", source, SOURCES)), as_text, json)
 
 
 def as_text(found: Entries) -> str:

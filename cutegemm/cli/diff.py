@@ -33,7 +33,10 @@ def diff(
     time: Annotated[bool, typer.Option(help="time both, where there is a GPU")] = True,
     json: given.Json = False,
 ) -> None:  # fmt: skip
-    """Compare two specs: plan, code, resources, counters, and time on a GPU; 1 where their kernels differ."""
+    """Compare two specs; 1 where their kernels differ.
+
+    Plan, code, resources, the emulator's counters, and the time where there is a GPU.
+    """
     from cutegemm.cli.facts.difference import difference
     from cutegemm.compiling.progress import announced
 

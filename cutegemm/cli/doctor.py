@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def doctor(json: Json = False) -> None:
-    """Look for what is missing or broken here; 1 where there are findings."""
+    """Look for what is missing or broken; 1 for findings."""
     from cutegemm.cli.facts import health
 
     found = health.examine()

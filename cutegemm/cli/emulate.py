@@ -36,7 +36,10 @@ def emulate(
     ] = None,
     json: given.Json = False,
 ) -> None:  # fmt: skip
-    """Run a kernel on the CPU, exactly as compiled; 1 where something is wrong with it."""
+    """Run a kernel on the CPU; 1 where something is wrong.
+
+    The kernel runs exactly as compiled. Races are looked for, and what a profiler counts is counted.
+    """
     from cutegemm.cli.facts import emulation
     from cutegemm.compiling.progress import announced
 

@@ -30,7 +30,7 @@ def explain(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write one self-contained page")] = None,
     json: given.Json = False,
 ) -> None:  # fmt: skip
-    """Show the plan that build would run for M N K, why, and what bounds it."""
+    """Show the plan that build would run, and what bounds it."""
     from cutegemm.cli.facts.explained import explained
 
     asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)

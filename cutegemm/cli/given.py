@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cutegemm.checks import choice
 from cutegemm.errors import GemmError, InputError, SpecError, field_error
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from cutegemm.spec import GemmSpec
 
 GPUS = ("h200", "h100")
-DTYPES = ("bf16", "fp16", "fp32")
+DTYPES = ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "int8", "uint8")
 MAJORS = ("kn", "kk", "mn", "mk")
 EXAMPLE = "GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))"
 # of the library's functions, those that are no epilogues by themselves
@@ -50,7 +51,7 @@ Epilogue = Annotated[
 GpuName = Annotated[
     str, option("--gpu", "GPU", "h200 or h100; without it the GPU here, else an H200", lambda: GPUS)
 ]
-Dtype = Annotated[str, option("--dtype", "TYPE", "of A and B: bf16, fp16 or fp32", lambda: DTYPES)]
+Dtype = Annotated[str, option("--dtype", "TYPE", f"of A and B: {', '.join(DTYPES)}", lambda: DTYPES)]
 Batch = Annotated[int, typer.Option(min=0, help="GEMMs of this shape in one call")]
 Majors = Annotated[
     str,
@@ -113,9 +114,7 @@ def device_of(name: str) -> tuple[Device, str]:
 
         return device_here()
     known = {"h200": records.H200, "h100": records.H100}
-    if name.lower() not in known:
-        raise field_error(InputError, "--gpu", name, f"must be one of {', '.join(known)}", "h200")
-    return known[name.lower()], "--gpu"
+    return known[choice(InputError, "--gpu", name.lower(), GPUS)], "--gpu"
 
 
 def spec_of(text: str) -> GemmSpec:

@@ -15,7 +15,10 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_optio
 def ladder(
     words: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]", help="--help lists them")] = None,
 ) -> None:
-    """Check and time the handwritten kernels; --help lists the options."""
+    """Check, time or emulate the handwritten kernels.
+
+    --help lists the options.
+    """
     command = importlib.import_module("handwritten.ladder.command")
     raise typer.Exit(command.main(words or []))
 

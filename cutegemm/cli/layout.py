@@ -40,7 +40,10 @@ def layout(
     svg: Annotated[Path | None, option("--svg", "FILE", "write a picture")] = None,
     json: Json = False,
 ) -> None:
-    """Draw a layout, or who holds what of an instruction, and count bank conflicts."""
+    """Draw a layout or an instruction; count bank conflicts.
+
+    Of an instruction, which thread holds which value.
+    """
     if bool(shape) == bool(mma):
         rule = "give a layout or --mma, one of the two"
         raise field_error(InputError, "LAYOUT", shape, rule, "(8,8):(8,1)")

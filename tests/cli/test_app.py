@@ -44,6 +44,12 @@ def test_help_lists_the_commands():
     assert all(f"\n  {name} " in found.output for name in NAMES)
 
 
+@pytest.mark.parametrize("words", [(), ("cache",), ("database",)], ids=str)
+def test_lists_of_commands_say_whole_sentences(words):
+    """What a command does fits beside its name."""
+    assert "..." not in command.run(*words, "--help").partition("Commands:")[2]
+
+
 def test_the_version_is_the_package_s():
     """`--version` prints the package's version."""
     assert command.run("--version").strip() == f"cutegemm {cutegemm.__version__}"
@@ -106,6 +112,7 @@ def test_schemas_are_printed(name):
 def test_a_schema_of_nothing_is_refused():
     """`schema` names the commands it knows."""
     assert "must be one of explain, layout" in command.refused("schema", "nothing")
+    assert "nearest legal value: 'explain'" in command.refused("schema", "explian")
 
 
 def test_a_schema_knows_every_kind_of_field():

@@ -13,6 +13,7 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.cli import emulate as command
+from cutegemm.cli import given
 from cutegemm.cli.facts import comparison, emulated_arrays, emulation
 from cutegemm.cli.given import Asked, asked
 from cutegemm.compiling import kernel_cache
@@ -62,6 +63,13 @@ def test_a_problem_is_emulated():
     found = document("emulate", *SMALL, "--no-races", "--policy", "lazy")
     assert found["error"] < 3e-3 and not found["untested"] and found["counters"]["tma_loads"] == 16
     assert {x["name"] for x in found["roles"]} == {"TMA", "other", "wgmma"}
+
+
+@pytest.mark.parametrize("dtype", given.DTYPES)
+def test_every_type_is_emulated(dtype):
+    """Operands of each type that `--dtype` names give D within the rounding of its own type."""
+    found = document("emulate", 64, 64, 128, "--dtype", dtype, "--majors", "kk", "--no-races")
+    assert found["error"] < 5e-3 and not found["findings"]
 
 
 def test_a_kernel_of_a_file_is_emulated(tmp_path):
@@ -175,8 +183,9 @@ def test_arguments_are_drawn(text, dtype, shape):
     [
         (("4096", "4096", "4096"), "the emulator takes minutes beyond"),
         (("256", "256"), "must be three extents, or one PTX file"),
-        (("none.ptx",), "No such file"),
+        (("none.ptx",), "cutegemm emulate: none.ptx: No such file"),
         ((*SMALL, "--policy", "soon"), "must be one of eager, lazy, random"),
+        ((*SMALL, "--policy", "lasy"), "must be one of eager, lazy, random; nearest legal value: 'lazy'"),
         (("x.cubin",), "a PTX module starts with"),
         (("x.ptx", "--grid", "0"), "must be X, XxY or XxYxZ"),
         (("x.ptx", "--arg", "q8:4"), "must be a number or TYPE:EXTENTS"),

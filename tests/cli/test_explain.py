@@ -135,7 +135,7 @@ def test_every_epilogue_of_the_library_is_known(name):
         (("--spec", "tile=Tile(100, 64)"), "tile.m=100"),
         (("--epilogue", "bias_gelu"), "nearest legal value: 'bias"),
         (("--epilogue", "bias(3)"), "takes 0 positional arguments"),
-        (("--gpu", "a100"), "--gpu='a100': must be one of h200, h100; nearest legal value: 'h200'"),
+        (("--gpu", "a100"), "--gpu='a100': must be one of h200, h100; nearest legal value: 'h100'"),
         (("--dtype", "int16"), "dtype='int16'"),
         (("--majors", "xy"), "majors='xy'"),
     ],

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from cutegemm.checks import choice
 from cutegemm.errors import InputError, field_error
 from cutegemm.layouts import ComposedLayout, Layout, Swizzle, banks, hardware, make_layout, parse
 from cutegemm.layouts.swizzle import AnyLayout
@@ -171,9 +172,7 @@ ACCESSES: dict[str, Callable[[AnyLayout, int, int], banks.BankUsage]] = {
 
 
 def _conflicts(layout: AnyLayout, access: str, bits: int, width: int) -> Conflicts:
-    if access not in ACCESSES:
-        raise field_error(InputError, "--banks", access, f"must be one of {', '.join(ACCESSES)}", "ldmatrix")
-    usage = ACCESSES[access](layout, bits, width)
+    usage = ACCESSES[choice(InputError, "--banks", access, tuple(ACCESSES))](layout, bits, width)
     phases = [[len(words) for words in phase] for phase in usage.phases]
     return Conflicts(access, phases, usage.wavefronts, usage.conflicts)
 

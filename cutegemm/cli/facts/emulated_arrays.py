@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.dtypes import DType
+from cutegemm.emulator.numbers.rounding import fp8_values
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns
@@ -68,7 +69,10 @@ def _bits_of(values: Any, dtype: DType | str) -> Any:
 
 
 def numbers_of(array: Any, dtype: DType) -> Any:
-    """The fp64 numbers of an array of fp16, bf16 or fp32."""
+    """The fp64 numbers of an array, whose elements NumPy may know as bits only."""
+    if dtype in (DType.FP8_E4M3, DType.FP8_E5M2):
+        values = fp8_values(dtype.value.removeprefix("fp8_"))
+        return np.where(array & 0x80, -1.0, 1.0) * values[array & 0x7F]
     if dtype is DType.BF16:
         return (array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return array.astype(np.float64)

@@ -13,6 +13,7 @@ import numpy as np
 
 from cutegemm import emulator
 from cutegemm.aot.artefact import Recipe
+from cutegemm.checks import choice
 from cutegemm.cli.facts.emulated_arrays import Arrays, argument, arrays, memory, numbers_of
 from cutegemm.emulator import Options, Step, output, run_ptx, run_steps, tensor_buffer
 from cutegemm.epilogue.graph import Graph, linear_combination
@@ -146,9 +147,7 @@ def _error(given: Arrays, of: Problem) -> float:
 
 def options(races: bool, policy: str) -> Options:
     """What the emulator watches."""
-    if policy not in POLICIES:
-        raise field_error(InputError, "--policy", policy, f"must be one of {', '.join(POLICIES)}", "eager")
-    return Options(races=races, meter=True, policy=policy)
+    return Options(races=races, meter=True, policy=choice(InputError, "--policy", policy, POLICIES))
 
 
 def emulate_file(
