@@ -20,6 +20,7 @@ from cutegemm.ops.products import BACKENDS, is_compiling, number_of, product, pr
 from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, kept
 from cutegemm.ops.quantized.operands import NONE, operand_scales
 from cutegemm.ops.quantized.quantize import EIGHT_BITS
+from cutegemm.ops.quantized.training import fp8_linear
 from cutegemm.ops.serve import serve
 from cutegemm.ops.shortcuts import remember, shortened
 from cutegemm.running.arguments.blas import PLAIN_READS, PLAIN_RULE
@@ -56,7 +57,7 @@ _SHORT = _Short(
 _ONE = (1.0,)
 _NO_SCALES: dict[str, Any] = {}
 # what a call says beside its operands and what its epilogue reads
-_OPTIONS = ("epilogue", "out", "spec", "fallback")
+_OPTIONS = ("epilogue", "out", "spec", "fallback", "fp8")
 
 
 def server_of(device: torch.device, fallback: str, door: str) -> str:
@@ -162,6 +163,7 @@ def linear(
     out: Any = None,
     spec: GemmSpec | None = None,
     fallback: str = "torch",
+    fp8: str | None = None,
     **inputs: Any,
 ) -> Any:
     """x @ weight.T + bias, or an epilogue of x @ weight.T, for x of any leading dimensions; differentiable.
@@ -171,6 +173,9 @@ def linear(
         bias: None or (N,). An epilogue reads it as its input "bias".
         epilogue: applied to the elements of x @ weight.T; None adds the bias.
         out, spec, fallback: as of `matmul`.
+        fp8: "row" or "block": x and weight, of 16 or 32 bits, are quantised to e4m3, and their gradients are GEMMs of
+            fp8 too, with the incoming gradient in e5m2. Scales are those of rows, or of 1 x 128 of x and gradients and
+            128 x 128 of weights. Only a bias goes with it.
         inputs: of the epilogue, with x's leading dimensions: rows (N,), columns (...), matrices (..., N). Of operands
             of 8 bits `scale_a` (x) and `scale_b` (weight), as of `matmul`; blocks of 128 x 128 count rows of all
             leading dimensions.
@@ -182,6 +187,12 @@ def linear(
     Raises:
         GemmError: as of `matmul`.
     """
+    if fp8 is not None:
+        check_tensor("x", x)
+        check_tensor("weight", weight)
+        who = server_of(x.device, fallback, "cutegemm.linear")
+        given = {"epilogue": epilogue, "out": out, "spec": spec} | inputs
+        return fp8_linear(x, weight, bias, fp8, "reference" if who == "torch" else who, given)
     short = spec is None and epilogue is None and out is None and not inputs and type(fallback) is str
     if short and not is_compiling():
         program = _LINEAR if bias is None else _BIASED

@@ -180,6 +180,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "spec": ({}, 3),
             "epilogue": (3, "gelu"),
             "fallback": ("eager", 3),
+            "fp8": ("column", 3, True, ["row"]),
             "unheard": (1.0,),
         },
     ),

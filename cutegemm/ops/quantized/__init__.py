@@ -2,5 +2,6 @@
 """8-bit operands: made from tensors, and as operands of the functions.
 
 operands  kinds of the scales that a call passes
+training  `linear` whose GEMMs multiply fp8
 quantize  `quantize` and `dequantize`
 """

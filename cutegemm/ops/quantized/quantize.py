@@ -93,14 +93,7 @@ def quantize(
         rule = "x.mT has scales of its own; quantise it apart, with its own"
         raise field_error(InputError, "transposed", True, rule, False)
     given = None if scale is None else checked_scale(scale, kind, x)
-    found = _quantized(x, kind, dtype, given)
-    if not transposed:
-        return found
-    if kind == TENSOR:
-        return found, Quantized(_rows_aligned(found.values.mT), found.scale)
-    if kind == KINDS[-1]:
-        return found, Quantized(_rows_aligned(found.values.mT), found.scale.mT)
-    return found, _quantized(x.mT, kind, dtype, None)
+    return twins(x, kind, dtype, given) if transposed else quantized(x, kind, dtype, given)
 
 
 @checks.keywords()
@@ -164,8 +157,20 @@ def _shape(x: Tensor, kind: Kind) -> tuple[Any, ...]:
     return (*lead, *BlockScale("scale", "m", kind[1]).shape(m, 0, k))
 
 
-def _quantized(x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None) -> Quantized:
-    """x in 8 bits; its scales are computed where none are given."""
+def twins(
+    x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None = None
+) -> tuple[Quantized, Quantized]:
+    """x and x.mT in 8 bits, of checked arguments."""
+    found = quantized(x, kind, dtype, scale)
+    if kind == TENSOR:
+        return found, Quantized(_rows_aligned(found.values.mT), found.scale)
+    if kind == KINDS[-1]:
+        return found, Quantized(_rows_aligned(found.values.mT), found.scale.mT)
+    return found, quantized(x.mT, kind, dtype)
+
+
+def quantized(x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None = None) -> Quantized:
+    """x in 8 bits, of checked arguments; its scales are computed where none are given."""
     (m, k), (rows, columns) = x.shape[-2:], _group(x, kind)
     if x.numel() == 0:
         ones = torch.ones(_shape(x, kind), device=x.device)
@@ -256,4 +261,13 @@ def _dtype(dtype: Any) -> torch.dtype:
     return TORCH_DTYPE[found]
 
 
-__all__ = ["EIGHT_BITS", "LARGEST", "Quantized", "checked_scale", "dequantize", "quantize"]
+__all__ = [
+    "EIGHT_BITS",
+    "LARGEST",
+    "Quantized",
+    "checked_scale",
+    "dequantize",
+    "quantize",
+    "quantized",
+    "twins",
+]
