@@ -4,8 +4,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+# an import statement on lines of its own
+_IMPORT = re.compile(
+    r"^[ \t]*((?:from[ \t]+[\w.]+[ \t]+)?import[ \t]+(?:\([^)]*\)|[^\n(#]+))(?:[ \t]*#.*)?$", re.MULTILINE
+)
 
 
 def behind(package: Path, modules: Iterable[str]) -> list[Path]:
@@ -37,7 +43,9 @@ def _file(package: Path, name: str) -> Path | None:
 def _imports(path: Path, package: str) -> Iterator[str]:
     """Dotted names below the package that a file's import statements may mean, at any depth of its code."""
     prefix = package + "."
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    # every process that asks for a kernel reads them: the statements alone are parsed, not the whole files
+    statements = "\n".join(x for x in _IMPORT.findall(path.read_text("utf-8")) if package in x)
+    for node in ast.parse(statements).body:
         if isinstance(node, ast.Import):
             yield from (x.name.removeprefix(prefix) for x in node.names if x.name.startswith(prefix))
         elif isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith(prefix):
