@@ -9,7 +9,7 @@ WARP_SPECIALIZED = Family(
     name="warp_specialized",
     config="cutegemm.config:KernelConfig",
     driver="cutegemm.kernels.warp_specialized:WarpSpecializedGemm",
-    plan="cutegemm.planning.tensor_core_plan:plan_tensor_core",
+    plan="cutegemm.planning.choose:plan_tensor_core",
     weigh="cutegemm.planning.why:weigh_tensor_core",
     abilities={
         "cooperative": Abilities(
@@ -48,7 +48,7 @@ MULTISTAGE = Family(
     name="multistage",
     config="cutegemm.config:KernelConfig",
     driver="cutegemm.kernels.multistage:MultistageGemm",
-    plan="cutegemm.planning.tensor_core_plan:plan_tensor_core",
+    plan="cutegemm.planning.choose:plan_tensor_core",
     weigh="cutegemm.planning.why:weigh_tensor_core",
     abilities={
         "multistage": Abilities(
@@ -66,7 +66,7 @@ SIMT = Family(
     name="simt",
     config="cutegemm.config:SimtConfig",
     driver="cutegemm.kernels.cuda_cores.simt_gemm:SimtGemm",
-    plan="cutegemm.planning.simt_plan:plan_simt",
+    plan="cutegemm.planning.simt_tiles:plan_simt",
     weigh="cutegemm.planning.why:weigh_simt",
     abilities={
         "simt": Abilities(

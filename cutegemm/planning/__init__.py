@@ -4,9 +4,9 @@
 the way in and out              `planner` (`plan`), `requirements` (and the `Request` they make), `kernel_plan`
 what costs least                `ways` (swapped or not, how operands arrive: `loads`), `generator` (configs as arrays),
                                 `cost` (what they do, over a GPU's rates), `known_kernels`, `ranking`, `choose`
-what follows from a candidate   `candidates`, `tensor_core_plan`, `kernel_fields`, `operand_rules`, `epilogue_plan`,
+what follows from a candidate   `candidates`, `kernel_fields`, `operand_rules`, `epilogue_plan`,
                                 `launches`, `steps`, `swap`, `invariance`; what must hold: `config.invariants`
-kernels on the CUDA cores       `simt_plan`, `simt_tiles`
+kernels on the CUDA cores       `simt_tiles`
 several GEMMs in one launch     `grouped`
 for people                      `kernel_plan`'s text, `why`
 """

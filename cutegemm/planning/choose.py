@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choosing a tensor-core kernel: the config that costs least of those that serve every given field.
+"""Planning a tensor-core kernel: the config that costs least of those that serve every given field, and its launches.
 
 If none of the cheapest serves, everything else that the given fields allow is tried: other tiles, schedules and teams,
 direct stores. A spec is refused only if all of that fails, with the first error that is about what was given.
@@ -21,9 +21,20 @@ from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import candidates, invariance, swap
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.kernel_fields import check_reduction, configured, drafted
-from cutegemm.planning.launches import Grid, check_per_tile, check_sms, grid_of
+from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.launches import (
+    Grid,
+    adding_config,
+    adding_step,
+    check_per_tile,
+    check_sms,
+    grid_of,
+    plan_parts,
+    plan_reductions,
+)
 from cutegemm.planning.requirements import Request
+from cutegemm.planning.steps import Multiply
 from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -46,6 +57,53 @@ class Chosen(NamedTuple):
             return way.reasons
         why = f"costs least, {ns / 1e3:,.1f} us" if ns else "the given fields leave little else"
         return (*way.reasons, f"{candidate}: {why}")
+
+
+def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
+    """The plan of a problem that runs on the tensor cores, its operands swapped or not.
+
+    Raises:
+        PlanError: a given field contradicts another or the problem.
+    """
+    chosen = choose(asked, order)
+    way = chosen.option.way
+    made = _plan_of(way.seen, chosen)
+    return swap.in_d(made, asked) if way.swapped else made
+
+
+def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
+    """The plan of a choice, as its kernel sees the product."""
+    (_, way, candidate), config, grid = chosen
+    loads = way.loads
+    invariant = asked.spec.batch_invariant is True
+    storing = config
+    if not config.stores:
+        storing = adding_config(config, grid.tiles, asked.device.sms, in_turn=invariant)
+    reductions = plan_reductions(storing, asked.problem, grid.tiles, loads.workspace_bytes)
+    parts = plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
+    multiply = Multiply.of(
+        asked.problem,
+        loads.views,
+        config=config,
+        gate=loads.gate,
+        raster=raster(way, candidate),
+        clusters=grid.clusters,
+        parts=reductions.parts,
+        in_workspace=loads.places | reductions.partials | parts.places,
+        counted=parts.counted,
+    )
+    adds = () if config.stores else (adding_step(multiply, storing, grid.tiles),)
+    return KernelPlan(
+        spec=asked.spec,
+        problem=asked.problem,
+        device=asked.device,
+        steps=(*loads.steps, multiply, *adds, *reductions.steps),
+        tiles=grid.tiles,
+        waves=grid.waves,
+        workspace_bytes=parts.workspace_bytes,
+        counter_bytes=parts.counter_bytes,
+        reasons=chosen.reasons,
+    )
 
 
 class Refusals:

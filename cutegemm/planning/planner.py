@@ -2,7 +2,7 @@
 """`plan(spec, problem)`: how a spec serves a problem. Pure Python: no GPU, no tensors, no torch, no DSL.
 
 Checks what spec and problem must agree on (`requirements`), then hands over to the planner of a family of kernels
-(`simt_plan`, `tensor_core_plan`), which chooses every "auto" and works out what follows.
+(`simt_tiles`, `choose`), which chooses every "auto" and works out what follows.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tile a CUDA-core kernel gets, and how its K is shared out: the fastest predicted of a short list.
+"""Planning a CUDA-core kernel: its tile, and how its K is shared out, are the fastest predicted of a short list.
 
 A spec may name a tile of the list by its extents, how many tiles of shared memory a ring has, and how K is cut; the
 rest of a tile follows from its extents. K is cut where tiles are too few to occupy every SM. Cuts depend on the problem
@@ -14,14 +14,18 @@ import itertools
 import math
 
 from cutegemm.arch.device import CoreModel, Device
-from cutegemm.config import SimtTile
+from cutegemm.config import OperandConfig, OutputConfig, SimtConfig, SimtTile
 from cutegemm.config.simt import FOUR, STAGED_STAGES
 from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
-from cutegemm.planning.operand_rules import major
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.launches import plan_reductions
+from cutegemm.planning.operand_rules import epilogue_inputs, gated_half, grid_fault, major
 from cutegemm.planning.requirements import Request
+from cutegemm.planning.steps import Multiply
+from cutegemm.planning.ways import Order
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile, tile_fault
 
@@ -156,6 +160,76 @@ TILES = (
     SimtTile(tile=(64, 16, 32), thread_tile=(8, 4), slices=8, stages=6, residents=2),
     SimtTile(tile=(16, 64, 32), thread_tile=(4, 8), lanes_m=4, slices=8, stages=6, residents=2),
 )
+
+
+def plan_simt(asked: Request, order: Order) -> KernelPlan:
+    """The plan of a problem that runs on the CUDA cores, whose tiles have a model of their own instead of an `order`.
+
+    Raises:
+        PlanError: what is given names no tile of theirs, or the grid is larger than a launch may be.
+    """
+    problem, device = asked.problem, asked.device
+    tile = choose(asked)
+    config, half, gate = _configured(asked, tile)
+    tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
+    count = math.prod(tiles)
+    if count * config.split > device.limits.max_grid:
+        raise grid_fault(asked.spec, problem, count * config.split, device.limits)
+    reductions = plan_reductions(config, problem, tiles, 0)
+    multiply = Multiply.of(
+        problem,
+        (problem.a, half),
+        config=config,
+        gate=gate,
+        raster=("m", 8),
+        clusters=count,
+        parts=reductions.parts,
+        in_workspace=reductions.partials,
+    )
+    return KernelPlan(
+        spec=asked.spec,
+        problem=problem,
+        device=device,
+        steps=(multiply, *reductions.steps),
+        workspace_bytes=reductions.workspace_bytes,
+        tiles=tiles,
+        waves=count / device.sms,
+        reasons=asked.reasons,
+    )
+
+
+def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, int | None]:
+    """The kernel of a tile, and B and its gate as the kernel sees them."""
+    problem, epilogue = asked.problem, asked.epilogue
+    outputs = dict(problem.outputs)
+    seen, gate = gated_half(problem, epilogue)
+    half = seen.b
+    vector = (
+        *(loads(tile, seen, gate) or (1, 1)),
+        min((vector_elements(x, OUTPUT_WIDTHS) for x in outputs.values()), default=1),
+    )
+    if tile.staged and tile.slices == 1 and min(vector[:2]) == 1:
+        # loads of single elements hold many more addresses; where warps share K a few of them are spilled instead
+        tile = dataclasses.replace(tile, residents=max(1, tile.residents // 2))
+    config = SimtConfig(
+        operands=(
+            OperandConfig(role="a", dtype=problem.a.dtype, major=major(problem.a, "m", "k")),
+            OperandConfig(
+                role="b", dtype=half.dtype, major=major(half, "k", "n"), halves=2 if epilogue.gated else 1
+            ),
+        ),
+        inputs=epilogue_inputs(epilogue, problem),
+        outputs=tuple(
+            OutputConfig(dtype=outputs[x.name].dtype, major=major(outputs[x.name], "m", "n"))
+            for x in epilogue.stores
+        ),
+        device_scalars=problem.device_scalars,
+        limits=asked.device.limits,
+        **dataclasses.asdict(tile),
+        epilogue=epilogue,
+        vector=vector,
+    )
+    return config, half, gate
 
 
 def choose(asked: Request) -> SimtTile:
