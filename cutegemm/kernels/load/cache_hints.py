@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache hints of TMA copies: which lines L2 gives up first or last.
+"""L2 eviction hints of TMA copies: which cache lines L2 evicts first or last.
 
 Source: PTX ISA 9.0, createpolicy.
 """
@@ -14,7 +14,7 @@ from cutlass._mlir.dialects import llvm
 
 
 def hint(how: str | None) -> dict[str, Any]:
-    """What `cute.copy` of a TMA atom takes beside its tensors: a policy of evicting "first" or "last", or nothing."""
+    """Further arguments of `cute.copy` for a TMA atom: an eviction policy, "first" or "last"; none for None."""
     if how is None:
         return {}
     created = llvm.inline_asm(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading one operand's tile into a pipeline stage by cp.async: lines at multiples of 4 or 8 bytes, where TMA wants 16.
+"""Load one operand's tile into a pipeline stage by cp.async, from rows at multiples of 4 or 8 bytes (TMA needs 16).
 
-A copy of WIDTH bytes goes from global memory to the swizzled stage past the registers, so any number of tiles can be
-on their way. What lies beyond a line's end or the matrix is not read and zero in the stage. Where indices name the
-rows, so is a row that an index outside names.
+A copy of WIDTH bytes goes from global memory to the swizzled stage without registers, so any number of tiles can be
+in flight. Elements beyond a row's end or outside the matrix are not read; they are zero in the stage. If indices name
+the rows, so is a row whose index is out of bounds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AsyncLoad:
         each = lines.operand.width // lines.size  # elements
         first, start = lines.origin(corner)
         count, length = lines.extents()
-        # an address inside, also where nothing is read
+        # an address inside the matrix even if nothing is read
         start_inside = cutlass.select_(start < length, start, cutlass.Int32(0))
         origin = first if cutlass.const_expr(self.indices is None) else cutlass.Int32(0)
         base = lines.source(origin, start_inside, corner.batch)
@@ -69,4 +69,4 @@ class AsyncLoad:
         copy_async(source, place, width, used)
 
     def end(self, corner: Corner, stage: Any, phase: Any, thread: Any) -> None:
-        """Nothing is left to do once the copies are there."""
+        """Do nothing: the copies write the stage themselves."""

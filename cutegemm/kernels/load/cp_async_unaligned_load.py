@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading one operand's tile from lines at any address: aligned words by cp.async, shifted on the way to the stage.
+"""Load one operand's tile from rows at any address: cp.async copies aligned words, threads shift them into the stage.
 
-The words of a tile come beside its stage while earlier tiles are worked on (`begin`). Once they are there, they are
-shifted into the stage (`end`, `kernels/load/unaligned_rows.py`). This serves lines, batches and halves of gated pairs
-at any address; where TMA can bring the words, `BoxLoad` does.
+A word is 16 bytes. `begin` copies the words of a tile beside its stage while earlier tiles are computed. `end` shifts
+them into the stage once they have arrived (`kernels/load/unaligned_rows.py`). Rows, batches and halves of gated pairs
+may begin at any address; where TMA can load the words, `BoxLoad` does.
 
-No byte outside the matrix's span is read: of a word only what lies before its line's end is copied, the rest is zero,
-and the word that reaches before the matrix's first element is put together from elements.
+No byte outside the matrix's span is read. Of a row's last word only the bytes before the row's end are copied and the
+others are zero. The word that begins before the matrix's first element is assembled from single elements.
 
-Synchronisation: a warp's lanes read words that other lanes of it copied, after each has waited for its own copies. A
-warp's lines are its own, so this is `bar.warp.sync`. The words of a stage are replaced once the stage is empty again,
-so after every thread has read them.
+Synchronisation: lanes read words that other lanes of their warp copied, after each lane has waited for its own copies.
+No warp reads another's rows, so `bar.warp.sync` is enough. The words of a stage are replaced once the stage is empty,
+that is, after every thread has read them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ShiftLoad:
 
     @staticmethod
     def create(lines: Lines, stages: int, shared: Shared) -> ShiftLoad:
-        """Take the words."""
+        """Take the words' shared memory."""
         held = Words(lines.count, lines.length, lines.size)
         return ShiftLoad(lines, Shifting.create(lines, held, stages, shared))
 
@@ -53,7 +53,7 @@ class ShiftLoad:
         base, pitch = lines.source(first, start, corner.batch), lines.pitch
         low, high = lines.span()
         end = base + cutlass.Int64(lines.count - 1) * pitch + self.shifting.words.pitch
-        # a tile whose words all belong to the matrix, as nearly every one does, asks nothing of each
+        # nearly every tile lies inside the matrix, and its words need no checks
         inside = cutlass.Boolean(left >= self.shifting.words.pitch) & cutlass.Boolean(end <= high)
         inside &= cutlass.Boolean((base & -WORD) >= low)
         if inside & cutlass.Boolean(last >= lines.count - 1):
@@ -66,8 +66,8 @@ class ShiftLoad:
         """Copy a thread's words.
 
         Args:
-            lines: (address of the first, bytes from one to the next).
-            limits: (the last line of the matrix, bytes from the first element to a line's end, the matrix's first
+            lines: (address of the first row, bytes from row to row).
+            limits: (the last row of the matrix, bytes from the first element to a row's end, the matrix's first
                 byte); None is no limit.
         """
         shifting, (base, pitch) = self.shifting, lines
@@ -81,11 +81,11 @@ class ShiftLoad:
                 used = None
                 if cutlass.const_expr(limits is not None):
                     line = at * classes + kind
-                    # of the first word the bytes before the line count, too
+                    # the first word includes bytes before the row
                     wanted = limits[1] + cutlass.Int32(place & (WORD - 1)) - word * WORD
                     wanted = cutlass.max(cutlass.min(wanted, WORD), 0)
                     used = cutlass.select_(line <= limits[0], wanted, cutlass.Int32(0))
-                    # an address inside, also where nothing is read
+                    # an address inside the matrix even if nothing is read
                     address = cutlass.select_(used > 0, address, limits[2] & -WORD)
                 target = shifting.word(kind, at, word, stage)
                 there = shifting.there(kind, at, chunks)
@@ -97,7 +97,7 @@ class ShiftLoad:
 
     @cute.jit
     def _copy(self, address: Any, target: Any, used: Any, low: Any) -> None:
-        """Copy the first `used` bytes of a word, all where that is None, and those from `low` on."""
+        """Copy the first `used` bytes of a word, all if that is None, from address `low` on."""
         if cutlass.const_expr(used is None):
             self._issue(address, target, used)
         elif cutlass.Boolean(address >= low) | cutlass.Boolean(used == 0):
@@ -107,7 +107,7 @@ class ShiftLoad:
 
     @cute.jit
     def _first_word(self, address: Any, target: Any, used: Any, low: Any) -> None:
-        """The word that holds the matrix's first element, from that on."""
+        """Assemble the word that holds the matrix's first element, from that element on."""
         numeric, size = NUMERIC[self.lines.operand.dtype], self.lines.size
         place = cute.make_ptr(numeric, target, cute.AddressSpace.smem, assumed_align=WORD)
         sX = cute.make_tensor(place, cute.make_layout(WORD // size))
@@ -126,9 +126,9 @@ class ShiftLoad:
 
     @cute.jit
     def end(self, corner: cutlass.Constexpr, stage: Any, phase: Any, thread: Any):
-        """Shift the words of the tile that begins at `corner` into `stage`; this thread's copies are there."""
+        """Shift the words of the tile that begins at `corner` into `stage`; this thread's copies have arrived."""
         lines = self.lines
         place = cutlass.Int32(lines.source(*lines.origin(corner), corner.batch) & (WORD - 1))
-        cute.arch.sync_warp()  # every lane's copies are there
+        cute.arch.sync_warp()  # every lane's copies have arrived
         offsets = self.shifting.offsets(place, cutlass.Int32(lines.pitch & (WORD - 1)))
         self.shifting.shift(offsets, stage)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading one operand's tile into a pipeline stage without TMA: any strides, any alignment.
+"""Load one operand's tile into a pipeline stage element by element: any strides, any alignment.
 
 The producer warpgroup's threads read elements (zero outside the matrix) into registers and store them to
 the swizzled stage that WGMMA reads. The caller makes those stores visible to WGMMA (fence.proxy.async) and
@@ -29,7 +29,7 @@ class GatherLoad:
     mX: Any  # (rows, k, l) in global memory
     sX: Any  # (ROWS, BLK_K, STAGE)
     box: tuple[int, int]  # (ROWS, BLK_K)
-    along_k: bool  # neighbouring threads read neighbours along k
+    along_k: bool  # neighbouring threads read neighbouring elements along k
     gate: int | None  # which half of a gated B
 
     @cute.jit
@@ -39,7 +39,7 @@ class GatherLoad:
         extent_fast, extent_slow = (depth, rows) if cutlass.const_expr(self.along_k) else (rows, depth)
         fast = math.gcd(extent_fast, hw.WARPGROUP)  # threads along the fast axis
         slow = hw.WARPGROUP // fast
-        across = extent_fast // fast  # steps along the fast axis before one along the slow
+        across = extent_fast // fast  # steps along the fast axis before one along the slow axis
         count = across * (extent_slow // slow)
         flight = math.gcd(count, IN_FLIGHT)
         mX, sX = self.mX, self.sX
@@ -58,7 +58,7 @@ class GatherLoad:
                 sX[row, k, stage] = values[i]
 
     def end(self, corner: Corner, stage: Any, phase: Any, thread: Any) -> None:
-        """Nothing is left to do."""
+        """Do nothing: `begin` has written the stage."""
 
 
 def _element(mX: Any, row: Any, k: Any, batch: Any) -> Any:

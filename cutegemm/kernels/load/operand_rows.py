@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operand's lines, along its axis of unit stride, as the producer warpgroup's threads load them.
+"""One operand's contiguous rows, as the producer warpgroup's threads load them.
 
-A line is a row of a K-major operand, a k of another. A tile takes `length` elements of `count` lines. Each of the
-warpgroup's warps has lines of its own, so that its lanes wait for each other only.
+A line is contiguous in memory: a row of a K-major operand, one k of any other. A tile takes `length` elements of
+`count` lines. Each warp loads lines of its own, so that its lanes wait only for each other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cutegemm.layouts.hardware import SWIZZLE_SPANS
 
 @dataclass(frozen=True)
 class Lines:
-    """A tile's lines in global memory and in a stage."""
+    """A tile's contiguous rows in global memory and in a stage."""
 
     operand: OperandConfig
     mX: Any  # (rows, k, l) in global memory; l is (2, l) of a gated pair
@@ -38,7 +38,7 @@ class Lines:
 
     @property
     def length(self) -> int:
-        """Elements of a tile's line."""
+        """Elements that a tile takes of a line."""
         return self.box[1] if self.operand.k_major else self.box[0]
 
     @property
@@ -68,7 +68,7 @@ class Lines:
         return cutlass.Int64(self.mX.stride[0 if self.operand.k_major else 1]) * self.size
 
     def span(self) -> tuple[Any, Any]:
-        """The matrix's first byte and the one after its last, over both halves and all batches."""
+        """The addresses of the matrix's first byte and of the byte after its last, over both halves and all batches."""
         last = tuple(self.mX.shape[i] - 1 for i in range(2))
         if self.gate is None:
             batch = cute.size(self.mX, mode=[2]) - 1
@@ -84,11 +84,11 @@ class Lines:
         return (row, k) if self.operand.k_major else (k, row)
 
     def steps(self, chunks: int) -> int:
-        """Chunks that a thread has, where a line falls into so many; some threads may have one less."""
+        """Chunks of a thread, if a line has so many; some threads may have one less."""
         return -(-self.per_warp * chunks // hw.WARP)
 
     def chunk(self, thread: Any, chunks: int, step: Any) -> tuple[Any, Any, Any]:
-        """(line, chunk of it, whether there is one) of a thread's step. Neighbouring lanes have neighbouring chunks."""
+        """(line, chunk of it, whether it exists) of a thread's step. Neighbouring lanes have neighbouring chunks."""
         index = (thread & (hw.WARP - 1)) + step * hw.WARP
         line, chunk = divided(index, chunks)
         whole = self.per_warp * chunks % hw.WARP == 0
@@ -98,9 +98,8 @@ class Lines:
     def target(self, line: Any, element: Any, stage: Any) -> Any:
         """The address of an element of a stage; Int32.
 
-        Along the lines a stage is as wide as the swizzle's row; wider ones lie behind one another, of all lines each
-        (`operands.item_layout`). The swizzle moves chunks of 16 bytes: bits 4 and up of the address by those from
-        bit 7 on.
+        A stage is a sequence of panels that hold one swizzle row of every line (`operands.item_layout`). The swizzle
+        permutes chunks of 16 bytes: it XORs address bits 4 and up with the bits from 7 on.
         """
         width = self.width
         lines = self.count * (self.operand.halves if self.operand.k_major else 1)
@@ -126,7 +125,7 @@ class Lines:
 
 
 def divided(value: Any, by: int) -> tuple[Any, Any]:
-    """Quotient and remainder of a number that is not negative."""
+    """Quotient and remainder of a nonnegative number."""
     if by & (by - 1) == 0:
         return value >> (by.bit_length() - 1), value & (by - 1)
     quotient = cutlass.Int32(cutlass.Uint32(value) // by)

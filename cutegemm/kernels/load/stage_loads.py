@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tiles of a stage's items on their way into the pipeline's stages, by TMA or by the producer's threads."""
+"""Loads of a stage's items into the pipeline's stages, by TMA or by the producer's threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cutegemm.kernels.mainloop.shared_storage import Shared
 
 @dataclass(frozen=True)
 class ItemLoads:
-    """One item of a stage: its tiles in all stages and the loaders that fill one, one for each half."""
+    """One item of a stage: its tiles in all stages, and a loader for each half."""
 
     item: StageItem
     sX: Any  # (ROWS, BLK_K, STAGE)
@@ -43,8 +43,8 @@ class ItemLoads:
         """Take the tiles and partition the matrix.
 
         Args:
-            atom, tensor: from `tensors.launch_tensors`; the atom is None where TMA is not used, and what
-                `box_load.class_maps` gives where it brings words.
+            atom, tensor: from `tensors.launch_tensors`; the atom is None without TMA, and the result of
+                `tma_unaligned_load.class_maps` if TMA loads words.
             indices: of the operand whose rows they name.
         """
         operand, layout = item.operand, ops.item_layout(item, config.stages)
@@ -81,7 +81,7 @@ class ItemLoads:
         return (first.atom,) if isinstance(first, TmaLoad) else ()
 
     def init(self) -> None:
-        """Initialise barriers of its own; call from one thread."""
+        """Initialise the loaders' own barriers; call from one thread."""
         for loader in self.loaders:
             if isinstance(loader, BoxLoad):
                 loader.init()

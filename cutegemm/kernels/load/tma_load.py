@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading one operand's tile into a pipeline stage by TMA, to this CTA or multicast to its cluster row or column."""
+"""Load one operand's tile into a pipeline stage by TMA, for this CTA or multicast to its cluster row or column."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cutegemm.kernels.schedule.work import Corner
 
 @dataclass(frozen=True)
 class TmaLoad:
-    """One operand's TMA, or that of one half of a gated B: its atom, partitions and multicast mask."""
+    """The TMA load of one operand, or of one half of a gated B: its atom, partitions and multicast mask."""
 
     atom: Any
-    tXgX: Any  # (TMA) coordinates of the matrix' first box
+    tXgX: Any  # (TMA) coordinates of the matrix's first box
     tXsX: Any  # (TMA, STAGE)
     mask: Any  # CTAs of the cluster that receive this CTA's slice, or None
     coords: Any  # (rows, k, l)
     gate: int | None  # which half of a gated B
-    evict: str | None  # whether L2 is to give its lines up "first" or "last"
+    evict: str | None  # whether L2 evicts its cache lines "first" or "last"
 
     @staticmethod
     def create(

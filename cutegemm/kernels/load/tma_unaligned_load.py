@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading one operand's tile from lines at any address: aligned words by TMA, shifted on the way to the stage.
+"""Load one operand's tile from rows at any address: TMA loads aligned words, threads shift them into the stage.
 
-TMA needs lines that begin at multiples of 16 bytes. Lines as many apart as 16 bytes have elements are a multiple of 16
-bytes apart, whatever their pitch is: each class of lines (`config.Words`) is a matrix of its own that begins at the
-word of its first element, with a tensor map of its own. A box is a class's lines of a tile, with a word more than the
-lines have chunks; its start is a whole number of words, as TMA asks. What lies beyond a line's end or the matrix is
-zero, and nothing is read before the matrix but what lies in the same word as its first element.
+TMA needs rows that begin at multiples of 16 bytes, a word. Rows whose index differs by a multiple of the elements of a
+word share the same alignment. Each such class of rows (`config.Words`) is a matrix that begins at the word of its
+first element, with a tensor map of its own. A box holds a tile's rows of one class and has one word more than a row has
+chunks. It starts at a whole word, as TMA requires. Elements beyond a row's end or outside the matrix are zero. Nothing
+before the matrix is read except in the word that holds its first element.
 
-Each warp of the producer brings the words of its own classes and shifts them (`kernels/load/unaligned_rows.py`): no
-warp waits for another. The words of a stage are replaced once the stage is empty again, so after every thread has
-read them.
+Each producer warp loads and shifts the words of its own classes (`kernels/load/unaligned_rows.py`), so no warp waits
+for another. The words of a stage are replaced once the stage is empty, that is, after every thread has read them.
 
 Barriers, per stage and warp:
-    words   the warp's words are there. Arrival: its elected thread, with the bytes of its boxes -> the same warp.
+    words   the warp's words have arrived. Arrival: its elected thread, with the bytes of its boxes -> the same warp.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ from cutegemm.kernels.mainloop.shared_storage import Shared
 
 @dataclass(frozen=True)
 class BoxLoad:
-    """One operand shifted by the producer's threads from words that TMA brings."""
+    """One operand shifted by the producer's threads from words that TMA loads."""
 
     lines: Lines
     shifting: Shifting
     atoms: tuple  # of each class
-    coords: tuple  # (lines of the class, elements, l) of each class
+    coords: tuple  # (rows of the class, elements, l) of each class
     shared: Shared
     full: Any  # WARPS x STAGE mbarriers
     offsets: tuple  # of the warp's classes (`Shifting.offsets`)
 
     @staticmethod
     def create(lines: Lines, maps: Any, stages: int, shared: Shared) -> BoxLoad:
-        """Take the words and their barriers.
+        """Take the words' shared memory and their barriers.
 
         Args:
             maps: from `class_maps`.
@@ -60,7 +59,7 @@ class BoxLoad:
         place = cutlass.Int32(lines.mX.iterator.toint() & (WORD - 1))
         offsets = shifting.offsets(place, cutlass.Int32(lines.pitch & (WORD - 1)))
         first, (count, _) = shifting.warp * shifting.own, lines.extents()
-        # of a class without lines see `class_maps`
+        # a class without rows: see `class_maps`
         offsets = tuple(
             cutlass.select_(first + i < count, x, cutlass.Int32(lines.size)) for i, x in enumerate(offsets)
         )
@@ -109,18 +108,18 @@ class BoxLoad:
 
     @cute.jit
     def end(self, corner: cutlass.Constexpr, stage: Any, phase: Any, thread: Any):
-        """Shift the words of the tile that begins at `corner`, once they are there, into `stage`."""
+        """Shift the words of the tile that begins at `corner` into `stage` once they have arrived."""
         cute.arch.mbarrier_wait(self._barrier(stage), phase)
         self.shifting.shift(self.offsets, stage)
 
 
 def class_maps(item: StageItem, tensor: cute.Tensor) -> tuple[tuple, tuple]:
-    """The TMA atom and the coordinates (lines, elements, l) of each class of an operand's lines.
+    """The TMA atom and the coordinates (rows, elements, l) of each class of an operand's contiguous rows.
 
     Args:
         tensor: (rows, k, l) in global memory.
 
-    A class without lines is one line of one element, the one before those that a thread then shifts together.
+    A class without rows has one row of one element, the element before those that a thread shifts.
     """
     operand, words = item.operand, item.words
     numeric = NUMERIC[operand.dtype]
@@ -128,7 +127,7 @@ def class_maps(item: StageItem, tensor: cute.Tensor) -> tuple[tuple, tuple]:
     lines, length, batches = tensor.shape[1 - along], tensor.shape[along], tensor.shape[2]
     pitch = cutlass.Int64(tensor.stride[1 - along])
     apart = cute.assume(pitch * words.classes, divby=words.classes)
-    # of a single batch the stride says nothing
+    # the stride of a single batch has no meaning
     batch = cutlass.select_(batches > 1, cutlass.Int64(tensor.stride[2]), pitch * words.classes)
     batch = cute.assume(batch, divby=words.classes)
     start, size = tensor.iterator.toint(), words.size

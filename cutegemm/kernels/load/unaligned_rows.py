@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From aligned words to a pipeline stage: a tile's lines, which begin anywhere, shifted into the swizzled stage.
+"""Shift a tile's unaligned rows from aligned words into the swizzled pipeline stage.
 
-A chunk of 16 bytes of a line lies in two of its words. A thread reads both, shifts them together in registers and
-writes the chunk. How far is the same for all lines of a class (`config.Words`), and a warp works on one class at a
-time: which registers to take is a branch of the whole warp, and no select of each lane.
+A row's chunk of 16 bytes spans two aligned words. A thread reads both, funnel-shifts them in registers and writes the
+chunk. The shift is the same for all rows of a class (`config.Words`), and a warp works on one class at a time. So the
+choice of registers is a branch of the whole warp, not a select in each lane.
 
-Words of a warp's own classes are brought by that warp, which waits for nobody else. What lies beyond a line's end or
-the matrix is zero in the words already.
+Each warp loads the words of its own classes and waits for no other warp. Elements beyond a row's end or outside the
+matrix are already zero in the words.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ TOGETHER = 4
 
 @dataclass(frozen=True)
 class Shifting:
-    """An operand's words in shared memory, and the way into its stages."""
+    """An operand's words in shared memory, and the shifts into its stages."""
 
     lines: Lines
     words: Words
     start: Any  # shared-memory address of the words, Int32
     stages: int
-    # of a thread of the producer
+    # index of a producer thread
     warp: Any
     lane: Any
 
     @staticmethod
     def create(lines: Lines, words: Words, stages: int, shared: Shared) -> Shifting:
-        """Take the words (`StageItem.beside`), of a gated pair those of one half."""
+        """Take the words' shared memory (`StageItem.beside`); for a gated pair that of one half."""
         skipped = (lines.gate or 0) * words.bytes * stages
         held = shared.array(f"{lines.operand.role.upper()} words", cutlass.Uint8, skipped)
         thread, _, _ = cute.arch.thread_idx()
-        # once, not in the loop over tiles: a shuffle stays where it is written
+        # outside the loop over tiles: the compiler does not hoist a shuffle
         warp = cute.arch.make_warp_uniform(thread // hw.WARP)
         return Shifting(lines, words, held.toint(), stages, warp, thread % hw.WARP)
 
@@ -57,38 +57,38 @@ class Shifting:
         return self.words.classes // WARPS
 
     def steps(self, chunks: int) -> int:
-        """Chunks that a thread has of a class, where a line falls into so many."""
+        """Chunks of a class that a thread has, if a row has so many."""
         return -(-self.words.per_class * chunks // hw.WARP)
 
     def chunk(self, chunks: int, step: int) -> tuple[Any, Any]:
-        """(line of the class, chunk of it) of a thread's step; neighbouring lanes have neighbouring chunks."""
+        """(row of the class, chunk of it) of a thread's step; neighbouring lanes have neighbouring chunks."""
         return divided(self.lane + step * hw.WARP, chunks)
 
     def there(self, kind: Any, at: Any, chunks: int) -> Any:
-        """Whether line `at` of class `kind` is one of the tile's; None where all are."""
+        """Whether row `at` of class `kind` belongs to the tile; None if all do."""
         words = self.words
         if words.count % words.classes == 0 and words.per_class * chunks % hw.WARP == 0:
             return None
         return at * words.classes + kind < words.count
 
     def word(self, kind: Any, at: Any, word: Any, stage: Any) -> Any:
-        """The address of a word of line `at` of class `kind`; Int32."""
+        """The address of a word of row `at` of class `kind`; Int32."""
         words = self.words
         return self.start + stage * words.bytes + kind * words.block + (at * words.pitch + word * WORD)
 
     def offsets(self, place: Any, pitch: Any) -> tuple:
-        """Bytes into a word at which the lines of each of the warp's classes begin.
+        """Bytes into a word at which the rows of each of the warp's classes begin.
 
         Args:
-            place: the address of a tile's first element in global memory, of which only the byte within a word
-                matters; pitch: bytes from line to line. Both Int32.
+            place: the address of a tile's first element in global memory; only its byte within a word matters.
+            pitch: bytes from row to row. Both are Int32.
         """
         kinds = (self.warp * self.own + i for i in range(self.own))
         return tuple(cute.arch.make_warp_uniform((place + kind * pitch) & (WORD - 1)) for kind in kinds)
 
     @cute.jit
     def shift(self, offsets: Any, stage: Any):
-        """Shift the words of a tile, whose lines have these `offsets`, into `stage`."""
+        """Shift the words of a tile whose rows have these `offsets` into `stage`."""
         steps = self.steps(self.words.chunks)
         # (class, step) of the thread's chunks
         chunks = [(i, step) for i in range(self.own) for step in range(steps)]
@@ -97,7 +97,7 @@ class Shifting:
 
     @cute.jit
     def _shift(self, chunks: cutlass.Constexpr, offsets: Any, stage: Any):
-        """Read some chunks of a thread, and then write them."""
+        """Read some chunks of a thread, then write them."""
         read = [self._read(i, step, stage) for i, step in chunks]
         for i in cutlass.range_constexpr(self.own):
             mine = [(step, words) for (x, step), words in zip(chunks, read, strict=True) if x == i]
@@ -113,9 +113,9 @@ class Shifting:
         offset: Any,
         stage: Any,
     ):
-        """Write chunks whose first register is `bits[0]`, plus those that the other bits of `offset` say.
+        """Write chunks whose first register is `bits[0]` plus what the other bits of `offset` add.
 
-        A branch for each bit: from one on all four ptxas makes a jump through a table, which waits for constant memory.
+        Branches on one bit each: for a branch on all four, ptxas makes a jump table in constant memory, which is slow.
         """
         first, *left = bits
         if cutlass.const_expr(len(left) == 0):
@@ -174,7 +174,7 @@ class Shifting:
         return self.warp * self.own + which
 
     def _at(self, step: int) -> tuple[Any, Any]:
-        """`chunk`, of chunks, as the first step's and a constant where that is the same."""
+        """`chunk` as that of the first step plus a constant, if that is the same."""
         chunks = self.words.chunks
         if hw.WARP % chunks:
             return self.chunk(chunks, step)
@@ -184,7 +184,7 @@ class Shifting:
     def _target(self, kind: Any, step: int, stage: Any) -> Any:
         """The address in the stage of a thread's chunk."""
         words, each = self.words, WORD // self.words.size
-        # of lines so far apart the swizzle is the same
+        # rows so far apart have the same swizzle
         apart = hw.WARP // words.chunks * words.classes * self.lines.width * words.size
         constant = hw.WARP % words.chunks == 0 and apart % hw.SMEM_ALIGN == 0
         at, chunk = self.chunk(words.chunks, 0 if constant else step)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sixteen bytes at any address, put together from the aligned words that hold them; copies that run by themselves."""
+"""Sixteen bytes at any address, assembled from the aligned words that hold them; asynchronous copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def align(words: list[Any], address: Any, size: int, rD: cute.Tensor) -> None:
     """rD = the 16 bytes that start `address % 16` bytes into the eight registers `words`.
 
     Args:
-        size: bytes of an element, 1, 2 or 4, of which the address is a multiple.
+        size: bytes of an element, 1, 2 or 4; the address is a multiple of it.
     """
     offset = cutlass.Int32(address & (WORD - 1))
     for step in (2, 1):  # registers
@@ -26,17 +26,18 @@ def align(words: list[Any], address: Any, size: int, rD: cute.Tensor) -> None:
             cutlass.Uint32(cutlass.select_(move, words[x + step], words[x])) for x in range(len(words) - step)
         ]
     for x in range(WORD // REGISTER):
-        if size < REGISTER:  # then the rest of the offset is less than a register
+        if size < REGISTER:  # the remaining offset is less than a register
             rD[x] = cute.arch.shf(words[x], words[x + 1], (offset & (REGISTER - 1)) * 8, "r")
         else:
             rD[x] = words[x]
 
 
 def chunk(rW: cute.Tensor, first: int, offset: Any, size: int, rD: cute.Tensor) -> None:
-    """rD = the 16 bytes that begin in register `first` of the eight of two words.
+    """rD = the 16 bytes that begin in register `first` of the eight registers of two words.
 
     Args:
-        offset: bytes into the words, of which those within a register matter; size: bytes of an element, 1, 2 or 4.
+        offset: bytes into the words; only the byte within a register matters.
+        size: bytes of an element, 1, 2 or 4.
     """
     for x in range(WORD // REGISTER):
         if size < REGISTER:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rest of a tile whose matrix has fewer rows than it: TMA's box ends with the matrix, and these are zeroed once.
+"""Zero the out-of-bounds rows of a tile once, if the matrix has fewer rows than the tile.
 
-TMA writes every row of its box into shared memory, those beyond the matrix as zeros, and they cost its throughput
-into an SM as much as rows that were read. So a box has only as many rows as the matrix can have, in whole groups of
-eight, which the swizzles permute among themselves. WGMMA still reads 64 rows of A: what it computes of the rest are
-rows of D that do not exist.
+TMA writes every row of its box into shared memory. Out-of-bounds rows become zeros and cost as much of an SM's TMA
+throughput as rows that were read. So a box has only as many rows as the matrix, rounded up to the groups of eight that
+swizzles permute. WGMMA still reads 64 rows of A; what it computes from the others are rows of D that do not exist.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def zero_rest(
 ):
     """Zero the rows from `box_rows` on of every stage of a K-major operand's pipeline (ROWS, BLK_K, STAGE).
 
-    A stage is columns one swizzle row wide, of all rows each (`operands.item_layout`), so that the rest of a column
-    is contiguous.
+    A stage is a sequence of panels, each one swizzle row wide and all rows high (`operands.item_layout`), so a panel's
+    out-of-bounds rows are contiguous.
     """
     per_column, column, columns = _extents(item, stages)
     start, total = sX.iterator.toint() + (column - per_column * WORD), columns * per_column
@@ -43,7 +42,7 @@ def zero_rest(
 
 
 def _zero(start: Any, at: tuple[Any, Any], column: int) -> None:
-    """Zero one word of the rest of a column; `at`: (column, word)."""
+    """Zero one word of a panel's out-of-bounds rows; `at`: (panel, word)."""
     zeros = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
     zeros.fill(cutlass.Uint32(0))
     place = start + at[0] * column + at[1] * WORD
@@ -52,7 +51,7 @@ def _zero(start: Any, at: tuple[Any, Any], column: int) -> None:
 
 
 def _extents(item: StageItem, stages: int) -> tuple[int, int, int]:
-    """(16-byte words of the rest of a column, bytes of a column, columns of the pipeline)."""
+    """(16-byte words of a panel's out-of-bounds rows, bytes of a panel, panels of the pipeline)."""
     (rows, depth), span = item.box, SWIZZLE_SPANS[item.operand.swizzle]
     columns = stages * depth * item.bits // 8 // span
     return (rows - item.part[0]) * span // WORD, rows * span, columns
