@@ -21,9 +21,9 @@ class Box:
 
 
 def boxes(config: KernelConfig) -> tuple[Box, ...]:
-    """TMA instructions per tile: A and B in this CTA's share of a multicast, other matrices per subtile of a warpgroup.
+    """TMA instructions: for A and B per tile, in this CTA's share of a multicast; for other matrices per subtile.
 
-    The CTAs that share a tile split it along its strided axis, so that a share is whole rows of the swizzle.
+    CTAs that share a tile split it along its strided axis, so that each share consists of whole swizzle rows.
     """
     found = []
     for item in config.stage:
@@ -55,9 +55,9 @@ def _box(name: str, extents: tuple[int, int], swizzle: str, bits: int, copies: i
 
 
 def store_conflicts(config: KernelConfig) -> int | None:
-    """Extra shared-memory wavefronts of one warp's stmatrix into the staging buffer; None where there is none.
+    """Extra shared-memory wavefronts of one warp's stmatrix into the staging buffer; None without such a buffer.
 
-    By the bank model of `layouts.banks`, over the first block that one stmatrix writes; swizzled subtiles have none.
+    Computed by `layouts.banks` for the first block that one stmatrix writes; swizzled subtiles have no conflicts.
     """
     staged = [x for x in config.outputs if x.store != "direct" and x.dtype.bits == 16]
     if not staged or not config.stores:

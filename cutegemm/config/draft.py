@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`KernelDraft`: the fields of a tensor-core kernel's config, and what follows from them.
 
-The planner fills a draft in steps; `KernelConfig` is a draft whose invariants hold. The counted fields of a draft may
-be NumPy arrays, one element a candidate: whatever `invariants`, `smem_budget` and `registers` read of it works on both.
+The planner fills a draft in steps; `KernelConfig` is a draft whose invariants hold. Numeric fields of a draft may be
+NumPy arrays with one element per candidate. `invariants`, `smem_budget` and `registers` work on numbers and on arrays.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ from cutegemm.layouts.hardware import widest_swizzle
 PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
 ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
 WIDEST_OF_FOUR = 192  # columns of a wgmma that ptxas accepts in a kernel of four warpgroups
-SECTOR = 32  # bytes that L2 takes and gives at once
+SECTOR = 32  # bytes of the smallest access of L2
 CHUNK = 16  # bytes of a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
 MOST_COLUMNS = 64  # of an epilogue subtile
 MOST_BYTES = 128  # of a subtile's row in shared memory
 SCALE_STAGES = 4  # blocks of K whose scales a warpgroup has in shared memory
 SCALES_READ = 8  # registers that scales take while they are multiplied
-WORK_SLOTS = 4  # numbers of works that a dynamic kernel's producer may be ahead of the slowest consumer
-SMEM_RESERVED = 1024  # bytes of an SM's shared memory that a CTA takes beside its own
+WORK_SLOTS = 4  # work tiles by which a dynamic kernel's producer may be ahead of the slowest consumer
+SMEM_RESERVED = 1024  # bytes of an SM's shared memory that the system reserves for each CTA
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelDraft(EpilogueConfig):
     """A tensor-core kernel: the tile, the pipelines, the roles and the epilogue.
 
-    In a draft of many candidates the tuples' elements and the numbers may be arrays, truth values and
-    `split_reduction` too. Family, operands, inputs and outputs are one for all; of an operand `swizzle` and `box_rows`
-    may differ.
+    In a draft of many candidates numbers, elements of tuples, truth values and `split_reduction` may be arrays. All
+    candidates share family, operands, inputs and outputs; only an operand's `swizzle` and `box_rows` may differ.
     """
 
     family: str
@@ -47,35 +46,34 @@ class KernelDraft(EpilogueConfig):
     cluster: tuple[int, int]  # CTAs along (M, N)
     stages: int
     consumers: int  # warpgroups that compute
-    pingpong: bool  # each on tiles of its own, one's epilogue under another's mainloop; else all share a tile
+    pingpong: bool  # each consumer has tiles of its own, one's epilogue overlaps the other's mainloop; else all share
     epi_n: int  # columns a warpgroup stores at once
     epilogue_stages: int  # staging buffers of each output
     input_stages: int  # subtiles of the matrix inputs that TMA holds ready
     persistent: bool
-    raster: str  # axis along which tiles follow one another within a panel
-    # every second panel runs backwards, and every second work of a cluster from its last k tile to its first
+    raster: str  # axis along which consecutive tiles of a panel lie
+    # every second panel is traversed backwards, and every second work tile of a cluster from its last k tile
     serpentine: bool = False
-    ctas_per_sm: int = 1  # that registers and shared memory leave room for
-    trigger: str = (
-        "never"  # when the next launch may begin: "never" early, at the "start", after the last of "loads"
-    )
-    early: tuple[str, ...] = ()  # roles of operands that are loaded before earlier launches have ended
-    # "a", "b", "d": what L2 gives up first, and last
+    ctas_per_sm: int = 1  # CTAs that share an SM's registers and shared memory
+    # when the next launch may begin: "never" early, at this one's "start", or after the last of its "loads"
+    trigger: str = "never"
+    early: tuple[str, ...] = ()  # roles of operands that are loaded before earlier launches end
+    # "a", "b", "d": the matrices whose cache lines L2 evicts first, and last
     evict_first: tuple[str, ...] = ()
     evict_last: tuple[str, ...] = ()
-    splits: int = 1  # parts that K is cut into
-    streamed: bool = False  # clusters cut tiles along K so that each does the same number of k tiles
-    dynamic: bool = False  # clusters take works from a counter
+    splits: int = 1  # splits of K
+    streamed: bool = False  # Stream-K: clusters split tiles along K so that all have equally many k tiles
+    dynamic: bool = False  # clusters take work tiles from a counter
     grouped: str = ""  # axis along which a launch computes groups, whose ends lie in memory; "" is none
     masked: bool = False  # each group is the first rows of a batch of its own
-    # how they are added: "cluster" (by its CTAs), "workspace" (by the last of a tile), "launch" (by the next one),
-    # "atomic" (by L2, as they come)
+    # how splits are reduced: by a "cluster", by a tile's last CTA in "workspace", by the next "launch", or by "atomic"
+    # adds in the order of arrival
     split_reduction: str = "none"
-    cluster_splits: int = 1  # CTAs of a cluster along K, which add their parts up first
-    slices: int = 1  # CTAs that store a tile, each its share of the columns
+    cluster_splits: int = 1  # CTAs of a cluster along K, which reduce their splits first
+    slices: int = 1  # CTAs that store a tile, each a share of its columns
     arithmetic: str = EXACT  # of the instruction (`arch.instructions`)
-    promote: int = 0  # elements of K after which partial sums are added to others in fp32; 0 is never
-    adders: int = 1  # warpgroups of a CTA that adds up what another kernel left, each its share of the parts
+    promote: int = 0  # elements of K after which partial sums are added to fp32 accumulators; 0 is never
+    adders: int = 1  # warpgroups of a CTA of the reduction launch, each with a share of the splits
 
     @property
     def instruction(self) -> Instruction:
@@ -89,12 +87,12 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def described(self) -> Family:
-        """The row of the table of families."""
+        """The kernel's row in the table of families."""
         return FAMILIES[self.family]
 
     @property
     def schedule(self) -> Number:
-        """The name of the row of its family's abilities."""
+        """The key of its family's abilities."""
         first, *rest = self.described.abilities
         return where(self.pingpong, rest[0], first) if rest else first
 
@@ -108,7 +106,7 @@ class KernelDraft(EpilogueConfig):
     def stage(self) -> tuple[StageItem, ...]:
         """What one stage of the pipeline holds: a tile of every operand of the mainloop."""
         extents = dict(zip("mnk", self.tile, strict=True))
-        # CTAs side by side along N need one tile of A, those along M one of B
+        # CTAs that are neighbours along N need the same tile of A, those along M the same of B
         peers = dict(zip("nm", self.cluster, strict=True))
         return tuple(
             StageItem(x, (extents[x.axes[0]], extents[x.axes[1]]), peers[x.axes[0]]) for x in self.operands
@@ -123,46 +121,46 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def work_readers(self) -> Number:
-        """Warps of a cluster that follow a dynamic scheduler."""
+        """Warps of a cluster that read work tiles of a dynamic scheduler."""
         return self.cluster_size * (self.consumers * self.limits.warpgroup // self.limits.warp + 1)
 
     def evicted(self, name: str) -> str | None:
-        """Whether L2 is to give up lines of "a", "b" or "d" (all outputs) "first" or "last"; None says nothing."""
+        """Whether L2 evicts cache lines of "a", "b" or "d" (all outputs) "first" or "last"; None is no hint."""
         return "first" if name in self.evict_first else "last" if name in self.evict_last else None
 
     @property
     def adds_up(self) -> Number:
-        """Whether a tile may be the sum of several CTAs' parts of K."""
+        """Whether a tile may be the sum of several CTAs' splits."""
         return (self.splits > 1) | self.streamed
 
     @property
     def outer_splits(self) -> Number:
-        """Parts of a tile's sum that no cluster adds up."""
+        """Partial sums of a tile after its clusters have reduced their splits."""
         return self.splits // self.cluster_splits
 
     @property
     def kept_splits(self) -> Number:
-        """Parts of a tile's sum that lie in workspace beside each other."""
+        """Partial sums of a tile that workspace holds."""
         return where(self.split_reduction == "atomic", 1, self.outer_splits)
 
     @property
     def counts(self) -> Number:
-        """Whether CTAs count themselves to find out who is last."""
+        """Whether CTAs count arrivals to find out which is last."""
         return (self.split_reduction == "workspace") | (self.split_reduction == "atomic")
 
     @property
     def counts_kept(self) -> Number:
-        """Counters of a tile's slice: of CTAs whose part is written; where parts are added as they come, of all."""
+        """Counters of a tile's slice: CTAs whose partial sum is written, and with atomics all CTAs as well."""
         return (1 + (self.split_reduction == "atomic")) * self.counts
 
     @property
     def multiplies(self) -> bool:
-        """Whether it makes sums; a kernel that does not adds up those that another left in workspace."""
+        """Whether it multiplies; a kernel that does not reduces the partial sums that another left in workspace."""
         return self.roles.multiplies
 
     @property
     def stores(self) -> Number:
-        """Whether the epilogue is this kernel's; else it leaves sums for the next launch."""
+        """Whether this kernel runs the epilogue; else it leaves partial sums for the next launch."""
         return (self.split_reduction != "launch") | (not self.multiplies)
 
     @property
@@ -186,7 +184,7 @@ class KernelDraft(EpilogueConfig):
         return self.tile_values * (2 if self.promote else 1) + SCALES_READ * bool(self.epilogue.scales)
 
     def scale_step(self, scale: BlockScale) -> Number:
-        """Columns of a tile that surely have one scale: wherever it begins, multiples of so many begin in one block."""
+        """Columns that have one scale wherever the tile begins: aligned groups of so many columns lie in one block."""
         return least(self.tile[1] & -self.tile[1], scale.extent)
 
     def scales_of(self, scale: BlockScale) -> Number:
@@ -206,10 +204,10 @@ class KernelDraft(EpilogueConfig):
         return DType.FP32 if self.promote else self.instruction.accumulator
 
     def slice_index(self, value: int) -> tuple[int, int]:
-        """Where the accumulator of a slice's value-th number lies among a thread's accumulators.
+        """The index among a thread's accumulators of a slice's value-th accumulator.
 
         Returns:
-            That of the first slice, and the step from a slice to the next. A gated pair along N has its columns in
+            The index for the first slice, and the step from slice to slice. A gated pair along N has its columns in
             each half of a pass.
         """
         step, whole = self.stored_columns // 2, self.columns // 2
@@ -228,7 +226,7 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def threads(self) -> Number:
-        """Threads per CTA; one that adds up what another kernel left has one of that one's warpgroups' rows."""
+        """Threads per CTA; one of the reduction launch has the rows of one warpgroup of the GEMM."""
         if not self.multiplies:
             return self.adders * self.limits.warpgroup
         return (self.producers + self.consumers) * self.limits.warpgroup
@@ -240,9 +238,9 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def mma_columns(self) -> Number:
-        """Columns of one wgmma: the tile's, or half of them where four warpgroups leave too few registers at launch.
+        """Columns of one wgmma: the tile's, or half of them if four warpgroups have too few registers at launch.
 
-        The launch gives each thread of 512 but 128 registers, and ptxas wants an instruction's operands within that.
+        Each of 512 threads is launched with 128 registers, and ptxas wants an instruction's operands within that.
         """
         four = self.multiplies & (self.threads > 3 * self.limits.warpgroup)
         narrow = four & (self.tile[1] > WIDEST_OF_FOUR)
@@ -250,7 +248,7 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def rows_per_pass(self) -> Number:
-        """Rows of the CTA tile that one wgmma of every warpgroup of a team covers together."""
+        """Rows of the CTA tile that a team's warpgroups cover with one wgmma each."""
         return self.limits.mma_m * self.team
 
     @property
@@ -270,7 +268,7 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def subtiles_n(self) -> Number:
-        """Subtiles of EPI_N columns that a CTA stores of its tile."""
+        """Subtiles of EPI_N columns along N that a CTA stores."""
         return self.stored_columns // self.epi_n
 
     @property
@@ -284,10 +282,10 @@ class KernelDraft(EpilogueConfig):
         return widest_swizzle(contiguous, matrix.dtype.bits)
 
     def row_pitch(self, output: OutputConfig) -> int:
-        """Bytes from one line of a subtile of `output` to the next where threads store it from shared memory.
+        """Bytes from row to row of a staged subtile of `output` in shared memory, along its contiguous axis.
 
-        Less than a sector that the subtile before left lies before the line. An odd number of chunks, so that the eight
-        that stmatrix writes at once lie in different banks.
+        Room for less than a sector, which the subtile before left, precedes each row. The pitch is an odd number of
+        chunks, so that the eight chunks of one stmatrix lie in different banks.
         """
         chunks = (
             SECTOR + (self.limits.mma_m if output.major == "m" else self.epi_n) * output.dtype.bytes
@@ -301,17 +299,17 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def partials_per_slice(self) -> Number:
-        """Partial results that a slice of a tile gives to a reduction over everything: one per warp that shares it."""
+        """Partial results of a slice in a reduction over all of D: one per warp that shares it."""
         return self.team * self.limits.warpgroup // self.limits.warp
 
     @property
     def partials_per_tile(self) -> Number:
-        """The same of a tile's slices together."""
+        """Partial results of a tile in a reduction over all of D."""
         return self.partials_per_slice * self.slices
 
     @property
     def smem_limit(self) -> Number:
-        """Bytes of shared memory of a CTA: its share of an SM's, 1 KiB of which every CTA takes (CG, table 28)."""
+        """Bytes of shared memory of a CTA: its share of an SM's, less 1 KiB that each CTA reserves (CG, table 28)."""
         return (self.limits.smem_bytes + SMEM_RESERVED) // self.ctas_per_sm - SMEM_RESERVED
 
     @property
@@ -327,7 +325,7 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def ahead(self) -> Number:
-        """Tiles whose copies are on their way before threads end one: a stage is released when the next is full."""
+        """Tiles in flight before threads finish one: a stage is released when the next is full."""
         asynchronous = any(x.load in ("shift", "cp_async") for x in self.operands)
         return most(0, self.stages - 2) if asynchronous else 0
 
@@ -344,9 +342,9 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def set_registers(self) -> tuple[Number, Number]:
-        """The same as numbers, 0 for the launch's allocation.
+        """As `registers`, with 0 for the launch's allocation.
 
-        Over the warpgroups of an SM's CTAs they sum to at most 512, an SM's registers divided by 128 threads.
+        They sum to at most 512 over all warpgroups of an SM: its registers divided by 128 threads.
         """
         roles, none = self.roles, (0, 0)
         held = roles.accumulators.get(PLAIN_CONSUMERS, 0)
@@ -363,7 +361,7 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def columns_step(self) -> int:
-        """Output columns that a slice or a tile is a multiple of: an instruction's, and whole chunks in each row."""
+        """The step of a slice's or a tile's output columns: the instruction's, and whole chunks in each row."""
         staged: list[MatrixConfig | OutputConfig] = [x for x in self.outputs if x.store != "direct"]
         staged += [x for x in self.inputs if x.load == "tma"]
         chunks = (CHUNK // x.dtype.bytes for x in staged if x.major != "m")

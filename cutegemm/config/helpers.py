@@ -17,10 +17,10 @@ UNITS = ("col", "row", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class RelayoutConfig:
-    """Copies of matrices into TMA-addressable workspace, whose unit-stride axes are as the planner says."""
+    """Copies of matrices into TMA-addressable workspace."""
 
     dtype: DType
-    # of every copy the axis with unit stride that it shares with its source, "col" or "row"; "none" where they differ
+    # the unit-stride axis that each copy shares with its source, "col" or "row"; "none" if they differ
     units: tuple[str, ...]
     family: str = "relayout"
 
@@ -39,9 +39,9 @@ class RelayoutConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishConfig:
-    """The ordered finish of a reduction: partial results of each of many sums, maxima or logsumexps into one.
+    """The finish of reductions in a fixed order: the partial results of each sum, maximum or logsumexp become one.
 
-    `across` tells how partials lie: neighbours in memory belong to different results, or to the same one.
+    `across`: whether neighbours in memory are partial results of different results, or of the same one.
     """
 
     kind: str

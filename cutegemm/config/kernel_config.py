@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.invariants import check
 
-# configs that are known to be sound: plans of many problems share few of them
+# checked configs that are remembered: plans of many problems share few configs
 REMEMBERED = 1024
 
 
@@ -26,7 +26,7 @@ class KernelConfig(KernelDraft):
 
     @property
     def draft(self) -> KernelDraft:
-        """The same fields, to be changed before they are checked again."""
+        """The same fields as a draft, which can be changed."""
         draft = object.__new__(KernelDraft)
         draft.__dict__.update(self.__dict__)
         return draft

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arithmetic that reads the same for Python integers and for NumPy arrays of them.
 
-Conditions are combined by `&`, `|` and `implies`, never by `and`, `or` or `if`, so that one text serves a config and
-thousands of candidates at once. NumPy is imported where an array comes in, not before.
+Conditions are combined by `&`, `|` and `implies`, never by `and`, `or` or `if`, so that the same code works on one
+config and on thousands of candidates at once. NumPy is imported only for arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def where(condition: Number, yes: Number, no: Number) -> Number:
 
 
 def either(condition: Number, yes: Callable[[], Number], no: Callable[[], Number]) -> Number:
-    """As `where`, of values that are worked out only where a candidate needs them."""
+    """As `where`, with values that are computed only if a candidate needs them."""
     if condition is True:
         return yes()
     if condition is False:
@@ -35,12 +35,12 @@ def either(condition: Number, yes: Callable[[], Number], no: Callable[[], Number
 
 
 def implies(condition: Number, consequence: Number) -> Number:
-    """Whether a consequence holds wherever a condition does."""
+    """Whether a consequence holds whenever a condition does."""
     return (condition ^ True) | consequence
 
 
 def among(value: Number, legal: tuple[Any, ...]) -> Number:
-    """Whether a value is one of some."""
+    """Whether a value is one of the legal ones."""
     if isinstance(value, (str, int)):
         return value in legal
     found: Number = False
@@ -50,7 +50,7 @@ def among(value: Number, legal: tuple[Any, ...]) -> Number:
 
 
 def looked_up(table: Mapping[int, Any], key: Number, default: Any = 0) -> Number:
-    """What a table of small numbers has for a key: a number, or several of which each is an array for an array."""
+    """The entry of a table of small numbers, or the default; an array for an array of keys."""
     if isinstance(key, int):
         return table.get(key, default)
     import numpy as np

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels know of matrices, and what every GEMM kernel has beside its mainloop."""
+"""What kernels know of matrices at compile time, and what every GEMM kernel has besides its mainloop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cutegemm.epilogue.call_order import numbers
 from cutegemm.epilogue.graph import Graph
 
 WORD_BYTES = 16  # of the widest access
-BOX_ALIGN = 128  # bytes: where TMA may write a box (PTX ISA, cp.async.bulk.tensor)
+BOX_ALIGN = 128  # bytes: alignment of a box in shared memory (PTX ISA, cp.async.bulk.tensor)
 # axes of the mainloop's matrices as kernels see them, by role
 AXES = {"a": "mk", "b": "nk"}
 BOX_ELEMENTS = 256  # of a box along an axis (PTX ISA, tensor maps)
@@ -25,7 +25,7 @@ class MatrixConfig:
     """What a kernel knows of one matrix when it is compiled.
 
     `major` names the axis with unit stride ("m", "n", "k"), or is "strided" when no stride is known.
-    `load` is "tma" or "direct" of the epilogue's inputs.
+    `load` is "tma" or "direct" for the epilogue's inputs.
     """
 
     dtype: DType
@@ -35,15 +35,14 @@ class MatrixConfig:
 
 @dataclass(frozen=True)
 class Words:
-    """How the aligned 16-byte words that hold a tile's lines lie in shared memory.
+    """The layout in shared memory of the aligned 16-byte words that hold a tile's unaligned rows.
 
-    Lines as many apart as a word has elements begin at the same byte of a word, whatever their pitch is: they are of
-    one class, and lie in one block. A line has one word more than it has chunks of 16 bytes, which also keeps
-    neighbouring lines off each other's banks.
+    Rows whose index differs by a multiple of the elements of a word share the same alignment. They form a class, whose
+    words lie in one block. A row has one word more than chunks of 16 bytes, so that neighbouring rows use other banks.
 
     Attributes:
-        count: lines of a tile.
-        length: elements of a line.
+        count: contiguous rows of a tile, along the operand's unit stride.
+        length: elements of a row.
         size: bytes of an element, 2 or 4.
     """
 
@@ -53,27 +52,27 @@ class Words:
 
     @property
     def classes(self) -> int:
-        """Classes of lines."""
+        """Classes of rows."""
         return WORD_BYTES // self.size
 
     @property
     def per_class(self) -> int:
-        """Lines of a class, at most."""
+        """The most rows of a class."""
         return -(-self.count // self.classes)
 
     @property
     def chunks(self) -> int:
-        """Chunks of 16 bytes of a line."""
+        """Chunks of 16 bytes of a row."""
         return self.length * self.size // WORD_BYTES
 
     @property
     def pitch(self) -> int:
-        """Bytes from one line of a class to the next."""
+        """Bytes from row to row of a class."""
         return (self.chunks + 1) * WORD_BYTES
 
     @property
     def block(self) -> int:
-        """Bytes from one class to the next."""
+        """Bytes from class to class."""
         return -(-self.per_class * self.pitch // BOX_ALIGN) * BOX_ALIGN
 
     @property
@@ -84,17 +83,17 @@ class Words:
 
 @dataclass(frozen=True, kw_only=True)
 class OperandConfig(MatrixConfig):
-    """A factor of the product: what a kernel knows of it, and how its tiles lie in shared memory.
+    """An operand: what a kernel knows of it, and the layout of its tiles in shared memory.
 
     Attributes:
         role: "a" (M x K) or "b" (N x K, as kernels see it).
         load: "tma", "gather", "shift" or "cp_async" of tensor-core kernels, "direct" of CUDA-core ones.
-        width: bytes of one copy of "cp_async"; of "shift" 16 where every batch begins at the same byte of a word, so
-            that TMA can bring the words; else 0.
-        box_rows: rows of its tile that TMA loads, where the matrix has no more; the others are zeroed once. 0 is all.
+        width: bytes of one copy of "cp_async"; 16 for "shift" if every batch begins at the same byte of a word, so
+            that TMA can load the words; else 0.
+        box_rows: rows of its tile that TMA loads if the matrix has no more; the others are zeroed once. 0 is all.
         indexed: whether a tensor of indices names the rows, of a K-major operand that "cp_async" loads.
         swizzle: of its tiles in shared memory, "128B", "64B", "32B" or "none".
-        halves: 2 where it holds a gated pair's two factors, whose tiles lie side by side in a stage; else 1.
+        halves: 2 if it holds both halves of a gated pair, whose tiles are adjacent in a stage; else 1.
     """
 
     role: str
@@ -115,12 +114,12 @@ class OperandConfig(MatrixConfig):
         return self.major not in ("m", "n")
 
     def words(self, rows: int, depth: int) -> Words:
-        """How the words lie that "shift" keeps of a stage of rows x depth, of one half of a gated pair."""
+        """The layout of the words that "shift" keeps of a stage of rows x depth, for one half of a gated pair."""
         count, length = (rows, depth) if self.k_major else (depth, rows)
         return Words(count, length, self.dtype.bytes)
 
     def boxed(self, rows: int, depth: int) -> bool:
-        """Whether TMA brings the words of a tile of rows x depth: its classes of lines are boxes."""
+        """Whether TMA loads the words of a tile of rows x depth: each class of rows is a box."""
         words = self.words(rows, depth)
         whole = (words.count % words.classes == 0) & (words.pitch <= BOX_ELEMENTS * self.dtype.bytes)
         return whole & (self.load == "shift" and self.width == WORD_BYTES and self.halves == 1)
@@ -128,7 +127,7 @@ class OperandConfig(MatrixConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputConfig:
-    """What a kernel knows of one stored matrix: its type, unit-stride axis and way out ("tma", "staged", "direct")."""
+    """What a kernel knows of one stored matrix: its type, unit-stride axis and store ("tma", "staged", "direct")."""
 
     dtype: DType
     major: str
@@ -200,7 +199,7 @@ class EpilogueConfig:
 
     @property
     def approximate(self) -> bool:
-        """Whether tanh, sigmoid and erf may err by 2**-11, the hardware's tanh: nothing finer is asked for."""
+        """Whether tanh, sigmoid and erf may have an error of 2**-11, that of the hardware's tanh."""
         stored = bool(self.outputs) and all(x.dtype.bits <= 16 for x in self.outputs)
         return stored and not self.epilogue.reductions
 

@@ -26,7 +26,7 @@ class Barrier:
 
     Attributes:
         place: the region of shared memory that holds the mbarriers; empty for named barriers.
-        first: of mbarriers the place of the first one in the region; of named barriers its number.
+        first: index of the first mbarrier in the region; for named barriers the number.
     """
 
     name: str
@@ -47,12 +47,12 @@ class SharedPlan:
 
     @staticmethod
     def of(config: KernelDraft) -> SharedPlan:
-        """That of a finished config."""
+        """The shared memory of a finished config."""
         return _plan(config)
 
     @property
     def bytes(self) -> int:
-        """Of all regions."""
+        """Bytes of all regions."""
         return max((x.end for x in self.regions), default=0)
 
     @property
@@ -92,7 +92,7 @@ def _plan(config: KernelDraft) -> SharedPlan:
 
 
 def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
-    """Stages that are full, and empty, and words that producers shift (`mainloop.pipeline`, `load.tma_shift_load`)."""
+    """Full and empty stages, and words that producers shift (`mainloop.pipeline`, `load.tma_unaligned_load`)."""
     if not x.multiplies:
         return
     stages, place = x.stages, "barriers"
@@ -106,7 +106,7 @@ def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
         yield Barrier("empty", stages, who, readers * x.team * warps, "producer", place, stages)
     else:
         yield Barrier("full", stages, ELECTED, 1, "every thread", place)
-        # initialised, and stood for by the CTA's barrier
+        # initialised, but the CTA's barrier does its work
         yield Barrier("empty", stages, "", readers * x.consumers * warps, "", place, stages)
     for item in x.stage:
         if item.boxed:

@@ -9,61 +9,61 @@ from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config.numbers import Number, either, least, most, round_up, where
 from cutegemm.config.parts import EpilogueConfig, OperandConfig
 
-# neighbouring rows, and columns, that a thread owns together where it can, and rows that it loads in a run
+# neighbouring rows, or columns, that a thread owns together if it can, and rows that it loads in a run
 FOUR = 4
-# of how many rows that are loaded in runs one may be spare
+# one of so many rows that are loaded in runs may be spare
 MOST_SPARE = 6
-# threads side by side that copy single elements along k: a sector; chunks of four k that change places
+# neighbouring threads that copy single elements along k, a sector; chunks of four k that are swizzled
 SECTOR = 8
 CHUNKS = 8
 WARP = LIMITS.warp
-# shared-memory tiles of what comes through registers: one is computed on while the next is written
+# shared-memory tiles of operands that are loaded through registers: one is read while the next is written
 STAGED_STAGES = 2
-# elements of D's tile up to which elements are loaded and stored one by one
+# elements of D's tile up to which loads and stores move single elements
 MOST_ALONE = 64 * 64
 
 
 def run_rows(rows: Number, depth: Number, threads: Number) -> Number:
-    """Rows of a tile that its threads load in runs of four of one k, neighbours side by side along k.
+    """Rows of a tile that threads load in runs of four rows at one k; neighbouring threads have neighbouring k.
 
-    What exceeds `rows` is spare of the last pass.
+    Rows beyond `rows` are spare rows of the last pass.
     """
     return round_up(rows, most(1, threads // depth) * FOUR)
 
 
 def runs_serve(rows: Number, depth: Number, threads: Number) -> Number:
-    """Whether such runs bring a tile: whole rows or whole parts of one a warp, and few that are spare."""
+    """Whether such runs load a tile: each warp has whole rows or a whole fraction of one, and few rows are spare."""
     whole = (threads % depth == 0) & (depth % (2 * FOUR) == 0) & (rows % FOUR == 0)
     return whole & (run_rows(rows, depth, threads) * MOST_SPARE < rows * (MOST_SPARE + 1))
 
 
 def run_pitch(rows: Number, depth: Number, threads: Number) -> Number:
-    """Elements from one line of such a tile to the next in shared memory: an odd multiple of four."""
+    """Elements from row to row of such a tile in shared memory: an odd multiple of four."""
     held = run_rows(rows, depth, threads)
     return held + (FOUR - held) % (2 * FOUR)
 
 
 def vectors_serve(rows: Number, depth: Number, threads: Number, vector: Number, along_k: bool) -> Number:
-    """Whether threads that load `vector` elements at once share a tile that comes through registers evenly."""
+    """Whether threads that load `vector` elements at once evenly divide a tile that is loaded through registers."""
     lanes = (depth if along_k else rows) // vector
     whole = rows * depth % (vector * threads) == 0
     return whole & (most(lanes, threads) % most(least(lanes, threads), 1) == 0)
 
 
 def line_pad(depth: Number, vector: Number, along_k: bool) -> Number:
-    """Elements between the lines of one vector and the next where a tile comes through registers."""
+    """Padding elements between the rows of consecutive vectors of a tile that is loaded through registers."""
     return most(FOUR, WARP // most(depth // vector, 1)) if along_k else 0
 
 
 def copy_lanes(rows: Number, depth: Number, threads: Number, vector: Number, along_k: bool) -> Number:
-    """Threads side by side along the axis of unit stride that copy a tile into a ring."""
+    """Neighbouring threads along the unit-stride axis that copy a tile into a pipeline stage."""
     fast, slow = (depth // vector, rows) if along_k else (rows // vector, depth)
     sector = where(vector == 1, SECTOR, fast) if along_k else fast
     return most(least(least(fast, threads), sector), least(fast, threads // slow))
 
 
 def copies_serve(rows: Number, depth: Number, threads: Number, vector: Number, along_k: bool) -> Number:
-    """Whether threads that copy `vector` elements at once share a tile of a ring evenly."""
+    """Whether threads that copy `vector` elements at once evenly divide a pipeline's tile."""
     fast, slow = (depth // vector, rows) if along_k else (rows // vector, depth)
     whole = (depth % FOUR == 0) & (rows % vector == 0) & (depth % vector == 0)
     chunks = depth // FOUR
@@ -78,37 +78,37 @@ def copies_serve(rows: Number, depth: Number, threads: Number, vector: Number, a
 
 
 def copy_pitch(rows: Number, depth: Number, vector: Number, along_k: bool) -> Number:
-    """Elements from one line, or row, of a ring's tile to the next."""
+    """Elements from row to row of a pipeline's tile."""
     return where(vector > 1, depth, rows + FOUR) if along_k else rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimtTile:
-    """What is chosen together of a CUDA-core kernel: its tile, and who computes which part of it."""
+    """What the planner chooses of a CUDA-core kernel: its tile, and which threads compute what of it."""
 
     tile: tuple[int, int, int]
     # (M, N) elements of D that one thread owns
     thread_tile: tuple[int, int] = (8, 8)
-    # of a warp's lanes, how many lie along M: 2, 4, 8 or 16; the others along N
+    # lanes of a warp along M: 2, 4, 8 or 16; the others lie along N
     lanes_m: int = 8
-    # whether tiles come through registers, two in shared memory; else by cp.async into a ring (fp32 only)
+    # whether tiles are loaded through registers, two in shared memory; else by cp.async into a pipeline (fp32 only)
     staged: bool = False
-    # shared-memory tiles of A and B in a ring
+    # stages of the pipeline of A and B
     stages: int = 3
-    # warps of the CTA that share an output, each with its part of every tile's K
+    # warps of the CTA that share an output, each with a slice of every k tile
     slices: int = 1
-    # CTAs of a cluster that share an output tile, each with its part of K
+    # CTAs of a cluster that share an output tile, each with a split of K
     split: int = 1
     # steps of four k that the mainloop unrolls
     unroll: int = 1
-    # tiles of K that staged loads are preceded by prefetches into L2; 0 is none, else 2 or more
+    # k tiles by which prefetches into L2 precede staged loads; 0 is none, else 2 or more
     ahead: int = 0
-    # CTAs per SM that registers are left for
+    # CTAs per SM that share its registers
     residents: int = 1
 
     @property
     def group(self) -> Number:
-        """Neighbouring rows that a thread owns together: four, as of columns, or two where it does not own fours."""
+        """Neighbouring rows that a thread owns together: four, or two if its rows are not a multiple of four."""
         return where(self.thread_tile[0] % FOUR == 0, FOUR, FOUR // 2)
 
     @property
@@ -132,7 +132,7 @@ class SimtTile:
         return self.threads // LIMITS.warp
 
     def in_runs(self, rows: Number, vector: Number, along_k: bool) -> Number:
-        """Whether the threads bring `rows` rows of an operand's k tile through registers in runs of four elements.
+        """Whether the threads load `rows` rows of an operand's k tile through registers in runs of four elements.
 
         1023 x 1023 x 1023 takes 66 us with them in 64 x 128 and 90 without; in 64 x 64 71 and 67 (H200).
         """
@@ -140,7 +140,7 @@ class SimtTile:
         return either(single, lambda: runs_serve(rows, self.tile[2], self.threads), lambda: False)
 
     def brings(self, rows: Number, vector: Number, along_k: bool) -> Number:
-        """Whether the threads can share the loading of `rows` rows of a k tile, `vector` elements at once."""
+        """Whether the threads can divide the loads of `rows` rows of a k tile, `vector` elements at once."""
         tile = rows, self.tile[2], self.threads, vector, along_k
         return either(
             self.staged,
@@ -179,12 +179,12 @@ class SimtConfig(SimtTile, EpilogueConfig):
 
     @property
     def factors(self) -> tuple[tuple[OperandConfig, Number, Number], ...]:
-        """Every operand of the mainloop, with the rows of its tile and the elements of one access."""
+        """Each operand of the mainloop, with the rows of its tile and the elements of one access."""
         return tuple(zip(self.operands, self.tile, self.vector, strict=False))
 
     @property
     def cluster_size(self) -> int:
-        """CTAs per cluster: those that share out a tile's K."""
+        """CTAs per cluster, which split a tile's K."""
         return self.split
 
     @property
@@ -199,12 +199,12 @@ class SimtConfig(SimtTile, EpilogueConfig):
 
     @property
     def shares(self) -> bool:
-        """Whether several threads hold partial sums of an output, which meet in shared memory."""
+        """Whether several threads hold partial sums of an output, which are reduced in shared memory."""
         return self.slices * self.split > 1
 
     @property
     def finished(self) -> tuple[int, int]:
-        """(M, N) accumulators that a thread takes through the epilogue at once: its own, or a patch of the sums."""
+        """(M, N) accumulators that a thread passes through the epilogue at once: its own, or a patch of the sums."""
         return (self.group, 4 * self.gates) if self.shares else self.thread_tile
 
     @property
@@ -215,6 +215,6 @@ class SimtConfig(SimtTile, EpilogueConfig):
 
     @property
     def partials_per_tile(self) -> int:
-        """Partial results that a tile gives to a reduction over everything."""
+        """Partial results of a tile in a reduction over all of D."""
         rows, columns = self.partial_width
         return self.tile[0] * self.columns // (rows * columns)

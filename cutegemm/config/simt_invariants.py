@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a CUDA-core kernel needs of its config; a `SimtConfig` that breaks an invariant cannot be made.
+"""What a CUDA-core kernel requires of its config; a `SimtConfig` that breaks an invariant cannot be made.
 
-As in `config.invariants` each is one function of fields, which may be integers or arrays.
+As in `config.invariants`, each is a function of fields that may be integers or arrays.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cutegemm.families import FAMILIES
 Refused = tuple[str, object, str, object]
 FP32_BYTES = 4
 LEAST_AHEAD = 2
-# registers of a thread beside its accumulators: fragments and addresses
+# registers of a thread besides its accumulators: fragments and addresses
 BESIDE = 24
 COUNTED = ("stages", "slices", "split", "unroll", "residents")
 
@@ -74,7 +74,7 @@ def _pairs_refused(x: SimtConfig) -> Refused:
 
 
 def _sliced(x: SimtConfig) -> Number:
-    """Every slice has whole steps of the mainloop, and the threads share the sums of slices evenly."""
+    """Every slice has whole steps of the mainloop, and the threads evenly divide the sums of slices."""
     step = where(x.staged, 1, FOUR)
     vectors = x.tile[0] * x.tile[1] // FOUR
     return (x.tile[2] % (step * x.slices) == 0) & implies(x.slices > 1, vectors % x.threads == 0)
@@ -86,14 +86,14 @@ def _sliced_refused(x: SimtConfig) -> Refused:
 
 
 def _patched(x: SimtConfig) -> Number:
-    """The sums that several threads hold parts of are whole patches of a warp."""
+    """Sums that several threads share are whole patches of a warp."""
     rows, columns = FOUR // 2, FOUR * x.gates
     rows = where(x.slices * x.split > 1, x.group, rows)
     return implies(x.slices * x.split > 1, x.tile[0] * x.tile[1] % (rows * columns * x.limits.warp) == 0)
 
 
 def _brought(x: SimtConfig) -> Number:
-    """The threads share the loads of every operand's tile evenly."""
+    """The threads evenly divide the loads of each operand's tile."""
     found: Number = True
     for operand, rows, vector in x.factors:
         whole = among(vector, (1, 2, 4)) & (rows % vector == 0) & (x.tile[2] % vector == 0)
@@ -111,7 +111,7 @@ def _brought_refused(x: SimtConfig) -> Refused:
 
 
 def _staging(x: SimtConfig) -> Number:
-    """A ring copies fp32 elements as they are, and has a stage to fill while another is read."""
+    """A cp.async pipeline copies fp32 elements unconverted, and fills one stage while another is read."""
     fp32 = all(y.dtype.bytes == FP32_BYTES for y in x.operands)
     return x.staged | (fp32 & (x.stages >= STAGED_STAGES))
 
@@ -157,7 +157,7 @@ def stage_contents(x: SimtConfig) -> list[Held]:
 
 
 def smem_bytes(x: SimtConfig) -> Number:
-    """Shared memory of a CTA: the stages, over which the sums of a shared tile lie once those are read."""
+    """Shared memory of a CTA: the stages, whose space the sums of a shared tile reuse."""
     stages = where(x.staged, STAGED_STAGES, x.stages)
     ring = stages * sum(y.bytes for y in stage_contents(x))
     return most(ring, (x.slices * x.split > 1) * FP32_BYTES * x.tile[0] * x.tile[1] * x.slices)

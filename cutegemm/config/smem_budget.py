@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared memory of a tensor-core kernel: what a stage holds, and what lies beside the stages.
+"""Shared memory of a tensor-core kernel: what a stage holds, and what is allocated besides the stages.
 
 Each is a list of `Held`, in the order in which kernels allocate (`kernels.mainloop.frame`). Sizes are sums over the
 lists, of one config or of a draft of many.
@@ -34,12 +34,12 @@ class Region:
 
     @property
     def end(self) -> int:
-        """The byte behind its last."""
+        """The first byte after it."""
         return self.offset + self.size
 
 
 class Held(NamedTuple):
-    """Something that shared memory holds: its role, bytes, and the alignment of its address. No bytes is nothing."""
+    """Something that shared memory holds: its role, bytes, and the alignment of its address. It may have no bytes."""
 
     role: str
     bytes: Number
@@ -75,7 +75,7 @@ def _staged_bytes(config: KernelDraft, output: OutputConfig) -> Number:
 
 
 def epilogue_contents(config: KernelDraft) -> list[Held]:
-    """What the epilogue holds; nothing where the next launch has it."""
+    """What the epilogue holds; nothing if the next launch runs it."""
     graph, align, here = config.epilogue, config.limits.smem_align, config.stores
     found = [
         Held(f"{result.name} staging", here * config.epilogue_stages * _staged_bytes(config, x), align)
@@ -97,7 +97,7 @@ def epilogue_contents(config: KernelDraft) -> list[Held]:
 
 
 def last_contents(config: KernelDraft) -> list[Held]:
-    """What lies behind the pipeline's barriers: sums of split-K (`kernels.split_k`) and a scheduler's tiles."""
+    """What follows the pipeline's barriers: partial sums of split-K (`kernels.split_k`) and a scheduler's tiles."""
     if not config.multiplies:
         size = SUM_VECTOR * config.limits.warpgroup * (config.slice_values // 4) * most(config.adders - 1, 1)
         return [Held("sums", size, SUM_VECTOR)]
@@ -116,7 +116,7 @@ def last_contents(config: KernelDraft) -> list[Held]:
 def _placed(
     contents: Iterable[Held], offset: Number, times: Number = 1
 ) -> tuple[list[tuple[str, Number, Number, int]], Number]:
-    """`Region`s of contents one after another, each so many times over, as tuples, and the byte behind them."""
+    """`Region`s of consecutive contents, each repeated so many times, as tuples, and the first byte after them."""
     found = []
     for role, size, align in contents:
         offset = where(size > 0, round_up(offset, align), offset)
@@ -126,7 +126,7 @@ def _placed(
 
 
 class Contents(NamedTuple):
-    """Everything that a kernel holds in shared memory: what one stage does, the epilogue, and what comes last."""
+    """Everything that a kernel holds in shared memory: of one stage, of the epilogue, and what comes last."""
 
     stage: list[Held]
     epilogue: list[Held]
@@ -135,14 +135,14 @@ class Contents(NamedTuple):
 
     @staticmethod
     def of(config: KernelDraft) -> Contents:
-        """Those of a config."""
+        """The contents of a config."""
         stage = stage_contents(config)
         return Contents(
             stage, epilogue_contents(config), last_contents(config), config.limits.smem_align if stage else 1
         )
 
     def placed(self, stages: Number) -> tuple[list[tuple[str, Number, Number, int]], Number]:
-        """`Region`s of everything with so many stages, as tuples in allocation order, and the size of all."""
+        """`Region`s of everything with so many stages, as tuples in allocation order, and the total size."""
         operands, end = _placed(self.stage, 0, stages)
         epilogue, end = _placed(self.epilogue, round_up(end, self.align))
         ring = [Held("barriers", STAGE_BARRIERS * stages, BARRIER_BYTES)] if self.stage else []
@@ -152,7 +152,7 @@ class Contents(NamedTuple):
 
     @property
     def beside(self) -> Number:
-        """Bytes beside the stages."""
+        """Bytes besides the stages."""
         _, epilogue = _placed(self.epilogue, 0)
         return round_up(epilogue, BARRIER_BYTES) + sum(x.bytes for x in self.last)
 
@@ -163,21 +163,21 @@ def shared_memory(config: KernelDraft) -> tuple[Region, ...]:
 
 
 def smem_bytes(config: KernelDraft, stages: Number | None = None) -> Number:
-    """All of the kernel's shared memory; with another number of stages where one is given."""
+    """Bytes of all of the kernel's shared memory, with the given number of stages if there is one."""
     return Contents.of(config).placed(config.stages if stages is None else stages)[1]
 
 
 def bytes_beside(config: KernelDraft) -> Number:
-    """Shared memory beside the mainloop's pipeline."""
+    """Bytes of shared memory besides the mainloop's pipeline."""
     return Contents.of(config).beside
 
 
 def room(config: KernelDraft) -> Number:
-    """Mainloop stages that fit beside the epilogue, with what aligning the regions costs; 0 where none does."""
+    """Mainloop stages that fit beside the epilogue, alignment of the regions included; 0 if none fits."""
     limit, contents = config.smem_limit, Contents.of(config)
     each = sum(x.bytes for x in contents.stage) + STAGE_BARRIERS
     most_stages = (limit - contents.beside) // each
-    # one less where aligning takes the room of one
+    # one less if alignment takes the room of one
     fits = where(contents.placed(most_stages)[1] <= limit, most_stages, most_stages - 1)
     return where((fits > 0) & (contents.placed(fits)[1] <= limit), fits, 0)
 

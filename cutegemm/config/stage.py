@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`StageItem`: what one stage of the mainloop's pipeline holds of one matrix.
 
-Budget, loads, tensor maps, byte counts and launch arguments go over a config's items (`KernelDraft.stage`); none of
-them knows which roles there are. A new kind of matrix, such as scales of A per block, is a role in
+Budget, loads, tensor maps, byte counts and launch arguments iterate over a config's items (`KernelDraft.stage`) and do
+not know which roles exist. A new kind of matrix, such as scales of A per block, is a role in
 `config.parts.AXES` and a loader.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cutegemm.config.numbers import Number, where
 from cutegemm.config.parts import BOX_ALIGN, OperandConfig, Words
 
-WARPS = 4  # of the producer warpgroup, each of which shifts words of its own
+WARPS = 4  # of the producer warpgroup; each shifts its own words
 WORD_BARRIER = 8  # bytes of the mbarrier of a warp's words, PTX ISA
 
 
@@ -24,7 +24,7 @@ class StageItem:
     Attributes:
         operand: the matrix: element type, layout in shared memory, and how it is loaded.
         box: extents of the tile along the matrix's axes, elements.
-        peers: CTAs of a cluster that need the same tile; by multicast each loads its share for all of them.
+        peers: CTAs of a cluster that need the same tile; each loads a share and multicasts it to all.
     """
 
     operand: OperandConfig
@@ -38,7 +38,7 @@ class StageItem:
 
     @property
     def axes(self) -> str:
-        """The matrix's axes: of the problem "m", "n" and "k"."""
+        """The matrix's axes, of "m", "n" and "k"."""
         return self.operand.axes
 
     @property
@@ -48,7 +48,7 @@ class StageItem:
 
     @property
     def bits(self) -> int:
-        """Of an element."""
+        """Bits of an element."""
         return self.operand.dtype.bits
 
     @property
@@ -58,7 +58,7 @@ class StageItem:
 
     @property
     def bytes(self) -> Number:
-        """Of the tile in shared memory."""
+        """Bytes of the tile in shared memory."""
         return self.size(self.box)
 
     @property
@@ -69,12 +69,12 @@ class StageItem:
 
     @property
     def half(self) -> tuple[Number, Number]:
-        """Extents of one half of a gated pair; else of all."""
+        """Extents of one half of a gated pair; else of the whole tile."""
         return self.box[0] // self.operand.halves, self.box[1]
 
     @property
     def part(self) -> tuple[Number, Number]:
-        """Extents of what one loader brings: a half, or no more rows than the matrix has."""
+        """Extents of what one loader loads: a half, or no more rows than the matrix has."""
         few = self.operand.box_rows
         return where(few != 0, few, self.half[0]), self.box[1]
 
@@ -85,17 +85,17 @@ class StageItem:
 
     @property
     def boxed(self) -> bool:
-        """Whether TMA brings the aligned words of the tile."""
+        """Whether TMA loads the aligned words of the tile."""
         return self.operand.boxed(*self.box)
 
     @property
     def words(self) -> Words:
-        """How the words lie that "shift" keeps of one half."""
+        """The layout of one half's words, which "shift" keeps."""
         return self.operand.words(*self.half)
 
     @property
     def beside(self) -> tuple[tuple[str, Number, int], ...]:
-        """(name, bytes, alignment) of what a stage holds beside the tile for its loader."""
+        """(name, bytes, alignment) of what the loader keeps beside a stage's tile."""
         if self.load != "shift":
             return ()
         barriers = WARPS * WORD_BARRIER * self.boxed

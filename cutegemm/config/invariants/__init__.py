@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tensor-core kernel needs of its config; `config.simt_invariants` has the same of the CUDA cores.
+"""What a tensor-core kernel requires of its config; `config.simt_invariants` has the same for the CUDA cores.
 
 A `KernelConfig` that breaks an invariant cannot be made, whether the planner, the tuner, a database or a cache asks for
 it. Each invariant is a function of fields (`rule.Rule`) that serves one config and a `KernelDraft` of many candidates:
@@ -9,7 +9,7 @@ it. Each invariant is a function of fields (`rule.Rule`) that serves one config 
     TILE, KIND              those of a draft without buffers; of those, the ones that no tile can fix
     BUFFERS, MEMORY         those of the epilogue's buffers, and of all shared memory
 
-They stand in `tiles`, `roles`, `splits` and `epilogue`.
+They are in `tiles`, `roles`, `splits` and `epilogue`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cutegemm.config.invariants.epilogue import BUFFERS, MEMORY
 from cutegemm.config.invariants.rule import Rule, all_hold, check_all
 from cutegemm.config.numbers import Number
 
-# in the order in which they are asked: a later one may divide by what an earlier one wants to be positive
+# in order: a later one may divide by what an earlier one requires to be positive
 TILE: tuple[Rule, ...] = (
     *epilogue.FIRST,
     *tiles.RULES,
@@ -48,7 +48,7 @@ def check(draft: KernelDraft, rules: Iterable[Rule] = ALL) -> None:
 
 
 def satisfied(drafts: KernelDraft, rules: Iterable[Rule] = ALL) -> Number:
-    """Whether invariants hold: of a draft of many candidates an array, one truth value for each."""
+    """Whether invariants hold: one truth value, or for a draft of many candidates an array of them."""
     return all_hold(rules, drafts)
 
 

@@ -23,7 +23,7 @@ def _typed_refused(x: KernelDraft) -> Refused:
 
 
 def _complete(x: KernelDraft) -> bool:
-    """The config has all that the epilogue reads and stores, and the operand of a gated pair has both halves."""
+    """The config has every tensor that the epilogue reads and stores, and a gated operand has both halves."""
     graph = x.epilogue
     counts = len(x.inputs) == len(graph.tensors) and len(x.outputs) == len(graph.stores)
     scalars = set(x.device_scalars) <= set(graph.names("scalar"))
@@ -38,7 +38,7 @@ def _complete_refused(x: KernelDraft) -> Refused:
 
 
 def _stored(x: KernelDraft) -> Number:
-    """Outputs leave as the family can store them; TMA moves matrices with a unit stride."""
+    """The family has the outputs' stores; TMA moves matrices with a unit stride."""
     found: Number = all(not (y.store == "tma" and y.major == "strided") for y in x.outputs)
     found = found and all(not (y.load == "tma" and y.major == "strided") for y in x.inputs)
     for output in x.outputs:
@@ -56,7 +56,7 @@ def _staged(x: KernelDraft) -> list[MatrixConfig | OutputConfig]:
 
 
 def _subtiles(x: KernelDraft) -> Number:
-    """Subtiles fill the stored columns, in whole instructions' columns, no wider than what one swizzle holds."""
+    """Subtiles divide the stored columns, are multiples of the instruction's columns, and fit one swizzle row."""
     legal = (x.epi_n % x.instruction.n_step == 0) & (x.epi_n <= MOST_COLUMNS)
     for matrix in _staged(x):
         legal = legal & (x.epi_n * matrix.dtype.bytes <= MOST_BYTES)
@@ -69,7 +69,7 @@ def _subtiles_refused(x: KernelDraft) -> Refused:
 
 
 def _chunks(x: KernelDraft) -> Number:
-    """A row of a subtile in shared memory is whole 16-byte chunks, as stmatrix, TMA and the swizzles want it."""
+    """A row of a subtile in shared memory is whole 16-byte chunks, as stmatrix, TMA and the swizzles require."""
     found: Number = True
     for matrix in _staged(x):
         if matrix.major != "m":
@@ -114,7 +114,7 @@ def _memory_refused(x: KernelDraft) -> Refused:
 FIRST = (Rule(_typed, _typed_refused, needs_tile=False), Rule(_complete, _complete_refused, needs_tile=False))
 LATER = (
     Rule(_stored, _stored_refused, needs_tile=False),
-    # before those of subtiles: a tile whose rows are no whole chunks has no legal subtiles
+    # before the rule of subtiles: a tile whose rows are not whole chunks has no legal subtiles
     Rule(_chunks, _chunks_refused),
     Rule(_subtiles, _subtiles_refused),
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Invariants of who does what: loads, tile schedulers, clusters, threads, registers and named barriers.
+"""Invariants of roles: loads, tile schedulers, clusters, threads, registers and named barriers.
 
-What a kernel can do is a row of the table of families (`families.abilities`). None of these reads the tile.
+The table of families says what a kernel can do (`families.abilities`). None of these rules reads the tile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HINTS = ("evict_first", "evict_last")
 
 
 def able(x: KernelDraft, what: str, value: Number = True) -> Number:
-    """Whether the row of a kernel's schedule has a value among its abilities of a kind."""
+    """Whether a value is among the abilities of a kernel's schedule."""
     schedule, rows = x.schedule, x.described.abilities
     if isinstance(schedule, str):
         return _has(rows[schedule], what, value)
@@ -43,7 +43,7 @@ def plane(x: KernelDraft) -> Number:
 
 
 def _alone(x: KernelDraft) -> Number:
-    """What threads load is not multicast."""
+    """An operand that threads load is not multicast."""
     return implies(plane(x) > 1, not x.gathers)
 
 
@@ -52,7 +52,7 @@ def _alone_refused(x: KernelDraft) -> Refused:
 
 
 def _loads(x: KernelDraft) -> Number:
-    """Every operand is loaded by somebody: loads by threads need a producer warpgroup."""
+    """The kernel has the operands' loads: loads by threads need a producer warpgroup."""
     found: Number = True
     for operand in x.operands if x.multiplies else ():
         found = found & able(x, "loads", operand.load)
@@ -76,7 +76,7 @@ def _multicast_refused(x: KernelDraft) -> Refused:
 
 
 def _shared(x: KernelDraft) -> Number:
-    """CTAs that share an SM leave each other registers."""
+    """CTAs that share an SM have enough registers."""
     return implies(x.ctas_per_sm > 1, registers.most_accumulators(x) > 0)
 
 
@@ -117,7 +117,7 @@ def _moved(x: KernelDraft) -> dict[str, bool]:
 
 
 def _hints(x: KernelDraft) -> bool:
-    """Only TMA gives a cache hint, and a matrix has one at most."""
+    """Only TMA gives cache hints, and a matrix has at most one."""
     moved = _moved(x)
     named = (*x.evict_first, *x.evict_last)
     return all(moved.get(name, False) for name in named) and len(set(named)) == len(named)
@@ -135,7 +135,7 @@ def _hints_refused(x: KernelDraft) -> Refused:
 
 
 def _scheduled(x: KernelDraft) -> Number:
-    """The kernel has the tile scheduler, one alone, and its CTAs are persistent where it deals out tiles."""
+    """The kernel has the tile scheduler and no other; CTAs of a scheduler that distributes tiles are persistent."""
     alone = (x.streamed & x.dynamic) ^ True
     return alone & able(x, "schedulers", x.scheduler) & implies(x.streamed | x.dynamic, x.persistent)
 
@@ -169,7 +169,7 @@ def _team_refused(x: KernelDraft) -> Refused:
 
 
 def _registers(x: KernelDraft) -> Number:
-    """The warpgroups of the CTAs that share an SM have its registers between them; the launch deals out all of them."""
+    """The registers of all warpgroups on an SM are at most the SM's; the launch allocates all of them."""
     used = sum(y.warpgroups * y.registers for y in registers.register_file(x))
     return used * x.limits.warpgroup * x.ctas_per_sm <= x.limits.registers_per_sm
 
@@ -185,7 +185,7 @@ def _threads_refused(x: KernelDraft) -> Refused:
 
 
 def named_barriers(x: KernelDraft) -> Number:
-    """Named barriers: the CTA's, one a warpgroup, as many for turns or sums, and one for out-of-bounds rows."""
+    """Named barriers: the CTA's, one per warpgroup, as many for pingpong or sums, and one for out-of-bounds rows."""
     return 2 * x.consumers + 2
 
 
@@ -202,7 +202,7 @@ def _cluster_shape(x: KernelDraft) -> Number:
 
 
 def _early(x: KernelDraft) -> Number:
-    """Operands that are loaded before earlier launches have ended are a producer warp's, whose first tile is known."""
+    """A producer warp that knows its first tile loads operands before earlier launches end."""
     if not x.early:
         return True
     moved = _moved(x)
@@ -211,16 +211,16 @@ def _early(x: KernelDraft) -> Number:
 
 
 def _serpentine(x: KernelDraft) -> Number:
-    """K is taken backwards by a producer warp with TMA, of whole tiles that nobody deals out."""
+    """A producer warp that loads by TMA traverses K backwards; its tiles are whole and statically scheduled."""
     steady = (x.streamed ^ True) & (x.dynamic ^ True) & (x.splits == 1)
     return implies(x.serpentine, steady & (x.producers > 0 and not x.gathers))
 
 
 def _grouped(x: KernelDraft) -> Number:
-    """Groups begin at any row: TMA loads those of K-major tokens, threads any; stores end with the group.
+    """Groups begin at any row: TMA can load them from K-major tokens, threads from any; stores end with the group.
 
-    Masked ones begin with a batch. Partial results of reductions are numbered by tile, and where tiles lie is known
-    after earlier launches have ended.
+    Masked groups begin with a batch. Partial results of reductions are numbered by tile. The place of tiles is
+    known only after earlier launches have ended.
     """
     if not x.grouped:
         return True

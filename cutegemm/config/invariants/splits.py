@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Invariants of split-K: whoever adds splits has more than one sum to add, and every sum is stored by somebody.
+"""Invariants of split-K: every reduction has more than one sum to add, and every sum is stored.
 
 A spec's given splits are refused by the same rules (`STREAMED`, `whole`, `nearest_whole`).
 """
@@ -12,7 +12,7 @@ from cutegemm.config.invariants.rule import Rule
 from cutegemm.config.numbers import Number, implies
 
 Refused = tuple[str, object, str, object]
-# fields of a spec that Stream-K leaves no choice: it makes its own splits, which meet in workspace
+# values that Stream-K needs of a spec's fields: it makes its own splits and reduces them in workspace
 STREAMED: dict[str, object] = {"split_k": 1, "split_reduction": "workspace"}
 
 
@@ -22,12 +22,12 @@ def whole(splits: Number, cluster_splits: Number) -> Number:
 
 
 def nearest_whole(splits: int, cluster_splits: int) -> int:
-    """The most splits, no more than given, that clusters add; those of one cluster at least."""
+    """The greatest number of splits, at most the given one and at least one cluster's, that whole clusters add."""
     return max(1, splits // cluster_splits) * cluster_splits
 
 
 def _named(x: KernelDraft) -> Number:
-    """A kernel whose tiles are sums of several CTAs says how they are added; another one says nothing."""
+    """A kernel names a reduction exactly if its tiles are sums of several CTAs."""
     return (x.split_reduction == "none") ^ x.adds_up
 
 
@@ -46,7 +46,7 @@ def _whole_refused(x: KernelDraft) -> Refused:
 
 
 def _left(x: KernelDraft) -> Number:
-    """Whatever adds the sums of clusters has more than one of them to add; Stream-K's splits are of several CTAs."""
+    """A reduction of clusters' sums has more than one to add; Stream-K splits tiles among several CTAs."""
     inside = (x.split_reduction == "none") | (x.split_reduction == "cluster")
     return inside | x.streamed | (x.outer_splits > 1)
 
@@ -57,7 +57,7 @@ def _left_refused(x: KernelDraft) -> Refused:
 
 
 def _held(x: KernelDraft) -> Number:
-    """Splits that are added in clusters alone are those of one cluster."""
+    """A reduction in clusters alone has the splits of one cluster."""
     return implies(x.split_reduction == "cluster", x.outer_splits == 1)
 
 
@@ -76,7 +76,7 @@ def _atomic_refused(x: KernelDraft) -> Refused:
 
 
 def _streamed(x: KernelDraft) -> Number:
-    """Stream-K makes its own splits, which meet in workspace."""
+    """Stream-K makes its own splits and reduces them in workspace."""
     return implies(
         x.streamed, (x.splits == STREAMED["split_k"]) & (x.split_reduction == STREAMED["split_reduction"])
     )
@@ -88,7 +88,7 @@ def _streamed_refused(x: KernelDraft) -> Refused:
 
 
 def _adders(x: KernelDraft) -> Number:
-    """Only a launch that adds has warpgroups for it, no more than there are splits."""
+    """Only the reduction launch has warpgroups that add, at most one per split."""
     if x.multiplies:
         return x.adders == 1
     return (x.adders <= x.outer_splits) & (x.cluster_splits == 1)
@@ -100,7 +100,7 @@ def _adders_refused(x: KernelDraft) -> Refused:
 
 
 def _sliced(x: KernelDraft) -> Number:
-    """A CTA that stores a slice of a tile holds a split of it; a slice is whole instructions wide."""
+    """A CTA that stores a slice of a tile computed a split of it; slices are multiples of the instruction's columns."""
     whole = x.columns % (x.instruction.n_step * x.slices) == 0
     return whole & (x.slices <= x.cluster_splits if x.multiplies else True)
 

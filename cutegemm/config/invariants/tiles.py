@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Invariants of a tile: whole instructions, accumulators that registers hold, swizzles, and TMA's boxes.
 
-A given tile of a spec is refused by the same steps and limits (`least_steps`, `rows_step`, `widest`), whatever
-instruction its operand types leave open.
+A spec's given tile is refused by the same steps and limits (`least_steps`, `rows_step`, `widest`), for every
+instruction that its operand types allow.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ def _positive_refused(x: KernelDraft) -> Refused:
 
 
 def rows_step(limits: Limits, team: Number = 1, halves: int = 1) -> Number:
-    """What a tile's rows are a multiple of: whole instructions of every warpgroup that shares it."""
+    """The step of a tile's rows: whole instructions of each warpgroup that shares it."""
     return limits.mma_m * team * halves
 
 
 def columns_step(kind: Instruction, halves: int = 1) -> int:
-    """What a tile's columns are a multiple of."""
+    """The step of a tile's columns."""
     return kind.n_step * halves
 
 
 def depth_step(kind: Instruction) -> int:
-    """What a tile's elements of K are a multiple of."""
+    """The step of a tile's elements of K."""
     return kind.k
 
 
 def least_steps(limits: Limits, a: object, b: object) -> tuple[int, int, int]:
-    """The steps of rows, columns and K of one warpgroup's tile, by the least of all instructions.
+    """The least steps of rows, columns and K of one warpgroup's tile over all instructions.
 
     Args:
-        a, b: the operands' types; whatever is not a `DType` is any type.
+        a, b: the operands' types; anything but a `DType` means any type.
     """
     return rows_step(limits), *_least_of_types(a, b)
 
@@ -118,7 +118,7 @@ def _depth_refused(x: KernelDraft) -> Refused:
 
 
 def _accumulators(x: KernelDraft) -> Number:
-    """A thread's registers hold its share of the tile; what only adds holds a slice of it."""
+    """A thread's registers hold its share of the tile; the reduction launch holds a slice of it."""
     return True if not x.multiplies else registers.accumulators(x) <= registers.most_accumulators(x)
 
 
@@ -137,7 +137,7 @@ def _accumulators_refused(x: KernelDraft) -> Refused:
 
 
 def _halves(x: KernelDraft) -> Number:
-    """Where a wgmma takes half of a tile's columns, a half is whole rows of every swizzle."""
+    """If a wgmma takes half of a tile's columns, a half is whole rows of every swizzle."""
     return (x.mma_columns == x.tile[1]) | (x.tile[1] == x.limits.mma_max_n)
 
 
@@ -148,7 +148,7 @@ def _halves_refused(x: KernelDraft) -> Refused:
 
 
 def _shares(x: KernelDraft) -> list[tuple[OperandConfig, Number, Number]]:
-    """(operand, rows or columns that are shared, CTAs that share them) of what TMA multicasts."""
+    """(operand, shared rows or columns, CTAs that share them) of each TMA multicast."""
     return [
         (item.operand, item.half[0] if item.operand.k_major else item.box[1], item.peers)
         for item in x.stage
@@ -199,7 +199,7 @@ def _swizzled_refused(x: KernelDraft) -> Refused:
 
 
 def _boxes(x: KernelDraft) -> Number:
-    """A box of fewer rows than the tile is TMA's own, not shared, of whole groups of a K-major operand."""
+    """A box of fewer rows than the tile is not multicast and consists of whole groups of a K-major operand."""
     found: Number = True
     for item in x.stage:
         operand, few = item.operand, item.operand.box_rows
@@ -216,7 +216,7 @@ def _boxes_refused(x: KernelDraft) -> Refused:
 
 
 def _majors(x: KernelDraft) -> bool:
-    """The instruction reads the operands' tiles as they lie in shared memory."""
+    """The instruction supports the operands' majors in shared memory."""
     return all(("k" if y.k_major else "mn") in x.instruction.majors for y in x.operands)
 
 
@@ -227,7 +227,7 @@ def _majors_refused(x: KernelDraft) -> Refused:
 
 
 def _promoted(x: KernelDraft) -> Number:
-    """Partial sums are promoted by consumers that a producer feeds, after whole stages."""
+    """Consumers with a producer promote partial sums after whole stages."""
     if not x.promote or not x.multiplies:
         return not x.epilogue.scales or not x.multiplies
     if x.epilogue.scales and x.promote != K_BLOCK:
@@ -256,7 +256,7 @@ def _promoted_refused(x: KernelDraft) -> Refused:
 
 
 def _widths(x: KernelDraft) -> bool:
-    """Copies by cp.async are of 4, 8 or 16 bytes, and words that TMA brings of 16; both follow a unit stride."""
+    """cp.async copies 4, 8 or 16 bytes, TMA words of 16; both need a unit stride."""
     legal = {"cp_async": (4, 8, WORD_BYTES), "shift": (0, WORD_BYTES)}
     return all(
         among(y.width, legal.get(y.load, (0,))) and (y.load not in legal or y.major != "strided")
