@@ -143,4 +143,4 @@ def test_entries_are_shown(tmp_path, monkeypatch):
     assert {x["source"] for x in every} == {"user", "shipped"}
     h100 = document("database", "show", "--gpu", "h100")["entries"]
     assert h100 and all("H100" in x["gpu"] for x in h100) and len(h100) < len(every)
-    assert "must be user, shipped or all" in refused("database", "show", "--source", "mine")
+    assert "must be one of user, shipped, all" in refused("database", "show", "--source", "mine")

@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cutegemm.emulator import compare, profile
+from cutegemm.emulator import Result, compare, profile
 from cutegemm.emulator.launching.tables import kind_of
+from cutegemm.emulator.watch.findings import Finding
 from tests.support.emulator_launch import aligned, run
 from tests.support.emulator_pipeline import compiled, run_pipeline
 
@@ -60,3 +61,16 @@ def test_a_profile_tells_the_roles_apart():
     row = next(line for line in text.splitlines() if line.startswith("│ wgmma ") and "0, 1, 2, 3" in line)
     assert "mbarrier 8 (" in row.replace("  ", " ")
     assert "l2 hit rate" in text and "flops per dram byte" in text
+
+
+def test_a_result_prints_as_a_page():
+    """Findings, what was not exercised and the counters, in lines of 80 columns; its repr is one of them."""
+    made = Result([run(STRIDED.format(stride=32), [aligned(512, np.float32)], meter=True, races=True)] * 2)
+    finding = Finding("race", "word " * 50, (1, 2))
+    made.reports[0].findings = [finding] * 12
+    made.counters = {"global_load_sectors": 64.0, "nothing": 0.0}
+    lines = str(made).splitlines()
+    assert repr(made) == "<Result: 2 launches, 24 findings>" and lines[0] == "2 launches, 24 findings"
+    assert max(map(len, lines)) <= 80 and len(lines) < 80
+    assert sum(x.startswith("race") for x in lines) == 10 and "and 14 more: `.findings`" in lines
+    assert lines[-1].split() == ["global", "load", "sectors", "64.0"]

@@ -40,7 +40,7 @@ class Step:
     shared_parts: tuple[tuple[str, int, int], ...] = ()  # names of what lies in shared memory (`Launch`)
 
 
-@dataclass
+@dataclass(repr=False)
 class Run(Result):
     """The result of `run`: D, and the reports of all launches."""
 

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 
 from cutegemm.emulator.watch.coverage import Coverage, joined
 from cutegemm.emulator.watch.findings import LEFTOVER, Finding
 from cutegemm.emulator.watch.meter import LineCost
 from cutegemm.emulator.watch.warp_roles import Role
+
+WIDTH, SHOWN = 80, 10  # columns of a printed result, and findings in it
 
 
 @dataclass
@@ -35,12 +38,32 @@ class Report:
         return [f for f in self.findings if f.kind != LEFTOVER]
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
-    """Findings and counters of launches; `reports` holds one report per launch."""
+    """Findings and counters of launches; `reports` holds one report per launch. It prints as a page."""
 
     reports: list[Report] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._counts()}>"
+
+    def __str__(self) -> str:
+        told = [self._counts(), *map(str, self.findings[:SHOWN])]
+        if len(self.findings) > SHOWN:
+            told.append(f"and {len(self.findings) - SHOWN} more: `.findings`")
+        told += [] if self.coverage is None else ["", "not exercised", *str(self.coverage).splitlines()]
+        lines = [
+            part for text in told for part in textwrap.wrap(text, WIDTH, subsequent_indent="    ") or [""]
+        ]
+        counted = [
+            f"  {name.replace('_', ' '):<28}{value:>20,}" for name, value in self.counters.items() if value
+        ]
+        return "\n".join([*lines, *(["", "counters", *counted] if counted else [])])
+
+    def _counts(self) -> str:
+        launches, findings = len(self.reports), len(self.findings)
+        return f"{launches} launch{'es' * (launches != 1)}, {findings} finding{'s' * (findings != 1)}"
 
     @property
     def findings(self) -> list[Finding]:
