@@ -25,7 +25,7 @@ import cutegemm
 from benchmarks import timing
 from benchmarks.timing import Contender, Regime
 from cutegemm.compiling import kernel_cache
-from cutegemm.ops.grouped import planned
+from cutegemm.ops.groups.grouped import planned
 from cutegemm.spec import GemmSpec
 
 # name -> (experts, experts of a token, N, K)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutegemm.epilogue.library import swiglu
 from cutegemm.errors import InputError, field_error
-from cutegemm.ops.grouped import grouped_mm
+from cutegemm.ops.groups.grouped import grouped_mm
 
 _SWIGLU = swiglu()
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from cutegemm.epilogue.library import swiglu
 from cutegemm.nn.experts import recording, routed
 from cutegemm.ops.fallback import HALF
-from cutegemm.ops.grouped import grouped_mm
+from cutegemm.ops.groups.grouped import grouped_mm
 
 # what our function is called in the registry, and where a module keeps what to do without a Hopper GPU
 REGISTERED, FALLBACK = "cutegemm", "_cutegemm_fallback"

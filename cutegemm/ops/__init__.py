@@ -3,7 +3,7 @@
 
 entry_points  `matmul`, `linear`, `bmm`; shortcuts: of their commonest calls; fallback: which backend serves a device
 products      a function's arguments -> its program, and the way of the call
-grouped       `grouped_mm`; grouped_op: its op and gradient; routing: rows to groups and back
+groups        `grouped_mm`, its op and gradients; routing: rows to groups and back
 program       what a call computes, and its form as text
 layouts       leading dimensions, and outputs from extents alone; agreement: what every backend refuses
 dispatch      straight to the kernels, or through the dispatcher; serve: a call on real tensors
@@ -16,7 +16,7 @@ perceptron    two linear layers whose gradients are computed in one launch
 
 from cutegemm.ops import register
 from cutegemm.ops.entry_points import bmm, linear, matmul
-from cutegemm.ops.grouped import grouped_mm
+from cutegemm.ops.groups.grouped import grouped_mm
 from cutegemm.ops.quantized.quantize import dequantize, quantize
 
 OVERLOADS = register.OVERLOADS

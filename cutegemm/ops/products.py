@@ -66,7 +66,7 @@ def product(
         tensors = [named[x] for x in names]
         floats = [named[x] if type(named[x]) is float else float(named[x]) for x in numbers]
         whole = [named[x] for x in integers]
-        return _through_the_op(a, b, tensors, floats, whole, text, outputs, out)
+        return through_the_op(a, b, tensors, floats, whole, text, outputs, out)
     program = program_of(epilogue, spec, form, named, backend, kinds)
     check_names(program, named)
     tensors = [named[x] for x in program.inputs]
@@ -87,12 +87,13 @@ def product(
             return found if program.alone else Outputs(**dict(zip(program.outputs, found)))
     for name, x in zip(program.inputs, tensors):
         check_tensor(name, x)
-    return _through_the_op(a, b, tensors, floats, whole, program.text, program.outputs, out)
+    return through_the_op(a, b, tensors, floats, whole, program.text, program.outputs, out)
 
 
-def _through_the_op(
-    a: Tensor, b: Tensor, tensors: Any, numbers: Any, integers: Any, text: str, outputs: Any, out: Any
+def through_the_op(
+    a: Tensor, b: Tensor, tensors: Any, numbers: Any, integers: Any, text: str, outputs: Any, out: Any = None
 ) -> Any:
+    """A GEMM that torch knows of, of a program's text and what it takes in its order."""
     if not is_compiling():
         sharding.ensure()
     op = torch.ops.cutegemm.gemm
@@ -187,4 +188,13 @@ def number_of(name: str, kind: str, value: Any) -> Any:
     return value if type(value) is float and kind == "scalar" else check_number(name, kind, value)
 
 
-__all__ = ["BACKENDS", "check_names", "is_compiling", "made", "number_of", "product", "program_of"]
+__all__ = [
+    "BACKENDS",
+    "check_names",
+    "is_compiling",
+    "made",
+    "number_of",
+    "product",
+    "program_of",
+    "through_the_op",
+]

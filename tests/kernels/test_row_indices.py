@@ -7,7 +7,7 @@ import torch
 import cutegemm
 from cutegemm import GemmSpec, Tile, emulator
 from cutegemm.errors import InputError, PlanError
-from cutegemm.ops import grouped
+from cutegemm.ops.groups import grouped
 from tests.support.groups import ENDS, SMALL, SWAPPED, drawn
 
 KERNELS = {"tokens along rows": SMALL, "tokens along columns": SWAPPED}

@@ -16,10 +16,12 @@ from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import direct
 from cutegemm.ops.entry_points import matmul, server_of
 from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, constant, found_at
-from cutegemm.ops.grouped_op import PLAIN, gemm_of, grouping
+from cutegemm.ops.groups.forms import ends_of, form_of
+from cutegemm.ops.groups.grouped_epilogue import recorded, rows_of
+from cutegemm.ops.groups.grouped_op import PLAIN, gemm_of, grouping
+from cutegemm.ops.groups.routing import check_indices, gathered, scattered
 from cutegemm.ops.products import BACKENDS, check_names, is_compiling, made
 from cutegemm.ops.program import Program, decode
-from cutegemm.ops.routing import check_indices, gathered, scattered
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
 from cutegemm.running.arguments.call import NOWHERE, Memo
@@ -28,7 +30,6 @@ from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.kind import Prepared
 from cutegemm.spec import AUTO, GemmSpec
 
-TAILS = ("zero", "undefined")
 _PLAIN_READS = ("c", "alpha", "beta", "bias")
 _OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback")
 # programs of recent calls, by the identities of spec and epilogue, which they keep alive
@@ -122,13 +123,13 @@ def grouped_mm(
             key, addresses = _short_key(a, b, ends, offs, cu_seqlens, counts, tail, fallback)
             if (known := _shorts.recent.get(key)) is not None:
                 return known((a, b, None, ends), addresses, (alpha,), None)
-    name, ends = _ends(offs, cu_seqlens, counts)
+    name, ends = ends_of(offs, cu_seqlens, counts)
     for field, x in (("a", a), ("b", b), (name, ends), ("c", c), ("bias", bias)):
         if x is not None or field in ("a", "b"):
             check_tensor(field, x)
     if out_dtype is not None:
         as_dtype(out_dtype, "out_dtype")
-    form = _form(a, b, name, tail)
+    form = form_of(a, b, name, tail)
     if spec is not None and not isinstance(spec, GemmSpec):
         raise field_error(SpecError, "spec", spec, "must be a GemmSpec")
     if form == "batches":
@@ -140,6 +141,7 @@ def grouped_mm(
     graph = epilogue if epilogue is not None or spec is None or spec.epilogue == AUTO else spec.epilogue
     if bias is not None:
         inputs["bias"] = bias
+    alone = graph is None
     if graph is None:
         if len(inputs) > (bias is not None):
             rule = "without an epilogue only c, alpha, beta and bias are read"
@@ -160,14 +162,16 @@ def grouped_mm(
         if type(alpha) is not float or alpha != 1.0:
             inputs["alpha"] = alpha
     how = f"{form}:{name}:{tail}"
+    if not alone and out is None and _recorded(a, b, inputs):
+        read = rows_of(address(graph))
+        if read is not None:
+            a = a if rows is None else gathered(a, rows)
+            return recorded(a, b, ends, how, graph, spec, out_dtype, read, inputs, backend)
     if is_compiling():
         return _compiled(a, b, ends, graph, spec, out_dtype, backend, inputs, out, how)
     program = _program(graph, spec, out_dtype, inputs, backend)
     tensors = [x for x in inputs.values() if isinstance(x, Tensor)]
-    if direct(a, b, ends, *tensors) and not (
-        torch.is_grad_enabled()
-        and (a.requires_grad or b.requires_grad or any([x.requires_grad for x in tensors]))
-    ):
+    if direct(a, b, ends, *tensors) and not _recorded(a, b, inputs):
         told = grouping(how) if rows is None else dataclasses.replace(grouping(how), indexed=True)
         call = gemm_of(program).prepared(a, b, ends, told, inputs, out, backend, None, rows)
         if key is not None and backend is None:
@@ -182,6 +186,16 @@ def grouped_mm(
     return _through_the_op(
         a, b, ends, program.text, program.inputs, program.numbers, program.integers, inputs, how
     )
+
+
+def _recorded(a: Any, b: Any, inputs: dict[str, Any]) -> bool:
+    """Whether autograd records the call."""
+    if not torch.is_grad_enabled():
+        return False
+    return (
+        a.requires_grad or b.requires_grad
+        or any([x.requires_grad for x in inputs.values() if isinstance(x, Tensor)])
+    )  # fmt: skip
 
 
 def _routed(rows: Any, scatter: Any, weight: Any, a: Any, b: Any, out: Any, rest: dict[str, Any]) -> Any:
@@ -304,7 +318,9 @@ def planned(
         GemmError: as of `grouped_mm`.
     """
     name = "counts" if a.dim() == 3 else "offs"
-    how = dataclasses.replace(grouping(f"{_form(a, b, name, 'zero')}:{name}:zero"), indexed=rows is not None)
+    how = dataclasses.replace(
+        grouping(f"{form_of(a, b, name, 'zero')}:{name}:zero"), indexed=rows is not None
+    )
     program = _program(PLAIN[False, False], spec, None, {}, None)
     return gemm_of(program).plan(a, b, offs, how, {"alpha": 1.0}, rows=rows)
 
@@ -335,45 +351,6 @@ def _short_key(
     except (AttributeError, RuntimeError, TypeError):
         return None, None
     return key, (p, q, NOWHERE, r)
-
-
-def _ends(*given: Tensor | None) -> tuple[str, Any]:
-    """(name, tensor) of what tells the groups; the name is empty where nothing does.
-
-    Raises:
-        InputError: more than one is given.
-    """
-    found = [
-        (name, x) for name, x in zip(("offs", "cu_seqlens", "counts"), given, strict=True) if x is not None
-    ]
-    if len(found) > 1:
-        rule = f"must not be given beside {found[0][0]}: one of offs, cu_seqlens and counts tells the groups"
-        raise field_error(InputError, found[1][0], found[1][1], rule)
-    return found[0] if found else ("", None)
-
-
-def _form(a: Any, b: Any, name: str, tail: Any) -> str:
-    """How a call's groups lie, of `planning.grouped.FORMS`; "batches" of two batches of matrices without any.
-
-    Raises:
-        InputError: no form has such operands.
-    """
-    if not isinstance(tail, str) or tail not in TAILS:
-        raise field_error(InputError, "tail", tail, f"must be one of {', '.join(TAILS)}", "zero")
-    dims = (a.dim(), b.dim())
-    if dims == (3, 3):
-        if name in ("", "counts"):
-            return "masked" if name else "batches"
-        raise InputError("a batch of matrices for each group takes counts, (G,)", field=name)
-    if dims not in ((2, 3), (2, 2)):
-        rule = "a and b must be (M, K) and (G, K, N), (M, K) and (K, N), or (G, C, K) and (G, K, N)"
-        raise field_error(
-            InputError, "a.dim()" if a.dim() not in (2, 3) else "b.dim()", f"{dims[0]} and {dims[1]}", rule
-        )
-    if name in ("", "counts"):
-        rule = "groups of rows or along K need offs, (G,), or cu_seqlens, (G + 1,)"
-        raise field_error(InputError, name or "offs", None, rule)
-    return "rows" if b.dim() == 3 else "depth"
 
 
 def _batched(

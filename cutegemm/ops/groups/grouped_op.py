@@ -2,7 +2,7 @@
 """The op `cutegemm::grouped_mm`: what torch's dispatcher, compilers and autograd know of products of groups.
 
 Its program is a product's (`program`); how groups are told is text, "form:name:tail" (`Groups`). The gradient is of
-programs without an epilogue, and made of the op itself:
+programs without an epilogue (`grouped_epilogue` has the others'), and made of the op itself:
 
     rows     dA = dD B^T, groups of rows;        dB = A^T dD, groups along K
     depth    dA^T = B dD^T, groups of rows;      dB = A^T dD, groups of rows
@@ -148,7 +148,7 @@ def _backward(ctx: Any, above: Tensor) -> Any:
             da = product(above, b.mT, form, a.dtype)
     if ctx.wants[1]:
         if form == "masked":
-            inside = _inside(ends, a.shape[1], form, 0)
+            inside = inside_groups(ends, a.shape[1], form, 0)
             left, right = (torch.where(inside, x, x.new_zeros(())) for x in (a, above))
             db = alpha * bmm(left.mT, right, fallback=program.backend or "reference")
         else:
@@ -162,7 +162,9 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, produ
     """The gradient of C or of the bias."""
     name, shape, dtype, _ = x
     form, told, _ = how.split(":")
-    inside = None if form == "depth" else _inside(ends, above.shape[-2], form, int(told == "cu_seqlens"))
+    inside = (
+        None if form == "depth" else inside_groups(ends, above.shape[-2], form, int(told == "cu_seqlens"))
+    )
     if inside is not None:
         above = torch.where(inside, above, above.new_zeros(()))
     if name == "c":
@@ -179,7 +181,7 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, produ
     return found.to(dtype)
 
 
-def _inside(ends: Tensor, extent: Any, form: str, lead: int) -> Tensor:
+def inside_groups(ends: Tensor, extent: Any, form: str, lead: int) -> Tensor:
     """Which rows are some group's, on the device: (M, 1), masked (G, C, 1)."""
     rows = torch.arange(extent, device=ends.device)
     if form == "masked":
@@ -206,4 +208,4 @@ def _register() -> None:
 
 _register()
 
-__all__ = ["gemm_of", "PLAIN", "grouping", "serve"]
+__all__ = ["gemm_of", "PLAIN", "grouping", "inside_groups", "serve"]

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of groups with an epilogue whose gradients are recorded: the accumulator first, then the epilogue alone.
+
+One launch stores the accumulators in A's type. One without a mainloop (K = 0) reads them as matrices and applies the
+epilogue. Both have gradients of their own, `grouped_op`'s and `gradients.gradient`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cutegemm.dtypes import as_dtype
+from cutegemm.epilogue.graph import Graph, Node
+from cutegemm.ops.agreement import check_tensor
+from cutegemm.ops.fallback import address, constant, found_at
+from cutegemm.ops.groups.grouped_op import PLAIN, inside_groups
+from cutegemm.ops.products import check_names, is_compiling, made, through_the_op
+from cutegemm.ops.program import Program
+from cutegemm.running.arguments.results import Outputs
+from cutegemm.running.numerics.group_reference import bounds
+from cutegemm.spec import AUTO, GemmSpec
+
+# accumulator -> the name under which the epilogue reads it as a matrix
+STORED: dict[Any, str] = {None: "stored_acc", "gate": "stored_gate", "up": "stored_up"}
+
+
+class Steps(NamedTuple):
+    """A call's two steps, as text and names, which a compiler takes for constant.
+
+    Attributes:
+        stored: the program of the accumulators.
+        program: of the epilogue, which reads them as matrices.
+        inputs, numbers, integers, outputs: its names.
+        gated: as of `Graph`.
+    """
+
+    stored: str
+    program: str
+    inputs: tuple[str, ...]
+    numbers: tuple[str, ...]
+    integers: tuple[str, ...]
+    outputs: tuple[str, ...]
+    gated: str | None
+
+
+@lru_cache(64)
+def _programs(
+    graph: Graph,
+    spec: GemmSpec | None,
+    dtype: Any,
+    spread: tuple[str, ...],
+    scalars: tuple[str, ...],
+    backend: Any,
+) -> tuple[Program, Program]:
+    """(of the accumulators, of the epilogue)."""
+
+    def read(node: Node) -> Node:
+        if node.op == "acc":
+            return Node("matrix", value=STORED[node.value])
+        return dataclasses.replace(node, op="matrix") if node.value in spread else node
+
+    spec = GemmSpec() if spec is None else spec
+    asked = spec.d_dtype if dtype is None else as_dtype(dtype)
+    plain = dataclasses.replace(spec, epilogue=AUTO, d_dtype=AUTO, d_major=AUTO)
+    read_back = dataclasses.replace(graph, nodes=tuple(map(read, graph.nodes)), gated=None)
+    return (
+        made(PLAIN[False, False], plain, "matrix", (), backend),
+        made(read_back, GemmSpec(d_dtype=asked), "matrix", scalars, backend),
+    )
+
+
+@constant
+def _steps(
+    graph: int, spec: int, dtype: Any, spread: tuple[str, ...], scalars: tuple[str, ...], backend: Any,
+    names: tuple[str, ...],
+) -> tuple[Any, ...]:  # fmt: skip
+    """The steps of the epilogue and the spec at two addresses.
+
+    Raises:
+        InputError: the epilogue does not read these names.
+    """
+    found = found_at(graph)
+    stored, program = _programs(found, found_at(spec), dtype, spread, scalars, backend)
+    accumulators = [x for x in program.inputs if x in STORED.values()]
+    check_names(program, dict.fromkeys((*names, *accumulators), 0))
+    return Steps(
+        stored.text,
+        program.text,
+        program.inputs,
+        program.numbers,
+        program.integers,
+        program.outputs,
+        found.gated,
+    )
+
+
+@constant
+def rows_of(graph: int) -> tuple[str, ...] | None:
+    """Names of an epilogue's row inputs; None where stored accumulators do not suffice, or it is no epilogue.
+
+    They do not where it reduces something, or scales blocks of K.
+
+    Args:
+        graph: its `address`.
+    """
+    found = found_at(graph)
+    if not isinstance(found, Graph) or found.reductions or found.scales:
+        return None
+    return tuple(name for name, kind in found.tensors.items() if kind == "row")
+
+
+def recorded(
+    a: Tensor,
+    b: Tensor,
+    ends: Tensor,
+    how: str,
+    graph: Graph,
+    spec: GemmSpec | None,
+    dtype: torch.dtype | None,
+    rows: tuple[str, ...],
+    inputs: dict[str, Any],
+    backend: str | None,
+) -> Any:
+    """A call whose gradients go through its epilogue.
+
+    Args:
+        a, b, ends: as of `grouped_mm`; how: "form:name:tail", as the op has it.
+        graph: the epilogue; rows: names of its row inputs (`rows_of`).
+        spec, dtype: of D, None where they are open.
+        inputs: what the epilogue reads.
+        backend: as of a program.
+
+    Returns:
+        D, or an object with an attribute for each output.
+
+    Raises:
+        InputError: the epilogue does not read these inputs, or one of them is wrong.
+    """
+    if not is_compiling():
+        for x in inputs.keys() & graph.tensors.keys():
+            check_tensor(x, inputs[x])
+    form, name, tail = how.split(":")
+    lead = int(name == "cu_seqlens")
+    spread = tuple([x for x in rows if form == "rows" and x in inputs and inputs[x].dim() == 2])
+    scalars = tuple([x for x, value in inputs.items() if isinstance(value, Tensor) and value.dim() == 0])
+    steps = Steps(*_steps(address(graph), address(spec), dtype, spread, scalars, backend, tuple(inputs)))
+    acc = torch.ops.cutegemm.grouped_mm.default(
+        a, b, ends, [], [1.0], [], steps.stored, f"{form}:{name}:zero"
+    )
+    if steps.gated is None:
+        first, parts = acc, {STORED[None]: acc}
+    else:
+        first, second = acc.chunk(2, -1) if steps.gated == "halves" else (acc[..., ::2], acc[..., 1::2])
+        parts = {STORED["gate"]: first, STORED["up"]: second}
+    if spread:
+        places = bounds(ends, acc.shape[0], lead)
+        lines = torch.arange(acc.shape[0], device=acc.device)
+        # of rows of no group any group's will do
+        group = (torch.searchsorted(places, lines, right=True) - 1).clamp(0, places.shape[0] - 2)
+        inputs = inputs | {x: inputs[x][group] for x in spread}
+    given = inputs | parts
+    found = through_the_op(
+        acc.new_empty(*acc.shape[:-1], 0), acc.new_empty(0, first.shape[-1]),
+        [given[x] for x in steps.inputs], [float(given[x]) for x in steps.numbers],
+        [given[x] for x in steps.integers], steps.program, steps.outputs,
+    )  # fmt: skip
+    if tail != "zero" or form == "depth":
+        return found
+    inside = inside_groups(ends, acc.shape[-2], form, lead)
+    if isinstance(found, Tensor):
+        return torch.where(inside, found, found.new_zeros(()))
+    kept = {x: getattr(found, x) for x in steps.outputs}
+    return Outputs(**{x: torch.where(inside, y, y.new_zeros(())) for x, y in kept.items()})
+
+
+__all__ = ["recorded", "rows_of"]

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of products of groups through an epilogue, beside torch's in fp64."""
+
+import itertools
+
+import pytest
+import torch
+
+import cutegemm
+from cutegemm import epilogue as epi
+from cutegemm.errors import InputError, SpecError
+from cutegemm.running.numerics.group_reference import bounds
+
+BF16 = torch.bfloat16
+
+
+@epi.define(gated="halves")
+def halves(gate, up, *, bias: epi.Row, scale: epi.Col, residual: epi.Matrix):
+    """A gate with a row for each group, a number for each row and a matrix."""
+    return epi.silu(gate + bias) * up * scale + residual
+
+
+@epi.define(gated="interleaved")
+def interleaved(gate, up, *, bias: epi.Row, scale: epi.Col, residual: epi.Matrix):
+    """The same of alternating columns, with a second output."""
+    y = epi.silu(gate + bias) * up
+    return epi.Output(d=y * scale + residual, hidden=epi.Store(y, "fp32"))
+
+
+@epi.define
+def plain(acc, *, bias: epi.Row, scale: epi.Col, residual: epi.Matrix):
+    """Without a pair."""
+    return epi.silu(acc + bias) * acc * scale + residual
+
+
+def computed(kind, a, b, bias, scale, residual):
+    """The same of one group by torch's own functions."""
+    acc = a @ b
+    gate, up = {
+        halves: lambda: acc.chunk(2, -1),
+        interleaved: lambda: (acc[..., ::2], acc[..., 1::2]),
+        plain: lambda: (acc, acc),
+    }[kind]()
+    y = torch.nn.functional.silu(gate + bias) * up
+    return y * scale[..., None] + residual, y
+
+
+def drawn(form, kind):
+    """a, b, ends and what the epilogue reads, fp64."""
+    torch.manual_seed(0)
+    n = 24
+    wide = n if kind is plain else 2 * n
+    m, k, lead = 50, 16, (3,) if form != "rows" else ()
+    a = torch.randn(*((3, m, k) if form == "masked" else (m, 64) if form == "depth" else (m, k)))
+    b = torch.randn(*((64, wide) if form == "depth" else (3, k, wide)))
+    ends = torch.tensor({"rows": [7, 7, 41], "masked": [4, 0, 99], "depth": [20, 20, 64]}[form])
+    given = torch.randn(3, n), torch.randn(*lead, m), torch.randn(*lead, m, n)
+    return [x.to(BF16).double() for x in (a * 0.3, b * 0.3)], ends, [x.to(BF16).double() for x in given]
+
+
+def by_groups(form, kind, a, b, ends, given):
+    """Both outputs of every row of every group; zeros of the others."""
+    bias, scale, residual = given
+    if form != "rows":
+        parts = []
+        for group, end in enumerate(ends.clamp(0, 64).tolist()):
+            first = max([0, *ends.tolist()[:group]]) if form == "depth" else 0
+            pair = (a[:, first:end], b[first:end]) if form == "depth" else (a[group], b[group])
+            found = computed(kind, *pair, bias[group], scale[group], residual[group])
+            inside = (torch.arange(a.shape[-2]) < (end if form == "masked" else 999))[:, None]
+            parts.append([torch.where(inside, x, 0.0) for x in found])
+        return [torch.stack(x) for x in zip(*parts)]
+    rows, parts = bounds(ends, a.shape[0]).tolist(), []
+    for group, (first, end) in enumerate(itertools.pairwise(rows)):
+        of = slice(first, end)
+        parts.append(computed(kind, a[of], b[group], bias[group], scale[of], residual[of]))
+    rest = torch.zeros(a.shape[0] - rows[-1], bias.shape[1], dtype=torch.float64)
+    return [torch.cat([*x, rest]) for x in zip(*parts)]
+
+
+@pytest.mark.parametrize("kind", [halves, interleaved, plain], ids=["halves", "interleaved", "plain"])
+@pytest.mark.parametrize("form", ["rows", "masked", "depth"])
+def test_gradients_through_an_epilogue(form, kind):
+    """Of A, B and every input, with an empty group and rows of none."""
+    if form == "depth" and kind is not plain:
+        pytest.skip("groups along K have no gated pairs")
+    (a, b), ends, given = drawn(form, kind)
+    wanted = [x.requires_grad_() for x in (a, b, *given)]
+    ours = [x.detach().to(BF16 if i < 2 else torch.float32).requires_grad_() for i, x in enumerate(wanted)]
+    named = dict(zip(("bias", "scale", "residual"), ours[2:], strict=True))
+    how = {"counts" if form == "masked" else "offs": ends}
+    found = cutegemm.grouped_mm(*ours[:2], **how, epilogue=kind, **named, fallback="reference")
+    told = by_groups(form, kind, *wanted[:2], ends, wanted[2:])
+    pairs = [(found, told[0])] if kind is not interleaved else [(found.d, told[0]), (found.hidden, told[1])]
+    for x, y in pairs:
+        torch.testing.assert_close(x.double(), y, rtol=2e-2, atol=2e-2)
+    above = [torch.randn_like(y) for _, y in pairs]
+    torch.autograd.backward([x for x, _ in pairs], [g.to(x.dtype) for (x, _), g in zip(pairs, above)])
+    torch.autograd.backward([y for _, y in pairs], above)
+    for x, y in zip(ours, wanted, strict=True):
+        assert (x.grad.double() - y.grad).norm() <= 0.02 * y.grad.norm()
+
+
+def test_what_is_recorded_is_what_is_not():
+    """The value does not depend on whether a gradient is wanted, but for one rounding of the accumulator."""
+    (a, b), ends, given = drawn("rows", halves)
+    named = dict(zip(("bias", "scale", "residual"), (x.float() for x in given), strict=True))
+    call = {"epilogue": halves, "offs": ends, **named, "fallback": "reference", "out_dtype": torch.float32}
+    plainly = cutegemm.grouped_mm(a.to(BF16), b.to(BF16), **call)
+    recorded = cutegemm.grouped_mm(a.to(BF16).requires_grad_(), b.to(BF16), **call)
+    assert recorded.requires_grad and recorded.dtype == torch.float32
+    torch.testing.assert_close(recorded, plainly, rtol=2e-2, atol=2e-2)
+
+
+def test_a_compiled_call_has_the_gradient():
+    """In one graph."""
+    (a, b), ends, given = drawn("rows", halves)
+    a, b = a.to(BF16).requires_grad_(), b.to(BF16).requires_grad_()
+    named = dict(zip(("bias", "scale", "residual"), (x.float() for x in given), strict=True))
+
+    def called(a, b):
+        return cutegemm.grouped_mm(a, b, ends, epilogue=halves, **named, fallback="reference").float().sum()
+
+    told = torch.autograd.grad(called(a, b), (a, b))
+    found = torch.autograd.grad(torch.compile(called, backend="aot_eager", fullgraph=True)(a, b), (a, b))
+    for x, y in zip(found, told, strict=True):
+        torch.testing.assert_close(x, y, rtol=2e-2, atol=2e-2)
+
+
+def test_what_cannot_be():
+    """No gradient of what is written into a given tensor, none through a reduction."""
+    a, b = torch.randn(8, 16).to(BF16).requires_grad_(), torch.randn(2, 16, 8).to(BF16)
+    ends = torch.tensor([3, 8])
+    with pytest.raises(InputError, match="out"):
+        cutegemm.grouped_mm(
+            a, b, ends, epilogue=epi.act("gelu"), out=torch.empty(8, 8).to(BF16), fallback="reference"
+        )
+    for given, message in [
+        ({}, "bias.*missing"),
+        ({"bias": [1.0]}, "bias"),
+        ({"bias": torch.zeros(9)}, "bias"),
+        ({"bias": torch.zeros(8), "scale": 2.0}, "scale"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            cutegemm.grouped_mm(a, b, ends, epilogue=epi.bias(), **given, fallback="reference")
+    with pytest.raises(SpecError, match="epilogue"):
+        cutegemm.grouped_mm(a, b, ends, epilogue="gelu", fallback="reference")
+    with pytest.raises(InputError, match="reductions"):
+        cutegemm.grouped_mm(a, b, ends, epilogue=epi.row_max(), fallback="reference")
