@@ -14,6 +14,7 @@ from cutegemm import checks
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn.linear import PROMISE
 from cutegemm.nn.mlp import SwiGLU
+from cutegemm.nn.quantized import TYPES_8
 from cutegemm.ops.fallback import FALLBACKS
 
 _GROUPS = 'must be groups of names, such as [("q_proj", "k_proj", "v_proj")]'
@@ -30,6 +31,7 @@ class Asked:
         swiglu: classes of gated perceptrons.
         joined: names of layers that one module calls on the same tensor.
         fallback, constant_weights: as of `Linear`.
+        weights, activations: names of the types of 8 bits that layers store and quantise to; None leaves them.
     """
 
     skip: tuple[str, ...]
@@ -37,6 +39,8 @@ class Asked:
     joined: tuple[tuple[str, ...], ...]
     fallback: str
     constant_weights: bool
+    weights: str | None = None
+    activations: str | None = None
 
     def skipped(self, name: str) -> str | None:
         """Why a module is left alone that the caller named; None where the caller did not."""
@@ -44,8 +48,16 @@ class Asked:
         return None if found is None else f"skip={found!r}"
 
 
-def asked(model: Any, skip: Any, swiglu: Any, joined: Any, fallback: Any, constant_weights: Any) -> Asked:
-    """The arguments of `convert`.
+def asked(
+    model: Any,
+    skip: Any,
+    swiglu: Any,
+    joined: Any,
+    fallback: Any,
+    constant_weights: Any,
+    eight_bits: tuple[Any, Any] = (None, None),
+) -> Asked:
+    """The arguments of `convert`; `eight_bits` are weights and activations.
 
     Raises:
         InputError: an argument is of another kind, names nothing in the model, or promises constant weights in
@@ -66,9 +78,35 @@ def asked(model: Any, skip: Any, swiglu: Any, joined: Any, fallback: Any, consta
         ),
         fallback,
         constant_weights,
+        *eight_bits,
     )
+    _check_eight_bits(made, model)
     _check_matches(made, dict(model.named_modules()))
     return made
+
+
+def _check_eight_bits(made: Asked, model: torch.nn.Module) -> None:
+    """Refuse types of 8 bits that no layer gets.
+
+    Raises:
+        InputError: there is no such type or pair of types, or the model is in training.
+    """
+    for name in ("weights", "activations"):
+        value = getattr(made, name)
+        if value is not None:
+            checks.choice(InputError, name, value, tuple(TYPES_8))
+    if made.activations not in (None, made.weights):
+        rule = "a kernel multiplies operands of one type; None leaves activations as they are"
+        raise field_error(InputError, "activations", made.activations, rule, made.weights)
+    if made.weights is None:
+        return
+    for name in ("swiglu", "joined"):
+        if getattr(made, name):
+            rule = "layers with weights of 8 bits are not joined; convert them apart"
+            raise field_error(InputError, name, "...", rule, ())
+    if any(x.training for x in model.modules()):
+        rule = "weights of 8 bits do not train: call eval() on the model, or linear(..., fp8=...) in training"
+        raise field_error(InputError, "model.training", True, rule, False)
 
 
 def _several(field: str, value: Any, kind: type, rule: str) -> list[Any]:

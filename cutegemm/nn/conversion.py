@@ -17,11 +17,12 @@ from cutegemm.nn.joined import Joined, Part, join
 from cutegemm.nn.linear import TYPES, Linear, multiplies
 from cutegemm.nn.mixtures import adopt, not_adopted, recognised
 from cutegemm.nn.mlp import SwiGLU, hooked
+from cutegemm.nn.quantized import QuantizedLinear, load, source_of, store
 from cutegemm.ops.fallback import HALF
 
 # Modules that multiply by their own weights, of which nothing is converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
-_OURS = (Linear, SwiGLU, Joined, Part)
+_OURS = (Linear, QuantizedLinear, SwiGLU, Joined, Part)
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def convert(
     skip: Collection[str] = (),
     swiglu: Collection[type[torch.nn.Module]] = (),
     joined: Collection[Sequence[str]] = (),
+    weights: str | None = None,
+    activations: str | None = None,
 ) -> Conversion:
     """Make the linear layers of a model multiply with cutegemm.
 
@@ -81,6 +84,10 @@ def convert(
             "v_proj"). One GEMM computes all of them. Their weights become one new parameter, as for `swiglu`;
             `layer.weight` is a view of it. Their results are views of one tensor, so autograd refuses in-place writes
             to them. Layers that share a parameter with others are not joined.
+        weights: "fp8" or "int8" stores every weight in 8 bits, with a scale for each row (`QuantizedLinear`); for
+            inference. Layers that share a parameter are left alone.
+        activations: the same type quantises inputs, each row with a scale, and multiplies in 8 bits. None dequantises
+            the weight at each call: less memory, not less time.
 
     Raises:
         InputError: an argument has another type or matches nothing in the model, or `constant_weights` is asked of a
@@ -90,23 +97,39 @@ def convert(
         >>> print(convert(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))
         converted 1 of 1 layers
     """
-    what = asked(model, skip, swiglu, joined, fallback, constant_weights)
+    what = asked(model, skip, swiglu, joined, fallback, constant_weights, (weights, activations))
     made = Conversion(())
     mixtures = list(_mixtures(model, what, made))
     converted = [*_gated(model, what, made), *_joined(model, what, made), *mixtures]
     for _, _, name, module in _named(model):
         if name in mixtures:
             continue
-        if isinstance(module, Linear) or not isinstance(module, (torch.nn.Linear, *_OWN_PRODUCTS)):
+        source = None if isinstance(module, QuantizedLinear) else source_of(module)
+        if source is not None:
+            why = what.skipped(name) or _not_stored(model, name, module)
+            if isinstance(source, str) or why is not None:
+                made.left[name] = why or str(source)
+                continue
+            load(module, source, what.fallback)
+            converted.append(name)
+            continue
+        ours = isinstance(module, Linear) and (what.weights is None or type(module) is not Linear)
+        other = not isinstance(module, (torch.nn.Linear, *_OWN_PRODUCTS))
+        if ours or other or isinstance(module, QuantizedLinear):
             _overlook(name, module, made)
             continue
-        why = _unconverted(module, name, what)
+        why = _unconverted(module, name, what) or (what.weights and _not_stored(model, name, module))
         if why is not None:
             made.left[name] = why
             continue
+        converted.append(name)
+        if what.weights is not None:
+            store(module, what.weights, what.activations, what.fallback)
+            if what.constant_weights:
+                made.varying[name] = "weights of 8 bits are loaded after earlier launches"
+            continue
         module.__class__ = Linear
         _settle(module, name, what, made)
-        converted.append(name)
     return replace(made, converted=tuple(converted))
 
 
@@ -231,7 +254,7 @@ def _unconverted(module: torch.nn.Module, name: str, what: Asked) -> str | None:
         return why
     if isinstance(module, _OWN_PRODUCTS):
         return f"{kind} multiplies by its weights itself"
-    if type(module) is not torch.nn.Linear:
+    if type(module) not in (torch.nn.Linear, Linear):
         return f"{kind} is a class of its own, which may compute something else"
     if "forward" in vars(module):
         return "its forward has been replaced"
@@ -241,6 +264,13 @@ def _unconverted(module: torch.nn.Module, name: str, what: Asked) -> str | None:
     if multiplies(type(weight)):
         return f"its weight is a {type(weight).__name__}, which multiplies in a way of its own"
     return None
+
+
+def _not_stored(model: torch.nn.Module, name: str, module: torch.nn.Module) -> str | None:
+    """Why a layer's weight cannot be replaced by one of 8 bits; None if it can."""
+    if any(x.is_meta for x in module.parameters(recurse=False)):
+        return "its parameters have no memory yet"
+    return _shared(model, [name], [module])
 
 
 def _varies(module: Any) -> str | None:

@@ -83,6 +83,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "joined": (None, 3, "q", ["qk"], [3], [(3, 4)], [("q", "k")], [("0",)]),
             "fallback": (None, 3, "eager"),
             "constant_weights": (None, 1, "x"),
+            "weights": ("bf16", 8, torch.int8, ["fp8"]),
+            "activations": ("int8", "bf16", 8, torch.int8),
         },
     ),
     **{

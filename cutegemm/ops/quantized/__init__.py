@@ -3,5 +3,6 @@
 
 operands  kinds of the scales that a call passes
 training  `linear` whose GEMMs multiply fp8
+frozen    a layer whose weight is stored in 8 bits
 quantize  `quantize` and `dequantize`
 """

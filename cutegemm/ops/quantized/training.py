@@ -84,7 +84,7 @@ class _Fp8Linear(torch.autograd.Function):
         ctx.save_for_backward(weight if ctx.needs_input_grad[0] else None, *kept)
         ctx.recipe, ctx.who, ctx.dtypes = recipe, who, (x.dtype, weight.dtype)
         ctx.bias = None if bias is None else bias.dtype
-        return _gemm(a, b, (rows, blocks), x.dtype, who, bias)
+        return gemm(a, b, (rows, blocks), x.dtype, who, bias)
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
@@ -107,9 +107,9 @@ class _Fp8Linear(torch.autograd.Function):
         elif need_weight:
             gt = _made(above.mT, rows, GRADIENT)
         if need_weight:
-            dw = _gemm(gt, Quantized(*kept), (rows, rows), weight_dtype, ctx.who)
+            dw = gemm(gt, Quantized(*kept), (rows, rows), weight_dtype, ctx.who)
         if need_x:
-            dx = _gemm(g, _made(weight.mT, blocks, FORWARD), (rows, blocks), dtype, ctx.who)
+            dx = gemm(g, _made(weight.mT, blocks, FORWARD), (rows, blocks), dtype, ctx.who)
         if need_bias:
             db = above.sum(0, dtype=torch.float32).to(ctx.bias)
         return dx, dw, db, None, None
@@ -125,7 +125,7 @@ def _both(x: Tensor, kind: str, dtype: torch.dtype) -> tuple[Quantized, Quantize
     return twins(x, KINDS[kind], dtype)
 
 
-def _gemm(
+def gemm(
     a: Quantized, b: Quantized, kinds: tuple[str, str], dtype: torch.dtype, who: str, bias: Any = None
 ) -> Tensor:
     """A B^T of quantised matrices, in a type."""
@@ -136,4 +136,4 @@ def _gemm(
     return found
 
 
-__all__ = ["RECIPES", "fp8_linear"]
+__all__ = ["RECIPES", "fp8_linear", "gemm"]

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`QuantizedLinear`: a linear layer stored in 8 bits, made in place of torch's, transformers' or compressed-tensors'.
+
+What a layer of another library computes is read from its attributes, not from its name alone; what is not known
+exactly is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm.epilogue.scales import BLOCKS, ROW, TENSOR, BlockScale, Kind
+from cutegemm.nn.linear import Linear
+from cutegemm.nn.tracing import Proxy, leaf
+from cutegemm.ops.quantized.frozen import Storage, frozen_linear
+from cutegemm.ops.quantized.quantize import Quantized, quantize
+
+# what `convert` names -> the type
+TYPES_8 = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
+_WIDER = (torch.float16, torch.bfloat16, torch.float32)
+_E8M0 = getattr(torch, "float8_e8m0fnu", torch.float32)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A layer of 8 bits as it was found.
+
+    Attributes:
+        storage: how it computes.
+        scale: the name of its weight's scales.
+        static: the name of its input's scale; None computes that from the input.
+    """
+
+    storage: Storage
+    scale: str
+    static: str | None = None
+
+
+class QuantizedLinear(torch.nn.Linear):
+    """A linear layer with a weight of 8 bits: input @ (weight * scale).T + bias in the input's type, for inference.
+
+    `nn.convert` makes it of a layer in place. Parameters keep their names, so a state dict has those of the layer, and
+    beside "weight" its scales: "weight_scale", or what the layer called them. Scales are fp32. `to(dtype)` and `half()`
+    change the bias alone. The input has a gradient, of 16 bits; the weight has none.
+    """
+
+    source: Source
+    fallback: str
+
+    def forward(self, input: Tensor) -> Tensor:
+        """input @ (weight * scale).T + bias, for any leading dimensions."""
+        if isinstance(input, Proxy):
+            traced: Tensor = leaf(self, input)
+            return traced
+        source = self.source
+        weight = Quantized(self.weight, getattr(self, source.scale))
+        static = None if source.static is None else getattr(self, source.static)
+        return frozen_linear(input, weight, self.bias, source.storage, static, self.fallback)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """As of torch.nn.Module, but weight and scales keep their types."""
+        kept = {"weight", self.source.scale, self.source.static}
+        whole = {id(x) for name, x in self._parameters.items() if name in kept}
+
+        def moved(x: Tensor) -> Tensor:
+            found: Tensor = fn(x)
+            return x.to(found.device) if id(x) in whole and found.dtype != x.dtype else found
+
+        apply: Any = super()._apply
+        return apply(moved, recurse)
+
+    def extra_repr(self) -> str:
+        """The arguments in its repr."""
+        storage = self.source.storage
+        x = (
+            "not quantized"
+            if storage.activations is None
+            else f"{storage.activations}, {storage.activation_kind}"
+        )
+        return f"{super().extra_repr()}, weight={self.weight.dtype}, {storage.kind}, input={x}"
+
+
+def store(layer: Any, weights: str, activations: str | None, fallback: str) -> None:
+    """Make a torch.nn.Linear, in place, one whose weight is quantised by rows."""
+    values, scale = quantize(layer.weight.detach(), ROW, TYPES_8[weights])
+    layer.weight = _parameter(values)
+    layer.register_parameter("weight_scale", _parameter(scale))
+    kind = None if activations is None else TYPES_8[activations]
+    _become(layer, Source(Storage(ROW, kind), "weight_scale"), fallback)
+
+
+def load(layer: Any, source: Source, fallback: str) -> None:
+    """Make a layer of another library, which `source_of` knows, ours in place."""
+    for name in (source.scale, source.static):
+        if name is None:
+            continue
+        scale = getattr(layer, name).detach().float()
+        kind = source.storage.kind if name == source.scale else TENSOR
+        shape = () if kind == TENSOR else (layer.weight.shape[0],) if kind == ROW else scale.shape
+        delattr(layer, name)
+        layer.register_parameter(name, _parameter(scale.reshape(shape)))
+    layer.weight = _parameter(layer.weight.detach())
+    # what another library put in the place of its forward
+    vars(layer).pop("forward", None)
+    _become(layer, source, fallback)
+
+
+def _become(layer: Any, source: Source, fallback: str) -> None:
+    for name in Linear.__annotations__:
+        vars(layer).pop(name, None)
+    layer.__class__ = QuantizedLinear
+    layer.source, layer.fallback = source, fallback
+
+
+def _parameter(x: Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(x, requires_grad=False)
+
+
+def source_of(module: torch.nn.Module) -> Source | str | None:
+    """How a layer of another library stores 8 bits; why it cannot be taken over; None where it is no such layer."""
+    if not isinstance(module, torch.nn.Linear):
+        return None
+    weight: Any = module._parameters.get("weight")
+    if getattr(module, "quantization_scheme", None) is not None:
+        found = _compressed(module, weight)
+    elif type(module).__name__ == "FP8Linear" and hasattr(module, "weight_scale_inv"):
+        found = (
+            "its forward has been replaced" if "forward" in vars(module) else _fine_grained(module, weight)
+        )
+    else:
+        return None
+    if isinstance(found, str):
+        return found
+    scale: Any = getattr(module, found.scale)
+    if scale.dtype not in (*_WIDER, _E8M0):
+        return f"its {found.scale} is {scale.dtype}"
+    if not _fits(scale, found.storage.kind, weight):
+        return f"its {found.scale} is {tuple(scale.shape)}, which its scheme does not say"
+    if found.static is not None and getattr(module, found.static).numel() != 1:
+        return f"its {found.static} is more than one number"
+    return found
+
+
+def _fits(scale: Tensor, kind: Kind, weight: Tensor) -> bool:
+    n, k = weight.shape
+    if kind == TENSOR:
+        return scale.numel() == 1
+    if kind == ROW:
+        return tuple(scale.shape) in ((n,), (n, 1))
+    blocks = BlockScale("scale", "n", kind[1])  # type: ignore[arg-type]
+    return blocks.fits(tuple(scale.shape), blocks.shape(0, n, k))
+
+
+def _fine_grained(module: Any, weight: Any) -> Source | str:
+    """transformers' FP8Linear: e4m3 by blocks of 128 x 128 or whole, `weight_scale_inv` multiplies."""
+    if weight is None or weight.dtype != torch.float8_e4m3fn:
+        return f"its weight is {getattr(weight, 'dtype', None)}, not torch.float8_e4m3fn"
+    size, scheme = getattr(module, "block_size", None), getattr(module, "activation_scheme", None)
+    if size is not None and tuple(size) != (128, 128):
+        return f"its blocks are {tuple(size)}, not (128, 128)"
+    kind = TENSOR if size is None else BLOCKS[1]
+    if scheme == "dynamic":
+        rows: Kind = ROW if size is None else BLOCKS[0]
+        return Source(Storage(kind, weight.dtype, rows), "weight_scale_inv")
+    if scheme == "static":
+        return Source(Storage(kind, weight.dtype, TENSOR), "weight_scale_inv", "activation_scale")
+    return f"its activation_scheme is {scheme!r}"
+
+
+def _compressed(module: Any, weight: Any) -> Source | str:
+    """compressed-tensors' float-quantized and int-quantized layers: symmetric, of 8 bits."""
+    scheme = module.quantization_scheme
+    if type(module).__name__ not in ("Linear", "CompressedLinear"):
+        return f"{type(module).__name__} is a class of its own, which may compute something else"
+    if weight is None or weight.dtype not in (torch.float8_e4m3fn, torch.int8):
+        return f"its weight is {getattr(weight, 'dtype', 'packed')}; 8-bit layers are float8_e4m3fn or int8"
+    if getattr(scheme, "output_activations", None) is not None:
+        return "its scheme quantises outputs"
+    weights, inputs = scheme.weights, getattr(scheme, "input_activations", None)
+    kinds: dict[Any, Kind] = {"tensor": TENSOR, "channel": ROW}
+    if list(getattr(weights, "block_structure", None) or ()) == [128, 128]:
+        kinds["block"] = BLOCKS[1]
+    kind = kinds.get(_name(weights.strategy))
+    if kind is None or weights.num_bits != 8 or not weights.symmetric or _zero_point(module, "weight"):
+        return f"its weights are {_said(weights)}"
+    if inputs is None:
+        return Source(Storage(kind, None), "weight_scale")
+    rows: Kind | None = {"token": ROW, "tensor": TENSOR}.get(_name(inputs.strategy))
+    if _name(inputs.strategy) == "group" and inputs.group_size == 128:
+        rows = BLOCKS[0]
+    dynamic = inputs.dynamic is True
+    static = None if dynamic else "input_scale"
+    legal = inputs.num_bits == 8 and inputs.symmetric and not _zero_point(module, "input")
+    if rows is None or not legal or not (dynamic or (rows == TENSOR and hasattr(module, "input_scale"))):
+        return f"its inputs are {_said(inputs)}"
+    whole = {"int": torch.int8, "float": torch.float8_e4m3fn}.get(_name(inputs.type))
+    if whole != weight.dtype:
+        return f"its inputs are {_said(inputs)}, its weights {weight.dtype}"
+    return Source(Storage(kind, weight.dtype, rows), "weight_scale", static)
+
+
+def _name(value: Any) -> Any:
+    """A value of an enumeration, or text."""
+    return getattr(value, "value", value)
+
+
+def _zero_point(module: Any, of: str) -> bool:
+    """Whether a layer has a zero point that is not zero."""
+    found = getattr(module, f"{of}_zero_point", None)
+    return found is not None and bool((found.float() != 0).any())
+
+
+def _said(args: Any) -> str:
+    """A scheme's arguments, in a sentence."""
+    shown = [f"{'' if args.symmetric else 'a'}symmetric", f"{_name(args.type)}{args.num_bits}"]
+    return f"{' '.join(shown)} by {_name(args.strategy)}, {'dynamic' if args.dynamic else 'static'}"
+
+
+__all__ = ["TYPES_8", "QuantizedLinear", "Source", "load", "source_of", "store"]

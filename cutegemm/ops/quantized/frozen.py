@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linear layer whose weight is stored in 8 bits and does not train: x is quantised, x's gradient is of 16 bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm.epilogue.scales import Kind
+from cutegemm.errors import InputError
+from cutegemm.ops.entry_points import linear, matmul, server_of
+from cutegemm.ops.gradients.once import TWICE
+from cutegemm.ops.products import is_compiling
+from cutegemm.ops.quantized.operands import KINDS
+from cutegemm.ops.quantized.quantize import Quantized, dequantize, quantized
+from cutegemm.ops.quantized.training import gemm
+
+_NAMES = {kind: name for name, kind in KINDS.items()}
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a layer's operands are stored.
+
+    Attributes:
+        kind: of the weight's scales.
+        activations: the type that x is quantised to; None multiplies the dequantised weight in x's type.
+        activation_kind: of x's scales.
+    """
+
+    kind: Kind
+    activations: torch.dtype | None
+    activation_kind: Kind = "row"
+
+
+def frozen_linear(
+    x: Tensor,
+    weight: Quantized,
+    bias: Tensor | None,
+    storage: Storage,
+    static: Tensor | None,
+    fallback: str,
+) -> Tensor:
+    """x @ weight.T + bias in x's type.
+
+    Args:
+        x: (..., K), fp16, bf16 or fp32.
+        weight: (N, K) in 8 bits, and its scales.
+        bias: None or (N,).
+        storage: how both are stored.
+        static: the scale of x, 0-d; None computes scales from x.
+        fallback: as of `linear`.
+
+    Raises:
+        GemmError: as of `linear`.
+    """
+    if storage.activations is None:
+        wide = dequantize(*weight, storage.kind, x.dtype)
+        given = None if bias is None else bias.to(x.dtype)
+        found: Tensor = linear(x, wide, given, fallback=fallback)
+        return found
+    who = server_of(x.device, fallback, "cutegemm.nn.QuantizedLinear")
+    how = storage, fallback, "reference" if who == "torch" else who
+    flat = x.reshape(-1, x.shape[-1])
+    recorded = torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
+    if recorded:
+        apply: Any = _Frozen.apply
+        found = apply(flat, *weight, bias, static, how)
+    else:
+        found = _forward(flat, weight, bias, static, how)
+    return found.reshape(*x.shape[:-1], weight.values.shape[0])
+
+
+def _forward(x: Tensor, weight: Quantized, bias: Any, static: Any, how: tuple[Storage, str, str]) -> Tensor:
+    storage, _, who = how
+    dtype: Any = storage.activations
+    kinds = _NAMES[storage.activation_kind], _NAMES[storage.kind]
+    return gemm(quantized(x, storage.activation_kind, dtype, static), weight, kinds, x.dtype, who, bias)
+
+
+class _Frozen(torch.autograd.Function):
+    """`_forward`, through which gradients pass as if x had not been quantised."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, values: Tensor, scale: Tensor, bias: Any, static: Any, how: Any
+    ) -> Tensor:
+        """The layer's output."""
+        ctx.save_for_backward(values, scale)
+        ctx.how, ctx.bias = how, None if bias is None else bias.dtype
+        return _forward(x, Quantized(values, scale), bias, static, how)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:
+        """dX = dY W with the dequantised weight, and the bias's gradient.
+
+        Raises:
+            InputError: a gradient of them is asked for, too.
+        """
+        if not is_compiling() and torch.is_grad_enabled():
+            raise InputError(TWICE)
+        storage, fallback, _ = ctx.how
+        values, scale = ctx.saved_tensors
+        dx = db = None
+        if ctx.needs_input_grad[0]:
+            dx = matmul(above, dequantize(values, scale, storage.kind, above.dtype), fallback=fallback)
+        if ctx.needs_input_grad[3]:
+            db = above.sum(0, dtype=torch.float32).to(ctx.bias)
+        return dx, None, None, db, None, None
+
+
+__all__ = ["Storage", "frozen_linear"]
