@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a call's arguments to launches: checks, results, backends. Most of it imports torch.
 
-`run`           one kind of call, validated and planned once, becomes a callable; `kind` is what is known of it
-`grouped_mm`    the same of groups of GEMMs in one launch
+`run`           a kind of call is validated and planned once and becomes a callable; `kind` describes it
+`grouped_mm`    the same for groups of GEMMs in one launch
 `arguments`     names (`named`, `blas`), tensors of other libraries (`arrays`), layouts, types (`describe`), addresses
                 (`check`), the key of a kind (`call`), outputs (`results`), operands laid out in advance (`pack`)
 `backends`      a GPU (`launcher`, `shortcut`, `packed` arguments, `counters`, `properties`, `here`), the emulator

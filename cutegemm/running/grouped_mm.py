@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups, served: a kind of call, described and planned once, and what serves it.
+"""Runs of grouped GEMMs: a kind of call is described and planned once.
 
-A call's tensors travel as those of any run (`running.arguments.named`), followed by the tensor of the groups' ends,
-and by the indices of the rows where there are any.
+A call's tensors are those of any run, in the same order (`running.arguments.named`), then the tensor of group ends and,
+if there are any, the indices of the rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ INTEGERS = (torch.int32, torch.int64)
 
 @dataclass(frozen=True)
 class Grouping:
-    """How a call's groups are told, and how they lie.
+    """How a call passes its groups, and their layout.
 
     Attributes:
         form: "rows", "masked" or "depth" (`planning.grouped.FORMS`).
@@ -55,7 +55,7 @@ class Grouping:
 
     @property
     def lead(self) -> int:
-        """Numbers that stand before the ends."""
+        """Numbers that precede the ends."""
         return 1 if self.name == "cu_seqlens" else 0
 
 
@@ -86,7 +86,7 @@ class GroupedGemm:
         dtype: torch.dtype | None = None,
         rows: Any = None,
     ) -> Any:
-        """`prepared` and served."""
+        """Prepare a call and run it."""
         call = self.prepared(a, b, ends, how, named, out, backend, dtype, rows)
         serve, given, addresses, numbers = call
         return serve(given, addresses, numbers, None)
@@ -103,13 +103,13 @@ class GroupedGemm:
         dtype: Any,
         rows: Any = None,
     ) -> tuple[Prepared, tuple[Any, ...], tuple[int, ...], tuple[float, ...]]:
-        """What serves a call, and what it is called with: tensors, addresses and numbers.
+        """The prepared kind of a call, and its arguments: tensors, addresses and numbers.
 
         Args:
             a, b: (M, K) and (G, K, N); masked (G, C, K) and (G, K, N); along K (M, K) and (K, N).
             ends: as `how` says.
-            named: what the epilogue reads; out: as of `Gemm.run`.
-            backend: as of `Gemm.run`.
+            named: what the epilogue reads; out: as for `Gemm.run`.
+            backend: as for `Gemm.run`.
             dtype: of a new D.
             rows: (R,) indices of the rows of `a` that are multiplied, where `how` says so; D has R.
 
@@ -184,10 +184,10 @@ class GroupedGemm:
         dtype: Any = None,
         rows: Any = None,
     ) -> KernelPlan:
-        """How kernels serve a call; its arguments are as of `run`. Of CPU tensors, on an H200.
+        """The plan of a call with the arguments of `run`; for CPU tensors that of an H200.
 
         Raises:
-            InputError, PlanError: as of `run`.
+            InputError, PlanError: as for `run`.
         """
         given, _, scalars = self.signature.bind(a, b, named, None)
         order = ordered(self.signature.order(scalars), how)
@@ -214,7 +214,7 @@ class GroupedGemm:
 
 
 def ordered(order: Order, how: Grouping) -> Order:
-    """The order of a call's tensors with what tells its groups behind them."""
+    """The order of a call's tensors, followed by those that describe its groups."""
     names = (GROUP_ENDS, ROW_INDICES) if how.indexed else (GROUP_ENDS,)
     more = [call_order.Passed(x, call_order.Role(ranks=(1,), strided=False)) for x in names]
     return dataclasses.replace(order, passed=(*order.passed, *more), names=(*order.names, *names))
@@ -226,7 +226,7 @@ def _kind(graph: Graph, order: Order, call: Call, plan: Any, request: Request) -
 
 
 def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
-    """What the groups' tensors must be beside what those of any run must.
+    """Check what groups require of tensors beyond the checks of any run.
 
     Raises:
         InputError: naming the tensor, what it is, and the rule.
@@ -283,7 +283,7 @@ def _agree(field: str, value: object, holds: bool, rule: str) -> None:
 def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major: Any) -> Call:
     """The problem of groups (`planning.grouped.plan_groups`) and its outputs.
 
-    Described as the product of one group, or of all groups as a batch; then with what each group has of its own.
+    It is described as the GEMM of one group, or as a batch of all groups, then changed to what each group has.
     """
     inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
     asked = (None if dtype == AUTO else dtype, None if major == AUTO else major)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One kind of call, validated and planned: what every backend is made from."""
+"""A kind of call, validated and planned: what every backend is created from."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cutegemm.running.arguments.results import Shapes
 
 @dataclass(frozen=True)
 class Kind:
-    """Everything that calls of one kind have in common. It is remembered, so it holds no tensor of any call.
+    """What all calls of a kind have in common. It is cached, so it holds no tensor of any call.
 
     Attributes:
         graph: the epilogue.
-        order: in which tensors and numbers travel.
+        order: of tensors and numbers.
         call: the problem and the outputs.
-        plan: how kernels serve it.
-        shapes: how its outputs are allocated and handed over.
+        plan: of its launches.
+        shapes: how its outputs are allocated and returned.
         device: where the tensors are.
     """
 
@@ -37,19 +37,19 @@ class Kind:
 
 
 class Prepared(Protocol):
-    """A kind of call, ready to be served."""
+    """A kind of call, ready to run."""
 
     kind: Kind
 
     def __call__(
         self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:
-        """Serve one call.
+        """Run one call.
 
         Args:
-            given, addresses: its tensors and where they lie, in `kind.order`; None and -1 where one is to be allocated.
+            given, addresses: its tensors and their addresses, in `kind.order`; None and -1 for one to be allocated.
             numbers: passed by value, in `kind.order`.
-            workspace: what the caller gave, or None.
+            workspace: the caller's, or None.
         """
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run path: a kind of call, validated and planned once, becomes a callable that only serves.
+"""The run path: a kind of call is validated and planned once and becomes a callable.
 
-A call is `named`; its kind is described (layouts and types -> Problem), checked (where the tensors lie) and planned;
-a backend is made of both. CUTEGEMM_CHECK=1 puts a comparison with fp64 around it.
+Arguments are sorted by name (`named`). The kind of call is described (layouts and types -> Problem), checked
+(addresses) and planned, and a backend is created for it. CUTEGEMM_CHECK=1 compares every result with fp64.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from cutegemm.running.kind import Kind, Prepared
 from cutegemm.running.numerics.checked import Checked
 from cutegemm.spec import AUTO, GemmSpec
 
-# what a caller may name
+# legal values of `backend`
 BACKENDS = ("gpu", "reference", "emulator")
 
 
 def described(spec: GemmSpec, graph: Graph, request: Request) -> Call:
-    """The problem of a call under a spec, and its outputs; of real, meta or fake tensors.
+    """The problem of a call under a spec, and its outputs, for real, meta or fake tensors.
 
     Raises:
         InputError: a tensor breaks a rule.
@@ -48,11 +48,11 @@ def described(spec: GemmSpec, graph: Graph, request: Request) -> Call:
 
 
 def agreed(spec: GemmSpec, graph: Graph, request: Request) -> None:
-    """Refuse what no kernel serves, for who serves a call without one; where the tensors lie is not asked.
+    """Refuse what no kernel supports, for calls that run without a kernel. Addresses are not checked.
 
     Raises:
         InputError: a tensor breaks a rule.
-        PlanError: the spec cannot serve the operands.
+        PlanError: the spec does not support the operands.
     """
     call = describe(graph, request, *_asked_of_d(spec))
     if spec.given():
@@ -60,17 +60,17 @@ def agreed(spec: GemmSpec, graph: Graph, request: Request) -> None:
 
 
 def _asked_of_d(spec: GemmSpec) -> tuple[DType | None, str | None]:
-    """The type and the major of D that a spec gives; None where it leaves them open."""
+    """The type and the major of D that a spec gives; None if unspecified."""
     return None if spec.d_dtype == AUTO else spec.d_dtype, None if spec.d_major == AUTO else spec.d_major
 
 
 Planner = Callable[[GemmSpec, Problem, Device], Planned]
-# (backend, kind, first call) -> what serves calls of the kind
+# (backend, kind, first call) -> a callable for calls of the kind
 Maker = Callable[[str, Kind, Request], Prepared]
 
 
 def _chosen(spec: GemmSpec, problem: Problem, device: Device) -> Planned:
-    """The plan that is taken where nobody says which: what was measured, or the model's."""
+    """The default plan: what was measured, or the cost model's choice."""
     return choose(spec, problem, device).plan
 
 
@@ -83,16 +83,16 @@ def prepare(
     planner: Planner = _chosen,
     make: Maker | None = None,
 ) -> Prepared:
-    """Validate and plan one kind of call and return what serves it.
+    """Validate and plan a kind of call and return a callable for it.
 
     Args:
         spec: the spec.
         graph: the epilogue.
-        order: in which tensors and numbers travel.
+        order: of tensors and numbers.
         given: the first call's tensors.
         backend: as the caller names it.
         planner: makes the plan.
-        make: makes what serves the kind; None compiles the plan's kernels.
+        make: creates the callable; None compiles the plan's kernels.
 
     Raises:
         InputError, PlanError, HardwareError, CompileError: see `Gemm.run`.
@@ -104,7 +104,7 @@ def prepare(
     chosen = backend_for(request, backend)
     if chosen != "meta":
         check.overlaps(request, graph.tensors)
-    # elsewhere the same refusals as on a GPU
+    # other backends refuse what a GPU would
     device = device_of(request.a.device) if chosen == "gpu" else DEFAULT
     found = planner(spec, call.problem, device)
     shapes = Shapes(graph, call, None if chosen == "reference" else found, request.a.device)
@@ -124,11 +124,11 @@ def first(
     planner: Planner = _chosen,
     make: Maker | None = None,
 ) -> Any:
-    """A call of a kind that is not among the recent ones: validate, plan, remember, serve.
+    """Run a call whose kind is not cached: validate, plan, cache the kind, run.
 
     Args:
         spec: the spec.
-        kinds: where the kind is remembered, if the call has a key.
+        kinds: the cache of kinds, for a call that has a key.
         call: the call.
         backend, workspace: as the caller gave them.
         planner, make: as for `prepare`.
@@ -142,7 +142,7 @@ def first(
         call = resolved(call) or call
         try:
             if call.unread is not None:
-                # C is not read when beta is 0, but must be legal
+                # C is not read if beta is 0, but must be legal
                 whole = Request(call.given[0], call.given[1], {"c": call.unread})
                 described(spec, PLAIN_WITH_C.graph, whole)
             prepared = prepare(spec, call.signature.graph, order, call.given, backend, planner, make)
@@ -154,10 +154,10 @@ def first(
 
 
 def resolved(call: Unprepared) -> Unprepared | None:
-    """The call with copies of what it reads through negated views; None where there is none.
+    """The call with copies of the negated views that it reads; None if there are none.
 
-    A kernel reads memory, in which such a view (`z.conj().imag`) has the other sign; torch copies it too. The copies
-    are new tensors of another kind each time, so the call has no key.
+    A kernel reads memory, where such a view (`z.conj().imag`) has the opposite sign; torch copies it too. The copies
+    are new tensors each time, so the call has no key.
     """
     order = call.signature.order(call.scalars)
     outs = range(order.first_out, order.end_out)
@@ -179,10 +179,10 @@ def circumstances(order: Order, given: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def backend_for(request: Request, named: str | None) -> str:
-    """What serves a call: "gpu", "reference", "emulator", or "meta" where the tensors have no memory.
+    """The backend of a call: "gpu", "reference", "emulator", or "meta" for tensors without memory.
 
     Raises:
-        InputError: the backend that was named cannot serve tensors of this device.
+        InputError: the named backend does not support tensors of this device.
     """
     if _has_no_memory(request):
         return "meta"
@@ -198,7 +198,7 @@ def _make(chosen: str, kind: Kind, request: Request) -> Prepared:
     if chosen == "gpu":
         return Launcher(kind, request)
     if chosen == "emulator":
-        # imports the emulator, which few calls need
+        # the emulator's import is slow, and few calls need it
         from cutegemm.running.backends.emulated import Emulated
 
         return Emulated(kind)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays of other libraries (NumPy, CuPy, JAX, ...): anything with `__dlpack__`, as tensors of the same memory.
 
-DLPack (dmlc.github.io/dlpack) describes an array's memory; who takes it in says on which stream it will be read, so
-that no copy and no wait is needed. What a run gives goes back the same way.
+DLPack (dmlc.github.io/dlpack) describes an array's memory. The consumer names the stream that will read it, so neither
+a copy nor a wait is needed. Results are returned the same way.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def is_foreign(x: Any) -> bool:
 
 
 def tensor(name: str, x: Any) -> Any:
-    """An array as a tensor of the same memory; what is no array of another library as it is.
+    """An array of another library as a tensor of the same memory; any other value unchanged.
 
     Raises:
-        InputError: torch cannot take it in, such as for its type, its strides or its device.
+        InputError: torch does not accept its type, strides or device.
     """
     if not is_foreign(x):
         return x
     strides = getattr(x, "strides", None)
     if isinstance(strides, (tuple, list)) and any(n < 0 for n in strides):
-        # torch would end the process
+        # torch would abort the process
         raise field_error(InputError, f"{name}.strides", strides, "must not be negative: pass a copy")
     try:
         return from_dlpack(x)
@@ -49,7 +49,7 @@ def writable(name: str, x: Any) -> Any:
     """An output that the caller gave, as a tensor.
 
     Raises:
-        InputError: its library's arrays never change, or it is read-only, which torch does not look at.
+        InputError: its library's arrays are immutable, or it is read-only, which torch does not check.
     """
     if is_foreign(x) and _library(x) in _IMMUTABLE:
         raise field_error(InputError, name, x, f"arrays of {_library(x)} are not written to; leave it out")
@@ -66,7 +66,7 @@ def outputs(out: Any) -> Any:
 
 
 def run(call: Any, a: Any, b: Any, named: Mapping[str, Any], out: Any, options: Mapping[str, Any]) -> Any:
-    """`Gemm.run`, as `call`, of arrays: as tensors of the same memory; the result is of A's library.
+    """`Gemm.run` (`call`) with arrays as tensors of the same memory; the result is an array of A's library.
 
     Args:
         call: the run.
@@ -75,7 +75,7 @@ def run(call: Any, a: Any, b: Any, named: Mapping[str, Any], out: Any, options: 
         options: the run's other arguments.
 
     Raises:
-        InputError: an array cannot be taken in, or nothing can be given back as A is.
+        InputError: torch does not accept an array, or A's library cannot import the result.
     """
     # refused before anything is written
     _maker(a)
@@ -85,7 +85,7 @@ def run(call: Any, a: Any, b: Any, named: Mapping[str, Any], out: Any, options: 
 
 
 def returned(found: Any, out: Any, like: Any) -> Any:
-    """What a run gave, as arrays of the library of `like`; outputs that were given as they were given."""
+    """A run's results as arrays of the library of `like`; given outputs are returned as given."""
     given = dict(out) if isinstance(out, Mapping) else {"d": out}
     if not isinstance(found, Outputs):
         return _array(found, like) if given.get("d") is None else given["d"]
@@ -102,7 +102,7 @@ def _array(x: Any, like: Any) -> Any:
 
 
 def _maker(like: Any) -> Any:
-    """What makes an array of the library of `like` of a tensor; None where that is torch.
+    """The function that converts a tensor to an array of the library of `like`; None for torch.
 
     Raises:
         InputError: the library has no such function.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plain epilogue, D = alpha * a @ b + beta * c: what a run of it takes; no torch."""
+"""Arguments of the plain epilogue, D = alpha * a @ b + beta * c. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN, PLAIN_WITH_C = Signature(linear_combination(False)), Signature(linear_com
 
 
 def blas_names(graph: Graph, c: Any, alpha: Any, beta: Any) -> dict[str, Any]:
-    """`run`'s arguments c, alpha and beta, by name, as far as the epilogue reads them or the caller gave them."""
+    """`run`'s arguments c, alpha and beta by name, if the epilogue reads them or the caller gave them."""
     given = {name: value for name, value in (("c", c), ("beta", beta)) if value is not None}
     if "alpha" in graph.tensors or "alpha" in graph.numbers:
         return given | {"alpha": alpha}
@@ -27,7 +27,7 @@ def blas_number(name: str, value: Any) -> float:
     """alpha or beta of the plain epilogue.
 
     Raises:
-        InputError: it is no number.
+        InputError: it is not a number.
     """
     return number(name, value, "must be a number; an epilogue of your own may take 0-d tensors (epi.Scalar)")
 
@@ -46,12 +46,12 @@ def plain_call(
     beta: float | None,
     key: tuple[Any, ...] | None,
 ) -> Unprepared:
-    """A call of a kind that is not known; c counts only where it is read.
+    """A call whose kind is not cached; c counts only if it is read.
 
     Args:
         given, addresses: a, b, c and out, and their addresses.
         alpha, beta: beta None is 1.
-        key: what the kind is remembered by, or None.
+        key: of the kind in the cache, or None.
     """
     a, b, c, out = given
     if c is not None and beta != 0.0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call passes, what tells one kind of call from another, and a bounded memory of kinds. No torch."""
+"""What a call passes, what distinguishes kinds of calls, and a bounded cache of kinds. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from cutegemm.config import GemmConfig
 
-# kinds of calls that a `Gemm` remembers at least; a kind holds a plan and converted arguments, some 10 KiB
+# least number of kinds of calls that a `Gemm` caches; a kind holds a plan and converted arguments, some 10 KiB
 REMEMBERED = 512
 
-# the address of a tensor that is not given; of one without memory it is 0
+# the address of a tensor that is not given; without memory the address is 0
 NOWHERE = -1
 
 V = TypeVar("V")
 
 
 class Planned(Protocol):
-    """What a run needs to know of how it is served: a `KernelPlan`, or a recipe of an artefact."""
+    """What a run needs of its plan: a `KernelPlan`, or a recipe of an artefact."""
 
     @property
     def steps(self) -> Sequence[Any]:
-        """The launches; none where D is empty."""
+        """The launches; none if D is empty."""
 
     @property
     def config(self) -> GemmConfig | None:
-        """The GEMM kernel's config, where it is known."""
+        """The GEMM kernel's config, if known."""
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory beside the operands."""
+        """Bytes of device memory besides the operands."""
 
     @property
     def counter_bytes(self) -> int:
-        """Counters that a run finds zero and leaves zero."""
+        """Bytes of counters, which are zero on entry and reset on exit."""
 
     @property
     def parts(self) -> tuple[int, int, int]:
@@ -53,9 +53,9 @@ class Request:
     """What one call passes, by name: A, B, the epilogue's inputs that are tensors, and the outputs given.
 
     Attributes:
-        a: (M, K) or (L, M, K); b: (K, N) or (L, K, N); 2-D operands serve every batch.
+        a: (M, K) or (L, M, K); b: (K, N) or (L, K, N); all batches share 2-D operands.
         inputs: matrices (M, N) or (L, M, N), rows (N,) or (L, N), columns (M,) or (L, M), in the graph's order;
-            after them its scalars that are tensors, 0-d. Of a gated graph N is half of B's columns.
+            after them its scalars that are tensors, 0-d. For a gated graph N is half of B's columns.
         outs: matrices (M, N) or (L, M, N), results of reductions.
     """
 
@@ -66,22 +66,22 @@ class Request:
 
     @property
     def read(self) -> dict[str, Any]:
-        """Everything that is read."""
+        """All tensors that are read."""
         return {"a": self.a, "b": self.b, **self.inputs}
 
     @property
     def tensors(self) -> dict[str, Any]:
-        """Everything."""
+        """All tensors."""
         return self.read | dict(self.outs)
 
 
 def identity(t: Any) -> tuple[Any, ...]:
-    """What the checks of a call depend on of one tensor, beside its address."""
+    """What the checks of a call read of a tensor besides its address."""
     return t.shape, t.stride(), t.dtype, t.get_device(), t.is_neg(), t.requires_grad and recording()
 
 
 def substance(given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What tells tensors apart of which one lies at address 0: empty ones of CPU and GPU, meta, fake."""
+    """Distinguishes tensors when one has a null data pointer: empty CPU and GPU tensors, meta, fake."""
     return tuple([None if t is None else (type(t), t.device) for t in given])
 
 
@@ -93,10 +93,10 @@ def recording() -> bool:
 
 
 class Memo(Generic[V]):
-    """The most recently used of many values, at most twice `half`, at the cost of a dictionary on a hit.
+    """A cache of the most recently used values, at most twice `half`; a hit costs one dictionary lookup.
 
-    Two generations: when the recent one is full, it becomes the old one, and what was old and not asked for
-    since is forgotten.
+    It has two generations: when the recent one is full, it becomes the old one, and old values that were not used
+    since are dropped.
     """
 
     def __init__(self, half: int = REMEMBERED) -> None:
@@ -115,7 +115,7 @@ class Memo(Generic[V]):
         return found
 
     def put(self, key: Any, value: V) -> None:
-        """Remember a value."""
+        """Add a value."""
         with self._lock:
             if len(self.recent) >= self.half:
                 self._old, self.recent = self.recent, {}
@@ -125,7 +125,7 @@ class Memo(Generic[V]):
         return len(self.recent.keys() | self._old.keys())
 
     def values(self) -> Iterator[V]:
-        """All values remembered."""
+        """All cached values."""
         return iter((self._old | self.recent).values())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a call's tensors lie: the half of validation that reads addresses. Alignment, overlap, workspace."""
+"""The half of validation that reads addresses: alignment, overlap, workspace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cutegemm.running.arguments.call import Request
 from cutegemm.running.arguments.describe import Call, shown
 
 ONLY_ITSELF = "; it may only be {} itself (same pointer, shape, strides and dtype)"
-# bytes: what the copies and partial results in a workspace need of its address
+# bytes: alignment that copies and partial results need of a workspace
 WORKSPACE_ALIGN = 16
 
 
@@ -53,7 +53,7 @@ def _address(name: str, tensor: Any) -> int:
 
 
 def extent_bytes(tensor: Any) -> int:
-    """Bytes from a tensor's first element to past its last; 0 when it is empty."""
+    """Bytes from a tensor's first element to the end of its last; 0 if it is empty."""
     if tensor.numel() == 0:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
@@ -66,7 +66,9 @@ def same_layout(x: Any, y: Any) -> bool:
 
 
 def overlaps(request: Request, kinds: Mapping[str, str]) -> None:
-    """An output may be a matrix input itself; other shared memory would let one tile read what another wrote.
+    """Check that outputs share no memory with other tensors, or a tile could read what another wrote.
+
+    An output may be a matrix input itself.
 
     Raises:
         InputError: an output shares memory with an input or another output.
@@ -87,7 +89,7 @@ def overlaps(request: Request, kinds: Mapping[str, str]) -> None:
 def apart(x: Any, y: Any) -> bool:
     """Whether two matrices whose address ranges overlap share no element: other columns, or rows, of one buffer.
 
-    That is decided where both have the same strides, one of them 1, and the other the buffer's pitch.
+    This is decided only if both have the same strides: 1 and the buffer's pitch.
     """
     if x.dim() < 2 or x.stride() != y.stride() or x.dtype != y.dtype:
         return False
@@ -107,15 +109,15 @@ def overlap(name: str, other: str, matrix: bool) -> InputError:
 
 
 def workspace(given: Any, need: int, tensors: Mapping[str, Any]) -> int:
-    """The address of a workspace that the caller gave.
+    """The address of the caller's workspace.
 
     Args:
         given: what was passed.
         need: bytes the call uses of it.
-        tensors: the call's tensors by name; None where an output is to be allocated.
+        tensors: the call's tensors by name; None for an output to be allocated.
 
     Raises:
-        InputError: it is no dense tensor of `need` bytes, 16-byte aligned, on A's device, apart from all others.
+        InputError: it is not a dense tensor of `need` bytes, 16-byte aligned, on A's device, disjoint from all others.
     """
     device = tensors["a"].device
     if not isinstance(given, torch.Tensor) or given.is_nested or given.layout is not torch.strided:

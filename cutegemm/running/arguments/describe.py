@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch tensors seen as a `Problem`: the half of validation that needs no address.
+"""torch tensors as a `Problem`: the half of validation that needs no address.
 
-Ranks, shapes, types, devices, strides. Fake and meta tensors are described as real ones are; where real ones
-lie is `check`'s half.
+It checks ranks, shapes, types, devices and strides, also of fake and meta tensors. `check` reads addresses.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.arguments.call import Request
 from cutegemm.running.numerics.reference import TORCH_DTYPE
 
-# epilogues of which D is the sum, or alpha times it
+# epilogues whose D is the sum, or alpha times the sum
 SUMS = (PLAIN, linear_combination(False))
-# of the functions that gradients are made for; kernels multiply more
+# operand types of functions with gradients; kernels support more
 OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
 MULTIPLIED = tuple(TORCH_DTYPE[x] for x in DType if partners(x))
-# what a role's types are (`call_order.Role`)
+# element types by role (`call_order.Role`)
 _TYPES = {
     "operands": MULTIPLIED,
     "any": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2),
@@ -72,7 +71,7 @@ def describe(
         d_dtype, d_major: D's element type and unit-stride axis when it is not given; None means A's type, "n".
 
     Returns:
-        The call, as if every address were a multiple of 16 bytes (`check.aligned` knows better).
+        The call, as if every address were a multiple of 16 bytes (`check.aligned` corrects that).
 
     Raises:
         InputError: naming the tensor, what it is, and the rule.
@@ -132,7 +131,7 @@ def describe(
 
 
 def result_type(graph: Graph, kind: DType) -> DType:
-    """The type of an output that nobody names."""
+    """The default type of an output."""
     return kind.result if graph in SUMS else kind.fused
 
 
@@ -147,7 +146,7 @@ def _shape_error(name: str, tensor: Any, rule: str) -> InputError:
 
 @dataclass(frozen=True)
 class _Layouts:
-    """How the tensors of a call lie, as operands of a problem with `batch` products."""
+    """Layouts of a call's tensors, as operands of a problem with `batch` GEMMs."""
 
     batch: int
 
@@ -160,7 +159,7 @@ class _Layouts:
         if kind in ("matrix", "blocks_m"):
             return self.of(tensor)
         if kind == "blocks_n":
-            # along N, as B's columns lie
+            # along N, like B's columns
             return self.of(tensor.mT)
         return self.of(tensor.unsqueeze(-2 if kind == "row" else -1))
 
@@ -173,7 +172,7 @@ def _store(
     default: DType,
     major: str | None,
 ) -> tuple[Operand, Wanted]:
-    """A stored matrix of the given shape, ([L,] M, N): as it was given, or as it will be allocated."""
+    """A stored matrix of the given shape, ([L,] M, N): the given one, or as it will be allocated."""
     *lead, m, n = shape
     column_major = major == "m"
     order = (*range(len(lead)), len(lead) + 1, len(lead)) if column_major else None
@@ -186,14 +185,14 @@ def _store(
 
 
 def _check_tensors(graph: Graph, request: Request) -> None:
-    """Each tensor on its own: type, rank, dtype, layout, autograd."""
+    """Check each tensor by itself: type, rank, dtype, layout, autograd."""
     given = request.tensors
     scalars = (name for name in graph.numbers if name in request.inputs)
     for name, role in ((x.name, x.role) for x in call_order.tensors(graph, scalars) if x.name in given):
         tensor, field = given[name], shown(name) if role.written else name
         types = _TYPES[role.types]
         if role.types == "stored" and request.a.is_floating_point():
-            # only sums of integers are whole
+            # integer outputs are sums of integers only
             types = tuple(x for x in types if x != torch.int32)
         check_tensor(field, tensor, role.ranks, types)
         if role.written and tensor.is_neg():
@@ -210,7 +209,7 @@ def _check_devices(request: Request) -> None:
 
 
 def _batch(a: Any, b: Any) -> tuple[int, tuple[int, ...]]:
-    """The batch extent, and the leading dimension that outputs have because of it."""
+    """The batch extent, and the leading dimension that it gives outputs."""
     batched = [t.shape[0] for t in (a, b) if t.dim() == 3]
     batch = max((x for x in batched if x != 1), default=1) if batched else 1
     if any(x == 0 for x in batched):
@@ -222,14 +221,14 @@ def _batch(a: Any, b: Any) -> tuple[int, tuple[int, ...]]:
 
 
 def _check_shape(name: str, tensor: Any, shape: tuple[int, ...], lead: tuple[int, ...]) -> None:
-    """An input has a batch of its own, one for all, or none."""
+    """Check a shape: an input has its own batches, one for all, or no batch axis."""
     legal = {(*lead, *shape), shape, *([(1, *shape)] if lead else [])}
     if tuple(tensor.shape) not in legal:
         raise _shape_error(name, tensor, f"must be {(*lead, *shape)}")
 
 
 def _check_blocks(graph: Graph, name: str, tensor: Any, extents: tuple[int, int, int], batch: int) -> None:
-    """Scales have one matrix for each batch, or one for all."""
+    """Check scales: one matrix for each batch, or one for all."""
     scale = next(x for x in graph.scales if x.name == name)
     wanted = scale.shape(*extents)
     if (
@@ -268,7 +267,7 @@ def _check_reduction_out(result: Result, out: Any, shape: tuple[int, ...]) -> No
 
 
 def check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
-    """A tensor on its own: type, layout, rank, dtype, autograd.
+    """Check one tensor by itself: type, layout, rank, dtype, autograd.
 
     Raises:
         InputError: naming the tensor, what it is, and the rule.
@@ -293,7 +292,7 @@ def check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[t
 
 
 def _overlaps_itself(tensor: Any) -> bool:
-    """Whether two indices may share memory: sorted by stride, each must pass all it steps over."""
+    """Whether two indices may share memory: in order of stride, each stride must exceed the extent of those before."""
     reach = 0
     for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape) if n > 1):
         if stride <= reach:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's arguments by name, sorted into what the epilogue's graph takes; no torch.
+"""A run's arguments by name, sorted into what the epilogue's graph takes. Imports no torch.
 
-A call's tensors travel in one order, that of the addresses of a launch (`epilogue.call_order`): a, b, the epilogue's
-tensors, its outputs (stored ones, then reductions; None where one is to be allocated), its scalars that are tensors.
+A call's tensors have one order, that of a launch's addresses (`epilogue.call_order`): a, b, the epilogue's tensors, its
+outputs (stored ones, then reductions; None for one to be allocated), and its scalars that are tensors.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cutegemm.running.arguments.call import Request
 
 @dataclass(frozen=True)
 class Order:
-    """The order in which a kind of call's tensors and numbers travel.
+    """The order of the tensors and numbers of a kind of call.
 
     Attributes:
         passed: the tensors.
-        names: theirs.
+        names: of the tensors.
         first_out, end_out: where the outputs begin and end among them.
         numbers: names of the numbers passed by value.
     """
@@ -60,7 +60,7 @@ class Order:
         return self.names[2 : self.first_out] + self.names[self.end_out :]
 
     def named(self, given: Sequence[Any]) -> dict[str, Any]:
-        """The tensors of a call by name; None where an output is to be allocated."""
+        """The tensors of a call by name; None for an output to be allocated."""
         return dict(zip(self.names, given, strict=True))
 
     def request(self, named: Mapping[str, Any]) -> Request:
@@ -74,7 +74,7 @@ class Order:
 
 
 class Signature:
-    """What a run of one epilogue takes, worked out once.
+    """The arguments of runs with one epilogue, computed once.
 
     Attributes:
         graph: the epilogue.
@@ -149,7 +149,7 @@ class Signature:
         return InputError(f"missing; the epilogue reads it as {article} {kind}", field=name)
 
 
-# what stands for a value in a message about its name
+# stands for the value in a message about a name
 _DOTS = "..."
 # what a run is told beside its operands
 _OPTIONS = ("c", "alpha", "beta", "out", "backend", "workspace")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What serves a call: a GPU, the emulator, torch's reference, an artefact's recipes."""
+"""Backends of a call: a GPU, the emulator, torch's reference, an artefact's recipes."""

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who owns counters on a GPU: launches of one stream share theirs, a captured call has its own.
+"""Ownership of counters on a GPU: launches of one stream share theirs, a captured call has its own.
 
-A kernel finds its counters zero and leaves them zero (`kernels.schedule.launch_counters`), so that memory is zeroed
-once and not by every run. No two launches may count at once in one place:
+Counters are zero on entry and reset on exit (`kernels.schedule.launch_counters`), so memory is zeroed once, not by
+every run. No two launches may use the same counters at the same time:
 
-    calls on a stream       come one after the other, whichever threads and kinds they are of; a launch that begins
-                            early waits for the one before it to end before it counts
-    a captured call         may be replayed on any stream, so that it keeps what it was given; replays of one graph come
-                            one after the other, and two graphs hold two captured calls
+    calls on a stream       run one after another, whatever their threads and kinds; a launch that begins early waits
+                            for the end of the previous one before it counts
+    a captured call         may be replayed on any stream, so it keeps its counters; replays of one graph run one after
+                            another, and two graphs hold two captured calls
 
-A launch runs whole or not at all, but for one that ends its process' use of the GPU; so a run that was abandoned
-between its launches leaves zeros, too.
+A launch runs completely or not at all, except after an error that ends the process's use of the GPU. So a run that
+stopped between its launches leaves zeros, too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-CHUNK = 1 << 20  # bytes zeroed at once: of some thousand captured calls
-LEAST = 1 << 13  # bytes of a stream
+CHUNK = 1 << 20  # bytes zeroed at once, for some thousand captured calls
+LEAST = 1 << 13  # least bytes for a stream
 ALIGN = 128
 
-Zeros = Callable[[int], tuple[int, object]]  # bytes -> their address once they are zero, and what keeps them
+Zeros = Callable[[int], tuple[int, object]]  # bytes -> their address once zeroed, and their owner
 
 
 class Counters:
@@ -39,7 +39,7 @@ class Counters:
         self._streams: dict[int, tuple[int, int]] = {}
 
     def of_stream(self, stream: int, need: int) -> int:
-        """The address of `need` bytes for calls on a stream; the same for all of them until one needs more."""
+        """The address of `need` bytes for calls on a stream; all share it until one needs more."""
         place, size = self._streams.get(stream, (0, 0))
         if size < need:
             with self._lock:
@@ -50,12 +50,12 @@ class Counters:
         return place
 
     def of_capture(self, need: int) -> int | None:
-        """The address of `need` bytes that nobody else will have; None where `reserve` left too few."""
+        """The address of `need` bytes for exclusive use; None if `reserve` left too few."""
         with self._lock:
             return self._take(need) if need <= self._end - self._next else None
 
     def reserve(self, need: int) -> None:
-        """Have bytes for many captured calls at hand; not while the thread captures."""
+        """Reserve bytes for many captured calls; not while the thread captures."""
         with self._lock:
             self._fill(max(need, CHUNK // 2))
 
@@ -73,7 +73,7 @@ class Counters:
 
 
 def zeros(index: int, size: int) -> tuple[int, torch.Tensor]:
-    """Zeroed memory of a device, whatever pool, stream or mode the thread has set: another thread asks for it."""
+    """Zeroed memory of a device, allocated by another thread, whose pool, stream and mode are the defaults."""
 
     def make() -> torch.Tensor:
         with torch.cuda.device(index):

@@ -17,7 +17,7 @@ from cutegemm.running.kind import Kind
 
 
 class Emulated:
-    """A call served by the emulator: the compiled PTX with the parameters its host code packed."""
+    """A call run by the emulator: the compiled PTX with the parameters that its host code packed."""
 
     def __init__(self, kind: Kind, whole: bool = True) -> None:
         # `whole`: whether every element of the stored outputs is written

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launches of one call for the emulator, of a plan or of an artefact's recipe; needs no torch."""
+"""The launches of one call for the emulator, from a plan or an artefact's recipe. Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def of_plan(
 
 
 def of_launch(config: Config, arguments: tuple[Any, ...]) -> list[Step]:
-    """What one kernel's host code launches for its arguments, packed, the stream last."""
+    """What a kernel's host code launches for its packed arguments, the stream last."""
     ptx = kernel_cache.artifact(config).ptx
     launches = kernel_cache.launches(config, arguments)
     parts = SharedPlan.of(config).named if isinstance(config, KernelConfig) else ()
@@ -47,7 +47,7 @@ def of_recipe(
 
 
 def shown(plan: KernelPlan | Recipe, name: str) -> tuple[str, tuple[int, int] | None]:
-    """A stored output's name in reports, and the rows and columns of it that a CTA has."""
+    """A stored output's name in reports, and the rows and columns of a CTA."""
     config, label = plan.config, name.upper() if name == "d" else name
     if config is None or isinstance(plan, Recipe):
         return label, None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where kernels would run now. Imports no torch."""
+"""The GPU that kernels would run on now. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cutegemm.arch.records import DEFAULT
 
 
 def device() -> Device:
-    """The figures of torch's current GPU, where torch is loaded and has a Hopper GPU; else those of the H200."""
+    """The record of torch's current GPU, if torch is loaded and has a Hopper GPU; else that of the H200."""
     if not hasattr(sys.modules.get("torch"), "cuda"):
         return DEFAULT
     # imports torch

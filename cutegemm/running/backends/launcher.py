@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls served by kernels on a GPU: an ordered list of launches with everything but addresses worked out."""
+"""Calls on a GPU: an ordered list of launches whose arguments are all converted in advance, except addresses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Function = Callable[..., None]
 _ready: dict[tuple[Config, int], Function] = {}
 _lock = threading.Lock()
 
-# torch's own cheap forms of current_device() and current_stream(); absent from CPU builds
+# torch's fast forms of current_device() and current_stream(); CPU builds lack them
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
@@ -48,12 +48,12 @@ class Pair(NamedTuple):
 class Launcher:
     """A kind of call on a Hopper GPU.
 
-    What a call allocates is the caller's, or goes back to torch's allocator when the call returns: nothing may stay in
-    the memory pool of a CUDA graph.
+    Memory that a call allocates is the caller's or returns to torch's allocator with the call: nothing may stay in the
+    memory pool of a CUDA graph.
 
     Args:
         kind: the kind.
-        request: the first call's tensors; their layouts and types are those of all. None of them is kept.
+        request: the first call's tensors; all calls have their layouts and types. None of them is kept.
     """
 
     def __init__(self, kind: Kind, request: Request) -> None:
@@ -67,14 +67,14 @@ class Launcher:
         self.dtype = TORCH_DTYPE[kind.shapes.wanted[0].dtype]
         self.like = torch.empty(0, dtype=self.dtype, device=self.device)
         self.pairs = _pairs(kind, request)
-        # the kernel of calls that are one launch
+        # the kernel, if a call is one launch
         self.alone: Function | None = None
         self._make_ready()
         if self.counts and not torch.cuda.is_current_stream_capturing():
             counters.owner(self.index).reserve(self.counts)
 
     def _make_ready(self) -> None:
-        """Load the plan's kernels, and convert what is the same for every call."""
+        """Load the plan's kernels and convert the arguments that all calls share."""
         plan = cast(KernelPlan, self.kind.plan)
         functions = [function_for(step.config, self.index) for step in plan.steps]
         order = self.kind.order
@@ -95,7 +95,7 @@ class Launcher:
         if _current_device() != self.index:  # type: ignore[misc]
             with torch.cuda.device(self.index):
                 return self(given, addresses, numbers, workspace)
-        # On the path of every call: a name looked up here is tens of nanoseconds on each.
+        # the path of every call: each name lookup costs tens of nanoseconds
         for i, size, j, reach, same in self.pairs:
             p, q = addresses[i], addresses[j]
             if q < p + size and p < q + reach and not (p == q and same):
@@ -127,12 +127,12 @@ class Launcher:
     def _allocate(
         self, given: tuple[Any, ...], addresses: tuple[int, ...]
     ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-        """New tensors for the outputs that were not given."""
+        """Allocate the outputs that were not given."""
         first, shapes = self.first_out, self.kind.shapes
         if self.single:
             wanted = shapes.wanted[0]
             if wanted.order is None:
-                # a quarter sooner than naming type and device
+                # a quarter faster than naming type and device
                 out = self.like.new_empty(wanted.shape)
             else:
                 out = shapes.allocate(wanted)
@@ -147,7 +147,7 @@ class Launcher:
         return tuple(tensors), tuple(every)
 
     def _launch_all(self, addresses: tuple[int, ...], numbers: Any, stream: int, workspace: Any) -> None:
-        """Re-layouts into workspace, the GEMM, finishes of reductions; nothing where the stored outputs are empty."""
+        """Launch re-layouts into workspace, the GEMM and finishes of reductions; nothing if outputs are empty."""
         if workspace is None:
             workspace = torch.empty(self.need, dtype=torch.uint8, device=self.device)
         order = self.kind.order
@@ -159,13 +159,13 @@ class Launcher:
     def _launch(
         self, addresses: dict[str, int], workspace: int, numbers: dict[str, float], stream: int
     ) -> None:
-        """All launches of one call, its addresses and numbers by name."""
+        """Launch everything of one call, with its addresses and numbers by name."""
         addresses[WORKSPACE] = workspace
         for launch in self.launches:
             launch(addresses, numbers, stream)
 
     def _counters(self, stream: int) -> tuple[Any, int]:
-        """(what keeps them, address) of counters that are zero and nobody else uses meanwhile; 0 where none are."""
+        """(owner, address) of zeroed counters for exclusive use; address 0 if there are none."""
         if not self.counts:
             return None, 0
         owner = counters.owner(self.index)
@@ -180,7 +180,7 @@ class Launcher:
 
 
 def _taking(factors: tuple[str, str], function: Function) -> Function:
-    """A launching function that takes a call's addresses in their order."""
+    """A launching function that takes a call's addresses in the call's order."""
     if factors == ("a", "b"):
         return function
 
@@ -193,12 +193,12 @@ def _taking(factors: tuple[str, str], function: Function) -> Function:
     return swapped
 
 
-# the group "numbers" of a launch that takes none
+# the group "numbers" of a launch without numbers
 _NO_NUMBERS = (0.0,)
 
 
 def _pairs(kind: Kind, request: Request) -> tuple[Pair, ...]:
-    """What every call compares: each output given with everything read and the outputs before it."""
+    """What every call checks for overlap: each given output with everything read and the outputs before it."""
     order, given = kind.order, request.tensors
     sizes = {name: check.extent_bytes(x) for name, x in given.items()}
     found = []
@@ -262,7 +262,7 @@ def function_for(config: Config, index: int) -> Function:
 
 
 def _touch(function: Function, config: Config) -> None:
-    """Launch over matrices of scratch memory, so that the module loads now and not inside a graph capture."""
+    """Launch on scratch memory, so that the module loads now and not inside a graph capture."""
     scratch = torch.zeros(8192, dtype=torch.uint8, device="cuda")
     function(*layout_of(config).sample(scratch.data_ptr()), torch.cuda.current_stream().cuda_stream)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launches of a run with their arguments packed once, but for addresses and the epilogue's numbers.
+"""The launches of a run with all arguments packed once, except addresses and the epilogue's numbers.
 
 Packing everything at every call (`planning.kernel_plan`) takes longer on the host than several launches do.
 """
@@ -16,7 +16,7 @@ from cutegemm.launch_layout import COUNTERS, layout_of
 from cutegemm.planning.kernel_plan import KernelPlan
 
 WORKSPACE = "workspace."  # the dot keeps it apart from names of an epilogue's tensors
-# bytes between the addresses that sources are told by; no offset within one reaches so far
+# bytes between the addresses that stand for sources; offsets within a source are smaller
 SPAN = 1 << 44
 ADDRESSES, NUMBERS = "addresses", "numbers"
 
@@ -28,7 +28,7 @@ class Packed:
     Attributes:
         function: that launches.
         places: where each address comes from: the name of a tensor, workspace or counters, and an offset in bytes.
-        numbers: names of the numbers that are passed by value; None where none are.
+        numbers: names of the numbers that are passed by value; None if there are none.
         before, after: the groups of arguments between addresses and numbers, and after them.
     """
 
@@ -64,7 +64,7 @@ def packed(
         names, numbers: of the tensors and of the numbers that a call passes.
         functions: that launch, one for each step.
     """
-    # a source's address says which it is, and its remainder the offset
+    # the quotient of an address is its source, the remainder its offset
     sources = [*names, COUNTERS, WORKSPACE]
     told = {name: (i + 1) * SPAN for i, name in enumerate(sources)}
     workspace = told.pop(WORKSPACE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU without a record says of itself: clusters that fit, its clock, its bandwidth. Asked once and kept.
+"""Properties of a GPU without a record: resident clusters, clock and bandwidth. They are queried once and cached.
 
 Clusters come from the driver's occupancy calculation (CUDA Driver API, cuOccupancyMaxActiveClusters) for a kernel that
 fills an SM; bandwidth from a copy of a gibibyte, which takes some milliseconds.
@@ -26,7 +26,7 @@ FILE = "gpus.json"
 CLUSTER_SIZES = (1, 2, 4, 8)
 COPY_BYTES = 1 << 30
 COPIES = 8
-# a kernel that does nothing: what clusters of it fit is a matter of the GPU alone
+# an empty kernel: how many of its clusters fit depends on the GPU alone
 PTX = b""".version 8.0
 .target sm_90a
 .address_size 64
@@ -37,11 +37,11 @@ NON_PORTABLE = "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
 
 @dataclass(frozen=True)
 class Found:
-    """What was asked.
+    """The queried properties.
 
     Attributes:
         clusters: (CTAs a cluster, clusters resident at once with one CTA an SM).
-        clock_mhz: of the SMs, at most; 0 where it is not known.
+        clock_mhz: the highest clock of the SMs; 0 if unknown.
         dram_gbs: GB/s of a device-to-device copy, read plus write.
     """
 
@@ -50,12 +50,12 @@ class Found:
     dram_gbs: float
 
 
-# what this process has asked, where nothing can be kept on disk
+# this process's queries, if nothing can be cached on disk
 _ASKED: dict[str, Found] = {}
 
 
 class Asked(Protocol):
-    """A GPU that can be asked; tests put another in its place."""
+    """A GPU that can be queried; tests substitute another."""
 
     def clusters(self, size: int) -> int:
         """Clusters of so many CTAs that are resident at once, with one CTA an SM."""
@@ -71,11 +71,11 @@ class Asked(Protocol):
 
 
 def device_for(name: str, sms: int, l2_bytes: int, asked: Callable[[], Asked]) -> Device:
-    """The record of a GPU, or one made of what the GPU says of itself, which its note tells.
+    """The record of a GPU, or one made from its queried properties, which its note says.
 
     Args:
         name, sms, l2_bytes: as the driver gives them.
-        asked: makes what is asked; called only where there is no record and nothing is kept.
+        asked: creates the GPU to query; called only without a record and a cached answer.
     """
     known = records.find(name, sms=sms, l2_bytes=l2_bytes)
     if known in records.RECORDS:
@@ -85,7 +85,7 @@ def device_for(name: str, sms: int, l2_bytes: int, asked: Callable[[], Asked]) -
         found = _ASKED.get(key) or _kept(key) or _ask(key, asked())
         _ASKED[key] = found
     except Exception as error:
-        # a record of a GPU is no reason to refuse a product
+        # a GPU that cannot be queried is no reason to refuse a GEMM
         warnings.warn(f"{name} could not be asked for its properties: {error}", RuntimeWarning, stacklevel=3)
         return known
     return records.from_properties(
@@ -94,12 +94,12 @@ def device_for(name: str, sms: int, l2_bytes: int, asked: Callable[[], Asked]) -
 
 
 def path() -> Path:
-    """Where answers are kept: $CUTEGEMM_CACHE_DIR, or the user's cache directory."""
+    """The file of cached answers, in $CUTEGEMM_CACHE_DIR or the user's cache directory."""
     return folders.cache_folder() / FILE
 
 
 def _kept(key: str) -> Found | None:
-    """An earlier answer; None where there is none that can be read."""
+    """A cached answer; None if there is none that can be read."""
     try:
         data = json.loads(path().read_text("utf-8"))[key]
         clusters = tuple((int(x), int(y)) for x, y in data["clusters"])
@@ -136,11 +136,11 @@ def _keep(key: str, found: Found) -> None:
 
 
 class Gpu:
-    """A CUDA device that is asked by way of the driver."""
+    """A CUDA device that is queried through the driver."""
 
     def __init__(self, device: torch.device) -> None:
         if torch.cuda.is_current_stream_capturing():
-            # asking waits for the device, which would end the capture
+            # a query waits for the device, which would end the capture
             raise RuntimeError("a CUDA graph is being captured")
         self._device = device
 
@@ -194,7 +194,7 @@ class Gpu:
 
 
 def _done(result: tuple[Any, ...]) -> Any:
-    """What a call of the driver gave.
+    """The result of a driver call.
 
     Raises:
         RuntimeError: it failed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls served by the recipes of an artefact: on a GPU by the driver, on the CPU by the emulator."""
+"""Calls that run an artefact's recipes: on a GPU by the driver, on the CPU by the emulator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cutegemm.running.kind import Kind, Prepared
 
 
 class Replay:
-    """An artefact's recipes, and its kernels on every device that they were loaded on."""
+    """An artefact's recipes, and its kernels on each device that has loaded them."""
 
     def __init__(self, artefact: Artefact) -> None:
         self.artefact = artefact
@@ -37,7 +37,7 @@ class Replay:
         """The recipe of a call's problem.
 
         Raises:
-            HardwareError: the GPU has fewer SMs than the plans count on.
+            HardwareError: the GPU has fewer SMs than the plans need.
             PlanError: no recipe is for this problem.
         """
         if device.sms < self.artefact.sms:
@@ -58,7 +58,7 @@ class Replay:
         raise field_error(PlanError, "(m, n, k)", wanted, rule, nearest)
 
     def make(self, chosen: str, kind: Kind, request: Request) -> Prepared:
-        """What serves a kind of call on a backend."""
+        """The callable for a kind of call on a backend."""
         if chosen == "gpu":
             return Replayed(self, kind, request)
         if chosen == "emulator":
@@ -100,7 +100,7 @@ class Replayed(Launcher):
 
 
 class ReplayedHere(Emulated):
-    """A kind of call served by the emulator: the artefact's PTX with the parameters of its recipe."""
+    """A kind of call run by the emulator: the artefact's PTX with the parameters of its recipe."""
 
     def __init__(self, kernels: Sequence[KernelBinary], kind: Kind) -> None:
         super().__init__(kind)
@@ -112,12 +112,12 @@ class ReplayedHere(Emulated):
 
 
 def serves(saved: Problem, given: Problem) -> bool:
-    """Whether the recipe of a saved problem serves a given one: equal but for addresses that are more aligned."""
+    """Whether the recipe of a saved problem supports a given one: equal, except that addresses may be more aligned."""
     return _like(saved, saved) == _like(given, saved)
 
 
 def _like(x: Problem, saved: Problem) -> Problem:
-    """A problem whose alignments count as the saved one's where they are at least as good."""
+    """A problem with the saved one's alignments, if its own are at least as good."""
 
     def operand(mine: Operand, other: Operand) -> Operand:
         return dataclasses.replace(mine, align=min(mine.align, other.align))
@@ -133,7 +133,7 @@ def _like(x: Problem, saved: Problem) -> Problem:
 
 
 def _difference(saved: Problem, given: Problem) -> str:
-    """The first operand that lies otherwise, in words."""
+    """The first operand whose layout differs, in words."""
     pairs = [
         (name, x, y)
         for name, x, y in (

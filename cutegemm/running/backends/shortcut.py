@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shortest way of a call: one look at its tensors, a new D, one launch.
+"""The fastest path of a call: one check of its tensors, a new D, one launch.
 
-torch.compile guards its code by a check in C++ of whole tensors at once: class, device, type, extents, strides, and the
-dispatcher's keys, in which autocast, functorch's transforms and negated views show. A shortcut asks the same check
-whether a call is of the kind that it serves. It knows nothing else, and no tensor is kept.
+torch.compile guards its code by a C++ check of whole tensors: class, device, type, extents, strides and dispatch keys,
+which include autocast, functorch's transforms and negated views. A shortcut uses the same check to decide whether a
+call is of its kind. It keeps no tensor.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ import torch
 from cutegemm.running.backends import launcher
 from cutegemm.running.backends.launcher import Launcher
 
-# (tensors in their order, alpha) -> D, or None where the call is of another kind. Without `alpha` among the epilogue's
-# numbers it is not looked at.
+# (tensors in order, alpha) -> D, or None if the call is of another kind. `alpha` is ignored unless the epilogue has it.
 Shortcut = Callable[[Any, Any, Any, float], Any]
 
-# absent from a torch that has other names for them: then there are no shortcuts
+# without these names in torch there are no shortcuts
 _guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _Guards = getattr(_guards, "TensorGuards", None)
 _NUMBERS = ((), ("alpha",))
 
 
 def none(a: Any, b: Any, bias: Any, alpha: float) -> Any:
-    """What stands for the shortcut of a kind that has none."""
+    """The shortcut of a kind that has none."""
     return None
 
 
 def _check(*tensors: torch.Tensor) -> Callable[..., bool]:
-    """torch's check of tensors like these, which no two of may be one object."""
+    """torch's check of tensors like these; no two of them may be the same object."""
     found: Any = _Guards
     return found(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check  # type: ignore[no-any-return]
 
 
 def _check_twice(a: torch.Tensor, b: torch.Tensor, *rest: torch.Tensor) -> Callable[..., bool]:
-    """The check of a call that has one tensor as A and B."""
+    """The check of a call whose A and B are the same tensor."""
     as_a, as_b = _check(a, *rest), _check(b)
     return lambda x, *more: as_a(x, *more) and as_b(x)
 
@@ -48,18 +47,18 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
     """The shortcut of a kind of call.
 
     Args:
-        prepared: what serves the kind.
-        tensors: a call's as its caller has them: A, B and perhaps a bias. They may be other views of the memory that
-            `prepared` was made for, beginning at the same addresses.
-        lead: the dimensions that D has before its columns, where they are not those of `prepared`.
+        prepared: the callable for the kind.
+        tensors: a call's, as the caller passes them: A, B and perhaps a bias. They may be other views of the memory
+            that `prepared` was made for, with the same addresses.
+        lead: D's dimensions before its columns, if they are not those of `prepared`.
 
     Returns:
-        The shortcut; `none` where D is not the only result, several launches serve the kind, or no GPU does.
+        The shortcut; `none` if D is not the only result, or if the kind has several launches or no GPU.
     """
     if type(prepared) is not Launcher or prepared.alone is None or not prepared.single or _Guards is None:
         return none
     order, wanted = prepared.kind.order, prepared.kind.shapes.wanted[0]
-    # one that is not empty, so that strides are products of extents
+    # a nonempty D, whose strides are products of extents
     simple = len(order.names) == len(tensors) + 1 and order.numbers in _NUMBERS and not prepared.pairs
     empty: Any = getattr(_guards, f"_empty_strided_{prepared.device.type}", None)
     if not simple or not math.prod(wanted.shape) or wanted.order is not None or empty is None:
@@ -85,7 +84,7 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
             if not (check_twice(a) if a is b else check(a, b)) or (differentiable and recording()):
                 return None
             p, q = a.data_ptr(), b.data_ptr()
-            # without memory, as a parameter whose owner has freed it, it is refused elsewhere
+            # a tensor without memory, such as a freed parameter, is refused elsewhere
             if not (p and q) or p & 15 | (q & 15) << 4 != low or device() != index:
                 return None
             out = empty(shape, strides, dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that launch no kernel: served by the torch reference, or described where tensors have no memory."""
+"""Calls that launch no kernel: computed by the torch reference, or described if tensors have no memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cutegemm.running.numerics.reference import TORCH_DTYPE
 
 
 class Referenced:
-    """A call served by torch: fp32 accumulation, the same epilogue graph."""
+    """A call computed by torch: fp32 accumulation, the same epilogue graph."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
@@ -30,7 +30,7 @@ class Referenced:
         if workspace is not None:
             check.workspace(workspace, 0, named)
         inputs = dict(request.inputs) | dict(zip(kind.order.numbers, numbers, strict=True))
-        # fp32 holds integers of 24 bits
+        # fp32 represents integers of 24 bits exactly
         dtype = torch.float32 if request.a.is_floating_point() else torch.float64
         values = reference.evaluate(graph, request.a, request.b, inputs, dtype)
         found = {}
@@ -46,7 +46,7 @@ class Referenced:
 
 
 class Described:
-    """A call on meta or fake tensors: outputs of the right shapes, types and strides, and nothing computed."""
+    """A call on meta or fake tensors: outputs of the right shapes, types and strides, nothing is computed."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
