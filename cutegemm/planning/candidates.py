@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates: what a tensor-core kernel can be, before anyone says which is best.
+"""Candidates of tensor-core kernels.
 
-A `Candidate` is all that is chosen together; everything else of a kernel follows from it. `given_tile` and `cut` say
-what given fields mean; `kinds` and `shapes` are all that could serve a spec, where nothing of the generator's table
-does.
+A `Candidate` has everything that is chosen together; the rest of a kernel follows from it. `given_tile` and `cut`
+define the meaning of given fields. `kinds` and `tiles` enumerate what a spec allows beyond the generator's table.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
 # elements: 128 bytes, one row of the 128-byte swizzle
 BLOCK_K = 64
-# rows and columns together up to which threads load stages of twice that depth
+# rows plus columns of a tile up to which threads load stages of twice that depth
 SHIFTED = 136
 
 TENSOR_CORE_SCHEDULES = ("cooperative", "pingpong", "multistage")
@@ -32,23 +31,23 @@ TENSOR_CORE_SCHEDULES = ("cooperative", "pingpong", "multistage")
 TEAMS = (2, 3, 1)
 # passes over a tile's rows that any number of accumulators allows
 MAX_PASSES = 24
-# where splits that no cluster adds up are added
+# how splits are reduced that no cluster reduces, in words
 ADDED = {"workspace": "in workspace", "launch": "by a launch", "atomic": "as they come"}
-# reductions that have nothing to add where one cluster adds all splits; a launch is refused, for it would be empty
+# reductions that equal "cluster" if one cluster reduces all splits; a launch would be empty and is refused
 NOTHING_LEFT = ("workspace", "atomic")
-# of a kind of candidate, whatever its tile
+# the tile of a kind of candidate
 NO_TILE = (0, 0, 0)
 
 
 class Candidate(NamedTuple):
-    """A kernel's tile, the CTAs that share operands, who computes, and into how many parts K is cut."""
+    """A kernel's tile, cluster, schedule, consumers and splits of K."""
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int]
     schedule: str
     consumers: int
     splits: int = 1
-    # of those parts, how many a cluster adds up; and how all are added (`KernelConfig.split_reduction`)
+    # splits that a cluster reduces, and how all are reduced (`KernelConfig.split_reduction`)
     depth: int = 1
     reduction: str = "none"
 
@@ -61,7 +60,7 @@ class Candidate(NamedTuple):
 
     @property
     def pingpong(self) -> bool:
-        """Whether consumers take tiles in turn."""
+        """Whether each consumer has tiles of its own."""
         return self.schedule == "pingpong"
 
     @property
@@ -70,7 +69,7 @@ class Candidate(NamedTuple):
         return 1 if self.pingpong else self.consumers
 
     def tiles(self, problem: Problem) -> int:
-        """CTA tiles of a problem, of all its products."""
+        """CTA tiles of a problem, over all batches."""
         m, n, _ = self.tile
         return -(-problem.m // m) * -(-problem.n // n) * problem.batch
 
@@ -84,7 +83,7 @@ class Candidate(NamedTuple):
 
 
 def given_tile(spec: GemmSpec, limits: Limits, halves: int = 1) -> Candidate:
-    """What a spec that gives its tile means by the fields that it leaves open.
+    """The candidate of a spec that gives its tile.
 
     Args:
         halves: accumulator rows per row of the output.
@@ -98,9 +97,9 @@ def given_tile(spec: GemmSpec, limits: Limits, halves: int = 1) -> Candidate:
 
 
 def given_splits(spec: GemmSpec) -> int:
-    """The spec's number of splits, or what it means by the ones of a cluster; 1 where it gives neither.
+    """The spec's splits of K: `split_k`, else those of its cluster, else 1.
 
-    A launch needs more than one cluster's sum to add: it gets two where only the cluster's splits are given.
+    A reduction launch needs the sums of two clusters: it gets two if only the cluster's splits are given.
     """
     if isinstance(spec.split_k, int):
         return spec.split_k
@@ -109,10 +108,10 @@ def given_splits(spec: GemmSpec) -> int:
 
 
 def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candidate:
-    """A candidate with K in so many parts, added as the spec says.
+    """A candidate with so many splits of K, reduced as the spec says.
 
-    Where it leaves that open, in a cluster if one holds all of them; else a launch adds up the sums of clusters of as
-    many as there can be. Splits that one cluster adds are its own to add, also where a spec names workspace or atomics.
+    By default a cluster reduces them if it holds all; else a launch reduces the sums of the largest clusters possible.
+    A cluster that holds all splits reduces them also if the spec says workspace or atomics.
     """
     if parts == 1:
         return whole._replace(depth=spec.depth or 1)
@@ -120,7 +119,7 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     reduction = spec.split_reduction
     if reduction == AUTO:
         reduction = "cluster" if parts <= (spec.depth or room) else "launch"
-        # how many CTAs share operands follows M, and the order of additions must not
+        # the cluster's extents depend on M, and the order of additions must not
         free = spec.batch_invariant is not True
         fits = max(x for x in range(1, room + 1) if parts % x == 0) if free else 1
     else:
@@ -132,14 +131,14 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
 
 
 def promotion(spec: GemmSpec, a: DType, b: DType, epilogue: Graph) -> int:
-    """Elements of K between promotions: as given, or what the operands' instruction and scales need; 0 is never."""
+    """Elements of K between promotions: as given, or as instruction and scales need; 0 is never."""
     if epilogue.scales:
         return K_BLOCK
     return instruction(a, b).promote if spec.promote == AUTO else int(spec.promote or 0)
 
 
 def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:
-    """Everything that could serve a spec beside its given fields, but for the tile: those here have `NO_TILE`."""
+    """The kinds of candidates that a spec's given fields allow, with `NO_TILE` as their tile."""
     cluster = spec.plane or (1, 1)
     schedules = TENSOR_CORE_SCHEDULES if spec.schedule not in TENSOR_CORE_SCHEDULES else (spec.schedule,)
     for schedule in schedules:
@@ -154,7 +153,7 @@ def tiles(
 ) -> Iterator[tuple[int, int, int]]:
     """Tiles of at most so many elements, or the given one.
 
-    More than one pass of the consumers over its rows matters only where buffers must be filled.
+    Tiles of several passes of the consumers are included only if a spec gives buffers, which subtiles must fill.
 
     Args:
         elements: rows times columns that the consumers' registers hold.
@@ -180,7 +179,7 @@ def _teams(spec: GemmSpec, schedule: str) -> Iterable[int]:
 
 
 def _team(spec: GemmSpec, schedule: str, rows: int, limits: Limits) -> int:
-    """Consumer warpgroups of a tile: the given number, or the best that divides its rows."""
+    """Consumer warpgroups of a tile: as given, or the best number that divides its rows."""
     return next(
         (x for x in _teams(spec, schedule) if rows % rows_step(limits, x) == 0),
         next(iter(_teams(spec, schedule))),
@@ -188,7 +187,7 @@ def _team(spec: GemmSpec, schedule: str, rows: int, limits: Limits) -> int:
 
 
 def _allowed(spec: GemmSpec, candidate: Candidate) -> bool:
-    """Whether the given fields leave room for a candidate's schedule and cluster."""
+    """Whether the given fields allow a candidate's schedule and cluster."""
     if spec.schedule not in (AUTO, candidate.schedule):
         return False
     if candidate.pingpong and (

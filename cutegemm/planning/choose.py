@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planning a tensor-core kernel: the config that costs least of those that serve every given field, and its launches.
 
-If none of the cheapest serves, everything else that the given fields allow is tried: other tiles, schedules and teams,
-direct stores. A spec is refused only if all of that fails, with the first error that is about what was given.
+If none of the cheapest satisfies the given fields, everything else that they allow is tried: other tiles, schedules and
+teams, direct stores. A spec is refused only if all of that fails, with the first error about a given field.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from cutegemm.planning.steps import Multiply
 from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
 from cutegemm.spec import AUTO, GemmSpec
 
-# configs of the generator's that are tried: what so many refuse, the others do
+# rows of the generator's table that are tried; if all of them are refused, so are the others
 TRIES = 64
 
 
 class Chosen(NamedTuple):
-    """A kernel that serves, the option that it comes from, and its launch."""
+    """A chosen kernel, the option that it comes from, and its launch."""
 
     option: Option
     config: KernelConfig
@@ -51,7 +51,7 @@ class Chosen(NamedTuple):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why, one line each; of a candidate that was given there is nothing to say."""
+        """Why it was chosen, one line each; nothing is said of a given tile."""
         ns, way, candidate = self.option
         if way.spec.tile != AUTO:
             return way.reasons
@@ -60,7 +60,7 @@ class Chosen(NamedTuple):
 
 
 def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
-    """The plan of a problem that runs on the tensor cores, its operands swapped or not.
+    """The plan of a problem on the tensor cores, with operands swapped or not.
 
     Raises:
         PlanError: a given field contradicts another or the problem.
@@ -72,7 +72,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
 
 
 def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
-    """The plan of a choice, as its kernel sees the product."""
+    """The plan of a choice, as its kernel sees the GEMM."""
     (_, way, candidate), config, grid = chosen
     loads = way.loads
     invariant = asked.spec.batch_invariant is True
@@ -107,14 +107,14 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
 
 
 class Refusals:
-    """The refusal to give should no candidate serve: the first about something given, or about no field of a spec."""
+    """The refusal if no candidate is possible: the first that is not about an unspecified field."""
 
     def __init__(self, spec: GemmSpec) -> None:
         self._spec = spec
         self.first: PlanError | None = None
 
     def add(self, error: PlanError) -> None:
-        """A candidate is refused."""
+        """Note that a candidate is refused."""
         if self.first is None and not any(error.concerns(name) for name in self._open):
             self.first = error
 
@@ -161,12 +161,12 @@ def choose(asked: Request, order: Order) -> Chosen:
 
 
 def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
-    """Everything else that could serve a spec, in one orientation, whatever it costs.
+    """Everything else that a spec allows, in one orientation and whatever it costs.
 
-    A kind of candidate that breaks what no tile fixes is left out. Once the refusal is known, so are tiles that
-    invariants exclude.
+    Kinds of candidates that break an invariant with every tile are left out. Once the refusal is known, so are tiles
+    that invariants exclude.
     """
-    # imports NumPy
+    # NumPy is imported with it
     from cutegemm.planning.generator import fitting
 
     swapped = turned(asked)[0]
@@ -197,7 +197,7 @@ def served(way: Way, candidate: Candidate, device: Device) -> tuple[KernelConfig
     """The kernel and the launch of a candidate.
 
     Raises:
-        PlanError: it does not serve.
+        PlanError: it is not possible.
     """
     config = configured(way, candidate)
     spec = way.spec

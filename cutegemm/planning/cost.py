@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of kernels: what each of them does, counted, over the rates of a GPU. NumPy, all configs at once.
+"""The cost of kernels: what each does, counted, over the rates of a GPU, for all configs at once in NumPy.
 
-`counts` says what a launch does: cycles of tensor cores and of shared memory, bytes from L2 and from memory, works one
-after another, stores, sums of splits. `nanoseconds` divides by the rates of a `CostModel`, which `benchmarks.fit_cost`
-fits. Rows are of the GEMM that the kernel sees, which is D's transpose where operands are swapped.
+`counts` counts what a launch does: cycles of tensor cores and of shared memory, bytes from L2 and from memory, waves,
+stores, reductions of splits. `nanoseconds` divides by the rates of a `CostModel`, which `benchmarks.fit_cost` fits. The
+GEMM is the one that the kernel sees: D's transpose if operands are swapped.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ Column = NDArray[np.float64]
 COOPERATIVE, PINGPONG, MULTISTAGE = range(3)
 WHOLE, IN_CLUSTER, BY_LAUNCH, IN_WORKSPACE, BY_ATOMICS = range(5)
 REDUCTIONS = ("none", "cluster", "launch", "workspace", "atomic")
-# bytes that shared memory moves in a cycle, and of K that an instruction takes of a row (PTX ISA, wgmma)
+# bytes that shared memory moves in a cycle, and bytes along K of an instruction's row (PTX ISA, wgmma)
 SMEM_BYTES = 128.0
 K_BYTES = 32.0
-# columns of an instruction that the tensor cores take in a cycle (Hopper whitepaper)
+# columns of an instruction that the tensor cores compute in a cycle (Hopper whitepaper)
 CYCLE_COLUMNS = 2.0
 # elements of the widest row of a box, 128 bytes of 16 bits
 BOX_ELEMENTS = 64
-# who multiplies: warpgroups of a cooperative kernel, the two of a pingpong one, or those of one without a producer
+# who multiplies: 1 to 3 cooperative warpgroups, two of pingpong, or warpgroups without a producer
 TEAMS = ("lone", "two", "three", "turns", "bare")
 TURNS = TEAMS.index("turns")
-# sectors that the two ends of a row of D waste where it begins off their bounds
+# sectors that the two ends of an unaligned row of D waste
 END_SECTORS = 5
-# stages that are free for loads, at least, in a ring whose others are being multiplied
+# least stages of a pipeline that are free for loads while others are multiplied
 LEAST_FREE = 0.5
-# nanoseconds below which nothing is a time
+# least nanoseconds of any time
 LEAST_NS = 1.0
 
 
 class Rows(NamedTuple):
     """Configs as columns: the tile, CTAs of a cluster along M and N, who computes, splits of K and those that a cluster
-    adds up; `way`: place of the GEMM among a request's; `adds`: whether threads have registers to add up splits."""
+    reduces; `way`: index of the way; `adds`: whether threads have registers to reduce splits."""
 
     m: Column
     n: Column
@@ -70,8 +70,8 @@ class Side(NamedTuple):
 
     Attributes:
         bytes: of both halves of a gated pair.
-        k_major: whether it is contiguous along K; astride: whether TMA loads rows that straddle lines of L2.
-        shifted: whether threads shift it together; ns: of an element that threads load.
+        k_major: whether it is contiguous along K; astride: whether TMA loads rows that straddle L2 cache lines.
+        shifted: whether threads shift its rows; ns: per element that threads load.
     """
 
     bytes: Number
@@ -82,23 +82,23 @@ class Side(NamedTuple):
 
     @classmethod
     def of(cls, operand: Operand, k_major: bool, halves: int = 1) -> Side:
-        """That of a matrix that TMA loads, or of one half."""
+        """The side of a matrix that TMA loads, or of one half of a gated pair."""
         leading = operand.strides[0] if operand.unit_col else operand.strides[1]
-        # rows of a copy begin at whole lines
+        # whether rows begin at whole cache lines, as those of a copy do
         whole = leading * operand.dtype.bytes % L2_LINE == 0
         return cls(operand.bytes * halves, k_major, not whole and operand.tma_reason() is None)
 
 
 class Seen(NamedTuple):
-    """The GEMM that a kernel sees; fields are columns where configs are of several.
+    """The GEMM that a kernel sees; fields that differ between ways are columns.
 
     Attributes:
         m, n, k, batch: extents; a, b: operands; size: bytes of an element of either.
         bytes: of all matrices; inputs: matrices of D's shape, which the epilogue reads.
         out_bytes: of an element of D; row_major: whether D is; words: whether threads store it.
         gates, halves: accumulator columns and rows per output.
-        loaded: nanoseconds of a stage that threads load, beside its elements; once: those of copies made before, and
-            until threads have loaded the first stage; constant: whether operands may be loaded early.
+        loaded: nanoseconds per stage that threads load, besides its elements; once: nanoseconds of copies before the
+            launch and of the threads' first stage; constant: whether operands may be loaded early.
     """
 
     m: Number
@@ -121,7 +121,7 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:
-        """That of a problem, whose operands TMA loads if nothing else is said."""
+        """The GEMM of a problem; by default TMA loads its operands."""
         inputs, outputs = ([x for _, x in pairs] for pairs in (problem.inputs, problem.outputs))
         a, b = sides or (Side.of(problem.a, problem.a.unit_col), Side.of(problem.b, problem.b.unit_row))
         return cls(
@@ -138,7 +138,7 @@ class Seen(NamedTuple):
 
 
 def by_way(found: Sequence[Any], way: NDArray[np.intp]) -> Any:
-    """Several GEMMs as columns, each config's by its `way`; what all have alike is one number."""
+    """The GEMMs of several ways as columns, one row per config; a field that all share stays one number."""
     if isinstance(found[0], tuple):
         return type(found[0])(*(by_way(x, way) for x in zip(*found, strict=True)))
     return found[0] if len(set(found)) == 1 else np.array(found)[way]
@@ -148,24 +148,24 @@ class Counts(NamedTuple):
     """What launches do.
 
     Attributes:
-        waves: works that the busiest cluster does, one after another; share: of the SMs' time that has work.
-        stages: of a work's mainloop; ring: of the pipeline.
+        waves: work tiles of the busiest cluster; share: of the SMs' time that has work.
+        stages: of a work tile's mainloop; ring: of the pipeline.
         mma: tensor-core cycles of a stage; smem: shared-memory cycles.
-        fetched: bytes of a stage that L2 delivers to an SM; landed: that arrive there; astride: of those fetched, in
-            rows that straddle lines of L2; thin: those that boxes of less than 128 bytes a row would have had room for;
-            void: bytes of a CTA's boxes that lie outside the operands, which TMA fills with zeros; short: whether a
-            stage has less than two lines of L2 of each row.
-        traffic: bytes that L2 delivers to all; memory: from and to memory; asked: for which several clusters ask at
-            once; copy: bytes a nanosecond of a copy.
+        fetched: bytes of a stage that L2 delivers to an SM; landed: that arrive there; astride: those fetched in rows
+            that straddle L2 cache lines; thin: what boxes with rows of less than 128 bytes leave unused; void: bytes
+            of a CTA's boxes outside the operands, which TMA fills with zeros; short: whether a stage has less than two
+            L2 cache lines of each row.
+        traffic: bytes that L2 delivers to all SMs; memory: from and to memory; asked: of operands that several clusters
+            request at once; copy: bytes per nanosecond of a copy.
         flops: of all CTAs, padding included.
-        team: place among `TEAMS` of who multiplies.
+        team: index in `TEAMS` of who multiplies.
         pieces: epilogue subtiles of a warpgroup; narrow: those whose rows are less than a sector; stored: bytes of a
-            work's output; lines: sectors' bytes that threads store; inputs: matrices that the epilogue reads.
-        doubled: how often the CTAs of a cluster double; beneath: whether the next launch may begin early.
-        parts: bytes of a tile's fp32 sums; held: splits that a cluster adds up; met: sums that the last CTA of a tile
+            work tile's output; lines: bytes of sectors that threads store; inputs: matrices that the epilogue reads.
+        doubled: log2 of the CTAs of a cluster; beneath: whether the next launch may begin early.
+        parts: bytes of a tile's fp32 sums; held: splits that a cluster reduces; met: sums that the last CTA of a tile
             reads in workspace.
-        left: bytes of sums that a launch adds up; readers: CTAs that do; launched: whether there is such a launch;
-            full: whether it finds no SM free.
+        left: bytes of sums that a launch reduces; readers: its CTAs; launched: whether there is such a launch; full:
+            whether it finds no free SM.
         loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait.
     """
 
@@ -230,11 +230,11 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     out = _outputs(x, of, waves, turns)
     beside = np.minimum(out["stored"], of.consumers * STAGING_BYTES) * ~launched + parts * (of.held > 1)
     beside = beside + x.inputs * of.consumers * STAGING_BYTES
-    # what is shifted lies beside itself
+    # the words of a shifted operand lie beside its stage
     held = m * (1 + x.a.shifted) + n * (1 + x.b.shifted)
     ring = np.floor((device.limits.smem_bytes - beside) / (held * k * x.size + STAGE_BARRIERS))
     short = x.bytes <= np.where(fill >= FULL, FULL_BYTES, SHORT_BYTES)
-    # where L2 does not hold both operands, every further panel of the raster reads B from memory
+    # if L2 does not hold both operands, each further panel of the raster reads B from memory
     panels = np.minimum(np.ceil(rows / PANEL) - 1, PANEL)
     again = panels * (x.a.bytes + x.b.bytes > device.l2_bytes)
     doubled = np.log2([1, *sizes])[size]
@@ -276,7 +276,7 @@ def _as(mask: NDArray[np.bool_]) -> Column:
 
 
 def _box_rows(x: Seen, of: Rows) -> Column:
-    """Rows of A that a stage takes: of few rows of D only those that there are."""
+    """Rows of A in a stage: if D has few rows, only those that exist."""
     if np.min(x.m) > BOX_ROWS:
         return of.m
     narrow = box_rows((x.m, x.k), x.a.k_major, of.m, of.along, of.k * of.splits)
@@ -284,7 +284,7 @@ def _box_rows(x: Seen, of: Rows) -> Column:
 
 
 def _outputs(x: Seen, of: Rows, waves: Column, turns: NDArray[np.bool_]) -> dict[str, Column]:
-    """What a work's epilogue reads and stores."""
+    """What a work tile's epilogue reads and stores."""
     rows, cols = of.m / x.halves, of.n / x.gates
     columns = _power_of_two(cols, widest(x.out_bytes))
     team = np.where(turns, 1.0, of.consumers)
@@ -301,7 +301,7 @@ def _outputs(x: Seen, of: Rows, waves: Column, turns: NDArray[np.bool_]) -> dict
 
 
 def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
-    """How a stage's boxes lie in operands and in lines of L2."""
+    """What a stage's boxes cost by their place in the operands and in L2 cache lines."""
     astride, thin, void = np.zeros((3, len(of.m)))
     for operand, extent, lines, sharers in ((x.a, x.m, here, of.along), (x.b, x.n, of.n, of.across)):
         each, along_k = lines / sharers, of.k * x.size
@@ -309,16 +309,16 @@ def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
         if not np.all(operand.k_major):
             narrower = BOX_ELEMENTS / _power_of_two(lines, BOX_ELEMENTS) - 1
             thin = thin + (1 - operand.k_major) * each * along_k * narrower
-        # outside are the ends of the last tiles, spread over all tiles
+        # the parts of the last tiles that are outside, averaged over all tiles
         tiles = np.ceil(extent / lines)
-        # CTAs that share a tile load a slice each, and all wait for the one outside
+        # CTAs that share a tile load a slice each, and all wait for the slice that is outside
         outside = np.minimum(tiles * lines - extent, each)
         void = void + operand.k_major * outside / tiles * along_k
     return {"astride": astride, "thin": thin, "void": void}
 
 
 def _power_of_two(of: Column, most: int) -> Column:
-    """The greatest power of two that divides each, and `most`, which is one itself; faster than `np.gcd`."""
+    """The greatest power of two that divides each number and `most`, a power of two; faster than `np.gcd`."""
     whole = of.astype(np.intp)
     found: Column = np.minimum(whole & -whole, most).astype(np.float64)
     return found
@@ -332,14 +332,14 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
         stage = _longest(stage, of.loaded)
     mainloop = of.stages * stage
     busy = _busy(of, x, mainloop)
-    # all SMs together
+    # limits of all SMs together
     l2 = of.traffic * fetched / np.maximum(of.fetched, 1) / x.l2
     bent = np.where(of.beneath > 0, x.fill_beneath, x.fill)
     asked = of.asked * _each(of, x.asked, bare=x.asked_bare)
-    # a stage of short rows, and warps that multiply before they ask for more, leave memory idle at times
+    # memory idles at times if rows of a stage are short, or if warps multiply before they request more
     idle = _each(of, 1.0, bare=1 + x.bare_dram) + x.short_rows * of.short
     memory = (of.memory + asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
-    # a lower clock needs a lower voltage, so that time at the cap goes by a power of both
+    # a lower clock needs a lower voltage, so time at the power cap is a power of both
     energy = (x.flop * of.flops + x.l2_energy * of.traffic + x.dram_energy * of.memory) / (1e3 * x.watts)
     theta = x.slows / (1 + x.slows)
     energy = np.maximum(energy, LEAST_NS)
@@ -352,12 +352,12 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
 
 
 def _each(of: Counts, usual: float, **other: float) -> Column:
-    """A number of each config by who multiplies: the usual one but for other teams."""
+    """A number for each config by who multiplies: the usual one except for the given teams."""
     return np.array([other.get(x, usual) for x in TEAMS])[of.team]
 
 
 def _stage(of: Counts, x: CostModel, fetched: Column) -> Column:
-    """A mainloop stage: whichever of an SM's units takes longest hides the others; all of a tile arrives."""
+    """A mainloop stage: the slowest of an SM's units hides the others."""
     gap = _each(of, x.stage, lone=x.lone, turns=x.turn, bare=x.bare)
     slower = _each(of, 1.0, three=x.mma_three, turns=x.mma_turn, bare=1 + x.bare_mma)
     mma = of.mma * x.mma * slower * (1 + x.turn_lone * ((of.waves == 1) & (of.team == TURNS)))
@@ -368,15 +368,15 @@ def _stage(of: Counts, x: CostModel, fetched: Column) -> Column:
 
 
 def _busy(of: Counts, x: CostModel, mainloop: Column) -> Column:
-    """The works of the busiest SM, one after another."""
+    """The work tiles of the busiest SM."""
     stored = of.pieces * _each(of, x.piece, turns=x.piece_turn) + of.narrow * x.narrow
     stored = stored + of.stored / x.store + of.lines * x.line
     stored = stored + of.inputs * (x.inputs + of.pieces * x.input_piece)
-    # sums are stored as they lie in registers, and of a cluster's each CTA has a slice
+    # partial sums are stored in register order; each CTA of a cluster stores a slice of the sum
     stored = np.where(of.launched > 0, of.parts / x.part_store, stored / of.held)
     sums = (of.held > 1) * (x.sum + of.parts / x.sum_rate)
     sums = sums + (of.met > 0) * (x.sum + of.parts / x.part_store + of.met * of.parts / x.part_rate)
-    # without a producer nobody loads a tile's first stages while the tile before is stored
+    # without a producer a tile's first stages are not loaded while the previous tile is stored
     refills = _each(of, 0.0, bare=x.refill) * np.maximum(of.waves - 1, 0.0)
     together = of.waves * (mainloop + x.tile + stored + sums) + refills
     turned = of.waves * np.maximum(mainloop + x.tile_turn, (mainloop + stored) / 2) + stored
@@ -385,9 +385,9 @@ def _busy(of: Counts, x: CostModel, mainloop: Column) -> Column:
 
 
 def _longest(*terms: Column) -> Column:
-    """A maximum with rounded corners: units that take about as long as each other hide less of one another.
+    """A smooth maximum: units that take similar times hide less of each other.
 
-    The root of the sum of fourth powers, which needs no logarithm.
+    It is the 4-norm, which needs no logarithm.
     """
     each = np.array(terms)
     most = each.max(axis=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning a tensor-core kernel's epilogue: ways in and out, subtiles, staging buffers. Each rule is one function."""
+"""Planning a tensor-core kernel's epilogue: loads, stores, subtiles, staging buffers. Each rule is one function."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from cutegemm.planning.operand_rules import epilogue_inputs, major, widest
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
-# stages of a pipeline where the spec leaves them open; more where TMA fills but part of each
+# most stages by default; more if TMA loads only part of each
 MOST_STAGES = 8
 MOST_NARROW_STAGES = 16
-# of shared memory per consumer warpgroup for the stored subtiles
+# bytes of shared memory per consumer warpgroup for stored subtiles
 STAGING_BYTES = 16 * 1024
-# buffers of them with which TMA reads one while the next is written
+# buffers with which TMA reads one while the next is written
 LEAST_BUFFERS = 2
-# mainloop stages beyond which inputs may take the room, and below which stored subtiles give way
+# stages beyond which inputs may take shared memory, and below which stored subtiles give up a buffer
 MAX_RING_STAGES = 4
-# of shared memory that the mainloop's ring keeps, whatever the inputs would like
+# bytes of shared memory that the mainloop's pipeline keeps from the inputs
 RING_BYTES = 144 * 1024
 
-# a draft stays a draft
+# a draft or a config, and the same returned
 Kernel = TypeVar("Kernel", bound=KernelDraft)
 
 
 def stored(spec: GemmSpec, problem: Problem, epilogue: Graph, reasons: list[str]) -> tuple[OutputConfig, ...]:
-    """How every stored matrix leaves."""
+    """The store of each output."""
     operands = dict(problem.outputs)
     return tuple(
         OutputConfig(
@@ -63,7 +63,7 @@ def _store(spec: GemmSpec, name: str, operand: Operand, reasons: list[str]) -> s
 
 
 def fetched(problem: Problem, epilogue: Graph, reasons: list[str]) -> tuple[MatrixConfig, ...]:
-    """How every tensor input arrives: matrices by TMA where it can address them."""
+    """The load of each tensor input: TMA for matrices that it can address."""
     found, operands = [], dict(problem.inputs)
     for (name, kind), matrix in zip(epilogue.tensors.items(), epilogue_inputs(epilogue, problem)):
         if kind == "matrix":
@@ -85,7 +85,7 @@ def subtile_columns(
 
 
 def sliced(config: Kernel, most: int) -> Kernel:
-    """The config with its tile's columns in as many slices, at most so many, as whole subtiles allow."""
+    """The config with its tile's columns divided into the most slices of whole subtiles, at most so many."""
     step = config.columns_step
     slices = max(
         (x for x in range(1, most + 1) if config.columns % (step * x) == 0),
@@ -96,9 +96,9 @@ def sliced(config: Kernel, most: int) -> Kernel:
 
 
 def with_buffers(spec: GemmSpec, draft: KernelDraft) -> KernelDraft:
-    """The draft with staging buffers for its outputs, subtiles for its inputs, and the mainloop stages left.
+    """The draft with staging buffers for outputs, subtiles for inputs, and as many mainloop stages as fit.
 
-    Buffers that the spec leaves open give way to the stages that it names.
+    Unspecified buffers give way to given stages.
 
     Raises:
         PlanError: the given stages or buffers do not fit.
@@ -111,7 +111,7 @@ def with_buffers(spec: GemmSpec, draft: KernelDraft) -> KernelDraft:
     room = smem_budget.room(draft)
     wanted = spec.stages if isinstance(spec.stages, int) else MAX_RING_STAGES
     if room < wanted and spec.epilogue_stages == AUTO and draft.epilogue_stages > LEAST_BUFFERS:
-        # a stage hides more than a third buffer
+        # a stage hides more latency than a third buffer
         fewer = dataclasses.replace(draft, epilogue_stages=LEAST_BUFFERS)
         if (more := smem_budget.room(fewer)) > room:
             draft, room = fewer, more
@@ -130,7 +130,7 @@ def with_buffers(spec: GemmSpec, draft: KernelDraft) -> KernelDraft:
 
 
 def _no_room(spec: GemmSpec, config: KernelDraft) -> PlanError:
-    """Not one stage fits: name a depth of the given tile that does, fewer buffers of the epilogue or a smaller tile."""
+    """The refusal if no stage fits; its nearest value is a smaller depth, fewer buffers or a smaller tile."""
     rule = MEMORY.error(config).rule
     m, n, k = config.tile
     deepest = min(config.smem_limit * k // smem_budget.stage_bytes(config), k - 1)
@@ -151,7 +151,7 @@ def _no_room(spec: GemmSpec, config: KernelDraft) -> PlanError:
             return field_error(PlanError, field, getattr(config, field), rule, max(fits))
     if spec.tile != AUTO and (error := _smaller(config, rule, depths)):
         return error
-    # no one field mends it: the fewest buffers are as near as it gets
+    # no single field fixes it: the fewest buffers are nearest
     for field, fewer in legal.items():
         if fewer:
             return field_error(PlanError, field, getattr(config, field), rule, 1)
@@ -159,18 +159,18 @@ def _no_room(spec: GemmSpec, config: KernelDraft) -> PlanError:
 
 
 def _smaller(config: KernelDraft, rule: str, depths: Iterable[int]) -> PlanError | None:
-    """The refusal of a given tile by its columns, its rows or all of it, if there is a smaller one that fits."""
+    """The refusal of a given tile's columns, rows or all extents, if a smaller tile fits."""
     m, n, k = config.tile
     step = config.columns_step * config.b.halves
     columns = range(n - step, 0, -step)
     if narrower := _largest(config, [(m, x, k) for x in columns]):
         return field_error(PlanError, "tile.n", n, rule, narrower[1])
-    # parts of K take the same whatever the columns, once no slice of them can be narrower
+    # with splits, fewer columns save nothing once a slice cannot be narrower
     step = rows_step(config.limits, config.team, config.a.halves)
     rows = range(m - step, 0, -step)
     if lower := _largest(config, [(x, n, k) for x in rows]):
         return field_error(PlanError, "tile.m", m, rule, lower[0])
-    # no extent alone: as many rows and columns as have room for the least depth, then the depth that they leave
+    # no extent alone: the most rows and columns that fit with the least depth, then the greatest depth
     sizes = sorted(((x, y) for x in (m, *rows) for y in (n, *columns)), key=math.prod, reverse=True)
     least = _largest(config, [(x, y, config.instruction.k) for x, y in sizes])
     found = least and _largest(config, [(*least[:2], x) for x in depths])
@@ -178,7 +178,7 @@ def _smaller(config: KernelDraft, rule: str, depths: Iterable[int]) -> PlanError
 
 
 def _largest(config: KernelDraft, tiles: Iterable[tuple[int, int, int]]) -> tuple[int, int, int] | None:
-    """The first of some tiles of which a stage fits beside the epilogue, cut into subtiles and slices anew."""
+    """The first of some tiles of which a stage fits beside the epilogue, with its own subtiles and slices."""
     for tile in tiles:
         smaller = dataclasses.replace(config, tile=tile, slices=1)
         columns = subtile_columns(smaller.columns, config.outputs, config.inputs)
@@ -191,9 +191,9 @@ def _largest(config: KernelDraft, tiles: Iterable[tuple[int, int, int]]) -> tupl
 
 
 def _input_stages(spec: GemmSpec, config: KernelDraft) -> int:
-    """Subtiles of the matrix inputs held ready: as many as leave the ring its share, a divisor of a tile's subtiles.
+    """Prefetched subtiles of matrix inputs: the most that leave the pipeline its share, a divisor of a tile's subtiles.
 
-    More arrive under the mainloop; fewer leave more stages to it.
+    More loads then overlap the mainloop; fewer leave it more stages.
     """
     if isinstance(spec.input_stages, int):
         return spec.input_stages
@@ -205,7 +205,7 @@ def _input_stages(spec: GemmSpec, config: KernelDraft) -> int:
     ring = min(math.ceil(RING_BYTES / smem_budget.stage_bytes(config)), MAX_RING_STAGES)
     wanted = spec.stages if isinstance(spec.stages, int) else ring
     for count in legal:
-        # the other's mainloop hides what is fetched late
+        # with pingpong the other's mainloop hides late loads
         late = config.pingpong and count * each > STAGING_BYTES
         size = smem_budget.smem_bytes(dataclasses.replace(config, input_stages=count), wanted)
         if size <= config.smem_limit and not late:
@@ -216,15 +216,15 @@ def _input_stages(spec: GemmSpec, config: KernelDraft) -> int:
 def _staging_buffers(spec: GemmSpec, config: KernelDraft) -> int:
     """Staging buffers per warpgroup and output: TMA reads some while the next is written.
 
-    16 KiB a warpgroup is two buffers of the widest subtiles; narrow subtiles get more, as each takes TMA as long.
+    16 KiB per warpgroup is two buffers of the widest subtiles; narrow subtiles get more, since each takes TMA as long.
     """
     if isinstance(spec.epilogue_stages, int):
         return spec.epilogue_stages
     reads = any(x.load == "tma" for x in config.inputs)
     if reads and not config.pingpong:
-        # the room is better spent on inputs, which the mainloop then hides
+        # shared memory is better spent on inputs, whose loads the mainloop then hides
         return 1
     each = sum(config.limits.mma_m * config.epi_n * x.dtype.bytes for x in config.outputs if x.store == "tma")
-    # the ring's stages are worth more than a third
+    # stages of the pipeline are worth more than a third buffer
     most = min(config.subtiles, 2) if reads else config.subtiles
     return max(1, min(STAGING_BYTES // each, most)) if each else 1

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every config that a class of problems allows, as arrays. NumPy is imported with it, not with the package.
+"""All configs for a class of problems, as arrays. NumPy is imported with this module, not with the package.
 
-A table follows from few facts (`Kind`) and is made once: the cross product of teams, columns, depths and clusters,
-pruned by the invariants of `config.invariants`. A given field leaves its own value; where the usual axes lack that
-value, rows are made for it. Splits of K depend on the problem and are added for one whose tiles are too few for the
-SMs. What a config implies (stages, stores, raster) is worked out for the few that are predicted fastest.
+A table depends on a `Kind` and is made once: the cross product of teams, columns, depths and clusters, pruned by the
+invariants of `config.invariants`. A given field leaves only its own value, which is added if the usual axes lack it.
+Splits of K depend on the problem and are added if it has too few tiles for the SMs. What follows from a config (stages,
+stores, raster) is computed only for the few that are predicted fastest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
 
 # CTAs along M and N that share operands
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
-# schedule, consumers and rows: whole instructions of each warpgroup
+# schedule, consumers and rows, which are whole instructions of each warpgroup
 TEAMS = (
     (COOPERATIVE, 1, 64),
     (COOPERATIVE, 1, 128),
@@ -64,27 +64,27 @@ TEAMS = (
 # stages has too few of them
 DEPTHS = (128, 256)
 DEEP_EDGES = 192
-# stages with which loads overlap the mainloop, of TMA and of threads, which have two stages on their way
+# stages with which loads overlap the mainloop: by TMA, and by threads, which have two stages in flight
 LEAST_STAGES = 3
 LEAST_LOADED = 2
-# k tiles of a split, and splits that a cluster adds up
+# least k tiles of a split, and splits that a cluster reduces
 LEAST_STEPS = 3
 HELD = (4, 8)
-# waves of tiles from which on K is not split, and waves that splits may fill
+# waves of tiles beyond which K is not split, and waves that splits may fill
 SPLIT_WAVES = 1.5
 FILLED_WAVES = (1, 2)
-# columns from which on those of a tile of row-major D or of a row-major B are whole subtiles of a swizzle
+# columns above which tiles of a row-major D or B are whole swizzle rows wide
 NARROW_COLUMNS = 64
-# the same below which a warpgroup that loads and multiplies waits for its own loads
+# columns below which a warpgroup that loads and multiplies waits for its own loads
 BARE_COLUMNS = 32
-# place of the columns that splits change
+# index of the columns that splits change
 SPLITS = Rows._fields.index("splits")
 Integers = NDArray[np.int64]
 
 
 @functools.lru_cache(256)
 def tables(kinds: tuple[Kind, ...]) -> Rows:
-    """The tables of several kinds, one after another; a row's `way` is its kind's place."""
+    """The concatenated tables of several kinds; a row's `way` is the index of its kind."""
     found = [table(kind)._replace(way=np.full_like(table(kind).m, place)) for place, kind in enumerate(kinds)]
     return Rows(*np.concatenate(found, axis=1))
 
@@ -105,7 +105,7 @@ def table(kind: Kind) -> Rows:
             clean = legal & (spills(draft) ^ True)
             summed = dataclasses.replace(draft, split_reduction="cluster", splits=2, cluster_splits=2)
             adds = registers.accumulators(draft) <= registers.most_accumulators(summed)
-        # threads that spill are better than no kernel
+        # configs that spill are better than none
         legal = clean if clean.any() else legal
         found.append(np.stack(np.broadcast_arrays(*columns, adds))[:, legal].astype(np.float64))
     m, n, k, across, along, schedule, consumers, adds = np.concatenate(found, axis=1)
@@ -114,12 +114,12 @@ def table(kind: Kind) -> Rows:
 
 
 def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
-    """(schedule, consumers, rows) that a spec allows; of consumers that are not among the usual ones, two heights."""
+    """(schedule, consumers, rows) that a spec allows, also with numbers of consumers that are not usual."""
     schedules = [
         i for i, name in enumerate(SCHEDULES) if spec.schedule not in SCHEDULES or spec.schedule == name
     ]
     if kind.by_threads and spec.schedule == AUTO:
-        # what its threads load takes longer than an epilogue that another tile's mainloop would hide
+        # loads by threads take longer than the epilogue that pingpong would hide
         schedules = [COOPERATIVE]
     found = [x for x in TEAMS if x[0] in schedules and spec.consumers in (AUTO, x[1])]
     if not found and isinstance(spec.consumers, int):
@@ -131,7 +131,7 @@ def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
 
 
 def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, ...]]:
-    """(rows, columns, depth, CTAs along M and N, schedule, consumers) of all configs before they are pruned."""
+    """(rows, columns, depth, CTAs along M and N, schedule, consumers) of all configs before pruning."""
     columns, depth = kind.pinned
     multiply = instruction(kind.operands[0].dtype, kind.operands[1].dtype)
     widths = (columns,) if columns else multiply.columns
@@ -143,7 +143,7 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
         usual = (promoted,)
     elif promoted:
         usual = tuple(x for x in usual if promoted % x == 0) or (math.gcd(promoted, depths[0]),)
-    # what threads load is shared with nobody
+    # an operand that threads load is not multicast
     clusters = (spec.plane,) if spec.plane else CLUSTERS[:1] if kind.by_threads else CLUSTERS
     for (schedule, count, m), n, k in itertools.product(teams, widths, (depth,) if depth else usual):
         if k <= min(usual) or (m + n <= DEEP_EDGES and schedule != PINGPONG) or depth:
@@ -177,7 +177,7 @@ def fitting(
 
 
 def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
-    """Which configs have room for their stages, and no columns that wider or narrower ones do better with."""
+    """Which configs have room for their stages, and no columns that are always worse than others."""
     least = LEAST_LOADED if kind.by_threads else LEAST_STAGES
     least = spec.stages if isinstance(spec.stages, int) else least
     columns = draft.columns
@@ -195,9 +195,9 @@ def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
 
 
 def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Rows:
-    """The configs, and those of few tiles with K split; of a spec that gives splits only those.
+    """The configs, and for few tiles also configs with splits of K; if a spec gives splits, only those.
 
-    Splits that nobody gave are added up by clusters, or by the next launch, or as the spec says.
+    By default clusters or a launch reduce the splits.
 
     Args:
         gemms: of each way.
@@ -205,7 +205,7 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
     if isinstance(spec.split_k, int) or spec.depth is not None:
         return _given(spec, gemms[0], device, of)
     if spec.batch_invariant is True or spec.scheduler in ("stream_k", "dynamic") or not len(of.m):
-        # how many splits pay depends on M
+        # the best number of splits depends on M
         return of
     # ways of a request differ in orientation, which exchanges M and N, and in loads
     x, way = gemms[0], of.way.astype(np.intp)
@@ -213,11 +213,11 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
     planes = np.ceil(m / (of.m * of.across)) * np.ceil(n / (of.n * of.along)) * x.batch
     resident = np.floor(device.sms / (of.across * of.along))
     steps = np.ceil(x.k / of.k)
-    # sums of K are added by the consumers of a cooperative kernel
+    # only cooperative kernels reduce splits
     few = (of.schedule == COOPERATIVE) & (planes < SPLIT_WAVES * resident) & (steps >= 2 * LEAST_STEPS)
     if not few.any():
         return of
-    # what splits fill needs no clusters of four in a row and no fine steps of wide columns
+    # with splits, clusters of four and fine steps of wide columns are not needed
     few &= (np.maximum(of.across, of.along) <= 2) & ((of.n % 16 == 0) | (of.n <= NARROW_COLUMNS))
     found = [np.array(of)]
     flat = found[0][:, few]
@@ -225,7 +225,7 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
     planes, resident, steps = planes[few], resident[few], steps[few]
     if spec.split_reduction in (AUTO, "cluster"):
         size = base.across * base.along
-        # what a CTA receives of the others' sums lies beside its stages
+        # sums that a CTA receives from others lie beside its stages
         sums = 4 * base.m * base.n + LEAST_STAGES * (base.m + base.n) * base.k * x.size
         added = (base.adds > 0) & (sums <= device.limits.smem_bytes)
         for held in HELD:
@@ -244,14 +244,14 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
 
 
 def _with(flat: Column, fits: Column, parts: Column, held: int, reduction: int) -> Column:
-    """Some configs, as columns one above the other, with splits."""
+    """Some of the configs, with splits."""
     some = flat[:, fits]
     some[SPLITS], some[SPLITS + 1], some[SPLITS + 2] = parts[fits], held, reduction
     return some
 
 
 def _given(spec: GemmSpec, x: Seen, device: Device, of: Rows) -> Rows:
-    """The configs with the given splits, added up as the spec says or as its cluster can."""
+    """The configs with the given splits, reduced as the spec says."""
     parts, flat, found = given_splits(spec), np.array(of), [np.zeros((len(of), 0))]
     for across, along in sorted(set(zip(of.across.tolist(), of.along.tolist(), strict=True))):
         plane = int(across), int(along)

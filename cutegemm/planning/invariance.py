@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `batch_invariant` asks of a plan: a row of D has the same bits whatever M is and wherever the row lies.
+"""What `batch_invariant` requires of a plan: a row of D has the same bits for every M and at every row index.
 
 Every instruction adds 16 products along K to an accumulator at once, and every kernel takes a tile's K in order. So
-tiles, schedules, clusters and swapped operands change no bit of a sum, and may follow M. What does change bits:
+tiles, schedules, clusters and swapped operands change no bit of a sum and may depend on M. These change bits:
 
-    serpentine rasters      none: a tile's place would say from which end its k tiles are added
-    parts of K              as many as the spec says, 1 where it leaves that open; their ends are multiples of the
-                            tile's depth, which is therefore the same for every M
-    reductions along rows   their partial results are those of a tile's columns, as many for every M; of a swapped
-                            kernel those of 16 columns whatever its tile is, so D is always swapped or never; on the
-                            CUDA cores those of a warp's columns, 32 in every tile (`simt_tiles`)
+    serpentine rasters      never used: a tile's place would decide from which end its k tiles are added
+    splits of K             as many as the spec says, 1 by default; they end at multiples of the tile's depth, which is
+                            therefore the same for every M
+    reductions along rows   a partial result covers a tile's columns, whose number is the same for every M; in a swapped
+                            kernel it covers 16 columns of any tile, so D is always swapped or never; on the CUDA cores
+                            it covers a warp's columns, 32 in every tile (`simt_tiles`)
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.requirements import Request, requested
 from cutegemm.spec import AUTO
 
-# columns of a tile, where they must be the same for every M: near the best of both few and many rows
+# columns of a tile if they must be the same for every M: near the best for both few and many rows
 COLUMNS = 128
 # the axis of D over which a result per row is reduced
 ALONG_ROWS = 1
 
 
 def along_rows(asked: Request) -> bool:
-    """Whether bits of a row's reduction would depend on the choice of a kernel."""
+    """Whether the bits of a row's reduction would depend on the choice of a kernel."""
     reduces = any(x.axis == ALONG_ROWS for x in asked.epilogue.reductions)
     return asked.spec.batch_invariant is True and reduces
 
 
 def pinned(asked: Request, swapped: bool = False) -> Request:
-    """The request with what every tile of it must have; a given tile is the same for every M."""
+    """The request with the columns and depth that every tile must have; a given tile is the same for every M."""
     spec = asked.spec
     if spec.batch_invariant is not True or spec.tile != AUTO:
         return asked
@@ -46,14 +46,14 @@ def pinned(asked: Request, swapped: bool = False) -> Request:
 
 
 def allows(asked: Request, candidate: Candidate) -> bool:
-    """Whether a candidate has what every tile of a request must have."""
+    """Whether a candidate's tile has the request's pinned columns and depth."""
     return all(x in (None, y) for x, y in zip(asked.pinned, candidate.tile[1:], strict=True))
 
 
 def keeps(own: KernelPlan, other: KernelPlan) -> bool:
     """Whether a plan whose choices came from elsewhere, such as a database, gives rows the bits of the planner's own.
 
-    For one M alone nothing would say otherwise: of the given choices the planner believes that they are so for every M.
+    The planner assumes that given choices are the same for every M, and so does not refuse those for one M alone.
 
     Args:
         own: of the spec that was asked; other: of the same with more fields.

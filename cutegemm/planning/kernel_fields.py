@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensor-core kernel of a candidate: everything that follows from it. Each rule is one function.
+"""The tensor-core kernel of a candidate: all fields that follow from it. Each rule is one function.
 
-The raster takes D's tiles in panels. A serpentine one turns back along K from wave to wave, and along a panel from one
-to the next: clusters that work beside each other load the same tiles at about the same time, so what they loaded last
-is in L2 when their wave ends.
+Tiles of D are rasterized in panels. A serpentine raster reverses K from wave to wave, and the direction from panel to
+panel. Neighbouring clusters load the same tiles at about the same time, so L2 holds what they loaded last when the next
+wave begins.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from cutegemm.planning.ways import Kind, Way
 from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, GemmSpec
 
-# rows of D up to which a box has no more than there are: beyond, they cost little beside the tile's columns
+# rows of D up to which a box is no higher than D; more rows cost little beside the tile's columns
 BOX_ROWS = 64
-# stages that K must fill more than once, where a spec does not say how many a ring has
+# stages that K must fill more than once for such a box, if the spec does not give stages
 RING_STAGES = 8
 
 
@@ -41,13 +41,13 @@ def box_rows(
 ) -> Number:
     """Rows of the box of A for a tile of `tile` rows; 0 is all of the tile's.
 
-    All of a tile that is contiguous along its rows. And where K fills a ring but once: there zeroing the rest costs
-    what it saves, and one kernel serves every M.
+    It is 0 for an MN-major A. It is also 0 if K fills the pipeline only once: zeroing the other rows would cost what it
+    saves, and one kernel serves every M.
 
     Args:
         extents: M and K.
-        sharers: CTAs that each load a part of the tile, which is then whole.
-        depth: of a stage, times the parts of K.
+        sharers: CTAs that each load a slice of the tile; more than one need all of its rows.
+        depth: of a stage, times the splits of K.
         ring: its stages.
     """
     m, k = extents
@@ -56,19 +56,19 @@ def box_rows(
     return there * pays
 
 
-# clusters across a panel of the raster, and of wide tiles of pingpong kernels
+# clusters across a panel of the raster; fewer for wide tiles of pingpong kernels
 PANEL = 8
 TURNS_PANEL = 4
-# columns of a tile, and rows of a cluster's, that make it wide
+# columns of a tile and rows of a cluster from which on a tile is wide
 WIDE = 160
 PAIR_ROWS = 256
-# K up to which panels of kernels without a producer lie along N: their CTAs ask for the same lines of L2 at once, which
-# other SMs then share; longer mainloops drift apart
+# K up to which panels of kernels without a producer lie along N: their CTAs request the same L2 cache lines at once,
+# which other SMs then share; CTAs with longer mainloops drift apart
 SHORT_K = 2048
 
 
 def raster_for(problem: Problem, found: Candidate) -> tuple[str, int]:
-    """Panels along M of as many clusters as share most of L2's bytes among a wave: of fewer where tiles are wide.
+    """Panels along M, as high as shares most L2 traffic within a wave; lower for wide tiles.
 
     The cost model does not rank rasters.
     """
@@ -80,14 +80,14 @@ def raster_for(problem: Problem, found: Candidate) -> tuple[str, int]:
     return "m", max(1, min(panel, math.ceil(problem.m / rows)))
 
 
-# of L2: an operand that takes less stays there while the other streams by
+# share of L2 below which an operand stays there while the other streams through
 SHARE = 0.25
 
 
 def turns_back(way: Way, candidate: Candidate) -> bool:
-    """Whether a candidate's raster is serpentine, where L2 does not hold both operands and there is more than one wave.
+    """Whether the raster is serpentine: L2 does not hold both operands, and there is more than one wave.
 
-    Not under `batch_invariant`: the order in which k tiles are added would depend on a row's place.
+    Never under `batch_invariant`: the order of additions along K would depend on a row's place.
     """
     spec, problem, device = way.spec, way.problem, way.seen.device
     steady = spec.scheduler not in ("stream_k", "dynamic") and candidate.splits == 1
@@ -98,9 +98,9 @@ def turns_back(way: Way, candidate: Candidate) -> bool:
     return steady and loads and large and waves and spec.batch_invariant is not True
 
 
-# bytes of a launch up to which it lets the next one start by itself
+# bytes of a launch up to which it triggers the next one early
 SHORT_BYTES = 16 << 20
-# the same for one that leaves no pair of SMs free
+# the same for a launch that leaves no pair of SMs free
 FULL_BYTES = 256 << 20
 FULL = 0.95
 # shares of the SMs between which two grids neither fit side by side nor follow each other on the same SMs
@@ -128,7 +128,7 @@ def configured(way: Way, candidate: Candidate) -> KernelConfig:
     try:
         made = KernelConfig.of(plan_epilogue.with_buffers(spec, draft))
     except (PlanError, ArithmeticError):
-        # what no buffers can fix comes before what they cannot
+        # refusals that do not depend on buffers come first
         check(draft, TILE)
         check_reduction(spec, candidate)
         _check_splits(way, candidate)
@@ -152,7 +152,7 @@ def drafted(way: Way, candidate: Candidate, **more: Any) -> KernelDraft:
 def outlined(
     of: Way | Kind, candidate: Candidate, operands: tuple[OperandConfig, OperandConfig], **more: Any
 ) -> KernelDraft:
-    """The same without what depends on the problem; all that `generator` has arrays of may be one."""
+    """The same without what depends on the problem; also for all configs of a table at once."""
     spec, (tile, cluster, schedule, consumers, splits, depth, reduction) = of.spec, candidate
     a, b = operands
     rows, columns = tile[0] // a.halves, tile[1] // b.halves
@@ -188,7 +188,7 @@ def outlined(
 
 
 def given(value: int | str, default: int) -> int:
-    """A field's number, or the default where the spec leaves it open."""
+    """A field's number, or the default if it is unspecified."""
     return value if isinstance(value, int) else default
 
 
@@ -209,10 +209,7 @@ def raster(way: Way, candidate: Candidate) -> tuple[str, int]:
 
 
 def _box_rows(way: Way, candidate: Candidate, a: OperandConfig) -> Number:
-    """Rows that TMA loads of A's tile where the matrix has fewer (`box_rows`); 0 is all.
-
-    All of a gated pair's, whose halves lie side by side.
-    """
+    """Rows that TMA loads of A's tile if the matrix has fewer (`box_rows`); 0 is all, as for gated pairs."""
     if a.load != "tma" or not a.k_major or a.halves == 2:
         return 0
     extents, depth = (way.problem.m, way.problem.k), candidate.tile[2] * candidate.splits
@@ -221,17 +218,17 @@ def _box_rows(way: Way, candidate: Candidate, a: OperandConfig) -> Number:
 
 
 def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) -> str:
-    """When a kernel lets the next launch start: as given, else where it was measured to pay.
+    """When a kernel lets the next launch start: as given, else where measurements show a gain.
 
-    A launch of few bytes gains what its end and the next one's beginning share, and so does one that fills all SMs. A
-    long one that does not loses: the next grid's CTAs take the SMs that are free, two to a TPC, and stream at half its
-    port's rate. With a constant operand the next grid's first stages are worth that where both grids fit the SMs side
-    by side, or where the second takes the SMs of the first one by one.
+    A launch of few bytes gains because its end overlaps the next one's prologue; so does one that fills all SMs. A long
+    launch on some SMs loses: the next grid's CTAs take the free SMs, two per TPC, and stream at half its port's rate.
+    With a constant operand the next grid's early stages outweigh that if both grids fit the SMs side by side, or if the
+    second takes the SMs of the first one by one.
     """
     if spec.trigger != AUTO:
         return spec.trigger
     if candidate.reduction == "launch":
-        # the next launch is short and has its set-up done when this one ends
+        # the reduction launch is short, and its prologue overlaps this kernel
         return "loads"
     fill = candidate.tiles(problem) * candidate.splits / sms
     if isinstance(spec.constant, tuple):
@@ -263,9 +260,9 @@ def _early(way: Way, candidate: Candidate) -> tuple[str, ...]:
 
 
 def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
-    """The matrices that L2 evicts first: as given, else operands that are read once and that L2 could hardly keep.
+    """The matrices that L2 evicts first: as given, else operands that are read once and do not stay in L2.
 
-    One row or column of tiles reads those, such as weights where D has few rows.
+    Only one row or column of tiles reads those, such as weights if D has few rows.
     """
     spec, problem, (m, n, _) = way.spec, way.problem, candidate.tile
     if spec.evict_first != AUTO or spec.evict_last != AUTO:

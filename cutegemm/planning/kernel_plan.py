@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan says: `KernelPlan`, its parts, how its candidates fared, and its launches' arguments. Plain data."""
+"""Plans as plain data: `KernelPlan`, its text, its table of candidates (`Why`), and its launches' arguments."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from cutegemm.spec import GemmSpec
 
 @dataclass(frozen=True)
 class Weighed:
-    """One candidate.
+    """A candidate of a plan.
 
     Attributes:
         what: in words, in D's coordinates.
         us: predicted microseconds of the whole problem.
         lost: why it was not taken; empty for the one that was.
-        fields: of a `GemmSpec`, that ask for it.
-        serves: whether a kernel of it serves the problem.
+        fields: of a `GemmSpec` that asks for it.
+        serves: whether it is possible for the problem.
     """
 
     what: str
@@ -50,7 +50,7 @@ class Why:
 
     @property
     def taken(self) -> Weighed | None:
-        """The candidate that was taken; None where nothing was chosen, or what was given left no candidate."""
+        """The candidate that was taken; None if nothing was chosen."""
         return next((x for x in self.weighed if not x.lost), None)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Why:
         return "\n".join(lines)
 
 
-# what a plan shows of its GEMM kernel beside its fields
+# properties of the GEMM kernel that `to_dict` includes
 DERIVED = ("smem", "smem_bytes", "barriers", "accumulators", "registers", "boxes", "store_conflicts")
 
 
@@ -119,7 +119,7 @@ class KernelPlan:
 
     @property
     def smem(self) -> tuple[Region, ...]:
-        """The regions of the GEMM kernel's shared memory, by what they hold of D's operands."""
+        """The regions of the GEMM kernel's shared memory, named by the caller's operands."""
         found = self._shared.regions
         return (
             tuple(dataclasses.replace(x, name=self._in_d(x.name)) for x in found) if self.swapped else found
@@ -127,7 +127,7 @@ class KernelPlan:
 
     @property
     def smem_bytes(self) -> int:
-        """Their total."""
+        """Bytes of all of them."""
         return self._shared.bytes
 
     @property
@@ -168,7 +168,7 @@ class KernelPlan:
         return SharedPlan.of(config) if isinstance(config, KernelConfig) else SharedPlan((), ())
 
     def _in_d(self, name: str) -> str:
-        """What holds or brings an operand, "A" or "A words", by what it holds in D's coordinates."""
+        """The name of an operand's region or barrier, such as "A" or "A words", by the caller's operands."""
         first, *rest = name.split(" ")
         other = {"A": "B", "B": "A"} if self.swapped else {}
         return " ".join([other.get(first, first), *rest])
@@ -247,8 +247,8 @@ def launch_arguments(
 
     Args:
         plan: of the run.
-        addresses: of a, b, every tensor input and output, and every device scalar, by name; where the run counts, as
-            `COUNTERS` that of `plan.counter_bytes` bytes that are zero and that nobody else uses meanwhile.
+        addresses: of a, b, every tensor input and output, and every device scalar, by name; if the run counts, as
+            `COUNTERS` that of `plan.counter_bytes` zeroed bytes for its exclusive use.
         workspace: address of `plan.workspace_bytes` bytes, 16-byte aligned.
         numbers: the epilogue's numbers by name.
         stream: CUDA stream handle.
@@ -258,7 +258,7 @@ def launch_arguments(
         yield step.config, (*packed, stream)
 
 
-# where parts of K meet, by `KernelConfig.split_reduction`
+# where splits are reduced, by `KernelConfig.split_reduction`
 _REDUCED = {
     "cluster": "a cluster",
     "workspace": "workspace",
@@ -330,7 +330,7 @@ def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
 
 
 def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
-    """The graph, and how each input arrives and each output leaves."""
+    """The graph, and the load of each input and the store of each output."""
     graph = config.epilogue
     lines = []
     for name, x in config.input_of.items():
@@ -363,5 +363,5 @@ def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
 
 
 def _formula(graph: Graph) -> str:
-    """The graph's lines, one below the other."""
+    """The graph, one operation a line."""
     return "epilogue   " + str(graph).replace("\n", "\n" + " " * 11)

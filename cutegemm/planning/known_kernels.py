@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What single kernels take over what the rates of the cost model say, as a GPU's record has it.
+"""Measured time over predicted time of single kernels, from a GPU's record.
 
-Code of one tile schedules its instructions, banks and registers better than that of another, which no rate counts.
-`benchmarks.fit_cost` takes the mean error of each kernel over the training problems that it was measured on, shrunk
-towards none where these are few. A kernel that nobody measured takes what the rates say.
+Kernels differ in how well ptxas schedules instructions, banks and registers, which no rate counts.
+`benchmarks.fit_cost` takes each kernel's mean error over the training problems on which it was measured, shrunk towards
+1 if these are few. Kernels that were not measured have the factor 1.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from cutegemm.planning.cost import REDUCTIONS, Column, Counts, Rows
 
 # bytes of an element of the operands whose kernels are known
 BYTES = 2
-# beyond any value of a kernel's number
+# above any extent of a tile
 RADIX = 1024.0
 
 
 class Known(NamedTuple):
-    """Kernels as ascending numbers, and what each takes over what is predicted; the last is no kernel."""
+    """Kernels as ascending numbers, and measured over predicted time of each; the last entry is a sentinel."""
 
     numbers: Column
     factors: Column
 
 
 def name(x: Candidate) -> str:
-    """A candidate's kernel: all but how many splits there are."""
+    """The name of a candidate's kernel: everything but the number of splits."""
     (m, n, k), (across, along) = x.tile, x.cluster
     return f"{m}x{n}x{k} {across}x{along} {x.schedule} {x.consumers} {x.reduction}"
 
@@ -53,13 +53,13 @@ def _numbers(
     m: Column, n: Column, k: Column, across: Column, along: Column, schedule: Column, consumers: Column,
     reduction: Column,
 ) -> Column:  # fmt: skip
-    """One exact number of each kernel."""
+    """A unique number for each kernel."""
     how = ((across * 16 + along) * 4 + schedule) * 8 + consumers
     return ((m * RADIX + n) * RADIX + k) * 2.0**16 + how * 8 + reduction
 
 
 def factors(device: Device, of: Rows, counts: Counts) -> Column:
-    """What each config takes over what is predicted; one where threads load, whose kernels are others."""
+    """Measured over predicted time of each config; 1 if threads load, since those kernels differ."""
     numbers, each = known(device)
     wanted = _numbers(of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction)
     places = np.searchsorted(numbers, wanted)

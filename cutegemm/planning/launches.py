@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel's grid, and what its CTAs leave to others: sums of splits, counters, partial results of reductions."""
+"""A kernel's grid, and what its CTAs share: partial sums of splits, counters, partial results of reductions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Grid(NamedTuple):
 
 
 def check_sms(spec: GemmSpec, cluster_size: int) -> None:
-    """The given SMs hold a cluster of so many CTAs, and a tile scheduler keeps to them.
+    """Check that the given SMs hold a cluster of so many CTAs, and that the tile scheduler can respect them.
 
     Raises:
         PlanError: they do not.
@@ -47,9 +47,9 @@ def check_sms(spec: GemmSpec, cluster_size: int) -> None:
 
 
 def check_per_tile(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
-    """A launch of a CTA per tile is refused before any tile is tried if no tile is large enough.
+    """Refuse a launch of a CTA per tile before any tile is tried, if no tile is large enough.
 
-    The accumulators of a tile lie in the registers of its SM, so a tile has at most as many elements.
+    A tile's accumulators lie in the registers of an SM, so a tile has at most that many elements.
 
     Raises:
         PlanError: the grid would be larger than a launch may be.
@@ -68,13 +68,13 @@ def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Devi
     cluster_m, cluster_n = config.cluster
     across_m = math.ceil(problem.m / (config.tile[0] * cluster_m))
     across_n = math.ceil(problem.n / (config.tile[1] * cluster_n))
-    # works: cluster tiles, each as often as other clusters add up parts of its K
+    # work tiles: the clusters' tiles, times the splits that clusters do not reduce
     count = across_m * across_n * problem.batch * (config.splits // config.cluster_splits)
     resident = device.resident_clusters(config.cluster_size) * config.ctas_per_sm
     check_sms(spec, config.cluster_size)
     if isinstance(spec.sms, int):
         resident = min(resident, spec.sms // config.cluster_size)
-    # of a stream every cluster gets at least one k tile
+    # with Stream-K every cluster gets at least one k tile
     most = count * math.ceil(problem.k / config.tile[2]) if config.streamed else count
     clusters = min(most, resident) if config.persistent else count
     ctas = clusters * config.cluster_size
@@ -89,11 +89,11 @@ COUNTER_BYTES = 4
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything a plan says of them.
+    """Workspace and counters of splits.
 
     Attributes:
-        places: in workspace, by name, bytes; workspace_bytes: with what was there before.
-        counted: places among the run's counters, by name, bytes; counter_bytes: of all of them.
+        places: byte offsets in workspace by name; workspace_bytes: the size with what was there before.
+        counted: byte offsets among the run's counters by name; counter_bytes: the size of all.
     """
 
     places: dict[str, int]
@@ -103,7 +103,7 @@ class Parts:
 
 
 def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int, start: int) -> Parts:
-    """Plan a launch's parts of K and its counters: those of every slice of a tile, and beside them one of works.
+    """Plan a launch's partial sums and counters: those of every slice of a tile, and one of a dynamic scheduler.
 
     Args:
         clusters: launched.
@@ -118,7 +118,7 @@ def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int,
     places, end = {}, start
     if config.split_reduction in ("workspace", "atomic", "launch"):
         places[parts_at] = round_up(end, WORKSPACE_ALIGN)
-        # on a stream every CTA leaves at most one tile's first part and one tile's other part
+        # with Stream-K every CTA stores partial sums of at most two tiles
         whole = config.kept_splits * math.prod(tiles)
         slots = 2 * clusters * config.cluster_size if config.streamed else whole
         end = places[parts_at] + 4 * config.tile[0] * config.tile[1] * slots
@@ -127,11 +127,11 @@ def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int,
 
 @dataclass(frozen=True)
 class Reductions:
-    """Everything a plan says of its reductions (`KernelPlan`)."""
+    """The reductions of a plan (`KernelPlan`)."""
 
     steps: tuple[Finish, ...]
     parts: tuple[int, int, int]
-    # offsets in the workspace, bytes, of those that are finished
+    # byte offsets in the workspace of those that a launch finishes
     partials: dict[str, int]
     workspace_bytes: int
 
@@ -166,9 +166,9 @@ def plan_reductions(
     return Reductions(tuple(steps), parts, offsets, end)
 
 
-# numbers that a thread adds up at most, where columns can be cut so finely
+# most accumulators of a thread of the reduction launch, if columns allow such slices
 MOST_VALUES = 16
-# parts that are worth a warpgroup of their own, and warpgroups at most
+# splits per warpgroup of the reduction launch, and its most warpgroups
 PARTS_EACH = 4
 MOST_ADDERS = 4
 
@@ -176,14 +176,14 @@ MOST_ADDERS = 4
 def adding_config(
     config: KernelConfig, tiles: tuple[int, int, int], sms: int, *, in_turn: bool = False
 ) -> KernelConfig:
-    """The kernel that adds up what a kernel leaves: its tiles in slices enough for all SMs.
+    """The reduction launch's kernel: it reduces a kernel's partial sums, in enough slices for all SMs.
 
     Args:
-        config: of the product, with its epilogue.
+        config: of the GEMM, with its epilogue.
         tiles: CTA tiles along (m, n, l).
         sms: of the device.
-        in_turn: whether parts are added one after the other, as a cluster adds them; else several warpgroups each add
-            up some that are neighbours.
+        in_turn: whether splits are added one after another, as a cluster adds them; else several warpgroups each add
+            consecutive ones.
     """
     whole = dataclasses.replace(
         config.draft,
@@ -202,13 +202,13 @@ def adding_config(
     )
     most = max(-(-sms // (math.prod(tiles) * config.team)), config.tile_values // MOST_VALUES, 1)
     made = sliced(whole, most)
-    # nothing but the epilogue's subtiles in shared memory: all of them at once
+    # shared memory holds only the epilogue's subtiles, and all of them
     reads = any(x.load == "tma" for x in made.inputs)
     return KernelConfig.of(dataclasses.replace(made, input_stages=made.subtiles if reads else 1))
 
 
 def adding_step(product: Multiply, config: KernelConfig, tiles: tuple[int, int, int]) -> AddPartials:
-    """The launch after a product, with the same arguments by name."""
+    """The reduction launch after a GEMM, with the same arguments by name."""
     fields = {f.name: getattr(product, f.name) for f in dataclasses.fields(product)}
     fields |= {"config": config, "clusters": math.prod(tiles) * config.slices * config.team}
     return AddPartials(**fields)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How A and B reach shared memory: by TMA, gathered, or copied first into workspace that TMA can address."""
+"""How A and B are loaded: by TMA, by threads, or by TMA from a copy in workspace that it can address."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ HOW = {
 
 @dataclass(frozen=True, kw_only=True)
 class Loads:
-    """How A and B arrive.
+    """How A and B are loaded.
 
     Attributes:
-        chosen: of a and of b, `spec.LOADS`.
-        problem: as asked, with the operand of a gated pair as the half that makes gates.
-        copies: made for that; workspace_bytes: what they fill.
+        chosen: the loads of a and b, of `spec.LOADS`.
+        problem: the request's, with the operand of a gated pair as the half that makes gates.
+        copies: made for that; workspace_bytes: their size.
         views: a and b as the GEMM kernel sees them.
-        pair: the operand that holds a gated pair; gate: elements from one half's first to the other's in its view.
+        pair: the operand that holds a gated pair; gate: elements between the halves' first elements in its view.
     """
 
     chosen: tuple[str, str]
@@ -58,7 +58,7 @@ class Loads:
 
     @cached_property
     def operands(self) -> tuple[OperandConfig, OperandConfig]:
-        """A and B as a kernel's config names them."""
+        """A and B as a kernel's config has them."""
         a, b = (
             OperandConfig(
                 role=role,
@@ -79,15 +79,15 @@ class Loads:
 
     @property
     def places(self) -> dict[str, int]:
-        """Where each copied operand lies in the workspace, bytes; of a gated pair its first half."""
+        """Byte offset of each copied operand in the workspace; for a gated pair that of its first half."""
         return {x.operand: x.offset for x in reversed(self.copies)}
 
 
 def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
-    """How operands may arrive, with reasons: as given, by TMA where that can be, else copied or loaded by threads.
+    """The possible loads with reasons: as given, by TMA if possible, else of copies or by threads.
 
     Raises:
-        PlanError: TMA cannot address an operand that the spec wants it to load.
+        PlanError: a given load is not possible.
     """
     problem, gate = gated_half(asked.problem, asked.epilogue)
     pair = _pair(asked)
@@ -100,7 +100,7 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
     for first, second in itertools.product(*left):
         how = {"a": first, "b": second}
         if how[wide] == "relayout" and how[thin] in THREAD_LOADS and given.count(AUTO) == len(AXES):
-            # a copy of the smaller one costs less and saves threads more
+            # copying the smaller one instead costs less and saves more loads by threads
             continue
         chosen = zip(AXES, given, (first, second), strict=True)
         reasons = tuple(
@@ -112,7 +112,7 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
 
 
 def _ways(asked: Request, operand: Operand, gate: int | None) -> tuple[str, ...]:
-    """How an operand arrives that TMA cannot address: copied, or by threads in the fastest way that it allows."""
+    """Loads of an operand that TMA cannot address: of a copy, or by threads in the fastest possible way."""
     rates = asked.device.loads
     if operand.dtype.bits == 8:
         return ("gather",)
@@ -127,18 +127,18 @@ def along_k(operand: Operand, name: str) -> bool:
 
 
 def _turned(operand: Operand, name: str) -> bool:
-    """Whether threads put an operand into shared memory along K, as its instruction wants it, which lies otherwise."""
+    """Whether threads transpose an operand: its instruction needs it K-major in shared memory, and it is not."""
     return operand.dtype.bits == 8 and not along_k(operand, name)
 
 
 def _no_tma(operand: Operand, name: str) -> str | None:
-    """Why TMA cannot load an operand, or None if it can: it brings tiles as they lie, 8-bit ones along K."""
+    """Why TMA cannot load an operand, or None if it can; TMA does not transpose 8-bit operands."""
     turned = "it is not contiguous along K" if _turned(operand, name) else None
     return operand.tma_reason() or turned
 
 
 def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str:
-    """The load that the spec gives an operand, "tma" where it is open and possible, else "auto".
+    """The load that the spec gives an operand; if unspecified, "tma" if possible, else "auto".
 
     Raises:
         PlanError: the operand cannot be loaded as given.
@@ -165,10 +165,10 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
 
 
 def copy_width(operand: Operand, gate: int | None = None) -> int:
-    """The widest copy of cp.async, bytes, at whose multiples all lines of an operand begin; 0 where there is none.
+    """Bytes of the widest cp.async at whose multiples all contiguous rows of an operand begin; 0 if there is none.
 
     Args:
-        gate: of a gated pair, elements from one half's first to the other's.
+        gate: elements between the first elements of a gated pair's halves.
     """
     if not (operand.unit_row or operand.unit_col):
         return 0
@@ -196,7 +196,7 @@ def _pair(asked: Request) -> str | None:
 
 
 def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate: int | None) -> Loads:
-    """The loads with the launches that copy, the workspace that these fill, and what the GEMM kernel sees."""
+    """The loads with their copies, the workspace of these, and the operands as the GEMM kernel sees them."""
     limits, pair = asked.device.limits, _pair(asked)
     copies: list[Copy] = []
     offset, views = 0, {"a": problem.a, "b": problem.b}
@@ -204,12 +204,12 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
         if load != "relayout":
             continue
         source = views[name]
-        # the instruction reads 8-bit operands along K
+        # the instruction needs 8-bit operands K-major
         by_rows = name == "b" if source.dtype.bits == 8 else None
         target, size = aligned_copy(source, limits, by_rows)
         views[name] = target
         if _turned(source, name) and by_rows:
-            # columns of a copy that has another axis of unit stride than its source are adjacent
+            # a copy that transposes has adjacent columns
             source, target = source.transposed, target.transposed
         halves = (0,) if name != pair or gate is None else (0, gate)
         for half in halves:

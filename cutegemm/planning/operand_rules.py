@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small rules that several planners share."""
+"""Rules about operands that several modules share."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cutegemm.spec import AUTO, GemmSpec
 
 
 def widest(element_bytes: int) -> int:
-    """Columns of the widest subtile of all, a power of two."""
+    """The most columns of a subtile, a power of two."""
     return min(MOST_COLUMNS, MOST_BYTES // element_bytes)
 
 
 # bytes: alignment of torch's allocations, enough for TMA
 WORKSPACE_ALIGN = 256
-# bytes of a line of L2
+# bytes of an L2 cache line
 L2_LINE = 128
 
 
@@ -37,9 +37,9 @@ def direct(operand: Operand, row: str, col: str) -> MatrixConfig:
 
 
 def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:
-    """The configs of the epilogue's tensors where threads read them element by element.
+    """The configs of the epilogue's tensors if threads read them element by element.
 
-    What a row or column input's strides are is left to run time.
+    Strides of row and column inputs are run-time arguments.
     """
     operands = dict(problem.inputs)
     return tuple(
@@ -51,9 +51,9 @@ def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ..
 
 
 def gated_half(problem: Problem, epilogue: Graph) -> tuple[Problem, int | None]:
-    """The problem with a gated pair's operand as the kernel sees it: the half that makes gates.
+    """The problem with a gated pair's operand as the half that makes gates, as the kernel sees it.
 
-    Beside it the elements from one half's first to the other's; None where the epilogue is not gated.
+    Also the elements between the halves' first elements; None if the epilogue is not gated.
     """
     if epilogue.gated_axis is None:
         return problem, None
@@ -65,7 +65,7 @@ def gated_half(problem: Problem, epilogue: Graph) -> tuple[Problem, int | None]:
 
 
 def _half(b: Operand, epilogue: Graph) -> tuple[Operand, int]:
-    """The half of a matrix whose columns hold a gated pair, and the elements from one half's first to the other's."""
+    """A half of a matrix whose columns hold a gated pair, and the elements between the halves' first elements."""
     row, col, batch = b.strides
     half = b.cols // 2
     step, gate = (col, half * col) if epilogue.gated == "halves" else (2 * col, col)
@@ -79,9 +79,9 @@ def _half(b: Operand, epilogue: Graph) -> tuple[Operand, int]:
 def aligned_copy(source: Operand, limits: Limits, by_rows: bool | None = None) -> tuple[Operand, int]:
     """A matrix like `source` that TMA can address, contiguous along the same axis (or columns), and its bytes.
 
-    `by_rows` says along which axis otherwise: whether consecutive rows are adjacent.
+    `by_rows` overrides the axis: whether consecutive rows are adjacent.
 
-    Lines begin at whole L2 lines: a box row of 128 bytes that straddles two costs L2 two accesses.
+    Contiguous rows begin at L2 cache lines: a box row of 128 bytes that straddles two costs L2 two accesses.
     """
     step = L2_LINE // source.dtype.bytes
     if source.unit_row and not source.unit_col if by_rows is None else by_rows:
@@ -95,14 +95,14 @@ def aligned_copy(source: Operand, limits: Limits, by_rows: bool | None = None) -
 
 
 def grid_rule(ctas: int, limits: Limits) -> str:
-    """The rule that a launch of too many CTAs breaks."""
+    """The text of the rule that a launch of too many CTAs breaks."""
     return f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
 
 
 def grid_fault(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> PlanError:
-    """The error of a launch with a CTA for every tile that is larger than a grid may be.
+    """The error of a launch with a CTA per tile that exceeds the grid's limit.
 
-    It is about what a caller can change: the field that asks for such a launch, else the problem's largest extent.
+    It names what a caller can change: the field that asks for such a launch, else the problem's largest extent.
     """
     rule = grid_rule(ctas, limits)
     for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):

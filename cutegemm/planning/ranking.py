@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request's configs by predicted time, swapped and not, for every way in; NumPy is imported with it."""
+"""A request's configs by predicted time, for all orientations and loads. NumPy is imported with this module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cutegemm.planning.requirements import Request
 from cutegemm.planning.ways import Kind, Option, Way, ways_of
 from cutegemm.spec import Tile
 
-# configs whose exact order is worked out: what is predicted slower than so many others does not win
+# configs that are sorted; one that is predicted slower than so many others is not tried
 MOST = 512
 # glibc returns freed memory to the system until a block of this size has been freed once (mallopt(3), dynamic mmap
 # threshold). Every plan would fault the pages of its columns in again.
@@ -38,7 +38,7 @@ def options(asked: Request) -> Iterator[Option]:
         return
     # to the picosecond, so that no rounding error decides between a config and its mirror image
     ns = np.round(_nanoseconds(asked, gemms, of), 3)
-    # in their own order, which a partition loses, and in another way on each processor
+    # in the table's order, which a partition changes, differently on each processor
     places = np.sort(np.argpartition(ns, MOST)[:MOST]) if len(ns) > MOST else np.arange(len(ns))
     for place in places[np.argsort(ns[places], kind="stable")].tolist():
         yield Option(float(ns[place]), ways[int(of.way[place])], generator.candidate(of, place))
@@ -76,7 +76,7 @@ def _nanoseconds(asked: Request, gemms: Sequence[Seen], of: Rows) -> cost.Column
 
 
 def _device(asked: Request) -> Device:
-    """The device, of no more SMs than a spec gives."""
+    """The device with at most the SMs that a spec gives."""
     sms = asked.spec.sms
     if not isinstance(sms, int) or sms >= asked.device.sms:
         return asked.device
@@ -99,14 +99,14 @@ def gemm_of(way: Way) -> Seen:
         sides.append(side)
     once = x.first if by_threads else 0.0
     if loads.copies:
-        # copied bytes are read and written
+        # copies read and write their bytes
         once += x.relayout + 2 * sum(y.source.bytes for y in loads.copies) / device.dram_gbs
     return Seen.of(
         way.problem,
         sides,
         gates=way.gates,
         halves=way.halves,
-        # threads wait for each operand's bytes, and hand them over, once a stage
+        # per stage, threads wait for each operand's bytes and arrive on its barrier
         loaded=x.stage * by_threads,
         once=once,
         constant=isinstance(way.spec.constant, tuple),

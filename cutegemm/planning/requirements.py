@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What spec and problem must agree on, each rule one function, and the `Request` that they make."""
+"""Rules on which spec and problem must agree, each one function, and the `Request` that they make."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec, checked_spec
 
 
 def check_arguments(spec: object, problem: object, device: object, order: object) -> None:
-    """The arguments of `plan` are what their names say.
+    """Check the types of `plan`'s arguments.
 
     Raises:
-        SpecError, InputError: one is something else.
+        SpecError, InputError: one has another type.
     """
     checked_spec(spec)
     if not isinstance(problem, Problem):
@@ -33,7 +33,7 @@ def check_arguments(spec: object, problem: object, device: object, order: object
 
 
 def check_extents(problem: Problem) -> None:
-    """A is M x K, B is K x N, and every operand has one matrix for all batches or one for each.
+    """Check that A is M x K, B is K x N, and that every operand has one matrix for all batches or one for each.
 
     Raises:
         PlanError: the problem contradicts itself.
@@ -53,7 +53,7 @@ def check_extents(problem: Problem) -> None:
 
 
 def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
-    """Given types are the problem's, and kernels compute with them.
+    """Check that given types are the problem's and that kernels support them.
 
     Raises:
         PlanError: they are not.
@@ -68,7 +68,7 @@ def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
 
 
 def check_majors(spec: GemmSpec, problem: Problem) -> None:
-    """Given majors are the problem's.
+    """Check that given majors are the problem's.
 
     Raises:
         PlanError: they are not.
@@ -84,14 +84,14 @@ def check_majors(spec: GemmSpec, problem: Problem) -> None:
 
 
 def lies(operand: Operand, along_rows: bool) -> bool:
-    """Whether consecutive rows (or columns) of a matrix are adjacent; of one row (or column) they always are."""
+    """Whether consecutive rows (or columns) of a matrix are adjacent; a single row (or column) always is."""
     if along_rows:
         return operand.unit_row or operand.rows <= 1
     return operand.unit_col or operand.cols <= 1
 
 
 def check_epilogue(epilogue: Graph, problem: Problem) -> None:
-    """The problem brings what the epilogue reads and stores, in the right shapes.
+    """Check that the problem has what the epilogue reads and stores, in the right shapes.
 
     Raises:
         PlanError: it does not.
@@ -133,7 +133,7 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
     """Why the problem runs on the CUDA cores, or None.
 
     Raises:
-        PlanError: fp32 operands under a field that has no meaning on the CUDA cores.
+        PlanError: a field has no meaning for fp32 operands on the CUDA cores.
     """
     if problem.k == 0:
         return "K is 0: there is no mainloop, only the epilogue"
@@ -152,7 +152,7 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
     return 'schedule="simt" was asked for' if spec.schedule == "simt" else None
 
 
-# what a spec that leaves its epilogue open means, by whether the problem has a C
+# the default epilogue, by whether the problem has a C
 PLAIN = {with_c: linear_combination(with_c) for with_c in (False, True)}
 
 
@@ -162,9 +162,9 @@ class Request:
 
     Attributes:
         spec, problem, device: as asked.
-        epilogue: the spec's, or the plain one where the spec leaves it open.
-        reasons: what is known already, one line each.
-        pinned: columns and depth that every tile must have (`invariance`); None where any will do.
+        epilogue: the spec's, or the plain one by default.
+        reasons: of the choices so far, one line each.
+        pinned: columns and depth that every tile must have (`invariance`); None for any.
     """
 
     spec: GemmSpec
@@ -176,7 +176,7 @@ class Request:
 
 
 def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request, Family]:
-    """The request that a spec and a problem make, and the family of kernels that serves it.
+    """The request of a spec and a problem, and the family of kernels for it.
 
     Raises:
         PlanError: they do not agree.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning a CUDA-core kernel: its tile, and how its K is shared out, are the fastest predicted of a short list.
+"""Planning a CUDA-core kernel: tile and splits of K are the fastest predicted of a short list.
 
-A spec may name a tile of the list by its extents, how many tiles of shared memory a ring has, and how K is cut; the
-rest of a tile follows from its extents. K is cut where tiles are too few to occupy every SM. Cuts depend on the problem
-and the device alone, so equal calls give equal bits.
+A spec may give the extents of a listed tile, the stages of its pipeline, and the splits of K; the rest of a tile
+follows from its extents. K is split if tiles are too few to occupy every SM. Splits depend on the problem and the
+device alone, so equal calls give equal bits.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from cutegemm.planning.ways import Order
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile, tile_fault
 
-# elements that a global access may move, widest first; 16-bit elements go one by one
+# elements per global access, widest first; 16-bit elements are loaded one by one
 FP32_WIDTHS = (4, 2)
 OUTPUT_WIDTHS = (4,)
 
 
 def vector_elements(x: Operand, widths: tuple[int, ...], gate: int | None = None) -> int:
-    """Elements per global access of a CUDA-core kernel: the first of `widths` that every line allows, or 1."""
+    """Elements per global access of a CUDA-core kernel: the first of `widths` that every row allows, or 1."""
     if not (x.unit_row or x.unit_col):
         return 1
     extent, leading = (x.cols, x.strides[0]) if x.unit_col else (x.rows, x.strides[1])
@@ -53,9 +53,9 @@ def along_k(problem: Problem) -> tuple[bool, bool]:
 
 
 def loads(tile: SimtTile, problem: Problem, gate: int | None = None) -> tuple[int, int] | None:
-    """Elements per load of A and of B: as many as their lines allow. None where the tile's threads cannot share those.
+    """Elements per load of A and B: the most that their rows allow. None if the tile's threads cannot divide the loads.
 
-    A gated B is one of its halves, and `gate` the elements between those.
+    A gated B is one of its halves, and `gate` the elements between the halves.
     """
     widths = FP32_WIDTHS if problem.a.dtype is DType.FP32 else ()
     found = []
@@ -67,7 +67,7 @@ def loads(tile: SimtTile, problem: Problem, gate: int | None = None) -> tuple[in
     return found[0], found[1]
 
 
-# a plan asks the same of few tiles many times
+# plans ask the same of few tiles many times
 @functools.lru_cache(1024)
 def _brings(tile: SimtTile, rows: int, vector: int, deep: bool) -> bool:
     return bool(tile.brings(rows, vector, deep))
@@ -76,11 +76,11 @@ def _brings(tile: SimtTile, rows: int, vector: int, deep: bool) -> bool:
 # quarters of an SM, each with an issue slot a clock
 QUARTERS = 4
 WARP = 32
-# issue slots of a load from global memory with the two that move its 64-bit address, and of a k tile besides
+# issue slots of a global load, two of which advance its 64-bit address; further issue slots of a k tile
 LOAD_SLOTS, TILE_SLOTS = 3, 16
-# lines of the cache that elements of one row touch in a load, on average: rows begin anywhere
+# cache lines that a load touches per row, on average over alignments
 STRADDLE = 1.5
-# how sharply the greater of two bounds outweighs the other
+# order of the norm that combines two bounds
 SHARPNESS = 6
 
 
@@ -92,7 +92,7 @@ def tiles_of(problem: Problem, x: SimtTile) -> int:
 def estimate(problem: Problem, x: SimtTile, device: Device) -> float:
     """Nanoseconds for the whole problem."""
     cores = device.cores
-    # CTAs of a cluster stand on different SMs, and an SM takes as many of other clusters as it has room for
+    # CTAs of a cluster are on different SMs; an SM holds CTAs of several clusters
     busiest = math.ceil(tiles_of(problem, x) / device.resident_clusters(x.split))
     turns, rest = divmod(busiest, x.residents)
     steps = math.ceil(problem.k / x.split / x.tile[2])
@@ -104,7 +104,7 @@ def estimate(problem: Problem, x: SimtTile, device: Device) -> float:
 
 
 def _work(x: SimtTile, problem: Problem) -> tuple[float, float]:
-    """Of a CTA's k tile: issue slots of a quarter of its warps, and 128 bytes that all move through shared memory."""
+    """For a CTA's k tile: issue slots of a quarter of its warps, and 128-byte accesses of shared memory."""
     (tile_m, tile_n, depth), (own_m, own_n) = x.tile, x.thread_tile
     own_k = depth / x.slices
     slots = own_k * (own_m * own_n + own_m / x.group + own_n / FOUR) + TILE_SLOTS
@@ -112,7 +112,7 @@ def _work(x: SimtTile, problem: Problem) -> tuple[float, float]:
     vectors = loads(x, problem) or (1, 1)
     for rows, vector, deep in zip((tile_m, tile_n), vectors, along_k(problem), strict=True):
         each = rows * depth / (x.threads * vector)
-        # a prefetch has an address of its own
+        # a prefetch has its own address
         slots += LOAD_SLOTS * each * (2 if x.ahead else 1)
         if not x.staged:
             moved += each * vector
@@ -126,9 +126,9 @@ def _work(x: SimtTile, problem: Problem) -> tuple[float, float]:
 
 
 def _step(x: SimtTile, work: tuple[float, float], together: int, cores: CoreModel) -> float:
-    """Nanoseconds of one k tile of each of an SM's CTAs, `together` of them."""
+    """Nanoseconds of one k tile of each of the `together` CTAs of an SM."""
     warps = together * x.warps
-    # a warp waits for its own last instruction now and then, which others of its quarter fill
+    # other warps of a quarter fill the slots in which a warp waits for its own last instruction
     waits = cores.lone if warps <= QUARTERS else cores.paired if warps <= 2 * QUARTERS else 1.0
     slots, moved = work[0] * waits, work[1] * cores.shared
     time: float = together * cores.slot * (slots**SHARPNESS + moved**SHARPNESS) ** (1 / SHARPNESS)
@@ -138,19 +138,19 @@ def _step(x: SimtTile, work: tuple[float, float], together: int, cores: CoreMode
     return max(time + (alone if together == 1 else 0.0), cores.l2 if x.ahead else cores.dram)
 
 
-# bytes of the elements that a ring can take: cp.async does not convert
+# bytes of the elements of a cp.async pipeline: cp.async does not convert
 RING_BYTES = 4
-# CTAs that share an output tile
+# splits of K: CTAs that share an output tile
 SPLITS = (1, 2, 4, 8)
-# accumulators of a thread that leave room for a gated pair's
+# most accumulators of a thread beside those of a gated pair's other half
 PAIRED_VALUES = 64
 
-# Larger tiles first among equals; of those with the same extents the first that serves
+# Ties go to the first tile; of tiles with the same extents the first possible one is used
 # (`benchmarks/probes/simt_tiles.py` measures each).
 TILES = (
     SimtTile(tile=(128, 128, 8), thread_tile=(16, 8), lanes_m=4, staged=True, residents=2),
     SimtTile(tile=(128, 128, 8), staged=True, residents=2),
-    # for rows that tiles of 128 would fill badly
+    # for M that tiles of 128 rows would pad much
     SimtTile(tile=(112, 128, 8), thread_tile=(14, 8), staged=True, residents=2),
     SimtTile(tile=(64, 128, 16), staged=True, slices=2, residents=2),
     SimtTile(tile=(64, 64, 16), staged=True, slices=4, residents=2),
@@ -163,10 +163,10 @@ TILES = (
 
 
 def plan_simt(asked: Request, order: Order) -> KernelPlan:
-    """The plan of a problem that runs on the CUDA cores, whose tiles have a model of their own instead of an `order`.
+    """The plan of a problem on the CUDA cores; their tiles have a cost model of their own and ignore `order`.
 
     Raises:
-        PlanError: what is given names no tile of theirs, or the grid is larger than a launch may be.
+        PlanError: given fields name none of their tiles, or the grid exceeds a launch's limit.
     """
     problem, device = asked.problem, asked.device
     tile = choose(asked)
@@ -209,7 +209,7 @@ def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, in
         min((vector_elements(x, OUTPUT_WIDTHS) for x in outputs.values()), default=1),
     )
     if tile.staged and tile.slices == 1 and min(vector[:2]) == 1:
-        # loads of single elements hold many more addresses; where warps share K a few of them are spilled instead
+        # loads of single elements need registers for addresses; if warps share K, a few spills are accepted instead
         tile = dataclasses.replace(tile, residents=max(1, tile.residents // 2))
     config = SimtConfig(
         operands=(
@@ -233,26 +233,26 @@ def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, in
 
 
 def choose(asked: Request) -> SimtTile:
-    """The tile and the cut of K that the model finds fastest for a request.
+    """The tile and splits of K with the least predicted time for a request.
 
     Raises:
-        PlanError: nothing serves what is given.
+        PlanError: the given fields allow none.
     """
     return min(weighed(asked), key=lambda pair: pair[0])[1]
 
 
 def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
-    """(nanoseconds, tile) of every tile and split of K that may serve, larger tiles and fewer splits first.
+    """(nanoseconds, tile) of every possible tile and split of K, larger tiles and fewer splits first.
 
-    Each has as many CTAs an SM as registers allow. Tiles that spill are left out where there are others.
+    Each has as many CTAs per SM as registers allow. Tiles that spill are left out if there are others.
 
     Raises:
-        PlanError: nothing serves what is given.
+        PlanError: the given fields allow none.
     """
     problem, device, epilogue, limits = asked.problem, asked.device, asked.epilogue, asked.device.limits
-    # without K there is no mainloop that a tile could be given for
+    # without K there is no mainloop, and a given tile means nothing
     spec = asked.spec if problem.k else GemmSpec()
-    # the order of additions must not depend on M: one thread adds all products, unless the spec says how
+    # the order of additions must not depend on M: one thread adds all products unless the spec gives splits
     invariant, pairs = asked.spec.batch_invariant is True, epilogue.gated is not None
     # a thread has no registers for a pair's accumulators, single elements in flight and addresses of a shared sum
     alone = pairs and problem.a.dtype.bytes != RING_BYTES
@@ -284,10 +284,10 @@ def has_tile(problem: Problem, tile: Tile) -> bool:
 
 
 def _kinds(problem: Problem, pairs: bool, whole: bool, summed: bool) -> list[SimtTile]:
-    """The tiles that serve a problem, one of each extents; `whole` forbids to share out a tile's K.
+    """The tiles that can load a problem, one for each extents; `whole` excludes tiles whose warps share K.
 
-    Partial results along rows are those of a warp's columns. Where those must be the same for every M (`summed`) it is
-    the last of each extents, which serves every problem; a warp of those that do not share out K has 32 columns.
+    Partial results along rows cover a warp's columns. If those must be the same for every M (`summed`), the last tile
+    of each extents is used, which can load every problem; its warps have 32 columns if they do not share K.
     """
     found: dict[tuple[int, int, int], SimtTile] = {}
     for x in reversed(TILES) if summed else TILES:
@@ -299,10 +299,10 @@ def _kinds(problem: Problem, pairs: bool, whole: bool, summed: bool) -> list[Sim
 
 
 def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
-    """Those that have what a spec gives.
+    """The tiles that satisfy a spec's tile and stages.
 
     Raises:
-        PlanError: none has.
+        PlanError: there are none.
     """
     if isinstance(spec.tile, Tile):
         given = tuple(spec.tile)
@@ -328,20 +328,20 @@ def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
 
 
 def _no_tile(spec: GemmSpec, given: tuple[int, ...], legal: list[tuple[int, int, int]]) -> PlanError:
-    """What says that a given tile is none of those that are legal, and the nearest that this spec may name."""
+    """The refusal of a given tile, with the nearest legal one that this spec may name."""
     listed = ", ".join("x".join(map(str, x)) for x in legal)
     rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
     if spec.schedule != "simt" and DType.FP32 not in (spec.a_dtype, spec.b_dtype):
-        # a spec that does not say that it means the CUDA cores must name what the tensor cores could have, too
+        # a spec that does not ask for CUDA cores may only name tiles that are legal on tensor cores, too
         legal = [x for x in legal if None in (tile_fault(Tile(*x)), tile_fault(Tile(*x), swap=True))]
     return field_error(PlanError, "tile", spec.tile, rule, Tile(*min(legal, key=lambda x: _apart(x, given))))
 
 
 def _splits(spec: GemmSpec, alone: bool) -> tuple[int] | None:
-    """The cut that a spec gives; None where it leaves it open.
+    """The splits that a spec gives; None if unspecified.
 
     Raises:
-        PlanError: it is none of the CUDA cores'.
+        PlanError: CUDA-core kernels do not have them.
     """
     parts = spec.split_k
     if isinstance(parts, str):
@@ -358,11 +358,11 @@ def _splits(spec: GemmSpec, alone: bool) -> tuple[int] | None:
 
 
 def _apart(x: tuple[int, ...], y: tuple[int, ...]) -> float:
-    """How far two tiles' extents are apart."""
+    """The distance of two tiles' extents."""
     return sum(abs(math.log(p / q)) for p, q in zip(x, y, strict=True))
 
 
 def _may_split(problem: Problem, x: SimtTile, device: Device) -> bool:
-    """Whether half the cut leaves room on the SMs, and every CTA's part of K fills its ring."""
+    """Whether half the splits leave SMs idle, and every CTA's split of K fills its pipeline."""
     room = tiles_of(problem, x) * x.split // 2 < device.sms * x.residents
     return room and problem.k >= x.split * x.tile[2] * x.stages

@@ -33,7 +33,7 @@ class Copy:
 
     @property
     def unit(self) -> str:
-        """The axis with unit stride of source and copy, "col" or "row"; "none" where they have none in common."""
+        """The unit-stride axis that source and copy share, "col" or "row"; "none" if they share none."""
         if self.source.unit_col and self.target.unit_col:
             return "col"
         return "row" if self.source.unit_row and self.target.unit_row else "none"
@@ -53,7 +53,7 @@ class Relayout:
 
     @staticmethod
     def of(copies: tuple[Copy, ...]) -> Relayout:
-        """The launch that makes copies, at least one."""
+        """The launch of at least one copy."""
         units = tuple(x.unit for x in copies)
         return Relayout(config=RelayoutConfig(dtype=copies[0].source.dtype, units=units), copies=copies)
 
@@ -82,7 +82,7 @@ class Relayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """How the ends of a launch's groups are told (`kernels.schedule.group_ends`).
+    """How a launch reads the ends of its groups (`kernels.schedule.group_ends`).
 
     Attributes:
         width: 32-bit words of a number.
@@ -119,16 +119,16 @@ class Multiply:
     Attributes:
         config: the kernel.
         extents: (m, n, k, l): of the output, and the product's k.
-        operands: a, b, inputs and stored outputs as the kernel sees them, by name; of a gated pair one of the halves.
-        factors: which of the caller's operands are the kernel's a and b; ("b", "a") where it multiplies transposes.
-        gate: of a gated pair, elements from one half's first to the other's.
+        operands: a, b, inputs and stored outputs as the kernel sees them, by name; a gated pair as one half.
+        factors: the caller's operands that are the kernel's a and b; ("b", "a") if operands are swapped.
+        gate: elements between the first elements of a gated pair's halves.
         raster: (axis, group).
         clusters: launched.
         parts: partial results per result of a reduction over rows, columns and all.
-        in_workspace: offsets, bytes, of what lies in workspace instead of where the caller's tensor does: copied
-            operands, and the partial results of reductions that are finished.
-        counted: offsets, bytes, of its counters among the run's.
-        groups: how the ends of groups are told; None where it computes none.
+        in_workspace: byte offsets of what lies in workspace instead of the caller's tensors: copied operands, and
+            partial results of reductions that a launch finishes.
+        counted: byte offsets of its counters among the run's.
+        groups: how the ends of groups are read; None without groups.
     """
 
     config: GemmConfig
@@ -145,7 +145,7 @@ class Multiply:
 
     @staticmethod
     def of(problem: Problem, views: tuple[Operand, Operand], **rest: Any) -> Multiply:
-        """The step that serves a problem whose a and b the kernel sees as `views`."""
+        """The step of a problem whose a and b the kernel sees as `views`."""
         a, b = views
         return Multiply(
             extents=(a.rows, b.cols, problem.k, problem.batch),
@@ -188,7 +188,7 @@ class Multiply:
 
 @dataclass(frozen=True, kw_only=True)
 class AddPartials(Multiply):
-    """Adding up the parts of K that the product before left, and the epilogue: it takes what a product takes."""
+    """The reduction of the splits that the GEMM before it left, and the epilogue; its arguments are the GEMM's."""
 
     @property
     def name(self) -> str:
@@ -198,7 +198,7 @@ class AddPartials(Multiply):
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """The finish of a reduction: partial results in workspace into results.
+    """The finish of a reduction: it reduces partial results in workspace to results.
 
     Attributes:
         config: the kernel.

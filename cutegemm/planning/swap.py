@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Swapped operands: D^T = B^T A^T, planned as an ordinary product of the transposes.
+"""Swapped operands: D^T = B^T A^T, planned as an ordinary GEMM of the transposes.
 
-N then lies along the instruction's 64 rows and M along its columns, which come in steps of 8: what few rows of D
-want, and where weights are read at the speed of memory. The kernels see an ordinary product. Everything that a
-spec, a plan and an error say is in D's coordinates; this module translates.
+N then lies along the instruction's 64 rows and M along its columns, in steps of 8. That suits D of few rows, where
+weights are read at the speed of memory. Kernels see an ordinary GEMM. Specs, plans and errors are in D's coordinates;
+this module translates.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def transposed_problem(problem: Problem) -> Problem:
 
 
 def in_d(made: KernelPlan, asked: Request) -> KernelPlan:
-    """The plan of a transposed request as one of the request itself; applied twice it changes nothing."""
+    """The plan of a transposed request as one of the request itself; twice is the identity."""
     m, n, batch = made.tiles
     return dataclasses.replace(
         made,
@@ -74,7 +74,7 @@ def _transposed_epilogue(epilogue: Graph) -> Graph:
 
 @functools.lru_cache(256)
 def _transposed_spec(spec: GemmSpec) -> GemmSpec:
-    """What the transposed request's planner reads of a spec; types, majors and epilogue have been checked."""
+    """The spec of the transposed request; types, majors and epilogue have been checked and are left out."""
     checked = (
         "a_dtype",
         "b_dtype",
@@ -109,7 +109,7 @@ def _step(step: Step) -> Step:
 
 
 def _field(name: str) -> str:
-    """A spec's field by the name that the transposed request has for it."""
+    """The name of a spec's field in the transposed request."""
     if name.startswith("tile."):
         return f"tile.{OTHER.get(name[-1], name[-1])}"
     return f"{OTHER[name[0]]}{name[1:]}" if name in ("a_load", "b_load", "m", "n") else name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request leaves open beside a config: whether operands are swapped, and how matrices arrive and leave."""
+"""Ways to serve a request: operands swapped or not, and how matrices are loaded and stored."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from cutegemm.planning.requirements import Request
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
 
-# fields of a spec that prune a table
+# fields of a spec that prune the generator's table
 PRUNING = (
     "schedule", "consumers", "cluster", "scheduler", "sms", "ctas_per_sm", "stages", "epilogue_stages",
     "input_stages", "swizzle", "promote",
 )  # fmt: skip
-# elements of K beyond which threads that load may have no more to do
+# greatest K for which stages that threads load are no deeper than this
 SHALLOW = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A request as its kernel sees it, and how its matrices arrive and leave.
+    """A request as its kernel sees it, and how its matrices are loaded and stored.
 
     Attributes:
         seen: the request, for D's transpose where operands are swapped.
         swapped: whether they are.
-        loads: how A and B arrive, and the copies made for that.
-        inputs, outputs: how the epilogue's matrices arrive and leave.
+        loads: how A and B are loaded, and the copies made for that.
+        inputs, outputs: how the epilogue's matrices are loaded and stored.
         reasons: why, one line each.
     """
 
@@ -84,7 +84,7 @@ class Way:
 
 
 def direct(way: Way) -> Way | None:
-    """The same with outputs stored from registers, where the spec leaves that open and others would not be."""
+    """The same with outputs stored from registers, unless the spec gives stores or all are already."""
     if way.spec.store != AUTO or all(x.store == "direct" for x in way.outputs):
         return None
     outputs = tuple(dataclasses.replace(x, store="direct") for x in way.outputs)
@@ -115,7 +115,7 @@ class Kind(NamedTuple):
 
     @staticmethod
     def of(way: Way) -> Kind:
-        """That of a way."""
+        """The kind of a way."""
         given = tuple(getattr(way.spec, name) for name in PRUNING)
         shallow = way.loads.gathers and way.problem.k <= SHALLOW
         matrices = way.operands, way.inputs, way.outputs
@@ -123,7 +123,7 @@ class Kind(NamedTuple):
 
     @property
     def spec(self) -> GemmSpec:
-        """A spec with the given fields alone."""
+        """A spec with only these fields."""
         return GemmSpec(**dict(zip(PRUNING, self.given, strict=True)))
 
     @property
@@ -140,7 +140,7 @@ class Option(NamedTuple):
     candidate: Candidate
 
 
-# options, fastest first -> the same in the order in which they are tried
+# options, fastest first -> the options in the order in which they are tried
 Order = Callable[[Iterator[Option]], Iterable[Option]]
 
 
@@ -150,13 +150,13 @@ def by_cost(found: Iterator[Option]) -> Iterator[Option]:
 
 
 def turned(asked: Request) -> tuple[bool, ...]:
-    """Whether operands are swapped: as given, as a given tile needs it, or both."""
+    """The orientations to consider: as given, as a given tile needs, or both."""
     spec = asked.spec
     if isinstance(spec.swap, bool):
         return (spec.swap,)
     if isinstance(spec.tile, Tile):
         return (tile_fault(spec.tile) is not None,)
-    # partial results of a row depend on it
+    # it changes a row's partial results
     return (False,) if invariance.along_rows(asked) else (False, True)
 
 
