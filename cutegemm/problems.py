@@ -164,6 +164,11 @@ class Problem(checks.Named):
         object.__setattr__(self, "device_scalars", _names("device_scalars", self.device_scalars))
 
     @property
+    def shape(self) -> str:
+        """M x N x K in words, with the batch where it is not 1."""
+        return f"{self.m} x {self.n} x {self.k}" + f", batch {self.batch}" * (self.batch != 1)
+
+    @property
     def c(self) -> Operand | None:
         """The input named c; None when no C is read."""
         return dict(self.inputs).get("c")

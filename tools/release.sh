@@ -96,5 +96,12 @@ EOF
     "$venv/bin/python" -c 'import sys, cutegemm; assert "torch" not in sys.modules; print(cutegemm.__version__)'
   )
   (cd "$venv/suite" && ../bin/python -m pytest ${TESTS:-})
-  echo "$("$venv/bin/python" --version): the command line works, and the tests that need no torch pass: ${TESTS:-all}"
+  # what users get, who install without constraints
+  "$venv/bin/pip" install -q --upgrade typer rich
+  (
+    cd "$venv/suite"
+    "$venv/bin/cutegemm" explain 256 256 256 --spec "tile=(128, 128)" --dtype fp16 --json > "$work/newest.json"
+    ../bin/python -m pytest tests/cli/test_app.py tests/cli/test_explain.py tests/cli/test_layout.py
+  )
+  echo "$("$venv/bin/python" --version): the command line works, with the newest typer too, and the tests that need no torch pass: ${TESTS:-all}"
 done

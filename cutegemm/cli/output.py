@@ -32,7 +32,9 @@ def print_facts(command: str, facts: T, as_text: Callable[[T], str], as_json: bo
 
 def wrapped(label: str, text: str, margin: int = 12) -> str:
     """A labelled paragraph: the label once, the text beside it."""
-    lines = textwrap.wrap(text, max(20, width() - margin), break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(
+        text, max(20, width() - margin), break_on_hyphens=False, break_long_words=False
+    ) or [""]
     return "\n".join(f"{label if not i else '':<{margin}}{line}" for i, line in enumerate(lines))
 
 
@@ -57,7 +59,9 @@ def table(
             (f"{x:>{w}}" if i in right else f"{x:<{w}}") + "  "
             for i, (x, w) in enumerate(zip(row[:-1], widths, strict=False))
         )
-        ends = textwrap.wrap(row[-1], max(LEAST, last), break_on_hyphens=False) or [""]
+        ends = textwrap.wrap(row[-1], max(LEAST, last), break_on_hyphens=False, break_long_words=False) or [
+            ""
+        ]
         if len(row) - 1 in right:
             ends = [f"{row[-1]:>{widths[-1]}}"]
         if below:

@@ -53,6 +53,7 @@ def compared(
     from cutegemm.database.choice import choose
     from cutegemm.errors import HardwareError
     from cutegemm.running.backends.launcher import current_device
+    from cutegemm.running.run import prepare
     from cutegemm.tuning.gpu import Gpu
     from cutegemm.tuning.race import Regime, race, wins
     from cutegemm.tuning.random_operands import operands
@@ -62,17 +63,20 @@ def compared(
         raise HardwareError("times are taken on a Hopper GPU (compute capability 9.0), and there is none")
     machine, regime = bench or Gpu(), regime or Regime()
     of = next(iter(asked.values())).problem
-    samplers = []
+
+    def chosen(spec: Any, problem: Any, _: Any) -> Any:
+        return choose(spec, problem, machine.record).plan
+
+    works: dict[str, Callable[[], None]] = {}
     for name, x in asked.items():
-        plan = choose(x.spec, of, machine.record).plan
-        assert plan.config is not None
-        sets = [operands(of, plan.config.epilogue, machine.memory, seed) for seed in range(SETS)]
-        prepared = _prepared(x, plan.config.epilogue, sets[0], machine)
-        samplers.append(
-            Sampler(name, machine.one_pass(prepared, sets), SETS, machine, regime.sample_of(of.flops))
-        )
+        graph = chosen(x.spec, of, None).config.epilogue
+        sets = [operands(of, graph, machine.memory, seed) for seed in range(SETS)]
+        made = prepare(x.spec, graph, sets[0].order, sets[0].given, machine.backend, planner=chosen)
+        works[name] = machine.one_pass(made, sets)
     if against_torch and not any(x.spec.given().get("epilogue") for x in asked.values()):
-        samplers.append(Sampler(TORCH, _of_torch(of, machine), SETS, machine, regime.sample_of(of.flops)))
+        works[TORCH] = _of_torch(of, machine)
+    sample = regime.sample_of(of.flops)
+    samplers = [Sampler(name, work, SETS, machine, sample) for name, work in works.items()]
     last = samplers[-1].name
     times = race(samplers, machine, regime, stays=last)
     base = times[last].median
@@ -80,25 +84,12 @@ def compared(
         Timed(name, x.median, x.spread, of.flops / x.median / 1e6, base / x.median)
         for name, x in times.items()
     ]
-    verdict = "no difference"
-    if len(rows) > 1:
-        first = rows[0].name
-        if wins(times[first], times[last]):
-            verdict = f"{first} is faster"
-        elif wins(times[last], times[first]):
-            verdict = f"{last} is faster"
-    words = f"{of.m} x {of.n} x {of.k}" + (f", batch {of.batch}" if of.batch != 1 else "")
-    return Comparison(f"{words}; {of.a.dtype.value}", machine.record.name, machine.versions(), rows, verdict)
-
-
-def _prepared(asked: Asked, graph: Any, first: Any, machine: Bench) -> Any:
-    from cutegemm.database.choice import choose
-    from cutegemm.running.run import prepare
-
-    return prepare(
-        asked.spec, graph, first.order, first.given, machine.backend,
-        planner=lambda spec, problem, device: choose(spec, problem, machine.record).plan,
-    )  # fmt: skip
+    pairs = ((rows[0].name, last), (last, rows[0].name)) if len(rows) > 1 else ()
+    faster = next((x for x, y in pairs if wins(times[x], times[y])), None)
+    verdict = "no difference" if faster is None else f"{faster} is faster"
+    return Comparison(
+        f"{of.shape}; {of.a.dtype.value}", machine.record.name, machine.versions(), rows, verdict
+    )
 
 
 def _of_torch(of: Any, machine: Bench) -> Callable[[], None]:
@@ -142,11 +133,11 @@ def tuned(asked: Asked, **options: Any) -> Tuned:
     from cutegemm.tuning import tune
 
     report = tune(asked.spec, [asked.problem], **options)
-    found = []
-    for x in report.outcomes:
-        us, model = (None, None) if x.entry is None else (x.entry.us, x.entry.model_us)
-        fields = {} if x.entry is None else dict(x.entry.fields)
-        found.append(OutcomeOf(x.status, us, model, fields, str(x)))
+    known = [
+        (x.entry.us, x.entry.model_us, dict(x.entry.fields)) if x.entry else (None, None, {})
+        for x in report.outcomes
+    ]
+    found = [OutcomeOf(x.status, *of, str(x)) for x, of in zip(report.outcomes, known, strict=True)]
     return Tuned(found, report.interrupted)
 
 

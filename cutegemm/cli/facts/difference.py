@@ -65,7 +65,7 @@ def difference(
     # opcodes are counted in the code
     figures = [{name: v for name, v in x.items() if name != "instructions"} for x in used]
     return Difference(
-        f"{of.m} x {of.n} x {of.k}; {of.a.dtype.value}",
+        f"{of.shape}; {of.a.dtype.value}",
         [str(before.spec), str(after.spec)],
         configs[0] == configs[1],
         _plan_changes(plans),

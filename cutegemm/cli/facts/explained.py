@@ -180,9 +180,8 @@ def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
 
 def _problem(asked: Asked) -> str:
     p = asked.problem
-    shape = f"{p.m} x {p.n} x {p.k}" + (f", batch {p.batch}" if p.batch != 1 else "")
     outputs = "".join(f", {'D' if name == 'd' else name} {x.dtype.value}" for name, x in p.outputs)
-    return f"{shape}; A, B {p.a.dtype.value}{outputs}"
+    return f"{p.shape}; A, B {p.a.dtype.value}{outputs}"
 
 
 def _chosen(choice: Choice) -> Chosen:

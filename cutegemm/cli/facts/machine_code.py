@@ -54,7 +54,7 @@ def code_of(asked: Asked, language: str) -> Code:
     text = made.ptx if language == "ptx" else resources.sass(made.cubin)
     used, of = made.resources, asked.problem
     return Code(
-        f"{of.m} x {of.n} x {of.k}", plan.config.family, language, text, used.registers, used.frame_bytes,
+        of.shape, plan.config.family, language, text, used.registers, used.frame_bytes,
         used.smem_bytes, used.code_bytes, dict(opcodes(text, language).most_common()),
     )  # fmt: skip
 
