@@ -214,6 +214,18 @@ def table(documents: Sequence[Document]) -> Table:
     return shown
 
 
+def brief(documents: Sequence[Document]) -> list[str]:
+    """The README's line of all families together, but odd problems, which are far faster, and chains."""
+    families = pooled([x for x in documents if not x["environment"]["fresh"]["regret"]])
+    plain = [x for x in families if not x["family"].startswith(("odd", "chain"))]
+    ratios = [ratio for x in plain for ratio in x["first"]]
+    if not ratios:
+        return []
+    figures = f"**{results.geometric_mean(ratios):.2f}** | {min(ratios):.2f} | {max(ratios):.2f}"
+    what = "drawn anew after the fit, aligned, any majors, by the cost model alone"
+    return [f"| {what} | {len(ratios)} | {figures} |"]
+
+
 def last_trees(documents: Sequence[Document]) -> list[Document]:
     """The documents of the last trees that were measured, by date."""
     dates: dict[str, str] = {}

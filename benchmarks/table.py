@@ -83,19 +83,6 @@ def brief_table(rows: list[Row]) -> list[str]:
     return markdown(["bf16, TN", "problems", "× cuBLAS, geometric mean", "least", "greatest"], lines)
 
 
-def fresh_lines(drawn: list[Document]) -> list[str]:
-    """The line of problems that no fit and no tuner has seen; odd ones, which are far faster, are left out."""
-    families = fresh_check.pooled([x for x in drawn if not x["environment"]["fresh"]["regret"]])
-    plain = [x for x in families if not x["family"].startswith(("odd", "chain"))]
-    ratios = [ratio for x in plain for ratio in x["first"]]
-    if not ratios:
-        return []
-    figures = f"**{results.geometric_mean(ratios):.2f}** | {min(ratios):.2f} | {max(ratios):.2f}"
-    return [
-        f"| drawn anew after the fit, aligned, any majors, by the cost model alone | {len(ratios)} | {figures} |"
-    ]
-
-
 def size_of(row: Row) -> str:
     """A row's extents, with the number of products before them where there are several."""
     extents = f"{row['m']}×{row['n']}×{row['k']}"
@@ -319,7 +306,7 @@ def render(name: str, documents: dict[str, Document], base: str = "") -> str:
     used = list(dict.fromkeys(path for path in source.values() if path in shown))
     if name == "brief":
         drawn = {path: x for path, x in documents.items() if "fresh" in x["environment"]}
-        table += fresh_lines(list(drawn.values()))
+        table += fresh_check.brief(list(drawn.values()))
         used += drawn
     used = [_source(path, documents[path]["environment"], base) for path in used]
     return "\n".join([*table, "", "Measured: " + "; ".join(used) + ".", ""])
