@@ -94,10 +94,6 @@ REFUSALS = [
         "evict_first=('c',): must be a tuple of \"a\", \"b\" and \"d\"; nearest legal value: ('d',)",
     ),
     (
-        {"evict_first": ("a",), "evict_last": ("a", "b")},
-        "evict_last=('a', 'b'): must name nothing that evict_first names; nearest legal value: 'auto'",
-    ),
-    (
         {"schedule": "multistage", "scheduler": "dynamic"},
         "scheduler='dynamic': tiles are taken by the producer warp of schedule=\"cooperative\" or \"pingpong\"; "
         "nearest legal value: 'persistent'",

@@ -48,7 +48,6 @@ READ: dict[str, tuple[Value, ...]] = {
     "raster": (AUTO, "m1", "m4", "n1", "n3"),
     "constant": (AUTO, "a", "b", "a+b"),
     "evict_first": (AUTO, "none", "a", "b", "d", "a+b+d"),
-    "evict_last": (AUTO, "none", "a", "b", "d", "a+b+d"),
 }
 # extents of the CTA tile: all are given, or none is
 EXTENTS: dict[str, tuple[Value, ...]] = {

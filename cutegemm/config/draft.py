@@ -58,9 +58,7 @@ class KernelDraft(EpilogueConfig):
     # when the next launch may begin: "never" early, at this one's "start", or after the last of its "loads"
     trigger: str = "never"
     early: tuple[str, ...] = ()  # roles of operands that are loaded before earlier launches end
-    # "a", "b", "d": the matrices whose cache lines L2 evicts first, and last
-    evict_first: tuple[str, ...] = ()
-    evict_last: tuple[str, ...] = ()
+    evict_first: tuple[str, ...] = ()  # the matrices, of "a", "b" and "d" (all outputs), that L2 evicts first
     splits: int = 1  # splits of K
     streamed: bool = False  # Stream-K: clusters split tiles along K so that all have equally many k tiles
     dynamic: bool = False  # clusters take work tiles from a counter
@@ -125,8 +123,8 @@ class KernelDraft(EpilogueConfig):
         return self.cluster_size * (self.consumers * self.limits.warpgroup // self.limits.warp + 1)
 
     def evicted(self, name: str) -> str | None:
-        """Whether L2 evicts cache lines of "a", "b" or "d" (all outputs) "first" or "last"; None is no hint."""
-        return "first" if name in self.evict_first else "last" if name in self.evict_last else None
+        """The L2 eviction hint of "a", "b" or "d" (all outputs), "first"; None is no hint."""
+        return "first" if name in self.evict_first else None
 
     @property
     def adds_up(self) -> Number:

@@ -155,8 +155,7 @@ class EpilogueConfig:
         data = dict(data)
         for name, kind in (("operands", OperandConfig), ("inputs", MatrixConfig), ("outputs", OutputConfig)):
             data[name] = tuple(_part(kind, x) for x in data[name])
-        for name in ("tile", "cluster", "vector", "thread_tile", "device_scalars", "early",
-                     "evict_first", "evict_last"):  # fmt: skip
+        for name in ("tile", "cluster", "vector", "thread_tile", "device_scalars", "early", "evict_first"):
             if name in data:
                 data[name] = tuple(data[name])
         data["epilogue"] = Graph.from_data(data["epilogue"])

@@ -35,6 +35,8 @@ FIRST = frozenset(
     pingpong raster residents serpentine slices split split_reduction splits staged stages streamed thread_tile tile
     trigger unroll vector""".split()
 )
+# Fields that configs of tensor-core kernels no longer have, with their values in digests.
+GONE: dict[str, object] = {"evict_last": []}
 # Names that fields had when entries were first digested.
 RENAMED = {"cluster_splits": "cluster_parts"}
 # A shape takes a neighbour's choice where every extent is within this factor of the neighbour's.
@@ -103,6 +105,8 @@ def config_digest(config: Config) -> str:
         for name, x in config.to_data().items()
     }
     data = {name: x for name, (x, default) in kept.items() if name in FIRST or default != x}
+    if "evict_first" in data:
+        data |= GONE
     return digest(json.dumps(data, sort_keys=True))
 
 

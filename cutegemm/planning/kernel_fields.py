@@ -175,7 +175,6 @@ def outlined(
         "raster": "m",
         "ctas_per_sm": given(spec.ctas_per_sm, 1),
         "evict_first": () if spec.evict_first == AUTO else spec.evict_first,
-        "evict_last": () if spec.evict_last == AUTO else spec.evict_last,
         "splits": splits,
         "streamed": streamed,
         "dynamic": spec.scheduler == "dynamic",
@@ -265,8 +264,8 @@ def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
     Only one row or column of tiles reads those, such as weights if D has few rows.
     """
     spec, problem, (m, n, _) = way.spec, way.problem, candidate.tile
-    if spec.evict_first != AUTO or spec.evict_last != AUTO:
-        return () if isinstance(spec.evict_first, str) else spec.evict_first
+    if isinstance(spec.evict_first, tuple):
+        return spec.evict_first
     tiles = {"a": math.ceil(problem.n / n), "b": math.ceil(problem.m / m)}
     sizes = {"a": problem.a.bytes, "b": problem.b.bytes}
     return tuple(

@@ -89,9 +89,8 @@ def _transposed_spec(spec: GemmSpec) -> GemmSpec:
         "epilogue",
     )
     changed: dict[str, Any] = dict.fromkeys(checked, AUTO)
-    for field in ("evict_first", "evict_last"):
-        if isinstance(getattr(spec, field), tuple):
-            changed[field] = tuple(sorted(OTHER.get(name, name) for name in getattr(spec, field)))
+    if isinstance(spec.evict_first, tuple):
+        changed["evict_first"] = tuple(sorted(OTHER.get(name, name) for name in spec.evict_first))
     if isinstance(spec.constant, tuple):
         changed["constant"] = tuple(OTHER[name] for name in spec.constant)
     changed |= {name: _value(name, getattr(spec, name)) for name in ("tile", "cluster", "raster")}

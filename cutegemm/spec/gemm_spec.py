@@ -71,9 +71,8 @@ class GemmSpec(checks.Named):
             kernel waits for all earlier ones to end before it touches memory, except operands named in `constant`.
         constant: operands, ("a",), ("b",) or both, such as weights, that no kernel writes which may still run when this
             one starts. Their first tiles are loaded while the previous kernel still runs.
-        evict_first, evict_last: which of "a", "b" and "d" (all outputs) TMA moves with an L2 eviction hint: evict first
-            what is used once, evict last what many tiles share. By default, an operand that only one row of tiles
-            reads and that would not stay in L2 is evicted first.
+        evict_first: which of "a", "b" and "d" (all outputs) TMA moves with a hint that L2 evicts them first. By
+            default that is an operand that only one row of tiles reads and that would not stay in L2.
         batch_invariant: whether a row of D must have the same bits for every M and at every row index, on one GPU
             model. The order of additions along K then depends on N and K alone: K is split only if `split_k` says so,
             and all tiles are equally wide if the epilogue reduces along rows.
@@ -124,7 +123,6 @@ class GemmSpec(checks.Named):
     trigger: str = AUTO
     constant: tuple[str, ...] | Auto = AUTO
     evict_first: tuple[str, ...] | Auto = AUTO
-    evict_last: tuple[str, ...] | Auto = AUTO
     batch_invariant: bool | Auto = AUTO
     promote: int | None | Auto = AUTO
     scale_a: scales.Kind = AUTO
@@ -154,9 +152,8 @@ class GemmSpec(checks.Named):
                 rule = 'must be a tuple of "a" and "b"'
                 raise field_error(SpecError, "constant", self.constant, rule, ("b",))
             object.__setattr__(self, "constant", tuple(sorted(set(names))))
-        for name in ("evict_first", "evict_last"):
-            if not is_auto(getattr(self, name)):
-                object.__setattr__(self, name, values.evicted(self, name))
+        if not is_auto(self.evict_first):
+            object.__setattr__(self, "evict_first", values.evicted(self.evict_first))
         if not is_auto(self.promote):
             object.__setattr__(self, "promote", values.promotion(self))
         kinds = {

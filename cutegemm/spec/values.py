@@ -25,7 +25,7 @@ SCHEDULERS = ("persistent", "per_tile", "stream_k", "dynamic")
 TENSOR_CORE_FIELDS = (
     "cluster", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages", "input_stages",
     "scheduler", "raster", "sms", "swap", "split_reduction", "ctas_per_sm", "trigger", "constant",
-    "evict_first", "evict_last", "promote",
+    "evict_first", "promote",
 )  # fmt: skip
 TILE_N_STEP = min(map(tiles.columns_step, INSTRUCTIONS.values()))  # columns, whatever the operands' types
 MAX_TILE = 1 << 16
@@ -63,14 +63,11 @@ def is_auto(value: object) -> bool:
     return isinstance(value, str) and value == AUTO
 
 
-def evicted(spec: Any, field: str) -> tuple[str, ...]:
-    """The given names of a cache hint, in order; none in both hints."""
-    value = getattr(spec, field)
+def evicted(value: Any) -> tuple[str, ...]:
+    """The matrices with a cache hint, in order."""
     names = tuple(value) if isinstance(value, (tuple, list)) and value != [] else (None,)
     if not all(isinstance(x, str) and x in ("a", "b", "d") for x in names):
-        raise field_error(SpecError, field, value, 'must be a tuple of "a", "b" and "d"', ("d",))
-    if field == "evict_last" and set(names) & set(() if is_auto(spec.evict_first) else spec.evict_first):
-        raise field_error(SpecError, field, value, "must name nothing that evict_first names", AUTO)
+        raise field_error(SpecError, "evict_first", value, 'must be a tuple of "a", "b" and "d"', ("d",))
     return tuple(sorted(set(filter(None, names))))
 
 

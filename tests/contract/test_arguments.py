@@ -93,7 +93,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
                 ),
                 "swap": ("x", 1, None),
                 "constant": ("a", "x", (), ("c",), (["a"],), None),
-                **dict.fromkeys(("evict_first", "evict_last"), ("a", "x", [], ("c",), (["a"],), None)),
+                "evict_first": ("a", "x", [], ("c",), (["a"],), None),
                 "batch_invariant": (1, "x", None),
                 **dict.fromkeys(("scale_a", "scale_b"), ("x", 3, None, ("block", 1), ["block", 1, "k"], THING)),
                 "promote": (0, -128, 100, 1.5, True, "x", (128,)),

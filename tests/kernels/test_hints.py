@@ -11,7 +11,7 @@ import torch
 from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Options
-from cutegemm.errors import PlanError
+from cutegemm.errors import GemmError, PlanError
 from cutegemm.gemm import Gemm
 from cutegemm.planning.planner import plan
 from tests.support.numerics import assert_close
@@ -33,7 +33,7 @@ def hints_of(ptx):
     [
         ({}, [None, None, None]),
         ({"evict_first": ("a", "d")}, ["first", None, "first"]),
-        ({"evict_first": ("a", "d"), "evict_last": ("b",), "cluster": (2, 1)}, ["first", "last", "first"]),
+        ({"evict_first": ("a", "b"), "cluster": (2, 1)}, ["first", "first", None]),
     ],
 )
 def test_hints_are_in_the_ptx_and_change_no_bit(fields, hints):
@@ -59,7 +59,7 @@ def test_what_one_row_of_tiles_reads_goes_first_where_it_is_long():
     def first(m, n, k, **fields):
         made = plan(GemmSpec(**fields), problem(m, n, k, majors="kk"))
         role = "a" if made.swapped else "b"
-        assert not made.config.evict_last and set(made.config.evict_first) <= {role}
+        assert set(made.config.evict_first) <= {role}
         return made.config.evict_first == (role,)
 
     assert first(1, 8192, 8192) and first(1, 8192, 8192, swap=True) and first(1, 8192, 8192, swap=False)
@@ -72,3 +72,10 @@ def test_a_hint_that_nobody_can_give_is_refused():
     with pytest.raises(PlanError) as caught:
         plan(GemmSpec(**FIELDS, a_load="gather", evict_first=("a", "b")), OF)
     assert (caught.value.field, caught.value.nearest) == ("evict_first", ("b",))
+
+
+def test_the_hint_that_went_names_its_successor():
+    """A spec with `evict_last` is refused; the nearest field is the hint that is left."""
+    with pytest.raises(GemmError) as caught:
+        GemmSpec(evict_last=("b",))
+    assert (caught.value.field, caught.value.nearest) == ("evict_last", "evict_first")

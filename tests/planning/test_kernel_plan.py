@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import DEFAULT
-from cutegemm.config import smem_budget
+from cutegemm.config import boxes, smem_budget
+from cutegemm.config.shared import SharedPlan
 from cutegemm.errors import PlanError
 from cutegemm.gemm import representative
 from cutegemm.planning.grouped import Ends, plan_groups
@@ -221,3 +222,25 @@ def test_one_kernel_serves_every_number_of_rows_of_a_bucket():
 
     assert len({kernel(m) for m in range(64 * 86, 64 * 92, 17)}) == 1
     assert 3 <= len({kernel(m) for m in range(1, 64 * 1000, 499)}) <= 20
+
+
+def test_nothing_is_computed_for_display_that_nobody_asked_for(monkeypatch):
+    """Boxes, bank conflicts and shared memory are those of the config, and a plan is made without them."""
+    refused = {"boxes": None, "store_conflicts": None}
+    with monkeypatch.context() as patch:
+        for name in refused:
+            patch.setattr(boxes, name, None)
+        patch.setattr(SharedPlan, "of", None)
+        made = plan(GemmSpec(), problem(1111, 2056, 1032))
+    assert made.boxes and made.smem and made.barriers and made.to_dict()["smem_bytes"] == made.smem_bytes
+
+
+def test_a_plan_of_groups_shows_the_kernel_of_groups():
+    """Its boxes are as high as the tile, and shared memory is named by the caller's operands."""
+    made = plan_groups(GemmSpec(swap=True), problem(9, 232, 2992, batch=8), "masked", Ends(), DEFAULT)
+    assert made.swapped and made.config.a.role == "a"
+    (a,) = (x for x in made.boxes if x.operand == "A")
+    assert a.extents[1] * a.count == made.config.tile[1]
+    held = {x.name: x.size // made.config.stages for x in made.smem}
+    m, n, k = made.config.tile
+    assert (held["B"], held["A"]) == (m * k * 2, n * k * 2)

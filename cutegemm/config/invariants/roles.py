@@ -18,7 +18,6 @@ from cutegemm.families import THREAD_LOADS, Abilities, reason
 Refused = tuple[str, object, str, object]
 NAMED_BARRIERS = 16  # of a CTA, PTX ISA, barrier
 TRIGGERS = ("never", "start", "loads")
-HINTS = ("evict_first", "evict_last")
 
 
 def able(x: KernelDraft, what: str, value: Number = True) -> Number:
@@ -117,21 +116,16 @@ def _moved(x: KernelDraft) -> dict[str, bool]:
 
 
 def _hints(x: KernelDraft) -> bool:
-    """Only TMA gives cache hints, and a matrix has at most one."""
+    """Only TMA gives cache hints."""
     moved = _moved(x)
-    named = (*x.evict_first, *x.evict_last)
-    return all(moved.get(name, False) for name in named) and len(set(named)) == len(named)
+    return all(moved.get(name, False) for name in x.evict_first)
 
 
 def _hints_refused(x: KernelDraft) -> Refused:
     moved = _moved(x)
-    for field in HINTS:
-        given: tuple[str, ...] = getattr(x, field)
-        without = [name for name in given if not moved.get(name, False)]
-        if without:
-            left = tuple(name for name in given if moved.get(name, False)) or "auto"
-            return field, given, f"TMA does not move {' and '.join(without)}", left
-    return "evict_last", x.evict_last, "must name nothing that evict_first names", "auto"
+    without = [name for name in x.evict_first if not moved.get(name, False)]
+    left = tuple(name for name in x.evict_first if moved.get(name, False)) or "auto"
+    return "evict_first", x.evict_first, f"TMA does not move {' and '.join(without)}", left
 
 
 def _scheduled(x: KernelDraft) -> Number:

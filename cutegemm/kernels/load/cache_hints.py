@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""L2 eviction hints of TMA copies: which cache lines L2 evicts first or last.
+"""L2 eviction hints of TMA copies.
 
 Source: PTX ISA 9.0, createpolicy.
 """
@@ -14,7 +14,7 @@ from cutlass._mlir.dialects import llvm
 
 
 def hint(how: str | None) -> dict[str, Any]:
-    """Further arguments of `cute.copy` for a TMA atom: an eviction policy, "first" or "last"; none for None."""
+    """Further arguments of `cute.copy` for a TMA atom: the eviction policy "first"; none for None."""
     if how is None:
         return {}
     created = llvm.inline_asm(

@@ -26,7 +26,7 @@ class TmaLoad:
     mask: Any  # CTAs of the cluster that receive this CTA's slice, or None
     coords: Any  # (rows, k, l)
     gate: int | None  # which half of a gated B
-    evict: str | None  # whether L2 evicts its cache lines "first" or "last"
+    evict: str | None  # L2 eviction hint, "first" or None
 
     @staticmethod
     def create(
@@ -41,7 +41,7 @@ class TmaLoad:
             box: (ROWS, BLK_K).
             peers: the CTAs that share the tile.
             gate: the half of a gated B, 0 or 1; None for other operands.
-            evict: "first", "last" or None.
+            evict: L2 eviction hint, "first" or None.
         """
         first = (0, 0, 0 if gate is None else (0, 0))
         gX = cute.local_tile(coords, box, first)  # (ROWS, BLK_K)
