@@ -35,6 +35,8 @@ FIRST = frozenset(
     pingpong raster residents serpentine slices split split_reduction splits staged stages streamed thread_tile tile
     trigger unroll vector""".split()
 )
+# Fields that operands gained later, with the values of every earlier kernel.
+LATER: dict[str, object] = {"indexed": False}
 # Fields that configs of tensor-core kernels no longer have, with their values in digests.
 GONE: dict[str, object] = {"evict_last": []}
 # Names that fields had when entries were first digested.
@@ -98,12 +100,12 @@ def digest(text: str) -> str:
 
 
 def config_digest(config: Config) -> str:
-    """The digest of a kernel's config, without later fields (`FIRST`) at their defaults."""
+    """The digest of a kernel's config, without later fields (`FIRST`, `LATER`) at their defaults."""
     usual = {f.name: f.default for f in dataclasses.fields(config)}
-    kept = {
-        RENAMED.get(name, name): (x, usual.get(name, dataclasses.MISSING))
-        for name, x in config.to_data().items()
-    }
+    fields = config.to_data()
+    if "operands" in fields:
+        fields["operands"] = [dict(x.items() - LATER.items()) for x in fields["operands"]]
+    kept = {RENAMED.get(name, name): (x, usual.get(name, dataclasses.MISSING)) for name, x in fields.items()}
     data = {name: x for name, (x, default) in kept.items() if name in FIRST or default != x}
     if "evict_first" in data:
         data |= GONE
