@@ -26,7 +26,8 @@ class Role:
 
     Attributes:
         ranks: what ranks they may have.
-        types: which element types: of "operands", of what an epilogue reads ("any") or stores ("stored"), or "fp32".
+        types: which element types: of "operands", of what an epilogue reads ("any") or stores ("stored"), of scales of
+            blocks ("scales"), or "fp32".
         written: whether a kernel writes them.
         strided: whether a launch passes their strides.
         shared: whether one may serve every batch, so that a launch passes its own batch extent.
@@ -44,7 +45,7 @@ ROLES = {
     "matrix": Role(ranks=(2, 3), shared=True),
     "row": Role(ranks=(1, 2), shared=True),
     "col": Role(ranks=(1, 2), shared=True),
-    **dict.fromkeys(("blocks_m", "blocks_n"), Role(ranks=(2, 3), types="fp32", shared=True)),
+    **dict.fromkeys(("blocks_m", "blocks_n"), Role(ranks=(2, 3), types="scales", shared=True)),
     "store": Role(ranks=(2, 3), types="stored", written=True),
     "reduction": Role(ranks=(0, 1, 2), written=True, strided=False),
     "scalar": Role(ranks=(0,), types="fp32", strided=False),

@@ -81,8 +81,8 @@ class GemmSpec(checks.Named):
             (fp8: 13 fraction bits), so that the error of a long sum stays near that of fp32.
         scale_a, scale_b: scales of the operands, which a run takes as `scale_a` and `scale_b`: "tensor" (a number or a
             0-d tensor), "row" (M of A, N of B), ("block", 1, 128) or ("block", 128, 128), extents along the operand's
-            free axis (M of A, N of B), then K: fp32 (blocks of the free axis, blocks of K), any strides. The epilogue
-            sees the scaled sums. "auto" has none.
+            free axis (M of A, N of B), then K: (blocks of the free axis, blocks of K), fp32 or exponents (ue8m0), any
+            strides. The epilogue sees the scaled sums. "auto" has none.
         epilogue: an expression graph (`cutegemm.epilogue`); "auto" is alpha * A @ B + beta * C.
 
     Raises:

@@ -107,6 +107,29 @@ def test_any_problem(shape, kinds, seed):
     check(spec, a, b, Gemm(spec).run(a, b, **named), named)
 
 
+@pytest.mark.parametrize("kinds", [(ROWS, SQUARES), (SQUARES, ROWS), (ROWS, ROWS)], ids=str)
+def test_scales_may_be_exponents(kinds):
+    """ue8m0, by type or as bytes: the bits that fp32 scales of the same value give; 0 is 2**-127, 255 is NaN."""
+    a, b, named = operands(SHAPE, kinds)
+    draw = torch.Generator().manual_seed(3)
+    given = {k: torch.randint(120, 134, x.shape, generator=draw, dtype=torch.uint8) for k, x in named.items()}
+    given["scale_a"][0, 1], given["scale_b"][1, 2], given["scale_b"][0, 0] = 0, 1, 255
+    spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1], d_dtype="fp32")
+    d = emulated(spec, a, b, **given)
+    check(spec, a, b, d, given)
+    numbers = {
+        k: torch.where(x == 255, torch.nan, 2.0 ** (x.double() - 127)).float() for k, x in given.items()
+    }
+    for other in (
+        numbers,
+        {k: x.view(torch.float8_e8m0fnu) for k, x in given.items()},
+        {"scale_a": given["scale_a"].T.contiguous().T, "scale_b": numbers["scale_b"]},
+    ):
+        assert d.isnan().any() and torch.equal(
+            emulated(spec, a, b, **other).nan_to_num(7.0), d.nan_to_num(7.0)
+        )
+
+
 def test_scales_lie_as_libraries_have_them():
     """One kernel, the same bits: torch's column-major ones, DeepGEMM's padded rows, weights' with K blocks padded."""
     a, b, named = operands(SHAPE, (ROWS, SQUARES))

@@ -48,7 +48,7 @@ def nearest(x, dtype):
     return numpy.where(numpy.isnan(x), x, numpy.copysign(half[place], x))
 
 
-def expected(x, kind, dtype):
+def expected(x, kind, dtype, exponents=False):
     """Values and scales of a matrix as they are stated."""
     given, largest = x.double().numpy(), LARGEST[dtype]
     values, scales = numpy.empty_like(given), {}
@@ -57,6 +57,10 @@ def expected(x, kind, dtype):
         finite = numpy.isfinite(part)
         amax = numpy.abs(part[finite]).max(initial=0.0)
         scale = numpy.float32(max(amax / largest, SMALLEST) if amax else 1.0)
+        if exponents:
+            # frexp gives a power of two one exponent more than its own
+            mantissa, exponent = numpy.frexp(scale)
+            scale = numpy.float32(2.0) ** (exponent - (mantissa == 0.5))
         if dtype == torch.int8 and not finite.all():
             scale = numpy.float32("nan")
         quotient = numpy.where(finite, part, numpy.nan) / numpy.float64(scale)
@@ -122,6 +126,31 @@ def test_special_values(kind, dtype):
     if dtype != torch.int8:
         found = cutegemm.quantize(x, kind, dtype).values.float()
         assert torch.equal(found.isnan(), ~x.isfinite())
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("kind", [ROWS, SQUARES], ids=str)
+def test_scales_may_be_exponents(kind, dtype):
+    """ue8m0: the next powers of two, also of zeros, tiny numbers and NaN; a run and `dequantize` take them."""
+    x = torch.randn(260, 300, generator=torch.Generator().manual_seed(1))
+    x[3, 7], x[4], x[5], x[128:, 256:], x[6] = torch.nan, 1e-40, 448.0, 0.0, 1e30
+    values, scales = expected(x, kind, dtype, True)
+    found = cutegemm.quantize(x, kind, dtype, scale_dtype=torch.float8_e8m0fnu)
+    assert found.scale.dtype == torch.float8_e8m0fnu
+    assert numpy.array_equal(found.values.double().numpy(), values, equal_nan=True)
+    numbers = (
+        torch.tensor([scales[at] for at in numpy.ndindex(*found.scale.shape)]).float().view(found.scale.shape)
+    )
+    assert numpy.array_equal(found.scale.float(), numbers, equal_nan=True)
+    for scale in (found.scale, found.scale.view(torch.uint8)):
+        again = cutegemm.quantize(x, kind, dtype, scale=scale)
+        assert numpy.array_equal(again.values.float(), found.values.float(), equal_nan=True)
+        back, wanted = (cutegemm.dequantize(found.values, s, kind) for s in (scale, numbers))
+        assert numpy.array_equal(back, wanted, equal_nan=True)
+        d, e = (cutegemm.matmul(found.values, found.values.T, scale_a=s, scale_b=s) for s in (scale, numbers))
+        assert numpy.array_equal(d.float(), e.float(), equal_nan=True)
+    twin = cutegemm.quantize(x, kind, dtype, scale_dtype=torch.float8_e8m0fnu, transposed=True)[1]
+    assert twin.scale.dtype == torch.float8_e8m0fnu and twin.values.shape == (300, 260)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -233,6 +262,8 @@ def test_it_compiles_into_one_graph(kind, dynamic):
         ({"scale": torch.ones(4, device="meta")}, "scale.device"),
         ({"kind": ROWS, "scale": torch.ones(4, 6)}, "scale.shape"),
         ({"scale": torch.ones(4), "transposed": True}, "transposed"),
+        ({"scale_dtype": torch.float16}, "scale_dtype"),
+        ({"scale_dtype": torch.float8_e8m0fnu}, "scale_dtype"),
         ({"x": torch.ones(4)}, "x.shape"),
         ({"x": torch.ones(4, 5, requires_grad=True)}, "x.requires_grad"),
         ({"x": torch.ones(4, 5, dtype=torch.float64)}, "x.dtype"),

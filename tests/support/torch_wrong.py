@@ -60,6 +60,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "dtype": ("bf16", "uint8", None, *NO_DTYPE),
             "scale": ("x", 3.0, SPARSE, A[0], A[:3].float()),
             "transposed": (1, None, "x"),
+            "scale_dtype": (torch.float16, "x", 3, None),
             "unheard": (1.0,),
         },
     ),

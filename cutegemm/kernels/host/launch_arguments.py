@@ -129,8 +129,9 @@ def scale_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, sh
     for i, scale in enumerate(config.epilogue.scales, first):
         row, column, batch = strides.inputs[i]
         along, over = (row, column) if scale.axis == "m" else (column, row)
+        kind = config.inputs[i].dtype
         ptr = cute.make_ptr(
-            ops.NUMERIC[config.inputs[i].dtype], addresses.inputs[i], cute.AddressSpace.gmem, assumed_align=4
+            ops.NUMERIC[kind], addresses.inputs[i], cute.AddressSpace.gmem, assumed_align=kind.bytes
         )
         # its own extents bound nothing: what is read is clamped to the product's
         size = (extents[scale.axis], extents["k"], extents[f"{scale.name}.l"])

@@ -2,8 +2,8 @@
 """Scales of operands' blocks: each consumer warpgroup copies those of its tile to shared memory, blocks of K ahead.
 
 A warpgroup has `SCALE_STAGES` buffers, each with the scales of one block of K: of its rows, then of the tile's columns.
-Its threads copy one number each by cp.async, and meet at the warpgroup's barrier before they read: then everybody's
-copies are there, and everybody has read the buffer that is filled next.
+Its threads copy one number each, fp32 by cp.async and exponents (ue8m0) through registers, and meet at the warpgroup's
+barrier before they read: then everybody's copies are there, and everybody has read the buffer that is filled next.
 
 A thread holds two rows of each pass over the tile, and two of every eight columns (PTX ISA, wgmma D fragment). Blocks
 of one row or column differ from element to element. Blocks of 128, with which tiles need not be aligned, are the same
@@ -75,7 +75,12 @@ class BlockScales:
                         place = cutlass.min(self._block(scale, role, work, entry), last)
                         source = tensor.iterator + cute.crd2idx((place, block, batch), tensor.layout)
                         buffer = self.sScales[None, k % SCALE_STAGES, role.slot]
-                        copy_async(source, buffer.iterator + (at + entry), BYTES)
+                        if cutlass.const_expr(tensor.element_type.width == 8):
+                            cute.recast_tensor(buffer, cutlass.Uint32)[at + entry] = _power(
+                                tensor[place, block, batch]
+                            )
+                        else:
+                            copy_async(source, buffer.iterator + (at + entry), BYTES)
                 at += count
         cute.arch.cp_async_commit_group()
 
@@ -119,3 +124,11 @@ class BlockScales:
         if axis == "m":
             return buffer[role.thread // hw.WARP * 16 + role.thread % hw.WARP // 4 + at]
         return buffer[role.thread % 4 * 2 + at] if axis == "n" else buffer[at]
+
+
+def _power(exponent: Any) -> Any:
+    """The bits of 2**(exponent - 127) in fp32, of a byte; 255 is NaN (OCP MX 1.0, E8M0)."""
+    wide = cutlass.Uint32(exponent)
+    # 2**-127 is subnormal
+    bits = cutlass.select_(wide == 0, cutlass.Uint32(1 << 22), wide << 23)
+    return cutlass.select_(wide == 255, cutlass.Uint32(0x7FC0_0000), bits)

@@ -12,8 +12,8 @@ from cutegemm import checks
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.scales import K_BLOCK, KINDS, ROW, TENSOR, BlockScale, Kind, checked
 from cutegemm.errors import InputError, SpecError, field_error
-from cutegemm.running.arguments.describe import OPERANDS, check_tensor
-from cutegemm.running.numerics.reference import TORCH_DTYPE
+from cutegemm.running.arguments.describe import OPERANDS, SCALES, check_tensor
+from cutegemm.running.numerics.reference import EXPONENTS, TORCH_DTYPE, powers
 
 # type -> the largest magnitude that a scale maps to; -128 would have no opposite
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
@@ -32,13 +32,25 @@ class Quantized(NamedTuple):
 
 @overload
 def quantize(
-    x: Tensor, kind: Kind = ..., dtype: Any = ..., *, scale: Any = ..., transposed: Literal[False] = ...
+    x: Tensor,
+    kind: Kind = ...,
+    dtype: Any = ...,
+    *,
+    scale: Any = ...,
+    scale_dtype: Any = ...,
+    transposed: Literal[False] = ...,
 ) -> Quantized: ...
 
 
 @overload
 def quantize(
-    x: Tensor, kind: Kind = ..., dtype: Any = ..., *, scale: Any = ..., transposed: Literal[True]
+    x: Tensor,
+    kind: Kind = ...,
+    dtype: Any = ...,
+    *,
+    scale: Any = ...,
+    scale_dtype: Any = ...,
+    transposed: Literal[True],
 ) -> tuple[Quantized, Quantized]: ...
 
 
@@ -49,6 +61,7 @@ def quantize(
     dtype: Any = torch.float8_e4m3fn,
     *,
     scale: Any = None,
+    scale_dtype: Any = torch.float32,
     transposed: bool = False,
 ) -> Quantized | tuple[Quantized, Quantized]:
     """x in 8 bits and its scales, so that values * scale is near x.
@@ -70,6 +83,7 @@ def quantize(
         kind: what shares a scale, as in `GemmSpec.scale_a`: "tensor", "row", ("block", 1, 128), ("block", 128, 128).
         dtype: torch.float8_e4m3fn, torch.float8_e5m2 or torch.int8.
         scale: scales to use instead, such as those of a calibration.
+        scale_dtype: torch.float32, or torch.float8_e8m0fnu for scales of blocks that are powers of two, rounded up.
         transposed: whether to quantise x.mT as well, as a backward pass needs it; its rows are then x's columns.
 
     Returns:
@@ -79,7 +93,7 @@ def quantize(
 
     Raises:
         InputError: x or `scale` has another type, shape or device, or x needs a gradient.
-        SpecError: `kind` or `dtype` is none of these.
+        SpecError: `kind`, `dtype` or `scale_dtype` is none of these.
 
     Example:
         >>> values, scale = quantize(torch.randn(256, 512), ("block", 1, 128))
@@ -93,7 +107,12 @@ def quantize(
         rule = "x.mT has scales of its own; quantise it apart, with its own"
         raise field_error(InputError, "transposed", True, rule, False)
     given = None if scale is None else checked_scale(scale, kind, x)
-    return twins(x, kind, dtype, given) if transposed else quantized(x, kind, dtype, given)
+    exponents = scale_dtype != torch.float32
+    if exponents and (scale_dtype != EXPONENTS or isinstance(kind, str)):
+        rule = "must be torch.float32, or torch.float8_e8m0fnu for blocks"
+        raise field_error(SpecError, "scale_dtype", scale_dtype, rule, torch.float32)
+    made = twins if transposed else quantized
+    return made(x, kind, dtype, given, exponents)
 
 
 @checks.keywords()
@@ -121,7 +140,7 @@ def dequantize(values: Tensor, scale: Any, kind: Kind = ROW, dtype: Any = torch.
     rows, columns = _group(values, kind)
     m, k = values.shape[-2:]
     x = _grouped(_padded(values.float(), rows, columns), rows, columns)
-    return (x * _broadcast(given, kind)).flatten(-4, -3).flatten(-2)[..., :m, :k].to(wanted)
+    return (x * _broadcast(powers(given).float(), kind)).flatten(-4, -3).flatten(-2)[..., :m, :k].to(wanted)
 
 
 def checked_scale(scale: Any, kind: Kind, x: Tensor) -> Tensor:
@@ -132,7 +151,7 @@ def checked_scale(scale: Any, kind: Kind, x: Tensor) -> Tensor:
     """
     if kind == TENSOR and isinstance(scale, (int, float)) and not isinstance(scale, bool):
         return torch.full((), scale, dtype=torch.float32, device=x.device)
-    check_tensor("scale", scale, (0, 1, 2, 3), (torch.float32,))
+    check_tensor("scale", scale, (0, 1, 2, 3), (torch.float32,) if isinstance(kind, str) else SCALES)
     if scale.device != x.device:
         rule = f"must be the operand's device, {x.device}"
         raise field_error(InputError, "scale.device", str(scale.device), rule)
@@ -158,30 +177,37 @@ def _shape(x: Tensor, kind: Kind) -> tuple[Any, ...]:
 
 
 def twins(
-    x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None = None
+    x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None = None, exponents: bool = False
 ) -> tuple[Quantized, Quantized]:
     """x and x.mT in 8 bits, of checked arguments."""
-    found = quantized(x, kind, dtype, scale)
+    found = quantized(x, kind, dtype, scale, exponents)
     if kind == TENSOR:
         return found, Quantized(_rows_aligned(found.values.mT), found.scale)
     if kind == KINDS[-1]:
         return found, Quantized(_rows_aligned(found.values.mT), found.scale.mT)
-    return found, quantized(x.mT, kind, dtype)
+    return found, quantized(x.mT, kind, dtype, None, exponents)
 
 
-def quantized(x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None = None) -> Quantized:
-    """x in 8 bits, of checked arguments; its scales are computed where none are given."""
+def quantized(
+    x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None = None, exponents: bool = False
+) -> Quantized:
+    """x in 8 bits, of checked arguments; its scales, fp32 or `exponents`, are computed where none are given."""
     (m, k), (rows, columns) = x.shape[-2:], _group(x, kind)
     if x.numel() == 0:
         ones = torch.ones(_shape(x, kind), device=x.device)
+        ones = _powers_of_two(ones)[0] if exponents else ones
         return Quantized(x.new_empty(x.shape, dtype=dtype), ones if scale is None else scale)
     whole = dtype == torch.int8
     groups = _grouped(_padded(x, rows, columns), rows, columns)
     finite = groups.isfinite()
     if scale is None:
         magnitudes = torch.where(finite, groups.abs(), float("nan") if whole else 0.0)
-        scale = _scale(magnitudes, kind, LARGEST[dtype])
-    scaled = groups.float() / _broadcast(scale, kind)
+        scale = divisor = _scale(magnitudes, kind, LARGEST[dtype])
+        if exponents:
+            scale, divisor = _powers_of_two(divisor)
+    else:
+        divisor = powers(scale).float()
+    scaled = groups.float() / _broadcast(divisor, kind)
     if whole:
         limits = torch.iinfo(dtype)
         scaled = torch.where(finite & ~scaled.isnan(), scaled.round().clamp(limits.min, limits.max), 0.0)
@@ -203,6 +229,12 @@ def _scale(magnitudes: Tensor, kind: Kind, largest: float) -> Tensor:
         # as kernels read them, and torch's
         amax = amax.mT.contiguous().mT
     return torch.where(amax == 0, 1.0, (amax / largest).clamp(min=SMALLEST))
+
+
+def _powers_of_two(scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The next powers of two, as exponents (ue8m0; 255 is NaN) and in fp32; of normal numbers."""
+    bits = torch.where(scale.isnan(), 255, (scale.view(torch.int32) + ((1 << 23) - 1)) >> 23)
+    return bits.to(torch.uint8).view(EXPONENTS), (bits << 23).to(torch.int32).view(torch.float32)
 
 
 def _group(x: Tensor, kind: Kind) -> tuple[Any, Any]:

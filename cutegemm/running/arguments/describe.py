@@ -20,18 +20,21 @@ from cutegemm.epilogue.scaling import PLAIN
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.arguments.call import Request
-from cutegemm.running.numerics.reference import TORCH_DTYPE
+from cutegemm.running.numerics.reference import EXPONENTS, TORCH_DTYPE
 
 # epilogues whose D is the sum, or alpha times the sum
 SUMS = (PLAIN, linear_combination(False))
 # operand types of functions with gradients; kernels support more
 OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
 MULTIPLIED = tuple(TORCH_DTYPE[x] for x in DType if partners(x))
+# scales of blocks: numbers, exponents by their type, and bytes that are exponents
+SCALES = tuple(x for x in (torch.float32, torch.uint8, EXPONENTS) if x is not None)
 # element types by role (`call_order.Role`)
 _TYPES = {
     "operands": MULTIPLIED,
     "any": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2),
     "stored": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.uint8, torch.int32),
+    "scales": SCALES,
     "fp32": (torch.float32,),
 }
 
@@ -156,11 +159,12 @@ class _Layouts:
 
     def of_input(self, tensor: Any, kind: str) -> Operand:
         """An epilogue's input: rows are 1 x N, columns M x 1."""
-        if kind in ("matrix", "blocks_m"):
+        if kind == "matrix":
             return self.of(tensor)
-        if kind == "blocks_n":
-            # along N, like B's columns
-            return self.of(tensor.mT)
+        if kind in ("blocks_m", "blocks_n"):
+            scales = tensor.view(torch.uint8) if tensor.dtype == EXPONENTS else tensor
+            # B\'s along N, like its columns
+            return self.of(scales if kind == "blocks_m" else scales.mT)
         return self.of(tensor.unsqueeze(-2 if kind == "row" else -1))
 
 
@@ -301,4 +305,14 @@ def _overlaps_itself(tensor: Any) -> bool:
     return False
 
 
-__all__ = ["MULTIPLIED", "OPERANDS", "Call", "Wanted", "check_tensor", "describe", "result_type", "shown"]
+__all__ = [
+    "MULTIPLIED",
+    "OPERANDS",
+    "SCALES",
+    "Call",
+    "Wanted",
+    "check_tensor",
+    "describe",
+    "result_type",
+    "shown",
+]

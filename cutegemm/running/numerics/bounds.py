@@ -102,7 +102,7 @@ def bound(
     `KernelConfig.promote`, None for what operands of these types have by default.
     """
     accumulators = reference.products(graph, a, b, inputs, torch.float64)
-    sizes = {x.name: inputs[x.name].abs() for x in graph.scales}
+    sizes = {x.name: reference.powers(inputs[x.name]).abs() for x in graph.scales}
     magnitudes = reference.products(graph, a.double().abs(), b.double().abs(), sizes, torch.float64)
     relative = _accumulated(a, b, promote)
     shape = next(iter(accumulators.values())).shape

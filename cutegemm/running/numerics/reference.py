@@ -26,6 +26,8 @@ TORCH_DTYPE = {
     DType.UINT8: torch.uint8,
     DType.INT32: torch.int32,
 }
+# torch's type of scales that are powers of two, ue8m0; torch has it since 2.7
+EXPONENTS: Any = getattr(torch, "float8_e8m0fnu", None)
 # every operation but "random", which needs the shape
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,
@@ -106,7 +108,7 @@ def products(
     factors = {"m": a.to(dtype), "n": b.to(dtype).mT}
     for x in graph.scales:
         factor = factors[x.axis]
-        wide = inputs[x.name].to(dtype).repeat_interleave(x.extent, -2).repeat_interleave(K_BLOCK, -1)
+        wide = powers(inputs[x.name]).to(dtype).repeat_interleave(x.extent, -2).repeat_interleave(K_BLOCK, -1)
         factors[x.axis] = factor * wide[..., : factor.shape[-2], : factor.shape[-1]]
     product = torch.matmul(factors["m"], factors["n"].mT)
     if graph.gated is None:
@@ -116,6 +118,14 @@ def products(
     shape = (2, half) if graph.gated == "halves" else (half, 2)
     gate, up = torch.unflatten(product, axis, shape).unbind(axis - 1 if graph.gated == "halves" else axis)
     return {"gate": gate, "up": up}
+
+
+def powers(scales: torch.Tensor) -> torch.Tensor:
+    """Scales of blocks as numbers: themselves, or in fp64 2**(x - 127) of bytes, which are exponents; 255 is NaN."""
+    if scales.dtype.itemsize > 1:
+        return scales
+    exponents = scales.view(torch.uint8).double()
+    return torch.where(exponents == 255, torch.nan, torch.exp2(exponents - 127))
 
 
 def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
