@@ -142,6 +142,31 @@ def test_not_a_number_and_infinity_pass_through(backend):
 
 
 @epi.define
+def log_sum_exps(acc, *, residual: epi.Matrix):
+    """Of rows, of columns, and of everything."""
+    h = acc + residual
+    of = {f"axis_{axis}": epi.LogSumExp(h, axis=axis) for axis in (0, 1, None)}
+    return epi.Output(d=h, **of)
+
+
+@pytest.mark.parametrize("schedule", ["cooperative", "simt"])
+def test_infinities_have_the_log_sum_exp_that_torch_gives(schedule, backend):
+    """Rows and columns of -inf alone, an infinite element, and not a number beside them."""
+    gemm = gemm_of(log_sum_exps, schedule)
+    a, b, inputs = operands(log_sum_exps, (70, 88, 40), backend, dtypes=(FP32,))
+    residual = inputs["residual"]
+    residual[5], residual[:, 9], residual[64:, :] = -torch.inf, -torch.inf, -torch.inf
+    for m, n, value in ((3, 4, -torch.inf), (40, 17, torch.inf), (66, 80, torch.nan)):
+        residual[m, n] = value
+        got = gemm.run(a, b, backend=backend, **inputs)
+        h = a.float() @ b.float() + residual
+        for axis in (0, 1, None):
+            expected = h.logsumexp((0, 1) if axis is None else axis)
+            found = getattr(got, f"axis_{axis}")
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@epi.define
 def mask(acc, *, seed: epi.Integer, offset: epi.Integer):
     """The random numbers themselves."""
     return acc * 0.0 + epi.random(seed, offset)

@@ -158,9 +158,8 @@ class _Sums:
             kind = partials.result.kind
             for key, coord, value in zip(keys, coords, of, strict=True):
                 inside = cutlass.Boolean(coord[0] < shape[0]) & cutlass.Boolean(coord[1] < shape[1])
-                state = reduce.fold(kind, [value], [inside])
                 where = partials.result.by_axis(key[1], key[0], None)
-                states[where] = reduce.COMBINE[kind](states[where], state) if where in states else state
+                states[where] = reduce.fold(kind, [value], [inside], states.get(where))
 
     def finish(self) -> None:
         """Combine with the warp's other lanes and write."""

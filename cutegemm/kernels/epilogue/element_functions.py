@@ -12,7 +12,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Uint32
+from cutlass import Float32, Int32, Uint32
 
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.kernels.host.operand_layouts import NUMERIC
@@ -101,6 +101,11 @@ def narrow(x: Any, dtype: DType) -> Any:
 
 def _cast(x: Any, name: str) -> Any:
     return convert(x, as_dtype(name)).to(Float32)
+
+
+def opaque(x: Any) -> Any:
+    """An Int32 of which the compiler knows nothing, neither its bounds nor where else it is computed."""
+    return cute.arch.inline_ptx("mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[Int32(x)])
 
 
 def where(truth: Any, x: Any, y: Any) -> Any:

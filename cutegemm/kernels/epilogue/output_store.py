@@ -23,7 +23,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SECTOR, KernelConfig, OutputConfig
-from cutegemm.kernels.epilogue.element_functions import convert
+from cutegemm.kernels.epilogue.element_functions import convert, opaque
 from cutegemm.kernels.epilogue.subtiles import Role, Subtile, key_of, to_shared
 from cutegemm.kernels.epilogue.unaligned_store import SubtileRows
 from cutegemm.kernels.host import operand_layouts as ops
@@ -146,10 +146,7 @@ def placed(role: Role, outputs: tuple[Output, ...]) -> Role:
     """
     if not any(x.by_lines for x in outputs):
         return role
-    thread = cute.arch.inline_ptx(
-        "mov.b32 {$w0}, {$r0};", write_only_types=[cutlass.Int32], read_only_args=[cutlass.Int32(role.thread)]
-    )
-    return dataclasses.replace(role, thread=thread)
+    return dataclasses.replace(role, thread=opaque(role.thread))
 
 
 def synchronise_warpgroup(outputs: tuple[Output, ...]) -> bool:

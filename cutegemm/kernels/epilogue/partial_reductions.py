@@ -12,6 +12,7 @@ and those of logsumexp twice, the maxima first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,31 +30,43 @@ def _maximum(x: State, y: State) -> State:
     return (functions.FINE["max"](x[0], y[0]),)
 
 
-def _exp_difference(x: Any, top: Any) -> Any:
-    """exp(x - top), 1 where both are the same infinity."""
-    return functions.FINE["exp"](functions.where(x == top, cutlass.Float32(0.0), x - top))
+def _exp_of(x: Any, base: Any) -> Any:
+    return functions.FINE["exp"](x - base)
+
+
+def _base(top: Any) -> Any:
+    """What is subtracted of values whose maximum is `top`: an infinite one would leave NaN of itself."""
+    infinite = cute.math.absf(top) == cutlass.Float32(math.inf)
+    return functions.where(infinite, cutlass.Float32(0.0), top)
 
 
 def _join(x: State, y: State) -> State:
     (top,) = _maximum(x, y)
-    return top, x[1] * _exp_difference(x[0], top) + y[1] * _exp_difference(y[0], top)
+    base = _base(top)
+    return top, x[1] * _exp_of(x[0], base) + y[1] * _exp_of(y[0], base)
 
 
 COMBINE: dict[str, Callable] = {"sum": lambda x, y: (x[0] + y[0],), "max": _maximum, "logsumexp": _join}
 
 
-def fold(kind: str, values: list[Any], inside: list[Any]) -> State:
-    """The state of the values whose element is inside the output."""
+def fold(kind: str, values: list[Any], inside: list[Any], known: State | None = None) -> State:
+    """The state of the values whose element is inside the output, and of what is `known` of others.
+
+    A logsumexp's new maximum depends on the known one, so that the values of one call are dead before the next call's
+    are computed: states that are joined later let the compiler interleave all of a tile's subtiles, and spill.
+    """
     empty = cutlass.Float32(NEUTRAL[kind][0])
     kept = [functions.where(ok, x, empty) for x, ok in zip(values, inside, strict=True)]
     if kind != "logsumexp":
-        return _tree([(x,) for x in kept], COMBINE[kind])
+        state = _tree([(x,) for x in kept], COMBINE[kind])
+        return state if known is None else COMBINE[kind](known, state)
     (top,) = _tree([(x,) for x in kept], _maximum)
-    none = cutlass.Float32(0.0)
-    terms = [
-        (functions.where(ok, _exp_difference(x, top), none),) for x, ok in zip(kept, inside, strict=True)
-    ]
-    return top, _tree(terms, COMBINE["sum"])[0]
+    if known is not None:
+        (top,) = _maximum((top,), known)
+    base = _base(top)
+    # values outside are -inf: the base is finite, so their term is 0
+    (total,) = _tree([(_exp_of(x, base),) for x in kept], COMBINE["sum"])
+    return top, total if known is None else known[1] * _exp_of(known[0], base) + total
 
 
 def _tree(states: list[State], combine: Callable) -> State:
@@ -80,12 +93,21 @@ class Partials:
     tensors: tuple  # one per number of the state
 
     @cute.jit
-    def put(self, state: Any, part: Any, batch: Any, element: Any, wanted: Any) -> None:
-        """Write one partial result, if `wanted` by this thread."""
+    def put(
+        self, state: Any, part: Any, batch: Any, element: Any, wanted: Any, step: cutlass.Constexpr = 0
+    ) -> None:
+        """Write one partial result, if `wanted` by this thread.
+
+        Args:
+            element: where in the result, or a first place that many share.
+            step: elements from there, known at compile time: all of them take one address.
+        """
         tensors = self.tensors
         if wanted:
             for i in cutlass.range_constexpr(len(tensors)):
-                tensors[i][part, batch, element] = state[i]
+                of = tensors[i]
+                place = cute.crd2idx((part, batch, element), of.layout) + cutlass.Int64(step)
+                cute.make_tensor(of.iterator + place, cute.make_layout(1))[0] = state[i]
 
 
 def partials(results: tuple, addresses: tuple, parts: tuple, shape: Any) -> tuple[Partials, ...]:

@@ -198,49 +198,61 @@ class _Sums:
 
     def __init__(self, epilogue: Epilogue, role: Role, tile: OutputTile) -> None:
         self.epilogue, self.config, self.role, self.tile = epilogue, epilogue.config, role, tile
+        subtile = Subtile.of(self.config, role, tile, (0, 0))
+        # (m, n, l) of the thread's first element of the tile; rows and columns from there to the output's ends
+        self.first = subtile.coord(0, (0, 0))
+        self.room = [end - first for end, first in zip(subtile.ends, self.first)]
         self.rows = [{} for _ in epilogue.partials]  # (pass, row key) -> state
         self.whole = [None for _ in epilogue.partials]
 
     def add(self, subtile: Subtile, values: list[list[Any]]) -> None:
         """Take in a subtile's values of every reduction."""
-        shape = subtile.ends
+        if not self.epilogue.partials:
+            return
+        # opaque: what two subtiles share, say the columns of two passes, would be kept from the first to the second
+        room = [functions.opaque(x) for x in self.room]
         for i, partials in enumerate(self.epilogue.partials):
             groups: dict[Any, list[int]] = {}
             axis = partials.result.axis
             for value in range(subtile.size):
                 row, column = key_of(value)
                 groups.setdefault(partials.result.by_axis(column, row, None), []).append(value)
+            kind, place = partials.result.kind, subtile.index[0]
             for key, members in groups.items():
-                inside = []
-                for value in members:
-                    m, n, _ = subtile.coord(*key_of(value))
-                    inside.append(cutlass.Boolean(m < shape[0]) & cutlass.Boolean(n < shape[1]))
-                state = reduce.fold(partials.result.kind, [values[i][v] for v in members], inside)
+                inside = [self._inside(axis, room, subtile, value) for value in members]
+                of = [values[i][v] for v in members]
                 if axis == 0:
-                    self._put_column(partials, subtile, key, state)
+                    self._put_column(partials, subtile, key, reduce.fold(kind, of, inside), room)
                 elif axis == 1:
-                    self.rows[i][subtile.index[0], key] = self._with(
-                        i, self.rows[i].get((subtile.index[0], key)), state
-                    )
+                    self.rows[i][place, key] = reduce.fold(kind, of, inside, self.rows[i].get((place, key)))
                 else:
-                    self.whole[i] = self._with(i, self.whole[i], state)
+                    self.whole[i] = reduce.fold(kind, of, inside, self.whole[i])
 
-    def _with(self, i: int, known: tuple | None, state: tuple) -> tuple:
-        kind = self.epilogue.partials[i].result.kind
-        return state if known is None else reduce.COMBINE[kind](known, state)
+    def _step(self, subtile: Subtile, row: int, column: tuple[int, int]) -> tuple[int, int]:
+        """(m, n) from the thread's first element of the tile to one of a subtile with these keys."""
+        (a_pass, along), step = subtile.index, step_to(row, column)
+        return a_pass * self.config.team * hw.WGMMA_M + step[0], along * self.config.epi_n + step[1]
 
-    def _put_column(self, partials: Partials, subtile: Subtile, key: tuple[int, int], state: tuple) -> None:
+    def _inside(self, axis: int | None, room: list[Any], subtile: Subtile, value: int) -> Any:
+        """Whether a value counts, along the axes that a result covers: none outside the output is ever written."""
+        step = self._step(subtile, *key_of(value))
+        (one, *other) = [cutlass.Boolean(step[x] < room[x]) for x in (0, 1) if axis is None or x == axis]
+        return one & other[0] if other else one
+
+    def _put_column(
+        self, partials: Partials, subtile: Subtile, key: tuple[int, int], state: tuple, room: list[Any]
+    ) -> None:
         """Over the warp's rows: eight lanes hold a column."""
         state = reduce.across_lanes(partials.result.kind, state, (4, 8, 16))
-        shape, thread = subtile.ends, self.role.thread
+        thread = self.role.thread
         part = subtile.block * (hw.WGMMA_M // PARTIAL_ROWS) + thread // hw.WARP
-        column = subtile.origin[1] + subtile.column_in(key)
+        step = self._step(subtile, 0, key)[1]
         wanted = (
             cutlass.Boolean(thread % hw.WARP < 4)
-            & cutlass.Boolean(column < shape[1])
-            & cutlass.Boolean(part * PARTIAL_ROWS < shape[0])
+            & cutlass.Boolean(step < room[1])
+            & cutlass.Boolean(part * PARTIAL_ROWS < subtile.ends[0])
         )
-        partials.put(state, part, subtile.batch, column, wanted)
+        partials.put(state, part, subtile.batch, self.first[1], wanted, step)
 
     def finish(self) -> None:
         """Write what a tile's rows and the tile itself reduce to."""
