@@ -152,10 +152,10 @@ def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
         return plan, Explained(
             problem, str(asked.spec), where, chosen, [], *(None,) * 4, [], *(None,) * 6
         )  # fmt: skip
-    config = plan.multiply.config
+    step, config = plan.multiply, plan.multiply.config
     made = kernel_cache.stored(config)
     registers, memory = _registers(plan, config, made), _memory(plan, config, made)
-    waves, traffic = waves_of(plan), traffic_of(plan)
+    waves, traffic = waves_of(plan, step), traffic_of(plan, step)
     size = config.cluster_size
     steps = [x.name for x in plan.steps]
     return plan, Explained(
@@ -164,17 +164,17 @@ def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
         gpu=where,
         chosen=chosen,
         candidates=list(plan.why.weighed),
-        kernel=_kernel(plan, plan.multiply),
+        kernel=_kernel(plan, step),
         launch=Launch(plan.clusters * size, config.threads, [size, 1, 1], steps, plan.workspace_bytes),
         memory=memory,
         registers=registers,
-        boxes=_boxes(plan, plan.multiply),
+        boxes=_boxes(plan, step),
         occupancy=occupancy(config.limits, config.threads, registers.at_launch, memory.bytes),
         waves=waves,
         traffic=traffic,
         roofline=roofline_of(plan, traffic, chosen.us),
         raster=raster_of(plan, waves.at_once),
-        timeline=timeline_of(plan, waves.work_tiles, waves.at_once),
+        timeline=timeline_of(plan, step, waves.work_tiles, waves.at_once),
     )
 
 

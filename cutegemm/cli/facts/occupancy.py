@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.steps import Multiply
 
 
 @dataclass(frozen=True)
@@ -83,28 +84,21 @@ class Waves:
         return words + (f"; {self.padding:.1%} of tiles lies outside D" if self.padding else "")
 
 
-def waves_of(plan: KernelPlan) -> Waves:
+def waves_of(plan: KernelPlan, step: Multiply) -> Waves:
     """The waves of a plan's GEMM launch."""
-    config, step = plan.config, plan.multiply
-    if config is None or step is None:
-        return Waves([0, 0, 0], 0, 0, 0.0, 0, 0, 1.0, 0.0, "D is empty")
-    size = config.cluster_size
+    config = step.config
+    work, at_once, rows = math.prod(plan.tiles), plan.device.sms, config.tile[0]
     if isinstance(config, KernelConfig):
-        work = math.prod(plan.tiles) // (config.cluster[0] * config.cluster[1])
+        work //= config.cluster[0] * config.cluster[1]
         work *= config.splits // config.cluster_splits
-        at_once = round(work / plan.waves) if plan.waves else work
-        rows, columns = config.rows, config.columns
-        kind = "clusters" if size > 1 else "CTAs"
-    else:
-        work, at_once = math.prod(plan.tiles), plan.device.sms
-        rows, columns, kind = config.tile[0], config.columns, "CTAs"
+        at_once, rows = round(work / plan.waves) if plan.waves else work, config.rows
     # a kernel whose clusters all have the same share of K has no last wave
     whole = math.ceil(plan.waves) if not getattr(config, "streamed", False) else plan.waves
     last = work - at_once * (math.ceil(plan.waves) - 1)
     m, n, _, _ = step.extents
-    rows_of, columns_of = (math.ceil(x / y) * y for x, y in ((m, rows), (n, columns)))
-    covered = rows_of * columns_of
+    covered = math.prod(math.ceil(x / y) * y for x, y in ((m, rows), (n, config.columns)))
     padding = 1 - m * n / covered if covered else 0.0
+    kind = "clusters" if isinstance(config, KernelConfig) and config.cluster_size > 1 else "CTAs"
     words = f"{work:,} work tiles / {at_once:,} {kind} at once = {plan.waves:.2f} waves"
     efficiency = plan.waves / whole if whole else 1.0
     return Waves(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cutegemm.config import KernelConfig
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.steps import Multiply
 
 # what is played through: enough tiles to see the steady state, and enough stages of each
 TILES, K_TILES = 4, 24
@@ -58,10 +59,10 @@ class Timeline:
     tracks: list[Track]  # the roles
 
 
-def timeline_of(plan: KernelPlan, work_tiles: int, at_once: int) -> Timeline | None:
+def timeline_of(plan: KernelPlan, step: Multiply, work_tiles: int, at_once: int) -> Timeline | None:
     """Of a tensor-core plan; None of others, whose warps all do the same."""
-    config, step = plan.config, plan.multiply
-    if not isinstance(config, KernelConfig) or step is None or not step.extents[2]:
+    config = step.config
+    if not isinstance(config, KernelConfig) or not step.extents[2]:
         return None
     of_tiles = max(1, math.ceil(work_tiles / max(1, at_once)))
     of_k = max(1, math.ceil(step.extents[2] / config.tile[2] / config.splits))

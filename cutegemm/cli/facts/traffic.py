@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cutegemm.config import KernelConfig
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.steps import Multiply
 
 # of a warpgroup
 WARPS = 4
@@ -33,11 +34,9 @@ class Traffic:
     store_conflicts: int | None  # extra wavefronts of each stmatrix of the epilogue; None where there is none
 
 
-def traffic_of(plan: KernelPlan) -> Traffic:
+def traffic_of(plan: KernelPlan, step: Multiply) -> Traffic:
     """Count it."""
-    config, step, problem = plan.config, plan.multiply, plan.problem
-    if config is None or step is None:
-        return Traffic(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, problem.min_bytes, problem.flops, 0, None)
+    config, problem = step.config, plan.problem
     tiles = math.prod(plan.tiles)
     depth = config.tile[2]
     k_tiles = math.ceil(step.extents[2] / depth)
@@ -46,7 +45,7 @@ def traffic_of(plan: KernelPlan) -> Traffic:
     stage_bytes = (config.tile[0] + config.tile[1]) * depth * size
     if not isinstance(config, KernelConfig):
         executed = 2 * config.tile[0] * config.tile[1] * step.extents[2] * tiles
-        l2 = _l2_bytes(plan, (config.tile[0], config.columns))
+        l2 = _l2_bytes(plan, step, (config.tile[0], config.columns))
         return Traffic(
             k_tiles, stages, *(0,) * 6, stage_bytes, l2, problem.min_bytes, problem.flops, executed, None
         )  # fmt: skip
@@ -70,22 +69,18 @@ def traffic_of(plan: KernelPlan) -> Traffic:
     covered = (config.rows * config.cluster[0], config.columns * config.cluster[1])
     return Traffic(
         k_tiles, stages, stages * config.team * WARPS, loads, load_bytes, saved, stores, store_bytes, stage_bytes,
-        _l2_bytes(plan, covered), problem.min_bytes, problem.flops,
+        _l2_bytes(plan, step, covered), problem.min_bytes, problem.flops,
         2 * math.prod(config.tile) * stages, plan.store_conflicts,
     )  # fmt: skip
 
 
-def _l2_bytes(plan: KernelPlan, covered: tuple[int, int]) -> int:
+def _l2_bytes(plan: KernelPlan, step: Multiply, covered: tuple[int, int]) -> int:
     """A once for each column of clusters, B once for each row of them."""
-    assert plan.multiply is not None and plan.views is not None
-    m, n, k, batch = plan.multiply.extents
-    a, b = plan.views
-    halves = plan.config.gates if plan.config is not None else 1
-    across_n, across_m = math.ceil(n / covered[1]), math.ceil(m / covered[0])
-    gates = (halves, 1) if plan.swapped else (1, halves)
-    of_a = m * k * gates[0] * a.dtype.bytes * batch * across_n
-    of_b = n * k * gates[1] * b.dtype.bytes * batch * across_m
-    return of_a + of_b
+    m, n, k, batch = step.extents
+    gates = (step.config.gates, 1) if plan.swapped else (1, step.config.gates)
+    of_a = m * gates[0] * step.operands["a"].dtype.bytes * math.ceil(n / covered[1])
+    of_b = n * gates[1] * step.operands["b"].dtype.bytes * math.ceil(m / covered[0])
+    return (of_a + of_b) * k * batch
 
 
 __all__ = ["Traffic", "traffic_of"]
