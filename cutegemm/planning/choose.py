@@ -19,20 +19,11 @@ from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.registers import most_accumulators
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning import candidates, invariance, swap
+from cutegemm.planning import candidates, invariance, launches, swap
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import (
-    Grid,
-    adding_config,
-    adding_step,
-    check_per_tile,
-    check_sms,
-    grid_of,
-    plan_parts,
-    plan_reductions,
-)
+from cutegemm.planning.launches import Grid
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Multiply
 from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
@@ -78,9 +69,9 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
     invariant = asked.spec.batch_invariant is True
     storing = config
     if not config.stores:
-        storing = adding_config(config, grid.tiles, asked.device.sms, in_turn=invariant)
-    reductions = plan_reductions(storing, asked.problem, grid.tiles, loads.workspace_bytes)
-    parts = plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
+        storing = launches.adding_config(config, grid.tiles, asked.device.sms, in_turn=invariant)
+    reductions = launches.plan_reductions(storing, asked.problem, grid.tiles, loads.workspace_bytes)
+    parts = launches.plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
     multiply = Multiply.of(
         asked.problem,
         loads.views,
@@ -92,7 +83,7 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         in_workspace=loads.places | reductions.partials | parts.places,
         counted=parts.counted,
     )
-    adds = () if config.stores else (adding_step(multiply, storing, grid.tiles),)
+    adds = () if config.stores else (launches.adding_step(multiply, storing, grid.tiles),)
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
@@ -137,7 +128,7 @@ def choose(asked: Request, order: Order) -> Chosen:
     # imports NumPy
     from cutegemm.planning.ranking import options
 
-    check_per_tile(asked.spec, asked.problem, asked.device.limits)
+    launches.check_per_tile(asked.spec, asked.problem, asked.device.limits)
     refusals, shown = Refusals(asked.spec), turned(asked)[0]
     spilling: Chosen | None = None
     first = itertools.islice(order(options(asked)), TRIES)
@@ -178,7 +169,7 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
                 draft = drafted(way, kind)
                 check(draft, KIND)
                 check_reduction(spec, kind)
-                check_sms(spec, draft.cluster_size)
+                launches.check_sms(spec, draft.cluster_size)
             except PlanError as error:
                 refusals.add(swap.error_in_d(error) if swapped else error)
                 continue
@@ -201,7 +192,7 @@ def served(way: Way, candidate: Candidate, device: Device) -> tuple[KernelConfig
     """
     config = configured(way, candidate)
     spec = way.spec
-    grid = grid_of(spec, way.problem, config, device)
+    grid = launches.grid_of(spec, way.problem, config, device)
     if config.stages < 2 and spec.stages == AUTO and spec.tile == AUTO:
         rule = "loads and products of one stage would alternate"
         raise field_error(PlanError, "stages", config.stages, rule, 2)

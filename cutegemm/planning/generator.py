@@ -274,18 +274,8 @@ def candidate(of: Rows, place: int) -> Candidate:
 
 def rows(candidates: Sequence[Candidate]) -> Rows:
     """Candidates as columns."""
-    flat = [
-        (
-            *x.tile,
-            *x.cluster,
-            SCHEDULES.index(x.schedule),
-            x.consumers,
-            x.splits,
-            x.depth,
-            REDUCTIONS.index(x.reduction),
-            0,
-            0,
-        )
-        for x in candidates
-    ]
+    flat = []
+    for x in candidates:
+        how = SCHEDULES.index(x.schedule), x.consumers, x.splits, x.depth, REDUCTIONS.index(x.reduction)
+        flat.append((*x.tile, *x.cluster, *how, 0, 0))
     return Rows(*np.array(flat, dtype=np.float64).T)

@@ -334,19 +334,12 @@ def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     graph = config.epilogue
     lines = []
     for name, x in config.input_of.items():
-        how = (
-            f"by TMA, {config.input_stages} of {config.subtiles} subtiles ahead"
-            if x.load == "tma"
-            else "by loads"
-        )
-        kind = graph.tensors[name]
-        how = (
-            how
-            if kind == "matrix"
-            else "at every promotion"
-            if kind.startswith("blocks")
-            else "once per tile"
-        )
+        kind, how = graph.tensors[name], "once per tile"
+        if kind == "matrix":
+            ahead = f"by TMA, {config.input_stages} of {config.subtiles} subtiles ahead"
+            how = ahead if x.load == "tma" else "by loads"
+        elif kind.startswith("blocks"):
+            how = "at every promotion"
         size = dict(plan.problem.inputs)[name].bytes
         lines.append(f"input      {name}: {kind}, {x.dtype.value}, {how}, {size:,} B")
     for result, out in zip(graph.stores, config.outputs):

@@ -76,18 +76,9 @@ def _transposed_epilogue(epilogue: Graph) -> Graph:
 def _transposed_spec(spec: GemmSpec) -> GemmSpec:
     """The spec of the transposed request; types, majors and epilogue have been checked and are left out."""
     checked = (
-        "a_dtype",
-        "b_dtype",
-        "c_dtype",
-        "d_dtype",
-        "a_major",
-        "b_major",
-        "c_major",
-        "d_major",
-        "scale_a",
-        "scale_b",
+        "a_dtype", "b_dtype", "c_dtype", "d_dtype", "a_major", "b_major", "c_major", "d_major", "scale_a", "scale_b",
         "epilogue",
-    )
+    )  # fmt: skip
     changed: dict[str, Any] = dict.fromkeys(checked, AUTO)
     if isinstance(spec.evict_first, tuple):
         changed["evict_first"] = tuple(sorted(OTHER.get(name, name) for name in spec.evict_first))
