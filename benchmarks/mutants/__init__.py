@@ -2,6 +2,7 @@
 """Mutation testing of `kernels/`, `planning/` and `running/` on a seeded sample.
 
 `changes`   the mutants of a module, and the sample
+`calls`     a pytest plugin that notes which functions a file of tests calls
 `watch`     a pytest plugin that writes each test's outcome to a file at once
 `judge`     the tests of one mutant in a copy of the tree
 The command is `python -m benchmarks.mutants`.

@@ -4,12 +4,13 @@
     python -m benchmarks.mutants --seed 1 --count 120 --workers 12 --seconds 540 --commit HASH --out mutants.json
     python -m benchmarks.mutants --resume mutants.json --out mutants.json --workers 2
 
-Each mutant changes one place of `kernels/`, `planning/` or `running/` in a worker's copy of the tree. The tests of its
-package run there until one fails, those first that name the module. First all tests run once without a mutant: those
-that fail then are left out by name, and the seconds of each file decide the order. Survivors then meet the tests of
-further packages, in the time that is left. The results file is written after every verdict. A mutant that outlives the
-tests survives; one that outlives the time limit is listed as such, with the test that was running and the number of
-tests that had passed.
+Each mutant changes one place of `kernels/`, `planning/` or `running/` in a worker's copy of the tree. First all tests
+of these packages run once without a mutant, a file at a time: those that fail then are left out by name, and it is
+noted which functions each file calls and how long it takes. The files that call a mutant's function run until one test
+fails, the quickest first; where no call was seen, those of its package, those first that name the module. Survivors
+then meet the tests of further packages, in the time that is left. The results file is written after every verdict. A
+mutant that outlives the tests survives; one that outlives the time limit is listed as such, with the test that was
+running and the number of tests that had passed.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class Run:
         held = {
             "seed": options.seed, "count": options.count, "limit": options.limit, "commit": options.commit,
             "verdicts": {x: counts[x] for x in ("killed", "survived", "time limit")},
-            "left_out": list(self.baseline.broken), "file_seconds": self.baseline.seconds, "mutants": self.kept,
+            "left_out": list(self.baseline.broken), "file_seconds": self.baseline.seconds,
+            "callers": self.baseline.callers, "mutants": self.kept,
         }  # fmt: skip
         part = options.out.with_suffix(".part")
         part.write_text(json.dumps(held, indent=1) + "\n")
@@ -95,15 +97,22 @@ def measured(run: Run, trees: list[Tree], packages: set[str]) -> Baseline:
     waiting = collections.deque(files)
     broken: list[str] = []
     seconds: dict[str, float] = {}
+    callers: dict[str, list[str]] = collections.defaultdict(list)
 
     def work(tree: Tree) -> None:
+        traced = tree.path.with_suffix(".calls")
         while waiting and run.left > LEAST_SECONDS and not tree.ended:
             try:
                 file = waiting.popleft()
             except IndexError:
                 return
             began = time.monotonic()
-            found = tree.tested([file], min(run.options.file_seconds, run.left), first=False)
+            traced.unlink(missing_ok=True)
+            limit = min(run.options.file_seconds, run.left)
+            found = tree.tested([file], limit, first=False, traced=traced)
+            if traced.exists():
+                for module, name in json.loads(traced.read_text()):
+                    callers[f"{module}:{name}"].append(file)
             broken.extend(found.failed)
             if found.timed_out or (found.status and not found.failed):
                 # what did not end here is no measure of a mutant
@@ -112,7 +121,8 @@ def measured(run: Run, trees: list[Tree], packages: set[str]) -> Baseline:
 
     with concurrent.futures.ThreadPoolExecutor(len(trees)) as pool:
         list(pool.map(work, trees))
-    return Baseline(tuple(sorted(broken)), dict(sorted(seconds.items())))
+    wanted = {x: sorted(files) for x, files in sorted(callers.items()) if x.split("/")[0] in packages}
+    return Baseline(tuple(sorted(broken)), dict(sorted(seconds.items())), wanted)
 
 
 def _bytes(file: str) -> tuple[bool, int]:
@@ -166,7 +176,7 @@ def earlier(path: Path | None, wanted: list[Mutant]) -> tuple[list[dict[str, Any
         return [], Baseline()
     held = json.loads(path.read_text())
     kept = [x for x in held["mutants"] if mutant_of(x) in wanted]
-    return kept, Baseline(tuple(held["left_out"]), held["file_seconds"])
+    return kept, Baseline(tuple(held["left_out"]), held["file_seconds"], held.get("callers", {}))
 
 
 def main(arguments: list[str]) -> int:

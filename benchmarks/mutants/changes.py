@@ -106,12 +106,25 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Pass()
 
 
+def function_at(source: str, line: int) -> str:
+    """The innermost function that holds a line, by name; "<module>" outside of all."""
+    found = "<module>"
+    # outer functions come before those that they hold
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if node.body[0].lineno <= line <= (node.end_lineno or line):
+                found = node.name
+    return found
+
+
 def sample(seed: int, count: int) -> list[Mutant]:
     """So many mutants, equally many of each package, in the seed's order."""
     drawn = random.Random(seed)
     kinds = []
     for package in PACKAGES:
-        paths = sorted((ROOT / "cutegemm" / package).glob("*.py"))
-        found = [x for path in paths for x in mutants_of(f"{package}/{path.name}", path.read_text())]
+        # also of subfolders
+        paths = sorted((ROOT / "cutegemm" / package).rglob("*.py"))
+        names = [x.relative_to(ROOT / "cutegemm").as_posix() for x in paths]
+        found = [x for name, path in zip(names, paths) for x in mutants_of(name, path.read_text())]
         kinds.append(drawn.sample(found, -(-count // len(PACKAGES))))
     return [x for group in zip(*kinds, strict=True) for x in group][:count]

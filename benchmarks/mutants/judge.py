@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.mutants import watch
-from benchmarks.mutants.changes import ROOT, Mutant
+from benchmarks.mutants import calls, watch
+from benchmarks.mutants.changes import ROOT, Mutant, function_at
 
 # Folders of tests by package, and further ones for mutants that these let live.
 FOLDERS = {
@@ -53,10 +53,23 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the unmutated tree gives: tests that fail without a mutant, and the seconds of each file of tests."""
+    """What the unmutated tree gives.
+
+    Attributes:
+        broken: tests that fail without a mutant.
+        seconds: of each file of tests.
+        callers: files of tests by module and function, as "module:function", that they call.
+    """
 
     broken: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    callers: dict[str, list[str]] = field(default_factory=dict)
+
+    def files(self, mutant: Mutant) -> list[str]:
+        """The files of tests that call a mutant's function, the quickest first; none where no call was seen."""
+        source = (ROOT / "cutegemm" / mutant.module).read_text()
+        found = self.callers.get(f"{mutant.module}:{function_at(source, mutant.line)}", [])
+        return sorted(found, key=lambda x: self.seconds.get(x, SLOWEST))
 
 
 class Tree:
@@ -86,11 +99,22 @@ class Tree:
         path.write_bytes(data)
 
     def tested(
-        self, tests: Sequence[str], limit: float, *, without: Sequence[str] = (), first: bool = True
+        self,
+        tests: Sequence[str],
+        limit: float,
+        *,
+        without: Sequence[str] = (),
+        first: bool = True,
+        traced: Path | None = None,
     ) -> Outcome:
-        """Run tests, those of `without` left out, until the `first` failure or the limit in seconds."""
+        """Run tests, those of `without` left out, until the `first` failure or the limit in seconds.
+
+        What they call is written to the file `traced`, where one is named.
+        """
         command = [sys.executable, "-m", "pytest", "-q", "-p", watch.__name__, "-p", "no:cacheprovider"]
         command += [*["-x"] * first, *(f"--deselect={x}" for x in without), *tests]
+        if traced is not None:
+            command += ["-p", calls.__name__]
         others = [x for x in os.environ.get("PYTHONPATH", "").split(":") if x and Path(x).resolve() != ROOT]
         environment = os.environ | {
             "PYTHONPATH": ":".join((str(self.path), *others)),
@@ -99,6 +123,10 @@ class Tree:
             "CUDA_VISIBLE_DEVICES": "",
             watch.VARIABLE: str(self.log),
         }
+        if traced is not None:
+            # what another file's tests compiled would not be called again
+            del environment["CUTEGEMM_TEST_CACHE_DIR"]
+            environment[calls.VARIABLE] = str(traced)
         self.log.write_bytes(b"")
         with tempfile.TemporaryFile() as said:
             with self._lock:
@@ -152,7 +180,7 @@ def files_of(package: str, further: bool = False) -> list[str]:
 
 def tests_of(module: str, baseline: Baseline, further: bool = False) -> list[str]:
     """The files of a module's tests: those named after it, then those that name it, the quick ones first."""
-    package, stem = module.removesuffix(".py").split("/")
+    package, stem = module.split("/")[0], Path(module).stem
     word = re.compile(rf"\b{stem}\b")
     own = f"tests/{package}/"
 
@@ -172,7 +200,9 @@ def judged(
     was = (tree.path / "cutegemm" / mutant.module).read_bytes()
     tree.write(mutant.module, was[: mutant.start] + mutant.now.encode() + was[mutant.end :])
     try:
-        found = tree.tested(tests_of(mutant.module, baseline, further), limit, without=baseline.broken)
+        tests = [] if further else baseline.files(mutant)
+        tests = tests or tests_of(mutant.module, baseline, further)
+        found = tree.tested(tests, limit, without=baseline.broken)
     finally:
         tree.write(mutant.module, was)
     if found.failed:
