@@ -267,7 +267,9 @@ def _broadcast(scale: Tensor, kind: Kind) -> Tensor:
 def _rows_aligned(values: Tensor) -> Tensor:
     """A copy with unit stride along columns, whose rows begin at multiples of 16 bytes."""
     k = values.shape[-1]
-    return torch.nn.functional.pad(values, (0, -k % ROW_ALIGN)).contiguous()[..., :k]
+    # as bytes, which every device pads
+    wide = torch.nn.functional.pad(values.view(torch.uint8), (0, -k % ROW_ALIGN)).contiguous()
+    return wide.view(values.dtype)[..., :k]
 
 
 def _kind(kind: Any) -> Kind:
