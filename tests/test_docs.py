@@ -239,3 +239,9 @@ def test_the_site_builds(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "site" / "learn" / "ladder" / "20_persistent_cluster" / "index.html").exists()
+
+
+@pytest.mark.parametrize("name, what, most", [("README.md", r"^", 120), ("CHANGELOG.md", r"^- ", 40)])
+def test_what_is_read_first_is_short(name, what, most):
+    """The README has at most 120 lines, the changelog 40 bullets."""
+    assert len(re.findall(what, (DOCS.parent / name).read_text(), re.MULTILINE)) <= most
