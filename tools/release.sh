@@ -78,11 +78,12 @@ for python in "$@"; do
   fi
   "$venv/bin/pip" install -q --no-deps --force-reinstall "$wheel"
   "$venv/bin/python" - > "$work/requirements.txt" << 'EOF'
-import importlib.metadata, re
-for line in importlib.metadata.requires("cutegemm"):
-    wanted, _, marker = line.partition(";")
-    if (not marker or 'extra == "test"' in marker) and not re.match("(torch|transformers)\\b", line):
-        print(wanted)
+import importlib.metadata
+from pip._vendor.packaging.requirements import Requirement
+for wanted in map(Requirement, importlib.metadata.requires("cutegemm")):
+    here = wanted.marker is None or any(wanted.marker.evaluate({"extra": x}) for x in ("", "test"))
+    if here and wanted.name not in ("torch", "transformers"):
+        print(str(wanted).partition(";")[0])
 EOF
   "$venv/bin/pip" install -q -c "$root/constraints.txt" -r "$work/requirements.txt"
   ! "$venv/bin/python" -c "import torch" 2> /dev/null || { echo "torch came with the requirements"; exit 1; }
