@@ -135,12 +135,17 @@ def test_fewer_lines_than_classes(k, majors):
     check(GemmSpec(**BOTH, a_load="shift", b_load="shift"), a, b)
 
 
-@pytest.mark.parametrize("load,swap", [("shift", False), ("cp_async", True)])
-def test_gated_pairs(load, swap):
+@pytest.mark.parametrize(
+    "load,swap,layout",
+    [("shift", False, "interleaved"), ("shift", False, "halves"), ("cp_async", True, "interleaved")],
+)
+def test_gated_pairs(load, swap, layout):
     """Each half of B has lines of its own, and both lie side by side in a stage."""
-    graph = epi.swiglu("interleaved")
+    graph = epi.swiglu(layout)
     a, b = operand((37, 71), ODD, True, 12), operand((71, 84), ODD if load == "shift" else FOUR, False, 13)
-    fields = {"tile": Tile(40, 128, 64) if swap else Tile(64, 128, 64), "swap": swap, "stages": 3}
+    # halves have two panels of a swizzle row in a stage
+    deep, stages = (128, 2) if layout == "halves" else (64, 3)
+    fields = {"tile": Tile(40, 128, deep) if swap else Tile(64, 128, deep), "swap": swap, "stages": stages}
     spec = GemmSpec(**fields, epilogue=graph, a_load="shift", b_load=load)
     run = emulator.run(build(spec, problem(37, 84, 71, a=a, b=b, epilogue=graph)), a, b, options=RACES)
     assert not run.findings
