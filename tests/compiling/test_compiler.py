@@ -3,7 +3,7 @@
 instructions that its spec stands for."""
 
 import contextlib
-import copy
+import dataclasses
 import functools
 import re
 import subprocess
@@ -158,7 +158,11 @@ def test_wgmma_has_the_planned_shape(name):
 
 def test_a_kernel_that_the_dsl_refuses_is_reported():
     """A config that cannot be fails in one short line: the family, the compiler's last words; the rest beside it."""
-    broken = copy.copy(plan(GemmSpec(tile=SMALL), problem(512, 512, 512)).config)
+    config = plan(GemmSpec(tile=SMALL), problem(512, 512, 512)).config
+    # without what the config has worked out of its own tile, for whoever asked before
+    broken = object.__new__(type(config))
+    for x in dataclasses.fields(config):
+        object.__setattr__(broken, x.name, getattr(config, x.name))
     object.__setattr__(broken, "tile", (128, 60, 64))
     with pytest.raises(
         CompileError, match=r"^warp_specialized kernel does not compile: \S.{19,239}\nconfig: "
@@ -166,7 +170,7 @@ def test_a_kernel_that_the_dsl_refuses_is_reported():
         compile_config(broken)
     assert "\n" not in e.value.rule and e.value.context["config"].startswith("KernelConfig(")
     words = e.value.rule.removesuffix(" ...").split(": ", 1)[1]
-    assert "N-mode" in words and words[-40:] in str(e.value.__cause__)
+    assert "SMEM layout" in words and words[-40:] in str(e.value.__cause__)
 
 
 def test_a_kernel_that_takes_long_is_announced(monkeypatch, capsys):

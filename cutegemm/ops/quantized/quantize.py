@@ -107,8 +107,9 @@ def quantize(
         rule = "x.mT has scales of its own; quantise it apart, with its own"
         raise field_error(InputError, "transposed", True, rule, False)
     given = None if scale is None else checked_scale(scale, kind, x)
-    exponents = scale_dtype != torch.float32
-    if exponents and (scale_dtype != EXPONENTS or isinstance(kind, str)):
+    known = type(scale_dtype) is torch.dtype
+    exponents = known and scale_dtype != torch.float32
+    if not known or (exponents and (scale_dtype != EXPONENTS or isinstance(kind, str))):
         rule = "must be torch.float32, or torch.float8_e8m0fnu for blocks"
         raise field_error(SpecError, "scale_dtype", scale_dtype, rule, torch.float32)
     made = twins if transposed else quantized
