@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cutegemm.epilogue.library import swiglu
 from cutegemm.errors import InputError, field_error
+from cutegemm.ops.dispatch import recording
 from cutegemm.ops.groups.grouped import grouped_mm
 
 _SWIGLU = swiglu()
@@ -39,11 +40,6 @@ def mixture(
         return found
 
     return routed(x, experts, weights, gate_up.shape[0], computed)
-
-
-def recording(*tensors: Tensor) -> bool:
-    """Whether autograd records what is computed of the tensors."""
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def routed(
@@ -128,4 +124,4 @@ class MoE(torch.nn.Module):
         return found.view(x.shape)
 
 
-__all__ = ["MoE", "mixture", "recording", "routed"]
+__all__ = ["MoE", "mixture", "routed"]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from cutegemm.epilogue.library import swiglu
-from cutegemm.nn.experts import recording, routed
+from cutegemm.nn.experts import routed
+from cutegemm.ops.dispatch import recording
 from cutegemm.ops.fallback import HALF
 from cutegemm.ops.groups.grouped import grouped_mm
 

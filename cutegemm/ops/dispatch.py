@@ -19,6 +19,11 @@ _compiling = torch.compiler.is_compiling
 _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
+def recording(*tensors: torch.Tensor) -> bool:
+    """Whether autograd records what is computed of the tensors."""
+    return _recording() and any([x.requires_grad for x in tensors])
+
+
 def direct(*tensors: torch.Tensor) -> bool:
     """Whether a call on these tensors needs nothing of torch's dispatcher: no mode, transform, subclass or tracer."""
     if _compiling() or _modes() or _transforms() or _tracing() or forward_ad._current_level >= 0:
@@ -76,4 +81,4 @@ def below(
         return call(program, a, b, inputs, numbers, integers)
 
 
-__all__ = ["below", "call", "direct", "way"]
+__all__ = ["below", "call", "direct", "recording", "way"]

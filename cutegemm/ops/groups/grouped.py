@@ -13,7 +13,7 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import check_tensor
-from cutegemm.ops.dispatch import direct
+from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.entry_points import matmul, server_of
 from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, constant, found_at
 from cutegemm.ops.groups.forms import ends_of, form_of
@@ -102,13 +102,16 @@ def grouped_mm(
         SpecError, PlanError: the spec has no legal meaning, or no kernel of groups serves the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
-    inside = rows is not None and scatter is None and weight is None and _gathers(a, b, rows, spec, fallback)
-    if not inside and (rows is not None or scatter is not None or weight is not None):
-        return _routed(rows, scatter, weight, a, b, out, {
-            "offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "alpha": alpha, "beta": beta,
-            "bias": bias, "out_dtype": out_dtype, "epilogue": epilogue, "tail": tail, "spec": spec,
+    if scatter is not None or weight is not None:
+        return _routed(scatter, weight, a, b, out, {
+            "rows": rows, "offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "alpha": alpha,
+            "beta": beta, "bias": bias, "out_dtype": out_dtype, "epilogue": epilogue, "tail": tail, "spec": spec,
             "fallback": fallback, **inputs,
         })  # fmt: skip
+    if rows is not None:
+        _check_of_rows("rows", a, b)
+        if not _gathers(a, b, rows, spec, fallback):
+            a, rows = gathered(a, rows), None
     key = None
     if (
         rows is None
@@ -162,7 +165,9 @@ def grouped_mm(
         if type(alpha) is not float or alpha != 1.0:
             inputs["alpha"] = alpha
     how = f"{form}:{name}:{tail}"
-    if not alone and out is None and _recorded(a, b, inputs):
+    tensors = [x for x in inputs.values() if isinstance(x, Tensor)]
+    taped = recording(a, b, *tensors)
+    if taped and not alone and out is None:
         read = rows_of(address(graph))
         if read is not None:
             a = a if rows is None else gathered(a, rows)
@@ -170,8 +175,7 @@ def grouped_mm(
     if is_compiling():
         return _compiled(a, b, ends, graph, spec, out_dtype, backend, inputs, out, how)
     program = _program(graph, spec, out_dtype, inputs, backend)
-    tensors = [x for x in inputs.values() if isinstance(x, Tensor)]
-    if direct(a, b, ends, *tensors) and not _recorded(a, b, inputs):
+    if not taped and direct(a, b, ends, *tensors):
         told = grouping(how) if rows is None else dataclasses.replace(grouping(how), indexed=True)
         call = gemm_of(program).prepared(a, b, ends, told, inputs, out, backend, None, rows)
         if key is not None and backend is None:
@@ -188,34 +192,28 @@ def grouped_mm(
     )
 
 
-def _recorded(a: Any, b: Any, inputs: dict[str, Any]) -> bool:
-    """Whether autograd records the call."""
-    if not torch.is_grad_enabled():
-        return False
-    return (
-        a.requires_grad or b.requires_grad
-        or any([x.requires_grad for x in inputs.values() if isinstance(x, Tensor)])
-    )  # fmt: skip
-
-
-def _routed(rows: Any, scatter: Any, weight: Any, a: Any, b: Any, out: Any, rest: dict[str, Any]) -> Any:
-    """A call whose rows are gathered before, or weighed and scattered after.
+def _check_of_rows(name: str, a: Any, b: Any) -> None:
+    """Refuse groups that are not of rows.
 
     Raises:
-        InputError: groups are not of rows, or there are several outputs.
+        InputError: they are not; `name` is what asks for it.
     """
-    name = "rows" if rows is not None else "scatter" if scatter is not None else "weight"
     for field, x in (("a", a), ("b", b)):
         check_tensor(field, x)
     if (a.dim(), b.dim()) != (2, 3):
         raise InputError("takes groups of rows: a (M, K) and b (G, K, N)", field=name)
-    inside = rows if rows is not None and _gathers(a, b, rows, rest["spec"], rest["fallback"]) else None
-    if rows is not None and inside is None:
-        a = gathered(a, rows)
-    if scatter is None and weight is None:
-        return grouped_mm(a, b, out=out, **rest)
+
+
+def _routed(scatter: Any, weight: Any, a: Any, b: Any, out: Any, rest: dict[str, Any]) -> Any:
+    """A call whose results are weighed and scattered by launches after it.
+
+    Raises:
+        InputError: groups are not of rows, or there are several outputs.
+    """
+    name = "rows" if rest["rows"] is not None else "scatter" if scatter is not None else "weight"
+    _check_of_rows(name, a, b)
     dtype = rest["out_dtype"] or (a.dtype if out is None else out.dtype)
-    found = grouped_mm(a, b, **rest, rows=inside)
+    found = grouped_mm(a, b, **rest)
     if not isinstance(found, Tensor):
         raise InputError("takes an epilogue that gives d alone", field=name)
     return scattered(found, scatter, weight, out, dtype)
@@ -229,9 +227,7 @@ def _gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
     """
     if not isinstance(spec, GemmSpec) or spec.a_load != "cp_async" or is_compiling():
         return False
-    for field, x in (("a", a), ("b", b)):
-        check_tensor(field, x)
-    if (a.dim(), b.dim()) != (2, 3) or not direct(a, b):
+    if not direct(a, b):
         return False
     check_indices("rows", rows, a.shape[0], a)
     who = server_of(a.device, fallback, "cutegemm.grouped_mm")
