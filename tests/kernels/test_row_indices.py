@@ -111,3 +111,33 @@ def test_what_cannot_be(monkeypatch):
     monkeypatch.setenv("CUTEGEMM_CHECK", "1")
     with pytest.raises(InputError, match=r"rows\[0\]=-1.*\[0, 57\)"):
         cutegemm.grouped_mm(a, b, told, rows=indices(), spec=spec, fallback="emulator")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("shape", [(16, 72, 64), (1000, 1536, 2048), (4096, 4096, 768)], ids=str)
+@pytest.mark.parametrize("groups", [1, 8, 128])
+def test_rows_are_gathered_on_the_gpu(shape, groups, dtype):
+    """The planner's kernels give the bits of torch's copy of the rows; a graph replays other rows and ends."""
+    m, n, k = shape
+    draw = torch.Generator("cuda").manual_seed(m + groups)
+    a = torch.randn(m, k, generator=draw, device="cuda").bfloat16()
+    b = torch.randn(groups, n, k, generator=draw, device="cuda").bfloat16().mT
+    d = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    ends = torch.zeros(groups, dtype=torch.int32, device="cuda")
+    rows = torch.zeros(m, dtype=dtype, device="cuda")
+    spec = GemmSpec(a_load="cp_async")
+    call = {"rows": rows, "out": d, "spec": spec, "fallback": "error"}
+    cutegemm.grouped_mm(a, b, ends, **call)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        cutegemm.grouped_mm(a, b, ends, **call)
+    for _ in range(3):
+        ends.copy_(torch.randint(0, m + 1, (groups,), generator=draw, device="cuda").sort().values)
+        rows.copy_(torch.randint(-1, m + 1, (m,), generator=draw, device="cuda"))
+        d.fill_(7.0)
+        graph.replay()
+        inside = (rows >= 0) & (rows < m)
+        copied = torch.where(inside[:, None], a[rows.clamp(0, m - 1).long()], torch.zeros_like(a))
+        wanted = cutegemm.grouped_mm(copied, b, ends, spec=spec, fallback="error")
+        assert torch.equal(d, wanted)

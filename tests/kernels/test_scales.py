@@ -274,3 +274,18 @@ def test_results_on_a_gpu(kinds, shape):
     spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1])
     d = Gemm(spec).run(a.cuda(), b.cuda(), **{name: x.cuda() for name, x in named.items()})
     check(spec, a, b, d.cpu(), named)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kinds", [(ROWS, SQUARES), (SQUARES, ROWS), (ROWS, ROWS)], ids=str)
+@pytest.mark.parametrize("shape", [(512, 384, 2048), (16, 1000, 784)], ids=str)
+def test_exponents_on_a_gpu(kinds, shape):
+    """ue8m0 scales give the bits of fp32 scales of the same value."""
+    a, b, named = operands(shape, kinds)
+    draw = torch.Generator().manual_seed(3)
+    given = {k: torch.randint(120, 134, x.shape, generator=draw, dtype=torch.uint8) for k, x in named.items()}
+    numbers = {k: (2.0 ** (x.double() - 127)).float() for k, x in given.items()}
+    gemm = Gemm(GemmSpec(scale_a=kinds[0], scale_b=kinds[1]))
+    run = lambda scales: gemm.run(a.cuda(), b.cuda(), **{k: x.cuda() for k, x in scales.items()}).cpu()
+    check(gemm.spec, a, b, run(given), given)
+    assert torch.equal(run(given), run(numbers))
