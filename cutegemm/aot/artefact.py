@@ -8,7 +8,6 @@ can write the file can write its checksums, and what is loaded runs on the GPU w
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -22,6 +21,7 @@ from cutegemm.aot.recipe import KernelBinary, KernelLaunch
 from cutegemm.checks import plain, unplain
 from cutegemm.compiling.archive import unpacked
 from cutegemm.errors import GemmError, InputError, field_error
+from cutegemm.files import replace_given
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 
@@ -107,14 +107,7 @@ def write(path: Path, artefact: Artefact) -> None:
         for name, data in {MANIFEST: text, SEAL: _digest(text).encode(), **members}.items():
             # no time of day: the same kernels make the same file
             file.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(buffer.getvalue())
-        os.replace(part, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise field_error(InputError, "path", str(path), f"cannot be written: {error.strerror}") from error
+    replace_given("path", path, buffer.getvalue())
 
 
 def read(path: Path) -> Artefact:

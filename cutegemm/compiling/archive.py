@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import re
 import zipfile
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from cutegemm.compiling import kernel_cache, sealed_files
 from cutegemm.errors import InputError, field_error
+from cutegemm.files import replace_given
 
 FORMAT = 1
 MANIFEST = "cutegemm-kernels.json"
@@ -97,15 +97,7 @@ def export(target: Path) -> int:
         file.writestr(MANIFEST, json.dumps(manifest))
         for name, data in members.items():
             file.writestr(name, data)
-    part = Path(f"{target}.{os.getpid()}")
-    try:
-        part.write_bytes(buffer.getvalue())
-        os.replace(part, target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise field_error(
-            InputError, "file", str(target), f"must be a file that can be written: {error}"
-        ) from error
+    replace_given("file", target, buffer.getvalue())
     return len(members)
 
 

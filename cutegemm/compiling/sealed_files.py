@@ -23,11 +23,11 @@ import hmac
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from cutegemm.compiling.progress import announced
+from cutegemm.files import replace
 
 SECRET = "secret"
 LOCKS = "locks"
@@ -69,7 +69,7 @@ def write(folder: Path, name: str, data: bytes) -> None:
         secret = _secret(folder)
     except (OSError, UnusableError):
         secret = _new_secret(folder)
-    _replace(folder / name, _seal(secret, name, data) + data, 0o644)
+    replace(folder / name, _seal(secret, name, data) + data, 0o644)
 
 
 @contextlib.contextmanager
@@ -161,19 +161,5 @@ def _new_secret(folder: Path) -> bytes:
     with lock(folder, SECRET):
         with contextlib.suppress(UnusableError):
             return _secret(folder)
-        _replace(folder / SECRET, secrets.token_bytes(SEAL_BYTES), 0o600)
+        replace(folder / SECRET, secrets.token_bytes(SEAL_BYTES), 0o600)
         return _secret(folder)
-
-
-def _replace(path: Path, data: bytes, mode: int) -> None:
-    """Write a file beside its place and rename it into it."""
-    handle, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
-    try:
-        with open(handle, "wb") as file:
-            os.fchmod(handle, mode)
-            file.write(data)
-        os.replace(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        raise

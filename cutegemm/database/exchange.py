@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from cutegemm.database.entry import Entry, Key, key_from
 from cutegemm.database.user_database import FORMAT, Database
 from cutegemm.errors import InputError, field_error
+from cutegemm.files import replace_given
 
 SHIPPED = Path(__file__).with_name("shipped.json")
 
@@ -35,19 +35,9 @@ def export(path: Path | str, database: Database | None = None, *, gpu: str | Non
     found = (database or Database()).entries(gpu)
     rows = [{"key": [*key[:3], list(key.extents)], **entry.to_data()} for key, entry in sorted(found.items())]
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in rows)
-    part = Path(f"{path}.{os.getpid()}")
-    try:
-        part.write_text(f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n' if rows else _EMPTY, "utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise field_error(
-            InputError, "path", str(path), f"must be a file that can be written: {error}"
-        ) from error
+    entries = f"[\n{lines}\n]" if rows else "[]"
+    replace_given("path", Path(path), f'{{"format": {FORMAT}, "entries": {entries}}}\n'.encode())
     return len(rows)
-
-
-_EMPTY = f'{{"format": {FORMAT}, "entries": []}}\n'
 
 
 def import_(path: Path | str, database: Database | None = None) -> int:

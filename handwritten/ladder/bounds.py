@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cutegemm.files import replace
 from handwritten.ladder.source import FOLDER
 
 COUNTERS = FOLDER / "counters.json"
@@ -34,10 +34,8 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], commit: str) -> None:
     """Write the counters of `--emulate`; rows of the same stage, type and shape replace those of an older file."""
     known = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     kept = {(x["stage"], x["dtype"], *x["shape"]): x for x in [*known, *rows]}
-    part = path.with_suffix(".part")
     document = {"schema": SCHEMA, "commit": commit, "rows": [kept[key] for key in sorted(kept)]}
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    replace(path, f"{json.dumps(document, indent=1)}\n".encode())
 
 
 @functools.cache

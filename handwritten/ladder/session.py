@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from cutegemm.errors import GemmError, InputError, check
+from cutegemm.files import replace
 from handwritten.ladder import measure, report, twins, verify
 from handwritten.ladder.names import SPLIT_K_SHAPE, one_part
 from handwritten.ladder.options import Options, Shape
@@ -70,9 +71,7 @@ class Session:
         """Replace the file whole."""
         if self.options.json:
             self.options.json.parent.mkdir(parents=True, exist_ok=True)
-            part = self.options.json.with_suffix(".part")
-            part.write_text(json.dumps(self.document, indent=1) + "\n", "utf-8")
-            os.replace(part, self.options.json)
+            replace(self.options.json, f"{json.dumps(self.document, indent=1)}\n".encode())
 
     def leave(self, message: str) -> None:
         """Save and exit at once: with a lost context even freeing a tensor may block."""

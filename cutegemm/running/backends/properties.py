@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ import torch
 from cutegemm.arch import records
 from cutegemm.arch.device import Device
 from cutegemm.compiling import folders
+from cutegemm.files import replace
 
 FILE = "gpus.json"
 CLUSTER_SIZES = (1, 2, 4, 8)
@@ -125,12 +125,10 @@ def _keep(key: str, found: Found) -> None:
         data = json.loads(target.read_text("utf-8"))
     except (OSError, ValueError):
         data = {}
-    part = target.with_name(f".{FILE}.{os.getpid()}")
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         kept = (data if isinstance(data, dict) else {}) | {key: asdict(found)}
-        part.write_text(json.dumps(kept), "utf-8")
-        os.replace(part, target)
+        replace(target, json.dumps(kept).encode())
     except OSError as error:
         warnings.warn(f"what {key} says of itself is not kept: {error}", RuntimeWarning, stacklevel=3)
 
