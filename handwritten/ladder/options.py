@@ -15,17 +15,19 @@ from handwritten.ladder.stage import Stage
 
 DESCRIPTION = """The ladder on this machine.
 
-With a Hopper GPU every stage is checked against fp64, then timed beside cuBLAS and the builder's kernel.
-Without one the tables show what needs none (resources, occupancy, arithmetic intensity, instruction mix).
+With a Hopper GPU every stage is checked against fp64, then timed beside cuBLAS
+and the builder's kernel. Without one the tables show what needs none:
+resources, occupancy, arithmetic intensity, instruction mix.
 
-    python -m handwritten                               table at 4096^3
-    python -m handwritten --sizes 8192 --beta 0.5       another problem, with C
+    python -m handwritten                             table at 4096^3
+    python -m handwritten --sizes 8192 --beta 0.5     another problem, with C
     python -m handwritten --json out.json --plot out.png
-    python -m handwritten --emulate                     run every stage on this CPU, checked and counted; no GPU
-    python -m handwritten --readme results/h200.json    write README.md's figures and the headers' from a results file
+    python -m handwritten --emulate                   on this CPU, no GPU
+    python -m handwritten --readme results/h200.json  write README.md's figures
 
-A run with --json saves after each step and, called again, goes on where it stopped: a stage that hung or
-broke the CUDA context is on record and not tried again.
+A run with --json saves after each step and, called again, goes on where it
+stopped: a stage that hung or broke the CUDA context is on record and not
+tried again.
 """
 MAX_EXTENT = 2**31 - 1  # of M, N and K: the kernels take them as int
 

@@ -64,6 +64,15 @@ def test_every_access_is_counted(access):
     assert found.wavefronts - found.conflicts == len(found.phases) >= 1
 
 
+@pytest.mark.parametrize(
+    "text, matrices", [("(8,8):(8,1)", 1), ("(16,8):(8,1)", 2), ("(8,64):(64,1)", 1), ("(16,16):(16,1)", 4)]
+)
+@pytest.mark.parametrize("access", ["ldmatrix", "stmatrix"])
+def test_as_many_matrices_are_moved_as_there_are(access, text, matrices):
+    """Four 8 x 8 matrices of 16-bit elements, two or one: a phase each."""
+    assert len(drawn(text, "", access).banks.phases) == matrices
+
+
 def test_lanes_down_a_column_conflict():
     """32 lanes of 4 bytes down a column of 32 words meet in one bank; along a row they do not."""
     assert drawn("(32,32):(32,1)", "", "column", 32).banks.conflicts == 31
@@ -110,7 +119,8 @@ def test_the_picture_has_every_cell(tmp_path):
         (("S<3,3,3> o 0 o (8,8)", "--swizzle", "3,3,3"), "the layout has a swizzle already"),
         (("S<3,3> o (8,8)",), "must be shape:stride, or S<bits,base,shift> o offset o shape:stride"),
         (("(8,8)", "--banks", "nothing"), "must be one of ldmatrix"),
-        (("(4,8)", "--banks", "ldmatrix"), "ldmatrix.x4 reads 16 rows of 16 elements"),
+        (("(4,8)", "--banks", "ldmatrix"), "ldmatrix.x1 reads 8 rows of 8 elements"),
+        (("(8,8)", "--banks", "ldmatrix.x2"), "ldmatrix.x2 reads 16 rows of 8 elements"),
         (("(8,8)", "--bits", "12"), "must be 8, 16 or 32; nearest legal value: 16"),
         (("--mma", "m16n8k16"), "must be m64nNk8, m64nNk16 or m64nNk32"),
         (("--mma", "m64n12k16"), "n=12: is a multiple of 8"),

@@ -140,14 +140,22 @@ def _as_table(layout: AnyLayout) -> AnyLayout:
     return ComposedLayout(layout.swizzle, layout.offset, two) if isinstance(layout, ComposedLayout) else two
 
 
-def _matrices(count: int, layout: AnyLayout, bits: int, _: int) -> banks.BankUsage:
-    """ldmatrix: rows of 16 bytes along the second mode, eight a matrix, matrices below and then beside each other."""
+def _matrices(counts: tuple[int, ...], layout: AnyLayout, bits: int, _: int) -> banks.BankUsage:
+    """ldmatrix of the most matrices, of some counts, that lie in the layout.
+
+    A matrix has eight rows of 16 bytes along the second mode; two lie below and then beside each other.
+    """
     rows, columns = (mode.size for mode in _plain(layout))
     step = 128 // bits
-    places = [(8 * (i % 2) + row, step * (i // 2)) for i in range(count) for row in range(8)]
-    if max(x for x, _ in places) >= rows or max(y for _, y in places) + step > columns:
-        need = f"ldmatrix.x{count} reads {8 * min(count, 2)} rows of {step * max(1, count // 2)} elements"
-        raise field_error(InputError, "layout", str(layout), need)
+    need = {count: (8 * min(count, 2), step * max(1, count // 2)) for count in counts}
+    found = next(
+        (count for count, (down, across) in need.items() if down <= rows and across <= columns), None
+    )
+    if found is None:
+        least = counts[-1]
+        rule = f"ldmatrix.x{least} reads {need[least][0]} rows of {need[least][1]} elements"
+        raise field_error(InputError, "layout", str(layout), rule)
+    places = [(8 * (i % 2) + row, step * (i // 2)) for i in range(found) for row in range(8)]
     return banks.matrix_access(banks.layout_addresses(layout, places, bits))
 
 
@@ -162,10 +170,10 @@ def _lanes(down: bool, layout: AnyLayout, bits: int, width: int) -> banks.BankUs
 
 # an access -> its bank usage of (layout, bits of an element, bytes of a lane)
 ACCESSES: dict[str, Callable[[AnyLayout, int, int], banks.BankUsage]] = {
-    "ldmatrix": partial(_matrices, 4),
-    "ldmatrix.x2": partial(_matrices, 2),
-    "ldmatrix.x1": partial(_matrices, 1),
-    "stmatrix": partial(_matrices, 4),
+    "ldmatrix": partial(_matrices, (4, 2, 1)),
+    "ldmatrix.x2": partial(_matrices, (2,)),
+    "ldmatrix.x1": partial(_matrices, (1,)),
+    "stmatrix": partial(_matrices, (4, 2, 1)),
     "row": partial(_lanes, False),
     "column": partial(_lanes, True),
 }

@@ -28,6 +28,16 @@ def test_stages_by_number_name_and_key() -> None:
     assert keys == ["02_coalesced", "03_smem_tile", *(f"17_wgmma_shapes_n{n}" for n in (32, 64, 128, 256))]
 
 
+def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line of `--help` is wider than a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        options.parse(["--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0 and "--emulate" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
