@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the tables of README.md and benchmarks/README.md from results files, between markers.
+"""Write what README.md, benchmarks/README.md and the ladder show from results files: tables, and the ladder's plot.
 
     python -m benchmarks.table [--check] [--readme FILE ...] [--results benchmarks/results]
+
+With --readme only the tables of these files are written.
 
 `<!-- benchmark:NAME -->` to `<!-- /benchmark:NAME -->` is replaced; NAME is "brief", "summary", "host", or a suite,
 "epilogue" among them. NAME-h100 is the same of the files in the folder of that name, which another GPU's stand in.
@@ -19,10 +21,13 @@ from typing import Any
 from benchmarks import contenders, figures, fresh_check, libraries, peer_rows, results
 from benchmarks.results import Row
 from benchmarks.suites import PRODUCTS
+from handwritten.ladder import worklog
+from handwritten.ladder.source import FOLDER
 
 MARKED = re.compile(r"(<!-- benchmark:(?P<name>[\w-]+) -->\n)(.*?)(<!-- /benchmark:(?P=name) -->)", re.DOTALL)
 OPENING = "<!-- benchmark:"
 READMES = [Path("README.md"), Path("benchmarks/README.md")]
+LADDER = "sweeps/handwritten.json"  # among the results: the ladder's
 # Per thing timed on the CPU: its name for readers, and its unit with the factor from microseconds.
 HOST = {
     "call": ("one call, 256³", 1.0, "µs"),
@@ -54,32 +59,20 @@ def markdown(head: list[str], lines: list[list[str]]) -> list[str]:
 
 def summary_table(rows: list[Row]) -> list[str]:
     """Geometric means per suite."""
-    lines = [
-        [
-            s["suite"],
-            s["dtype"],
-            s["majors"],
-            s["regime"],
-            str(s["rows"]),
-            f"**{s['geomean']:.2f}**",
-            f"{s['least']:.2f}",
-            f"{s['greatest']:.2f}",
-        ]
-        for s in results.summary(rows)
-    ]
+    lines = [[s["suite"], s["dtype"], s["majors"], s["regime"], *_ratios(s)] for s in results.summary(rows)]
     head = ["suite", "dtype", "majors", "regime", "problems", "× cuBLAS, geometric mean", "least", "greatest"]
     return markdown(head, lines)
+
+
+def _ratios(of: dict[str, Any]) -> list[str]:
+    return [str(of["rows"]), f"**{of['geomean']:.2f}**", f"{of['least']:.2f}", f"{of['greatest']:.2f}"]
 
 
 def brief_table(rows: list[Row]) -> list[str]:
     """Geometric means of the suites that a first reader asks for."""
     wanted = {(suite, "kk"): words for suite, words in BRIEF.items()}
     found = {(s["suite"], s["majors"]): s for s in results.summary(rows)}
-    lines = [
-        [words, str(s["rows"]), f"**{s['geomean']:.2f}**", f"{s['least']:.2f}", f"{s['greatest']:.2f}"]
-        for key, words in wanted.items()
-        if (s := found.get(key)) is not None
-    ]
+    lines = [[words, *_ratios(found[key])] for key, words in wanted.items() if key in found]
     return markdown(["bf16, TN", "problems", "× cuBLAS, geometric mean", "least", "greatest"], lines)
 
 
@@ -369,28 +362,35 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a text is out of date")
-    parser.add_argument("--readme", type=Path, nargs="+", default=READMES)
+    parser.add_argument("--readme", type=Path, nargs="+", help="these files alone, without the ladder")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args(arguments)
     documents = found(args.results)
-    return max(_written(path, documents, args.check) for path in args.readme)
+    status = max(_filled(path, documents, args.check) for path in args.readme or READMES)
+    if not args.readme:
+        texts = worklog.texts(args.results / LADDER, FOLDER)
+        status = max(status, *(_written(path, text, args.check) for path, text in texts.items()))
+    return status
 
 
-def _written(path: Path, documents: dict[str, Document], check: bool) -> int:
-    """One text filled, or compared: its exit status."""
-    text = path.read_text(encoding="utf-8")
+def _filled(path: Path, documents: dict[str, Document], check: bool) -> int:
+    """One file's tables filled, or compared: its exit status."""
     base = "" if path.is_absolute() else path.parent.as_posix().removeprefix(".")
     try:
-        filled = fill(text, documents, base)
+        return _written(path, fill(path.read_text(encoding="utf-8"), documents, base), check)
     except ValueError as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 1
-    if filled == text:
+
+
+def _written(path: Path, text: str, check: bool) -> int:
+    """A file's text written, or compared: its exit status."""
+    if path.exists() and path.read_text(encoding="utf-8") == text:
         return 0
     if check:
         print(f"{path} is out of date: run python -m benchmarks.table", file=sys.stderr)
         return 1
-    path.write_text(filled, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -56,16 +56,21 @@ class Figures:
 
 def write(source: Path, folder: Path) -> None:
     """Write a results file's figures into the folder's README.md, its picture and the headers of its stages."""
+    for path, text in texts(source, folder).items():
+        path.write_text(text, "utf-8")
+
+
+def texts(source: Path, folder: Path) -> dict[Path, str]:
+    """Return the text of each file of the folder that shows a results file's figures."""
     figures = Figures(json.loads(source.read_text("utf-8")))
     readme = folder / "README.md"
     parts = sections(figures, source.as_posix()) | {
         "ablation": ablation(json.loads(beside(source).read_text("utf-8")))
     }
-    readme.write_text(fill(readme.read_text("utf-8"), parts), "utf-8")
-    (folder / "ladder.svg").write_text(bars.picture(figures), "utf-8")
-    for name in dict.fromkeys(stage.file for stage in stages()):
-        path = folder / name
-        path.write_text(with_measured(path.read_text("utf-8"), header(figures, name)), "utf-8")
+    found = {readme: fill(readme.read_text("utf-8"), parts), folder / "ladder.svg": bars.picture(figures)}
+    for path in (folder / name for name in dict.fromkeys(stage.file for stage in stages())):
+        found[path] = with_measured(path.read_text("utf-8"), header(figures, path.name))
+    return found
 
 
 def beside(source: Path) -> Path:

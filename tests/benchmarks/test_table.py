@@ -144,6 +144,19 @@ def test_command_checks_then_writes(tmp_path, capsys):
     assert table.main([*words, "--check"]) == 0 and "**3.50**" in readme.read_text(encoding="utf-8")
 
 
+def test_command_writes_the_ladder_too(tmp_path, capsys, monkeypatch):
+    """Without --readme one command compares and writes READMEs and what the ladder shows, its plot among it."""
+    picture = tmp_path / "ladder.svg"
+    picture.write_text("old", encoding="utf-8")
+    monkeypatch.setattr(table, "READMES", [tmp_path / "README.md"])
+    monkeypatch.setattr(table.worklog, "texts", lambda source, folder: {picture: source.name})
+    (tmp_path / "README.md").write_text("no tables", encoding="utf-8")
+    assert table.main(["--check"]) == 1 and "ladder.svg is out of date" in capsys.readouterr().err
+    assert picture.read_text(encoding="utf-8") == "old"
+    assert table.main([]) == 0 and picture.read_text(encoding="utf-8") == "handwritten.json"
+    assert table.main(["--check"]) == 0
+
+
 def test_command_without_results_says_so(tmp_path, capsys):
     """A README whose tables have no results is an error in one line."""
     (tmp_path / "README.md").write_text(README, encoding="utf-8")
