@@ -156,6 +156,3 @@ def _checked(path: Path, members: Mapping[str, bytes]) -> Artefact:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-__all__ = ["Artefact", "Recipe", "checked_path", "read", "write"]

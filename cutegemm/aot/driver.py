@@ -151,6 +151,3 @@ def _done(result: tuple[Any, ...]) -> Any:
     if int(status):
         raise HardwareError(f"the CUDA driver answered {status}")
     return rest[0] if rest else None
-
-
-__all__ = ["Launcher", "Loaded"]

@@ -229,6 +229,3 @@ def _array(declaration: str, data: bytes) -> str:
         ", ".join(f"0x{x:02x}" for x in data[i : i + LINE_BYTES]) for i in range(0, len(data), LINE_BYTES)
     )
     return f"{declaration} = {{\n" + ",\n".join(lines) + "\n};"
-
-
-__all__ = ["header"]

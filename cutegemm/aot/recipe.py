@@ -275,6 +275,3 @@ def _bytes_read(ptx: str) -> tuple[frozenset[tuple[int, int]], frozenset[int]]:
         start, size = int(offset or 0), int(vector or 1) * int(bits) // 8
         read |= {(int(index), at) for at in range(start, start + size)}
     return frozenset(read), frozenset(map(int, _PARAM_NAME.findall(_PARAM_LOAD.sub("", body))))
-
-
-__all__ = ["KernelBinary", "KernelLaunch", "Patch", "WORKSPACE", "record"]

@@ -109,6 +109,3 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     app(prog_name="cutegemm")
-
-
-__all__ = ["FINDINGS", "INTERRUPTED", "USAGE", "app", "main"]

@@ -61,6 +61,3 @@ def tune(
     print_facts("tune", found, lambda x: "\n".join(wrapped("", y.says, 0) for y in x.outcomes), json)
     if found.interrupted:
         raise typer.Exit(130)
-
-
-__all__ = ["as_text", "bench", "tune"]

@@ -95,6 +95,3 @@ def _age(modified: float) -> str:
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-__all__ = ["commands"]

@@ -38,5 +38,3 @@ def _printing(language: str, says: str) -> Callable[..., None]:
 
 ptx = _printing("ptx", "Print the PTX of the GEMM kernel, compiled or cached.")
 sass = _printing("sass", "Print the SASS of the GEMM kernel; needs nvdisasm.")
-
-__all__ = ["ptx", "sass"]

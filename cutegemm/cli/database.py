@@ -97,6 +97,3 @@ def entries(gpu: str, source: str) -> Entries:
 
 def _value(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-__all__ = ["Entries", "Measured", "commands", "entries"]

@@ -93,6 +93,3 @@ def _code(change: CodeChange, lines: bool) -> list[str]:
         if len(change.lines) > LINES:
             found.append(f"{len(change.lines) - LINES:,} more lines; --json has all")
     return found
-
-
-__all__ = ["as_text", "diff"]

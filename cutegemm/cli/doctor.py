@@ -31,6 +31,3 @@ def as_text(found: Health) -> str:
     fixes = [f"{x.name}: run\n  {x.fix}" for x in found.findings]
     count = f"{len(fixes)} to fix" if fixes else "nothing to fix"
     return "\n\n".join([table(("", "", ""), rows, indent=0), *fixes, count])
-
-
-__all__ = ["as_text", "doctor"]

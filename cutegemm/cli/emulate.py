@@ -96,6 +96,3 @@ def _warps(numbers: list[int]) -> str:
     groups = itertools.groupby(enumerate(sorted(numbers)), lambda x: x[1] - x[0])
     runs = [[x for _, x in group] for _, group in groups]
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
-
-
-__all__ = ["as_text", "emulate"]

@@ -141,6 +141,3 @@ def _best(found: Explained) -> list:  # type: ignore[type-arg]
     """The first few, and the one that was taken wherever it stands."""
     served = [x for x in found.candidates if x.serves]
     return served[:BEST] + [x for x in served[BEST:] if not x.lost][:1]
-
-
-__all__ = ["as_text", "explain"]

@@ -240,9 +240,3 @@ def _of_file(path: str, name: str) -> Graph:
     if not isinstance(found, Graph):
         raise refused("must name an epilogue graph, as epi.define makes it")
     return found
-
-
-__all__ = [
-    "Asked", "Batch", "Dtype", "Epilogue", "GpuName", "Json", "K", "M", "Majors", "N", "Spec",
-    "asked", "device_of", "epilogues", "graph_of", "option", "spec_of",
-]  # fmt: skip

@@ -90,6 +90,3 @@ def device_here() -> tuple[Device, str]:
     from cutegemm.running.backends.launcher import current_device
 
     return current_device()[1], "this machine's"
-
-
-__all__ = ["Gpu", "Machine", "device_here", "hopper", "machine"]

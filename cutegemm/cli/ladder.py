@@ -21,6 +21,3 @@ def ladder(
     """
     command = importlib.import_module("handwritten.ladder.command")
     raise typer.Exit(command.main(words or []))
-
-
-__all__ = ["CONTEXT", "ladder"]

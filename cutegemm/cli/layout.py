@@ -85,6 +85,3 @@ def _table(found: Drawn) -> str:
             f"shown: {rows} of {found.rows} rows, {columns} of {found.columns} columns; --svg has all"
         )
     return "\n".join(lines)
-
-
-__all__ = ["as_text", "layout"]

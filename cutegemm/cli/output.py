@@ -69,6 +69,3 @@ def table(
             start = " " * margin
         lines += [(start if not i else " " * margin) + end for i, end in enumerate(ends)]
     return "\n".join(line.rstrip() for line in lines)
-
-
-__all__ = ["print_facts", "table", "width", "wrapped"]

@@ -61,6 +61,3 @@ def _of(kind: Any) -> dict[str, Any]:
     if origin is dict:
         return {"type": "object", "additionalProperties": _of(inner[1])}
     raise TypeError(f"no schema for {kind}")
-
-
-__all__ = ["DOCUMENTS", "document"]

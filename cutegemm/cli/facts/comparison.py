@@ -139,6 +139,3 @@ def tuned(asked: Asked, **options: Any) -> Tuned:
     ]
     found = [OutcomeOf(x.status, *of, str(x)) for x, of in zip(report.outcomes, known, strict=True)]
     return Tuned(found, report.interrupted)
-
-
-__all__ = ["OURS", "TORCH", "Comparison", "Timed", "Tuned", "compared", "tuned"]

@@ -131,6 +131,3 @@ def _timed(before: Asked, after: Asked) -> tuple[comparison.Comparison | None, s
             return comparison.compared({"first": before, "second": after}, against_torch=False), ""
     except (HardwareError, MissingPackageError) as error:
         return None, str(error)
-
-
-__all__ = ["Changed", "Difference", "difference"]

@@ -183,6 +183,3 @@ def _conflicts(layout: AnyLayout, access: str, bits: int, width: int) -> Conflic
     usage = ACCESSES[choice(InputError, "--banks", access, tuple(ACCESSES))](layout, bits, width)
     phases = [[len(words) for words in phase] for phase in usage.phases]
     return Conflicts(access, phases, usage.wavefronts, usage.conflicts)
-
-
-__all__ = ["ACCESSES", "Cell", "Conflicts", "Drawn", "drawn", "instruction"]

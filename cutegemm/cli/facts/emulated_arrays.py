@@ -137,6 +137,3 @@ def _lying(x: Operand, draw: Any) -> Any:
     else:
         raw[:] = _bits_of(draw.standard_normal(count), x.dtype)
     return np.lib.stride_tricks.as_strided(raw, shape, [step * size for step in strides])
-
-
-__all__ = ["Arrays", "argument", "arrays", "memory", "numbers_of"]

@@ -184,6 +184,3 @@ def _told(what: str, run: Result, error: float | None) -> Emulated:
     untested = [] if run.coverage is None else str(run.coverage).splitlines()
     findings = [str(x) for x in run.findings]
     return Emulated(what, len(run.reports), error, findings, untested, dict(run.counters), roles, run.printed)
-
-
-__all__ = ["POLICIES", "Emulated", "emulate_artefact", "emulate_file", "emulate_problem", "options"]

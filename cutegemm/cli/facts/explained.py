@@ -288,6 +288,3 @@ def summary(found: Explained) -> Iterator[tuple[str, str]]:
         yield "workspace", f"{launch.workspace_bytes:,} B"
     if found.boxes:
         yield "tma boxes", ", ".join(f"{x.operand} {x.count} x ({x.inner} x {x.outer})" for x in found.boxes)
-
-
-__all__ = ["MEASURED", "PREDICTED", "Explained", "explained", "summary"]

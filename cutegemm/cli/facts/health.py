@@ -269,9 +269,3 @@ def check_nvdisasm() -> Check:
     if tool is None:
         return Check("nvdisasm", FINDING, "missing: no SASS", "pip install nvidia-cuda-nvdisasm")
     return Check("nvdisasm", OK, tool)
-
-
-__all__ = [
-    "DSL", "FINDING", "NOTE", "OK", "Check", "Health", "check_call", "check_database", "check_driver", "check_folder",
-    "check_gpu", "check_nvdisasm", "check_python", "check_torch", "check_wheels", "examine", "torch_build",
-]  # fmt: skip

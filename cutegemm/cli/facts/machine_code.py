@@ -117,6 +117,3 @@ def compared(before: str, after: str, language: str, context: int = 2) -> CodeCh
         list(difflib.unified_diff(one, two, "before", "after", lineterm="", n=context)) if one != two else []
     )
     return CodeChange(language, len(one), len(two), differ, lines)
-
-
-__all__ = ["LANGUAGES", "Code", "CodeChange", "code_of", "compared", "normal", "opcodes", "planned"]

@@ -104,6 +104,3 @@ def waves_of(plan: KernelPlan, step: Multiply) -> Waves:
     return Waves(
         list(plan.tiles), work, at_once, plan.waves, math.ceil(plan.waves), last, efficiency, padding, words
     )
-
-
-__all__ = ["Bound", "Occupancy", "Waves", "occupancy", "waves_of"]

@@ -100,6 +100,3 @@ def _wave(tiles: list[tuple[int, int]], tile: tuple[int, int]) -> Wave:
     rows, columns = len({m for m, _ in tiles}), len({n for _, n in tiles})
     read = len(tiles) * (tile[0] + tile[1])
     return Wave(len(tiles), rows, columns, read / (rows * tile[0] + columns * tile[1]))
-
-
-__all__ = ["MOST", "Raster", "Wave", "raster_of", "tile_of"]

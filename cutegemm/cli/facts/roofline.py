@@ -85,6 +85,3 @@ def roofline_of(plan: KernelPlan, traffic: Traffic, us: float) -> Roofline:
         bound=longest.resource if share >= EXPLAINS else "latency",
         share=share,
     )
-
-
-__all__ = ["Rate", "Roofline", "peak_tflops", "roofline_of"]

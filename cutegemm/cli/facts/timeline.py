@@ -150,6 +150,3 @@ def _add(spans: list[Span], new: Span) -> None:
             spans[-1] = Span(last.start, new.end, last.does, last.tile, last.stages + 1)
             return
     spans.append(new)
-
-
-__all__ = ["Span", "Timeline", "Track", "timeline_of"]

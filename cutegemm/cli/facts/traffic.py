@@ -81,6 +81,3 @@ def _l2_bytes(plan: KernelPlan, step: Multiply, covered: tuple[int, int]) -> int
     of_a = m * gates[0] * step.operands["a"].dtype.bytes * math.ceil(n / covered[1])
     of_b = n * gates[1] * step.operands["b"].dtype.bytes * math.ceil(m / covered[0])
     return (of_a + of_b) * k * batch
-
-
-__all__ = ["Traffic", "traffic_of"]

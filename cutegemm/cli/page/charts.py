@@ -125,6 +125,3 @@ def roofline(found: Roofline) -> str:
     ]
     chart = figure("roofline", caption, (WIDTH, top + height + 38), parts)
     return chart + table(("resource", "alone", "of the time", "work / rate"), rows)
-
-
-__all__ = ["raster", "roofline", "timeline"]

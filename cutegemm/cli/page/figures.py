@@ -182,6 +182,3 @@ def _cut(x: BoxOf, tile: tuple[int, int]) -> str:
     cut = f"{x.count} x ({x.inner} x {x.outer}) of a tile {across} x {down}"
     caption = f"{x.operand}: {cut}, swizzle {x.swizzle}"
     return figure(f"box-{x.operand.lower()}", caption, (across * scale + 2, down * scale + 2), parts)
-
-
-__all__ = ["boxes", "owners", "places", "regions", "stage"]

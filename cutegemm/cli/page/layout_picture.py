@@ -36,6 +36,3 @@ def layout_svg(found: Drawn, bits: int = 16) -> str:
     # a document of its own, unlike the figures of a page
     font = ' xmlns="http://www.w3.org/2000/svg" font-family="ui-monospace,monospace" font-size="11"'
     return svg(found.layout, size, parts, f'{font} width="{size[0]:g}" height="{size[1]:g}"')
-
-
-__all__ = ["layout_svg"]

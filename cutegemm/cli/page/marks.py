@@ -59,6 +59,3 @@ def paragraph(text: str) -> str:
 def colour(index: int) -> str:
     """The class of the index-th colour."""
     return f"f{index % COLOURS}"
-
-
-__all__ = ["COLOURS", "box", "colour", "figure", "line", "paragraph", "section", "svg", "table", "words"]

@@ -72,6 +72,3 @@ def _occupancy(found: Explained) -> list[str]:
     assert found.occupancy is not None
     bounds = table(("resource", "CTAs", "arithmetic"), map(astuple, found.occupancy.bounds))
     return [paragraph(f"{found.occupancy}."), bounds, paragraph(f"Registers: {found.registers}.")]
-
-
-__all__ = ["page"]
