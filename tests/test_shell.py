@@ -142,7 +142,8 @@ def installed(words):
     extras = re.findall(
         r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().split("optional-dependencies]")[1], re.M
     )
-    for option, value in zip(words[::2], words[1::2], strict=True):
+    pairs = [x for x in words if x != "--no-compile"]
+    for option, value in zip(pairs[::2], pairs[1::2], strict=True):
         if option == "-c":
             assert (ROOT / value).is_file()
         else:
