@@ -51,15 +51,11 @@ app = typer.Typer(
     help="Explain, compare, compile, emulate, time and tune Hopper GEMM kernels.",
     epilog="Nothing needs a GPU unless it says so. Exit status: 0, 1 for findings, 2 for usage.",
 )
-app.command()(explain.explain)
-app.command()(diff.diff)
-app.command("ptx")(code.ptx)
-app.command("sass")(code.sass)
-app.command()(emulate.emulate)
-app.command()(bench.bench)
-app.command()(bench.tune)
-app.command()(layout.layout)
-app.command()(doctor.doctor)
+for command in (
+    explain.explain, diff.diff, code.ptx, code.sass, emulate.emulate, bench.bench, bench.tune, layout.layout,
+    doctor.doctor,
+):  # fmt: skip
+    app.command()(command)
 app.command(context_settings=ladder.CONTEXT)(ladder.ladder)
 app.add_typer(cache.commands)
 app.add_typer(database.commands)

@@ -32,7 +32,7 @@ def _printing(language: str, says: str) -> Callable[..., None]:
         told = f"{len(found.text.splitlines()):,} lines written to {out}"
         print_facts(language, found, lambda x: told if out else x.text, json)
 
-    show.__doc__ = says
+    show.__name__, show.__doc__ = language, says
     return show
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cutegemm.problems import Problem
     from cutegemm.spec import GemmSpec
 
-GPUS = ("h200", "h100")
+GPUS = ("h200", "h100")  # names of records in `arch.records`
 DTYPES = ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "int8", "uint8")
 MAJORS = ("kn", "kk", "mn", "mk")
 EXAMPLE = "GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))"
@@ -39,29 +39,15 @@ M = Annotated[int, typer.Argument(metavar="M", min=0, help="rows of D")]
 N = Annotated[int, typer.Argument(metavar="N", min=0, help="columns of D")]
 K = Annotated[int, typer.Argument(metavar="K", min=0, help="columns of A, rows of B")]
 Spec = Annotated[str, option("--spec", "SPEC", f'fields that you fix, such as "{EXAMPLE}"')]
-Epilogue = Annotated[
-    str,
-    option(
-        "--epilogue",
-        "NAME",
-        "of cutegemm.epilogue, such as bias_act(relu); or FILE.py:NAME",
-        lambda: epilogues(),
-    ),
-]
+_EPILOGUE = "of cutegemm.epilogue, such as bias_act(relu); or FILE.py:NAME"
+Epilogue = Annotated[str, option("--epilogue", "NAME", _EPILOGUE, lambda: epilogues())]
 GpuName = Annotated[
     str, option("--gpu", "GPU", "h200 or h100; without it the GPU here, else an H200", lambda: GPUS)
 ]
 Dtype = Annotated[str, option("--dtype", "TYPE", f"of A and B: {', '.join(DTYPES)}", lambda: DTYPES)]
 Batch = Annotated[int, typer.Option(min=0, help="GEMMs of this shape in one call")]
-Majors = Annotated[
-    str,
-    option(
-        "--majors",
-        "AXES",
-        "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk",
-        lambda: MAJORS,
-    ),
-]
+_MAJORS = "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk"
+Majors = Annotated[str, option("--majors", "AXES", _MAJORS, lambda: MAJORS)]
 Json = Annotated[bool, typer.Option("--json", help="print JSON (`cutegemm schema` describes it)")]
 
 
@@ -113,8 +99,7 @@ def device_of(name: str) -> tuple[Device, str]:
         from cutegemm.cli.gpus import device_here
 
         return device_here()
-    known = {"h200": records.H200, "h100": records.H100}
-    return known[choice(InputError, "--gpu", name.lower(), GPUS)], "--gpu"
+    return getattr(records, choice(InputError, "--gpu", name.lower(), GPUS).upper()), "--gpu"
 
 
 def spec_of(text: str) -> GemmSpec:

@@ -16,6 +16,7 @@ from cutegemm.layouts.draw import draw_phases
 
 # rows and columns that the terminal shows; an SVG has all
 MOST_ROWS, MOST_COLUMNS = 64, 64
+_BANKS = f"count the conflicts of one warp's access: {', '.join(ACCESSES)}"
 
 
 def layout(
@@ -24,15 +25,7 @@ def layout(
         typer.Argument(metavar="[LAYOUT]", help='such as "(8,8):(8,1)" or "S<3,3,3> o 0 o (8,64):(64,1)"'),
     ] = "",
     swizzle: Annotated[str, option("--swizzle", "B,M,S", "put Swizzle<B,M,S> around it")] = "",
-    banks: Annotated[
-        str,
-        option(
-            "--banks",
-            "ACCESS",
-            f"count the conflicts of one warp's access: {', '.join(ACCESSES)}",
-            lambda: ACCESSES,
-        ),
-    ] = "",
+    banks: Annotated[str, option("--banks", "ACCESS", _BANKS, lambda: ACCESSES)] = "",
     mma: Annotated[str, option("--mma", "m64nNkK", "draw a wgmma's fragment instead")] = "",
     operand: Annotated[str, option("--operand", "c|a", "of --mma: accumulators, or A")] = "c",
     bits: Annotated[int, typer.Option(help="of an element: 8, 16 or 32")] = 16,

@@ -30,11 +30,13 @@ def print_facts(command: str, facts: T, as_text: Callable[[T], str], as_json: bo
     typer.echo(json.dumps({"command": command, **plain(facts)}, indent=1) if as_json else as_text(facts))
 
 
+def _lines(text: str, columns: int) -> list[str]:
+    return textwrap.wrap(text, columns, break_on_hyphens=False, break_long_words=False) or [""]
+
+
 def wrapped(label: str, text: str, margin: int = 12) -> str:
     """A labelled paragraph: the label once, the text beside it."""
-    lines = textwrap.wrap(
-        text, max(20, width() - margin), break_on_hyphens=False, break_long_words=False
-    ) or [""]
+    lines = _lines(text, max(20, width() - margin))
     return "\n".join(f"{label if not i else '':<{margin}}{line}" for i, line in enumerate(lines))
 
 
@@ -59,11 +61,7 @@ def table(
             (f"{x:>{w}}" if i in right else f"{x:<{w}}") + "  "
             for i, (x, w) in enumerate(zip(row[:-1], widths, strict=False))
         )
-        ends = textwrap.wrap(row[-1], max(LEAST, last), break_on_hyphens=False, break_long_words=False) or [
-            ""
-        ]
-        if len(row) - 1 in right:
-            ends = [f"{row[-1]:>{widths[-1]}}"]
+        ends = [f"{row[-1]:>{widths[-1]}}"] if len(row) - 1 in right else _lines(row[-1], max(LEAST, last))
         if below:
             lines.append(start)
             start = " " * margin

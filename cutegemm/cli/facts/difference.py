@@ -60,22 +60,14 @@ def difference(
         code.insert(0, compared(one, two, "ir"))
     counters, note = _counters(before, after) if emulate else ([], "not asked for")
     timed, why = _timed(before, after) if time else (None, "not asked for")
-    of = before.problem
+    of, specs = before.problem, [str(before.spec), str(after.spec)]
     used = [dataclasses.asdict(x.resources) for x in made]
     # opcodes are counted in the code
     figures = [{name: v for name, v in x.items() if name != "instructions"} for x in used]
     return Difference(
-        f"{of.shape}; {of.a.dtype.value}",
-        [str(before.spec), str(after.spec)],
-        configs[0] == configs[1],
-        _plan_changes(plans),
-        _changes(figures[0], figures[1], every=True),
-        code,
-        counters,
-        note,
-        timed,
-        why,
-    )
+        f"{of.shape}; {of.a.dtype.value}", specs, configs[0] == configs[1], _plan_changes(plans),
+        _changes(figures[0], figures[1], every=True), code, counters, note, timed, why,
+    )  # fmt: skip
 
 
 def _plan_changes(plans: tuple[Any, Any]) -> list[Changed]:

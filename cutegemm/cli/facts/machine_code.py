@@ -14,9 +14,6 @@ from cutegemm.database.choice import choose
 from cutegemm.errors import InputError, field_error
 from cutegemm.planning.kernel_plan import KernelPlan
 
-# "ir" is the MLIR that the DSL traces
-LANGUAGES = ("ir", "ptx", "sass")
-
 
 @dataclass(frozen=True)
 class Code:
@@ -77,16 +74,19 @@ _NOISE = (
 )
 
 
+# a language -> a line of it, and the names that are replaced; "ir" is the MLIR that the DSL traces
+_LANGUAGES = {"ir": (_IR_LINE, _IR_NOISE), "ptx": (_PTX_LINE, _NOISE), "sass": (_SASS_LINE, _NOISE)}
+
+
 def normal(text: str, language: str) -> list[str]:
     """Instructions a line, without names of registers, labels and predicates, comments, debug lines and addresses."""
     found = []
-    pattern = {"ptx": _PTX_LINE, "sass": _SASS_LINE, "ir": _IR_LINE}[language]
-    noises = _IR_NOISE if language == "ir" else _NOISE
-    for line in text.splitlines():
+    pattern, noises = _LANGUAGES[language]
+    for line in map(str.strip, text.splitlines()):
         line = line.split("//")[0].strip() if language == "ptx" else line
         if language == "ptx" and (not line or line[0] in ".{}()$" or line.endswith(":")):
             continue
-        match = pattern.match(line.strip() if language == "ir" else line)
+        match = pattern.match(line)
         if match is None:
             continue
         operands = match[2]
@@ -113,7 +113,5 @@ def compared(before: str, after: str, language: str, context: int = 2) -> CodeCh
     counts = opcodes(before, language), opcodes(after, language)
     names = sorted(counts[0] | counts[1], key=lambda x: -abs(counts[1][x] - counts[0][x]))
     differ = {x: [counts[0][x], counts[1][x]] for x in names if counts[0][x] != counts[1][x]}
-    lines = (
-        list(difflib.unified_diff(one, two, "before", "after", lineterm="", n=context)) if one != two else []
-    )
-    return CodeChange(language, len(one), len(two), differ, lines)
+    lines = difflib.unified_diff(one, two, "before", "after", lineterm="", n=context) if one != two else ()
+    return CodeChange(language, len(one), len(two), differ, list(lines))

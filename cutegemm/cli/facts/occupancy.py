@@ -101,6 +101,5 @@ def waves_of(plan: KernelPlan, step: Multiply) -> Waves:
     kind = "clusters" if isinstance(config, KernelConfig) and config.cluster_size > 1 else "CTAs"
     words = f"{work:,} work tiles / {at_once:,} {kind} at once = {plan.waves:.2f} waves"
     efficiency = plan.waves / whole if whole else 1.0
-    return Waves(
-        list(plan.tiles), work, at_once, plan.waves, math.ceil(plan.waves), last, efficiency, padding, words
-    )
+    rounds = math.ceil(plan.waves)
+    return Waves(list(plan.tiles), work, at_once, plan.waves, rounds, last, efficiency, padding, words)

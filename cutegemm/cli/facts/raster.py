@@ -82,18 +82,8 @@ def raster_of(plan: KernelPlan, at_once: int) -> Raster:
     if count < down * across:
         note = f"{note}; " * bool(note) + f"the first {count:,} of {down * across:,} work tiles"
     waves = [_wave(order[i : i + at_once], (rows, columns)) for i in range(0, count, max(1, at_once))]
-    return Raster(
-        axis,
-        group,
-        plan.swapped,
-        across,
-        down,
-        [rows, columns],
-        [list(x) for x in order],
-        at_once,
-        waves,
-        note,
-    )
+    listed = [list(x) for x in order]
+    return Raster(axis, group, plan.swapped, across, down, [rows, columns], listed, at_once, waves, note)
 
 
 def _wave(tiles: list[tuple[int, int]], tile: tuple[int, int]) -> Wave:

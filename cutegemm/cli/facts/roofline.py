@@ -56,19 +56,10 @@ def roofline_of(plan: KernelPlan, traffic: Traffic, us: float) -> Roofline:
     device, tensor = plan.device, isinstance(plan.config, KernelConfig)
     peak, l2 = peak_tflops(device, tensor), device.time.l2 * device.sms
     unit = "tensor cores" if tensor else "CUDA cores"
-    rates = [
-        Rate(
-            unit,
-            traffic.executed_flops / peak / 1e6,
-            f"{traffic.executed_flops / 1e9:,.3f} GFLOP / {peak:,.0f} TFLOP/s",
-        ),
-        Rate("L2", traffic.l2_bytes / l2 / 1e3, f"{traffic.l2_bytes / 1e6:,.2f} MB / {l2:,.0f} GB/s"),
-        Rate(
-            "DRAM",
-            traffic.dram_bytes / device.dram_gbs / 1e3,
-            f"{traffic.dram_bytes / 1e6:,.2f} MB / {device.dram_gbs:,.0f} GB/s",
-        ),
-    ]
+    flops = traffic.executed_flops
+    rates = [Rate(unit, flops / peak / 1e6, f"{flops / 1e9:,.3f} GFLOP / {peak:,.0f} TFLOP/s")]
+    for name, size, rate in (("L2", traffic.l2_bytes, l2), ("DRAM", traffic.dram_bytes, device.dram_gbs)):
+        rates.append(Rate(name, size / rate / 1e3, f"{size / 1e6:,.2f} MB / {rate:,.0f} GB/s"))
     longest = max(rates, key=lambda x: x.us)
     share = longest.us / us if us else 0.0
     intensity = traffic.flops / traffic.dram_bytes if traffic.dram_bytes else 0.0

@@ -68,9 +68,9 @@ def timeline_of(plan: KernelPlan, step: Multiply, work_tiles: int, at_once: int)
     of_k = max(1, math.ceil(step.extents[2] / config.tile[2] / config.splits))
     tiles, k_tiles = min(TILES, of_tiles), min(K_TILES, of_k)
     load, mma, epilogue = _costs(plan, config, of_tiles)
-    tracks = _played(config, tiles, k_tiles, (load, mma, epilogue))
-    end = max(x.spans[-1].end for x in tracks if x.spans)
-    shown = [Track(x.role, x.spans, 1 - sum(s.end - s.start for s in x.spans) / end) for x in tracks]
+    spans = _played(config, tiles, k_tiles, (load, mma, epilogue))
+    end = max(x[-1].end for x in spans.values())
+    shown = [Track(role, x, 1 - sum(s.end - s.start for s in x) / end) for role, x in spans.items()]
     source = f"model: rates of the {plan.device.name}'s record; not measured"
     return Timeline(source, tiles, of_tiles, k_tiles, of_k, load, mma, epilogue, config.stages, end, shown)
 
@@ -111,7 +111,10 @@ class _Ring:
         return start, self.loaded
 
 
-def _played(config: KernelConfig, tiles: int, k_tiles: int, costs: tuple[float, float, float]) -> list[Track]:
+def _played(
+    config: KernelConfig, tiles: int, k_tiles: int, costs: tuple[float, float, float]
+) -> dict[str, list[Span]]:
+    """What each role does that does anything."""
     load, mma, epilogue = costs
     ring = _Ring(config.stages)
     loads: list[Span] = []
@@ -135,7 +138,7 @@ def _played(config: KernelConfig, tiles: int, k_tiles: int, costs: tuple[float, 
         mains[team].append(Span(now, ready[team], "epilogue", tile))
     who = "producer" if config.producers else "loads (one thread issues them)"
     names = [f"consumer {i + 1}" for i in range(teams)] if teams > 1 else [_team(config)]
-    return [Track(who, loads, 0.0), *(Track(x, y, 0.0) for x, y in zip(names, mains, strict=True) if y)]
+    return {who: loads} | {x: y for x, y in zip(names, mains, strict=True) if y}
 
 
 def _team(config: KernelConfig) -> str:
