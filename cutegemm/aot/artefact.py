@@ -61,14 +61,14 @@ class Artefact:
     kernels: tuple[KernelBinary, ...]  # what they launch
     gpu: str  # the GPU that the plans are for
     sms: int  # its SMs
-    versions: Mapping[str, str]  # of cutegemm and of the DSL that compiled the kernels
+    versions: Mapping[str, str]  # cutegemm's, and the version of the DSL that compiled the kernels
 
 
 def checked_path(value: object) -> Path:
     """The path of an artefact that a caller gave; `~` is the home directory.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a path.
     """
     if (
         not isinstance(value, (str, os.PathLike))
@@ -114,7 +114,7 @@ def read(path: Path) -> Artefact:
     """Read an artefact and check every checksum.
 
     Raises:
-        InputError: there is no such file, or it is no artefact, truncated, changed or of another format.
+        InputError: there is no such file, or it is not an artefact, or truncated, changed or of another format.
     """
     try:
         data = path.read_bytes()
@@ -126,7 +126,7 @@ def read(path: Path) -> Artefact:
         raise
     # damage raises almost anything: of zipfile, of each decompressor, of JSON, of what is made of it
     except Exception as error:
-        rule = f"is no whole artefact: {type(error).__name__}: {error}"
+        rule = f"is not a whole artefact: {type(error).__name__}: {error}"
         raise field_error(InputError, "path", str(path), rule) from error
 
 

@@ -19,7 +19,7 @@ from cutegemm.launch_layout import COUNTERS
 from cutegemm.problems import columns
 from cutegemm.spec import GemmSpec
 
-# of C11, C++20 and the headers that are included; those of Python cannot name an input
+# keywords of C11 and C++20, and macros of the included headers; an input cannot have the name of a Python keyword
 KEYWORDS = frozenset(
     """alignas alignof asm auto bitand bitor bool case catch char co_await co_return co_yield compl concept const
     const_cast consteval constexpr constinit decltype default delete do double dynamic_cast enum explicit export
@@ -28,7 +28,7 @@ KEYWORDS = frozenset(
     static_cast struct switch template this thread_local throw true typedef typeid typename union unsigned using
     virtual void volatile wchar_t xor xor_eq and_eq char8_t char16_t char32_t typeof linux unix NULL""".split()
 )
-LINE_BYTES = 24  # of a byte array, per line of C
+LINE_BYTES = 24  # bytes of an array per line of C
 
 # what every header begins with: its types, and what loads and launches a kernel
 PREAMBLE = Path(__file__).with_name("runtime.h")
@@ -83,7 +83,7 @@ static inline CUresult {name}(const {module}_module *module, const {name}_args *
 """
 
 
-# of a recipe whose D is empty
+# body of a function whose recipe has an empty D
 UNUSED = "  (void)module, (void)stream, (void)sources, (void)memory, (void)pointers;\n"
 
 
@@ -95,7 +95,7 @@ def header(artefact: Artefact, name: str) -> str:
         name: prefix of all that is defined, a C identifier.
 
     Raises:
-        InputError: the name is none, or nothing is launched.
+        InputError: the name is not a C identifier, or nothing is launched.
     """
     if not artefact.kernels:
         shapes = [(x.problem.m, x.problem.n, x.problem.k) for x in artefact.recipes]

@@ -29,7 +29,7 @@ class Commands(TyperGroup):
             with needing():
                 return super().invoke(ctx)
         except (GemmError, OSError) as error:
-            # a reader of the pipe that went away is no error of ours
+            # a reader that closes the pipe early is not an error of ours
             if isinstance(error, BrokenPipeError):
                 raise
             says = str(error)

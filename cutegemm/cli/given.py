@@ -24,7 +24,7 @@ GPUS = ("h200", "h100")  # names of records in `arch.records`
 DTYPES = ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "int8", "uint8")
 MAJORS = ("kn", "kk", "mn", "mk")
 EXAMPLE = "GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))"
-# of the library's functions, those that are no epilogues by themselves
+# functions of the library that are not epilogues by themselves
 _HELPERS = {"linear_combination"}
 
 

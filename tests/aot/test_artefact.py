@@ -214,10 +214,10 @@ def test_a_file_that_is_not_whole_is_refused(saved, tmp_path):
     whole = saved["plain"][1].read_bytes()
     path = tmp_path / "x.cutegemm"
     for data, words in (
-        (b"", "no whole artefact"),
-        (b"PK\x03\x04 nothing of ours", "no whole artefact"),
-        (whole[: len(whole) // 2], "no whole artefact"),
-        (whole[:-1], "no whole artefact"),
+        (b"", "not a whole artefact"),
+        (b"PK\x03\x04 nothing of ours", "not a whole artefact"),
+        (whole[: len(whole) // 2], "not a whole artefact"),
+        (whole[:-1], "not a whole artefact"),
     ):
         path.write_bytes(data)
         with pytest.raises(InputError, match=words):

@@ -32,7 +32,7 @@ class Comparison:
 
     problem: str  # that was timed
     gpu: str  # on which
-    versions: str  # of what made and ran it
+    versions: str  # versions of the software that made and ran it
     rows: list[Timed]  # the contenders; the last is what the others are compared with
     verdict: str  # which is faster by more than the rounds differ, or "no difference"
 

@@ -13,7 +13,7 @@ from cutegemm.cli.given import Asked
 from cutegemm.compiling import kernel_cache, resources
 from cutegemm.errors import HardwareError, MissingPackageError, needing
 
-# of plans, what differs with everything else and is told elsewhere
+# fields of plans that differ whenever anything does, and are shown elsewhere
 _LEFT_OUT = {"spec", "chosen_by", "steps", "reasons", "smem", "barriers", "boxes"}
 
 
@@ -30,15 +30,15 @@ class Changed:
 class Difference:
     """What differs between two specs."""
 
-    problem: str  # of both
+    problem: str  # the same for both
     specs: list[str]  # the two
     same: bool  # whether they give one kernel
     plan: list[Changed]  # fields of plan and config that differ
-    resources: list[Changed]  # of the compiled kernels, all of them
+    resources: list[Changed]  # all figures of the compiled kernels
     code: list[CodeChange]  # PTX and SASS, normalised; the DSL's IR first where it is asked for
-    counters: list[Changed]  # of the emulator that differ
+    counters: list[Changed]  # the emulator's counters that differ
     counters_note: str  # why there are none
-    time: comparison.Comparison | None  # of both on the GPU
+    time: comparison.Comparison | None  # both timed on the GPU
     time_note: str  # why there is none
 
 

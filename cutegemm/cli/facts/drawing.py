@@ -26,10 +26,10 @@ class Cell:
 
     row: int
     column: int
-    offset: int = -1  # of a layout, in elements; of an instruction -1
-    bank: int = -1  # of a layout, the shared-memory bank of its first byte
-    thread: int = -1  # of an instruction, who holds it; of a layout -1
-    value: int = -1  # of an instruction, in which register of theirs; of a layout -1
+    offset: int = -1  # in elements; -1 for an instruction
+    bank: int = -1  # shared-memory bank of its first byte; -1 for an instruction
+    thread: int = -1  # thread that holds it; -1 for a layout
+    value: int = -1  # register of that thread; -1 for a layout
 
     @property
     def words(self) -> str:
@@ -58,7 +58,7 @@ class Drawn:
     size: int  # elements
     cosize: int  # elements that an array for the layout needs
     cells: list[Cell]  # row by row
-    banks: Conflicts | None = None  # of the access that was asked for
+    banks: Conflicts | None = None  # for the access that was asked for
 
 
 def drawn(text: str, swizzle: str = "", access: str = "", bits: int = 16, width: int = 4) -> Drawn:

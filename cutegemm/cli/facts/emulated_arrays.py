@@ -16,9 +16,9 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns
 from cutegemm.running.arguments.named import Order
 
-# of numbers passed to an epilogue, and of integers such as a seed
+# values for an epilogue's numbers, and for its integers such as a seed
 SCALAR, INTEGER = 0.5, 1
-# of every byte of an output before a run: a NaN in every type
+# fills every byte of an output before a run: a NaN in every type
 POISON = 0xFF
 ALIGN = 1024  # bytes; no alignment that a kernel counts on is larger
 
@@ -62,14 +62,14 @@ def argument(text: str, seed: int = 0) -> Any:
 
 
 def _bits_of(values: Any, dtype: DType | str) -> Any:
-    """Numbers as a type, bf16 as its bits, cut off."""
+    """Numbers converted to a type; bf16 is truncated and returned as its bits."""
     if dtype is DType.BF16:
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(_NUMPY[dtype] if isinstance(dtype, DType) else dtype)
 
 
 def numbers_of(array: Any, dtype: DType) -> Any:
-    """The fp64 numbers of an array, whose elements NumPy may know as bits only."""
+    """An array as fp64; bf16 and fp8 elements come as integers that hold their bits."""
     if dtype in (DType.FP8_E4M3, DType.FP8_E5M2):
         values = fp8_values(dtype.value.removeprefix("fp8_"))
         return np.where(array & 0x80, -1.0, 1.0) * values[array & 0x7F]

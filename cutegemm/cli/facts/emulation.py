@@ -55,7 +55,7 @@ class Emulated:
     findings: list[str]  # races and what else is wrong, a line each
     untested: list[str]  # what the run did not exercise
     counters: dict[str, float]  # as a profiler would count
-    roles: list[RoleOf]  # of each launch
+    roles: list[RoleOf]  # for each launch
     printed: str  # by the kernels' printf
 
 
@@ -135,13 +135,13 @@ def _run(
 
 
 def _error(given: Arrays, of: Problem) -> float:
-    """Of D = alpha A B + beta C, relative to fp64."""
+    """Relative error of D = alpha A B + beta C against fp64."""
     known = {"a": of.a, "b": of.b, **dict(of.inputs), **dict(of.outputs)}
     values = {name: numbers_of(given.named[name], x.dtype) for name, x in known.items()}
     wanted = given.numbers["alpha"] * (values["a"] @ values["b"])
     if "c" in values:
         wanted = wanted + given.numbers["beta"] * values["c"]
-    # of a sum over an empty K D is exactly zero
+    # with K = 0, D is exactly zero
     return float(np.linalg.norm(values["d"] - wanted) / (np.linalg.norm(wanted) or 1))
 
 

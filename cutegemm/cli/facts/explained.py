@@ -43,7 +43,7 @@ class Chosen:
     basis: str  # "measured" or "predicted"
     us: float  # microseconds, measured or predicted as `basis` says
     predicted_us: float  # by the cost model in any case
-    reasons: list[str]  # of the planner
+    reasons: list[str]  # given by the planner
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class Registers:
     """Registers of a thread."""
 
     source: str  # "compiled" (the cubin in the cache), or "plan" (not compiled yet: the most it may have)
-    at_launch: int  # of every thread
+    at_launch: int  # for every thread
     producer: int | None  # after setmaxnreg, None where the launch's stay
     consumer: int | None
-    accumulators: int  # of them, fp32 sums of a consumer thread
+    accumulators: int  # registers of a consumer thread that hold fp32 sums
     spilled_bytes: int | None  # to local memory, of a thread; None where it is not compiled
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class Kernel:
     schedule: str
     scheduler: str
     tile: list[int]  # rows, columns, depth of K in D's coordinates
-    stages: int  # of the pipeline
+    stages: int  # pipeline stages
     roles: str  # warpgroups and what they do
     swapped: bool  # whether D's transpose is computed
     loads: list[str]  # how A and B arrive
@@ -263,7 +263,7 @@ def _major(name: str, x: OperandConfig) -> str:
 
 
 def summary(found: Explained) -> Iterator[tuple[str, str]]:
-    """What is said in a line each, by label; without one it belongs to the line before."""
+    """(label, text) pairs, a line each; a pair without a label continues the line before it."""
     chosen, kernel, launch = found.chosen, found.kernel, found.launch
     yield "problem", found.problem
     yield "gpu", f"{found.gpu.name}, {found.gpu.sms} SMs ({found.gpu.source})"

@@ -33,7 +33,7 @@ DSL_CUDA = (12, 9)
 class Check:
     """One thing that was looked at."""
 
-    name: str  # of the thing
+    name: str  # what was looked at
     status: str  # "ok", "note" (nothing to do) or "finding"
     says: str  # what was found
     fix: str = ""  # the command that fixes a finding; empty otherwise

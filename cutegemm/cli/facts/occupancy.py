@@ -26,8 +26,8 @@ class Occupancy:
     """CTAs and warps on an SM at once."""
 
     ctas: int  # resident on an SM; the least of the bounds
-    warps: int  # of them together
-    share: float  # of the warps that an SM may have
+    warps: int  # resident on an SM
+    share: float  # fraction of the warps that an SM can hold
     bounds: list[Bound]  # what each resource allows
     limited_by: list[str]  # the resources that allow no more
 
@@ -37,7 +37,7 @@ class Occupancy:
 
 
 def occupancy(limits: Limits, threads: int, registers: int, smem: int | None) -> Occupancy:
-    """Of a kernel with so many threads a CTA, registers a thread and bytes of shared memory a CTA, where known."""
+    """Occupancy for a CTA's threads, a thread's registers, and a CTA's bytes of shared memory if these are known."""
     warps = math.ceil(threads / limits.warp)
     of_warp = math.ceil(registers * limits.warp / limits.register_unit) * limits.register_unit
     bounds = [] if smem is None else [_by_memory(limits, smem)]
@@ -69,10 +69,10 @@ class Waves:
 
     tiles: list[int]  # CTA tiles along M, N and the batch, clusters filled up
     work_tiles: int  # what CTAs or clusters take one by one, splits of K included
-    at_once: int  # of them in flight
+    at_once: int  # work tiles in flight together
     waves: float  # work tiles over those in flight
     whole: int  # rounded up
-    last: int  # work tiles of the last wave
+    last: int  # work tiles in the last wave
     efficiency: float  # waves over whole waves: what the last one wastes is the rest
     padding: float  # share of the computed elements that lie outside D
     arithmetic: str  # in words

@@ -18,7 +18,7 @@ from cutegemm.planning.kernel_plan import KernelPlan
 class Wave:
     """The work tiles that are in flight together."""
 
-    tiles: int  # of them
+    tiles: int  # how many
     rows: int  # different cluster rows of A that they read
     columns: int  # different cluster columns of B that they read
     reuse: float  # how often each byte that leaves device memory is read from L2, A and B together
@@ -28,7 +28,7 @@ class Wave:
 class Raster:
     """The order of work tiles over one GEMM of a batch."""
 
-    axis: str  # of the panels, in the kernel's own coordinates
+    axis: str  # along which panels lie, in the kernel's own coordinates
     group: int  # work tiles that a panel is wide
     swapped: bool  # whether those are D's transpose
     across: int  # work tiles along N
@@ -36,8 +36,8 @@ class Raster:
     tile: list[int]  # rows and columns of D's product that a work tile covers
     order: list[list[int]]  # (m, n) of each work tile as they start; at most `MOST` of them
     at_once: int  # in flight together
-    waves: list[Wave]  # of the first GEMM of the batch
-    note: str  # what the order does not say
+    waves: list[Wave]  # for the first GEMM of the batch
+    note: str  # what the list of tiles does not show
 
 
 # work tiles that are listed

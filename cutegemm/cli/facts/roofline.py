@@ -32,27 +32,27 @@ class Roofline:
     """A launch against the rates that the planner's record of the GPU holds."""
 
     peak_tflops: float  # sustained, of the tensor cores or of the CUDA cores
-    dram_gbs: float  # of a copy in device memory
+    dram_gbs: float  # bandwidth of a copy in device memory
     l2_gbs: float  # delivered by L2 to all SMs
     intensity: float  # FLOP per byte of device memory, at the least traffic
     ridge: float  # where both rates meet
     rates: list[Rate]  # what the work takes of each resource alone
-    us: float  # of the launch: measured or predicted
-    tflops: float  # what that is
+    us: float  # time of the launch, measured or predicted
+    tflops: float  # rate that this time means
     attainable_tflops: float  # the lower of the roof and intensity times bandwidth
     bound: str  # the resource that takes longest, or "latency" where none explains the time
-    share: float  # of the time that the bound explains
+    share: float  # fraction of the time that the bound explains
 
 
 def peak_tflops(device: Device, tensor_cores: bool) -> float:
-    """Of the GPU's record: sustained FLOP per ns of all SMs, in TFLOP/s."""
+    """Sustained TFLOP/s of all SMs, by the GPU's record."""
     if tensor_cores:
         return device.sms * 2 * STAGE_K / device.time.mma / 1e3
     return device.sms * 2 * LANES * QUARTERS / device.cores.slot / 1e3
 
 
 def roofline_of(plan: KernelPlan, traffic: Traffic, us: float) -> Roofline:
-    """A plan whose run takes so many microseconds."""
+    """Place a plan on the roofline, given the time of a run in microseconds."""
     device, tensor = plan.device, isinstance(plan.config, KernelConfig)
     peak, l2 = peak_tflops(device, tensor), device.time.l2 * device.sms
     unit = "tensor cores" if tensor else "CUDA cores"

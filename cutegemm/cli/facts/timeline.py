@@ -18,7 +18,7 @@ from cutegemm.planning.steps import Multiply
 # what is played through: enough tiles to see the steady state, and enough stages of each
 TILES, K_TILES = 4, 24
 STAGE_K = 64
-# of threads that load for themselves: consecutive spans closer than this are one
+# consecutive spans that are closer than this become one
 JOINED_NS = 1e-6
 
 
@@ -47,20 +47,20 @@ class Timeline:
     """The roles of one CTA over its first tiles."""
 
     source: str  # where the times come from
-    tiles: int  # that were played through
-    of_tiles: int  # that a CTA has
-    k_tiles: int  # of each tile, that were played through
-    of_k_tiles: int  # that a tile has
-    load_ns: float  # of a stage's load
-    mma_ns: float  # of a stage's products
-    epilogue_ns: float  # of a tile's epilogue
-    stages: int  # of the pipeline
-    end: float  # of the last span, nanoseconds
+    tiles: int  # played through
+    of_tiles: int  # tiles that a CTA has
+    k_tiles: int  # played through in each tile
+    of_k_tiles: int  # k tiles that a tile has
+    load_ns: float  # time of a stage's load
+    mma_ns: float  # time of a stage's wgmma instructions
+    epilogue_ns: float  # time of a tile's epilogue
+    stages: int  # pipeline stages
+    end: float  # when the last span ends, nanoseconds
     tracks: list[Track]  # the roles
 
 
 def timeline_of(plan: KernelPlan, step: Multiply, work_tiles: int, at_once: int) -> Timeline | None:
-    """Of a tensor-core plan; None of others, whose warps all do the same."""
+    """The timeline of a tensor-core plan; None for other plans, whose warps all do the same."""
     config = step.config
     if not isinstance(config, KernelConfig) or not step.extents[2]:
         return None

@@ -10,32 +10,32 @@ from cutegemm.config import KernelConfig
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.steps import Multiply
 
-# of a warpgroup
+# a warpgroup has
 WARPS = 4
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of the GEMM launch."""
+    """Work of the GEMM launch."""
 
     k_tiles: int  # mainloop stages of one CTA tile, all splits of K together
     stages: int  # mainloop stages of the launch: tiles times their k tiles
-    stage_waits: int  # of consumer warps for a full stage, together
-    tma_loads: int  # of A and B, a multicast counted once; 0 where threads load
+    stage_waits: int  # consumer warps waiting for a full stage, summed over warps
+    tma_loads: int  # instructions that load A and B, a multicast counted once; 0 where threads load
     tma_load_bytes: int
     multicast_saved_bytes: int  # what other CTAs of a cluster get from these loads
-    tma_stores: int  # of the epilogue
+    tma_stores: int  # instructions of the epilogue
     tma_store_bytes: int
     stage_bytes: int  # into one CTA's stage
-    l2_bytes: int  # of A and B that leave L2, out-of-bounds elements left out
+    l2_bytes: int  # bytes of A and B that L2 delivers, without out-of-bounds elements
     dram_bytes: int  # the least: every tensor once
-    flops: int  # of the problem
-    executed_flops: int  # of whole tiles
+    flops: int  # what the problem needs
+    executed_flops: int  # with whole tiles, out-of-bounds elements included
     store_conflicts: int | None  # extra wavefronts of each stmatrix of the epilogue; None where there is none
 
 
 def traffic_of(plan: KernelPlan, step: Multiply) -> Traffic:
-    """Count it."""
+    """Count the work of a plan's GEMM launch."""
     config, problem = step.config, plan.problem
     tiles = math.prod(plan.tiles)
     depth = config.tile[2]
