@@ -39,14 +39,18 @@ def name(x: Candidate) -> str:
 @functools.lru_cache(8)
 def known(device: Device) -> Known:
     """The kernels of a GPU's record."""
-    found = [(np.inf, 1.0)]
-    for kernel, factor in device.kernels.items():
-        tile, cluster, schedule, consumers, reduction = kernel.split()
-        extents = [int(x) for x in (*tile.split("x"), *cluster.split("x"))]
-        codes = TENSOR_CORE_SCHEDULES.index(schedule), int(consumers), REDUCTIONS.index(reduction)
-        columns = np.array([*extents, *codes], dtype=np.float64)[:, None]
-        found.append((float(_numbers(*columns)[0]), factor))
+    found = [(np.inf, 1.0), *((_number(kernel), factor) for kernel, factor in device.kernels.items())]
     return Known(*np.array(sorted(found)).T)
+
+
+@functools.cache
+def _number(kernel: str) -> float:
+    """The number of a kernel's name; a fit makes many devices of the same kernels."""
+    tile, cluster, schedule, consumers, reduction = kernel.split()
+    extents = [int(x) for x in (*tile.split("x"), *cluster.split("x"))]
+    codes = TENSOR_CORE_SCHEDULES.index(schedule), int(consumers), REDUCTIONS.index(reduction)
+    columns = np.array([*extents, *codes], dtype=np.float64)[:, None]
+    return float(_numbers(*columns)[0])
 
 
 def _numbers(

@@ -49,8 +49,9 @@ def changed(**factors):
     return dataclasses.replace(H200, loads=dataclasses.replace(H200.loads, **loads))
 
 
-def test_what_threads_take_is_found_again(tmp_path, capsys):
+def test_what_threads_take_is_found_again(tmp_path, capsys, monkeypatch):
     """Slow shifts and gathers are found, and written to the record, or onto another GPU's."""
+    monkeypatch.setattr(fit, "LAST_STEP", 0.1)
     truth = changed(shift=0.3, gather=0.5)
     path, record = sweep(tmp_path / "s.json", truth), tmp_path / "times.json"
     assert len(fit_loads.read([path])) == 4 and all(len(x.us) == 18 for x in fit_loads.read([path]))
