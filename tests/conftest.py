@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib.util
 import os
@@ -15,6 +16,9 @@ from hypothesis import HealthCheck, settings
 
 # Most workers of a run that names none; each holds torch and what it has compiled.
 MOST_WORKERS = 8
+
+# MB by which a worker may grow before what its tests left behind goes back to the system
+GROWTH = 64
 
 # read when the DSL is first imported
 os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
@@ -85,6 +89,32 @@ def forgotten() -> Iterator[None]:
         parse.module_of.cache_clear()
     if compiled or emulated:
         gc.collect()
+
+
+def resident() -> int:
+    """MB of memory that this process holds."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+class Memory:
+    """Gives back what a test leaves: an emulated launch's arrays lie in cycles, and the C library keeps freed pages."""
+
+    def __init__(self) -> None:
+        self._least = resident()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self) -> None:
+        """After a test that made this process grow."""
+        if resident() > self._least + GROWTH:
+            gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)
+            self._least = resident()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What collecting holds is no test's."""
+    session.config.pluginmanager.register(Memory())
 
 
 def _missing_gpu() -> str | None:
