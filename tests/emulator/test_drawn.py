@@ -35,6 +35,11 @@ FUSED = {  # epilogue on a schedule
 DRAWS = cases(3 * (len(CASES) + len(FUSED)), 10_000)
 EACH = -(-DRAWS // (len(CASES) + len(FUSED)))
 BEYOND = 40  # elements of M, N and K past one tile
+# Cases that meet beta = 0, too: each kind of epilogue, which is another kernel where C is not read.
+UNREAD = (
+    *("row, row", "store staged, D odd", "store direct", "pingpong"),
+    *("multistage", "K cut in a cluster", "simt bf16"),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,10 +76,11 @@ BATCHES = st.sampled_from((None, None, None, 1, 2, 3))
 
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=EACH)
-@given(data=st.data(), alpha=scalars(), beta=scalars(), batch=BATCHES, options=ORDERS)
-def test_any_problem_in_any_order(name, data, alpha, beta, batch, options):
+@given(data=st.data(), alpha=scalars(), batch=BATCHES, options=ORDERS)
+def test_any_problem_in_any_order(name, data, alpha, batch, options):
     """D is alpha A B + beta C within rounding, nothing around it is written, and C is not read when beta is 0."""
     case = CASES[name]
+    beta = data.draw(scalars() if name in cases(UNREAD, tuple(CASES)) else scalars().filter(bool))
     broadcast = data.draw(st.sampled_from(("", "a", "b", "c"))) if batch else ""
     a, b, c, d = case.tensors(data.draw(extents(case)), "cpu", batch, broadcast)
     if c is None:

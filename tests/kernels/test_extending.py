@@ -21,6 +21,7 @@ from cutegemm.kernels.host import operand_layouts
 from cutegemm.kernels.mainloop import frame
 from cutegemm.running.numerics import reference
 from tests.support.numerics import assert_close
+from tests.support.watched import RACES
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 BF16 = torch.bfloat16
@@ -47,14 +48,14 @@ def test_a_scheduler_is_one_class(tmp_path, monkeypatch, m, n, k):
     spec = GemmSpec(tile=Tile(64, 64, 64), sms=3, swap=False)
     gemm = build(spec)
     a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
-    first, static = emulator.run(gemm, a, b), gemm.ptx
+    first, static = emulator.run(gemm, a, b, options=RACES), gemm.ptx
     monkeypatch.setitem(frame.SCHEDULERS, "static", example("scheduler", tmp_path).Backwards)
     monkeypatch.setattr(kernel_cache, "_MEMORY", {})
     made = []
     monkeypatch.setattr(
         kernel_cache, "artifact", lambda config, **_: made.append(compile_config(config)) or made[-1]
     )
-    second = emulator.run(build(spec), a, b)
+    second = emulator.run(build(spec), a, b, options=RACES)
     assert made
     assert_close(second.d, a, b)
     assert torch.equal(first.d, second.d) and not second.findings
@@ -95,7 +96,7 @@ def test_a_type_is_rows_of_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_cache, "artifact", lambda config, **_: compile_config(config))
     a, b = (torch.randn(64, 64).to(torch.float8_e4m3fn) for _ in range(2))
     spec = GemmSpec(a_dtype="fp8_e4m3", tile=Tile(64, 64, 128), sms=1, swap=False)
-    found = emulator.run(build(spec), a, b.T)
+    found = emulator.run(build(spec), a, b.T, options=RACES)
     assert found.d.dtype == BF16 and not found.findings
     torch.testing.assert_close(found.d.float(), a.float() @ b.T.float(), rtol=2**-7, atol=2**-7)
 

@@ -34,6 +34,7 @@ from tests.support.fused_kernels import (
 )
 from tests.support.memory import Layout
 from tests.support.profile import cases
+from tests.support.watched import RACES
 
 
 @pytest.fixture(params=["emulator", pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -87,7 +88,15 @@ def test_random_graphs(graph, schedule, shape):
     check(gemm_of(graph, schedule), shape, "emulator")
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+def around():
+    """Schedules by backend; `tests/emulator/test_drawn.py` draws shapes for the others on the emulator."""
+    for schedule in SCHEDULES:
+        if schedule in cases(("multistage", "simt"), SCHEDULES):
+            yield pytest.param(schedule, "emulator", id=f"emulator-{schedule}")
+        yield pytest.param(schedule, "gpu", id=f"gpu-{schedule}", marks=pytest.mark.gpu)
+
+
+@pytest.mark.parametrize(("schedule", "backend"), list(around()))
 def test_batches_and_shapes_around_the_tile(schedule, backend):
     """Several outputs and reductions at once, batched or not, at the tile's edges."""
     gemm = gemm_of(everything, schedule)
@@ -209,11 +218,23 @@ def test_reductions_are_reproducible(backend):
         assert torch.equal(x.float(), second[name].float()), name
 
 
-@pytest.mark.parametrize("shape", [(0, 8, 8), (5, 0, 8), (5, 8, 0)])
-def test_empty_extents(shape, backend):
-    """Reductions over nothing have their neutral value; without K the product is zero."""
+@pytest.mark.parametrize("shape", [(0, 8, 8), (5, 0, 8)])
+def test_reductions_over_nothing(shape, backend):
+    """They have their neutral value."""
     graph = dataclasses.replace(everything, outputs=tuple(x for x in everything.outputs if not x.partial))
     check(gemm_of(graph), shape, backend)
+
+
+@epi.define
+def shifted(acc, *, bias: epi.Row):
+    """Little to compile: without K the kernel has the widest tile of the CUDA cores."""
+    h = acc + bias
+    return epi.Output(d=h, rows=epi.Sum(h, axis=1), top=epi.AbsMax(h))
+
+
+def test_without_k_the_product_is_zero(backend):
+    """Results and reductions are those of the epilogue of zeros."""
+    check(gemm_of(shifted), (5, 8, 0), backend)
 
 
 def test_outputs_given_in_place_and_strided(backend):
@@ -264,6 +285,6 @@ def test_d_may_lie_over_c_without_a_race(schedule):
     c = c if d_major == "n" else c.t().contiguous().t()
     expected = 0.5 * (a.float() @ b.float()) + 2.0 * c.float()
     gemm = Gemm(GemmSpec(schedule=schedule, **fields))
-    run = cutegemm.emulator.run(gemm, a, b, c, alpha=0.5, beta=2.0, out=c)
+    run = cutegemm.emulator.run(gemm, a, b, c, alpha=0.5, beta=2.0, out=c, options=RACES)
     assert run.races == [] and run.d is c
     torch.testing.assert_close(c.float(), expected, rtol=1e-2, atol=1e-2)

@@ -11,6 +11,7 @@ from cutegemm import GemmSpec, Tile, emulator
 from cutegemm.errors import InputError, PlanError
 from tests.support.groups import ENDS, SMALL, SWAPPED, Groups, check_depth, check_groups, drawn
 from tests.support.numerics import assert_close
+from tests.support.watched import RACES
 
 KERNELS = {
     "cooperative": {**SMALL, "schedule": "cooperative"},
@@ -53,7 +54,7 @@ def test_an_epilogue_has_a_row_for_each_group(name):
         a, b, ends, c=c.clone(), **named, out_dtype=torch.float32, fallback="reference"
     )
     found = c.clone()
-    run = emulator.run(Groups(spec, c=found, **named), a, b, ends, found)
+    run = emulator.run(Groups(spec, c=found, **named), a, b, ends, found, options=RACES)
     assert not run.findings
     torch.testing.assert_close(found, told, rtol=1e-5, atol=1e-4)
 
@@ -72,7 +73,9 @@ def test_gated_pairs_in_groups():
     spec = GemmSpec(schedule="cooperative", sms=3, cluster=(1, 1))
     told = cutegemm.grouped_mm(a, b, ends, epilogue=swiglu, scale=scale, fallback="reference")
     found = torch.empty_like(told)
-    assert not emulator.run(Groups(spec, epilogue=swiglu, scale=scale), a, b, ends, found).findings
+    assert not emulator.run(
+        Groups(spec, epilogue=swiglu, scale=scale), a, b, ends, found, options=RACES
+    ).findings
     torch.testing.assert_close(found, told, rtol=1e-2, atol=1e-2)
 
 
@@ -82,7 +85,7 @@ def test_masked_groups_are_the_first_rows_of_batches(name):
     a, b, counts = drawn(5, 80, 96), drawn(5, 96, 136), [0, 80, -3, 999, 33]
     d = torch.full((5, 80, 136), 7.0).bfloat16()
     spec = GemmSpec(**KERNELS[name])
-    assert not emulator.run(Groups(spec, "counts"), a, b, torch.tensor(counts), d).findings
+    assert not emulator.run(Groups(spec, "counts"), a, b, torch.tensor(counts), d, options=RACES).findings
     for group, count in enumerate(max(0, min(x, 80)) for x in counts):
         if count:
             assert_close(d[group, :count], a[group, :count], b[group])
@@ -102,7 +105,7 @@ def test_what_lies_beside_a_group_along_k_does_not_reach_it():
     b[70:] = float("inf")
     d = torch.empty(2, 72, 136)
     spec = GemmSpec(tile=Tile(64, 64, 64), sms=3)
-    assert not emulator.run(Groups(spec), a, b, torch.tensor([3, 70]), d).findings
+    assert not emulator.run(Groups(spec), a, b, torch.tensor([3, 70]), d, options=RACES).findings
     assert_close(d[1], a[:, 3:70], b[3:70])
 
 

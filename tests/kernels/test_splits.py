@@ -26,6 +26,7 @@ from tests.support.epilogues import assert_outputs_close
 from tests.support.fused_kernels import everything, gemm_of, operands, results
 from tests.support.in_a_row import InARow
 from tests.support.numerics import assert_close
+from tests.support.watched import RACES
 
 SMALL, SHALLOW = Tile(64, 64, 64), Tile(64, 64, 32)
 SWAPPED, PLAIN = {"tile": Tile(16, 64, 64), "swap": True}, {"tile": SMALL, "swap": False}
@@ -152,7 +153,7 @@ def test_the_epilogue_is_applied_once_after_the_sum(graph, swap, fields, batch):
     """Vectors, matrices, stores of either major, fp8, all reductions and gated pairs see the sum, whoever stores it."""
     gemm = gemm_of(graph, tile=Tile(64, 128, 32) if swap else SHALLOW, swap=swap, **fields)
     a, b, inputs = operands(gemm.spec.epilogue, (65, 39, 133), "emulator", batch)
-    run = emulator.run(gemm, a, b, **inputs)
+    run = emulator.run(gemm, a, b, options=RACES, **inputs)
     assert not run.findings
     assert_outputs_close(results(run.d), gemm.spec.epilogue, a, b, inputs)
 
@@ -236,7 +237,7 @@ def test_the_adding_launch_takes_tiles_wider_than_four_warpgroups_multiply():
     a, b = (torch.randn(x, dtype=torch.float16) for x in ((64, 1280), (1280, 208)))
     adding = plan(spec, problem(64, 208, 1280, dtype="fp16")).storing.config
     assert adding.threads == 4 * adding.limits.warpgroup
-    assert_close(emulator.run(cutegemm.build(spec), a, b).d, a, b)
+    assert_close(emulator.run(cutegemm.build(spec), a, b, options=RACES).d, a, b)
 
 
 def test_atomic_sums_take_one_tile_of_workspace():

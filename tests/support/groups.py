@@ -9,6 +9,7 @@ import cutegemm
 from cutegemm import Tile, emulator
 from cutegemm.running.numerics.group_reference import bounds
 from tests.support.numerics import assert_close
+from tests.support.watched import RACES
 
 SMALL = {"tile": Tile(64, 64, 64), "sms": 3, "cluster": (1, 1), "swap": False}
 SWAPPED = {"tile": Tile(16, 64, 64), "sms": 3, "cluster": (1, 1), "swap": True}
@@ -45,7 +46,7 @@ def check_groups(spec, ends, shape=(200, 136, 96), told="offs", dtype=torch.int3
     count = len(ends) - (told == "cu_seqlens")
     a, b = drawn(m, k), drawn(count, k, n) if b is None else b
     d, numbers = torch.full((m, n), 7.0).bfloat16(), torch.tensor(ends, dtype=dtype)
-    run = emulator.run(Groups(spec, told, **named), a, b, numbers, d)
+    run = emulator.run(Groups(spec, told, **named), a, b, numbers, d, options=RACES)
     assert not run.findings
     rows = bounds(numbers, m, int(told == "cu_seqlens")).tolist()
     for group, (first, end) in enumerate(itertools.pairwise(rows)):
@@ -62,7 +63,7 @@ def check_depth(spec, a, b, ends):
     rows = bounds(ends, a.shape[1]).tolist()
     c = drawn(len(ends), a.shape[0], b.shape[1]).float()
     found, told = c.clone(), c.clone()
-    run = emulator.run(Groups(spec, c=found, beta=1.0, alpha=0.5), a, b, ends, found)
+    run = emulator.run(Groups(spec, c=found, beta=1.0, alpha=0.5), a, b, ends, found, options=RACES)
     assert not run.findings
     for group, (first, end) in enumerate(itertools.pairwise(rows)):
         told[group] += 0.5 * a[:, first:end].float() @ b[first:end].float()
