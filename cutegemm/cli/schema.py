@@ -52,8 +52,6 @@ def _of(kind: Any) -> dict[str, Any]:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [_of(x) for x in inner]}
-    if origin is typing.Literal:
-        return {"enum": list(inner)}
     if origin in (list, tuple):
         if origin is tuple and (len(inner) < 2 or inner[1] is not Ellipsis):
             return {"type": "array", "prefixItems": [_of(x) for x in inner], "minItems": len(inner)}

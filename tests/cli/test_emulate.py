@@ -199,6 +199,12 @@ def test_what_cannot_be_emulated_is_refused(words, says, tmp_path, monkeypatch):
     assert says in refused("emulate", *words)
 
 
+def test_what_a_kernel_prints_is_shown():
+    """Lines of printf have a paragraph of their own."""
+    printed = emulation.Emulated("copy.ptx", 1, None, [], [], {}, [], "one\ntwo\n")
+    assert command.as_text(printed).splitlines()[-3:] == ["printed", "one", "two"]
+
+
 def test_warps_are_shown_in_runs():
     """Neighbours are a run."""
     assert command._warps([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"

@@ -28,6 +28,7 @@ def no_gpu(monkeypatch):
         ("128", "128", "16384", "--batch", "3", "--majors", "mk"),
         ("0", "3", "3"),
         ("3", "3", "0"),
+        ("256", "256", "255", "--spec", "a_load='gather'"),
     ],
     ids=" ".join,
 )
@@ -100,6 +101,7 @@ def test_an_epilogue_of_a_file(tmp_path):
         ("1 +", "does not run: SyntaxError"),
         ("raise SystemExit(0)", "does not run: SystemExit"),
         ("def x(y): ...", "does not run: TypeError"),
+        ("from cutegemm import GemmSpec\nGemmSpec(tiles=1)", "tiles=1: GemmSpec has no such field"),
         ("x = 3", "must name an epilogue graph"),
     ],
 )
@@ -128,6 +130,7 @@ def test_every_epilogue_of_the_library_is_known(name):
         (("--spec", "GemmSpec(tile="), "must be GemmSpec(...) with literal values"),
         (("--spec", "__import__('os')"), "must be GemmSpec(...) with literal values"),
         (("--spec", "tile=open('x')"), "must be a literal value"),
+        (("--spec", "tile=Tile(128, 'x')"), "tile.n='x': must be an integer"),
         (("--spec", "tile={[]: 1}"), "must be a literal value"),
         (("--spec", "tile=Tile(open('x'), 64)"), "must be Tile(m, n, k)"),
         (("--spec", "tile=" + "-" * 9000 + "1"), "must be GemmSpec(...) with literal values"),
