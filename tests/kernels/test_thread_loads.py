@@ -196,3 +196,23 @@ def test_what_threads_cannot_load_is_refused(fields, strides, text):
     with pytest.raises(PlanError) as caught:
         plan(GemmSpec(tile=SMALL, swap=False, **fields), problem(64, 64, 100, a=a))
     assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("load,kind", [("shift", ODD), ("cp_async", FOUR), ("gather", ODD)])
+@pytest.mark.parametrize(
+    "fields",
+    [{"cluster": (2, 1)}, {"cluster": (4, 1), "schedule": "pingpong"}, {"cluster": (2, 1), "a_load": "tma"}],
+    ids=str,
+)
+def test_the_other_operand_is_multicast(load, kind, fields):
+    """A cluster shares what TMA loads, in steps that differ between CTAs, beside an operand of each CTA's own."""
+    fields = {**BOTH, "sms": 8, **fields}
+    side = "b_load" if fields.get("a_load") else "a_load"
+    fields["cluster"] = fields["cluster"] if side == "a_load" else fields["cluster"][::-1]
+    odd, even = (lambda x, seed: operand(x, kind, True, seed, 1 if kind is ODD else 2)), Layout().random
+    a, b = (270, 203), (203, 264)
+    if side == "a_load":
+        a, b = odd(a, 1), even(b, BF16, torch.Generator().manual_seed(2))
+    else:
+        a, b = even((270, 208), BF16, torch.Generator().manual_seed(2)), odd((208, 263), 1)
+    check(GemmSpec(**{**fields, side: load}), a, b)

@@ -90,8 +90,8 @@ REFUSALS = [
      "nearest legal value: 'relayout'"),
     ({"store": "tma"}, odd(outputs=(("d", STRIDED_D),)),
      "store='tma': TMA cannot store D: neither dimension has unit stride; nearest legal value: 'staged'"),
-    ({"a_load": "gather", "cluster": (2, 1)}, odd(),
-     "cluster=(2, 1): an operand that threads load cannot be multicast; nearest legal value: (1, 1)"),
+    ({"a_load": "gather", "cluster": (2, 2), "swap": False}, odd(),
+     "cluster=(2, 2): an operand that threads load cannot be multicast; nearest legal value: (2, 1)"),
     # a share of 16 rows for four would cut a group of 8
     ({"tile": Tile(128, 16, 64), "cluster": (4, 1)}, problem(512, 512, 512, majors="kk"),
      "cluster=(4, 1): 4 CTAs share 16 lines of B's tile, which must be a multiple of 32; nearest legal value: (1, 1)"),

@@ -42,12 +42,23 @@ def plane(x: KernelDraft) -> Number:
 
 
 def _alone(x: KernelDraft) -> Number:
-    """An operand that threads load is not multicast."""
-    return implies(plane(x) > 1, not x.gathers)
+    """CTAs of a cluster do not share an operand that threads load; the other one may be multicast."""
+    found: Number = True
+    for operand in x.operands if x.gathers else ():
+        if operand.load in THREAD_LOADS:
+            found = found & (x.cluster[sharing(operand)] == 1)
+    return found
+
+
+def sharing(operand: OperandConfig) -> int:
+    """The extent of a cluster, 0 along M or 1 along N, whose CTAs need the same tiles of an operand."""
+    return 1 if operand.axes[0] == "m" else 0
 
 
 def _alone_refused(x: KernelDraft) -> Refused:
-    return "cluster", x.cluster, "an operand that threads load cannot be multicast", (1, 1)
+    shared = {sharing(y) for y in x.operands if y.load in THREAD_LOADS}
+    nearest = tuple(1 if i in shared else extent for i, extent in enumerate(x.cluster))
+    return "cluster", x.cluster, "an operand that threads load cannot be multicast", nearest
 
 
 def _loads(x: KernelDraft) -> Number:

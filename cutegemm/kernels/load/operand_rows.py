@@ -83,6 +83,16 @@ class Lines:
         row, k = corner.row, corner.column
         return (row, k) if self.operand.k_major else (k, row)
 
+    @property
+    def each(self) -> int:
+        """Elements of a copy of WIDTH bytes."""
+        return self.operand.width // self.size
+
+    @property
+    def chunks(self) -> int:
+        """Such copies of a line."""
+        return self.length // self.each
+
     def steps(self, chunks: int) -> int:
         """Chunks of a thread, if a line has so many; some threads may have one less."""
         return -(-self.per_warp * chunks // hw.WARP)

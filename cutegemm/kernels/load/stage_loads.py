@@ -14,6 +14,7 @@ from cutegemm.kernels.host import operand_layouts as ops
 from cutegemm.kernels.load.cp_async_load import AsyncLoad
 from cutegemm.kernels.load.cp_async_unaligned_load import ShiftLoad
 from cutegemm.kernels.load.gather_load import GatherLoad
+from cutegemm.kernels.load.indexed_load import IndexedLoad
 from cutegemm.kernels.load.operand_rows import Lines
 from cutegemm.kernels.load.row_indices import RowIndices
 from cutegemm.kernels.load.tma_load import TmaLoad
@@ -28,7 +29,7 @@ class ItemLoads:
 
     item: StageItem
     sX: Any  # (ROWS, BLK_K, STAGE)
-    loaders: tuple[TmaLoad | GatherLoad | AsyncLoad | ShiftLoad | BoxLoad, ...]
+    loaders: tuple[TmaLoad | GatherLoad | AsyncLoad | IndexedLoad | ShiftLoad | BoxLoad, ...]
 
     @staticmethod
     def create(
@@ -68,8 +69,10 @@ class ItemLoads:
                     loaders.append(BoxLoad.create(lines, atom, config.stages, shared))
                 elif operand.load == "shift":
                     loaders.append(ShiftLoad.create(lines, config.stages, shared))
+                elif operand.indexed:
+                    loaders.append(IndexedLoad.create(lines, indices))
                 else:
-                    loaders.append(AsyncLoad(lines, indices if operand.indexed else None))
+                    loaders.append(AsyncLoad(lines))
         return ItemLoads(item, sX, tuple(loaders))
 
     @property

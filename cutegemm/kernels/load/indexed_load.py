@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Load the rows that a tensor of indices names into a pipeline stage by cp.async.
+
+Every k tile of a work reads the same rows, so a thread looks up the addresses of its rows once, when the tile's first
+row changes, and keeps them in registers; a k tile then costs an addition and a copy for each chunk. Elements beyond a
+row's end are zero in the stage, and so is a row whose index is out of bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.arch import sm90 as hw
+from cutegemm.kernels.load.cp_async_load import copy_chunk
+from cutegemm.kernels.load.operand_rows import Lines
+from cutegemm.kernels.load.row_indices import RowIndices
+from cutegemm.kernels.schedule.work import Corner
+from cutegemm.layouts.hardware import SWIZZLE_SPANS
+
+PERIOD_LINES = 8  # after which a swizzle repeats
+
+
+@dataclass(frozen=True)
+class IndexedLoad:
+    """One K-major operand whose rows indices name, copied by the producer's threads."""
+
+    lines: Lines
+    indices: RowIndices
+    # (2,) Int32: the first row of the tile that `rows` is of, -1 at first; a bit for each chunk whose row exists
+    held: cute.Tensor
+    # (STEPS,) Int64: where this thread's chunks' rows begin, bytes
+    rows: cute.Tensor
+
+    @staticmethod
+    def create(lines: Lines, indices: RowIndices) -> IndexedLoad:
+        """A load that holds no rows yet."""
+        held = cute.make_rmem_tensor(2, cutlass.Int32)
+        held.fill(-1)
+        rows = cute.make_rmem_tensor(lines.steps(lines.chunks), cutlass.Int64)
+        rows.fill(0)
+        return IndexedLoad(lines, indices, held, rows)
+
+    @cute.jit
+    def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):
+        """Issue the copies of the tile that begins at `corner` into an empty `stage`."""
+        lines = self.lines
+        first, start = lines.origin(corner)
+        if first != self.held[0]:
+            self._look_up(first, corner.batch, thread)
+        left = lines.extents()[1] - start
+        if left >= lines.length:
+            self._copy(start, None, stage, thread)
+        else:
+            self._copy(start, left, stage, thread)
+
+    def _copy(self, start: Any, left: Any, stage: Any, thread: Any) -> None:
+        """Copy the chunks of the k tile that begins at element `start`, which has `left` elements; None is all."""
+        lines = self.lines
+        for step in range(lines.steps(lines.chunks)):
+            _, chunk, there = lines.chunk(thread, lines.chunks, step)
+            element = chunk * lines.each
+            count, inside = cutlass.Int32(lines.each), start + element
+            if left is not None:
+                count = cutlass.max(cutlass.min(left - element, lines.each), 0)
+                # an address inside the row even if nothing is read
+                inside = cutlass.select_(count > 0, inside, cutlass.Int32(0))
+            exists = (self.held[1] & (1 << step)) != 0
+            used = cutlass.select_(exists, count * lines.size, cutlass.Int32(0))
+            address = self.rows[step] + cutlass.Int64(inside) * lines.size
+            # whole stages keep the swizzle's period
+            target = self._place(step, thread) + stage * lines.stage_bytes
+            self._copy_if(there, address, target, used)
+
+    @cute.jit
+    def _copy_if(self, there: Any, address: Any, target: Any, used: Any) -> None:
+        if cutlass.const_expr(there is None):
+            copy_chunk(self.lines, address, target, used)
+        elif there:
+            copy_chunk(self.lines, address, target, used)
+
+    def _place(self, step: int, thread: Any) -> Any:
+        """Where a thread's chunk lies in the first stage; of those that lie whole periods apart one is worked out."""
+        lines, period, moved = self.lines, step, 0
+        if hw.WARP % lines.chunks == 0:
+            repeats = PERIOD_LINES * lines.chunks // hw.WARP
+            if repeats > 0:
+                period, moved = step % repeats, step // repeats * PERIOD_LINES
+        line, chunk, _ = lines.chunk(thread, lines.chunks, period)
+        span = SWIZZLE_SPANS[lines.operand.swizzle]
+        return lines.target(line, chunk * lines.each, 0) + moved * span
+
+    @cute.jit
+    def _look_up(self, first: Any, batch: Any, thread: Any) -> None:
+        """Hold the addresses of the rows of the tile whose first one is the `first`-th that an index names."""
+        lines = self.lines
+        last = lines.extents()[0] - 1 - first
+        base, named = lines.source(0, 0, batch), cutlass.Int32(0)
+        for step in cutlass.range_constexpr(lines.steps(lines.chunks)):
+            line, _, _ = lines.chunk(thread, lines.chunks, step)
+            row, exists = self.indices.row(first + cutlass.min(line, last))
+            self.rows[step] = base + cutlass.Int64(row) * lines.pitch
+            named |= cutlass.select_(exists & cutlass.Boolean(line <= last), cutlass.Int32(1 << step), 0)
+        self.held[0], self.held[1] = first, named
+
+    def end(self, corner: Corner, stage: Any, phase: Any, thread: Any) -> None:
+        """Do nothing: the copies write the stage themselves."""
