@@ -85,7 +85,7 @@ CODE: dict[int, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     11: (
-        ("kernels/load/cp_async_load.py", "AsyncLoad._copy", "One `cp.async`, zero-filled beyond the edge."),
+        ("kernels/load/cp_async_load.py", "copy_chunk", "One `cp.async`, zero-filled beyond the edge."),
         ("kernels/epilogue/output_store.py", "_store_elements", "Staged rows of D to global memory."),
     ),
     12: (

@@ -114,6 +114,25 @@ def test_what_cannot_be(monkeypatch):
         cutegemm.grouped_mm(a, b, told, rows=indices(), spec=spec, fallback="emulator")
 
 
+def test_the_kernel_gathers_by_default(monkeypatch):
+    """Aligned 16-bit rows; others, and those of a spec with another load, are copied before. Both give the same."""
+    copies, own = [], grouped.gathered
+    monkeypatch.setattr(grouped, "gathered", lambda *x: copies.append(x) or own(*x))
+    b, told, rows = drawn(2, 64, 72), torch.tensor([90, 200]), indices()
+    for a, spec, count in [
+        (drawn(TOKENS, 64), None, 0),
+        (drawn(TOKENS, 64), GemmSpec(sms=4), 0),
+        (drawn(TOKENS, 64), GemmSpec(a_load="tma"), 1),
+        (drawn(TOKENS, 65)[:, :64], None, 1),
+        (drawn(64, TOKENS).T, None, 1),
+    ]:
+        copies.clear()
+        found = cutegemm.grouped_mm(a, b, told, rows=rows, spec=spec, fallback="emulator")
+        assert len(copies) == count
+        wanted = cutegemm.grouped_mm(a, b, told, rows=rows, fallback="reference")
+        torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("shape", [(16, 72, 64), (1000, 1536, 2048), (4096, 4096, 768)], ids=str)

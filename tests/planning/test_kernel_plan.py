@@ -36,7 +36,7 @@ def test_the_choices_for_a_large_aligned_problem():
 @pytest.mark.parametrize(("changed", "steps"), [("a", ["relayout a", "gemm"]), ("b", ["relayout b", "gemm"])])
 def test_only_the_misaligned_operand_is_copied(changed, steps):
     """Where threads cannot load, an odd leading dimension costs a re-layout of that operand alone."""
-    p = plan(GemmSpec(cluster=(2, 1)), odd(**{changed: MISALIGNED_A}))
+    p = plan(GemmSpec(cluster=(2, 2)), odd(**{changed: MISALIGNED_A}))
     assert [step.name for step in p.steps] == steps
     assert p.workspace_bytes == 256 * 256 * 2
 

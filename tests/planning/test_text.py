@@ -11,7 +11,7 @@ from tests.support.strategies import problems
 EXPECTED = """\
 problem    M x N x K = 1000 x 512 x 250, batch 2; A, B bf16, D fp32
 launches   relayout a -> gemm
-kernel     warp_specialized: tile 128 x 128 x 64, cluster 2 x 1, 3 stages
+kernel     warp_specialized: tile 128 x 128 x 64, cluster 1 x 2, 3 stages
 roles      1 producer + 2 consumer warpgroups, 384 threads, registers 40 / 232, 64 accumulators a thread
 loads      A by tma (k-major), B by tma (n-major); swizzle 128B / 128B
 epilogue   d = alpha * acc + beta * c
@@ -19,16 +19,16 @@ input      c: matrix, bf16, by TMA, 4 of 4 subtiles ahead, 2,048,000 B
 store      D by tma (n-major, fp32), subtiles of 64 x 32, 1 buffers, 4,096,000 B
 smem       147,568 of 232,448 B: A 49,152, B 49,152, d staging 16,384, c subtiles 32,768, subtile barriers 64, \
 barriers 48
-tma boxes  A 1 x 64 x 128, B 2 x 64 x 32, D 1 x 32 x 64, C 1 x 32 x 64
+tma boxes  A 1 x 64 x 64, B 2 x 64 x 64, D 1 x 32 x 64, C 1 x 32 x 64
 barriers   3 full (1 arrivals), 3 empty (16 arrivals), 8 subtiles (1 arrivals), 2 epilogue (128 arrivals)
-grid       32 clusters, persistent, panels of 4 clusters along M; 8 x 4 x 2 tiles, 0.48 waves
+grid       32 clusters, persistent, panels of 8 clusters along M; 8 x 4 x 2 tiles, 0.48 waves
 workspace  1,024,000 B
 because    A is copied into aligned workspace first: leading stride is 500 bytes, no multiple of 16"""
 
 
 def test_a_tensor_core_plan_word_for_word():
     """Every line of the description, for a plan with a re-layout, a batch, a cluster and a C."""
-    spec = GemmSpec(tile=Tile(128, 128, 64), cluster=(2, 1), stages=3)
+    spec = GemmSpec(tile=Tile(128, 128, 64), cluster=(1, 2), stages=3)
     assert str(plan(spec, problem(1000, 512, 250, batch=2, d_dtype="fp32", c_dtype="bf16"))) == EXPECTED
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.kind import Prepared
 from cutegemm.spec import AUTO, GemmSpec
 
+INDEXED_LOAD = "cp_async"  # how a kernel loads rows that indices name
+WORD = 16  # bytes of a copy
 _PLAIN_READS = ("c", "alpha", "beta", "bias")
 _OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback")
 # programs of recent calls, by the identities of spec and epilogue, which they keep alive
@@ -86,9 +89,11 @@ def grouped_mm(
         rows: (R,) indices: the rows of `a` that are multiplied, in groups; D has R. One outside reads zeros.
         scatter: (R,) indices: where in D, which has as many rows as `out`, or R, each result is added, in fp32 and in
             order; one outside is dropped.
-        weight: (R,): what each result is multiplied by. Rows, scatter and weight are of groups of rows, by launches of
-            torch's before and after; a spec with a_load="cp_async" has the kernel itself gather the rows, where no
-            gradient is recorded and nothing compiled.
+        weight: (R,): what each result is multiplied by. Rows, scatter and weight are of groups of rows. Scatter and
+            weight are launches of torch's after the product. The kernel itself gathers the rows where operands are
+            16-bit and 16-byte aligned, `a` is K-major, no gradient is recorded and nothing is compiled; elsewhere torch
+            copies them before. A spec with a_load="cp_async" asks for the first under any alignment that it serves,
+            one with another a_load for the second.
         tail: what rows of no group become: "zero", or "undefined", which leaves them alone.
         spec: how the kernel is made; None leaves it to the planner.
         fallback: as of `matmul`.
@@ -174,8 +179,14 @@ def grouped_mm(
             return recorded(a, b, ends, how, graph, spec, out_dtype, read, inputs, backend)
     if is_compiling():
         return _compiled(a, b, ends, graph, spec, out_dtype, backend, inputs, out, how)
+    called = not taped and direct(a, b, ends, *tensors)
+    if rows is not None:
+        if called:
+            spec = _indexed(spec)
+        else:
+            a, rows = gathered(a, rows), None
     program = _program(graph, spec, out_dtype, inputs, backend)
-    if not taped and direct(a, b, ends, *tensors):
+    if called:
         told = grouping(how) if rows is None else dataclasses.replace(grouping(how), indexed=True)
         call = gemm_of(program).prepared(a, b, ends, told, inputs, out, backend, None, rows)
         if key is not None and backend is None:
@@ -185,8 +196,6 @@ def grouped_mm(
         rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
         raise field_error(InputError, "out", "...", rule)
     check_names(program, inputs)
-    if rows is not None:
-        a = gathered(a, rows)
     return _through_the_op(
         a, b, ends, program.text, program.inputs, program.numbers, program.integers, inputs, how
     )
@@ -225,14 +234,27 @@ def _gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
     Raises:
         InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
     """
-    if not isinstance(spec, GemmSpec) or spec.a_load != "cp_async" or is_compiling():
+    asked = spec.a_load if isinstance(spec, GemmSpec) else AUTO
+    if asked not in (AUTO, INDEXED_LOAD) or is_compiling() or not direct(a, b):
         return False
-    if not direct(a, b):
+    if asked == AUTO and not (a.stride(1) == 1 and all(x.dtype in HALF and _in_words(x) for x in (a, b))):
         return False
     check_indices("rows", rows, a.shape[0], a)
     who = server_of(a.device, fallback, "cutegemm.grouped_mm")
     kernel = who != "torch" and BACKENDS[who] != "reference"
     return kernel and all(x.numel() for x in (a, b, rows))
+
+
+def _in_words(x: Tensor) -> bool:
+    """Whether every line of a matrix begins at a multiple of 16 bytes."""
+    strides = [s for s, extent in zip(x.stride(), x.shape) if s != 1 and extent > 1]
+    return not any(y % WORD for y in (x.data_ptr(), *(s * x.element_size() for s in strides)))
+
+
+@functools.lru_cache(maxsize=64)
+def _indexed(spec: GemmSpec | None) -> GemmSpec:
+    """The spec of a kernel that gathers rows itself: the same object for equal specs."""
+    return GemmSpec(a_load=INDEXED_LOAD) if spec is None else dataclasses.replace(spec, a_load=INDEXED_LOAD)
 
 
 def _through_the_op(
