@@ -64,8 +64,10 @@ def fold(kind: str, values: list[Any], inside: list[Any], known: State | None = 
     if known is not None:
         (top,) = _maximum((top,), known)
     base = _base(top)
-    # values outside are -inf: the base is finite, so their term is 0
-    (total,) = _tree([(_exp_of(x, base),) for x in kept], COMBINE["sum"])
+    # terms are masked, not `kept` again: masked copies would live beside the accumulators until the maximum is known
+    zero = cutlass.Float32(0.0)
+    terms = [(functions.where(ok, _exp_of(x, base), zero),) for x, ok in zip(values, inside, strict=True)]
+    (total,) = _tree(terms, COMBINE["sum"])
     return top, total if known is None else known[1] * _exp_of(known[0], base) + total
 
 
