@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from cutegemm.arch.limits import Limits
 from cutegemm.config.draft import KernelDraft
@@ -34,6 +35,9 @@ LOADED, STORED = 58, 12
 REDUCED = {0: 16, 1: 16, None: 29}
 # of a logsumexp: exponentials of a whole subtile or its rows at once; those of columns are few
 EXPONENTIALS = {0: 0, 1: 42, None: 32}
+# of each further reduction: its state, and addresses of its partial results; a subtile's reductions follow one another,
+# so that values of the largest alone are live
+FURTHER = 10
 # of random numbers: rounds of the generator for several elements at once
 RANDOM = 140
 # registers from which ptxas schedules so many loads ahead that it spills a few bytes whatever is left
@@ -57,15 +61,18 @@ def beside_accumulators(config: KernelDraft) -> list[tuple[str, Number]]:
         ("columns", VECTOR * config.passes * len(graph.names("col"))),
         ("loads", LOADED * loaded),
         ("stores", STORED * sum(x.store != "tma" for x in config.outputs)),
-        ("reductions", sum(_reduced(x) for x in graph.reductions)),
+        ("reductions", _reduced(graph.reductions)),
         ("random", RANDOM * any(node.op == "random" for node in graph.nodes)),
     ]
 
 
-def _reduced(result: Result) -> int:
-    """Registers of one reduction."""
-    exponentials = EXPONENTIALS[result.axis] * (result.kind == "logsumexp")
-    return REDUCED[result.axis] * len(NEUTRAL[result.kind]) + exponentials
+def _reduced(results: Sequence[Result]) -> int:
+    """Registers of some reductions."""
+    each = [
+        REDUCED[x.axis] * len(NEUTRAL[x.kind]) + EXPONENTIALS[x.axis] * (x.kind == "logsumexp")
+        for x in results
+    ]
+    return max(each, default=0) + FURTHER * max(len(each) - 1, 0)
 
 
 def consumer_registers(config: KernelDraft) -> Number:
