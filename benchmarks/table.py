@@ -48,7 +48,7 @@ BRIEF = {
     "decode": "the same, 1 to 256 tokens",
     "small": "small, 64 to 1000",
     "deep_k": "few tiles, deep K",
-    "odd": "leading dimensions that are no multiple of 16 bytes",
+    "odd": "leading dimensions that are not multiples of 16 bytes",
 }
 
 
