@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are replaced as a whole: whoever reads one meanwhile gets the old bytes or the new."""
+"""Files that are replaced as a whole, so that readers get the old bytes or the new; and zips of named members."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import secrets
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from cutegemm.errors import InputError, field_error
+
+# all members of a zip together
+MOST_BYTES = 1 << 31
 
 
 def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
@@ -45,4 +51,22 @@ def replace_given(field: str, path: Path, data: bytes) -> None:
         raise field_error(InputError, field, str(path), rule) from error
 
 
-__all__ = ["replace", "replace_given"]
+def packed(members: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    """A zip of members by name. It has no time of day: the same members make the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, data in members.items():
+            file.writestr(zipfile.ZipInfo(name), data, compression)
+    return buffer.getvalue()
+
+
+def unpacked(source: Path | io.BytesIO) -> dict[str, bytes]:
+    """The members of a zip that are at most `MOST_BYTES` together.
+
+    Raises:
+        ValueError: they are more. Damage raises almost anything.
+    """
+    with zipfile.ZipFile(source) as file:
+        if sum(x.file_size for x in file.infolist()) > MOST_BYTES:
+            raise ValueError(f"it holds more than {MOST_BYTES:,} bytes")
+        return {name: file.read(name) for name in file.namelist()}

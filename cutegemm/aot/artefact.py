@@ -19,9 +19,8 @@ from pathlib import Path
 
 from cutegemm.aot.recipe import KernelBinary, KernelLaunch
 from cutegemm.checks import plain, unplain
-from cutegemm.compiling.archive import unpacked
 from cutegemm.errors import GemmError, InputError, field_error
-from cutegemm.files import replace_given
+from cutegemm.files import packed, replace_given, unpacked
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 
@@ -102,12 +101,8 @@ def write(path: Path, artefact: Artefact) -> None:
         "recipes": [plain(x) for x in artefact.recipes],
     }
     text = json.dumps(manifest, indent=1).encode()
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, data in {MANIFEST: text, SEAL: _digest(text).encode(), **members}.items():
-            # no time of day: the same kernels make the same file
-            file.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
-    replace_given("path", path, buffer.getvalue())
+    sealed = {MANIFEST: text, SEAL: _digest(text).encode(), **members}
+    replace_given("path", path, packed(sealed, zipfile.ZIP_DEFLATED))
 
 
 def read(path: Path) -> Artefact:

@@ -19,13 +19,11 @@ from pathlib import Path
 
 from cutegemm.compiling import kernel_cache, sealed_files
 from cutegemm.errors import InputError, field_error
-from cutegemm.files import replace_given
+from cutegemm.files import packed, replace_given, unpacked
 
 FORMAT = 1
 MANIFEST = "cutegemm-kernels.json"
 _NAME = re.compile(r"[0-9a-f]{40}\.zip")
-# of all members of a file together
-MOST_BYTES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -92,12 +90,7 @@ def export(target: Path) -> int:
             if data is not None:
                 members[path.name] = data
     manifest = {"format": FORMAT, "entries": {x: hashlib.sha256(y).hexdigest() for x, y in members.items()}}
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        file.writestr(MANIFEST, json.dumps(manifest))
-        for name, data in members.items():
-            file.writestr(name, data)
-    replace_given("file", target, buffer.getvalue())
+    replace_given("file", target, packed({MANIFEST: json.dumps(manifest).encode(), **members}))
     return len(members)
 
 
@@ -125,18 +118,6 @@ def import_(source: Path) -> int:
     return taken
 
 
-def unpacked(source: Path | io.BytesIO) -> dict[str, bytes]:
-    """The members of a zip file that are at most `MOST_BYTES` together.
-
-    Raises:
-        ValueError: they are more. Damage raises almost anything.
-    """
-    with zipfile.ZipFile(source) as file:
-        if sum(x.file_size for x in file.infolist()) > MOST_BYTES:
-            raise ValueError(f"it holds more than {MOST_BYTES:,} bytes")
-        return {name: file.read(name) for name in file.namelist()}
-
-
 def _members(source: Path) -> dict[str, bytes]:
     members = unpacked(source)
     manifest = json.loads(members[MANIFEST])
@@ -159,8 +140,7 @@ def _described(path: Path) -> tuple[str, str, str]:
     """(family, what in words, why it cannot be used)."""
     try:
         data = sealed_files.read(path.parent, path.name)
-        with zipfile.ZipFile(io.BytesIO(data or b"")) as file:
-            config = json.loads(file.read("entry.json"))["config"]
+        config = json.loads(unpacked(io.BytesIO(data or b""))["entry.json"])["config"]
     except (sealed_files.UnusableError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         return "", "", str(error)
     words = [" x ".join(map(str, config["tile"]))] if "tile" in config else []
@@ -169,4 +149,4 @@ def _described(path: Path) -> tuple[str, str, str]:
     return config.get("family", "copy or finish"), ", ".join(words), ""
 
 
-__all__ = ["CacheDone", "Kept", "clear", "export", "import_", "listed", "unpacked"]
+__all__ = ["CacheDone", "Kept", "clear", "export", "import_", "listed"]

@@ -20,7 +20,6 @@ import os
 import platform
 import threading
 import warnings
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from cutegemm.compiling.compiler import Artifact, compile_config, record_launche
 from cutegemm.compiling.loader import Launch
 from cutegemm.compiling.resources import Resources, SpillWarning
 from cutegemm.config import Config
+from cutegemm.files import packed, unpacked
 
 FORMAT = 3
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -179,21 +179,18 @@ def _packed(config: Config, made: Artifact) -> bytes:
         "config": config.to_data(),
         "resources": dataclasses.asdict(made.resources),
     }
-    members = {
-        "kernel.o": made.obj,
-        "kernel.ptx": made.ptx.encode(),
-        "kernel.cubin": made.cubin,
-        "entry.json": json.dumps(description).encode(),
-    }
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        for name, data in members.items():
-            file.writestr(name, data)
-    return buffer.getvalue()
+    return packed(
+        {
+            "kernel.o": made.obj,
+            "kernel.ptx": made.ptx.encode(),
+            "kernel.cubin": made.cubin,
+            "entry.json": json.dumps(description).encode(),
+        }
+    )
 
 
 def _unpacked(data: bytes) -> Artifact:
-    with zipfile.ZipFile(io.BytesIO(data)) as file:
-        obj, ptx, cubin = (file.read(f"kernel.{part}") for part in ("o", "ptx", "cubin"))
-        description = json.loads(file.read("entry.json"))
+    members = unpacked(io.BytesIO(data))
+    obj, ptx, cubin = (members[f"kernel.{part}"] for part in ("o", "ptx", "cubin"))
+    description = json.loads(members["entry.json"])
     return Artifact(obj, ptx.decode(), cubin, Resources(**description["resources"]))

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 import cutegemm
-from cutegemm import GemmSpec, Tile, problem
+from cutegemm import GemmSpec, Tile, files, problem
 from cutegemm import epilogue as epi
-from cutegemm.compiling import archive
 from cutegemm.errors import CompileError, InputError, PlanError
 
 SPEC = GemmSpec(tile=Tile(128, 64, 64))
@@ -268,7 +267,7 @@ def test_a_changed_member_is_found(saved, tmp_path, member, change, words):
 
 def test_a_file_that_unpacks_to_too_much_is_refused(saved, monkeypatch):
     """What the members hold together is bounded before any is read."""
-    monkeypatch.setattr(archive, "MOST_BYTES", 1000)
+    monkeypatch.setattr(files, "MOST_BYTES", 1000)
     with pytest.raises(InputError, match="it holds more than 1,000 bytes"):
         cutegemm.load(saved["plain"][1])
 

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from cutegemm import problem
+from cutegemm import files, problem
 from cutegemm.compiling import archive, kernel_cache, sealed_files
 from tests.support.command import document, refused, run
 from tests.support.compiled import CONFIG, isolated
@@ -103,7 +103,7 @@ def test_a_file_that_is_not_whole_is_refused(entry, tmp_path, monkeypatch):
     assert "is encrypted" in refused("cache", "import", bad)
     bad.write_bytes(good.read_bytes()[:100])
     assert "must be a file that `cutegemm cache export` wrote" in refused("cache", "import", bad)
-    monkeypatch.setattr(archive, "MOST_BYTES", 10)
+    monkeypatch.setattr(files, "MOST_BYTES", 10)
     assert "it holds more than 10 bytes" in refused("cache", "import", good)
     assert not (tmp_path / "other").exists()
 
