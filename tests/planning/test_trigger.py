@@ -45,3 +45,15 @@ def test_what_is_given_stays():
     """Each of the three."""
     for trigger in ("start", "loads", "never"):
         assert plan(GemmSpec(trigger=trigger), problem(8, 5120, 8192)).config.trigger == trigger
+
+
+def test_constant_operands_that_tma_loads_are_loaded_early():
+    """Not those that are not constant, nor one that a launch before copies; none where threads load."""
+    for constant, fields, early in (
+        (("b",), {}, ("b",)),
+        (("a",), {}, ("a",)),
+        (("a", "b"), {}, ("a", "b")),
+        (("a", "b"), {"b_load": "cp_async"}, ()),
+    ):
+        spec = GemmSpec(tile=Tile(64, 64, 64), swap=False, constant=constant, **fields)
+        assert plan(spec, problem(256, 256, 256)).config.early == early
