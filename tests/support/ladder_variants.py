@@ -7,9 +7,8 @@ from tests.support.profile import cases
 
 
 def variants(stage: Stage) -> list[tuple[str, str]]:
-    """(dtype, majors): every dtype row-major, every layout in the first dtype; all pairs under `--profile long`."""
+    """(dtype, majors): every dtype and every layout, side by side; all pairs under `--profile long`."""
     layouts = legal_majors(stage)
-    few = [
-        (dtype, x) for dtype in stage.dtypes for x in layouts if dtype == stage.dtypes[0] or x == layouts[0]
-    ]
+    both = range(max(len(stage.dtypes), len(layouts)))
+    few = [(stage.dtypes[i % len(stage.dtypes)], layouts[i % len(layouts)]) for i in both]
     return cases(few, [(dtype, majors) for dtype in stage.dtypes for majors in layouts])
