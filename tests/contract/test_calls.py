@@ -9,7 +9,7 @@ from cutegemm.running.backends import emulated
 from tests.support.contract import Sequence, run_seed
 from tests.support.profile import cases
 
-SEEDS = cases(100, 2_000)
+SEEDS = cases(50, 2_000)
 MOST_KERNELS = 100
 
 

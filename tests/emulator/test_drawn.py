@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drawn problems on compiled kernels through the emulator: every family, schedule, store, major and type; epilogues.
 
-Three problems a case by default and 10,000 in all with `pytest --profile long`; `tests/kernels/test_combinations.py`
-varies fields. The kernels of a case are compiled once; what is drawn is shapes around every tile edge, batches,
-scalars, and the order in which asynchronous work completes.
+Three problems a case by default, two of fused epilogues, and 10,000 in all with `pytest --profile long`;
+`tests/kernels/test_combinations.py` varies fields. The kernels of a case are compiled once; what is drawn is shapes
+around every tile edge, batches, scalars, and the order in which asynchronous work completes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ FUSED = {  # epilogue on a schedule
 }
 DRAWS = cases(3 * (len(CASES) + len(FUSED)), 10_000)
 EACH = -(-DRAWS // (len(CASES) + len(FUSED)))
+EACH_FUSED = cases(2, EACH)
 BEYOND = 40  # elements of M, N and K past one tile
 # Cases that meet beta = 0, too: each kind of epilogue, which is another kernel where C is not read.
 UNREAD = (
@@ -94,7 +95,7 @@ def test_any_problem_in_any_order(name, data, alpha, batch, options):
 
 
 @pytest.mark.parametrize("name", FUSED)
-@settings(max_examples=EACH)
+@settings(max_examples=EACH_FUSED)
 @given(shape=st.sampled_from((8, 64, 72, 128, 136)), odd=st.booleans(), data=st.data(), options=ORDERS)
 def test_fused_epilogues_in_any_order(name, shape, odd, data, options):
     """Every output of a fused epilogue keeps its bound; extents that TMA takes and that it does not."""

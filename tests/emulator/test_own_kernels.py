@@ -100,7 +100,7 @@ def test_own_kernels_are_right_and_free_of_races(case, options):
 EDGES = st.sampled_from([1, 7, 8, 16, 63, 64, 65, 127, 128, 129, 130])
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     m=EDGES,
     n=EDGES,

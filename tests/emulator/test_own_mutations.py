@@ -120,7 +120,7 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
 REMOVED = (*SYNCHRONISATION, "red.", "atom.")
 # Of the newer kernels one deletion in so many is tried, of the others one in fewer, which of them HEAD's hash says; all
 # of them under --profile long.
-SAMPLED, ROTATED = 8, 6
+SAMPLED, ROTATED = 12, 9
 DEPENDENCE = "griddepcontrol"  # of launches in a row only
 ORDERS = [{"policy": "lazy"}, *({"policy": "random", "seed": seed} for seed in (1, 2, 3, 4))]
 

@@ -21,7 +21,7 @@ from cutegemm.errors import GemmError
 from tests.support.combinations import LONG_CASES, TRIPLES, light, seed
 from tests.support.profile import cases
 
-COUNT = cases(20, LONG_CASES + TRIPLES)
+COUNT = cases(14, LONG_CASES + TRIPLES)
 
 
 @functools.cache

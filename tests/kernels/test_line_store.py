@@ -46,10 +46,10 @@ def lines(row_major: bool, pad: int, offset: int) -> Layout:
     return Layout(row_major=row_major, aligned=False, pad=pad, offset=offset)
 
 
-@pytest.mark.parametrize("columns", [24, 40, 48, 128])
+@pytest.mark.parametrize("columns", [24, 48, 128])
 def test_rows_go_on_from_piece_to_piece(columns):
     """Subtiles of less than a sector, of one and of several; the output ends in each of a tile's subtiles."""
-    for n in (5, *range(max(columns - 37, 6), columns + 3, 13), 2 * columns - 1):
+    for n in (5, *range(max(columns - 37, 6), columns + 3, 26), 2 * columns - 1):
         check((65, n, 16), "bf16", lines(True, 2 * (n % 3), n % 2), columns)
 
 

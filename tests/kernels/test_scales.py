@@ -95,7 +95,7 @@ def test_every_way_of_adding(kinds, shape, fields):
 
 @settings(max_examples=cases(3, 100))
 @given(
-    st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(1, 600)),
+    st.tuples(st.integers(1, 160), st.integers(1, 160), st.integers(1, 400)),
     st.tuples(st.sampled_from(KINDS), st.sampled_from(KINDS)),
     st.integers(0, 1000),
 )
@@ -107,7 +107,7 @@ def test_any_problem(shape, kinds, seed):
     check(spec, a, b, Gemm(spec).run(a, b, **named), named)
 
 
-@pytest.mark.parametrize("kinds", [(ROWS, SQUARES), (SQUARES, ROWS), (ROWS, ROWS)], ids=str)
+@pytest.mark.parametrize("kinds", [(ROWS, SQUARES), (SQUARES, ROWS)], ids=str)
 def test_scales_may_be_exponents(kinds):
     """ue8m0, by type or as bytes: the bits that fp32 scales of the same value give; 0 is 2**-127, 255 is NaN."""
     a, b, named = operands(SHAPE, kinds)
