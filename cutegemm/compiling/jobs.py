@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from cutegemm.compiling.progress import announced
@@ -36,27 +37,38 @@ def compile_parallel(configs: Sequence[Config], workers: int) -> None:
         announced(lambda: f"compiling kernels, {len(done)} of {len(configs)}"),
         tempfile.TemporaryDirectory() as folder,
         concurrent.futures.ThreadPoolExecutor(workers) as pool,
-        _killed_when_interrupted() as processes,
+        _killed_when_interrupted() as start,
     ):
-        processes += [_started(folder) for _ in range(workers)]
         jobs = [
-            pool.submit(_followed, process, configs[i::workers], lambda: done.append(None))
-            for i, process in enumerate(processes)
+            pool.submit(_followed, lambda: start(folder), configs[i::workers], lambda: done.append(None))
+            for i in range(workers)
         ]
         for job in concurrent.futures.as_completed(jobs):
             job.result()
 
 
 @contextlib.contextmanager
-def _killed_when_interrupted() -> Iterator[list[subprocess.Popen[str]]]:
-    """A list of processes, which all end when anything but a kernel that does not compile is raised."""
+def _killed_when_interrupted() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """`_started`, whose processes all end when anything but a kernel that does not compile is raised.
+
+    It is called in the pool's threads: there no signal comes between a process's start and its place in the list.
+    """
     processes: list[subprocess.Popen[str]] = []
+    stopped = threading.Event()
+
+    def start(folder: str) -> subprocess.Popen[str]:
+        processes.append(process := _started(folder))
+        if stopped.is_set():
+            process.kill()
+        return process
+
     try:
-        yield processes
+        yield start
     except CompileError:
         raise
     except BaseException:
-        for process in processes:
+        stopped.set()
+        for process in list(processes):
             process.kill()
         raise
 
@@ -74,14 +86,16 @@ def _started(folder: str) -> subprocess.Popen[str]:
     )
 
 
-def _followed(started: subprocess.Popen[str], configs: Sequence[Config], advance: Callable[[], None]) -> None:
-    """Have a process compile configs, and read what it says; `advance` is called after each.
+def _followed(
+    start: Callable[[], subprocess.Popen[str]], configs: Sequence[Config], advance: Callable[[], None]
+) -> None:
+    """Start a process that compiles configs, and read what it says; `advance` is called after each.
 
     Raises:
         CompileError: a kernel does not compile, or the process broke off.
     """
     said: list[str] = []
-    with started as process:
+    with start() as process:
         assert process.stdin is not None and process.stdout is not None
         # one that broke off before it read is told of below
         with contextlib.suppress(BrokenPipeError):
