@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cutegemm.arch.instructions import EXACT, Instruction, instruction
 from cutegemm.config.numbers import Number, least, looked_up, most, where
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OutputConfig
+from cutegemm.config.registers import most_accumulators
 from cutegemm.config.stage import StageItem
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.scales import BlockScale
@@ -27,8 +28,7 @@ SECTOR = 32  # bytes of the smallest access of L2
 CHUNK = 16  # bytes of a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
 MOST_COLUMNS = 64  # of an epilogue subtile
 MOST_BYTES = 128  # of a subtile's row in shared memory
-SCALE_STAGES = 4  # blocks of K whose scales a warpgroup has in shared memory
-SCALES_READ = 8  # registers that scales take while they are multiplied
+SCALES_READ = 8  # least registers that scales take while they are multiplied
 WORK_SLOTS = 4  # work tiles by which a dynamic kernel's producer may be ahead of the slowest consumer
 SMEM_RESERVED = 1024  # bytes of an SM's shared memory that the system reserves for each CTA
 
@@ -179,22 +179,50 @@ class KernelDraft(EpilogueConfig):
     @property
     def held_values(self) -> Number:
         """Accumulators that a thread holds in the mainloop: sums, partial sums promoted to them, and scales."""
-        return self.tile_values * (2 if self.promote else 1) + SCALES_READ * bool(self.epilogue.scales)
+        return self.tile_values * (1 + self.partial_sets) + self.scale_values
+
+    @property
+    def partial_sets(self) -> Number:
+        """Sets of partial sums: with two, a block of K is multiplied while the one before is scaled."""
+        if not self.epilogue.scales:
+            return int(bool(self.promote))
+        room = 3 * self.tile_values + self.scale_values <= most_accumulators(self)
+        # both sets are of a whole tile; a stage is read while the next is multiplied
+        return where(room & (self.wgmma_rows == 1) & (self.stages > 1), 2, 1)
+
+    @property
+    def scale_values(self) -> Number:
+        """Registers that a thread's scales of a stage take."""
+        read = sum(self.scales_read(x) for x in self.epilogue.scales)
+        return most(SCALES_READ, read) if self.epilogue.scales else 0
+
+    def scales_read(self, scale: BlockScale) -> Number:
+        """Scales of an operand for a thread's accumulators of one wgmma: two rows, two of every eight columns."""
+        if scale.axis == "m":
+            return 2 if scale.extent == 1 else 1
+        return self.tile[1] // 4 if scale.extent == 1 else self.scales_of(scale)
 
     def scale_step(self, scale: BlockScale) -> Number:
         """Columns that have one scale wherever the tile begins: aligned groups of so many columns lie in one block."""
         return least(self.tile[1] & -self.tile[1], scale.extent)
 
     def scales_of(self, scale: BlockScale) -> Number:
-        """Scales of one block of K that a warpgroup needs: of its rows, or of the tile's columns."""
+        """Scales of an operand's tile in a stage: of its rows or groups of 64 of them, or of the tile's columns."""
         if scale.axis == "m":
-            return self.passes * (self.limits.mma_m if scale.extent == 1 else 1)
+            return self.tile[0] // (1 if scale.extent == 1 else self.limits.mma_m)
         return self.tile[1] // self.scale_step(scale)
 
     @property
     def scales_staged(self) -> Number:
-        """The same of both operands."""
+        """Scales of a stage: of both operands."""
         return sum(self.scales_of(x) for x in self.epilogue.scales)
+
+    @property
+    def scale_loaders(self) -> int:
+        """Threads that load scales: those of the producer, whose first warp is alone if no operand is gathered."""
+        if not self.epilogue.scales or not self.multiplies:
+            return 0
+        return self.limits.warpgroup if self.gathers else self.limits.warp
 
     @property
     def sums(self) -> DType:
@@ -253,6 +281,11 @@ class KernelDraft(EpilogueConfig):
     def passes(self) -> Number:
         """Passes over the CTA tile's output rows; a pair of halves along M takes two WGMMAs each."""
         return self.rows // self.rows_per_pass
+
+    @property
+    def wgmma_rows(self) -> Number:
+        """Passes over the CTA tile's rows of A, those of both halves of a pair along M."""
+        return self.tile[0] // self.rows_per_pass
 
     @property
     def rows(self) -> Number:
@@ -346,7 +379,8 @@ class KernelDraft(EpilogueConfig):
         """
         roles, none = self.roles, (0, 0)
         held = roles.accumulators.get(PLAIN_CONSUMERS, 0)
-        wide = (self.consumers == PLAIN_CONSUMERS) & (self.held_values > held)
+        # a producer that loads scales spills with the registers that this leaves it
+        wide = (self.consumers == PLAIN_CONSUMERS) & (self.held_values > held) & (not self.epilogue.scales)
         found = []
         for plain, usual, shared in zip(
             roles.plain_registers or none,

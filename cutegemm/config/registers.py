@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from cutegemm.config.draft import SCALES_READ, KernelDraft
 from cutegemm.config.numbers import Number, looked_up, most, where
 from cutegemm.config.parts import OutputConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.families.family import PLAIN_CONSUMERS
+
+Kernel = Any  # a `KernelDraft`, whose own properties ask what registers hold
 
 
 class Share(NamedTuple):
@@ -24,20 +25,18 @@ class Share(NamedTuple):
     registers: Number
 
 
-def register_file(config: KernelDraft) -> list[Share]:
+def register_file(config: Kernel) -> list[Share]:
     """What the warpgroups of one CTA take of an SM's registers."""
     producer, consumer = config.set_registers
     return [Share("producer", config.producers, producer), Share("consumer", config.consumers, consumer)]
 
 
-def accumulators(config: KernelDraft) -> Number:
-    """Accumulators of a thread: its warpgroup's share of BLK_M x BLK_N, twice where sums are promoted; scales."""
-    sets = 2 if config.promote else 1
-    scales = SCALES_READ * bool(config.epilogue.scales)
-    return sets * (config.tile[0] * config.tile[1] // (config.team * config.limits.warpgroup)) + scales
+def accumulators(config: Kernel) -> Number:
+    """Accumulators of a thread: its warpgroup's share of BLK_M x BLK_N; the partial sums promoted to them; scales."""
+    return config.held_values
 
 
-def plain(config: KernelDraft) -> bool:
+def plain(config: Kernel) -> bool:
     """Whether threads hold little beside accumulators (`plain_epilogue`)."""
     return plain_epilogue(config.epilogue, config.outputs)
 
@@ -48,7 +47,7 @@ def plain_epilogue(epilogue: Graph, outputs: Sequence[OutputConfig]) -> bool:
     return alone and not epilogue.reductions and all(node.op != "random" for node in epilogue.nodes)
 
 
-def most_accumulators(config: KernelDraft) -> Number:
+def most_accumulators(config: Kernel) -> Number:
     """How many accumulators a thread holds at most, whatever the tile; 0 where the warpgroups cannot share an SM."""
     roles, gathers = config.roles, config.gathers
     shared = 0 if gathers else looked_up(roles.shared_accumulators, config.consumers)
@@ -64,7 +63,7 @@ def most_accumulators(config: KernelDraft) -> Number:
     return where(config.ctas_per_sm > 1, shared, found)
 
 
-def holder(config: KernelDraft) -> str:
+def holder(config: Kernel) -> str:
     """Who holds accumulators, in words."""
     if config.ctas_per_sm > 1:
         return f"{config.consumers} consumer warpgroups, with {config.ctas_per_sm} CTAs an SM, hold"

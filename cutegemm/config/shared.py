@@ -99,8 +99,9 @@ def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
     readers = x.cluster[0] + x.cluster[1] - 1
     warps = x.limits.warpgroup // x.limits.warp
     if x.producers:
-        who = " and ".join([ELECTED] * x.copies + ["every producer thread"] * x.gathers)
-        arrivals = x.copies + x.limits.warpgroup * x.gathers
+        scaled = [f"{x.scale_loaders} producer threads with scales"] * (x.scale_loaders > 0)
+        who = " and ".join([ELECTED] * x.copies + ["every producer thread"] * x.gathers + scaled)
+        arrivals = x.copies + x.limits.warpgroup * x.gathers + x.scale_loaders
         yield Barrier("full", stages, who, arrivals, "consumers", place)
         who = f"consumer warps of {readers} CTA(s)"
         yield Barrier("empty", stages, who, readers * x.team * warps, "producer", place, stages)
@@ -162,7 +163,7 @@ def _epilogue(x: KernelDraft) -> Iterator[Barrier]:
         count = x.consumers * x.input_stages
         yield Barrier("subtiles", count, ELECTED, 1, "a consumer warpgroup", "subtile barriers")
     through = inputs or x.epilogue.names("row") or any(y.store != "direct" for y in x.outputs)
-    used = "the same" if x.stores and through or x.multiplies and x.epilogue.scales else ""
+    used = "the same" if x.stores and through else ""
     yield Barrier(
         "epilogue", x.consumers, "a consumer warpgroup", x.limits.warpgroup, used, first=FIRST_NAMED
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cutegemm.config.draft import ROW_ALIGN, SCALE_STAGES, WORK_SLOTS, KernelDraft
+from cutegemm.config.draft import ROW_ALIGN, WORK_SLOTS, KernelDraft
 from cutegemm.config.numbers import Number, most, round_up, where
 from cutegemm.config.parts import OutputConfig
 
@@ -53,6 +53,8 @@ def stage_contents(config: KernelDraft) -> list[Held]:
         role = item.role.upper()
         found.append(Held(role, item.bytes, config.limits.smem_align))
         found += [Held(f"{role} {name}", size, align) for name, size, align in item.beside]
+    if found and config.epilogue.scales:
+        found.append(Held("scales", FP32_BYTES * config.scales_staged, ROW_ALIGN))
     return found
 
 
@@ -109,7 +111,6 @@ def last_contents(config: KernelDraft) -> list[Held]:
         Held("count", FP32_BYTES * config.counts_kept, COUNT_ALIGN),
         Held("work barriers", config.dynamic * WORK_SLOTS * STAGE_BARRIERS, BARRIER_BYTES),
         Held("works", config.dynamic * WORK_SLOTS * NUMBER_BYTES, NUMBER_BYTES),
-        Held("scales", FP32_BYTES * SCALE_STAGES * config.consumers * config.scales_staged, FP32_BYTES),
     ]
 
 

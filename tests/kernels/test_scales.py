@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
 from cutegemm import epilogue as epi
+from cutegemm.config.shared import SharedPlan
 from cutegemm.errors import GemmError
 from cutegemm.running.numerics.bounds import bound
 from tests.support.profile import cases
@@ -154,6 +155,36 @@ def test_batches_have_scales_of_their_own_or_share_them():
     named = {"scale_a": scale(ROWS, 70, 272, 1, (3,)), "scale_b": scale(SQUARES, 40, 272, 2)}
     spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES)
     check(spec, a, b, emulated(spec, a, b, **named), named)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "fields", "sets"),
+    [
+        ((ROWS, SQUARES), {"tile": Tile(128, 128, 128)}, 2),
+        ((ROWS, SQUARES), {"tile": Tile(128, 128, 128), "stages": 1}, 1),
+        ((ROWS, SQUARES), {"tile": Tile(128, 192, 128)}, 1),
+        ((ROWS, SQUARES), {"tile": Tile(256, 64, 128)}, 1),
+        ((ROWS, ROWS), {"tile": Tile(128, 128, 128)}, 1),
+        ((ROWS, ROWS), {"tile": Tile(128, 64, 128)}, 2),
+    ],
+)
+def test_two_sets_of_partial_sums_where_registers_hold_them(kinds, fields, sets):
+    """Beside the sums and a stage's scales; a stage is read while the next is multiplied, so there are two."""
+    spec = GemmSpec(
+        scale_a=kinds[0], scale_b=kinds[1], consumers=2, swap=False, schedule="cooperative", **fields
+    )
+    config = plan(spec, problem(512, 512, 512, dtype="fp8", majors="kk", epilogue=spec.epilogue)).config
+    held = config.tile_values * (1 + sets) + config.scale_values
+    assert config.partial_sets == sets and config.held_values == held
+
+
+def test_every_thread_that_loads_scales_arrives_on_a_stage():
+    """One warp beside TMA's thread; with gathered operands the producer's 128 threads, twice."""
+    spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES)
+    for k, arrivals in ((512, 1 + 32), (500, 2 * 128)):
+        made = plan(spec, problem(256, 256, k, dtype="fp8", majors="kk", epilogue=spec.epilogue))
+        gathered = SharedPlan.of(made.config)
+        assert gathered.barrier("full").arrivals == arrivals + made.config.copies * made.config.gathers
 
 
 def test_the_epilogue_sees_scaled_sums():

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales of operands' blocks: each consumer warpgroup copies those of its tile to shared memory, blocks of K ahead.
+"""Scales of operands' blocks: the producer loads those of a block of K to shared memory, beside their stage.
 
-A warpgroup has `SCALE_STAGES` buffers, each with the scales of one block of K: of its rows, then of the tile's columns.
-Its threads copy one number each, fp32 by cp.async and exponents (ue8m0) through registers, and meet at the warpgroup's
-barrier before they read: then everybody's copies are there, and everybody has read the buffer that is filled next.
+A stage has a number for each row and column of the tile, or for each group of them that have one scale wherever the
+tile begins. The producer's threads copy one number each by cp.async and let the copies arrive on the stage's full
+barrier; exponents (ue8m0) they widen and store. Consumers read what they need while WGMMA multiplies the stage.
 
-A thread holds two rows of each pass over the tile, and two of every eight columns (PTX ISA, wgmma D fragment). Blocks
-of one row or column differ from element to element. Blocks of 128, with which tiles need not be aligned, are the same
-for 64 rows, and for as many columns as all tiles begin at multiples of.
+A thread holds two rows of each pass over the tile, and two of every eight columns (PTX ISA, wgmma D fragment).
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
-from cutegemm.config.draft import SCALE_STAGES
 from cutegemm.epilogue.scales import BlockScale
 from cutegemm.kernels.epilogue.subtiles import Role
 from cutegemm.kernels.load.unaligned_words import copy_async
@@ -29,6 +26,7 @@ from cutegemm.kernels.schedule.work import Work
 
 GROUP = 8  # columns of a group, of which a thread holds a pair
 BYTES = 4  # of a scale
+EXPONENT = 8  # bits of a scale that is a power of two
 
 
 @dataclass(frozen=True)
@@ -37,93 +35,100 @@ class BlockScales:
 
     config: KernelConfig
     tensors: tuple
-    sScales: Any = None  # (SCALES, SCALE_STAGE, CONSUMERS)
+    sScales: Any = None  # (SCALES, STAGE)
 
     @staticmethod
     def create(config: KernelConfig, tensors: tuple, shared: Shared) -> BlockScales:
         """Take the buffers."""
         if not tensors:
             return BlockScales(config, tensors)
-        layout = cute.make_layout((config.scales_staged, SCALE_STAGES, config.consumers))
+        layout = cute.make_layout((config.scales_staged, config.stages))
         return BlockScales(config, tensors, shared.tensor("scales", cutlass.Float32, layout))
 
-    def begin(self, role: Role, work: Work) -> None:
-        """Before a work: begin to copy the scales of its first blocks of K."""
-        role.barrier()  # everybody has read those of the work before
-        for k in range(SCALE_STAGES - 1):
-            self._copy(role, work, cutlass.Int32(k))
-
-    def next(self, role: Role, work: Work, k: Any) -> None:
-        """Wait for the scales of the k-th block of K, and begin to copy those of a later one."""
-        cute.arch.cp_async_wait_group(SCALE_STAGES - 2)
-        role.barrier()
-        self._copy(role, work, k + (SCALE_STAGES - 1))
+    @cute.jit
+    def load(
+        self, work: cutlass.Constexpr, k: Any, stage: Any, thread: Any, pipeline: cutlass.Constexpr
+    ) -> None:
+        """Begin to load the scales of a work's k-th block of K to a stage, on whose full barrier they arrive."""
+        config, at = self.config, 0
+        if cutlass.const_expr(len(self.tensors) > 0):
+            for scale, tensor in zip(config.epilogue.scales, self.tensors, strict=True):
+                count = config.scales_of(scale)
+                for first in cutlass.range_constexpr(0, count, config.scale_loaders):
+                    entry = thread + first
+                    if entry < count:
+                        self._load_one(tensor, self._place(scale, tensor, work, entry, k), at + entry, stage)
+                at += count
+            exponents = [x.element_type.width == EXPONENT for x in self.tensors]
+            if cutlass.const_expr(any(exponents)):
+                # a copy's arrival would not release the threads' stores
+                if cutlass.const_expr(not all(exponents)):
+                    cute.arch.cp_async_commit_group()
+                    cute.arch.cp_async_wait_group(0)
+                cute.arch.mbarrier_arrive(pipeline.full + stage)
+            else:
+                cute.arch.cp_async_mbarrier_arrive_noinc(pipeline.full + stage)
 
     @cute.jit
-    def _copy(self, role: cutlass.Constexpr, work: cutlass.Constexpr, k: Any) -> None:
-        """Begin to copy the scales of a work's k-th block of K, if it has one: one group of cp.async in any case."""
-        if k < work.k_tiles:
-            block, at = work.first + k * work.step, 0
-            for scale, tensor in zip(self.config.epilogue.scales, self.tensors, strict=True):
-                count = self.config.scales_of(scale)
-                batch = cutlass.min(work.l, cute.size(tensor, mode=[2]) - 1)
-                # beyond the matrix the last one: what it scales is never stored
-                last = (work.ends[0 if scale.axis == "m" else 1] - 1) // scale.extent
-                for first in cutlass.range_constexpr(0, count, hw.WARPGROUP):
-                    entry = role.thread + first
-                    if entry < count:
-                        place = cutlass.min(self._block(scale, role, work, entry), last)
-                        source = tensor.iterator + cute.crd2idx((place, block, batch), tensor.layout)
-                        buffer = self.sScales[None, k % SCALE_STAGES, role.slot]
-                        if cutlass.const_expr(tensor.element_type.width == 8):
-                            cute.recast_tensor(buffer, cutlass.Uint32)[at + entry] = _power(
-                                tensor[place, block, batch]
-                            )
-                        else:
-                            copy_async(source, buffer.iterator + (at + entry), BYTES)
-                at += count
-        cute.arch.cp_async_commit_group()
+    def _load_one(self, tensor: cute.Tensor, place: Any, entry: Any, stage: Any) -> None:
+        """Begin to load a scale: numbers by cp.async, exponents through a register."""
+        if cutlass.const_expr(tensor.element_type.width == EXPONENT):
+            cute.recast_tensor(self.sScales, cutlass.Uint32)[entry, stage] = _power(tensor[place])
+        else:
+            source = tensor.iterator + cute.crd2idx(place, tensor.layout)
+            target = self.sScales.iterator + cute.crd2idx((entry, stage), self.sScales.layout)
+            copy_async(source, target, BYTES)
 
-    def _block(self, scale: BlockScale, role: Role, work: Work, entry: Any) -> Any:
-        """The block of rows or columns that an entry of a warpgroup's buffer is of."""
-        config = self.config
-        if scale.axis == "n":
-            first = work.n * config.tile[1]
-            return (first + entry * config.scale_step(scale)) // scale.extent
-        each = hw.WGMMA_M if scale.extent == 1 else 1  # entries of a pass
-        block = work.m * (config.tile[0] // hw.WGMMA_M) + entry // each * config.team + role.band
-        return (block * hw.WGMMA_M + entry % each) // scale.extent
+    def _place(self, scale: BlockScale, tensor: Any, work: Work, entry: Any, k: Any) -> tuple:
+        """Where the scale of an entry of a work's stage lies; beyond the matrix the last one."""
+        config, axis = self.config, 0 if scale.axis == "m" else 1
+        if scale.extent > 1:
+            entry = entry * (hw.WGMMA_M if scale.axis == "m" else config.scale_step(scale))
+        first = (work.m, work.n)[axis] * config.tile[axis]
+        # what is beyond is never stored
+        last = (work.ends[axis] - 1) // scale.extent
+        batch = cutlass.min(work.l, cute.size(tensor, mode=[2]) - 1)
+        return cutlass.min((first + entry) // scale.extent, last), work.first + k * work.step, batch
 
-    def add(self, acc: cute.Tensor, part: cute.Tensor, role: Role, k: Any) -> None:
-        """Add a thread's partial sums, times the scales of the k-th block of K, to its accumulators."""
-        buffer, known = self.sScales[None, k % SCALE_STAGES, role.slot], {}
-        each = self.config.tile[1] // 2
-        for i in range(cute.size(acc)):
+    def read(self, role: Role, stage: Any, row: int) -> dict[tuple[BlockScale, int], Any]:
+        """A thread's scales of a stage for its row-th wgmma, by operand and number."""
+        found, at = {}, 0
+        for scale in self.config.epilogue.scales:
+            for i in range(self.config.scales_read(scale)):
+                found[scale, i] = self.sScales[at + self._entry(scale, role, row, i), stage]
+            at += self.config.scales_of(scale)
+        return found
+
+    def add(self, acc: cute.Tensor, part: cute.Tensor, row: int, found: dict) -> None:
+        """Add a thread's partial sums of its row-th wgmma, times the scales `found`, to its accumulators.
+
+        Args:
+            acc, part: ((2, 2, BLK_N / 8), MMA_M, MMA_N), and one row of the same.
+        """
+        sums, known = acc[None, row, None], {}
+        for value in range(cute.size(part)):
             # as the fragment has them: two columns, two rows, groups of eight columns
-            passed, value = divmod(i, each)
-            at, key = 0, []
-            for scale in self.config.epilogue.scales:
-                key.append(self._entry(scale, at, (passed, value // 2 % 2), (value % 2 + value // 4 * GROUP)))
-                at += self.config.scales_of(scale)
-            found = tuple(key)
-            if found not in known:
-                factors = [known.setdefault(x, self._read(buffer, role, x)) for x in found]
-                known[found] = factors[0] if len(factors) == 1 else factors[0] * factors[1]
-            acc[i] = cute.math.fma(acc.element_type(part[i]), known[found], acc[i])
+            place = value // 2 % 2, value // 4 * 2 + value % 2
+            which = tuple((x, self._index(x, *place)) for x in self.config.epilogue.scales)
+            if which not in known:
+                factors = [found[x] for x in which]
+                known[which] = factors[0] if len(factors) == 1 else factors[0] * factors[1]
+            sums[value] = cute.math.fma(acc.element_type(part[value]), known[which], sums[value])
 
-    def _entry(self, scale: BlockScale, at: int, row: tuple[int, int], column: int) -> tuple[str, int]:
-        """What an accumulator's scale depends on: whether on the thread, and its entry but for that."""
+    def _entry(self, scale: BlockScale, role: Role, row: int, i: int) -> Any:
+        """Where among a stage's scales of an operand a thread's i-th lies."""
+        if scale.axis == "n":
+            return role.thread % 4 * 2 + (i // 2 * GROUP + i % 2) if scale.extent == 1 else i
+        band = row * self.config.team + role.band
+        if scale.extent > 1:
+            return band
+        return band * hw.WGMMA_M + role.thread // hw.WARP * 16 + role.thread % hw.WARP // 4 + i * 8
+
+    def _index(self, scale: BlockScale, row: int, column: int) -> int:
+        """Which of a thread's scales its `row`-th row and `column`-th column have."""
         if scale.axis == "m":
-            passed, key = row
-            return ("m", at + passed * hw.WGMMA_M + 8 * key) if scale.extent == 1 else ("", at + passed)
-        return ("n", at + column) if scale.extent == 1 else ("", at + column // self.config.scale_step(scale))
-
-    def _read(self, buffer: cute.Tensor, role: Role, entry: tuple[str, int]) -> Any:
-        """A scale of a warpgroup's buffer."""
-        axis, at = entry
-        if axis == "m":
-            return buffer[role.thread // hw.WARP * 16 + role.thread % hw.WARP // 4 + at]
-        return buffer[role.thread % 4 * 2 + at] if axis == "n" else buffer[at]
+            return row if scale.extent == 1 else 0
+        return column if scale.extent == 1 else column // 2 * GROUP // self.config.scale_step(scale)
 
 
 def _power(exponent: Any) -> Any:

@@ -92,6 +92,7 @@ class Frame:
             ItemLoads.create(config, item, atom, tensor, place, shared, indices)
             for item, atom, tensor in zip(config.stage, atoms.operands, tensors.operands, strict=True)
         )
+        scales = BlockScales.create(config, tensors.scales, shared)
         epilogue = Epilogue.create(
             config, tensors, atoms, numbers, scheduler.output(extents, launched), shared
         )
@@ -99,7 +100,6 @@ class Frame:
         total = _sum(config, place, scheduler, dict(zip(SPLIT_PLACES, tensors.splits)), shared)
         reads = dict(zip(SCHEDULER_READS.get(config.tile_scheduler, ()), tensors.scheduler, strict=True))
         scheduler = scheduler.placed(reads, shared)
-        scales = BlockScales.create(config, tensors.scales, shared)
         return Frame(config, place, scheduler, loads, pipeline, epilogue, total, scales)
 
     @cute.jit

@@ -10,6 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import warpgroup
 
+from cutegemm.kernels.host.operand_layouts import tiled_mma
 from cutegemm.kernels.mainloop.pingpong_order import PingpongOrder
 from cutegemm.kernels.mainloop.pipeline import Pipeline, advance
 from cutegemm.kernels.mainloop.ragged_tail import RaggedTail
@@ -70,7 +71,7 @@ class Mainloop:
         work = asked[1]
         last = (work.k_tiles - 1, work.rest)
         if cutlass.const_expr(len(self.scales.tensors) > 0):
-            position = self._scaled(mma, acc, position, asked, follows)
+            position = self._scaled(acc, position, asked, follows)
         elif cutlass.const_expr(self.every > 0):
             position = self._promoted(mma, acc, position, work.k_tiles, follows, last)
         else:
@@ -78,30 +79,105 @@ class Mainloop:
         return position
 
     @cute.jit
-    def _scaled(
-        self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any
-    ) -> Any:
-        """As `multiply`: WGMMA adds up a stage, then the threads add its sums, times their scales, to theirs in fp32.
-
-        Scales are waited for while WGMMA runs.
-        """
-        pipeline, scales, (role, work) = self.pipeline, self.scales, asked
-        part = cute.make_rmem_tensor(acc.shape, self.partial)
+    def _scaled(self, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any) -> Any:
+        """As `multiply`: WGMMA adds up a stage, then the threads add its sums times their scales to theirs."""
+        role, work = asked
         acc.fill(0.0)
-        scales.begin(role, work)
-        stage, phase = position
-        for k in cutlass.range(work.k_tiles, unroll=1):
-            pipeline.wait_full(stage, phase)
-            mma.set(warpgroup.Field.ACCUMULATE, False)
-            warpgroup.fence()
-            multiply_stage(mma, part, self.fragments, stage)
-            self.turns.hand_over(cutlass.Boolean(follows) & cutlass.Boolean(k == work.k_tiles - 1))
-            scales.next(role, work, k)
+        if cutlass.const_expr(self.scales.config.partial_sets == 1):
+            part = self._partial(acc)
+            for k in cutlass.range(work.k_tiles, unroll=1):
+                more = cutlass.Boolean(follows) & cutlass.Boolean(k == work.k_tiles - 1)
+                position = self._scaled_stage(acc, part, position, role, more)
+        else:
+            position = self._scaled_by_turns(acc, position, asked, follows)
+        return position
+
+    def _partial(self, acc: cute.Tensor) -> cute.Tensor:
+        """A set of partial sums, of one wgmma's rows: ((2, 2, BLK_N / 8), 1, MMA_N)."""
+        return cute.make_rmem_tensor((acc.shape[0], 1, *acc.shape[2:]), self.partial)
+
+    @cute.jit
+    def _scaled_stage(
+        self,
+        acc: cute.Tensor,
+        part: cute.Tensor,
+        position: Any,
+        role: cutlass.Constexpr,
+        follows: Any,
+    ) -> Any:
+        """Multiply and scale one stage, wgmma after wgmma; meanwhile the tensor cores work for another warpgroup."""
+        scales, (stage, phase) = self.scales, position
+        self.pipeline.wait_full(stage, phase)
+        for row in cutlass.range_constexpr(acc.shape[1]):
+            last = row == acc.shape[1] - 1
+            self._issue(part, row, stage)
+            if cutlass.const_expr(last):
+                self.turns.hand_over(follows)
+            found = scales.read(role, stage, row)
             warpgroup.wait_group(0)
-            pipeline.release(stage)
-            scales.add(acc, part, role, k)
-            stage, phase = advance(stage, phase, pipeline.stages)
-        return stage, phase
+            if cutlass.const_expr(last):
+                self.pipeline.release(stage)
+            scales.add(acc, part, row, found)
+        return advance(stage, phase, self.pipeline.stages)
+
+    @cute.jit
+    def _scaled_by_turns(
+        self, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any
+    ) -> Any:
+        """As `_scaled` with two sets of partial sums: WGMMA fills one while the threads scale the other."""
+        role, work = asked
+        parts = self._partial(acc), self._partial(acc)
+        previous, position = position[0], self._issue_next(parts[0], position)
+        for _ in cutlass.range((work.k_tiles - 1) // 2, unroll=1):
+            for turn in cutlass.range_constexpr(2):
+                stage, position = position[0], self._issue_next(parts[1 - turn], position)
+                self._scale(acc, parts[turn], role, previous, 1)
+                previous = stage
+        if work.k_tiles % 2 == 0:
+            stage, position = position[0], self._issue_next(parts[1], position)
+            self.turns.hand_over(follows)
+            self._scale(acc, parts[0], role, previous, 1)
+            self._scale(acc, parts[1], role, stage, 0)
+        else:
+            self.turns.hand_over(follows)
+            self._scale(acc, parts[0], role, previous, 0)
+        return position
+
+    @cute.jit
+    def _issue_next(self, part: cute.Tensor, position: Any) -> Any:
+        """Wait for the next stage and issue its WGMMAs; returns the position after it."""
+        self.pipeline.wait_full(*position)
+        self._issue(part, 0, position[0])
+        return advance(*position, self.pipeline.stages)
+
+    @cute.jit
+    def _issue(self, part: cute.Tensor, row: cutlass.Constexpr, stage: Any) -> None:
+        """Issue and commit the WGMMAs of a stage's row-th rows of A: part = A[row, stage] @ B[stage]."""
+        config = self.scales.config
+        mma = tiled_mma(config, config.team, config.mma_columns)  # its flag is a value of this place
+        mma.set(warpgroup.Field.ACCUMULATE, False)
+        warpgroup.fence()
+        tCrA, tCrB = self.fragments.a, self.fragments.b
+        for block in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
+            a = cute.append_ones(tCrA[None, row, block, stage])
+            cute.gemm(mma, part, a, tCrB[None, None, block, stage], part)
+            mma.set(warpgroup.Field.ACCUMULATE, True)
+        warpgroup.commit_group()
+
+    @cute.jit
+    def _scale(
+        self,
+        acc: cute.Tensor,
+        part: cute.Tensor,
+        role: cutlass.Constexpr,
+        stage: Any,
+        pending: cutlass.Constexpr,
+    ) -> None:
+        """Wait for a stage's WGMMAs, while `pending` later stages' run, release it and scale its sums."""
+        found = self.scales.read(role, stage, 0)
+        warpgroup.wait_group(pending)
+        self.pipeline.release(stage)
+        self.scales.add(acc, part, 0, found)
 
     @cute.jit
     def _trim(self, k: Any, stage: Any, last: cutlass.Constexpr) -> None:

@@ -3,7 +3,8 @@
 
 Barriers, per stage (source: PTX ISA, mbarrier):
     full    the stage holds data.     Arrivals: one per loading agent of this CTA (the TMA warp's elected
-            thread, with the byte count TMA will deliver; every gathering thread) -> all consumers wait.
+            thread, with the byte count TMA will deliver; every gathering thread; every thread that loads scales of
+            blocks, when its copies are there) -> all consumers wait.
     empty   the stage may be refilled. Arrivals: one per consumer warp of every CTA this CTA's TMA writes
             into (its cluster row and column) that reads the stage -> this CTA's producer waits.
 

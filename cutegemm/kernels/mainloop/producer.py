@@ -80,6 +80,7 @@ class Producer:
         scheduler = self.frame.scheduler
         scheduler.ready(work, k, self.thread)
         self.frame.load(work, k, stage, self.thread, roles, announce)
+        self.frame.scales.load(work, k, stage, self.thread, self.frame.pipeline)
         scheduler.loaded(state, work, k, self.thread)
 
     @cute.jit
