@@ -73,10 +73,13 @@ HELD = (4, 8)
 # waves of tiles beyond which K is not split, and waves that splits may fill
 SPLIT_WAVES = 1.5
 FILLED_WAVES = (1, 2)
-# columns above which tiles of a row-major D or B are whole swizzle rows wide
+# columns above which tiles of a row-major D or B are whole swizzle rows wide, and those with scales of blocks have few
 NARROW_COLUMNS = 64
 # columns below which a warpgroup that loads and multiplies waits for its own loads
 BARE_COLUMNS = 32
+# scales of blocks of B in a stage, each of an aligned power of two of the tile's columns, of tiles that are not narrow:
+# a thread reads every one and multiplies it by those of its two rows before it adds the stage's sums
+MOST_SCALES = 4
 # index of the columns that splits change
 SPLITS = Rows._fields.index("splits")
 Integers = NDArray[np.int64]
@@ -188,6 +191,9 @@ def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
         fits = fits & (columns % 16 == 0) & ((columns % 32 == 0) | (columns < NARROW_COLUMNS))
     if not draft.producers and spec.schedule == AUTO:
         fits = fits & (columns >= BARE_COLUMNS)
+    for scale in kind.epilogue.scales:
+        if scale.axis == "n" and scale.extent > 1 and not kind.pinned[0]:
+            fits = fits & ((draft.scales_of(scale) <= MOST_SCALES) | (columns <= NARROW_COLUMNS))
     if any(x.major == "n" for x in kind.outputs):
         fits = fits & ((columns * 2 % SECTOR == 0) | (columns <= NARROW_COLUMNS))
     found: NDArray[np.bool_] = fits

@@ -178,6 +178,15 @@ def test_two_sets_of_partial_sums_where_registers_hold_them(kinds, fields, sets)
     assert config.partial_sets == sets and config.held_values == held
 
 
+@pytest.mark.parametrize(("fields", "counts"), [({}, range(1, 5)), ({"tile": Tile(128, 176, 128)}, [11])])
+def test_the_planner_avoids_wide_tiles_of_many_scales(fields, counts):
+    """A tile of 176 columns has eleven groups of 16, which lie in one block wherever it begins; it may be given."""
+    spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES, d_dtype="bf16", swap=False, **fields)
+    asked = problem(2048, 7168, 4096, dtype="fp8", majors="kk", d_dtype="bf16", epilogue=spec.epilogue)
+    config = plan(spec, asked, database=False).config
+    assert config.scales_of(config.epilogue.scales[1]) in counts
+
+
 def test_every_thread_that_loads_scales_arrives_on_a_stage():
     """One warp beside TMA's thread; with gathered operands the producer's 128 threads, twice."""
     spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES)

@@ -33,3 +33,13 @@ def test_rasters_turn_back_where_l2_does_not_hold_the_operands(fields, shape, ex
     made = plan(GemmSpec(**fields), problem(*shape, majors="kk"))
     assert made.config.serpentine is expected
     assert ("there and back" in str(made)) is expected
+
+
+@pytest.mark.parametrize(
+    ("scales", "expected"), [("tensor", True), ("row", True), (("block", 1, 128), False)]
+)
+def test_scales_of_blocks_are_read_in_one_direction(scales, expected):
+    """Elsewhere the producer's addresses would be products."""
+    spec = GemmSpec(scale_a=scales, scale_b=scales, d_dtype="bf16")
+    asked = problem(*LARGE, dtype="fp8", majors="kk", d_dtype="bf16", epilogue=spec.epilogue)
+    assert plan(spec, asked).config.serpentine is expected
