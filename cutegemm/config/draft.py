@@ -377,10 +377,10 @@ class KernelDraft(EpilogueConfig):
 
         They sum to at most 512 over all warpgroups of an SM: its registers divided by 128 threads.
         """
-        roles, none = self.roles, (0, 0)
-        held = roles.accumulators.get(PLAIN_CONSUMERS, 0)
-        # a producer that loads scales spills with the registers that this leaves it
-        wide = (self.consumers == PLAIN_CONSUMERS) & (self.held_values > held) & (not self.epilogue.scales)
+        roles, none, held = self.roles, (0, 0), self.roles.accumulators.get(PLAIN_CONSUMERS, 0)
+        # with what this leaves it a producer spills that loads several scales of B, or any beside early tiles
+        loaded = sum(self.scales_of(x) << bool(self.early) for x in self.epilogue.scales if x.axis == "n")
+        wide = (self.consumers == PLAIN_CONSUMERS) & (self.held_values > held) & (loaded <= 1)
         found = []
         for plain, usual, shared in zip(
             roles.plain_registers or none,

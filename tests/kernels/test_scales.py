@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
 from cutegemm import epilogue as epi
+from cutegemm.compiling.compiler import compile_config
 from cutegemm.config.shared import SharedPlan
 from cutegemm.errors import GemmError
 from cutegemm.running.numerics.bounds import bound
@@ -185,6 +186,22 @@ def test_the_planner_avoids_wide_tiles_of_many_scales(fields, counts):
     asked = problem(2048, 7168, 4096, dtype="fp8", majors="kk", d_dtype="bf16", epilogue=spec.epilogue)
     config = plan(spec, asked, database=False).config
     assert config.scales_of(config.epilogue.scales[1]) in counts
+
+
+@pytest.mark.parametrize(
+    ("fields", "registers"),
+    [
+        ({"tile": Tile(128, 128, 128)}, (24, 240)),
+        ({"tile": Tile(128, 192, 128)}, (40, 232)),
+        ({"tile": Tile(128, 128, 128), "constant": ("a", "b"), "trigger": "start"}, (40, 232)),
+    ],
+)
+def test_a_producer_of_scales_has_registers_for_them(fields, registers):
+    """With 24 it spills where it loads several scales of B, or tiles before earlier launches have ended."""
+    spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES, consumers=2, swap=False, schedule="cooperative", **fields)
+    config = plan(spec, problem(1024, 1024, 4096, dtype="fp8", majors="kk", epilogue=spec.epilogue)).config
+    assert config.registers == registers
+    assert compile_config(config).resources.frame_bytes == 0
 
 
 def test_every_thread_that_loads_scales_arrives_on_a_stage():

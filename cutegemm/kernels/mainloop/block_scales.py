@@ -88,7 +88,9 @@ class BlockScales:
         # what is beyond is never stored
         last = (work.ends[axis] - 1) // scale.extent
         batch = cutlass.min(work.l, cute.size(tensor, mode=[2]) - 1)
-        return cutlass.min((first + entry) // scale.extent, last), work.first + k * work.step, batch
+        # sums of 64 bits grow from stage to stage; those of 32, widened, would be multiplied by the stride in each
+        block = cutlass.Int64(work.first) + cutlass.Int64(k) * cutlass.Int64(work.step)
+        return cutlass.min((first + entry) // scale.extent, last), block, batch
 
     def read(self, role: Role, stage: Any, row: int) -> dict[tuple[BlockScale, int], Any]:
         """A thread's scales of a stage for its row-th wgmma, by operand and number."""
