@@ -42,7 +42,7 @@ Column = NDArray[np.float64]
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # configs of training problems, each timed beside the others of its problem
-FRESH = {"NVIDIA H200": ["fresh_h200.json", "fresh_2_h200.json", "fresh_3_h200.json"]}
+FRESH = {"NVIDIA H200": [f"fresh{x}_h200.json" for x in ("", "_2", "_3", "_4")]}
 # sweeps of single candidates and tuning, which count less a problem: they have fewer configs, of less different kinds
 OLDER = {
     "NVIDIA H200": ["choices.json", "deep_k.json", "planned.json", "tuned_h200.json"],
@@ -59,14 +59,12 @@ FOLDS, STEPS, LONGEST_STEP = 5, 60, 0.5
 # where the GPU begins whose problems were swept: datasheet clocks, else guesses of the right size; others begin with
 # the rates of that GPU
 START = CostModel(
-    mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.5, thin=0.3, thin_smem=0.001, stage=10.0, lone=30.0,
-    turn=10.0, bare=20.0, bare_stage=20.0, mma_turn=0.97, mma_three=1.03, turn_lone=0.05, bare_mma=0.05, latency=900.0,
-    in_use=1.5, void=60.0, tile=600.0, tile_turn=100.0, refill=500.0, piece=100.0, piece_turn=100.0, narrow=80.0,
-    store=35.0, line=0.0865, inputs=900.0, input_piece=130.0, sum=700.0, sum_rate=25.0, part_store=60.0, add=2500.0,
-    add_rate=1900.0, part_rate=33.0, full=300.0, fill=0.15, fill_beneath=0.2, short_rows=0.02,
-    bare_dram=0.02, asked=0.1, asked_bare=0.05,
-    flop=0.75, l2_energy=9.0, dram_energy=30.0, watts=600.0, slows=1.0, launch=900.0, apart=500.0,
-    cluster=180.0, first=500.0, first_bare=300.0, first_rate=60.0,
+    mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.5, stage=10.0, lone=30.0, turn=10.0, bare=20.0,
+    mma_turn=0.97, latency=900.0, in_use=1.5, void=60.0, tile=600.0, tile_turn=100.0, refill=500.0, piece=100.0,
+    piece_turn=100.0, narrow=80.0, store=35.0, line=0.0865, inputs=900.0, input_piece=130.0, sum=700.0, sum_rate=25.0,
+    part_store=60.0, add=2500.0, add_rate=1900.0, full=300.0, fill=0.15, fill_beneath=0.2, short_rows=0.02,
+    bare_dram=0.02, asked=0.1, flop=0.75, l2_energy=9.0, dram_energy=30.0, watts=600.0, slows=1.0, launch=900.0,
+    apart=500.0, cluster=180.0, first=500.0, first_bare=300.0,
 )  # fmt: skip
 # known from kernels of short K alone, which the sweeps lack; they hold still
 KNOWN = ("line", "inputs", "input_piece")

@@ -104,12 +104,9 @@ class CostModel:
         mma, smem: of a cycle of the tensor cores, of shared memory.
         port: that arrives at an SM; l2: that L2 delivers to all, a cluster's shared bytes once; dram: share of a
             copy's rate that memory delivers.
-        straddle: factor on bytes in rows that straddle lines of L2; thin, thin_smem: share of the bytes that narrow
-            boxes leave out which L2's port takes all the same, and of shared memory's time.
+        straddle: factor on bytes in rows that straddle lines of L2.
         stage, lone, turn, bare: of a stage beside its instructions, of two or three warpgroups, one, pingpong, and no
-            producer; bare_stage: more of the last, which nothing hides.
-        mma_turn, mma_three: factor on `mma` of pingpong, of three warpgroups; turn_lone, bare_mma: more of it where a
-            pingpong kernel has one wave, or no producer.
+            producer; mma_turn: factor on `mma` of pingpong.
         latency: from asking for a stage to having it; in_use: stages of a ring that do not load meanwhile; void: rate
             of the zeros that TMA fills in outside an operand.
         tile, tile_turn: of a work outside its mainloop, cooperative and pingpong; refill: more of a work after the
@@ -118,16 +115,16 @@ class CostModel:
             SM's stores; line: of a byte of sectors that threads store.
         inputs, input_piece: of matrices that the epilogue reads, a work and a subtile.
         sum, sum_rate: of a cluster's sum of splits, and the rate of its bytes.
-        part_store: rate at which an SM stores sums for a launch; add: of that launch, add_rate, part_rate: of its
-            bytes, all SMs and one CTA; full: more where it finds no SM free.
+        part_store: rate at which an SM stores sums for others, and reads them; add: of a launch that adds them up,
+            add_rate: of its bytes; full: more where it finds no SM free.
         fill, fill_beneath: memory's rate falls by this power of the share of SMs that stream, the second where the next
             launch begins early.
         short_rows, bare_dram: more that memory takes for stages of short rows, and of kernels without a producer.
-        asked, asked_bare: of the bytes for which several clusters ask at once, how often memory delivers them again.
+        asked: of bytes that clusters request at once, how often memory delivers them again for each doubling of these.
         flop, l2_energy, dram_energy: of an operation, of a byte from L2, of a byte of memory; watts: of the cap; slows:
             by which power of the clock energy grows.
         launch: of a launch; apart: more where the next one does not begin early; cluster: for each doubling of its
-            CTAs; first, first_bare: until the first stage, with and without a producer; first_rate: of its bytes.
+            CTAs; first, first_bare: until the first stage, with and without a producer.
     """
 
     mma: float
@@ -136,17 +133,11 @@ class CostModel:
     l2: float
     dram: float
     straddle: float
-    thin: float
-    thin_smem: float
     stage: float
     lone: float
     turn: float
     bare: float
-    bare_stage: float
     mma_turn: float
-    mma_three: float
-    turn_lone: float
-    bare_mma: float
     latency: float
     in_use: float
     void: float
@@ -165,14 +156,12 @@ class CostModel:
     part_store: float
     add: float
     add_rate: float
-    part_rate: float
     full: float
     fill: float
     fill_beneath: float
     short_rows: float
     bare_dram: float
     asked: float
-    asked_bare: float
     flop: float
     l2_energy: float
     dram_energy: float
@@ -183,7 +172,6 @@ class CostModel:
     cluster: float
     first: float
     first_bare: float
-    first_rate: float
 
 
 @dataclass(frozen=True, kw_only=True)

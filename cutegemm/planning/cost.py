@@ -34,13 +34,13 @@ SMEM_BYTES = 128.0
 K_BYTES = 32.0
 # columns of an instruction that the tensor cores compute in a cycle (Hopper whitepaper)
 CYCLE_COLUMNS = 2.0
-# elements of the widest row of a box, 128 bytes of 16 bits
-BOX_ELEMENTS = 64
 # who multiplies: 1 to 3 cooperative warpgroups, two of pingpong, or warpgroups without a producer
 TEAMS = ("lone", "two", "three", "turns", "bare")
 TURNS = TEAMS.index("turns")
 # sectors that the two ends of an unaligned row of D waste
 END_SECTORS = 5
+# most clusters that request bytes before L2 has them from memory
+MOST_AT_ONCE = 8
 # least stages of a pipeline that are free for loads while others are multiplied
 LEAST_FREE = 0.5
 # least nanoseconds of any time
@@ -152,11 +152,10 @@ class Counts(NamedTuple):
         stages: of a work tile's mainloop; ring: of the pipeline.
         mma: tensor-core cycles of a stage; smem: shared-memory cycles.
         fetched: bytes of a stage that L2 delivers to an SM; landed: that arrive there; astride: those fetched in rows
-            that straddle L2 cache lines; thin: what boxes with rows of less than 128 bytes leave unused; void: bytes
-            of a CTA's boxes outside the operands, which TMA fills with zeros; short: whether a stage has less than two
-            L2 cache lines of each row.
-        traffic: bytes that L2 delivers to all SMs; memory: from and to memory; asked: of operands that several clusters
-            request at once; copy: bytes per nanosecond of a copy.
+            that straddle L2 cache lines; void: bytes of a CTA's boxes outside the operands, which TMA fills with zeros;
+            short: whether a stage has less than two L2 cache lines of each row.
+        traffic: bytes that L2 delivers to all SMs; memory: from and to memory; asked: of operands, for each doubling of
+            the clusters that request them at once; copy: bytes per nanosecond of a copy.
         flops: of all CTAs, padding included.
         team: index in `TEAMS` of who multiplies.
         pieces: epilogue subtiles of a warpgroup; narrow: those whose rows are less than a sector; stored: bytes of a
@@ -164,8 +163,8 @@ class Counts(NamedTuple):
         doubled: log2 of the CTAs of a cluster; beneath: whether the next launch may begin early.
         parts: bytes of a tile's fp32 sums; held: splits that a cluster reduces; met: sums that the last CTA of a tile
             reads in workspace.
-        left: bytes of sums that a launch reduces; readers: its CTAs; launched: whether there is such a launch; full:
-            whether it finds no free SM.
+        left: bytes of sums that a launch reduces; launched: whether there is such a launch; full: whether it finds no
+            free SM.
         loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait.
     """
 
@@ -178,7 +177,6 @@ class Counts(NamedTuple):
     fetched: Column
     landed: Column
     astride: Column
-    thin: Column
     void: Column
     short: Column
     traffic: Column
@@ -198,7 +196,6 @@ class Counts(NamedTuple):
     held: Column
     met: Column
     left: Column
-    readers: Column
     launched: Column
     full: Column
     loaded: Column
@@ -250,7 +247,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         landed=landed,
         traffic=ctas * stages * fetched,
         memory=x.bytes + again * x.b.bytes,
-        asked=x.a.bytes * (cols > 1) + x.b.bytes * (rows > 1),
+        asked=x.a.bytes * _doublings(cols) + x.b.bytes * _doublings(rows),
         copy=np.full_like(m, device.dram_gbs),
         flops=2 * m * n * k * stages * ctas,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
@@ -260,7 +257,6 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         held=of.held,
         met=_as(counted) * np.where(of.reduction == BY_ATOMICS, 1.0, outer),
         left=np.where(launched, parts * planes * cluster * outer, 0.0),
-        readers=np.minimum(device.sms, planes * cluster * (m / 64) * (n / 8)),
         launched=_as(launched),
         full=_as(launched & (fill >= FULL)),
         short=_as(k * x.size < 2 * L2_LINE),
@@ -269,6 +265,11 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         **out,
         **_boxes(x, of, here),
     )
+
+
+def _doublings(clusters: Column) -> Column:
+    """Log2 of clusters that request the same bytes; most of many find them in L2."""
+    return np.log2(np.minimum(clusters, MOST_AT_ONCE))
 
 
 def _as(mask: NDArray[np.bool_]) -> Column:
@@ -302,19 +303,18 @@ def _outputs(x: Seen, of: Rows, waves: Column, turns: NDArray[np.bool_]) -> dict
 
 def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
     """What a stage's boxes cost by their place in the operands and in L2 cache lines."""
-    astride, thin, void = np.zeros((3, len(of.m)))
-    for operand, extent, lines, sharers in ((x.a, x.m, here, of.along), (x.b, x.n, of.n, of.across)):
+    astride, void = np.zeros((2, len(of.m)))
+    sides = (x.a, x.m, here, of.across, of.along), (x.b, x.n, of.n, of.along, of.across)
+    for operand, extent, lines, others, sharers in sides:
         each, along_k = lines / sharers, of.k * x.size
         astride = astride + operand.astride * each * along_k
-        if not np.all(operand.k_major):
-            narrower = BOX_ELEMENTS / _power_of_two(lines, BOX_ELEMENTS) - 1
-            thin = thin + (1 - operand.k_major) * each * along_k * narrower
-        # the parts of the last tiles that are outside, averaged over all tiles
-        tiles = np.ceil(extent / lines)
+        # the parts of the last clusters' tiles that are outside, averaged over all tiles
+        tiles = np.ceil(extent / (lines * others)) * others
+        outside = tiles * lines - extent
         # CTAs that share a tile load a slice each, and all wait for the slice that is outside
-        outside = np.minimum(tiles * lines - extent, each)
+        outside = np.floor(outside / lines) * each + np.minimum(outside % lines, each)
         void = void + operand.k_major * outside / tiles * along_k
-    return {"astride": astride, "thin": thin, "void": void}
+    return {"astride": astride, "void": void}
 
 
 def _power_of_two(of: Column, most: int) -> Column:
@@ -326,7 +326,7 @@ def _power_of_two(of: Column, most: int) -> Column:
 
 def nanoseconds(of: Counts, x: CostModel) -> Column:
     """Nanoseconds of each config, its launches included."""
-    fetched = of.fetched + (x.straddle - 1) * of.astride + x.thin * of.thin
+    fetched = of.fetched + (x.straddle - 1) * of.astride
     stage = _stage(of, x, fetched)
     if of.loaded.any():
         stage = _longest(stage, of.loaded)
@@ -335,18 +335,17 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     # limits of all SMs together
     l2 = of.traffic * fetched / np.maximum(of.fetched, 1) / x.l2
     bent = np.where(of.beneath > 0, x.fill_beneath, x.fill)
-    asked = of.asked * _each(of, x.asked, bare=x.asked_bare)
     # memory idles at times if rows of a stage are short, or if warps multiply before they request more
     idle = _each(of, 1.0, bare=1 + x.bare_dram) + x.short_rows * of.short
-    memory = (of.memory + asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
+    memory = (of.memory + x.asked * of.asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
     # a lower clock needs a lower voltage, so time at the power cap is a power of both
     energy = (x.flop * of.flops + x.l2_energy * of.traffic + x.dram_energy * of.memory) / (1e3 * x.watts)
     theta = x.slows / (1 + x.slows)
     energy = np.maximum(energy, LEAST_NS)
     capped = energy * np.exp(theta * np.log(np.maximum(busy, LEAST_NS) / energy))
     total = _longest(busy, l2, memory, capped)
-    added = x.add + x.full * of.full + of.left / np.minimum(x.add_rate, of.readers * x.part_rate)
-    start = x.launch + x.cluster * of.doubled + x.apart * (of.beneath == 0) + of.landed / x.first_rate
+    added = x.add + x.full * of.full + of.left / x.add_rate
+    start = x.launch + x.cluster * of.doubled + x.apart * (of.beneath == 0)
     found: Column = start + _each(of, x.first, bare=x.first_bare) + total + of.launched * added + of.once
     return found
 
@@ -359,12 +358,10 @@ def _each(of: Counts, usual: float, **other: float) -> Column:
 def _stage(of: Counts, x: CostModel, fetched: Column) -> Column:
     """A mainloop stage: the slowest of an SM's units hides the others."""
     gap = _each(of, x.stage, lone=x.lone, turns=x.turn, bare=x.bare)
-    slower = _each(of, 1.0, three=x.mma_three, turns=x.mma_turn, bare=1 + x.bare_mma)
-    mma = of.mma * x.mma * slower * (1 + x.turn_lone * ((of.waves == 1) & (of.team == TURNS)))
+    mma = of.mma * x.mma * _each(of, 1.0, turns=x.mma_turn)
     late = x.latency / np.maximum(of.ring - x.in_use, LEAST_FREE) + of.void / x.void
     port = (of.landed + fetched - of.fetched) / x.port
-    longest = _longest(mma + gap, of.smem * x.smem + x.thin_smem * of.thin, port, late)
-    return longest + _each(of, 0.0, bare=x.bare_stage)
+    return _longest(mma + gap, of.smem * x.smem, port, late)
 
 
 def _busy(of: Counts, x: CostModel, mainloop: Column) -> Column:
@@ -375,7 +372,7 @@ def _busy(of: Counts, x: CostModel, mainloop: Column) -> Column:
     # partial sums are stored in register order; each CTA of a cluster stores a slice of the sum
     stored = np.where(of.launched > 0, of.parts / x.part_store, stored / of.held)
     sums = (of.held > 1) * (x.sum + of.parts / x.sum_rate)
-    sums = sums + (of.met > 0) * (x.sum + of.parts / x.part_store + of.met * of.parts / x.part_rate)
+    sums = sums + (of.met > 0) * (x.sum + (1 + of.met) * of.parts / x.part_store)
     # without a producer a tile's first stages are not loaded while the previous tile is stored
     refills = _each(of, 0.0, bare=x.refill) * np.maximum(of.waves - 1, 0.0)
     together = of.waves * (mainloop + x.tile + stored + sums) + refills

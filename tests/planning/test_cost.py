@@ -26,8 +26,7 @@ def ROW_SUMS(acc):  # noqa: N802
 
 
 # of the cost model, with units
-RATES = ("port", "l2", "void", "store", "sum_rate", "part_store", "add_rate", "part_rate", "first_rate",
-         "watts")  # fmt: skip
+RATES = ("port", "l2", "void", "store", "sum_rate", "part_store", "add_rate", "watts")
 LARGE = Candidate((128, 256, 64), (2, 1), "cooperative", 2)
 
 
@@ -73,12 +72,26 @@ def test_zeros_outside_an_operand_cost_time():
     assert voids == [[0, 32 * 128 * 2], [0, 0]]
     free = dataclasses.replace(DEFAULT, cost=dataclasses.replace(DEFAULT.cost, void=1e9))
     assert ns(few, pair)[0] > 1.02 * ns(few, pair, device=free)[0]
+    # the second CTA's columns are all outside, and 8 of the first's
+    (outside,) = counted(problem(64, 40, 8192, majors="kk"), pair).void
+    assert outside == (8 + 48) / 2 * 128 * 2
+
+
+def test_clusters_that_request_the_same_bytes_take_longer():
+    """With each doubling of them until L2 has the bytes; a cluster requests what its CTAs share once."""
+    alone, pair = (Candidate((64, 64, 64), x, "cooperative", 1) for x in ((1, 1), (1, 2)))
+    work = [counted(problem(4096, 64 * x, 4096), alone, pair) for x in (1, 2, 4, 8, 16)]
+    # A's bytes, requested by every cluster along N; those along M request B's, more than fit
+    twice = [
+        (x.asked - 3 * 64 * columns * 4096 * 2) / (4096 * 4096 * 2)
+        for x, columns in zip(work, (1, 2, 4, 8, 16), strict=True)
+    ]
+    assert [x.tolist() for x in twice] == [[0, 0], [1, 0], [2, 1], [3, 2], [3, 3]]
 
 
 def test_a_gpu_twice_as_fast_takes_half_the_time():
     """Every rate doubled and every time halved: the units agree."""
-    same = ("dram", "straddle", "thin", "mma_turn", "mma_three", "turn_lone", "bare_mma", "in_use", "fill",
-            "fill_beneath", "asked", "asked_bare", "short_rows", "bare_dram",
+    same = ("dram", "straddle", "mma_turn", "in_use", "fill", "fill_beneath", "asked", "short_rows", "bare_dram",
             "flop", "l2_energy", "dram_energy", "slows")  # fmt: skip
     old = dataclasses.asdict(DEFAULT.cost)
     new = {x: v * (2 if x in RATES else 1 if x in same else 0.5) for x, v in old.items()}
@@ -109,16 +122,6 @@ def test_every_figure_counts_and_in_its_direction():
         change = times(dataclasses.replace(DEFAULT.cost, **{name: 2 * value or 1.0})) / before - 1
         assert (abs(change) > 1e-9).any(), name
         assert name == "slows" or ((-change if name in faster else change) > -1e-9).all(), name
-
-
-def test_a_lone_wave_of_pingpong_takes_longer():
-    """The other warpgroup's tile fills the tensor cores only where there are more tiles than one a CTA."""
-    pair = Candidate((64, 128, 64), (1, 1), "pingpong", 2)
-    free, slower = (dataclasses.replace(DEFAULT.cost, turn_lone=x) for x in (0.0, 0.1))
-    for waves in (1, 2, 3):
-        work = counted(problem(64, waves * 128 * DEFAULT.sms, 4096), pair)
-        longer = cost.nanoseconds(work, slower) > cost.nanoseconds(work, free)
-        assert work.waves == waves and longer == (waves == 1)
 
 
 def test_few_tiles_of_deep_k_take_less_time_in_splits():
