@@ -36,8 +36,7 @@ def options(asked: Request) -> Iterator[Option]:
     of = _rows(asked, ways, gemms)
     if not len(of.m):
         return
-    # to the picosecond, so that no rounding error decides between a config and its mirror image
-    ns = np.round(_nanoseconds(asked, gemms, of), 3)
+    ns = _nanoseconds(asked, gemms, of)
     # in the table's order, which a partition changes, differently on each processor
     places = np.sort(np.argpartition(ns, MOST)[:MOST]) if len(ns) > MOST else np.arange(len(ns))
     for place in places[np.argsort(ns[places], kind="stable")].tolist():
@@ -72,7 +71,8 @@ def _nanoseconds(asked: Request, gemms: Sequence[Seen], of: Rows) -> cost.Column
     ns = cost.nanoseconds(counts, asked.device.cost)
     if asked.problem.a.dtype.bytes == known_kernels.BYTES:
         ns = ns * known_kernels.factors(asked.device, of, counts)
-    return ns
+    # to the picosecond, so that no rounding error decides between a config and its mirror image
+    return np.round(ns, 3)
 
 
 def _device(asked: Request) -> Device:
