@@ -14,7 +14,7 @@ from cutegemm.errors import CompileError
 from cutegemm.families import FAMILIES
 
 # kernels after which a helper ends
-MOST = 90
+MOST = 200
 SHIPPED = frozenset(FAMILIES)
 
 
