@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -16,6 +17,9 @@ from cutegemm.emulator.races.cells import Where
 from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
 from cutegemm.emulator.state.memory import Region
+
+# bytes from which a row lies in pages of its own, of which only those that are touched take memory
+LAZY_BYTES = 1 << 16
 
 
 class Weak(NamedTuple):
@@ -60,13 +64,21 @@ def as_bits(numbers: list[int]) -> int:
     return out << least
 
 
+def _zeros(count: int) -> npt.NDArray[np.int64]:
+    """Numbers; a warp reads few of a large region, so the C library's zeros, which it may write, cost too much."""
+    if 8 * count < LAZY_BYTES:
+        return np.zeros(count, np.int64)
+    pages = mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, np.int64)
+
+
 class Row:
     """Per cell the complement of the `scan.word` that wrote it last, or that one reader read last: in [first, last)."""
 
     __slots__ = ("cells", "at", "first", "last")
 
     def __init__(self, cells: int) -> None:
-        self.cells = np.zeros(cells, np.int64)
+        self.cells = _zeros(cells)
         self.at = self.cells.ctypes.data
         self.first, self.last = cells, 0
 
