@@ -32,14 +32,14 @@ VECTOR = 1
 # 64-bit addresses, and elements on their way: of a matrix that threads load, of one that they store
 LOADED, STORED = 58, 12
 # of each number of a reduction's state, by D's axis that it runs along: values, whether they are inside, lanes' states
-REDUCED = {0: 16, 1: 16, None: 29}
+REDUCED = {0: 16, 1: 16, None: 32}
 # of a logsumexp: exponentials of a whole subtile or its rows at once; those of columns are few
 EXPONENTIALS = {0: 0, 1: 42, None: 32}
 # of each further reduction: its state, and addresses of its partial results; a subtile's reductions follow one another,
 # so that values of the largest alone are live
 FURTHER = 10
 # of random numbers: rounds of the generator for several elements at once
-RANDOM = 140
+RANDOM = 148
 # registers from which ptxas schedules so many loads ahead that it spills a few bytes whatever is left
 MOST_USED = 240
 # of a CUDA-core thread: fragments, coordinates and addresses; the address of each CTA that shares its sums; addresses

@@ -66,8 +66,8 @@ def test_run_takes_it_in_the_weights_place(name, backend):
 def test_problem_and_plan_take_it_in_the_weights_place():
     """A problem of a packed weight needs no workspace, and is that of the call."""
     a, weight = torch.randn(M, K).to(BF16), ODD["column-major"]
-    # a cluster leaves no room for threads that load
-    loads = GemmSpec(tile=Tile(64, 64, 64), cluster=(2, 1))
+    # CTAs of a cluster that share an operand have it multicast, by TMA
+    loads = GemmSpec(tile=Tile(64, 64, 64), cluster=(2, 2))
     names = [
         [x.name for x in plan(loads, of).steps]
         for of in (problem(M, N, K, majors="kk"), problem(M, N, K, b=pack(weight, "b")))
