@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,10 @@ from hypothesis import HealthCheck, settings
 
 # Most workers of a run that names none; each holds torch and what it has compiled.
 MOST_WORKERS = 8
+
+# Of the rows of tests marked "sliced" a run of the whole suite takes one in so many, by HEAD's hash.
+SLICES = 2
+SLICED = "CUTEGEMM_TEST_SLICES"  # tells workers that the whole suite runs
 
 # MB by which a worker may grow before what its tests left behind goes back to the system
 GROWTH = 64
@@ -133,6 +138,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     `-n` says otherwise. A worker takes neighbouring tests, which share fixtures, and steals when it has none left.
     """
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if whole and config.getoption("--profile") != "long":
+        os.environ.setdefault(SLICED, str(SLICES))
     # A worker is given the run's own arguments and no number of workers: it must not start workers in its turn.
     if (
         not whole
@@ -156,8 +163,23 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests, with the reason, where there is no Hopper GPU."""
+def _other_slices(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The rows that other commits run: of emulated kernels, seconds each, of which neighbours resemble each other."""
+    slices = int(os.environ.get(SLICED, "1"))
+    rows = [x for x in items if x.get_closest_marker("sliced") and hasattr(x, "callspec")]
+    rows = [x for x in rows if not x.get_closest_marker("gpu")]
+    if slices == 1 or not rows:
+        return []
+    from tests.support.heads import seed
+
+    return [x for x in rows if zlib.crc32(f"{x.nodeid} {seed()}".encode()) % slices]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave other slices' rows out; skip GPU tests, with the reason, where there is no Hopper GPU."""
+    if left := set(_other_slices(items)):
+        config.hook.pytest_deselected(items=[x for x in items if x in left])
+        items[:] = [x for x in items if x not in left]
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = _missing_gpu() if marked else None
     if reason is not None:
@@ -166,9 +188,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which cases of the combinations ran, so that they can be run again."""
+    """Say which combinations and slices ran, so that they can be run again."""
     ran = (x for kind in ("passed", "failed") for x in terminalreporter.stats.get(kind, ()))
     if any("test_combinations" in getattr(x, "nodeid", "") for x in ran):
-        from tests.support.combinations import VARIABLE, seed
+        from tests.support.heads import VARIABLE, seed
 
-        terminalreporter.write_line(f"combinations: {VARIABLE}={seed()}")
+        terminalreporter.write_line(f"combinations and slices: {VARIABLE}={seed()}")

@@ -18,10 +18,10 @@ from cutegemm.emulator.launching import front
 from cutegemm.errors import EmulatorError
 from cutegemm.gemm import Gemm, build, representative
 from cutegemm.planning.planner import plan
-from tests.support.combinations import seed
 from tests.support.emulator_pipeline import SYNCHRONISATION, without
 from tests.support.epilogues import assert_outputs_close
 from tests.support.fused_kernels import everything, gemm_of, operands, results
+from tests.support.heads import seed
 from tests.support.numerics import assert_close
 from tests.support.profile import cases
 

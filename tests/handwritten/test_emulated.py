@@ -15,6 +15,8 @@ from handwritten.ladder.problem import ELEMENT_BYTES
 from tests.support import ladder_emulation as emulation
 from tests.support.ladder_variants import variants
 
+pytestmark = pytest.mark.sliced
+
 STAGES = handwritten.stages()
 by_key = pytest.mark.parametrize("stage", STAGES, ids=[stage.key for stage in STAGES])
 # problems of a stage's type and majors: the largest, and one drawn, in the default profile

@@ -18,7 +18,8 @@ from benchmarks.combinations.factors import Case, shortened
 from benchmarks.combinations.runs import Wrong, emulated
 from benchmarks.combinations.shrink import shrunk
 from cutegemm.errors import GemmError
-from tests.support.combinations import LONG_CASES, TRIPLES, light, seed
+from tests.support.combinations import LONG_CASES, TRIPLES, light
+from tests.support.heads import seed
 from tests.support.profile import cases
 
 COUNT = cases(14, LONG_CASES + TRIPLES)

@@ -15,6 +15,8 @@ from cutegemm.planning.planner import plan
 from tests.support.emulator_launch import HEADER
 from tests.support.numerics import assert_close
 
+pytestmark = pytest.mark.sliced
+
 BF16 = torch.bfloat16
 RACES = Options(policy="random", seed=1, races=True)
 CASES = {

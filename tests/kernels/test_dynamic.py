@@ -23,6 +23,8 @@ from tests.support.fused_kernels import operands as fused_operands
 from tests.support.numerics import assert_close
 from tests.support.watched import RACES
 
+pytestmark = pytest.mark.sliced
+
 BF16 = torch.bfloat16
 FIELDS = {"tile": Tile(64, 64, 64), "swap": False, "scheduler": "dynamic", "stages": 2}
 CASES = {

@@ -11,6 +11,8 @@ from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import PlanError
 from cutegemm.running.numerics.bounds import bound
 
+pytestmark = pytest.mark.sliced
+
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 

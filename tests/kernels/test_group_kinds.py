@@ -12,6 +12,8 @@ from tests.support.groups import ENDS, SMALL, SWAPPED, Groups, check_depth, chec
 from tests.support.numerics import assert_close
 from tests.support.watched import RACES
 
+pytestmark = pytest.mark.sliced
+
 KERNELS = {
     "TMA stores whole subtiles": {**SMALL, "tile": Tile(128, 64, 64), "store": "tma", "epilogue_stages": 2},
     "TMA stores, in turns": {**SMALL, "store": "tma", "schedule": "pingpong"},

@@ -13,6 +13,8 @@ from tests.support.groups import ENDS, SMALL, SWAPPED, Groups, check_depth, chec
 from tests.support.numerics import assert_close
 from tests.support.watched import RACES
 
+pytestmark = pytest.mark.sliced
+
 KERNELS = {
     "cooperative": {**SMALL, "schedule": "cooperative"},
     "tokens along columns": {**SWAPPED, "schedule": "cooperative"},

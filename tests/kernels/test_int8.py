@@ -8,6 +8,8 @@ from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
 from cutegemm.errors import PlanError
 from cutegemm.running.numerics.bounds import bound
 
+pytestmark = pytest.mark.sliced
+
 INT8, UINT8 = torch.int8, torch.uint8
 
 

@@ -15,6 +15,8 @@ from cutegemm.gemm import build
 from cutegemm.planning.planner import plan
 from tests.support.profile import cases
 
+pytestmark = pytest.mark.sliced
+
 BF16 = torch.bfloat16
 N, K = 136, 328
 WEIGHTS = ((4096, 14336), (10240, 8192), (136, 16384))

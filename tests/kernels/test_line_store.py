@@ -15,6 +15,8 @@ from cutegemm.emulator import Options
 from cutegemm.gemm import build
 from tests.support.memory import Layout
 
+pytestmark = pytest.mark.sliced
+
 RACES = Options(policy="random", seed=3, races=True)
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # columns of a subtile, type, whether lines are rows

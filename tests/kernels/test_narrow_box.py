@@ -16,6 +16,8 @@ from cutegemm.planning.planner import plan
 from tests.support.epilogues import assert_outputs_close
 from tests.support.numerics import assert_close
 
+pytestmark = pytest.mark.sliced
+
 BF16 = torch.bfloat16
 RACES = Options(policy="random", seed=1, races=True)
 ONE, TWO = Tile(64, 32, 128), Tile(128, 32, 64)

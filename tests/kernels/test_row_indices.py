@@ -11,6 +11,8 @@ from cutegemm.ops.groups import grouped
 from tests.support.groups import ENDS, SMALL, SWAPPED, drawn
 from tests.support.watched import RACES
 
+pytestmark = pytest.mark.sliced
+
 KERNELS = {"tokens along rows": SMALL, "tokens along columns": SWAPPED}
 TOKENS, ROWS = 57, 200
 

@@ -16,6 +16,8 @@ from cutegemm.errors import GemmError
 from cutegemm.running.numerics.bounds import bound
 from tests.support.profile import cases
 
+pytestmark = pytest.mark.sliced
+
 E4M3 = torch.float8_e4m3fn
 ROWS, SQUARES = ("block", 1, 128), ("block", 128, 128)
 KINDS = ("tensor", "row", ROWS, SQUARES)

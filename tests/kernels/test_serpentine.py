@@ -14,6 +14,8 @@ from cutegemm.planning.planner import plan
 from cutegemm.running import run as path
 from tests.support.numerics import assert_close
 
+pytestmark = pytest.mark.sliced
+
 # nothing stays in the L2 of this GPU, and it has few SMs
 TINY = dataclasses.replace(H200, l2_bytes=0, sms=4, clusters=((1, 4), (2, 2), (4, 1), (8, 0)))
 

@@ -24,6 +24,8 @@ from tests.support.epilogues import assert_outputs_close, random_inputs
 from tests.support.simt_configs import simt
 from tests.support.watched import RACES
 
+pytestmark = pytest.mark.sliced
+
 torch = pytest.importorskip("torch")
 
 compiled = kernel_cache.artifact

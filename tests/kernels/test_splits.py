@@ -28,6 +28,8 @@ from tests.support.in_a_row import InARow
 from tests.support.numerics import assert_close
 from tests.support.watched import RACES
 
+pytestmark = pytest.mark.sliced
+
 SMALL, SHALLOW = Tile(64, 64, 64), Tile(64, 64, 32)
 SWAPPED, PLAIN = {"tile": Tile(16, 64, 64), "swap": True}, {"tile": SMALL, "swap": False}
 LAUNCH = {"split_k": 3, "split_reduction": "launch"}

@@ -17,6 +17,8 @@ from tests.support.epilogues import assert_outputs_close, seeded_graph
 from tests.support.fused_kernels import everything, operands, results
 from tests.support.numerics import assert_close
 
+pytestmark = pytest.mark.sliced
+
 BF16 = torch.bfloat16
 RACES = Options(policy="random", seed=1, races=True)
 TILES = {

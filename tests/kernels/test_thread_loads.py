@@ -19,6 +19,8 @@ from tests.support.epilogues import assert_outputs_close
 from tests.support.memory import Layout
 from tests.support.numerics import assert_close
 
+pytestmark = pytest.mark.sliced
+
 BF16 = torch.bfloat16
 RACES = Options(policy="random", seed=3, races=True)
 LAZY = Options(policy="lazy", races=True)

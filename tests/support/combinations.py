@@ -3,28 +3,12 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import subprocess
-from pathlib import Path
-
 from benchmarks.combinations.factors import AUTO, NOMINAL, Case, value_of
 
-VARIABLE = "CUTEGEMM_COMBINATIONS_SEED"
 # cases of a whole array, at most, and of drawn triples
 LONG_CASES, TRIPLES = 600, 200
 # elements of a CTA tile that the emulator runs in a few seconds
 LIGHT_TILE = 64 * 128
-
-
-@functools.cache
-def seed() -> int:
-    """The run's seed: the environment's, or the first digits of HEAD's hash."""
-    if given := os.environ.get(VARIABLE):
-        return int(given)
-    command = ["git", "rev-parse", "HEAD"]
-    found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return int(found.stdout[:8], 16) if found.returncode == 0 else 0
 
 
 def light(case: Case) -> bool:
@@ -36,4 +20,4 @@ def light(case: Case) -> bool:
     return m * n <= LIGHT_TILE and (value_of(case, "depth") != "deep" or k <= 64)
 
 
-__all__ = ["LONG_CASES", "TRIPLES", "VARIABLE", "light", "seed"]
+__all__ = ["LONG_CASES", "TRIPLES", "light"]
