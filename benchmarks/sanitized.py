@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small problems of every way in which CTAs meet or threads load, to be run under compute-sanitizer.
+"""Small problems of each kind of kernel, to be run under compute-sanitizer.
 
     compute-sanitizer --tool memcheck python -m benchmarks.sanitized
     compute-sanitizer --tool racecheck --error-exitcode 9 python -m benchmarks.sanitized --only atomic,launch
     compute-sanitizer --tool synccheck python -m benchmarks.sanitized
 
-Each result is compared with fp64; the command exits 1 where one is wrong. Racecheck sees shared memory; what meets in
+The kinds are the ways in which CTAs meet, threads load, 8-bit products are scaled and rows are grouped. Each result is
+compared with fp64; the command exits 1 where one is wrong. Racecheck sees shared memory; what meets in
 global memory the emulator's detector sees (`tests/kernels`).
 """
 
@@ -20,8 +21,10 @@ import torch
 import cutegemm
 from cutegemm import DType, GemmSpec, Tile
 
-SMALL = Tile(64, 64, 64)
-# name -> (spec, (m, n, k))
+SMALL, BYTES = Tile(64, 64, 64), Tile(64, 64, 128)
+BY_ROW, BY_SQUARE = ("block", 1, 128), ("block", 128, 128)
+ENDS = (40, 40, 41, 130)
+# name -> (spec, (m, n, k)); of groups M is all their rows
 CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "launch": (GemmSpec(tile=SMALL, swap=False, split_k=3, split_reduction="launch"), (136, 72, 520)),
     # nine parts: two warpgroups of a CTA add them up
@@ -65,6 +68,33 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "lines_swapped": (GemmSpec(tile=Tile(32, 64, 64), swap=True, store="staged"), (21, 77, 264)),
     # so narrow that a warp's last lines lie beyond D
     "lines_few": (GemmSpec(tile=Tile(64, 16, 64), swap=False, d_dtype="fp32", store="staged"), (69, 3, 264)),
+    "scaled_tensor": (
+        GemmSpec(tile=BYTES, scale_a="tensor", scale_b="tensor", d_dtype="bf16", sms=4),
+        (136, 136, 528),
+    ),
+    "scaled_row": (
+        GemmSpec(tile=BYTES, scale_a="row", scale_b="row", d_dtype="bf16", sms=4),
+        (136, 136, 528),
+    ),
+    # the producer loads scales beside the tiles
+    "scaled_block": (
+        GemmSpec(tile=BYTES, scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16", sms=4),
+        (136, 144, 528),
+    ),
+    "scaled_blocks": (
+        GemmSpec(tile=BYTES, scale_a=BY_ROW, scale_b=BY_ROW, d_dtype="bf16", sms=4),
+        (136, 144, 528),
+    ),
+    "scaled_cluster": (
+        GemmSpec(tile=BYTES, cluster=(1, 1, 2), scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16"),
+        (136, 144, 528),
+    ),
+    "groups": (GemmSpec(), (144, 136, 264)),
+    # tokens along the instruction's columns
+    "groups_swapped": (GemmSpec(tile=Tile(16, 64, 64), swap=True), (144, 136, 264)),
+    "groups_indexed": (GemmSpec(a_load="cp_async"), (144, 136, 264)),
+    # groups along K, the first and the last of no element
+    "groups_depth": (GemmSpec(), (136, 72, 144)),
 }
 TOLERANCE = 5e-3  # Frobenius norm of the error over that of the product, of results in bf16
 
@@ -81,25 +111,79 @@ def names(text: str) -> list[str]:
     return found
 
 
-def error_of(name: str, device: str = "cuda", backend: str | None = None) -> float:
-    """The larger relative error of a case's products, D row-major and column-major.
+def _draw(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, device=generator.device).to(dtype)
 
-    Each runs twice, so that what a run leaves behind meets the next one.
-    """
+
+def _scale(kind: object, free: int, k: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """A scale as a run takes it, and as a factor of each element of the operand, (free, k)."""
+    shape = {"tensor": (), "row": (free,)}.get(kind) if isinstance(kind, str) else None
+    if shape is not None:
+        found = torch.rand(shape, generator=generator, device=generator.device) + 0.5
+        return found, found.view(-1, 1).expand(free, k)
+    _, rows, depth = kind  # type: ignore[misc]
+    blocks = (-(-free // rows), -(-k // depth))
+    found = torch.rand(blocks, generator=generator, device=generator.device) + 0.5
+    return found, found.repeat_interleave(rows, 0).repeat_interleave(depth, 1)[:free, :k]
+
+
+def _dense(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
+    """Errors of a product of two matrices, D row-major and column-major."""
     spec, (m, n, k) = CASES[name]
-    generator = torch.Generator(device).manual_seed(1)
-    a, b = (
-        torch.randn(x, generator=generator, device=device, dtype=torch.float32).bfloat16()
-        for x in ((m, k), (k, n))
-    )
+    device, eight = generator.device, name.startswith("scaled")
+    a, b = (_draw(x, generator, torch.float8_e4m3fn if eight else torch.bfloat16) for x in ((m, k), (n, k)))
+    left, right, scales = a.double(), b.double(), {}
+    if eight:
+        scales["scale_a"], factor = _scale(spec.scale_a, m, k, generator)
+        left *= factor
+        scales["scale_b"], factor = _scale(spec.scale_b, n, k, generator)
+        right *= factor
+    else:
+        b = b.T.contiguous().T
     dtype = torch.float32 if spec.d_dtype is DType.FP32 else torch.bfloat16
     gemm = cutegemm.build(spec)
-    wanted, errors = a.double() @ b.double(), []
+    wanted, errors = left @ right.T, []
     for shape, axes in (((m, n), (0, 1)), ((n, m), (1, 0))):
         out = torch.full(shape, torch.nan, device=device, dtype=dtype).permute(axes)
         for _ in range(2):
-            gemm.run(a, b, out=out, backend=backend)
+            gemm.run(a, b.T, out=out, backend=backend, **scales)
         errors.append(float((out.double() - wanted).norm() / wanted.norm()))
+    return errors
+
+
+def _grouped(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
+    """Error of a product of groups, rows of the last one missing."""
+    spec, (m, n, k) = CASES[name]
+    device, count, depth = generator.device, len(ENDS), name == "groups_depth"
+    ends = torch.tensor([min(x, k) if depth else x for x in ENDS], device=device, dtype=torch.int32)
+    a = _draw((m, k), generator, torch.bfloat16)
+    b = _draw((k, n) if depth else (count, k, n), generator, torch.bfloat16)
+    rows = torch.randperm(m, generator=generator, device=device) if name == "groups_indexed" else None
+    wanted = group_products(a if rows is None else a[rows], b, ENDS)
+    out = torch.full(wanted.shape, torch.nan, device=device, dtype=torch.bfloat16)
+    for _ in range(2):
+        cutegemm.grouped_mm(a, b, ends, rows=rows, out=out, spec=spec, fallback=backend or "error")
+    return [float((out.double() - wanted).norm() / wanted.norm())]
+
+
+def group_products(a: torch.Tensor, b: torch.Tensor, ends: tuple[int, ...]) -> torch.Tensor:
+    """Products of groups of rows, (M, N) with zeros behind the last, or of groups along K, (G, M, N), in fp64."""
+    a, b, begins = a.double(), b.double(), (0, *ends[:-1])
+    if b.dim() == 2:
+        return torch.stack([a[:, x:y] @ b[x:y] for x, y in zip(begins, ends, strict=True)])
+    found = torch.zeros(a.shape[0], b.shape[2], dtype=torch.float64, device=a.device)
+    for x, y, matrix in zip(begins, ends, b, strict=True):
+        found[x:y] = a[x:y] @ matrix
+    return found
+
+
+def error_of(name: str, device: str = "cuda", backend: str | None = None) -> float:
+    """The largest relative error of a case's products.
+
+    Each runs twice, so that what a run leaves behind meets the next one.
+    """
+    generator = torch.Generator(device).manual_seed(1)
+    errors = (_grouped if name.startswith("groups") else _dense)(name, generator, backend)
     return max(errors, key=lambda x: (math.isnan(x), x))
 
 

@@ -10,11 +10,12 @@ from cutegemm import problem
 from cutegemm.planning.planner import plan
 
 
-def test_every_case_is_what_its_name_says():
+def test_every_dense_case_is_what_its_name_says():
     """Ways to meet, walks and loads, each of one plan."""
     found = {
         name: plan(spec, problem(*shape, d_dtype=None if spec.d_dtype == "auto" else spec.d_dtype))
         for name, (spec, shape) in sanitized.CASES.items()
+        if not name.startswith(("scaled", "groups"))
     }
     for name, made in found.items():
         config, kind = made.config, name.split("_")[0]
@@ -35,7 +36,21 @@ def test_every_case_is_what_its_name_says():
     assert found["launch_adders"].storing.config.adders == 2
 
 
-@pytest.mark.parametrize("name", ["atomic", "launch_adders", "lines_few"])
+def test_every_scaled_case_is_what_its_name_says():
+    """Sums of blocks are scaled in the mainloop, with scales that the producer loads; a cluster shares K."""
+    for name, (spec, (m, n, k)) in sanitized.CASES.items():
+        if name.startswith("scaled"):
+            config = plan(
+                spec, problem(m, n, k, dtype="fp8", majors="kk", d_dtype="bf16", epilogue=spec.epilogue)
+            ).config
+            kind = name.split("_")[1]
+            assert bool(config.scales_staged) is (kind not in ("tensor", "row"))
+            assert config.cluster_splits == (2 if kind == "cluster" else 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["atomic", "launch_adders", "lines_few", "scaled_row", "scaled_block", "groups_indexed"]
+)
 def test_a_case_runs_and_is_compared(name):
     """On the emulator it gives the product twice; a wrong one would be seen."""
     assert sanitized.error_of(name, "cpu", "emulator") <= sanitized.TOLERANCE
