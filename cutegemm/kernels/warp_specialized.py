@@ -94,6 +94,8 @@ class WarpSpecializedGemm:
         tail = RaggedTail.of(config, frame.loads, role)
         mainloop = Mainloop(frame.pipeline, fragments, order, every, partial, tail, frame.scales)
         position = skip((cutlass.Int32(0), cutlass.Int32(0)), scheduler.stages_before(first), config.stages)
+        if cutlass.const_expr(tail is not None):
+            acc.fill(0.0)  # a group without k tiles would carry what is undefined to the first wgmma
         inputs, parity = epilogue.start(), cutlass.Int32(0)
         order.start()
         state = scheduler.start(first)

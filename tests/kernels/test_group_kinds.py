@@ -8,11 +8,20 @@ import torch
 
 import cutegemm
 from cutegemm import GemmSpec, Tile, emulator
+from cutegemm import epilogue as epi
+from cutegemm.ops.groups.grouped import planned
 from tests.support.groups import ENDS, SMALL, SWAPPED, Groups, check_depth, check_groups, drawn
 from tests.support.numerics import assert_close
 from tests.support.watched import RACES
 
 pytestmark = pytest.mark.sliced
+
+
+@epi.define
+def raised(acc):
+    """What is stored of an empty group is 1."""
+    return acc + 1.0
+
 
 KERNELS = {
     "TMA stores whole subtiles": {**SMALL, "tile": Tile(128, 64, 64), "store": "tma", "epilogue_stages": 2},
@@ -84,3 +93,26 @@ def test_groups_along_k_begin_anywhere(name):
     """Where TMA cannot begin, threads load; what lies behind a group's end is zeroed in shared memory all the same."""
     spec = GemmSpec(tile=Tile(64, 64, 64), sms=3)
     check_depth(spec, *DEPTH[name](100), [50, -7, 23, 1000, 3])
+
+
+EMPTY = {
+    "cooperative": {"tile": Tile(128, 64, 64), "consumers": 2, "cluster": (1, 1), "epilogue_stages": 2},
+    "pairs": {"tile": Tile(64, 64, 64), "cluster": (2, 1), "sms": 4},
+    "pingpong": {"tile": Tile(64, 128, 64), "schedule": "pingpong", "cluster": (1, 1), "epilogue_stages": 1},
+    "threads load": {"tile": Tile(64, 64, 64), "a_load": "cp_async", "stages": 4, "cluster": (1, 1)},
+    "threads store": {"tile": Tile(64, 64, 64), "store": "staged", "cluster": (1, 1)},
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_groups_along_k_take_no_stage(name):
+    """They are what the epilogue makes of 0, which TMA stores again from the buffers of the tile before."""
+    a, b = drawn(90, 136).T, drawn(90, 264)
+    ends = torch.tensor([0, 0, 0, 40, 40, 40, 40, 90, 90])
+    spec = GemmSpec(**{"sms": 3, "store": "tma", **EMPTY[name]})
+    assert planned(a, b, ends, spec).config.repeats == (spec.store == "tma")
+    d = torch.full((9, 136, 264), 7.0).bfloat16()
+    assert not emulator.run(Groups(spec, epilogue=raised), a, b, ends, d, options=RACES).findings
+    for group, (first, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+        told = a[:, first:end].float() @ b[first:end].float() + 1.0
+        torch.testing.assert_close(d[group].float(), told, rtol=1e-2, atol=1e-2)

@@ -139,6 +139,11 @@ def store_subtile(
     return together
 
 
+def store_again(outputs: tuple[Output, ...], subtile: Subtile, turn: Any) -> None:
+    """Have TMA store a subtile of every output from staging buffers that hold it already."""
+    _tma_stores(outputs, subtile, subtile.role.slot * subtile.config.epilogue_stages + turn)
+
+
 def placed(role: Role, outputs: tuple[Output, ...]) -> Role:
     """The role that stores a tile. Where lines are stored the compiler is not to know a thread's number to be small.
 

@@ -26,6 +26,7 @@ from cutegemm.kernels.epilogue.output_store import (
     Output,
     finish_stores,
     placed,
+    store_again,
     store_subtile,
     synchronise_warpgroup,
 )
@@ -85,9 +86,12 @@ class Epilogue:
         loads = [] if self.loads is None else list(self.loads.loads.values())
         return [x.atom for x in (*loads, *self.outputs)]
 
-    def start(self) -> tuple[Any, Any]:
-        """The state carried from tile to tile: (staging buffer whose turn is next, parity of the input subtiles)."""
-        return cutlass.Int32(0), cutlass.Int32(0)
+    def start(self) -> tuple[Any, ...]:
+        """The state carried from tile to tile: (staging buffer whose turn is next, parity of the input subtiles).
+
+        Where staging buffers are stored again (`KernelConfig.repeats`), also whether they hold an empty group's tile.
+        """
+        return (cutlass.Int32(0),) * (3 if self.config.repeats else 2)
 
     def ahead(self, role: Role, tile: OutputTile) -> tuple[list, list]:
         """Before a tile's mainloop: have TMA fetch its first input subtiles and read its vectors."""
@@ -106,6 +110,34 @@ class Epilogue:
             tile: what the CTA stores.
             ahead: from `ahead` for the same tile.
         """
+        if self.config.repeats:
+            return self._repeat(acc, role, tile, ahead, state)
+        return self._store(acc, role, tile, ahead, state)
+
+    @cute.jit
+    def _repeat(
+        self,
+        acc: cute.Tensor,
+        role: cutlass.Constexpr,
+        tile: cutlass.Constexpr,
+        ahead: cutlass.Constexpr,
+        state: Any,
+    ) -> Any:
+        """As `finish`: elements of empty groups are all alike, so a tile that follows another is what that staged."""
+        turn, phase, staged = state
+        empty = cutlass.Int32(tile.k_tiles == 0)
+        if empty + staged == 2:
+            for number in cutlass.range_constexpr(self.config.subtiles):
+                store_again(self.outputs, self._subtile(role, tile, number), turn)
+                turn = (turn + 1) % self.config.epilogue_stages
+        else:
+            turn, phase = self._store(acc, role, tile, ahead, (turn, phase))
+        return turn, phase, empty
+
+    def _store(
+        self, acc: cute.Tensor, role: Role, tile: OutputTile, ahead: tuple[list, list], state: tuple
+    ) -> tuple:
+        """As `finish`, of any tile."""
         config = self.config
         turn, phase = state
         role = placed(role, self.outputs)

@@ -60,7 +60,7 @@ class Mainloop:
     def multiply(
         self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any
     ) -> Any:
-        """acc = A @ B over a work's k tiles, at least one; returns the position after them.
+        """acc = A @ B over a work's k tiles; returns the position after them.
 
         Args:
             mma, acc: the consumers' tiled MMA and a thread's accumulators.
@@ -68,6 +68,20 @@ class Mainloop:
             asked: the thread's role and the work.
             follows: whether this CTA has another work after this one.
         """
+        if cutlass.const_expr(self.tail is None):
+            position = self._multiply(mma, acc, position, asked, follows)
+        elif asked[1].k_tiles > 0:
+            position = self._multiply(mma, acc, position, asked, follows)
+        else:
+            acc.fill(0.0)
+            self.turns.hand_over(follows)
+        return position
+
+    @cute.jit
+    def _multiply(
+        self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any
+    ) -> Any:
+        """As `multiply`, over at least one k tile."""
         work = asked[1]
         last = (work.k_tiles - 1, work.rest)
         if cutlass.const_expr(len(self.scales.tensors) > 0):

@@ -143,7 +143,7 @@ class Producer:
 
     @cute.jit
     def _after(self, at: Any) -> Any:
-        """The place after one."""
+        """The place after one. It stays with a work without k tiles: groups along K have loads that end by position."""
         scheduler = self.frame.scheduler
         state, numbers, k, position = at
         k += 1

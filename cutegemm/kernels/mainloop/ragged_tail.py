@@ -60,14 +60,14 @@ class RaggedTail:
         """One operand's words of 16 bytes, a few each thread; of a word that the end cuts, the elements behind it."""
         each = WORD // lines.size
         words, threads = lines.length // each, self.config.team * hw.WARPGROUP
-        for i in cutlass.range(
-            self.role.band * hw.WARPGROUP + self.role.thread, lines.count * words, threads, unroll=1
-        ):
+        first = self.role.band * hw.WARPGROUP + self.role.thread
+        if cutlass.const_expr(not lines.operand.k_major):
+            first += rest * words  # a line for each element along K
+        for i in cutlass.range(first, lines.count * words, threads, unroll=1):
             line, word = divided(i, words)
             place = lines.target(line, word * each, stage)
             if cutlass.const_expr(not lines.operand.k_major):
-                if line >= rest:
-                    _put(place, cutlass.Uint32, WORD)
+                _put(place, cutlass.Uint32, WORD)
             elif word * each >= rest:
                 _put(place, cutlass.Uint32, WORD)
             elif word * each + each > rest:

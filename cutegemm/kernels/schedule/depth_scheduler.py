@@ -3,7 +3,7 @@
 
 D has a batch for each group. Where the groups end is read on the device (`group_ends`). A group's last k tile reaches
 into the next group: what lies behind its end is zeroed in shared memory (`mainloop.ragged_tail`). A group without
-columns has one k tile, all of it zeroed, so that its batch of D is what the epilogue makes of 0.
+columns has no k tile: nothing is loaded for it, and its batch of D is what the epilogue makes of 0.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class GroupDepthScheduler(TileScheduler):
         """The state `count` works later."""
         return self._found((state[0] + self.clusters * count, *state[1:]))
 
+    def follows(self, state: State) -> Any:
+        """Whether there is a work after a state's, which takes no look at its group."""
+        return self.more((state[0] + self.clusters,))
+
     def work(self, state: State) -> Work:
         """The work of a state."""
         index, _, begin, end = state
@@ -57,7 +61,7 @@ class GroupDepthScheduler(TileScheduler):
         cluster_m, cluster_n = self.config.cluster
         place = (m * cluster_m + self.place.m, n * cluster_n + self.place.n, group)
         depth = self.config.tile[2]
-        k_tiles = cutlass.max(cluster_tiles(end - begin, depth, 1), 1)
+        k_tiles = cluster_tiles(end - begin, depth, 1)
         return self._of(place, cutlass.Int32(0), k_tiles, begin, end - begin - (k_tiles - 1) * depth)
 
     @property

@@ -37,6 +37,7 @@ class OutputTile:
         m, n, l: its number along each axis; of slices `n` counts slices.
         origin: where its GEMM begins in D.
         ends: (m, n), of D: one past the last row and column of its GEMM. Nothing is stored from there on.
+        k_tiles: of the work, where it may have none (groups along K).
     """
 
     m: Any
@@ -44,6 +45,7 @@ class OutputTile:
     l: Any  # noqa: E741 (the batch axis' name in every shape comment)
     origin: Origin
     ends: tuple[Any, Any]
+    k_tiles: Any = None
 
     @property
     def batch(self) -> Any:
@@ -57,7 +59,7 @@ class Work:
 
     Attributes:
         m, n, l: the CTA tile's number along each axis of its GEMM.
-        first, k_tiles: the first k tile to add and their number, at least 1.
+        first, k_tiles: the first k tile to add and their number, at least 1 but in an empty group along K.
         split, splits: which split of the tile's sum this is, of how many.
         ends: (m, n), of D: one past the GEMM's last row and column.
         step: from a k tile to the next, 1 or -1.
@@ -85,7 +87,7 @@ class Work:
     def slice(self, share: Any, count: int) -> OutputTile:
         """One of the tile's slices, of so many side by side along its columns."""
         n = self.n if count == 1 else self.n * count + share
-        return OutputTile(self.m, n, self.l, self.origins.get("d", Origin()), self.ends)
+        return OutputTile(self.m, n, self.l, self.origins.get("d", Origin()), self.ends, self.k_tiles)
 
     def corner(self, operand: OperandConfig, box: tuple[int, int], k: Any = 0) -> Corner:
         """Where the k-th of its tiles of an operand begins; `box`: extents of a tile along the operand's axes."""
