@@ -131,7 +131,7 @@ def _sums(x: KernelDraft) -> Iterator[Barrier]:
     warpgroup = x.limits.warpgroup
     if not x.multiplies:
         if x.adders > 1:
-            yield Barrier("sums", 1, "every thread", x.threads, "the same", first=FIRST_NAMED + 1)
+            yield Barrier("sums", 1, "every thread", x.threads, "the first warpgroup", first=FIRST_NAMED + 1)
         return
     if x.cluster_splits > 1:
         place = "sum barriers"

@@ -52,13 +52,12 @@ class MultistageGemm:
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
         dependence = Dependence(config)
-        dependence.before_scalars()
         frame = Frame.create(config, tensors, atoms, shape, numbers, schedule)
         frame.initialise()
         dependence.start()
         frame.zero_rest(thread)
         dependence.wait()
-        scheduler, epilogue = frame.scheduler, frame.epilogue
+        scheduler, epilogue = frame.scheduler, frame.epilogue.after_wait()
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         mma = tiled_mma(config, config.consumers, config.tile[1])
         fragments, acc = frame.fragments(mma, group)

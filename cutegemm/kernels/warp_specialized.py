@@ -15,6 +15,7 @@ Shared memory and barriers are those of the plan (`KernelPlan.smem`, `KernelPlan
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import cuda.bindings.driver as cuda
@@ -57,7 +58,6 @@ class WarpSpecializedGemm:
         thread, _, _ = cute.arch.thread_idx()
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         dependence = Dependence(config)
-        dependence.before_scalars()
         frame = Frame.create(config, tensors, atoms, shape, numbers, schedule)
         frame.initialise()
         dependence.start()
@@ -81,6 +81,7 @@ class WarpSpecializedGemm:
     @cute.jit
     def _consume(self, frame: cutlass.Constexpr, thread: Any):
         """Multiply and store, work after work; consumers that take turns pass over each other's works."""
+        frame = dataclasses.replace(frame, epilogue=frame.epilogue.after_wait())
         config, scheduler, epilogue = self.config, frame.scheduler, frame.epilogue
         turns = config.consumers // config.team
         warpgroup = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)

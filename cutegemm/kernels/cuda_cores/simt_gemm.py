@@ -137,7 +137,7 @@ class SimtGemm:
             StagedLoop(config, loads, owned, slice_).multiply(acc, (first_depth, work.k_tiles))
         else:
             RingLoop(config, loads, owned, slice_).multiply(acc, (first_depth, work.k_tiles))
-        bound = bind(config, inputs, numbers, scalars, (output.m, output.n))
+        bound = bind(config, inputs, numbers, scalars, (output.m, output.n)).read()
         extent = (output.m, output.n, output.l)
         partials = reduce.partials(config.epilogue.reductions, addresses, output.partials, extent)
         epilogue = SimtEpilogue(config, bound, outputs, partials, output.tiles_n)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,12 @@ class Inputs:
 
     tensors: dict[str, Any]
     numbers: dict[str, Any]
+    scalars: dict[str, Any]  # one-element fp32 tensors of the numbers that lie on the device
     shape: Any  # (m, n) of the output, run time
+
+    def read(self) -> Inputs:
+        """The inputs with every number in a register; an earlier launch may write those on the device."""
+        return dataclasses.replace(self, numbers=self.numbers | {name: x[0] for name, x in self.scalars.items()})
 
     def element(self, name: str, coord: tuple[Any, Any, Any]) -> Any:
         """One element of a row or column input as fp32, outside the output the nearest one inside.
@@ -78,12 +84,11 @@ def bind(config: GemmConfig, tensors: tuple, numbers: tuple, scalars: tuple, sha
     Args:
         tensors: the graph's tensors in global memory.
         numbers: those passed by value.
-        scalars: one-element fp32 tensors of the numbers passed by address.
+        scalars: those passed by address; `Inputs.read` loads them.
         shape: (m, n) of the output.
     """
-    values = dict(zip(config.host_numbers, numbers))
-    values |= {name: scalars[i][0] for i, name in enumerate(config.device_scalars)}
-    return Inputs(dict(zip(config.epilogue.tensors, tensors)), values, shape)
+    given, read = dict(zip(config.host_numbers, numbers)), dict(zip(config.device_scalars, scalars))
+    return Inputs(dict(zip(config.epilogue.tensors, tensors)), given, read, shape)
 
 
 @dataclass

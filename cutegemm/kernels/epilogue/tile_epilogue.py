@@ -9,6 +9,7 @@ Every consumer warpgroup works on its own rows, independently of the others, sub
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,7 @@ class Epilogue:
         """Take the epilogue's shared memory (`config.smem_budget.epilogue_contents`) and partition everything."""
         shape = (extent.m, extent.n)
         if not config.stores:
-            return Epilogue(config, Inputs({}, {}, shape), None, Vectors(config, None, None), (), (), extent)
+            return Epilogue(config, Inputs({}, {}, {}, shape), None, Vectors(config, None, None), (), (), extent)
         outputs = tuple(
             Output.create(config, result.name, matrix, atom, tensor, shared, memory)
             for result, matrix, atom, tensor, memory in zip(
@@ -85,6 +86,10 @@ class Epilogue:
         """Its TMA atoms: of the inputs, then of the outputs."""
         loads = [] if self.loads is None else list(self.loads.loads.values())
         return [x.atom for x in (*loads, *self.outputs)]
+
+    def after_wait(self) -> Epilogue:
+        """The epilogue of threads that have waited for earlier launches: with the scalars on the device."""
+        return dataclasses.replace(self, inputs=self.inputs.read())
 
     def start(self) -> tuple[Any, ...]:
         """The state carried from tile to tile: (staging buffer whose turn is next, parity of the input subtiles).

@@ -130,7 +130,7 @@ class Mainloop:
             found = scales.read(role, stage, row)
             warpgroup.wait_group(0)
             if cutlass.const_expr(last):
-                self.pipeline.release(stage)
+                self._release(stage)
             scales.add(acc, part, row, found)
         return advance(stage, phase, self.pipeline.stages)
 
@@ -190,8 +190,14 @@ class Mainloop:
         """Wait for a stage's WGMMAs, while `pending` later stages' run, release it and scale its sums."""
         found = self.scales.read(role, stage, 0)
         warpgroup.wait_group(pending)
-        self.pipeline.release(stage)
+        self._release(stage)
         self.scales.add(acc, part, 0, found)
+
+    @cute.jit
+    def _release(self, stage: Any) -> None:
+        """Release a stage whose scales every lane has read: the lanes meet, for one of them arrives for all."""
+        cute.arch.sync_warp()
+        self.pipeline.release(stage)
 
     @cute.jit
     def _trim(self, k: Any, stage: Any, last: cutlass.Constexpr) -> None:

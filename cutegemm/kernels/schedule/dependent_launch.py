@@ -29,11 +29,6 @@ class Dependence:
     def _takes_part(self) -> bool:
         return self.config.trigger != "never"
 
-    def before_scalars(self) -> None:
-        """Before set-up: scalars on the device are read there, and an earlier launch may write them."""
-        if self._takes_part and self.config.device_scalars and self.config.stores:
-            cute.arch.griddepcontrol_wait()
-
     def start(self) -> None:
         """After set-up."""
         if self.config.trigger == "start":

@@ -27,7 +27,7 @@ from cutegemm.kernels.host.launch_arguments import named
 from cutegemm.kernels.host.launch_tensors import Atoms, Tensors, launch_tensors
 from cutegemm.kernels.host.operand_layouts import NUMERIC
 from cutegemm.kernels.mainloop.cluster import Place
-from cutegemm.kernels.mainloop.shared_storage import Shared, wait_named
+from cutegemm.kernels.mainloop.shared_storage import Shared, arrive_named, wait_named
 from cutegemm.kernels.schedule.dependent_launch import Dependence
 from cutegemm.kernels.schedule.tile_scheduler import TileScheduler
 from cutegemm.kernels.schedule.work import Work
@@ -58,7 +58,6 @@ class AddPartials:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         dependence = Dependence(config)
-        dependence.before_scalars()
         tensors, atoms = Tensors(*tensors), Atoms(*atoms)
         extents, launched = named(config, "shape", shape), named(config, "schedule", schedule)
         shared = Shared.create(config)
@@ -72,6 +71,7 @@ class AddPartials:
         self._initialise(epilogue, thread)
         dependence.start()
         dependence.wait()
+        epilogue = epilogue.after_wait()
         (address,) = tensors.splits
         work, share, band = self._work(scheduler, block)
         role = Role(cutlass.Int32(0), band, thread % hw.WARPGROUP)
@@ -116,7 +116,7 @@ class AddPartials:
         partials.add_some(total, role, work, (share, 0, config.adders))
         dependence.loads_done()
         if cutlass.const_expr(config.adders > 1):
-            self._barrier()  # the other warpgroups' sums are there
+            wait_named(config, "sums")  # the other warpgroups' sums are there
             for group in cutlass.range_constexpr(config.adders - 1):
                 for vector in cutlass.range_constexpr(config.slice_values // VECTOR):
                     value = self._place(sSums, role, vector, group).load()
@@ -141,14 +141,11 @@ class AddPartials:
         for vector in cutlass.range_constexpr(self.config.slice_values // VECTOR):
             source = cute.make_tensor(total.iterator + vector * VECTOR, cute.make_layout(VECTOR))
             cute.autovec_copy(source, self._place(sSums, role, vector, group - 1))
-        self._barrier()
+        arrive_named(self.config, "sums")
 
     def _place(self, sSums: Any, role: Role, vector: int, group: Any) -> cute.Tensor:
         place = sSums[None, role.thread, vector, group]
         return cute.make_tensor(place.iterator.align(4 * VECTOR), cute.make_layout(VECTOR))
-
-    def _barrier(self) -> None:
-        wait_named(self.config, "sums")
 
     def _work(self, scheduler: TileScheduler, block: Any) -> tuple[Work, Any, Any]:
         """(tile with all its partial sums, slice of it, band of its rows) of a CTA; those of a tile are neighbours."""
