@@ -30,7 +30,9 @@ class Inputs:
 
     def read(self) -> Inputs:
         """The inputs with every number in a register; an earlier launch may write those on the device."""
-        return dataclasses.replace(self, numbers=self.numbers | {name: x[0] for name, x in self.scalars.items()})
+        return dataclasses.replace(
+            self, numbers=self.numbers | {name: x[0] for name, x in self.scalars.items()}
+        )
 
     def element(self, name: str, coord: tuple[Any, Any, Any]) -> Any:
         """One element of a row or column input as fp32, outside the output the nearest one inside.

@@ -60,7 +60,9 @@ class Epilogue:
         """Take the epilogue's shared memory (`config.smem_budget.epilogue_contents`) and partition everything."""
         shape = (extent.m, extent.n)
         if not config.stores:
-            return Epilogue(config, Inputs({}, {}, {}, shape), None, Vectors(config, None, None), (), (), extent)
+            return Epilogue(
+                config, Inputs({}, {}, {}, shape), None, Vectors(config, None, None), (), (), extent
+            )
         outputs = tuple(
             Output.create(config, result.name, matrix, atom, tensor, shared, memory)
             for result, matrix, atom, tensor, memory in zip(

@@ -177,6 +177,8 @@ class Mainloop:
             cute.gemm(mma, part, a, tCrB[None, None, block, stage], part)
             mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
+        # no read of scales may move between the WGMMAs: the last one would wait for shared memory
+        cute.arch.sync_warp()
 
     @cute.jit
     def _scale(
