@@ -21,6 +21,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import plan
 from cutegemm.planning.steps import Ends
 from cutegemm.problems import Operand, Problem
@@ -185,7 +186,8 @@ def _alike(
             rule = "groups take persistent kernels without splits"
             raise field_error(PlanError, name, getattr(spec, name), rule, legal)
     given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}
-    if form != "depth" and spec.store == AUTO and problem.m < WHOLE:
+    anywhere = form == "rows" and any(major(x, "m", "n") != "n" for _, x in problem.outputs)
+    if form != "depth" and spec.store == AUTO and (problem.m < WHOLE or anywhere):
         given["store"] = "staged"
     if form == "depth" and spec.swap == AUTO:
         given["swap"] = False

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups by every kind of kernel, and of operands that lie anyhow: on the emulator, races on."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 import cutegemm
 from cutegemm import GemmSpec, Tile, emulator
 from cutegemm import epilogue as epi
+from cutegemm.compiling.compiler import compile_config
+from cutegemm.errors import PlanError
 from cutegemm.ops.groups.grouped import planned
 from tests.support.groups import ENDS, SMALL, SWAPPED, Groups, check_depth, check_groups, drawn
 from tests.support.numerics import assert_close
@@ -42,6 +45,44 @@ KERNELS = {
 def test_every_kind_of_kernel_follows_the_groups(name):
     """Empty groups, groups of one row and of several tiles, whatever loads them and however CTAs share tiles."""
     check_groups(GemmSpec(**KERNELS[name]), ENDS["uneven"], alpha=2.0)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_groups_end_inside_what_tma_stores(dtype, swapped):
+    """Threads store a subtile in which a group ends, in chunks; what lies behind D's last column stays."""
+    a, b = drawn(200, 96), drawn(4, 96, 136)
+    whole = torch.full((200, 144), 7.0, dtype=dtype)
+    spec = GemmSpec(**{**(SWAPPED if swapped else SMALL), "store": "tma"})
+    ends = torch.tensor(ENDS["uneven"])
+    assert not emulator.run(Groups(spec), a, b, ends, whole[:, :136], options=RACES).findings
+    for group, (first, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+        if end > first:
+            assert_close(whole[first:end, :136], a[first:end], b[group])
+    assert torch.all(whole[:, 136:] == 7.0)
+
+
+def test_storing_the_end_of_a_group_spills_nothing():
+    """In the largest pingpong tile, whose accumulators leave a thread few registers."""
+    a, b = drawn(512, 64), drawn(2, 64, 384)
+    spec = GemmSpec(tile=Tile(128, 192, 64), schedule="pingpong", store="tma", swap=False, cluster=(1, 1))
+    config = planned(a, b.mT.contiguous().mT, torch.tensor([100, 300]), spec).config
+    assert not compile_config(config).resources.spills
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_rows_of_groups_begin_anywhere_in_a_column_major_d(swapped):
+    """TMA cannot store from any row on: threads do, and a spec that wants TMA is refused."""
+    a, b, ends = drawn(90, 96), drawn(3, 96, 72), torch.tensor([1, 70, 90])
+    d = torch.empty(72, 96).bfloat16()[:, :90].T
+    spec = GemmSpec(sms=3, swap=swapped)
+    assert not emulator.run(Groups(spec), a, b, ends, d, options=RACES).findings
+    for group, (first, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+        assert_close(d[first:end], a[first:end], b[group])
+    with pytest.raises(PlanError, match="stores that begin at any row"):
+        cutegemm.grouped_mm(
+            a, b, ends, out=d, spec=dataclasses.replace(spec, store="tma"), fallback="emulator"
+        )
 
 
 def test_groups_of_fp8():

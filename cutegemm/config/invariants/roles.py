@@ -233,6 +233,8 @@ def _grouped(x: KernelDraft) -> Number:
     dealt = x.streamed | x.dynamic | x.serpentine
     steady = x.persistent & (dealt ^ True) & (x.splits == 1)
     plain = anywhere and not x.early and not x.epilogue.reductions and x.multiplies
+    # TMA stores at multiples of 16 bytes
+    plain &= x.masked or all(y.store != "tma" or y.major != x.grouped for y in x.outputs)
     if x.grouped == "k":
         return steady & plain & (x.producers > 0 and not x.epilogue.gated)
     moved = any(y.load == "tma" for y in x.inputs)
@@ -264,8 +266,8 @@ def _anywhere(x: KernelDraft, operand: OperandConfig) -> bool:
 
 def _grouped_refused(x: KernelDraft) -> Refused:
     rule = (
-        "groups take persistent kernels without splits and reductions, and loads that begin at any row; TMA loads "
-        "no input of the epilogue"
+        "groups take persistent kernels without splits and reductions, and loads and stores that begin at any row; "
+        "TMA loads no input of the epilogue"
     )
     return "grouped", x.grouped, rule, ""
 

@@ -24,6 +24,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SECTOR, KernelConfig, OutputConfig
 from cutegemm.kernels.epilogue.element_functions import convert, opaque
+from cutegemm.kernels.epilogue.group_edge import store_ended
 from cutegemm.kernels.epilogue.subtiles import Role, Subtile, key_of, to_shared
 from cutegemm.kernels.epilogue.unaligned_store import SubtileRows
 from cutegemm.kernels.host import operand_layouts as ops
@@ -209,7 +210,7 @@ def _tma_stores(outputs: cutlass.Constexpr, subtile: cutlass.Constexpr, buffer: 
         if cutlass.const_expr(subtile.config.grouped in ("m", "n")):
             if subtile.whole == False:  # noqa: E712 (a value of the device)
                 for output in outputs:
-                    _store_elements(output, subtile, buffer)
+                    store_ended(output, subtile, buffer)
 
 
 def _tma_copies(outputs: Any, subtile: Subtile, buffer: Any) -> None:
@@ -248,11 +249,11 @@ def _lines(output: Output, subtile: Subtile, buffer: Any) -> SubtileRows:
 
 @cute.jit
 def _store_elements(output: cutlass.Constexpr, subtile: cutlass.Constexpr, buffer: Any) -> None:
-    """Guarded stores from shared memory, element by element: without unit stride, and where a group ends."""
+    """Guarded stores from shared memory, element by element: of an output without unit stride."""
     (row0, col0), batch, thread = subtile.origin, subtile.batch, subtile.role.thread
     config = output.config
     sD, (rows, cols) = output.sD, subtile.ends
-    mD = output.mD if cutlass.const_expr(output.memory is None) else output.memory
+    mD = output.mD
     column_major = output.matrix.major == "m"
     lane, warp_index = thread % hw.WARP, thread // hw.WARP
     along = hw.WGMMA_M if cutlass.const_expr(column_major) else config.epi_n
