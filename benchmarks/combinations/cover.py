@@ -41,6 +41,7 @@ def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
         ("before", "input"): {"epilogue": _WITH_TENSORS},
         ("before", "out"): {"out": _GIVEN},
         ("out", "in_place"): {"c": ("as_a",), "epilogue": ("plain",)},
+        ("math", "tf32"): {"dtype": ("fp32",)},
     }
     if name == "inputs" and value != "as_a":
         return {"epilogue": _WITH_TENSORS}

@@ -17,7 +17,7 @@ from cutegemm import Gemm, GemmSpec, Operand, Tile, plan
 from cutegemm.compiling import kernel_cache
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph, linear_combination
-from cutegemm.running.numerics.bounds import bound
+from cutegemm.running.numerics.bounds import bound, described
 from cutegemm.running.numerics.checked import finished
 
 ALPHA, BETA = 0.75, -0.5
@@ -123,9 +123,7 @@ def compare(call: Call, result: Any, read: Mapping[str, torch.Tensor]) -> dict[s
     types = {name: x.dtype for name, x in found.items()}
     if set(types) != {x.name for x in call.graph.outputs}:
         raise Wrong(f"outputs are {', '.join(types)}")
-    limits = bound(
-        call.graph, a, b, values | call.numbers, types, config is None or getattr(config, "approximate", True)
-    )
+    limits = bound(call.graph, a, b, values | call.numbers, types, *described(config))
     for name, x in limits.items():
         if found[name].shape != x.expected.shape:
             raise Wrong(f"{name} is {tuple(found[name].shape)}, not {tuple(x.expected.shape)}")

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from cutegemm.dtypes import DType
 
 EXACT = "exact"  # the arithmetic that multiplies elements as they are stored
+TF32 = "tf32"  # that of fp32 operands of which the tensor cores read sign, exponent and 10 fraction bits
+ARITHMETICS = (EXACT, TF32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class Instruction:
         majors: how shared memory may hold tiles of A and B: contiguous along K ("k"), and along M or N ("mn").
         fraction: bits that it keeps below the greatest of the numbers that it adds, and of its sums.
         promote: elements of K after which partial sums are added to others in fp32, because of those bits; 0 is never.
+        ignored: low bits of an operand's elements that it does not read.
     """
 
     form: str
@@ -35,6 +38,7 @@ class Instruction:
     majors: tuple[str, ...]
     fraction: int = 23
     promote: int = 0
+    ignored: int = 0
 
     @property
     def n_step(self) -> int:
@@ -58,12 +62,14 @@ _WHOLE = Instruction(
     fraction=31,
 )
 _BYTES = (DType.INT8, DType.UINT8)
+_TF32 = Instruction(form="tf32", k=8, columns=EIGHTS, accumulator=DType.FP32, majors=("k",), ignored=13)
 
 INSTRUCTIONS: dict[tuple[DType, DType, str], Instruction] = {
     (DType.FP16, DType.FP16, EXACT): _HALF,
     (DType.BF16, DType.BF16, EXACT): _HALF,
     **{(a, b, EXACT): _EIGHT for a in _FP8 for b in _FP8},
     **{(a, b, EXACT): _WHOLE for a in _BYTES for b in _BYTES},
+    (DType.FP32, DType.FP32, TF32): _TF32,
 }
 
 
@@ -76,20 +82,34 @@ def instruction(a: DType, b: DType, arithmetic: str = EXACT) -> Instruction:
     return INSTRUCTIONS[a, b, arithmetic]
 
 
-def multiplying(a: object, b: object) -> Iterator[Instruction]:
+def multiplying(a: object, b: object, arithmetic: str = EXACT) -> Iterator[Instruction]:
     """The instructions for operands of these types; whatever is not a `DType` stands for any type."""
-    for (left, right, _), found in INSTRUCTIONS.items():
-        if (a is left or not isinstance(a, DType)) and (b is right or not isinstance(b, DType)):
+    for (left, right, how), found in INSTRUCTIONS.items():
+        types = (a is left or not isinstance(a, DType)) and (b is right or not isinstance(b, DType))
+        if types and how == arithmetic:
             yield found
+
+
+def on_cuda_cores(a: object, arithmetic: str = EXACT) -> bool:
+    """Whether operands of a type are multiplied on the CUDA cores alone."""
+    return a is DType.FP32 and arithmetic == EXACT
+
+
+def arithmetic_fault(a: object, arithmetic: str) -> tuple[str, object, str, object] | None:
+    """What keeps an arithmetic from operands of a type, as `types_fault`; what is not a `DType` is unspecified."""
+    legal = [left for left, _, how in INSTRUCTIONS if how == arithmetic]
+    if arithmetic == EXACT or not isinstance(a, DType) or a in legal:
+        return None
+    return "math", arithmetic, f"multiplies {legal[0].value} operands, and A is {a.value}", EXACT
 
 
 def partners(a: DType) -> tuple[DType, ...]:
     """The types of B that kernels multiply A by: on tensor cores, or fp32 by fp32 on CUDA cores."""
-    alone = (a,) if a is DType.FP32 else ()
-    return (*alone, *dict.fromkeys(right for left, right, _ in INSTRUCTIONS if left is a))
+    alone = (a,) if on_cuda_cores(a) else ()
+    return tuple(dict.fromkeys((*alone, *(right for left, right, _ in INSTRUCTIONS if left is a))))
 
 
-def types_fault(a: object, b: object) -> tuple[str, DType, str, DType] | None:
+def types_fault(a: object, b: object) -> tuple[str, object, str, object] | None:
     """What keeps kernels from multiplying A by B: the field, its value, the rule, the nearest type; None if nothing.
 
     Args:

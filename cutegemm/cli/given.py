@@ -70,6 +70,7 @@ def asked(
     Raises:
         GemmError: an option has no legal meaning.
     """
+    from cutegemm.arch.instructions import EXACT
     from cutegemm.problems import problem
 
     wanted = spec_of(spec)
@@ -78,10 +79,11 @@ def asked(
         wanted = replace(wanted, epilogue=graph)
     given = wanted.given()
     m, n, k = extents
+    usual = "bf16" if wanted.arithmetic == EXACT else "fp32"
     made = problem(
         m, n, k,
         batch=batch,
-        dtype=dtype or given.get("a_dtype") or given.get("b_dtype") or "bf16",
+        dtype=dtype or given.get("a_dtype") or given.get("b_dtype") or usual,
         d_dtype=given.get("d_dtype"),
         majors=majors or given.get("a_major", "k") + given.get("b_major", "n"),
         d_major=given.get("d_major", "n"),

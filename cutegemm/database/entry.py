@@ -45,7 +45,7 @@ RENAMED = {"cluster_splits": "cluster_parts"}
 NEAR = math.sqrt(2)
 # Fields of a spec that say what is asked, or promise something: nobody's choice.
 TYPES = {*(f"{x}_dtype" for x in ("a", "b", "c", "d", "acc")), *(f"{x}_major" for x in "abcd")}
-ASKED = TYPES | {"constant", "batch_invariant", "promote", "epilogue"}
+ASKED = TYPES | {"constant", "batch_invariant", "promote", "math", "epilogue"}
 
 
 class Key(NamedTuple):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from cutegemm.arch.instructions import EXACT, multiplying, on_cuda_cores
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph
 from cutegemm.planning.simt_tiles import has_tile
@@ -17,19 +18,25 @@ EXTENT = 4096
 def representative(spec: GemmSpec) -> Problem:
     """The problem a bare spec is planned for: 4096^3, aligned, bf16 and row-major where the spec leaves it open.
 
-    A spec that says how the CUDA cores do it means fp32, and K is odd where its tile takes elements one by one.
+    A spec that says how the CUDA cores do it, or names another `math`, means fp32. K is odd where a tile of the CUDA
+    cores takes elements one by one, and B is contiguous along K where the instruction reads nothing else.
     """
     shaped = spec.schedule == "simt" and {"tile", "stages", "split_k"} & set(spec.given())
-    ab = next((x for x in (spec.a_dtype, spec.b_dtype) if x != AUTO), DType.FP32 if shaped else DType.BF16)
+    usual = DType.FP32 if shaped or spec.arithmetic != EXACT else DType.BF16
+    ab = next((x for x in (spec.a_dtype, spec.b_dtype) if x != AUTO), usual)
     found = _of(spec, ab, EXTENT)
-    if ab is DType.FP32 and isinstance(spec.tile, Tile) and not has_tile(found, spec.tile):
+    on_cores = on_cuda_cores(ab, spec.arithmetic)
+    if on_cores and isinstance(spec.tile, Tile) and not has_tile(found, spec.tile):
         odd = _of(spec, ab, EXTENT - 1)
         return odd if has_tile(odd, spec.tile) else found
     return found
 
 
 def _of(spec: GemmSpec, ab: DType, k: int) -> Problem:
-    majors = ("k" if spec.a_major == AUTO else spec.a_major) + ("n" if spec.b_major == AUTO else spec.b_major)
+    kinds = tuple(multiplying(ab, ab, spec.arithmetic))
+    along_k = bool(kinds) and all(x.majors == ("k",) for x in kinds)
+    usual = {"a_major": "k", "b_major": "k" if along_k else "n"}
+    majors = "".join(x if getattr(spec, name) == AUTO else getattr(spec, name) for name, x in usual.items())
     return make_problem(
         EXTENT, EXTENT, k, dtype=ab, d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype, majors=majors,
         d_major="n" if spec.d_major == AUTO else spec.d_major,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cutegemm.arch.instructions import instruction
+from cutegemm.arch.instructions import Instruction, instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
 from cutegemm.config.invariants.tiles import rows_step
@@ -130,11 +130,16 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     return whole._replace(splits=parts, depth=depth, reduction=reduction)
 
 
+def multiplied(spec: GemmSpec, a: DType, b: DType) -> Instruction:
+    """The instruction for operands of these types under a spec."""
+    return instruction(a, b, spec.arithmetic)
+
+
 def promotion(spec: GemmSpec, a: DType, b: DType, epilogue: Graph) -> int:
     """Elements of K between promotions: as given, or as instruction and scales need; 0 is never."""
     if epilogue.scales:
         return K_BLOCK
-    return instruction(a, b).promote if spec.promote == AUTO else int(spec.promote or 0)
+    return multiplied(spec, a, b).promote if spec.promote == AUTO else int(spec.promote or 0)
 
 
 def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:

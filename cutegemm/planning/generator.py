@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
-from cutegemm.arch.instructions import instruction
 from cutegemm.config import (
     SECTOR,
     KernelDraft,
@@ -30,7 +29,7 @@ from cutegemm.config.invariants import BUFFERS, TILE, satisfied
 from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.spills import spills
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES as SCHEDULES
-from cutegemm.planning.candidates import Candidate, cut, given_splits, promotion
+from cutegemm.planning.candidates import Candidate, cut, given_splits, multiplied, promotion
 from cutegemm.planning.cost import (
     BY_LAUNCH,
     COOPERATIVE,
@@ -136,11 +135,12 @@ def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
 def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, ...]]:
     """(rows, columns, depth, CTAs along M and N, schedule, consumers) of all configs before pruning."""
     columns, depth = kind.pinned
-    multiply = instruction(kind.operands[0].dtype, kind.operands[1].dtype)
+    types = kind.operands[0].dtype, kind.operands[1].dtype
+    multiply = multiplied(spec, *types)
     widths = (columns,) if columns else multiply.columns
     size = max(x.dtype.bytes for x in kind.operands)
     depths = tuple(x // size for x in DEPTHS)
-    promoted = promotion(spec, kind.operands[0].dtype, kind.operands[1].dtype, kind.epilogue)
+    promoted = promotion(spec, *types, kind.epilogue)
     usual = (SHALLOW,) if kind.shallow else depths
     if kind.epilogue.scales:
         usual = (promoted,)

@@ -237,7 +237,7 @@ def _config(made: KernelPlan, form: str, indexed: bool) -> KernelConfig:
     """
     step = made.multiply
     if step is None or not isinstance(step.config, KernelConfig):
-        raise PlanError("groups are multiplied by tensor-core kernels only, of fp16, bf16 or fp8")
+        raise PlanError("groups are multiplied by tensor-core kernels only, of fp16, bf16, fp8 or tf32")
     if len(made.steps) != 1:
         raise PlanError("groups take one launch, and the operands need copies first")
     found = step.config

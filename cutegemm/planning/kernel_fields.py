@@ -12,7 +12,6 @@ import dataclasses
 import math
 from typing import Any
 
-from cutegemm.arch.instructions import instruction
 from cutegemm.config import KernelConfig, KernelDraft, OperandConfig
 from cutegemm.config.invariants import TILE, check
 from cutegemm.config.numbers import Number, where
@@ -20,7 +19,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 from cutegemm.planning import epilogue_plan as plan_epilogue
-from cutegemm.planning.candidates import Candidate, promotion
+from cutegemm.planning.candidates import Candidate, multiplied, promotion
 from cutegemm.planning.ways import Kind, Way
 from cutegemm.problems import Problem, round_up
 from cutegemm.spec import AUTO, GemmSpec
@@ -183,6 +182,7 @@ def outlined(
         "dynamic": spec.scheduler == "dynamic",
         "split_reduction": "workspace" if streamed else reduction,
         "cluster_splits": depth,
+        "arithmetic": spec.arithmetic,
         "promote": promotion(spec, a.dtype, b.dtype, of.epilogue),
         "epilogue": of.epilogue,
     }
@@ -291,7 +291,7 @@ def _check_splits(way: Way, candidate: Candidate) -> None:
     rule = f"K is {k_tiles} tiles of {step}; each part needs one"
     if spec.tile == AUTO and spec.batch_invariant is not True:
         # a tile may be as deep as one instruction
-        least = instruction(way.problem.a.dtype, way.problem.b.dtype).k
+        least = multiplied(spec, way.problem.a.dtype, way.problem.b.dtype).k
         most = -(-way.problem.k // least)
         if parts <= most:
             raise field_error(PlanError, "tile.k", step, rule, least)

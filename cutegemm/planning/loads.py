@@ -13,6 +13,7 @@ from cutegemm.config import OperandConfig
 from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
+from cutegemm.planning.candidates import multiplied
 from cutegemm.planning.operand_rules import WORKSPACE_ALIGN, aligned_copy, gated_half, major
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Copy, Relayout
@@ -41,6 +42,7 @@ class Loads:
         copies: made for that; workspace_bytes: their size.
         views: a and b as the GEMM kernel sees them.
         pair: the operand that holds a gated pair; gate: elements between the halves' first elements in its view.
+        along_k: whether the instruction reads operands along K only.
     """
 
     chosen: tuple[str, str]
@@ -50,6 +52,7 @@ class Loads:
     views: tuple[Operand, Operand]
     pair: str | None
     gate: int | None
+    along_k: bool = False
 
     @property
     def gathers(self) -> bool:
@@ -63,7 +66,7 @@ class Loads:
             OperandConfig(
                 role=role,
                 dtype=view.dtype,
-                major="strided" if _turned(view, role) else major(view, *axes),
+                major="strided" if self.along_k and not along_k(view, role) else major(view, *axes),
                 load=load if load in THREAD_LOADS else "tma",
                 halves=2 if role == self.pair else 1,
                 width=_width(load, view, self.gate if role == self.pair else None),
@@ -93,7 +96,7 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
     pair = _pair(asked)
     given = [_given(asked, getattr(problem, name), name, gate if name == pair else None) for name in AXES]
     left = [
-        _ways(asked, getattr(problem, name), gate if name == pair else None) if how == AUTO else (how,)
+        _ways(asked, getattr(problem, name), name, gate if name == pair else None) if how == AUTO else (how,)
         for name, how in zip(AXES, given)
     ]
     thin, wide = sorted(AXES, key=lambda name: getattr(problem, name).bytes)
@@ -104,19 +107,19 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
             continue
         chosen = zip(AXES, given, (first, second), strict=True)
         reasons = tuple(
-            f"{name.upper()} is {HOW[how]}: {_no_tma(getattr(problem, name), name)}"
+            f"{name.upper()} is {HOW[how]}: {_no_tma(asked, getattr(problem, name), name)}"
             for name, asked_for, how in chosen
             if asked_for == AUTO
         )
         yield _with_copies(asked, problem, (first, second), gate), reasons
 
 
-def _ways(asked: Request, operand: Operand, gate: int | None) -> tuple[str, ...]:
+def _ways(asked: Request, operand: Operand, name: str, gate: int | None) -> tuple[str, ...]:
     """Loads of an operand that TMA cannot address: of a copy, or by threads in the fastest possible way."""
     rates = asked.device.loads
     if operand.dtype.bits == 8:
         return ("gather",)
-    if not (operand.unit_row or operand.unit_col):
+    if not (operand.unit_row or operand.unit_col) or _turned(asked, operand, name):
         return "relayout", "gather"
     return "relayout", "cp_async" if copy_width(operand, gate) and rates.copy > rates.shift else "shift"
 
@@ -126,14 +129,19 @@ def along_k(operand: Operand, name: str) -> bool:
     return operand.unit_col if name == "a" else operand.unit_row
 
 
-def _turned(operand: Operand, name: str) -> bool:
-    """Whether threads transpose an operand: its instruction needs it K-major in shared memory, and it is not."""
-    return operand.dtype.bits == 8 and not along_k(operand, name)
+def _only_along_k(asked: Request) -> bool:
+    """Whether the instruction reads operands only if they are contiguous along K in shared memory."""
+    return multiplied(asked.spec, asked.problem.a.dtype, asked.problem.b.dtype).majors == ("k",)
 
 
-def _no_tma(operand: Operand, name: str) -> str | None:
-    """Why TMA cannot load an operand, or None if it can; TMA does not transpose 8-bit operands."""
-    turned = "it is not contiguous along K" if _turned(operand, name) else None
+def _turned(asked: Request, operand: Operand, name: str) -> bool:
+    """Whether a copy or threads transpose an operand: its instruction reads it along K only, and it lies otherwise."""
+    return _only_along_k(asked) and not along_k(operand, name)
+
+
+def _no_tma(asked: Request, operand: Operand, name: str) -> str | None:
+    """Why TMA cannot load an operand, or None if it can; TMA does not transpose."""
+    turned = "it is not contiguous along K" if _turned(asked, operand, name) else None
     return operand.tma_reason() or turned
 
 
@@ -144,7 +152,7 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
         PlanError: the operand cannot be loaded as given.
     """
     given: str = getattr(asked.spec, f"{name}_load")
-    why_not = _no_tma(operand, name)
+    why_not = _no_tma(asked, operand, name)
     if given == AUTO and why_not is None:
         return "tma"
     if given == "tma" and why_not:
@@ -155,6 +163,13 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
     if given in ("relayout", "shift", "cp_async") and operand.dtype.bits == 8:
         rule = f"{operand.dtype.value} operands are loaded by TMA or gathered by threads"
         raise field_error(PlanError, f"{name}_load", given, rule, "gather" if why_not else "tma")
+    if (
+        given in ("shift", "cp_async")
+        and _turned(asked, operand, name)
+        and operand.unit_row != operand.unit_col
+    ):
+        rule = f"the instruction reads {operand.dtype.value} operands along K: others are copied or gathered"
+        raise field_error(PlanError, f"{name}_load", given, rule, "relayout")
     if given in ("shift", "cp_async") and not (operand.unit_row or operand.unit_col):
         rule = "neither dimension has unit stride"
         raise field_error(PlanError, f"{name}_load", given, rule, "gather")
@@ -204,11 +219,10 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
         if load != "relayout":
             continue
         source = views[name]
-        # the instruction needs 8-bit operands K-major
-        by_rows = name == "b" if source.dtype.bits == 8 else None
+        by_rows = name == "b" if _only_along_k(asked) else None
         target, size = aligned_copy(source, limits, by_rows)
         views[name] = target
-        if _turned(source, name) and by_rows:
+        if _turned(asked, source, name) and by_rows:
             # a copy that transposes has adjacent columns
             source, target = source.transposed, target.transposed
         halves = (0,) if name != pair or gate is None else (0, gate)
@@ -233,4 +247,5 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
         views=(views["a"], views["b"]),
         pair=pair,
         gate=gate,
+        along_k=_only_along_k(asked),
     )

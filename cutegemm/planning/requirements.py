@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.arch.device import Device
-from cutegemm.arch.instructions import types_fault
-from cutegemm.dtypes import DType
+from cutegemm.arch.instructions import arithmetic_fault, on_cuda_cores, types_fault
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import InputError, PlanError, field_error
 from cutegemm.families import Family, of_schedule
@@ -63,7 +62,8 @@ def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
         if operand is not None and given not in (AUTO, operand.dtype):
             rule = f"the problem's {name.upper()} is {operand.dtype.value}"
             raise field_error(PlanError, f"{name}_dtype", given, rule, operand.dtype)
-    if (fault := types_fault(problem.a.dtype, problem.b.dtype)) is not None:
+    types = problem.a.dtype, problem.b.dtype
+    if (fault := types_fault(*types) or arithmetic_fault(types[0], spec.arithmetic)) is not None:
         raise field_error(PlanError, *fault)
 
 
@@ -137,7 +137,7 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
     """
     if problem.k == 0:
         return "K is 0: there is no mainloop, only the epilogue"
-    if problem.a.dtype is DType.FP32:
+    if on_cuda_cores(problem.a.dtype, spec.arithmetic):
         for name in TENSOR_CORE_FIELDS:
             if getattr(spec, name) != AUTO:
                 rule = "has no meaning for fp32 operands, which run on the CUDA cores"

@@ -22,7 +22,7 @@ from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
 # fields of a spec that prune the generator's table
 PRUNING = (
     "schedule", "consumers", "cluster", "scheduler", "sms", "ctas_per_sm", "stages", "epilogue_stages",
-    "input_stages", "swizzle", "promote",
+    "input_stages", "swizzle", "promote", "math",
 )  # fmt: skip
 # greatest K for which stages that threads load are no deeper than this
 SHALLOW = 32
@@ -155,7 +155,7 @@ def turned(asked: Request) -> tuple[bool, ...]:
     if isinstance(spec.swap, bool):
         return (spec.swap,)
     if isinstance(spec.tile, Tile):
-        return (tile_fault(spec.tile) is not None,)
+        return (tile_fault(spec.tile, arithmetic=spec.arithmetic) is not None,)
     # it changes a row's partial results
     return (False,) if invariance.along_rows(asked) else (False, True)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm import checks
+from cutegemm.arch.instructions import EXACT
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue import scales, scaling
 from cutegemm.epilogue.graph import Graph
@@ -79,6 +80,9 @@ class GemmSpec(checks.Named):
         promote: elements of K between promotions, which add partial sums to accumulators in fp32 registers. A multiple
             of the instruction's K and of tile.k; None never promotes. "auto" promotes where tensor cores keep few bits
             (fp8: 13 fraction bits), so that the error of a long sum stays near that of fp32.
+        math: "exact" (elements are multiplied as they are, those of fp32 on the CUDA cores) or "tf32" (fp32 operands on
+            the tensor cores, which cut each element's fraction to 10 bits and add products in fp32). "auto" is "exact":
+            torch.backends.cuda.matmul.allow_tf32 is not consulted.
         scale_a, scale_b: scales of the operands, which a run takes as `scale_a` and `scale_b`: "tensor" (a number or a
             0-d tensor), "row" (M of A, N of B), ("block", 1, 128) or ("block", 128, 128), extents along the operand's
             free axis (M of A, N of B), then K: (blocks of the free axis, blocks of K), fp32 or exponents (ue8m0), any
@@ -125,6 +129,7 @@ class GemmSpec(checks.Named):
     evict_first: tuple[str, ...] | Auto = AUTO
     batch_invariant: bool | Auto = AUTO
     promote: int | None | Auto = AUTO
+    math: str = AUTO
     scale_a: scales.Kind = AUTO
     scale_b: scales.Kind = AUTO
     epilogue: Graph | Auto = AUTO
@@ -167,6 +172,11 @@ class GemmSpec(checks.Named):
                 object.__setattr__(self, f"scale_{x}", kind)
         rules.check_tile(self)
         rules.check_together(self)
+
+    @property
+    def arithmetic(self) -> str:
+        """That of the instruction (`arch.instructions`)."""
+        return EXACT if is_auto(self.math) else self.math
 
     @property
     def plane(self) -> tuple[int, int] | None:

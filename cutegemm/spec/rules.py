@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.arch.instructions import types_fault
+from cutegemm.arch.instructions import EXACT, arithmetic_fault, on_cuda_cores, types_fault
 from cutegemm.config.invariants import splits, tiles
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph
@@ -17,7 +17,7 @@ from cutegemm.spec.values import AUTO, TENSOR_CORE_FIELDS, Tile, is_auto
 
 
 def tile_fault(
-    tile: Tile, swap: bool = False, types: tuple[object, object] = (AUTO, AUTO)
+    tile: Tile, swap: bool = False, types: tuple[object, object] = (AUTO, AUTO), arithmetic: str = EXACT
 ) -> SpecError | None:
     """What keeps a tile from being made of whole warp-level instructions; None if nothing does.
 
@@ -26,7 +26,7 @@ def tile_fault(
         types: of A and B; the least steps of all types where one is not given.
     """
     rows, columns = ("n", "m") if swap else ("m", "n")
-    for axis, step in zip((rows, columns, "k"), tiles.least_steps(LIMITS, *types), strict=True):
+    for axis, step in zip((rows, columns, "k"), tiles.least_steps(LIMITS, *types, arithmetic), strict=True):
         value = getattr(tile, axis)
         if value % step:
             nearest = max(step, round(value / step) * step)
@@ -39,12 +39,13 @@ def tile_fault(
 
 def check_tile(spec: Any) -> None:
     """The CTA tile must be made of whole warp-level instructions, one way round or the other; not on the CUDA cores."""
-    cuda_cores = spec.schedule == "simt" or DType.FP32 in (spec.a_dtype, spec.b_dtype)
+    types = (spec.a_dtype, spec.b_dtype)
+    cuda_cores = spec.schedule == "simt" or any(on_cuda_cores(x, spec.arithmetic) for x in types)
     if not isinstance(spec.tile, Tile) or cuda_cores:
         return
-    types = (spec.a_dtype, spec.b_dtype)
-    fault, swap = tile_fault(spec.tile, spec.swap is True, types), spec.swap is True
-    if fault is not None and spec.swap == AUTO and tile_fault(spec.tile, True, types) is None:
+    kinds = (types, spec.arithmetic)
+    fault, swap = tile_fault(spec.tile, spec.swap is True, *kinds), spec.swap is True
+    if fault is not None and spec.swap == AUTO and tile_fault(spec.tile, True, *kinds) is None:
         fault, swap = None, True
     if fault is not None:
         raise fault
@@ -62,9 +63,15 @@ def check_together(spec: Any) -> None:
         raise field_error(SpecError, "acc_dtype", spec.acc_dtype, "kernels accumulate in fp32", "fp32")
     if (fault := types_fault(spec.a_dtype, spec.b_dtype)) is not None:
         raise field_error(SpecError, *fault)
-    if DType.FP32 in (spec.a_dtype, spec.b_dtype) and spec.schedule not in (AUTO, "simt"):
-        rule = "fp32 operands run on the CUDA cores"
-        raise field_error(SpecError, "schedule", spec.schedule, rule, "simt")
+    for x in (spec.a_dtype, spec.b_dtype):
+        if (fault := arithmetic_fault(x, spec.arithmetic)) is not None:
+            raise field_error(SpecError, *fault)
+        if on_cuda_cores(x, spec.arithmetic) and spec.schedule not in (AUTO, "simt"):
+            rule = "fp32 operands run on the CUDA cores"
+            raise field_error(SpecError, "schedule", spec.schedule, rule, "simt")
+    if spec.arithmetic != EXACT and spec.schedule == "simt":
+        rule = f'math="{spec.arithmetic}" runs on tensor cores'
+        raise field_error(SpecError, "schedule", spec.schedule, rule, AUTO)
     _check_abilities(spec)
     _check_parts(spec)
     _check_scales(spec)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.arch.instructions import INSTRUCTIONS
+from cutegemm.arch.instructions import ARITHMETICS, INSTRUCTIONS
 from cutegemm.config.invariants import tiles
 from cutegemm.errors import SpecError, field_error
 
@@ -76,7 +76,7 @@ def choices(spec: Any) -> Iterator[tuple[str, str]]:
     legal = {
         "a_major": ("k", "m"), "b_major": ("n", "k"), "c_major": ("n", "m"), "d_major": ("n", "m"),
         "swizzle": SWIZZLES, "schedule": SCHEDULES, "a_load": LOADS, "b_load": LOADS, "store": STORES,
-        "scheduler": SCHEDULERS, "split_reduction": SPLIT_REDUCTIONS, "trigger": TRIGGERS,
+        "scheduler": SCHEDULERS, "split_reduction": SPLIT_REDUCTIONS, "trigger": TRIGGERS, "math": ARITHMETICS,
     }  # fmt: skip
     for name, values in legal.items():
         if not is_auto(getattr(spec, name)):
@@ -99,7 +99,7 @@ def promotion(spec: Any) -> int | None:
     value = spec.promote
     if value is None:
         return None
-    step = tiles.least_steps(LIMITS, spec.a_dtype, spec.b_dtype)[2]
+    step = tiles.least_steps(LIMITS, spec.a_dtype, spec.b_dtype, spec.arithmetic)[2]
     found = checks.integer(SpecError, "promote", value, step, MAX_PROMOTE)
     if found % step:
         rule = f"must be a multiple of the {step} elements of K that an instruction multiplies, or None"

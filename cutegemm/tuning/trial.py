@@ -11,7 +11,7 @@ import torch
 from cutegemm.config import GemmConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.running.kind import Prepared
-from cutegemm.running.numerics.bounds import Bound, bound
+from cutegemm.running.numerics.bounds import Bound, bound, described
 from cutegemm.running.numerics.checked import finished
 from cutegemm.tuning.random_operands import Operands
 
@@ -32,7 +32,7 @@ class Oracle:
 
     def __init__(self, graph: Graph, operands: Operands) -> None:
         self.graph, self.operands = graph, operands
-        self._bounds: dict[tuple[bool, int | None], list[tuple[slice, dict[str, Bound]]]] = {}
+        self._bounds: dict[tuple[Any, ...], list[tuple[slice, dict[str, Bound]]]] = {}
 
     def complaint(self, prepared: Prepared) -> str | None:
         """What is wrong with a candidate, or None.
@@ -41,8 +41,7 @@ class Oracle:
         """
         first = self._run(prepared)
         config: GemmConfig | None = prepared.kind.plan.config
-        arithmetic = (config is None or config.approximate, getattr(config, "promote", None))
-        for rows, bounds in self._expected(arithmetic, first):
+        for rows, bounds in self._expected(described(config), first):
             for name, value in first.items():
                 said = bounds[name].complaint(value if rows == _ALL else value[..., rows, :])
                 if said is not None:
@@ -61,9 +60,9 @@ class Oracle:
         return {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}
 
     def _expected(
-        self, arithmetic: tuple[bool, int | None], got: Mapping[str, torch.Tensor]
+        self, arithmetic: tuple[Any, ...], got: Mapping[str, torch.Tensor]
     ) -> list[tuple[slice, dict[str, Bound]]]:
-        """Rows of D and the bounds of the outputs there; `arithmetic`: the last two arguments of `bound`."""
+        """Rows of D and the bounds of the outputs there; `arithmetic`: the last arguments of `bound`."""
         if arithmetic not in self._bounds:
             order, named = self.operands.order, self.operands.order.named(self.operands.given)
             inputs: dict[str, Any] = {name: named[name] for name in order.inputs}

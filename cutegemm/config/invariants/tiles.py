@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from cutegemm.arch.instructions import INSTRUCTIONS, Instruction, multiplying
+from cutegemm.arch.instructions import EXACT, Instruction, multiplying
 from cutegemm.arch.limits import Limits
 from cutegemm.config import registers
 from cutegemm.config.draft import WIDEST_OF_FOUR, KernelDraft
@@ -55,19 +55,19 @@ def depth_step(kind: Instruction) -> int:
     return kind.k
 
 
-def least_steps(limits: Limits, a: object, b: object) -> tuple[int, int, int]:
-    """The least steps of rows, columns and K of one warpgroup's tile over all instructions.
+def least_steps(limits: Limits, a: object, b: object, arithmetic: str = EXACT) -> tuple[int, int, int]:
+    """The least steps of rows, columns and K of one warpgroup's tile over all instructions of an arithmetic.
 
     Args:
         a, b: the operands' types; anything but a `DType` means any type.
     """
-    return rows_step(limits), *_least_of_types(a, b)
+    return rows_step(limits), *_least_of_types(a, b, arithmetic)
 
 
 @functools.cache
-def _least_of_types(a: object, b: object) -> tuple[int, int]:
+def _least_of_types(a: object, b: object, arithmetic: str) -> tuple[int, int]:
     """The steps of columns and of K."""
-    kinds = tuple(multiplying(a, b)) or tuple(INSTRUCTIONS.values())
+    kinds = tuple(multiplying(a, b, arithmetic)) or tuple(multiplying(None, None, arithmetic))
     return min(map(columns_step, kinds)), min(map(depth_step, kinds))
 
 

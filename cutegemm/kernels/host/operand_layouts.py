@@ -14,6 +14,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.config.stage import StageItem
 from cutegemm.dtypes import DType
+from cutegemm.kernels.host.tf32_op import MmaTf32Op
 
 NUMERIC = {
     DType.FP16: cutlass.Float16,
@@ -32,7 +33,10 @@ FORMS: dict[str, Callable] = {
     "half": lambda a, b, *how: warpgroup.MmaF16BF16Op(a, *how),
     "fp8": warpgroup.MmaF8Op,
     "int8": warpgroup.MmaI8Op,
+    "tf32": MmaTf32Op,
 }
+# what an instruction takes elements for, by its form, where that is not their own type
+TAKEN_FOR = {"tf32": cutlass.TFloat32}
 _ATOMS = warpgroup.SmemLayoutAtomKind
 _LAYOUT_ATOM = {
     (True, "128B"): _ATOMS.K_SW128, (True, "64B"): _ATOMS.K_SW64,
@@ -117,13 +121,23 @@ def tiled_mma(config: KernelConfig, warpgroups: int, columns: int) -> cute.Tiled
     """`warpgroups` stacked along M, each issuing m64 x `columns` x k of the operands' instruction."""
     how = config.instruction
     op = FORMS[how.form](
-        *(NUMERIC[x.dtype] for x in config.operands),
+        *(TAKEN_FOR.get(how.form, NUMERIC[x.dtype]) for x in config.operands),
         NUMERIC[how.accumulator],
         (hw.WGMMA_M, columns, how.k),
         warpgroup.OperandSource.SMEM,
         *(OperandMajorMode.K if x.k_major else OperandMajorMode.MN for x in config.operands),
     )
     return cute.make_tiled_mma(cute.make_mma_atom(op), (warpgroups, 1, 1))
+
+
+def multiplied(config: KernelConfig, item: StageItem, sX: cute.Tensor) -> cute.Tensor:
+    """An operand's stages as the instruction takes them: (ROWS, BLK_K, STAGE), of the instruction's own type."""
+    numeric = TAKEN_FOR.get(config.instruction.form)
+    if numeric is None:
+        return sX
+    # a recast pointer has no swizzle but the one that is named
+    swizzle = item_layout(item, config.stages).inner
+    return cute.make_tensor(cute.recast_ptr(sX.iterator, swizzle, dtype=numeric), sX.layout)
 
 
 def load_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int], multicast: int):

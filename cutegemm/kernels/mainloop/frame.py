@@ -15,7 +15,7 @@ from cutegemm.config import KernelConfig
 from cutegemm.kernels.epilogue.tile_epilogue import Epilogue
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.launch_tensors import Atoms, Tensors
-from cutegemm.kernels.host.operand_layouts import NUMERIC
+from cutegemm.kernels.host.operand_layouts import NUMERIC, multiplied
 from cutegemm.kernels.load.row_indices import RowIndices
 from cutegemm.kernels.load.stage_loads import ItemLoads
 from cutegemm.kernels.load.tma_load import TmaLoad
@@ -198,7 +198,7 @@ class Frame:
     def fragments(self, mma: cute.TiledMma, group: Any) -> tuple[Fragments, cute.Tensor]:
         """A warpgroup's descriptors of A and B and a thread's accumulators, ((2, 2, BLK_N / 8), MMA_M, 1)."""
         part = mma.get_slice(group * hw.WARPGROUP)
-        sX = {x.item.role: x.sX for x in self.loads}
+        sX = {x.item.role: multiplied(self.config, x.item, x.sX) for x in self.loads}
         descriptors = Fragments(
             mma.make_fragment_A(part.partition_A(sX["a"])), mma.make_fragment_B(part.partition_B(sX["b"]))
         )

@@ -22,7 +22,7 @@ from cutegemm.ops.program import PLAIN, Program, kept
 from cutegemm.ops.serve import serve
 from cutegemm.ops.shortcuts import remember
 from cutegemm.problems import columns
-from cutegemm.spec import GemmSpec
+from cutegemm.spec import AUTO, GemmSpec
 
 _compiling = torch.compiler.is_compiling
 _transforming = torch._C._are_functorch_transforms_active
@@ -297,31 +297,32 @@ def _joined(program: Program, parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def plain(program: Program, form: str) -> Program:
-    """alpha * A B in some form, on the backend of a program."""
-    return _plain(form, None, program.backend)
+    """alpha * A B in some form, by a program's `math` and on its backend."""
+    return _plain(form, None, program.spec.math, program.backend)
 
 
 @constant
-def _plain_text(form: str, dtype: str | None, backend: Any) -> str:
-    return _plain(form, dtype, backend).text
+def _plain_text(form: str, dtype: str | None, math: str, backend: Any) -> str:
+    return _plain(form, dtype, math, backend).text
 
 
 @lru_cache(64)
-def _plain(form: str, dtype: str | None, backend: Any) -> Program:
+def _plain(form: str, dtype: str | None, math: str, backend: Any) -> Program:
     """Kept here, too: on the path of every backward pass, making a program costs more than the launch."""
-    spec = GemmSpec() if dtype is None else GemmSpec(d_dtype=dtype)
+    spec = GemmSpec(d_dtype=dtype or AUTO, math=math)
     return kept(Program(spec, PLAIN, form, (), backend, final=True))
 
 
 def _product(
     program: Program, form: str, a: torch.Tensor, b: torch.Tensor, factor: float, dtype: str | None = None
 ) -> torch.Tensor:
-    """factor * A B in some form, on the backend of a program; a compiler sees the op alone."""
+    """factor * A B in some form, by a program's `math` and on its backend; a compiler sees the op alone."""
+    how = program.spec.math, program.backend
     if _compiling():
-        text = _plain_text(form, dtype, program.backend)
+        text = _plain_text(form, dtype, *how)
         found: torch.Tensor = torch.ops.cutegemm.gemm.default(a, b, [], [factor], [], text)
         return found
-    return call(_plain(form, dtype, program.backend), a, b, (), (factor,))[0]
+    return call(_plain(form, dtype, *how), a, b, (), (factor,))[0]
 
 
 def _operands(

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from cutegemm.arch.instructions import instruction
+from cutegemm.arch.instructions import EXACT, Instruction, instruction
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import FP32_MAX, STORE, Graph, Node, Result
 from cutegemm.running.numerics import reference
@@ -95,16 +95,20 @@ def bound(
     out_dtypes: Mapping[str, torch.dtype],
     approximate: bool = True,
     promote: int | None = None,
+    arithmetic: str = EXACT,
 ) -> dict[str, Bound]:
     """The bound of every output in `out_dtypes`, name -> torch dtype of the result (reductions finished).
 
     `approximate` is whether tanh, sigmoid and erf may come from tanh.approx, rather than from exp; `promote` as
-    `KernelConfig.promote`, None for what operands of these types have by default.
+    `KernelConfig.promote`, None for what operands of these types have by default; `arithmetic` as its field.
     """
+    how = _instruction(a, b, arithmetic)
+    if how is not None:
+        a, b = reference.taken(a, how.ignored), reference.taken(b, how.ignored)
     accumulators = reference.products(graph, a, b, inputs, torch.float64)
     sizes = {x.name: reference.powers(inputs[x.name]).abs() for x in graph.scales}
     magnitudes = reference.products(graph, a.double().abs(), b.double().abs(), sizes, torch.float64)
-    relative = _accumulated(a, b, promote)
+    relative = _accumulated(a.shape[-1], how, promote)
     shape = next(iter(accumulators.values())).shape
 
     def leaf(node: Node) -> Bounded:
@@ -138,14 +142,24 @@ def bound(
     }
 
 
-def _accumulated(a: torch.Tensor, b: torch.Tensor, promote: int | None) -> float:
-    """How far accumulators may be from the exact sums, relative to the sum of magnitudes.
+def described(config: Any) -> tuple[bool, int | None, str]:
+    """The last arguments of `bound` for a GEMM kernel's config; None is that of an empty GEMM."""
+    approximate = config is None or config.approximate
+    return approximate, getattr(config, "promote", None), getattr(config, "arithmetic", EXACT)
+
+
+def _instruction(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> Instruction | None:
+    """The instruction whose bits the bound depends on: that of 8-bit operands and of every arithmetic but the exact."""
+    if arithmetic == EXACT and a.element_size() + b.element_size() > 2:
+        return None
+    return instruction(as_dtype(a.dtype), as_dtype(b.dtype), arithmetic)
+
+
+def _accumulated(k: int, how: Instruction | None, promote: int | None) -> float:
+    """How far accumulators may be from the exact sums of `k` products, relative to the sum of magnitudes.
 
     An instruction that keeps few bits truncates what it adds, until its sums are promoted to fp32.
     """
-    k, how = a.shape[-1], None
-    if a.element_size() == b.element_size() == 1:
-        how = instruction(as_dtype(a.dtype), as_dtype(b.dtype))
     added = 0.0
     if how is not None and how.accumulator.whole:
         # exact, then one rounding to fp32

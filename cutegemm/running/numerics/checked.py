@@ -13,7 +13,7 @@ from cutegemm.config import GemmConfig
 from cutegemm.errors import CheckError
 from cutegemm.running.arguments.results import Outputs, Partial
 from cutegemm.running.kind import Prepared
-from cutegemm.running.numerics.bounds import bound
+from cutegemm.running.numerics.bounds import bound, described
 from cutegemm.spec import GemmSpec
 
 log = logging.getLogger("cutegemm")
@@ -58,8 +58,7 @@ class Checked:
             named["b"],
             inputs | dict(zip(kind.order.numbers, numbers, strict=True)),
             {name: x.dtype for name, x in outputs.items()},
-            config is None or config.approximate,
-            getattr(config, "promote", None),
+            *described(config),
         )
         log.info(
             "checked %s of %s\n%s",

@@ -120,6 +120,14 @@ def products(
     return {"gate": gate, "up": up}
 
 
+def taken(x: torch.Tensor, ignored: int) -> torch.Tensor:
+    """fp32 operands as an instruction reads them that ignores low bits: elements cut towards zero; others as they are.
+
+    A NaN with none but low bits becomes an infinity.
+    """
+    return (x.view(torch.int32) & -(1 << ignored)).view(x.dtype) if ignored else x
+
+
 def powers(scales: torch.Tensor) -> torch.Tensor:
     """Scales of blocks as numbers: themselves, or in fp64 2**(x - 127) of bytes, which are exponents; 255 is NaN."""
     if scales.dtype.itemsize > 1:
