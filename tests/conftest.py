@@ -8,7 +8,6 @@ import importlib.util
 import os
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +17,7 @@ from hypothesis import HealthCheck, settings
 MOST_WORKERS = 8
 
 # Of the rows of tests marked "sliced" a run of the whole suite takes one in so many, by HEAD's hash.
-SLICES = 2
+SLICES = 3
 SLICED = "CUTEGEMM_TEST_SLICES"  # tells workers that the whole suite runs
 
 # MB by which a worker may grow before what its tests left behind goes back to the system
@@ -166,13 +165,17 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 def _other_slices(items: list[pytest.Item]) -> list[pytest.Item]:
     """The rows that other commits run: of emulated kernels, seconds each, of which neighbours resemble each other."""
     slices = int(os.environ.get(SLICED, "1"))
-    rows = [x for x in items if x.get_closest_marker("sliced") and hasattr(x, "callspec")]
-    rows = [x for x in rows if not x.get_closest_marker("gpu")]
-    if slices == 1 or not rows:
+    tests: dict[str, dict[str, pytest.Item]] = {}
+    for x in items:
+        marker = x.get_closest_marker("sliced")
+        if marker and marker.args != (False,) and hasattr(x, "callspec") and not x.get_closest_marker("gpu"):
+            tests.setdefault(x.nodeid.split("[")[0], {})[x.callspec.id] = x
+    if slices == 1 or not tests:
         return []
-    from tests.support.heads import seed
+    from tests.support.heads import seed, taken
 
-    return [x for x in rows if zlib.crc32(f"{x.nodeid} {seed()}".encode()) % slices]
+    kept = ((rows, taken(rows, slices, seed())) for rows in tests.values())
+    return [x for rows, names in kept for name, x in rows.items() if name not in names]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.heads import taken
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
@@ -69,3 +70,12 @@ def test_a_worker_starts_no_workers(tmp_path):
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_commits_take_other_rows_of_sliced_tests():
+    """About one row in three, each row in some run, one of few at least, and the same of any test that has a name."""
+    rows = [f"row {i}" for i in range(40)]
+    runs = [taken(rows, 3, number) for number in range(60)]
+    assert set().union(*runs) == set(rows) and 0.28 < sum(map(len, runs)) / (60 * 40) < 0.39
+    assert all(taken(rows[:2], 3, number) for number in range(60))
+    assert all(taken(rows[:20], 3, number) == runs[number] & set(rows[:20]) for number in range(60))

@@ -32,6 +32,7 @@ from tests.support.fused_kernels import (
     problem_of,
 )
 from tests.support.kernel_cases import CASES
+from tests.support.rows import names
 
 SMALL = Tile(128, 64, 64)
 
@@ -47,7 +48,7 @@ def grid() -> Iterator[tuple[str, GemmSpec, Problem]]:
     for name, case in CASES.items():
         yield name, case.spec, case.problems()[0]
     for (name, schedule), graph in ((x, LIBRARY[x[0]]) for x in READY):
-        yield f"{name}, {schedule}", gemm_of(graph, schedule).spec, problem_of(graph, SHAPES[0])
+        yield f"fused {name}, {schedule}", gemm_of(graph, schedule).spec, problem_of(graph, SHAPES[0])
     for name, fields in FIELDS.items():
         yield f"fused {name}", gemm_of(everything, **fields).spec, problem_of(everything, FIELDS_SHAPE)
     worst = problem(512, 512, 512, d_dtype="fp32", c_dtype="fp32", d_major="m")
@@ -75,10 +76,12 @@ def plan_of(name: str) -> KernelPlan:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled():
-    """Every kernel, compiled in parallel; one that fails is left to its own test."""
+def compiled(request):
+    """Every kernel of the rows that run, compiled in parallel; one that fails is left to its own test."""
     with contextlib.suppress(CompileError):
-        kernel_cache.ensure([step.config for name in GRID for step in plan_of(name).steps])
+        kernel_cache.ensure(
+            [step.config for name in GRID if name in names(request) for step in plan_of(name).steps]
+        )
 
 
 def resources_of(step):
@@ -91,6 +94,7 @@ def gemm_resources(p):
     return resources_of(next(step for step in p.steps if step.name == "gemm"))
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", GRID)
 def test_it_compiles_fits_and_does_not_spill(name):
     """Shared memory is what the plan says, registers are the launch's, and no thread has a stack but of `SPILLS`."""
@@ -136,6 +140,7 @@ def expected(config) -> dict[str, bool]:
     }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", GRID)
 def test_it_holds_the_instructions_of_its_spec(name):
     """WGMMA, TMA loads and stores, multicast, stmatrix and setmaxnreg stand in the PTX exactly where planned."""
@@ -144,6 +149,7 @@ def test_it_holds_the_instructions_of_its_spec(name):
     assert {x: counts[x] > 0 for x in expected(p.config)} == expected(p.config)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", [x for x, (spec, of) in GRID.items() if not runs_simt(spec, of)])
 def test_wgmma_has_the_planned_shape(name):
     """Every wgmma is m64nNk16 with the planned N, of the problem's type, accumulating in fp32."""

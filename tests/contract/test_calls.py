@@ -13,6 +13,7 @@ SEEDS = cases(50, 2_000)
 MOST_KERNELS = 100
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_call_keeps_the_contract(seed):
     """Right results or a refusal that names the argument; nothing around an output is written; no races."""

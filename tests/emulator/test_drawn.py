@@ -22,6 +22,7 @@ from tests.support.kernel_cases import CASES, GEMMS, compile_all
 from tests.support.numerics import assert_close
 from tests.support.patience import PATIENCE
 from tests.support.profile import cases
+from tests.support.rows import names
 from tests.support.strategies import scalars
 
 FUSED = {  # epilogue on a schedule
@@ -44,9 +45,9 @@ UNREAD = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled():
-    """Every kernel of every case, compiled in parallel."""
-    compile_all()
+def compiled(request):
+    """Every kernel of the cases that run, compiled in parallel."""
+    compile_all(names(request))
 
 
 def tile_of(case) -> tuple[int, int, int]:
@@ -75,6 +76,7 @@ ORDERS = st.builds(
 BATCHES = st.sampled_from((None, None, None, 1, 2, 3))
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=EACH)
 @given(data=st.data(), alpha=scalars(), batch=BATCHES, options=ORDERS)

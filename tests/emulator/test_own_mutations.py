@@ -203,6 +203,7 @@ def is_silent(run, order: dict) -> bool:
         return False
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", SURVIVORS)
 def test_only_listed_deletions_go_unnoticed(name, monkeypatch):
     """The detector, a fault, a deadlock or a wrong D tells of every other one, in each kernel of the run."""

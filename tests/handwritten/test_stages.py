@@ -21,6 +21,7 @@ def test_idea_is_in_the_sass(stage):
     assert any(re.match(stage.instruction, opcode) for opcode in stage.instructions), stage.instructions
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     "stage, dtype, majors",
     [

@@ -146,6 +146,7 @@ def test_stages_are_128_bytes_deep():
     assert config.tile[2] == config.promote == 128 and {x.swizzle for x in config.operands} == {"128B"}
 
 
+@pytest.mark.sliced(False)
 @pytest.mark.parametrize(
     ("fields", "told"),
     [

@@ -60,10 +60,11 @@ def ready():
     """Epilogues of the library by schedule: those of the profile on the emulator, all of them on a GPU."""
     for name, schedule in itertools.product(LIBRARY, SCHEDULES):
         if (name, schedule) in READY:
-            yield pytest.param(name, schedule, "emulator", id=f"emulator-{name}-{schedule}")
-        yield pytest.param(name, schedule, "gpu", id=f"gpu-{name}-{schedule}", marks=pytest.mark.gpu)
+            yield pytest.param(name, schedule, "emulator", id=f"fused {name}, {schedule}")
+        yield pytest.param(name, schedule, "gpu", id=f"fused {name}, {schedule}, gpu", marks=pytest.mark.gpu)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(("name", "schedule", "backend"), list(ready()))
 def test_every_ready_epilogue_on_every_schedule(name, schedule, backend):
     """The library's epilogues give what torch gives, at aligned and at odd extents."""
@@ -104,12 +105,21 @@ def test_batches_and_shapes_around_the_tile(schedule, backend):
         check(gemm, shape, backend, batch)
 
 
-@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
-def test_every_way_in_and_out(fields, backend):
+def ways():
+    """Ways in and out of a kernel by backend."""
+    for name in FIELDS:
+        yield pytest.param(name, "emulator", id=f"fused {name}")
+        yield pytest.param(name, "gpu", id=f"fused {name}, gpu", marks=pytest.mark.gpu)
+
+
+@pytest.mark.sliced
+@pytest.mark.parametrize(("name", "backend"), list(ways()))
+def test_every_way_in_and_out(name, backend):
     """Stores, clusters, passes, buffers and schedulers do not change the results."""
-    check(gemm_of(everything, **fields), FIELDS_SHAPE, backend)
+    check(gemm_of(everything, **FIELDS[name]), FIELDS_SHAPE, backend)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
 @pytest.mark.parametrize("major", ["n", "k"])
 def test_gated_pairs_of_either_major(layout, major, backend):
@@ -123,6 +133,7 @@ def test_gated_pairs_of_either_major(layout, major, backend):
         assert_outputs_close(results(got), graph, a, b, inputs)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("load", ["gather", "relayout"])
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
 def test_gated_pairs_without_tma(load, layout, backend):
@@ -200,6 +211,7 @@ def test_dropout_depends_on_seed_offset_row_and_column_alone(backend):
     assert len(runs[0].unique()) > 0.99 * runs[0].numel()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_transposed_graph_gives_the_same_random_numbers(schedule, backend):
     """On B^T A^T, its result transposed: an element has the number of its place in D."""
@@ -275,6 +287,7 @@ IN_PLACE = {
 }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("schedule", IN_PLACE)
 def test_d_may_lie_over_c_without_a_race(schedule):
     """At ragged M and N no thread reads an element of C that another thread overwrites; the result is right."""

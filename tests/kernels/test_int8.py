@@ -94,6 +94,7 @@ def test_a_scaled_d_is_bf16_by_default():
     assert d.dtype == torch.bfloat16
 
 
+@pytest.mark.sliced(False)
 @pytest.mark.parametrize(
     ("fields", "told"),
     [

@@ -160,6 +160,7 @@ def test_batches_have_scales_of_their_own_or_share_them():
     check(spec, a, b, emulated(spec, a, b, **named), named)
 
 
+@pytest.mark.sliced(False)
 @pytest.mark.parametrize(
     ("kinds", "fields", "sets"),
     [
@@ -181,6 +182,7 @@ def test_two_sets_of_partial_sums_where_registers_hold_them(kinds, fields, sets)
     assert config.partial_sets == sets and config.held_values == held
 
 
+@pytest.mark.sliced(False)
 @pytest.mark.parametrize(("fields", "counts"), [({}, range(1, 5)), ({"tile": Tile(128, 176, 128)}, [11])])
 def test_the_planner_avoids_wide_tiles_of_many_scales(fields, counts):
     """A tile of 176 columns has eleven groups of 16, which lie in one block wherever it begins; it may be given."""
@@ -278,6 +280,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.sliced(False)
 @pytest.mark.parametrize(("fields", "told"), REFUSED)
 def test_a_spec_refuses_what_no_kernel_has(fields, told):
     """Kinds, promotions and epilogues that scales exclude."""
@@ -286,6 +289,7 @@ def test_a_spec_refuses_what_no_kernel_has(fields, told):
     assert str(e.value).startswith(told)
 
 
+@pytest.mark.sliced(False)
 @pytest.mark.parametrize(
     ("changed", "told"),
     [

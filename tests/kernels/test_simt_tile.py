@@ -17,8 +17,6 @@ from cutegemm.kernels.cuda_cores.simt_staged import StagedShape
 from cutegemm.kernels.cuda_cores.simt_tile import TileShape
 from tests.support.simt_configs import simt
 
-pytestmark = pytest.mark.sliced
-
 
 def copied(shape: TileShape) -> list[tuple[int, int]]:
     """(row, k) of every element that some thread copies, thread by thread."""

@@ -254,6 +254,7 @@ def test_atomic_sums_take_one_tile_of_workspace():
     assert "8 splits of K reduced in workspace, by atomics" in str(added)
 
 
+@pytest.mark.sliced(False)
 @pytest.mark.parametrize("scheduler", ["persistent", "dynamic"])
 @pytest.mark.parametrize("reduction", ["workspace", "atomic"])
 def test_splits_that_one_cluster_adds_need_no_other_reduction(reduction, scheduler):
@@ -274,6 +275,7 @@ def test_atomic_sums_are_only_asked_for():
         assert plan(GemmSpec(**ATOMIC), problem(m, n, k)).config.split_reduction == "atomic"
 
 
+@pytest.mark.sliced(False)
 @pytest.mark.parametrize("depth", [2, 4, 8])
 def test_a_launch_adds_the_sums_of_several_clusters(depth):
     """Where only a cluster's splits are given there are two clusters' sums; one would leave the launch none to add."""
@@ -292,6 +294,7 @@ def test_a_launch_adds_the_sums_of_several_clusters(depth):
 TALL, WIDE = {"tile": Tile(128, 64, 64), "swap": False}, {"tile": Tile(64, 128, 64)}
 
 
+@pytest.mark.sliced(False)
 @pytest.mark.parametrize(
     ("fields", "k", "field", "nearest"),
     [

@@ -183,6 +183,7 @@ def test_what_a_stage_costs_the_producer():
     assert after["shared_store_wavefronts"] - before["shared_store_wavefronts"] == 4 * stage // 128
 
 
+@pytest.mark.sliced(False)
 @pytest.mark.parametrize(
     "fields,strides,text",
     [

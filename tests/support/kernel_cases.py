@@ -4,6 +4,7 @@
 Shapes, scalars and data vary within a case, so the kernels of all cases are few and compile together.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -204,7 +205,8 @@ CASES = {
 GEMMS = {case.spec: Gemm(case.spec, representative(case.spec)) for case in CASES.values()}
 
 
-def compile_all(gpu: bool = False) -> None:
-    """Compile every kernel of every case, in parallel; of a case with C the kernel without C, too, on the GPU alone."""
-    problems = [(case, of) for case in CASES.values() for of in case.problems()[: 2 if gpu else 1]]
+def compile_all(names: Iterable[str] = CASES, gpu: bool = False) -> None:
+    """Compile every kernel of some cases, in parallel; of a case with C the kernel without C, too, on the GPU alone."""
+    cases = [CASES[name] for name in names if name in CASES]
+    problems = [(case, of) for case in cases for of in case.problems()[: 2 if gpu else 1]]
     kernel_cache.ensure([step.config for case, of in problems for step in plan(case.spec, of).steps])
