@@ -96,6 +96,7 @@ def test_any_problem_in_any_order(name, data, alpha, batch, options):
     assert d.untouched(), "elements around out were written"
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", FUSED)
 @settings(max_examples=EACH_FUSED)
 @given(shape=st.sampled_from((8, 64, 72, 128, 136)), odd=st.booleans(), data=st.data(), options=ORDERS)

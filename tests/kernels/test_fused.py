@@ -97,6 +97,7 @@ def around():
         yield pytest.param(schedule, "gpu", id=f"gpu-{schedule}", marks=pytest.mark.gpu)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(("schedule", "backend"), list(around()))
 def test_batches_and_shapes_around_the_tile(schedule, backend):
     """Several outputs and reductions at once, batched or not, at the tile's edges."""
