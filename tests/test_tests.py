@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import subprocess
 import sys
@@ -22,6 +23,12 @@ BESIDE = {"contract", "support", "typing"}
 TREES = {"": "cutegemm", "benchmarks": "benchmarks", "handwritten": "handwritten"}
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """What a module consists of."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def named(path: Path) -> str:
     """A module's name in a failure."""
     return str(path.relative_to(ROOT / "tests"))
@@ -30,7 +37,7 @@ def named(path: Path) -> str:
 @pytest.mark.parametrize("path", MODULES, ids=named)
 def test_only_helpers_are_imported(path):
     """What a module takes from the tests, it takes from `tests.support`."""
-    found = [x for x in ast.walk(ast.parse(path.read_text())) if isinstance(x, ast.Import | ast.ImportFrom)]
+    found = [x for x in nodes(path) if isinstance(x, ast.Import | ast.ImportFrom)]
     names = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
     names |= {f"{node.module}." for node in found if isinstance(node, ast.ImportFrom)}
     ours = {name for name in names if name.split(".")[0] == "tests"}
@@ -51,7 +58,7 @@ def test_folders_mirror_the_package():
 @pytest.mark.parametrize("path", TESTS, ids=named)
 def test_every_test_says_its_claim(path):
     """A test has a docstring."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             assert ast.get_docstring(node), f"{path.name}:{node.lineno}"
 

@@ -66,7 +66,7 @@ def emulate(spec, shape, *, alpha=1.0, beta=0.0, options=None, **kinds):
     ]
 
 
-POLICIES = [Options(), Options(policy="lazy", races=True), Options(policy="random", seed=1, races=True)]
+POLICIES = [Options(policy="lazy", races=True), Options(policy="random", seed=1, races=True)]
 CASES = {
     "aligned": (GemmSpec(), (128, 256, 192), {}),
     "ragged": (GemmSpec(), (131, 72, 200), {"c_dtype": "bf16", "alpha": 2.0, "beta": 0.5}),
@@ -87,7 +87,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("options", POLICIES, ids=["eager", "lazy", "random"])
+@pytest.mark.sliced
+@pytest.mark.parametrize("options", POLICIES, ids=["lazy", "random"])
 @pytest.mark.parametrize("case", list(CASES))
 def test_own_kernels_are_right_and_free_of_races(case, options):
     """Every kernel family computes D within rounding, and the detector stays silent."""

@@ -10,8 +10,11 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from benchmarks.combinations.cover import Array, legal
 from benchmarks.combinations.factors import Case, shortened
@@ -29,7 +32,12 @@ COUNT = cases(14, LONG_CASES + TRIPLES)
 def made() -> list[Case]:
     """The run's cases."""
     if COUNT < LONG_CASES:
-        return list(Array(seed(), lambda x: light(x) and legal(x)).make(COUNT))
+        # one worker asks the planner for all
+        kept = Path(os.environ["CUTEGEMM_CACHE_DIR"], f"combinations-{seed()}.json")
+        with FileLock(f"{kept}.lock"):
+            if not kept.exists():
+                kept.write_text(json.dumps(list(Array(seed(), lambda x: light(x) and legal(x)).make(COUNT))))
+            return json.loads(kept.read_text())
     array = Array(seed())
     return [*array.make(LONG_CASES), *array.triples(TRIPLES)]
 

@@ -51,6 +51,7 @@ def test_a_packed_weight_is_the_weight_in_lines_that_tma_reads(name, major):
     assert pack(packed, "b", major=major) is packed
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("backend", ["emulator", "reference"])
 @pytest.mark.parametrize("name", ["row-major", "column-major", "batched", "one for every batch"])
 def test_run_takes_it_in_the_weights_place(name, backend):

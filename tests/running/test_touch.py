@@ -38,6 +38,7 @@ SPECS = {
 }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", SPECS)
 def test_the_launch_that_loads_a_kernel_ends_and_writes_nothing_else(name):
     """Every launch of a plan, with the arguments that `function_for` gives it, ends within scratch memory."""
