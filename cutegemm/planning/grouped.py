@@ -55,9 +55,6 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     Raises:
         PlanError: no kernel of groups serves these operands under the spec.
     """
-    if isinstance(spec.epilogue, Graph) and spec.epilogue.scales:
-        rule = "groups have no scales of blocks"
-        raise field_error(PlanError, spec.epilogue.scales[0].name, "blocks", rule, "row")
     indexed = ends.indices > 0
     if indexed and spec.a_load != "cp_async":
         rule = "threads copy rows that indices name"
@@ -104,7 +101,7 @@ def _weights(spec: GemmSpec, problem: Problem, form: str) -> set[str]:
     if form == "depth":
         return {name for name, _ in (*problem.inputs, *problem.outputs)}
     kinds = spec.epilogue.tensors if isinstance(spec.epilogue, Graph) else {}
-    return {"b", *(name for name, kind in kinds.items() if kind == "row")}
+    return {"b", *(name for name, kind in kinds.items() if kind in ("row", "blocks_n"))}
 
 
 def _clusters(

@@ -17,6 +17,7 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, ROW
 from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
 from cutegemm.planning.grouped import Ends, plan_groups
@@ -24,7 +25,7 @@ from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Operand, operand_of
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import NOWHERE, Memo, Request, identity, substance
-from cutegemm.running.arguments.describe import Call, check_tensor, describe
+from cutegemm.running.arguments.describe import Call, Layouts, check_tensor, describe
 from cutegemm.running.arguments.named import Order, Signature
 from cutegemm.running.arguments.results import Shapes
 from cutegemm.running.backends.launcher import Launcher, device_of
@@ -35,6 +36,8 @@ from cutegemm.running.run import backend_for, circumstances
 from cutegemm.spec import AUTO, GemmSpec
 
 INTEGERS = (torch.int32, torch.int64)
+# dimensions of an input that has a part for each group of rows, by its kind
+OWN = {"row": 2, "blocks_n": 3}
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,7 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
         )
     elif how.form == "depth" and graph.gated:
         raise field_error(InputError, "epilogue", graph.gated, "groups along K have no gated pairs", None)
+    _check_scales(graph, how)
     if how.form != "depth":
         groups = b.shape[0]
         _agree(
@@ -263,16 +267,34 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
         _agree(f"{how.name}.shape", tuple(ends.shape), ends.shape[0] > 0, "must hold the first group's begin")
     _agree(f"{how.name}.stride()", ends.stride(), ends.is_contiguous(), "must be contiguous")
     if how.indexed:
-        _check_indices(request, how)
+        rows = request.inputs[ROW_INDICES]
+        check_indices("rows", rows, a)
+        _agree("rows.stride()", rows.stride(), rows.is_contiguous(), "must be contiguous")
+        _agree(
+            "rows", tuple(rows.shape), how.form == "rows", "names rows of groups: a (M, K) and b (G, K, N)"
+        )
     _agree(f"{how.name}.device", str(ends.device), ends.device == a.device, f"must be a's device, {a.device}")
 
 
-def _check_indices(request: Request, how: Grouping) -> None:
-    rows, device = request.inputs[ROW_INDICES], request.a.device
-    check_tensor("rows", rows, (1,), INTEGERS)
-    _agree("rows.stride()", rows.stride(), rows.is_contiguous(), "must be contiguous")
-    _agree("rows.device", str(rows.device), rows.device == device, f"must be a's device, {device}")
-    _agree("rows", tuple(rows.shape), how.form == "rows", "names rows of groups: a (M, K) and b (G, K, N)")
+def _check_scales(graph: Graph, how: Grouping) -> None:
+    for x in graph.scales:
+        kind = ("block", x.extent, K_BLOCK)
+        if how.form == "depth":
+            raise field_error(InputError, x.name, kind, "groups along K begin inside blocks of K", ROW)
+        if how.form == "rows" and x.axis == "m" and x.extent > 1:
+            raise field_error(InputError, x.name, kind, "groups begin inside blocks of rows", BLOCKS[0])
+
+
+def check_indices(name: str, index: Any, like: Any) -> None:
+    """Refuse what is not a tensor of indices on a tensor's device.
+
+    Raises:
+        InputError: naming what it is instead.
+    """
+    check_tensor(name, index, (1,), INTEGERS)
+    _agree(
+        f"{name}.device", str(index.device), index.device == like.device, f"must be a's device, {like.device}"
+    )
 
 
 def _agree(field: str, value: object, holds: bool, rule: str) -> None:
@@ -288,19 +310,21 @@ def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major:
     inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
     asked = (None if dtype == AUTO else dtype, None if major == AUTO else major)
     a, b, groups = request.a, request.b, request.inputs[GROUP_ENDS].shape[0] - how.lead
-    rows = [name for name, kind in graph.tensors.items() if kind == "row" and inputs[name].dim() == 2]
+    kinds = graph.tensors
+    # what each group has of its own beside B
+    own = [name for name, kind in kinds.items() if inputs[name].dim() == OWN.get(kind)]
     if how.form == "masked":
         seen = Request(a, b, inputs, request.outs)
     elif how.form == "depth":
         seen = Request(a.expand(groups, -1, -1), b.expand(groups, -1, -1), inputs, request.outs)
     else:
-        for name in rows:
+        for name in own:
             shape = tuple(inputs[name].shape)
-            _agree(f"{name}.shape", shape, shape[0] == groups, f"must have a row for each of {groups} groups")
+            _agree(f"{name}.shape", shape, shape[0] == groups, f"must have one for each of {groups} groups")
         one = b[0] if groups else b.new_empty(b.shape[1:])
-        first = {name: x[0] if name in rows and groups else x for name, x in inputs.items()}
+        first = {name: x[0] if name in own and groups else x for name, x in inputs.items()}
         if not groups:
-            first |= {name: first[name].new_empty(first[name].shape[1:]) for name in rows}
+            first |= {name: first[name].new_empty(first[name].shape[1:]) for name in own}
         # as many rows as there are indices; how they lie is told below
         multiplied = a[:1].expand(request.inputs[ROW_INDICES].shape[0], -1) if how.indexed else a
         seen = Request(multiplied, one, first, request.outs)
@@ -311,10 +335,10 @@ def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major:
         return call
     problem = call.problem
 
-    def own(name: str, x: Operand) -> Operand:
-        return (
-            dataclasses.replace(operand_of(inputs[name].unsqueeze(-2)), align=x.align) if name in rows else x
-        )
+    def all_of(name: str, x: Operand) -> Operand:
+        if name not in own:
+            return x
+        return dataclasses.replace(Layouts(groups).of_input(inputs[name], kinds[name]), align=x.align)
 
     return dataclasses.replace(
         call,
@@ -323,7 +347,7 @@ def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major:
             batch=groups,
             a=dataclasses.replace(operand_of(a), rows=problem.m, align=problem.a.align),
             b=dataclasses.replace(operand_of(b), align=problem.b.align),
-            inputs=tuple((name, own(name, x)) for name, x in problem.inputs),
+            inputs=tuple((name, all_of(name, x)) for name, x in problem.inputs),
         ),
     )
 
@@ -332,4 +356,4 @@ def _fake(x: Any) -> bool:
     return bool(x.is_meta) or type(x).__name__ == "FakeTensor"
 
 
-__all__ = ["GroupedGemm", "Grouping"]
+__all__ = ["GroupedGemm", "Grouping", "check_indices"]

@@ -9,7 +9,17 @@ import torch
 import cutegemm
 from cutegemm import GemmSpec, Tile, emulator
 from cutegemm.errors import InputError, PlanError
-from tests.support.groups import ENDS, SMALL, SWAPPED, Groups, check_depth, check_groups, drawn
+from tests.support.groups import (
+    ENDS,
+    GPU_SHAPES,
+    SMALL,
+    SWAPPED,
+    Groups,
+    OnGpu,
+    check_depth,
+    check_groups,
+    drawn,
+)
 from tests.support.numerics import assert_close
 from tests.support.watched import RACES
 
@@ -155,32 +165,20 @@ def test_what_cannot_be(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(16, 72, 64), (1000, 1536, 2048), (4096, 4096, 768)])
+@pytest.mark.parametrize("shape", GPU_SHAPES)
 @pytest.mark.parametrize("groups", [1, 8, 128])
 @pytest.mark.parametrize("tail", ["zero", "undefined"])
 def test_groups_on_the_gpu(shape, groups, tail):
     """The planner's kernels give every group's product and zero the rows behind the last one, also when replayed."""
-    m, n, k = shape
-    generator = torch.Generator("cuda").manual_seed(m + groups)
-    a = torch.randn(m, k, generator=generator, device="cuda").bfloat16()
-    b = torch.randn(groups, n, k, generator=generator, device="cuda").bfloat16().mT
-    d = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-    ends = torch.zeros(groups, dtype=torch.int32, device="cuda")
-    call = {"out": d, "tail": tail, "fallback": "error"}
-    cutegemm.grouped_mm(a, b, ends, **call)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        cutegemm.grouped_mm(a, b, ends, **call)
-    for seed in range(3):
-        cuts = torch.randint(0, m + 1, (groups,), generator=torch.Generator().manual_seed(seed))
-        ends.copy_(cuts.sort().values)
-        d.fill_(7.0)
+    on = OnGpu(shape, groups)
+    graph = on.captured(tail=tail)
+    for _ in range(3):
+        rows = on.moved()
         graph.replay()
-        rows = [0, *cuts.sort().values.tolist()]
         for group, (first, end) in enumerate(itertools.pairwise(rows)):
             if end > first:
-                assert_close(d[first:end], a[first:end], b[group])
-        assert torch.all(d[rows[-1] :] == (7.0 if tail == "undefined" else 0.0))
+                assert_close(on.d[first:end], on.a[first:end], on.b[group])
+        assert torch.all(on.d[rows[-1] :] == (7.0 if tail == "undefined" else 0.0))
 
 
 @pytest.mark.gpu
@@ -199,3 +197,29 @@ def test_groups_along_k_on_the_gpu(shape, groups):
     for group, (first, end) in enumerate(itertools.pairwise(rows)):
         told = a[:, first:end].double() @ b[first:end].double() + 1.0
         torch.testing.assert_close(d[group].double(), told, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_most_groups_along_k_are_empty_on_the_gpu():
+    """Their tiles are zeros, those between them are not, in bf16 that TMA stores; again when replayed."""
+    a, b = (
+        torch.randn(300, 1536, device="cuda").bfloat16().T,
+        torch.randn(300, 2048, device="cuda").bfloat16(),
+    )
+    ends = torch.zeros(128, dtype=torch.int32, device="cuda")
+    d = torch.empty(128, 1536, 2048, device="cuda", dtype=torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    cutegemm.grouped_mm(a, b, ends, out=d, fallback="error")
+    with torch.cuda.graph(graph):
+        cutegemm.grouped_mm(a, b, ends, out=d, fallback="error")
+    for seed in range(3):
+        counts = torch.zeros(128, dtype=torch.int64)
+        counts[torch.randperm(128, generator=torch.Generator().manual_seed(seed))[:5]] = 60
+        ends.copy_(counts.cumsum(0))
+        d.fill_(7.0)
+        graph.replay()
+        for group, end in enumerate(counts.cumsum(0).tolist()):
+            if counts[group]:
+                assert_close(d[group], a[:, end - 60 : end], b[end - 60 : end])
+            else:
+                assert torch.all(d[group] == 0.0)

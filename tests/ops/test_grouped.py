@@ -156,7 +156,7 @@ def test_rows_of_the_wrong_kind(monkeypatch):
     """Refused by name; an index outside too where calls are checked."""
     a, b, offs = torch.randn(6, 24).to(BF16), torch.randn(3, 24, 40).to(BF16), torch.tensor([2, 2, 6])
     for given, message in (
-        ({"rows": torch.rand(6)}, "rows: must be a 1-D tensor of int32 or int64"),
+        ({"rows": torch.rand(6)}, r"rows\.dtype=torch\.float32: must be int32 or int64"),
         ({"scatter": torch.zeros(5).int()}, r"scatter\.shape.*must be \(6,\)"),
         ({"weight": torch.rand(5)}, "weight"),
     ):
@@ -165,3 +165,20 @@ def test_rows_of_the_wrong_kind(monkeypatch):
     monkeypatch.setenv("CUTEGEMM_CHECK", "1")
     with pytest.raises(InputError, match=r"rows\[1\]=9"):
         cutegemm.grouped_mm(a, b, offs, rows=torch.tensor([0, 9, 1, 1, 1, 1]), fallback="reference")
+
+
+def test_scales_of_8_bit_groups_compile_once_for_every_number_of_tokens():
+    """Their kinds follow from shapes, which may be symbols."""
+
+    def layer(a, b, offs, scale_a, scale_b):
+        return cutegemm.grouped_mm(a, b, offs, scale_a=scale_a, scale_b=scale_b, fallback="reference")
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled, counts = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter), set()
+    for tokens in (17, 33, 64):
+        a, b = (torch.randn(x).to(torch.float8_e4m3fn) for x in ((tokens, 256), (3, 40, 256)))
+        given = b.mT, torch.tensor([3, 4, tokens]), torch.rand(tokens, 2), torch.rand(3, 1, 2)
+        assert torch.equal(compiled(a, *given), layer(a, *given))
+        counts.add(counter.frame_count)
+    assert len(counts) == 1

@@ -68,3 +68,35 @@ def check_depth(spec, a, b, ends):
     for group, (first, end) in enumerate(itertools.pairwise(rows)):
         told[group] += 0.5 * a[:, first:end].float() @ b[first:end].float()
     torch.testing.assert_close(found, told, rtol=1e-5, atol=1e-4)
+
+
+GPU_SHAPES = [(16, 72, 64), (1000, 1536, 2048), (4096, 4096, 768)]
+
+
+class OnGpu:
+    """Groups of rows on a GPU: (M, K) times a B each, D, and a captured graph of one call that reads ends anew."""
+
+    def __init__(self, shape, groups):
+        m, n, k = shape
+        self.m, self.groups = m, groups
+        self.draw = torch.Generator("cuda").manual_seed(m + groups)
+        self.a = torch.randn(m, k, generator=self.draw, device="cuda").bfloat16()
+        self.b = torch.randn(groups, n, k, generator=self.draw, device="cuda").bfloat16().mT
+        self.d = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+        self.ends = torch.zeros(groups, dtype=torch.int32, device="cuda")
+
+    def captured(self, **call):
+        """A graph of a call whose arguments are these; it is launched once before."""
+        call = {"out": self.d, "fallback": "error", **call}
+        cutegemm.grouped_mm(self.a, self.b, self.ends, **call)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            cutegemm.grouped_mm(self.a, self.b, self.ends, **call)
+        return graph
+
+    def moved(self):
+        """New ends, drawn; D filled with 7. Where groups begin, and the last one's end."""
+        cuts = torch.randint(0, self.m + 1, (self.groups,), generator=self.draw, device="cuda").sort().values
+        self.ends.copy_(cuts)
+        self.d.fill_(7.0)
+        return [0, *cuts.tolist()]

@@ -85,6 +85,9 @@ class BlockScales:
         if scale.extent > 1:
             entry = entry * (hw.WGMMA_M if scale.axis == "m" else config.scale_step(scale))
         first = (work.m, work.n)[axis] * config.tile[axis]
+        origin = work.origins.get("ab"[axis])
+        if origin is not None:
+            first += origin.row  # a group's first row
         # what is beyond is never stored
         last = (work.ends[axis] - 1) // scale.extent
         batch = cutlass.min(work.l, cute.size(tensor, mode=[2]) - 1)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import torch
@@ -14,31 +13,23 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import check_tensor
-from cutegemm.ops.dispatch import direct, recording
+from cutegemm.ops.dispatch import direct
 from cutegemm.ops.entry_points import matmul, server_of
-from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, constant, found_at
+from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.groups.forms import ends_of, form_of
-from cutegemm.ops.groups.grouped_epilogue import recorded, rows_of
+from cutegemm.ops.groups.group_call import INDEXED_LOAD, SHORTS, Asked, Call, program_of, run, short_key
+from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
 from cutegemm.ops.groups.grouped_op import PLAIN, gemm_of, grouping
-from cutegemm.ops.groups.routing import check_indices, gathered, scattered
-from cutegemm.ops.products import BACKENDS, check_names, is_compiling, made
-from cutegemm.ops.program import Program, decode
+from cutegemm.ops.groups.routing import check_index, gathered, scattered
+from cutegemm.ops.products import BACKENDS, is_compiling
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
-from cutegemm.running.arguments.call import NOWHERE, Memo
 from cutegemm.running.arguments.named import unread
-from cutegemm.running.arguments.results import Outputs
-from cutegemm.running.kind import Prepared
 from cutegemm.spec import AUTO, GemmSpec
 
-INDEXED_LOAD = "cp_async"  # how a kernel loads rows that indices name
 WORD = 16  # bytes of a copy
 _PLAIN_READS = ("c", "alpha", "beta", "bias")
 _OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback")
-# programs of recent calls, by the identities of spec and epilogue, which they keep alive
-_recent: Memo[tuple[Any, Any, Program]] = Memo()
-# what serves calls on GPUs that say nothing else, by `_short_key`
-_shorts: Memo[Prepared] = Memo()
 
 
 def grouped_mm(
@@ -85,7 +76,9 @@ def grouped_mm(
         out: where D goes; may be `c` itself. Several outputs: a mapping from their names.
         out_dtype: of a new D; None is a's type.
         epilogue: what is done to the elements instead; `inputs` are what it reads: rows (N,) or (G, N), columns and
-            matrices as D has rows.
+            matrices as D has rows. Of operands of 8 bits also `scale_a` and `scale_b`, whose kinds follow from their
+            shapes: numbers; (M,) and (N,) or (G, N); for rows in groups (M, K / 128) and (G, N / 128, K / 128), where
+            A's lie packed as its rows do. Batches have them as they have rows, groups along K (G, M) for A.
         rows: (R,) indices: the rows of `a` that are multiplied, in groups; D has R. One outside reads zeros.
         scatter: (R,) indices: where in D, which has as many rows as `out`, or R, each result is added, in fp32 and in
             order; one outside is dropped.
@@ -115,7 +108,9 @@ def grouped_mm(
         })  # fmt: skip
     if rows is not None:
         _check_of_rows("rows", a, b)
-        if not _gathers(a, b, rows, spec, fallback):
+        scales = scales_of_rows(a, rows, epilogue, spec, inputs)
+        if scales or not _gathers(a, b, rows, spec, fallback):
+            inputs |= scales
             a, rows = gathered(a, rows), None
     key = None
     if (
@@ -128,8 +123,8 @@ def grouped_mm(
     ):
         if c is None and bias is None and beta is None and not inputs and type(alpha) is float:
             ends = offs if offs is not None else cu_seqlens if cu_seqlens is not None else counts
-            key, addresses = _short_key(a, b, ends, offs, cu_seqlens, counts, tail, fallback)
-            if (known := _shorts.recent.get(key)) is not None:
+            key, addresses = short_key(a, b, ends, offs, cu_seqlens, counts, tail, fallback)
+            if (known := SHORTS.recent.get(key)) is not None:
                 return known((a, b, None, ends), addresses, (alpha,), None)
     name, ends = ends_of(offs, cu_seqlens, counts)
     for field, x in (("a", a), ("b", b), (name, ends), ("c", c), ("bias", bias)):
@@ -146,59 +141,42 @@ def grouped_mm(
     backend = "reference" if who == "torch" else BACKENDS[who]
     if torch._C._is_any_autocast_enabled() and (dtype := autocast_type(a.device)) in HALF:
         a, b = autocast_to(dtype, a), autocast_to(dtype, b)
+    kinds, scales = group_scales(form, a, b, ends.shape[0] - (name == "cu_seqlens"), epilogue, spec, inputs)
     graph = epilogue if epilogue is not None or spec is None or spec.epilogue == AUTO else spec.epilogue
     if bias is not None:
         inputs["bias"] = bias
     alone = graph is None
     if graph is None:
-        if len(inputs) > (bias is not None):
-            rule = "without an epilogue only c, alpha, beta and bias are read"
-            raise unread(next(x for x in inputs if x != "bias"), _PLAIN_READS, _OPTIONS, rule)
-        if not is_compiling():
-            # a type test is cheaper than the check of everything that may be a number
-            alpha = alpha if type(alpha) is float else blas_number("alpha", alpha)
-            beta = beta if beta is None or type(beta) is float else blas_number("beta", beta)
-        if c is None and beta:
-            raise field_error(InputError, "beta", beta, "needs c", 0.0)
-        inputs["alpha"] = alpha
-        with_c = c is not None and beta != 0
-        if with_c:
-            inputs["c"], inputs["beta"] = c, 1.0 if beta is None else beta
-        graph = PLAIN[with_c, bias is not None]
+        graph = _plain(inputs, c, alpha, beta)
     else:
-        inputs |= {name: x for name, x in (("c", c), ("beta", beta)) if x is not None}
+        inputs |= {field: x for field, x in (("c", c), ("beta", beta)) if x is not None}
         if type(alpha) is not float or alpha != 1.0:
             inputs["alpha"] = alpha
-    how = f"{form}:{name}:{tail}"
-    tensors = [x for x in inputs.values() if isinstance(x, Tensor)]
-    taped = recording(a, b, *tensors)
-    if taped and not alone and out is None:
-        read = rows_of(address(graph))
-        if read is not None:
-            a = a if rows is None else gathered(a, rows)
-            return recorded(a, b, ends, how, graph, spec, out_dtype, read, inputs, backend)
-    if is_compiling():
-        return _compiled(a, b, ends, graph, spec, out_dtype, backend, inputs, out, how)
-    called = not taped and direct(a, b, ends, *tensors)
-    if rows is not None:
-        if called:
-            spec = _indexed(spec)
-        else:
-            a, rows = gathered(a, rows), None
-    program = _program(graph, spec, out_dtype, inputs, backend)
-    if called:
-        told = grouping(how) if rows is None else dataclasses.replace(grouping(how), indexed=True)
-        call = gemm_of(program).prepared(a, b, ends, told, inputs, out, backend, None, rows)
-        if key is not None and backend is None:
-            _shorts.put(key, call[0])
-        return call[0](*call[1:], None)
-    if out is not None:
-        rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
-        raise field_error(InputError, "out", "...", rule)
-    check_names(program, inputs)
-    return _through_the_op(
-        a, b, ends, program.text, program.inputs, program.numbers, program.integers, inputs, how
-    )
+    program = Asked(graph, spec, out_dtype, kinds, backend, alone)
+    return run(Call(a, b, ends, rows, out, inputs | scales, program, f"{form}:{name}:{tail}"), key)
+
+
+def _plain(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Graph:
+    """The epilogue of a call without one; what it reads joins `inputs`, which hold a bias or nothing.
+
+    Raises:
+        InputError: there is something else to read, or a number is none.
+    """
+    biased = "bias" in inputs
+    if len(inputs) > biased:
+        rule = "without an epilogue only c, alpha, beta and bias are read"
+        raise unread(next(x for x in inputs if x != "bias"), _PLAIN_READS, _OPTIONS, rule)
+    if not is_compiling():
+        # a type test is cheaper than the check of everything that may be a number
+        alpha = alpha if type(alpha) is float else blas_number("alpha", alpha)
+        beta = beta if beta is None or type(beta) is float else blas_number("beta", beta)
+    if c is None and beta:
+        raise field_error(InputError, "beta", beta, "needs c", 0.0)
+    inputs["alpha"] = alpha
+    with_c = c is not None and beta != 0
+    if with_c:
+        inputs["c"], inputs["beta"] = c, 1.0 if beta is None else beta
+    return PLAIN[with_c, biased]
 
 
 def _check_of_rows(name: str, a: Any, b: Any) -> None:
@@ -239,7 +217,7 @@ def _gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
         return False
     if asked == AUTO and not (a.stride(1) == 1 and all(x.dtype in HALF and _in_words(x) for x in (a, b))):
         return False
-    check_indices("rows", rows, a.shape[0], a)
+    check_index("rows", rows, a.shape[0], a)
     who = server_of(a.device, fallback, "cutegemm.grouped_mm")
     kernel = who != "torch" and BACKENDS[who] != "reference"
     return kernel and all(x.numel() for x in (a, b, rows))
@@ -249,78 +227,6 @@ def _in_words(x: Tensor) -> bool:
     """Whether every line of a matrix begins at a multiple of 16 bytes."""
     strides = [s for s, extent in zip(x.stride(), x.shape) if s != 1 and extent > 1]
     return not any(y % WORD for y in (x.data_ptr(), *(s * x.element_size() for s in strides)))
-
-
-@functools.lru_cache(maxsize=64)
-def _indexed(spec: GemmSpec | None) -> GemmSpec:
-    """The spec of a kernel that gathers rows itself: the same object for equal specs."""
-    return GemmSpec(a_load=INDEXED_LOAD) if spec is None else dataclasses.replace(spec, a_load=INDEXED_LOAD)
-
-
-def _through_the_op(
-    a: Tensor, b: Tensor, ends: Any, text: str, names: Any, numbers: Any, integers: Any, given: Any, how: str
-) -> Any:
-    """A call by the op, where torch must know of it."""
-    args = (
-        a, b, ends, [given[x] for x in names], [float(given[x]) for x in numbers], [given[x] for x in integers],
-        text, how,
-    )  # fmt: skip
-    outputs = _outputs(text)
-    if outputs == ("d",):
-        return torch.ops.cutegemm.grouped_mm.default(*args)
-    return Outputs(**dict(zip(outputs, torch.ops.cutegemm.grouped_mm.many(*args))))
-
-
-@constant
-def _outputs(text: str) -> tuple[str, ...]:
-    return decode(text).outputs
-
-
-def _compiled(
-    a: Any, b: Any, ends: Any, graph: Any, spec: Any, dtype: Any, backend: Any, given: Any, out: Any, how: str
-) -> Any:
-    """A call that torch.compile traces."""
-    if out is not None:
-        raise field_error(InputError, "out", "...", "must be None where the call is compiled")
-    scalars = tuple([name for name, x in given.items() if isinstance(x, Tensor) and x.dim() == 0])
-    found = _described(address(graph), address(spec), dtype, scalars, backend, tuple(given))
-    text, names, numbers, integers = found
-    return _through_the_op(a, b, ends, text, names, numbers, integers, given, how)
-
-
-@constant
-def _described(graph: int, spec: int, dtype: Any, scalars: Any, backend: Any, names: Any) -> Any:
-    """What a compiler needs to know of a program: its text, and the names of what it takes."""
-    program = _made(found_at(graph), found_at(spec), dtype, scalars, backend)
-    check_names(program, dict.fromkeys(names, 0))
-    return program.text, program.inputs, program.numbers, program.integers
-
-
-def _program(
-    graph: Any, spec: GemmSpec | None, dtype: Any, given: dict[str, Any], backend: str | None
-) -> Program:
-    """The program of a call: the same object for the same spec and epilogue."""
-    scalars = tuple([name for name, x in given.items() if isinstance(x, Tensor) and x.dim() == 0])
-    key = id(graph), id(spec), dtype, scalars, backend
-    found = _recent.recent.get(key)
-    if found is None:
-        found = graph, spec, _made(graph, spec, dtype, scalars, backend)
-        _recent.put(key, found)
-    return found[2]
-
-
-def _made(
-    graph: Any, spec: GemmSpec | None, dtype: Any, scalars: tuple[str, ...], backend: str | None
-) -> Program:
-    """The program of what the caller gave.
-
-    Raises:
-        SpecError: no epilogue graph, or two of them.
-    """
-    spec = GemmSpec() if spec is None else spec
-    if dtype is not None:
-        spec = dataclasses.replace(spec, d_dtype=as_dtype(dtype, "out_dtype"))
-    return made(graph, spec, "matrix", scalars, backend)
 
 
 def planned(
@@ -339,36 +245,8 @@ def planned(
     how = dataclasses.replace(
         grouping(f"{form_of(a, b, name, 'zero')}:{name}:zero"), indexed=rows is not None
     )
-    program = _program(PLAIN[False, False], spec, None, {}, None)
+    program = program_of(PLAIN[False, False], spec)
     return gemm_of(program).plan(a, b, offs, how, {"alpha": 1.0}, rows=rows)
-
-
-def _short_key(
-    a: Any, b: Any, ends: Any, offs: Any, starts: Any, counts: Any, tail: Any, fallback: Any
-) -> Any:
-    """(what a call without an epilogue is remembered by, its addresses); (None, None) of one that is not.
-
-    On the path of every call, so written out.
-    """
-    try:
-        if not direct(a, b, ends) or torch._C._is_any_autocast_enabled():
-            return None, None
-        if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-            return None, None
-        p, q, r = a.data_ptr(), b.data_ptr(), ends.data_ptr()
-        if not (p and q and r):
-            return None, None
-        key = (
-            a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(),
-            b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(),
-            ends.shape, ends.stride(), ends.dtype, ends.get_device(),
-            p & 15 | (q & 15) << 4 | (r & 15) << 8,
-            offs is None, starts is None, counts is None, tail, fallback,
-        )  # fmt: skip
-        hash(key)
-    except (AttributeError, RuntimeError, TypeError):
-        return None, None
-    return key, (p, q, NOWHERE, r)
 
 
 def _batched(

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
-
-_INTEGERS = (torch.int32, torch.int64)
+from cutegemm.running.grouped_mm import check_indices
 
 
 def gathered(a: Tensor, rows: Any) -> Tensor:
@@ -24,7 +23,7 @@ def gathered(a: Tensor, rows: Any) -> Tensor:
     Raises:
         InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
     """
-    check_indices("rows", rows, a.shape[0], a)
+    check_index("rows", rows, a.shape[0], a)
     index, inside = _inside(rows, a.shape[0])
     if not a.shape[0]:
         return a.new_zeros(rows.shape[0], a.shape[1])
@@ -53,7 +52,7 @@ def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype
     if scatter is None:
         return y.to(dtype) if out is None else out.copy_(y)
     count = y.shape[0] if out is None else out.shape[0]
-    check_indices("scatter", scatter, count, y, y.shape[0])
+    check_index("scatter", scatter, count, y, y.shape[0])
     index, inside = _inside(scatter, count)
     # what goes nowhere goes into a row behind the last, which is left out
     target = torch.where(inside, index, count)
@@ -62,23 +61,16 @@ def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype
     return sums.to(dtype) if out is None else out.copy_(sums)
 
 
-def check_indices(name: str, index: Any, extent: int, like: Tensor, count: int | None = None) -> None:
+def check_index(name: str, index: Any, extent: int, like: Tensor, count: int | None = None) -> None:
     """Refuse what is no tensor of indices, (`count`,), on a tensor's device.
 
     Raises:
         InputError: it is none; under CUTEGEMM_CHECK=1 also where one is outside [0, extent).
     """
-    check_tensor(name, index)
-    if index.dim() != 1 or index.dtype not in _INTEGERS:
-        kind = f"{tuple(index.shape)} of {index.dtype}"
-        raise InputError(f"must be a 1-D tensor of int32 or int64, is {kind}", field=name)
+    check_indices(name, index, like)
     if count is not None and index.shape[0] != count:
         raise field_error(
             InputError, f"{name}.shape", tuple(index.shape), f"must be ({count},), an index for each row"
-        )
-    if index.device != like.device:
-        raise field_error(
-            InputError, f"{name}.device", str(index.device), f"must be a's device, {like.device}"
         )
     if os.environ.get("CUTEGEMM_CHECK") == "1":
         _, inside = _inside(index, extent)
@@ -92,4 +84,4 @@ def _inside(index: Tensor, extent: int) -> tuple[Tensor, Tensor]:
     return index.clamp(0, max(extent - 1, 0)).long(), (index >= 0) & (index < extent)
 
 
-__all__ = ["check_indices", "gathered", "scattered"]
+__all__ = ["check_index", "gathered", "scattered"]

@@ -26,7 +26,7 @@ NO_GRADIENT = "operands of 8 bits and their scales have no gradient; use torch.n
 
 
 def operand_scales(
-    form: str, a: Tensor, b: Tensor, epilogue: Any, spec: Any, inputs: dict[str, Any]
+    form: str, a: Tensor, b: Tensor, epilogue: Any, spec: Any, inputs: dict[str, Any], free: Any = None
 ) -> tuple[Kinds, dict[str, Any]]:
     """The kinds of a call's scales, and the scales by name, which are taken out of `inputs`.
 
@@ -37,6 +37,7 @@ def operand_scales(
         a, b: the operands, at least one of 8 bits.
         epilogue, spec: as the caller gave them.
         inputs: by name, as the caller gave them.
+        free: the operands' extents but those along K; None is what their shapes say.
 
     Raises:
         InputError: an operand or a scale needs a gradient, or a scale has no shape of a kind.
@@ -47,15 +48,12 @@ def operand_scales(
             if isinstance(x, Tensor) and x.requires_grad:
                 raise field_error(InputError, f"{name}.requires_grad", True, NO_GRADIENT)
     given = {name: inputs[name] for name in SCALES if inputs.get(name) is not None}
-    if (
-        not given
-        or _reads(address(epilogue), address(spec))
-        or min(a.dim(), b.dim()) < 2 - (form == "linear")
-    ):
+    if not given or reads(epilogue, spec) or min(a.dim(), b.dim()) < 2 - (form == "linear"):
         return NONE, {}
     for name in given:
         del inputs[name]
-    free = (a.shape[:-1], b.shape[:-1] if form == "linear" else (*b.shape[:-2], b.shape[-1]))
+    if free is None:
+        free = (a.shape[:-1], b.shape[:-1] if form == "linear" else (*b.shape[:-2], b.shape[-1]))
     kinds = [
         kind_of(name, given[name], rows, a.shape[-1], form == "linear") if name in given else ""
         for name, rows in zip(SCALES, free)
@@ -95,13 +93,18 @@ def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> 
     raise field_error(InputError, f"{name}.shape", shape, rule)
 
 
+def reads(epilogue: Any, spec: Any) -> bool:
+    """Whether a call's epilogue reads scales by these names, or its spec names their kinds."""
+    found: bool = _reads(address(epilogue), address(spec))
+    return found
+
+
 @constant
 def _reads(epilogue: int, spec: int) -> bool:
-    """Whether an epilogue reads scales by these names, or a spec names their kinds."""
     graph, given = found_at(epilogue), found_at(spec)
     if given is not None and given.epilogue != AUTO:
         graph = given.epilogue if graph is None or given.scale_a != AUTO or given.scale_b != AUTO else graph
     return isinstance(graph, Graph) and any(x in graph.tensors or x in graph.numbers for x in SCALES)
 
 
-__all__ = ["KINDS", "NONE", "NO_GRADIENT", "Kinds", "kind_of", "operand_scales"]
+__all__ = ["KINDS", "NONE", "NO_GRADIENT", "Kinds", "kind_of", "operand_scales", "reads"]

@@ -92,7 +92,7 @@ def describe(
     if graph.gated and b.shape[-1] % 2:
         raise _shape_error("b", b, "a gated pair needs an even number of columns")
     m, n = a.shape[-2], columns(graph, b.shape[-1])
-    layout = _Layouts(batch)
+    layout = Layouts(batch)
     read = []
     for name, kind in kinds.items():
         shapes = {"matrix": (m, n), "row": (n,), "col": (m,)}
@@ -148,7 +148,7 @@ def _shape_error(name: str, tensor: Any, rule: str) -> InputError:
 
 
 @dataclass(frozen=True)
-class _Layouts:
+class Layouts:
     """Layouts of a call's tensors, as operands of a problem with `batch` GEMMs."""
 
     batch: int
@@ -171,7 +171,7 @@ class _Layouts:
 def _store(
     result: Result,
     given: Any,
-    layout: _Layouts,
+    layout: Layouts,
     shape: tuple[int, ...],
     default: DType,
     major: str | None,
@@ -310,6 +310,7 @@ __all__ = [
     "OPERANDS",
     "SCALES",
     "Call",
+    "Layouts",
     "Wanted",
     "check_tensor",
     "describe",

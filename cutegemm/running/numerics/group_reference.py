@@ -98,13 +98,13 @@ def _of(served: GroupReference, name: str, x: torch.Tensor, group: int, place: A
     kind = served.kind.graph.tensors.get(name)
     if kind is None:
         return x
+    # of B's columns, one for all groups or one each
+    of_b = kind in ("row", "blocks_n")
+    batched = x.dim() == (2 if kind in ("row", "col") else 3)
     if served.form == "rows":
-        if kind == "row":
-            return x[group] if x.dim() == 2 else x
-        return x[place]
-    batched = x.dim() == (3 if kind == "matrix" else 2)
+        return x[place] if not of_b else x[group] if batched else x
     x = (x[group] if x.shape[0] > 1 else x[0]) if batched else x
-    return x[place[1]] if served.form == "masked" and kind != "row" else x
+    return x[place[1]] if served.form == "masked" and not of_b else x
 
 
 __all__ = ["GroupReference", "bounds"]

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scales of groups' operands of 8 bits: one for all, of rows, or of blocks of 128 elements along K.
+
+a (M, K), b (G, K, N)         scale_a (M,), (M, K / 128);               scale_b (N,), (G, N), (G, N / 128, K / 128)
+a (G, C, K), b (G, K, N)      scale_a (G, C), (G, C, K / 128);          scale_b as above
+a (M, K), b (K, N)            scale_a (M,), (G, M);                     scale_b (N,), (G, N)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from cutegemm.ops.groups.routing import gathered
+from cutegemm.ops.quantized.operands import NONE, Kinds, operand_scales, reads
+from cutegemm.ops.quantized.quantize import EIGHT_BITS
+
+
+def group_scales(
+    form: str, a: Tensor, b: Tensor, groups: int, epilogue: Any, spec: Any, inputs: dict[str, Any]
+) -> tuple[Kinds, dict[str, Any]]:
+    """The kinds of a call's scales, by their shapes, and the scales by name, which are taken out of `inputs`.
+
+    Raises:
+        InputError: an operand or a scale needs a gradient, or a scale has no shape of a kind.
+    """
+    if a.dtype not in EIGHT_BITS and b.dtype not in EIGHT_BITS:
+        return NONE, {}
+    rows = (groups, *a.shape[:-1]) if form == "depth" else a.shape[:-1]
+    free = rows, (groups, b.shape[-1])
+    return operand_scales("matrix", a, b, epilogue, spec, inputs, free)
+
+
+def scales_of_rows(
+    a: Tensor, rows: Tensor, epilogue: Any, spec: Any, inputs: dict[str, Any]
+) -> dict[str, Tensor]:
+    """The scales of the rows of A that indices name, if rows have scales.
+
+    Raises:
+        InputError: as of `gathered`.
+    """
+    scale = inputs.get("scale_a")
+    if a.dtype not in EIGHT_BITS or not isinstance(scale, Tensor) or reads(epilogue, spec):
+        return {}
+    if scale.dim() not in (1, 2) or scale.shape[0] != a.shape[0]:
+        return {}
+    found = gathered(scale.view(scale.shape[0], -1), rows)
+    return {"scale_a": found[:, 0] if scale.dim() == 1 else found}
+
+
+__all__ = ["group_scales", "scales_of_rows"]
