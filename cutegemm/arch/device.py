@@ -120,11 +120,15 @@ class CostModel:
         fill, fill_beneath: memory's rate falls by this power of the share of SMs that stream, the second where the next
             launch begins early.
         short_rows, bare_dram: more that memory takes for stages of short rows, and of kernels without a producer.
-        asked: of bytes that clusters request at once, how often memory delivers them again for each doubling of these.
+        asked: share of bytes that memory delivers again where two clusters request them at once; more for more.
         flop, l2_energy, dram_energy: of an operation, of a byte from L2, of a byte of memory; watts: of the cap; slows:
             by which power of the clock energy grows.
         launch: of a launch; apart: more where the next one does not begin early; cluster: for each doubling of its
             CTAs; first, first_bare: until the first stage, with and without a producer.
+        early_full, early_cluster, early_sum, early_bare: of kernels that load constant operands while the launch before
+            runs, by the share of SMs that it keeps busy, for each doubling of a cluster's CTAs, whose SMs must all be
+            free, if that launch adds up splits, and without a producer, since those load nothing early; early_fill:
+            added to the power, as the next kernel streams little more.
     """
 
     mma: float
@@ -172,6 +176,11 @@ class CostModel:
     cluster: float
     first: float
     first_bare: float
+    early_full: float
+    early_cluster: float
+    early_sum: float
+    early_bare: float
+    early_fill: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +192,6 @@ class LoadModel:
             that it copies by cp.async.
         stage: of an operand of a stage, beside its bytes; first: until the first stage, more than TMA takes.
         relayout: of a launch that copies operands, beside its bytes.
-        early: of kernels with constant operands for every doubling of a cluster's CTAs, whose SMs must all be free
-            before it loads; early_bare: of those without a producer, which load nothing early.
     """
 
     shift: float
@@ -193,8 +200,6 @@ class LoadModel:
     stage: float
     first: float
     relayout: float
-    early: float
-    early_bare: float
 
 
 @dataclass(frozen=True, kw_only=True)

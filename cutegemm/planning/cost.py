@@ -39,8 +39,8 @@ TEAMS = ("lone", "two", "three", "turns", "bare")
 TURNS = TEAMS.index("turns")
 # sectors that the two ends of an unaligned row of D waste
 END_SECTORS = 5
-# most clusters that request bytes before L2 has them from memory
-MOST_AT_ONCE = 8
+# delays of bytes by the clusters beside the first that request them: each further one more likely finds them in L2
+DELAYS: Column = np.arange(8.0) ** 0.7
 # least stages of a pipeline that are free for loads while others are multiplied
 LEAST_FREE = 0.5
 # least nanoseconds of any time
@@ -154,13 +154,14 @@ class Counts(NamedTuple):
         fetched: bytes of a stage that L2 delivers to an SM; landed: that arrive there; astride: those fetched in rows
             that straddle L2 cache lines; void: bytes of a CTA's boxes outside the operands, which TMA fills with zeros;
             short: whether a stage has less than two L2 cache lines of each row.
-        traffic: bytes that L2 delivers to all SMs; memory: from and to memory; asked: of operands, for each doubling of
-            the clusters that request them at once; copy: bytes per nanosecond of a copy.
+        traffic: bytes that L2 delivers to all SMs; memory: from and to memory; asked: of the operand that
+            CTAs wait for longer, times its delay by clusters that request it; copy: bytes per nanosecond of a copy.
         flops: of all CTAs, padding included.
         team: index in `TEAMS` of who multiplies.
         pieces: epilogue subtiles of a warpgroup; narrow: those whose rows are less than a sector; stored: bytes of a
             work tile's output; lines: bytes of sectors that threads store; inputs: matrices that the epilogue reads.
-        doubled: log2 of the CTAs of a cluster; beneath: whether the next launch may begin early.
+        doubled: log2 of the CTAs of a cluster; beneath: whether the next launch may begin early; early: whether this
+            one loads constant operands before the launch before it ends.
         parts: bytes of a tile's fp32 sums; held: splits that a cluster reduces; met: sums that the last CTA of a tile
             reads in workspace.
         left: bytes of sums that a launch reduces; launched: whether there is such a launch; full: whether it finds no
@@ -192,6 +193,7 @@ class Counts(NamedTuple):
     inputs: Column
     doubled: Column
     beneath: Column
+    early: Column
     parts: Column
     held: Column
     met: Column
@@ -220,8 +222,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     fetched = (here / of.along + n / of.across) * k * x.size
     instructions = m / device.limits.mma_m * (k * x.size / K_BYTES)
     landed = (here + n) * k * x.size
-    turns, bare = of.schedule == PINGPONG, of.schedule == MULTISTAGE
-    launched = of.reduction == BY_LAUNCH
+    turns, launched = of.schedule == PINGPONG, of.reduction == BY_LAUNCH
     parts = 4 * m * n
     counted = of.reduction > BY_LAUNCH
     out = _outputs(x, of, waves, turns)
@@ -235,7 +236,6 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     panels = np.minimum(np.ceil(rows / PANEL) - 1, PANEL)
     again = panels * (x.a.bytes + x.b.bytes > device.l2_bytes)
     doubled = np.log2([1, *sizes])[size]
-    early = x.constant * (device.loads.early * doubled + device.loads.early_bare * bare)
     return Counts(
         waves=waves,
         share=np.minimum(1.0, fill / waves),
@@ -247,12 +247,13 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         landed=landed,
         traffic=ctas * stages * fetched,
         memory=x.bytes + again * x.b.bytes,
-        asked=x.a.bytes * _doublings(cols) + x.b.bytes * _doublings(rows),
+        asked=np.maximum(x.a.bytes * _delay(cols), x.b.bytes * _delay(rows)),
         copy=np.full_like(m, device.dram_gbs),
         flops=2 * m * n * k * stages * ctas,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
         doubled=doubled,
-        beneath=_as(launched | short | (fill >= 1)),
+        beneath=np.maximum(_as(launched | short | (fill >= 1)), x.constant),
+        early=np.full_like(m, x.constant),
         parts=parts,
         held=of.held,
         met=_as(counted) * np.where(of.reduction == BY_ATOMICS, 1.0, outer),
@@ -261,15 +262,16 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         full=_as(launched & (fill >= FULL)),
         short=_as(k * x.size < 2 * L2_LINE),
         loaded=m * k * x.a.ns + n * k * x.b.ns + x.loaded,
-        once=early + x.once,
+        once=np.full_like(m, x.once),
         **out,
         **_boxes(x, of, here),
     )
 
 
-def _doublings(clusters: Column) -> Column:
-    """Log2 of clusters that request the same bytes; most of many find them in L2."""
-    return np.log2(np.minimum(clusters, MOST_AT_ONCE))
+def _delay(clusters: Column) -> Column:
+    """How much clusters that request the same bytes at once delay them."""
+    found: Column = DELAYS[np.minimum(clusters, len(DELAYS)).astype(np.intp) - 1]
+    return found
 
 
 def _as(mask: NDArray[np.bool_]) -> Column:
@@ -334,7 +336,7 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     busy = _busy(of, x, mainloop)
     # limits of all SMs together
     l2 = of.traffic * fetched / np.maximum(of.fetched, 1) / x.l2
-    bent = np.where(of.beneath > 0, x.fill_beneath, x.fill)
+    bent = np.where(of.beneath > 0, x.fill_beneath, x.fill) + x.early_fill * of.early
     # memory idles at times if rows of a stage are short, or if warps multiply before they request more
     idle = _each(of, 1.0, bare=1 + x.bare_dram) + x.short_rows * of.short
     memory = (of.memory + x.asked * of.asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
@@ -346,6 +348,9 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     total = _longest(busy, l2, memory, capped)
     added = x.add + x.full * of.full + of.left / x.add_rate
     start = x.launch + x.cluster * of.doubled + x.apart * (of.beneath == 0)
+    # SMs that the launch before keeps busy load constant operands late
+    late = x.early_sum * of.launched + x.early_full * of.share + x.early_cluster * of.doubled
+    start = start + of.early * (late + _each(of, 0.0, bare=x.early_bare))
     found: Column = start + _each(of, x.first, bare=x.first_bare) + total + of.launched * added + of.once
     return found
 

@@ -77,22 +77,25 @@ def test_zeros_outside_an_operand_cost_time():
     assert outside == (8 + 48) / 2 * 128 * 2
 
 
-def test_clusters_that_request_the_same_bytes_take_longer():
-    """With each doubling of them until L2 has the bytes; a cluster requests what its CTAs share once."""
+def test_clusters_that_request_the_same_bytes_delay_them():
+    """Each further one less, and the operand that waits longer counts; a cluster requests what its CTAs share once."""
     alone, pair = (Candidate((64, 64, 64), x, "cooperative", 1) for x in ((1, 1), (1, 2)))
-    work = [counted(problem(4096, 64 * x, 4096), alone, pair) for x in (1, 2, 4, 8, 16)]
-    # A's bytes, requested by every cluster along N; those along M request B's, more than fit
-    twice = [
-        (x.asked - 3 * 64 * columns * 4096 * 2) / (4096 * 4096 * 2)
-        for x, columns in zip(work, (1, 2, 4, 8, 16), strict=True)
-    ]
-    assert [x.tolist() for x in twice] == [[0, 0], [1, 0], [2, 1], [3, 2], [3, 3]]
+    a = 64 * 4096 * 2
+    # A has 64 rows, which all clusters along N request; one along M requests B
+    delays = [counted(problem(64, 64 * x, 4096), alone, pair).asked / a for x in range(1, 21)]
+    first, paired = np.array(delays).T
+    steps = np.diff(first)
+    assert first[0] == 0 and steps[0] == 1 and (np.diff(steps[:7]) < 0).all() and not steps[7:].any()
+    assert paired[1::2].tolist() == first[:10].tolist()
+    # three clusters request B, as many bytes as all 24 request of A's 3 x 64 rows
+    (both,) = counted(problem(192, 64 * 24, 4096), alone).asked / a
+    assert both == max(3 * first[-1], 24 * first[2])
 
 
 def test_a_gpu_twice_as_fast_takes_half_the_time():
     """Every rate doubled and every time halved: the units agree."""
     same = ("dram", "straddle", "mma_turn", "in_use", "fill", "fill_beneath", "asked", "short_rows", "bare_dram",
-            "flop", "l2_energy", "dram_energy", "slows")  # fmt: skip
+            "early_fill", "flop", "l2_energy", "dram_energy", "slows")  # fmt: skip
     old = dataclasses.asdict(DEFAULT.cost)
     new = {x: v * (2 if x in RATES else 1 if x in same else 0.5) for x, v in old.items()}
     device = dataclasses.replace(DEFAULT, cost=type(DEFAULT.cost)(**new), dram_gbs=2 * DEFAULT.dram_gbs)
@@ -113,7 +116,7 @@ def test_every_figure_counts_and_in_its_direction():
     ]  # fmt: skip
     shapes = (8192, 8192, 8192), (16, 264, 8200), (4001, 4001, 4001), (64, 1 << 20, 64)
     cases = [problem(*x) for x in shapes] + [problem(256, 5376, 1024, majors="mn", c_dtype="bf16")]
-    works = [counted(x, *candidates) for x in cases]
+    works = [counted(x, *candidates) for x in cases] + [counted(cases[1], *candidates, constant=True)]
     times = lambda model: np.concatenate([cost.nanoseconds(x, model) for x in works])
     before = times(DEFAULT.cost)
     # `dram` is the share of a rate, `slows` an exponent of both energy and time
@@ -291,9 +294,23 @@ def test_short_rows_and_warps_that_also_multiply_leave_memory_idle():
 
 
 def test_constant_operands_favour_kernels_that_load_them_early():
-    """A cluster waits for as many free SMs, a kernel without a producer for the launch before."""
-    paired, _, alone, bare = arriving(problem(1024, 1024, 1024), constant=("b",)).once
-    assert alone == 0 and paired == DEFAULT.loads.early and bare == DEFAULT.loads.early_bare
+    """SMs that the launch before keeps busy begin late, clusters with the last of their SMs; without a producer, or
+    after a launch that adds up splits, nothing is loaded early."""
+    one = Candidate((64, 64, 64), (1, 1), "cooperative", 1)
+    kinds = one, one._replace(cluster=(1, 2)), one._replace(schedule="multistage")
+    kinds = *kinds, one._replace(splits=4, reduction="launch")
+    of, x = problem(64, 2048, 4096, majors="kk"), DEFAULT.cost
+    constant, plain = (counted(of, *kinds, constant=early) for early in (True, False))
+    none = dataclasses.replace(x, early_full=0.0, early_cluster=0.0, early_bare=0.0, early_sum=0.0)
+    late = cost.nanoseconds(constant, x) - cost.nanoseconds(constant, none)
+    kept = constant.share * x.early_full
+    assert late - kept == pytest.approx([0, x.early_cluster, x.early_bare, x.early_sum]) and kept[0] < kept[3]
+    assert (cost.nanoseconds(plain, x) == cost.nanoseconds(plain, none)).all()
+    # every launch begins beneath the one before, and the next one streams little beside it
+    assert constant.beneath.all() and not plain.beneath.all()
+    rates = dataclasses.replace(none, early_fill=0.0), none
+    full, shared = (cost.nanoseconds(constant, rate) for rate in rates)
+    assert (shared[:3] > full[:3]).all()
 
 
 def test_half_of_a_gated_pair_is_stored():
