@@ -110,6 +110,16 @@ class Memory:
             self._least = self._support.resident()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What collecting makes is kept: looking for garbage in it takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What collecting holds is no test's; where nothing was imported nothing grows."""
     if "cutegemm.spec" in sys.modules:

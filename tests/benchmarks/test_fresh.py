@@ -264,6 +264,7 @@ def test_trees_are_gits_own(tmp_path):
 COMMITTED = sorted(fresh.FOLDER.glob("**/fresh-[0-9a-f]*.json"))
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
 def test_committed_files_are_what_they_say(path):
     """Draws, order and plans of a committed file are those of its commit's own sources."""
