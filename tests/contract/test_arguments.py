@@ -92,6 +92,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
                     ("x", 3, None, [], THING),
                 ),
                 "swap": ("x", 1, None),
+                "math": ("x", 3, None, [], THING),
                 "constant": ("a", "x", (), ("c",), (["a"],), None),
                 "evict_first": ("a", "x", [], ("c",), (["a"],), None),
                 "batch_invariant": (1, "x", None),
