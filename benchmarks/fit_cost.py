@@ -60,16 +60,19 @@ FOLDS, STEPS, LONGEST_STEP = 5, 60, 0.5
 # the rates of that GPU
 START = CostModel(
     mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.5, stage=10.0, lone=30.0, turn=10.0, bare=20.0,
-    mma_turn=0.97, latency=900.0, in_use=1.5, void=60.0, tile=600.0, tile_turn=100.0, refill=500.0, piece=100.0,
-    piece_turn=100.0, narrow=80.0, store=35.0, line=0.0865, inputs=900.0, input_piece=130.0, sum=700.0, sum_rate=25.0,
-    part_store=60.0, add=2500.0, add_rate=1900.0, full=300.0, fill=0.15, fill_beneath=0.2, short_rows=0.02,
-    bare_dram=0.02, asked=0.1, flop=0.75, l2_energy=9.0, dram_energy=30.0, watts=600.0, slows=1.0, launch=900.0,
-    apart=500.0, cluster=180.0, first=500.0, first_bare=300.0, early_full=1000.0, early_cluster=100.0, early_sum=600.0,
-    early_bare=400.0, early_fill=0.15,
+    mma_turn=0.97, scaled=130.0, scale_read=6.0, latency=900.0, in_use=1.5, void=60.0, tile=600.0, tile_turn=100.0,
+    refill=500.0, piece=100.0, piece_turn=100.0, narrow=80.0, store=35.0, line=0.0865, inputs=900.0,
+    input_piece=130.0, sum=700.0, sum_rate=25.0, part_store=60.0, add=2500.0, add_rate=1900.0, full=300.0,
+    fill=0.15, fill_beneath=0.2, short_rows=0.02, bare_dram=0.02, asked=0.1, flop=0.75, l2_energy=9.0,
+    dram_energy=30.0, watts=600.0, slows=1.0, launch=900.0, apart=500.0, cluster=180.0, first=500.0,
+    first_bare=300.0, early_full=1000.0, early_cluster=100.0, early_sum=600.0, early_bare=400.0, early_fill=0.15,
 )  # fmt: skip
 # known from kernels of short K alone, which the sweeps lack; they hold still
 KNOWN = ("line", "inputs", "input_piece")
-NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in KNOWN]
+# products with scales of blocks of 1 x 128 and 128 x 128, whose rates are fitted to them alone, after all others
+BLOCKS = {"NVIDIA H200": "blocks_h200.json"}
+SCALED = ["scaled", "scale_read"]
+NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
 # known from clocks, widths and the board's limit, so that they are held back by more
 FIRM = {"mma": 30.0, "smem": 30.0, "port": 10.0, "l2": 10.0, "dram": 30.0, "watts": 30.0}
 # a kernel's mean error: like how many configs none is, beyond which a config has outliers, its most weight over the
@@ -105,7 +108,9 @@ def fresh(path: Path) -> list[Measured]:
     """The problems of a sweep whose operands TMA loads; configs that give more than a candidate are left out."""
     found = []
     for x in json.loads(path.read_text())["cases"]:
-        of = problem(x["m"], x["n"], x["k"], batch=x["batch"], majors=x["majors"])
+        of = problem(
+            x["m"], x["n"], x["k"], batch=x["batch"], majors=x["majors"], dtype=x.get("dtype", "bf16")
+        )
         if of.a.tma_reason() is not None or of.b.tma_reason() is not None:
             continue
         configs, us, chosen = [], [], None
@@ -164,7 +169,14 @@ class Data:
         total = np.add.reduceat(near, self.start)[self.of]
         self.weight = near / total * np.array([x.weight for x in found])[self.of]
         self.share = near / total
-        self.kernels = np.array([known_kernels.name(c) for x in found for _, c in x.configs])
+        known = [x.problem.a.dtype.bytes == known_kernels.BYTES for x in found]
+        self.kernels = np.array(
+            [
+                known_kernels.name(c) if y else ""
+                for x, y in zip(found, known, strict=True)
+                for _, c in x.configs
+            ]
+        )
         self.settled = np.array([x.settled for x in found])
 
     def errors(self, model: CostModel) -> Column:
@@ -202,20 +214,22 @@ def _counted(x: Measured, device: Device) -> Counts:
         places = [i for i, (turned, _) in enumerate(x.configs) if turned == swapped]
         if places:
             seen = transposed_problem(x.problem) if swapped else x.problem
-            of = Seen.of(seen, constant=x.family == CHAIN)
+            scaled = seen.a.dtype.bytes == 1
+            # of the rows of D, each has its own
+            of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, read=scaled and swapped / 4)
             made.append(counts(of, device, rows([x.configs[i][1] for i in places])))
             order += places
     back = np.argsort(order)
     return Counts(*(np.concatenate(column)[back] for column in zip(*made, strict=True)))
 
 
-def fit(data: Data, start: CostModel, steps: int = STEPS) -> CostModel:
+def fit(data: Data, start: CostModel, steps: int = STEPS, names: Sequence[str] = NAMES) -> CostModel:
     """The rates that fit best, from some."""
-    begin = np.log([getattr(start, x) for x in NAMES])
-    firm = np.array([FIRM.get(x, HELD_BACK) for x in NAMES])
+    begin = np.log([getattr(start, x) for x in names])
+    firm = np.array([FIRM.get(x, HELD_BACK) for x in names])
 
     def model(at: Column) -> CostModel:
-        return dataclasses.replace(start, **dict(zip(NAMES, np.exp(at).tolist(), strict=True)))
+        return dataclasses.replace(start, **dict(zip(names, np.exp(at).tolist(), strict=True)))
 
     def costs(errors: Column, at: Column) -> float:
         robust = 2 * (np.sqrt(1 + errors**2) - 1)
@@ -312,6 +326,10 @@ def main(arguments: list[str]) -> int:
     assert start is not None
     known = [x for x in found if not x.held_back]
     model = fit(Data(known, device), start)
+    blocks = fresh(SWEEPS / BLOCKS[args.gpu]) if args.gpu in BLOCKS else []
+    if blocks:
+        model = fit(Data(blocks, device), model, names=SCALED)
+        judged = judged + blocks
     # what launches that overlap hide is no kernel's own
     factors = Data([x for x in known if x.family != CHAIN], device).factors(model)
     reported = judged or beside
@@ -321,9 +339,9 @@ def main(arguments: list[str]) -> int:
     else:
         held = held_back(found, device, start)
     console.print(shown(reported, regret, held))
-    console.print(", ".join(f"{x} {getattr(model, x):.4g}" for x in NAMES))
+    console.print(", ".join(f"{x} {getattr(model, x):.4g}" for x in (*NAMES, *SCALED)))
     if args.write:
-        files = ", ".join(sorted([*names[0], *names[1]]))
+        files = ", ".join(sorted([*names[0], *names[1], *([BLOCKS[args.gpu]] if blocks else [])]))
         write(args.gpu, model, factors, f"fitted by benchmarks.fit_cost to {files}")
     return 0
 

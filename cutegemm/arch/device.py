@@ -107,6 +107,7 @@ class CostModel:
         straddle: factor on bytes in rows that straddle lines of L2.
         stage, lone, turn, bare: of a stage beside its instructions, of two or three warpgroups, one, pingpong, and no
             producer; mma_turn: factor on `mma` of pingpong.
+        scaled: more of a stage whose products are scaled; scale_read: for each scale that a thread reads for columns.
         latency: from asking for a stage to having it; in_use: stages of a ring that do not load meanwhile; void: rate
             of the zeros that TMA fills in outside an operand.
         tile, tile_turn: of a work outside its mainloop, cooperative and pingpong; refill: more of a work after the
@@ -142,6 +143,8 @@ class CostModel:
     turn: float
     bare: float
     mma_turn: float
+    scaled: float
+    scale_read: float
     latency: float
     in_use: float
     void: float

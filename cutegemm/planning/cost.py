@@ -29,7 +29,7 @@ Column = NDArray[np.float64]
 COOPERATIVE, PINGPONG, MULTISTAGE = range(3)
 WHOLE, IN_CLUSTER, BY_LAUNCH, IN_WORKSPACE, BY_ATOMICS = range(5)
 REDUCTIONS = ("none", "cluster", "launch", "workspace", "atomic")
-# bytes that shared memory moves in a cycle, and bytes along K of an instruction's row (PTX ISA, wgmma)
+# bytes of shared memory in a cycle, and bytes along K of an instruction's row (PTX ISA, wgmma)
 SMEM_BYTES = 128.0
 K_BYTES = 32.0
 # columns of an instruction that the tensor cores compute in a cycle (Hopper whitepaper)
@@ -99,6 +99,7 @@ class Seen(NamedTuple):
         gates, halves: accumulator columns and rows per output.
         loaded: nanoseconds per stage that threads load, besides its elements; once: nanoseconds of copies before the
             launch and of the threads' first stage; constant: whether operands may be loaded early.
+        scaled: whether each stage's products are scaled; read: scales that a thread reads for a column of B.
     """
 
     m: Number
@@ -118,6 +119,8 @@ class Seen(NamedTuple):
     loaded: Number = 0.0
     once: Number = 0.0
     constant: Number = False
+    scaled: Number = False
+    read: Number = 0.0
 
     @classmethod
     def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:
@@ -166,7 +169,8 @@ class Counts(NamedTuple):
             reads in workspace.
         left: bytes of sums that a launch reduces; launched: whether there is such a launch; full: whether it finds no
             free SM.
-        loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait.
+        loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait; scaled: whether
+            a stage's products are scaled; read: scales that a thread reads for its columns.
     """
 
     waves: Column
@@ -202,6 +206,8 @@ class Counts(NamedTuple):
     full: Column
     loaded: Column
     once: Column
+    scaled: Column
+    read: Column
 
 
 def counts(x: Seen, device: Device, of: Rows) -> Counts:
@@ -224,7 +230,6 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     landed = (here + n) * k * x.size
     turns, launched = of.schedule == PINGPONG, of.reduction == BY_LAUNCH
     parts = 4 * m * n
-    counted = of.reduction > BY_LAUNCH
     out = _outputs(x, of, waves, turns)
     beside = np.minimum(out["stored"], of.consumers * STAGING_BYTES) * ~launched + parts * (of.held > 1)
     beside = beside + x.inputs * of.consumers * STAGING_BYTES
@@ -233,8 +238,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     ring = np.floor((device.limits.smem_bytes - beside) / (held * k * x.size + STAGE_BARRIERS))
     short = x.bytes <= np.where(fill >= FULL, FULL_BYTES, SHORT_BYTES)
     # if L2 does not hold both operands, each further panel of the raster reads B from memory
-    panels = np.minimum(np.ceil(rows / PANEL) - 1, PANEL)
-    again = panels * (x.a.bytes + x.b.bytes > device.l2_bytes)
+    again = np.minimum(np.ceil(rows / PANEL) - 1, PANEL) * (x.a.bytes + x.b.bytes > device.l2_bytes)
     doubled = np.log2([1, *sizes])[size]
     return Counts(
         waves=waves,
@@ -252,17 +256,19 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         flops=2 * m * n * k * stages * ctas,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
         doubled=doubled,
-        beneath=np.maximum(_as(launched | short | (fill >= 1)), x.constant),
+        beneath=np.maximum(launched | short | (fill >= 1), float(x.constant)),
         early=np.full_like(m, x.constant),
         parts=parts,
         held=of.held,
-        met=_as(counted) * np.where(of.reduction == BY_ATOMICS, 1.0, outer),
+        met=np.where(of.reduction > BY_LAUNCH, np.where(of.reduction == BY_ATOMICS, 1.0, outer), 0.0),
         left=np.where(launched, parts * planes * cluster * outer, 0.0),
-        launched=_as(launched),
-        full=_as(launched & (fill >= FULL)),
-        short=_as(k * x.size < 2 * L2_LINE),
+        launched=launched.astype(float),
+        full=(launched & (fill >= FULL)).astype(float),
+        short=(k * x.size < 2 * L2_LINE).astype(float),
         loaded=m * k * x.a.ns + n * k * x.b.ns + x.loaded,
         once=np.full_like(m, x.once),
+        scaled=np.full_like(m, x.scaled),
+        read=n * x.read,
         **out,
         **_boxes(x, of, here),
     )
@@ -272,10 +278,6 @@ def _delay(clusters: Column) -> Column:
     """How much clusters that request the same bytes at once delay them."""
     found: Column = DELAYS[np.minimum(clusters, len(DELAYS)).astype(np.intp) - 1]
     return found
-
-
-def _as(mask: NDArray[np.bool_]) -> Column:
-    return mask.astype(np.float64)
 
 
 def _box_rows(x: Seen, of: Rows) -> Column:
@@ -332,8 +334,7 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     stage = _stage(of, x, fetched)
     if of.loaded.any():
         stage = _longest(stage, of.loaded)
-    mainloop = of.stages * stage
-    busy = _busy(of, x, mainloop)
+    busy, last = _busy(of, x, of.stages * stage)
     # limits of all SMs together
     l2 = of.traffic * fetched / np.maximum(of.fetched, 1) / x.l2
     bent = np.where(of.beneath > 0, x.fill_beneath, x.fill) + x.early_fill * of.early
@@ -341,17 +342,16 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     idle = _each(of, 1.0, bare=1 + x.bare_dram) + x.short_rows * of.short
     memory = (of.memory + x.asked * of.asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
     # a lower clock needs a lower voltage, so time at the power cap is a power of both
-    energy = (x.flop * of.flops + x.l2_energy * of.traffic + x.dram_energy * of.memory) / (1e3 * x.watts)
-    theta = x.slows / (1 + x.slows)
-    energy = np.maximum(energy, LEAST_NS)
+    energy = x.flop * of.flops + x.l2_energy * of.traffic + x.dram_energy * of.memory
+    energy, theta = np.maximum(energy / (1e3 * x.watts), LEAST_NS), x.slows / (1 + x.slows)
     capped = energy * np.exp(theta * np.log(np.maximum(busy, LEAST_NS) / energy))
-    total = _longest(busy, l2, memory, capped)
-    added = x.add + x.full * of.full + of.left / x.add_rate
+    added = of.launched * (x.add + x.full * of.full + of.left / x.add_rate)
+    total = _longest(busy, l2, memory, capped) + last + added
     start = x.launch + x.cluster * of.doubled + x.apart * (of.beneath == 0)
     # SMs that the launch before keeps busy load constant operands late
     late = x.early_sum * of.launched + x.early_full * of.share + x.early_cluster * of.doubled
     start = start + of.early * (late + _each(of, 0.0, bare=x.early_bare))
-    found: Column = start + _each(of, x.first, bare=x.first_bare) + total + of.launched * added + of.once
+    found: Column = start + _each(of, x.first, bare=x.first_bare) + total + of.once
     return found
 
 
@@ -366,11 +366,12 @@ def _stage(of: Counts, x: CostModel, fetched: Column) -> Column:
     mma = of.mma * x.mma * _each(of, 1.0, turns=x.mma_turn)
     late = x.latency / np.maximum(of.ring - x.in_use, LEAST_FREE) + of.void / x.void
     port = (of.landed + fetched - of.fetched) / x.port
-    return _longest(mma + gap, of.smem * x.smem, port, late)
+    scaled = of.scaled * x.scaled + of.read * x.scale_read
+    return _longest(mma + gap + scaled, of.smem * x.smem, port, late)
 
 
-def _busy(of: Counts, x: CostModel, mainloop: Column) -> Column:
-    """The work tiles of the busiest SM."""
+def _busy(of: Counts, x: CostModel, mainloop: Column) -> tuple[Column, Column]:
+    """The work tiles of the busiest SM, and the last one's sum of splits, which no other SM's loads hide."""
     stored = of.pieces * _each(of, x.piece, turns=x.piece_turn) + of.narrow * x.narrow
     stored = stored + of.stored / x.store + of.lines * x.line
     stored = stored + of.inputs * (x.inputs + of.pieces * x.input_piece)
@@ -380,10 +381,9 @@ def _busy(of: Counts, x: CostModel, mainloop: Column) -> Column:
     sums = sums + (of.met > 0) * (x.sum + (1 + of.met) * of.parts / x.part_store)
     # without a producer a tile's first stages are not loaded while the previous tile is stored
     refills = _each(of, 0.0, bare=x.refill) * np.maximum(of.waves - 1, 0.0)
-    together = of.waves * (mainloop + x.tile + stored + sums) + refills
+    together = of.waves * (mainloop + x.tile + stored + sums) - sums + refills
     turned = of.waves * np.maximum(mainloop + x.tile_turn, (mainloop + stored) / 2) + stored
-    found: Column = np.where(of.team == TURNS, turned, together)
-    return found
+    return np.where(of.team == TURNS, turned, together), sums
 
 
 def _longest(*terms: Column) -> Column:

@@ -110,4 +110,7 @@ def gemm_of(way: Way) -> Seen:
         loaded=x.stage * by_threads,
         once=once,
         constant=isinstance(way.spec.constant, tuple),
+        scaled=bool(way.epilogue.scales),
+        # two of every eight columns, if they have scales of their own
+        read=sum(x.axis == "n" and x.extent == 1 for x in way.epilogue.scales) / 4,
     )
