@@ -121,6 +121,9 @@ def _consumers(x: KernelDraft) -> Iterator[Barrier]:
     if x.pingpong:
         who = "both consumers"
         yield Barrier("turn", x.consumers, who, 2 * warpgroup, "one of them", first=FIRST_NAMED + x.consumers)
+    if x.staggers:
+        who = "a warpgroup and the one before it"
+        yield Barrier("issue", x.consumers, who, 2 * warpgroup, "the former", first=FIRST_NAMED + x.consumers)
     if any(y.box_rows for y in x.operands) or x.grouped == "k":
         who = "every consumer thread"
         yield Barrier("rest", 1, who, threads, "the same", first=FIRST_NAMED + 2 * x.consumers)

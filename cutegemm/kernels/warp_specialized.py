@@ -29,6 +29,7 @@ from cutegemm.kernels.host.launch_arguments import launch_thread, options
 from cutegemm.kernels.host.launch_tensors import launch_tensors
 from cutegemm.kernels.host.operand_layouts import NUMERIC, tiled_mma
 from cutegemm.kernels.mainloop.frame import Frame
+from cutegemm.kernels.mainloop.issue_order import IssueOrder
 from cutegemm.kernels.mainloop.mainloop import Mainloop
 from cutegemm.kernels.mainloop.pingpong_order import PingpongOrder
 from cutegemm.kernels.mainloop.pipeline import skip
@@ -90,20 +91,21 @@ class WarpSpecializedGemm:
         role = Role(warpgroup, band, thread % hw.WARPGROUP)
         mma = tiled_mma(config, config.team, config.mma_columns)
         fragments, acc = frame.fragments(mma, band)
-        order = PingpongOrder(config, warpgroup)
+        turn, order = PingpongOrder(config, warpgroup), IssueOrder(config, warpgroup)
         every, partial = config.promote // config.tile[2], NUMERIC[config.instruction.accumulator]
         tail = RaggedTail.of(config, frame.loads, role)
-        mainloop = Mainloop(frame.pipeline, fragments, order, every, partial, tail, frame.scales)
+        mainloop = Mainloop(frame.pipeline, fragments, turn, order, every, partial, tail, frame.scales)
         position = skip((cutlass.Int32(0), cutlass.Int32(0)), scheduler.stages_before(first), config.stages)
         if cutlass.const_expr(tail is not None):
             acc.fill(0.0)  # a group without k tiles would carry what is undefined to the first wgmma
         inputs, parity = epilogue.start(), cutlass.Int32(0)
+        turn.start()
         order.start()
         state = scheduler.start(first)
         while scheduler.more(state):
             work = scheduler.work(state)
             ahead = epilogue.ahead(role, work.tile) if cutlass.const_expr(not config.adds_up) else None
-            order.take()
+            turn.take()
             # only consumers that take turns ask, and a scheduler may have to wait for the answer
             follows = scheduler.follows(state) if cutlass.const_expr(config.pingpong) else False
             position = mainloop.multiply(mma, acc, position, (role, work), follows)
@@ -114,6 +116,7 @@ class WarpSpecializedGemm:
             else:
                 inputs, parity = self._add_up(frame, acc, role, work, inputs, parity)
             state = scheduler.next(state, turns)
+        order.end()
         epilogue.end(role)
         scheduler.end_rows(state, epilogue.outputs, *launch_thread(config, scheduler, thread))
 

@@ -11,6 +11,7 @@ import cutlass.cute as cute
 from cutlass.cute.nvgpu import warpgroup
 
 from cutegemm.kernels.host.operand_layouts import tiled_mma
+from cutegemm.kernels.mainloop.issue_order import IssueOrder
 from cutegemm.kernels.mainloop.pingpong_order import PingpongOrder
 from cutegemm.kernels.mainloop.pipeline import Pipeline, advance
 from cutegemm.kernels.mainloop.ragged_tail import RaggedTail
@@ -51,6 +52,7 @@ class Mainloop:
     pipeline: Pipeline
     fragments: Fragments
     turns: PingpongOrder
+    order: IssueOrder
     every: int = 0  # stages after which partial sums are promoted to fp32; 0 is never
     partial: Any = None  # the element type of those
     tail: RaggedTail | None = None  # of groups along K
@@ -124,7 +126,9 @@ class Mainloop:
         self.pipeline.wait_full(stage, phase)
         for row in cutlass.range_constexpr(acc.shape[1]):
             last = row == acc.shape[1] - 1
+            self.order.take()
             self._issue(part, row, stage)
+            self.order.hand_over()
             if cutlass.const_expr(last):
                 self.turns.hand_over(follows)
             found = scales.read(role, stage, row)
@@ -177,8 +181,6 @@ class Mainloop:
             cute.gemm(mma, part, a, tCrB[None, None, block, stage], part)
             mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
-        # no read of scales may move between the WGMMAs: the last one would wait for shared memory
-        cute.arch.sync_warp()
 
     @cute.jit
     def _scale(
@@ -240,6 +242,7 @@ class Mainloop:
         pipeline = self.pipeline
         stage, phase = position
         pipeline.wait_full(stage, phase)  # until TMA (and gathering threads) filled the stage
+        self.order.take()
         self._trim(0, stage, last)
         mma.set(warpgroup.Field.ACCUMULATE, False)
         warpgroup.fence()
@@ -259,6 +262,7 @@ class Mainloop:
                     pipeline.release(previous)
                 previous = stage
                 stage, phase = advance(stage, phase, pipeline.stages)
+        self.order.hand_over()
         self.turns.hand_over(follows)
         warpgroup.wait_group(0)
         pipeline.release(previous)
