@@ -182,15 +182,6 @@ class KernelDraft(EpilogueConfig):
         return self.tile_values * (1 + self.partial_sets) + self.scale_values
 
     @property
-    def staggers(self) -> bool:
-        """Whether warpgroups issue the WGMMAs of a stage in turn, so that one promotes while another multiplies.
-
-        Three that share every tile would else wait for the tensor cores together, and leave them idle together.
-        """
-        promotes = bool(self.promote or self.epilogue.scales)
-        return promotes and self.multiplies and bool(self.roles.producers) and self.team == 3
-
-    @property
     def partial_sets(self) -> Number:
         """Sets of partial sums: with two, a block of K is multiplied while the one before is scaled."""
         if not self.epilogue.scales:

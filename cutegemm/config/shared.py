@@ -115,13 +115,22 @@ def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
             yield Barrier(f"{name}s", WARPS * stages, ELECTED, 1, "the same warp", f"{name} barriers")
 
 
+def staggers(x: KernelDraft) -> bool:
+    """Whether warpgroups issue the WGMMAs of a stage in turn, so that one promotes while another multiplies.
+
+    Three that share every tile would else wait for the tensor cores together, and leave them idle together.
+    """
+    promotes = bool(x.promote or x.epilogue.scales)
+    return promotes and x.multiplies and bool(x.producers) and x.team == 3
+
+
 def _consumers(x: KernelDraft) -> Iterator[Barrier]:
     """Named barriers of consumer warpgroups; barrier 0 is the CTA's (`pingpong_order`, `zero_fill`)."""
     warpgroup, threads = x.limits.warpgroup, x.consumers * x.limits.warpgroup
     if x.pingpong:
         who = "both consumers"
         yield Barrier("turn", x.consumers, who, 2 * warpgroup, "one of them", first=FIRST_NAMED + x.consumers)
-    if x.staggers:
+    if staggers(x):
         who = "a warpgroup and the one before it"
         yield Barrier("issue", x.consumers, who, 2 * warpgroup, "the former", first=FIRST_NAMED + x.consumers)
     if any(y.box_rows for y in x.operands) or x.grouped == "k":
@@ -172,4 +181,4 @@ def _epilogue(x: KernelDraft) -> Iterator[Barrier]:
     )
 
 
-__all__ = ["FIRST_NAMED", "Barrier", "SharedPlan"]
+__all__ = ["FIRST_NAMED", "Barrier", "SharedPlan", "staggers"]

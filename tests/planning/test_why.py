@@ -15,7 +15,7 @@ from cutegemm import epilogue as epi
 from cutegemm.arch.records import RECORDS
 from cutegemm.planning.kernel_plan import Why
 from cutegemm.planning.planner import plan
-from cutegemm.planning.why import predicted_us
+from cutegemm.planning.why import SHOWN, predicted_us
 from tests.support.counted import calls
 
 ROOT = Path(__file__).parents[2]
@@ -136,3 +136,11 @@ def test_the_words_of_a_cuda_core_tile_are_its_fields():
     for x in weighed:
         tile, split = (dict(x.fields)[name] for name in ("tile", "split_k"))
         assert x.what == f"tile {tile}" + (f", {split} splits of K" if split > 1 else "")
+
+
+def test_candidates_that_differ_in_the_cluster_alone_are_shown_once():
+    """The plan's own beside at most `SHOWN` others, the fastest cluster of each."""
+    made = plan(GemmSpec(), PROBLEMS["square"])
+    others = [dict(x.fields) for x in made.why.weighed if x.lost]
+    kinds = [tuple((k, v) for k, v in x.items() if k != "cluster") for x in others]
+    assert len(set(kinds)) == len(kinds) <= SHOWN

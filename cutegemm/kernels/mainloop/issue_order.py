@@ -18,6 +18,7 @@ import cutlass
 from cutlass import cute
 
 from cutegemm.config import KernelConfig
+from cutegemm.config.shared import staggers
 from cutegemm.kernels.mainloop.shared_storage import arrive_named, wait_named
 
 
@@ -31,20 +32,20 @@ class IssueOrder:
     @cute.jit
     def start(self) -> None:
         """Once, before the first tile: warpgroup 0 is first."""
-        if cutlass.const_expr(self.config.staggers):
+        if cutlass.const_expr(staggers(self.config)):
             if self.warpgroup == self.config.consumers - 1:
                 arrive_named(self.config, "issue", 0)
 
     @cute.jit
     def take(self) -> None:
         """Before the WGMMAs between two promotions: wait until the warpgroup before has issued its own."""
-        if cutlass.const_expr(self.config.staggers):
+        if cutlass.const_expr(staggers(self.config)):
             wait_named(self.config, "issue", self.warpgroup)
 
     @cute.jit
     def hand_over(self) -> None:
         """They are issued."""
-        if cutlass.const_expr(self.config.staggers):
+        if cutlass.const_expr(staggers(self.config)):
             following = self.warpgroup + 1
             if following == self.config.consumers:
                 following = cutlass.Int32(0)
@@ -53,6 +54,6 @@ class IssueOrder:
     @cute.jit
     def end(self) -> None:
         """Once, after the last tile: warpgroup 0 takes the last one's arrival, so that no barrier is left half full."""
-        if cutlass.const_expr(self.config.staggers):
+        if cutlass.const_expr(staggers(self.config)):
             if self.warpgroup == 0:
                 wait_named(self.config, "issue", 0)
