@@ -7,7 +7,6 @@ teams, direct stores. A spec is refused only if all of that fails, with the firs
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -100,23 +99,16 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
 class Refusals:
     """The refusal if no candidate is possible: the first that is not about an unspecified field."""
 
-    def __init__(self, spec: GemmSpec) -> None:
-        self._spec = spec
+    def __init__(self, asked: Request, swapped: bool) -> None:
+        self._given, self._swapped = asked.spec.given(), swapped
         self.first: PlanError | None = None
 
     def add(self, error: PlanError) -> None:
-        """Note that a candidate is refused."""
-        if self.first is None and not any(error.concerns(name) for name in self._open):
-            self.first = error
-
-    @functools.cached_property
-    def _open(self) -> list[str]:
-        given = self._spec.given()
-        return [name for name in GemmSpec.__dataclass_fields__ if name not in given]
-
-    def error(self) -> PlanError:
-        """What to raise."""
-        return self.first or field_error(PlanError, "tile", AUTO, "no tile serves the other given fields")
+        """Note that a candidate is refused, of D's transpose where operands are swapped."""
+        if self.first is None:
+            error = swap.error_in_d(error) if self._swapped else error
+            open_ = (name for name in GemmSpec.__dataclass_fields__ if name not in self._given)
+            self.first = None if any(map(error.concerns, open_)) else error
 
 
 def choose(asked: Request, order: Order) -> Chosen:
@@ -129,7 +121,8 @@ def choose(asked: Request, order: Order) -> Chosen:
     from cutegemm.planning.ranking import options
 
     launches.check_per_tile(asked.spec, asked.problem, asked.device.limits)
-    refusals, shown = Refusals(asked.spec), turned(asked)[0]
+    shown = turned(asked)[0]
+    refusals = Refusals(asked, shown)
     spilling: Chosen | None = None
     first = itertools.islice(order(options(asked)), TRIES)
     for option in itertools.chain(first, _others(asked, refusals)):
@@ -140,7 +133,7 @@ def choose(asked: Request, order: Order) -> Chosen:
             config, grid = served(way, candidate, asked.device)
         except PlanError as error:
             if way.swapped == shown:
-                refusals.add(swap.error_in_d(error) if shown else error)
+                refusals.add(error)
             continue
         found = Chosen(option, config, grid)
         if asked.spec.tile != AUTO or not spills(config):
@@ -148,7 +141,7 @@ def choose(asked: Request, order: Order) -> Chosen:
         spilling = spilling or found
     if spilling is not None:
         return spilling
-    raise refusals.error()
+    raise refusals.first or field_error(PlanError, "tile", AUTO, "no tile serves the other given fields")
 
 
 def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
@@ -171,7 +164,7 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
                 check_reduction(spec, kind)
                 launches.check_sms(spec, draft.cluster_size)
             except PlanError as error:
-                refusals.add(swap.error_in_d(error) if swapped else error)
+                refusals.add(error)
                 continue
             rows = rows_step(limits, kind.team, way.halves)
             elements = most_accumulators(draft) * kind.team * limits.warpgroup

@@ -87,10 +87,7 @@ def subtile_columns(
 def sliced(config: Kernel, most: int) -> Kernel:
     """The config with its tile's columns divided into the most slices of whole subtiles, at most so many."""
     step = config.columns_step
-    slices = max(
-        (x for x in range(1, most + 1) if config.columns % (step * x) == 0),
-        default=1,
-    )
+    slices = max((x for x in range(1, most + 1) if config.columns % (step * x) == 0), default=1)
     columns = subtile_columns(config.columns // slices, config.outputs, config.inputs)
     return dataclasses.replace(config, slices=slices, epi_n=columns)
 

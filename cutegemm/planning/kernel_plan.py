@@ -120,10 +120,7 @@ class KernelPlan:
     @property
     def smem(self) -> tuple[Region, ...]:
         """The regions of the GEMM kernel's shared memory, named by the caller's operands."""
-        found = self._shared.regions
-        return (
-            tuple(dataclasses.replace(x, name=self._in_d(x.name)) for x in found) if self.swapped else found
-        )
+        return tuple(dataclasses.replace(x, name=self._in_d(x.name)) for x in self._shared.regions)
 
     @property
     def smem_bytes(self) -> int:
@@ -133,10 +130,7 @@ class KernelPlan:
     @property
     def barriers(self) -> tuple[Barrier, ...]:
         """The GEMM kernel's barriers, with participants and arrive counts."""
-        found = self._shared.used
-        return (
-            tuple(dataclasses.replace(x, name=self._in_d(x.name)) for x in found) if self.swapped else found
-        )
+        return tuple(dataclasses.replace(x, name=self._in_d(x.name)) for x in self._shared.used)
 
     @property
     def accumulators(self) -> int:
@@ -203,12 +197,9 @@ class KernelPlan:
     @property
     def partials(self) -> tuple[int | None, ...]:
         """The byte offset of each reduction in the workspace; None for one whose result stays partial."""
-        step = self.storing
-        return (
-            ()
-            if step is None
-            else tuple(step.in_workspace.get(x.name) for x in step.config.epilogue.reductions)
-        )
+        if (step := self.storing) is None:
+            return ()
+        return tuple(step.in_workspace.get(x.name) for x in step.config.epilogue.reductions)
 
     @property
     def clusters(self) -> int:
@@ -294,18 +285,14 @@ def describe(plan: KernelPlan) -> str:
 
 def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     tile, cluster = config.tile, config.cluster
-    roles = (
-        f"{config.producers} producer + {config.consumers} consumer warpgroups{' in turn' if config.pingpong else ''}"
-        if config.producers
-        else (f"{config.consumers} warpgroups that load and compute")
-    )
+    roles = f"{config.consumers} warpgroups that load and compute"
+    if config.producers:
+        turns = " in turn" if config.pingpong else ""
+        roles = f"{config.producers} producer + {config.consumers} consumer warpgroups{turns}"
     setmaxnreg = "" if plan.registers is None else f", registers {plan.registers[0]} / {plan.registers[1]}"
     regions = ", ".join(f"{r.name} {r.size:,}" for r in plan.smem)
     scheduler = "persistent" if config.persistent else "a CTA per tile"
-    if config.streamed:
-        scheduler = "persistent, stream-K"
-    if config.dynamic:
-        scheduler = "persistent, dynamic"
+    scheduler += ", dynamic" if config.dynamic else ", stream-K" if config.streamed else ""
     if config.splits > 1:
         scheduler += f", {config.splits} splits of K reduced in {_REDUCED[config.split_reduction]}"
         if config.cluster_splits not in (1, config.splits):

@@ -94,11 +94,9 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
     """
     problem, gate = gated_half(asked.problem, asked.epilogue)
     pair = _pair(asked)
-    given = [_given(asked, getattr(problem, name), name, gate if name == pair else None) for name in AXES]
-    left = [
-        _ways(asked, getattr(problem, name), name, gate if name == pair else None) if how == AUTO else (how,)
-        for name, how in zip(AXES, given)
-    ]
+    each = [(getattr(problem, name), name, gate if name == pair else None) for name in AXES]
+    given = [_given(asked, *x) for x in each]
+    left = [_ways(asked, *x) if how == AUTO else (how,) for x, how in zip(each, given, strict=True)]
     thin, wide = sorted(AXES, key=lambda name: getattr(problem, name).bytes)
     for first, second in itertools.product(*left):
         how = {"a": first, "b": second}
@@ -152,31 +150,25 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
         PlanError: the operand cannot be loaded as given.
     """
     given: str = getattr(asked.spec, f"{name}_load")
-    why_not = _no_tma(asked, operand, name)
+    why_not, bytewise = _no_tma(asked, operand, name), operand.dtype.bits == 8
     if given == AUTO and why_not is None:
         return "tma"
+    pieces = given in ("shift", "cp_async")
     if given == "tma" and why_not:
-        rule = f"TMA cannot address {name.upper()}: {why_not}"
-        raise field_error(
-            PlanError, f"{name}_load", given, rule, "gather" if operand.dtype.bits == 8 else "relayout"
-        )
-    if given in ("relayout", "shift", "cp_async") and operand.dtype.bits == 8:
+        rule, nearest = f"TMA cannot address {name.upper()}: {why_not}", "gather" if bytewise else "relayout"
+    elif bytewise and (pieces or given == "relayout"):
         rule = f"{operand.dtype.value} operands are loaded by TMA or gathered by threads"
-        raise field_error(PlanError, f"{name}_load", given, rule, "gather" if why_not else "tma")
-    if (
-        given in ("shift", "cp_async")
-        and _turned(asked, operand, name)
-        and operand.unit_row != operand.unit_col
-    ):
+        nearest = "gather" if why_not else "tma"
+    elif pieces and _turned(asked, operand, name) and operand.unit_row != operand.unit_col:
         rule = f"the instruction reads {operand.dtype.value} operands along K: others are copied or gathered"
-        raise field_error(PlanError, f"{name}_load", given, rule, "relayout")
-    if given in ("shift", "cp_async") and not (operand.unit_row or operand.unit_col):
-        rule = "neither dimension has unit stride"
-        raise field_error(PlanError, f"{name}_load", given, rule, "gather")
-    if given == "cp_async" and not copy_width(operand, gate):
-        rule = f"its lines begin at no multiples of {min(COPY_WIDTHS)} bytes"
-        raise field_error(PlanError, f"{name}_load", given, rule, "shift")
-    return given
+        nearest = "relayout"
+    elif pieces and not (operand.unit_row or operand.unit_col):
+        rule, nearest = "neither dimension has unit stride", "gather"
+    elif given == "cp_async" and not copy_width(operand, gate):
+        rule, nearest = f"its lines begin at no multiples of {min(COPY_WIDTHS)} bytes", "shift"
+    else:
+        return given
+    raise field_error(PlanError, f"{name}_load", given, rule, nearest)
 
 
 def copy_width(operand: Operand, gate: int | None = None) -> int:
@@ -226,19 +218,15 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
             # a copy that transposes has adjacent columns
             source, target = source.transposed, target.transposed
         halves = (0,) if name != pair or gate is None else (0, gate)
+        whole, element = round_up(size, WORKSPACE_ALIGN), source.dtype.bytes
         for half in halves:
+            beside = half * element
             copies.append(
-                Copy(
-                    operand=name,
-                    source=source,
-                    target=target,
-                    source_offset=half * source.dtype.bytes,
-                    offset=offset,
-                )
+                Copy(operand=name, source=source, target=target, source_offset=beside, offset=offset)
             )
-            offset += round_up(size, WORKSPACE_ALIGN)
+            offset += whole
         if len(halves) == 2:
-            gate = round_up(size, WORKSPACE_ALIGN) // source.dtype.bytes
+            gate = whole // element
     return Loads(
         chosen=chosen,
         problem=problem,

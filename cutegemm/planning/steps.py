@@ -230,6 +230,3 @@ class Finish:
 
 
 Step = Relayout | Multiply | AddPartials | Finish
-
-
-__all__ = ["AddPartials", "Copy", "Ends", "Finish", "Multiply", "Relayout", "Step"]

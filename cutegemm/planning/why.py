@@ -73,10 +73,8 @@ def predicted_us(made: KernelPlan) -> float:
     """Microseconds that the cost model predicts for a plan; 0 where nothing is launched."""
     if isinstance(made.config, KernelConfig):
         return option_of(made).ns / 1e3
-    if isinstance(made.config, SimtConfig):
-        taken = weigh_simt(made).taken
-        return 0.0 if taken is None else taken.us
-    return 0.0
+    taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig) else None
+    return 0.0 if taken is None else taken.us
 
 
 def weigh_simt(made: KernelPlan) -> Why:
