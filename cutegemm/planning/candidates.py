@@ -185,19 +185,16 @@ def _teams(spec: GemmSpec, schedule: str) -> Iterable[int]:
 
 def _team(spec: GemmSpec, schedule: str, rows: int, limits: Limits) -> int:
     """Consumer warpgroups of a tile: as given, or the best number that divides its rows."""
-    return next(
-        (x for x in _teams(spec, schedule) if rows % rows_step(limits, x) == 0),
-        next(iter(_teams(spec, schedule))),
-    )
+    teams = tuple(_teams(spec, schedule))
+    return next((x for x in teams if rows % rows_step(limits, x) == 0), teams[0])
 
 
 def _allowed(spec: GemmSpec, candidate: Candidate) -> bool:
     """Whether the given fields allow a candidate's schedule and cluster."""
     if spec.schedule not in (AUTO, candidate.schedule):
         return False
-    if candidate.pingpong and (
-        spec.consumers not in (AUTO, PINGPONG_CONSUMERS) or spec.scheduler == "per_tile"
-    ):
+    given = spec.consumers not in (AUTO, PINGPONG_CONSUMERS) or spec.scheduler == "per_tile"
+    if candidate.pingpong and given:
         return False
     size = candidate.cluster[0] * candidate.cluster[1]
     if isinstance(spec.sms, int) and size > spec.sms and spec.plane is None:

@@ -19,12 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
-from cutegemm.config import (
-    SECTOR,
-    KernelDraft,
-    registers,
-    smem_budget,
-)
+from cutegemm.config import SECTOR, KernelDraft, registers, smem_budget
 from cutegemm.config.invariants import BUFFERS, TILE, satisfied
 from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.spills import spills
@@ -117,9 +112,7 @@ def table(kind: Kind) -> Rows:
 
 def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
     """(schedule, consumers, rows) that a spec allows, also with numbers of consumers that are not usual."""
-    schedules = [
-        i for i, name in enumerate(SCHEDULES) if spec.schedule not in SCHEDULES or spec.schedule == name
-    ]
+    schedules = [i for i, name in enumerate(SCHEDULES) if spec.schedule not in {*SCHEDULES} - {name}]
     if kind.by_threads and spec.schedule == AUTO:
         # loads by threads take longer than the epilogue that pingpong would hide
         schedules = [COOPERATIVE]
@@ -127,9 +120,8 @@ def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
     if not found and isinstance(spec.consumers, int):
         found = [(i, spec.consumers, rows_step(kind.limits, spec.consumers)) for i in schedules]
     halves = kind.operands[0].halves
-    return [
-        (i, count, m * factor) for i, count, m in found for factor in ((1, halves) if halves > 1 else (1,))
-    ]
+    factors = (1, halves) if halves > 1 else (1,)
+    return [(i, count, m * factor) for i, count, m in found for factor in factors]
 
 
 def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, ...]]:

@@ -21,6 +21,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.launches import resident_clusters
 from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import plan
 from cutegemm.planning.steps import Ends
@@ -71,9 +72,8 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         real = whole[given].transposed if swapped else whole[given]
         operands[name] = seen if given in kept else real
     m, n = step.extents[:2]
-    tokens = problem.m if form != "depth" else None
-    if tokens is not None:
-        m, n = (m, tokens) if swapped else (tokens, n)
+    if form != "depth":
+        m, n = (m, problem.m) if swapped else (problem.m, n)
     extents = (m, n, problem.k, 1 if form == "rows" else problem.batch)
     multiply = dataclasses.replace(
         step,
@@ -119,11 +119,8 @@ def _clusters(
         # a group begins with a tile of its own, so that each may have one more than its rows fill
         axis = "mn".index(config.grouped)
         tiles[axis] = problem.m // each[axis] + min(problem.batch, problem.m)
-    resident = device.resident_clusters(config.cluster_size) * config.ctas_per_sm
-    if isinstance(spec.sms, int):
-        resident = min(resident, spec.sms // config.cluster_size)
     count: int = tiles[0] * tiles[1] * (1 if form == "rows" else problem.batch)
-    return max(1, min(count, resident))
+    return max(1, min(count, resident_clusters(spec, config, device)))
 
 
 def _average(spec: GemmSpec, problem: Problem, form: str) -> Problem:
@@ -140,20 +137,14 @@ def _average(spec: GemmSpec, problem: Problem, form: str) -> Problem:
     rows = _rows(problem.m / groups)
     kept = _weights(spec, problem, form)
 
-    def batched(name: str, x: Operand) -> tuple[str, Operand]:
-        if name in kept:
-            return name, x
-        return name, dataclasses.replace(
-            x, rows=rows, batch=groups, strides=(*x.strides[:2], rows * x.strides[0])
-        )
+    def batched(*found: tuple[str, Operand]) -> Iterator[tuple[str, Operand]]:
+        for name, x in found:
+            each = *x.strides[:2], rows * x.strides[0]
+            yield name, x if name in kept else dataclasses.replace(x, rows=rows, batch=groups, strides=each)
 
-    return dataclasses.replace(
-        problem,
-        m=rows,
-        a=batched("a", problem.a)[1],
-        inputs=tuple(batched(*x) for x in problem.inputs),
-        outputs=tuple(batched(*x) for x in problem.outputs),
-    )
+    ((_, a),) = batched(("a", problem.a))
+    inputs, outputs = tuple(batched(*problem.inputs)), tuple(batched(*problem.outputs))
+    return dataclasses.replace(problem, m=rows, a=a, inputs=inputs, outputs=outputs)
 
 
 def _rows(average: float) -> int:

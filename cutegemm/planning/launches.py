@@ -59,6 +59,12 @@ def check_per_tile(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
         raise grid_fault(spec, problem, fewest, limits)
 
 
+def resident_clusters(spec: GemmSpec, config: KernelConfig, device: Device) -> int:
+    """Clusters of a kernel that the device, or the given number of its SMs, holds at once."""
+    most = device.resident_clusters(config.cluster_size) * config.ctas_per_sm
+    return min(most, spec.sms // config.cluster_size) if isinstance(spec.sms, int) else most
+
+
 def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Device) -> Grid:
     """The launch of a kernel.
 
@@ -70,10 +76,8 @@ def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Devi
     across_n = math.ceil(problem.n / (config.tile[1] * cluster_n))
     # work tiles: the clusters' tiles, times the splits that clusters do not reduce
     count = across_m * across_n * problem.batch * (config.splits // config.cluster_splits)
-    resident = device.resident_clusters(config.cluster_size) * config.ctas_per_sm
     check_sms(spec, config.cluster_size)
-    if isinstance(spec.sms, int):
-        resident = min(resident, spec.sms // config.cluster_size)
+    resident = resident_clusters(spec, config, device)
     # with Stream-K every cluster gets at least one k tile
     most = count * math.ceil(problem.k / config.tile[2]) if config.streamed else count
     clusters = min(most, resident) if config.persistent else count

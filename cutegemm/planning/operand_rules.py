@@ -31,22 +31,14 @@ def major(operand: Operand, row: str, col: str) -> str:
     return col if operand.unit_col else row if operand.unit_row else "strided"
 
 
-def direct(operand: Operand, row: str, col: str) -> MatrixConfig:
-    """The config of a matrix that threads read element by element."""
-    return MatrixConfig(dtype=operand.dtype, major=major(operand, row, col))
-
-
 def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:
     """The configs of the epilogue's tensors if threads read them element by element.
 
     Strides of row and column inputs are run-time arguments.
     """
-    operands = dict(problem.inputs)
+    given = [(dict(problem.inputs)[name], kind == "matrix") for name, kind in epilogue.tensors.items()]
     return tuple(
-        direct(operands[name], "m", "n")
-        if kind == "matrix"
-        else MatrixConfig(dtype=operands[name].dtype, major="strided")
-        for name, kind in epilogue.tensors.items()
+        MatrixConfig(dtype=x.dtype, major=major(x, "m", "n") if matrix else "strided") for x, matrix in given
     )
 
 
@@ -94,17 +86,12 @@ def aligned_copy(source: Operand, limits: Limits, by_rows: bool | None = None) -
     return target, size * source.batch * source.dtype.bytes
 
 
-def grid_rule(ctas: int, limits: Limits) -> str:
-    """The text of the rule that a launch of too many CTAs breaks."""
-    return f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
-
-
 def grid_fault(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> PlanError:
     """The error of a launch with a CTA per tile that exceeds the grid's limit.
 
     It names what a caller can change: the field that asks for such a launch, else the problem's largest extent.
     """
-    rule = grid_rule(ctas, limits)
+    rule = f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
     for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
         given = getattr(spec, field)
         if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):

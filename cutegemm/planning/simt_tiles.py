@@ -169,8 +169,7 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
         PlanError: given fields name none of their tiles, or the grid exceeds a launch's limit.
     """
     problem, device = asked.problem, asked.device
-    tile = choose(asked)
-    config, half, gate = _configured(asked, tile)
+    config, half, gate = _configured(asked, choose(asked))
     tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
     count = math.prod(tiles)
     if count * config.split > device.limits.max_grid:
@@ -312,19 +311,15 @@ def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
             raise _no_tile(spec, given, legal)
     if spec.stages == AUTO:
         return kinds
-    found = []
-    for x in kinds:
-        if not x.staged and spec.stages >= STAGED_STAGES:
-            found.append(dataclasses.replace(x, stages=spec.stages))
-        elif x.staged and spec.stages == STAGED_STAGES:
-            found.append(x)
+    found = [
+        x for x in kinds if spec.stages == STAGED_STAGES or (not x.staged and spec.stages > STAGED_STAGES)
+    ]
     if not found:
-        rings = [x for x in kinds if not x.staged]
         rule = f"tiles that come through registers have {STAGED_STAGES}"
-        if rings:
+        if not all(x.staged for x in kinds):
             rule += f", a ring {STAGED_STAGES} to {MAX_STAGES}"
         raise field_error(PlanError, "stages", spec.stages, rule, STAGED_STAGES)
-    return found
+    return [x if x.staged else dataclasses.replace(x, stages=spec.stages) for x in found]
 
 
 def _no_tile(spec: GemmSpec, given: tuple[int, ...], legal: list[tuple[int, int, int]]) -> PlanError:
@@ -351,9 +346,8 @@ def _splits(spec: GemmSpec, alone: bool) -> tuple[int] | None:
         raise field_error(PlanError, "split_k", parts, rule, 1)
     if parts not in SPLITS:
         rule = f"parts of K on the CUDA cores are added by a cluster of {', '.join(map(str, SPLITS))} CTAs"
-        raise field_error(
-            PlanError, "split_k", parts, rule, min(SPLITS, key=lambda x: _apart((x,), (parts,)))
-        )
+        nearest = min(SPLITS, key=lambda x: _apart((x,), (parts,)))
+        raise field_error(PlanError, "split_k", parts, rule, nearest)
     return (parts,)
 
 
