@@ -42,6 +42,7 @@ def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
         ("before", "out"): {"out": _GIVEN},
         ("out", "in_place"): {"c": ("as_a",), "epilogue": ("plain",)},
         ("math", "tf32"): {"dtype": ("fp32",)},
+        ("math", "tf32x3"): {"dtype": ("fp32",)},
     }
     if name == "inputs" and value != "as_a":
         return {"epilogue": _WITH_TENSORS}

@@ -41,7 +41,7 @@ PLAIN: dict[str, tuple[Value, ...]] = {
     "ctas_per_sm": (AUTO, 1, 2),
     "trigger": (AUTO, "never", "start", "loads"),
     "batch_invariant": (AUTO, True, False),
-    "math": (AUTO, "tf32"),
+    "math": (AUTO, "tf32", "tf32x3"),
 }
 # fields of the spec whose words are read: "2x1x2" CTAs, "m4" is ("m", 4), "a+b" is ("a", "b")
 READ: dict[str, tuple[Value, ...]] = {

@@ -6,14 +6,17 @@ Source: PTX ISA 9.0, wgmma.mma_async (shapes, types of D, transposition of A and
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from cutegemm.dtypes import DType
 
 EXACT = "exact"  # the arithmetic that multiplies elements as they are stored
 TF32 = "tf32"  # that of fp32 operands of which the tensor cores read sign, exponent and 10 fraction bits
-ARITHMETICS = (EXACT, TF32)
+TF32X3 = "tf32x3"  # fp32 elements as a high and a low part of tf32, and three products of the parts
+ARITHMETICS = (EXACT, TF32, TF32X3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,8 @@ class Instruction:
         fraction: bits that it keeps below the greatest of the numbers that it adds, and of its sums.
         promote: elements of K after which partial sums are added to others in fp32, because of those bits; 0 is never.
         ignored: low bits of an operand's elements that it does not read.
+        parts: of each element, which a copy of the operand holds: `run` elements along K of one, then of the next.
+        run: elements of K that a tile's depth is a multiple of where elements have parts.
     """
 
     form: str
@@ -39,6 +44,17 @@ class Instruction:
     fraction: int = 23
     promote: int = 0
     ignored: int = 0
+    parts: int = 1
+    run: int = 1
+
+    def stored(self, depth: Any) -> Any:
+        """Elements along K of what an operand of so many lies in: itself, or the copy of its parts."""
+        return depth if self.parts == 1 else (depth + (self.run - 1)) // self.run * (self.run * self.parts)
+
+    @property
+    def products(self) -> tuple[tuple[int, int], ...]:
+        """The parts of A and B that are multiplied, small products first: the least, low by low, is left out."""
+        return ((0, 0),) if self.parts == 1 else ((1, 0), (0, 1), (0, 0))
 
     @property
     def n_step(self) -> int:
@@ -63,6 +79,8 @@ _WHOLE = Instruction(
 )
 _BYTES = (DType.INT8, DType.UINT8)
 _TF32 = Instruction(form="tf32", k=8, columns=EIGHTS, accumulator=DType.FP32, majors=("k",), ignored=13)
+# tensor cores truncate sums, so that long ones are promoted; both parts of a run fill one row of the 128-byte swizzle
+_PARTS = dataclasses.replace(_TF32, ignored=0, parts=2, run=16, promote=32)
 
 INSTRUCTIONS: dict[tuple[DType, DType, str], Instruction] = {
     (DType.FP16, DType.FP16, EXACT): _HALF,
@@ -70,6 +88,7 @@ INSTRUCTIONS: dict[tuple[DType, DType, str], Instruction] = {
     **{(a, b, EXACT): _EIGHT for a in _FP8 for b in _FP8},
     **{(a, b, EXACT): _WHOLE for a in _BYTES for b in _BYTES},
     (DType.FP32, DType.FP32, TF32): _TF32,
+    (DType.FP32, DType.FP32, TF32X3): _PARTS,
 }
 
 

@@ -103,7 +103,7 @@ class KernelDraft(EpilogueConfig):
     @functools.cached_property
     def stage(self) -> tuple[StageItem, ...]:
         """What one stage of the pipeline holds: a tile of every operand of the mainloop."""
-        extents = dict(zip("mnk", self.tile, strict=True))
+        extents = dict(zip("mnk", (*self.tile[:2], self.tile[2] * self.instruction.parts), strict=True))
         # CTAs that are neighbours along N need the same tile of A, those along M the same of B
         peers = dict(zip("nm", self.cluster, strict=True))
         return tuple(

@@ -22,6 +22,8 @@ class RelayoutConfig:
     dtype: DType
     # the unit-stride axis that each copy shares with its source, "col" or "row"; "none" if they differ
     units: tuple[str, ...]
+    # elements of K of one part, then of the other, of fp32 elements that are split into two of tf32; 0 is no split
+    run: int = 0
     family: str = "relayout"
 
     def __post_init__(self) -> None:
@@ -29,12 +31,13 @@ class RelayoutConfig:
 
     def to_data(self) -> dict[str, Any]:
         """A JSON-serialisable form; `config_from_data` reads it back."""
-        return {"family": self.family, "dtype": self.dtype.value, "units": list(self.units)}
+        data = {"family": self.family, "dtype": self.dtype.value, "units": list(self.units)}
+        return data | ({"run": self.run} if self.run else {})
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> RelayoutConfig:
         """Rebuild a config from its `to_data`."""
-        return cls(dtype=as_dtype(data["dtype"]), units=tuple(data["units"]))
+        return cls(dtype=as_dtype(data["dtype"]), units=tuple(data["units"]), run=data.get("run", 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +64,19 @@ class FinishConfig:
         return cls(**data)
 
 
+def _splits(x: RelayoutConfig) -> bool:
+    return x.run in (4, 8, 16, 32, 64) and x.dtype is DType.FP32 and set(x.units) == {"none"}
+
+
 def _units_refused(x: RelayoutConfig) -> Refused:
     legal = ", ".join(f'"{unit}"' for unit in UNITS)
     rule = f"a launch makes at least one copy; each one's axis of unit stride is one of {legal}"
     return "units", x.units, rule, ("none",)
+
+
+def _run_refused(x: RelayoutConfig) -> Refused:
+    rule = "fp32 elements without a unit stride in common are split, in runs of 4 to 64 that divide 64"
+    return "run", x.run, rule, 0
 
 
 def _kind_refused(x: FinishConfig) -> Refused:
@@ -75,7 +87,10 @@ def _across_refused(x: FinishConfig) -> Refused:
     return "across", x.across, "must be True or False", True
 
 
-_RELAYOUT = (Rule(lambda x: len(x.units) > 0 and all(unit in UNITS for unit in x.units), _units_refused),)
+_RELAYOUT = (
+    Rule(lambda x: len(x.units) > 0 and all(unit in UNITS for unit in x.units), _units_refused),
+    Rule(lambda x: x.run == 0 or _splits(x), _run_refused),
+)
 _FINISH = (
     Rule(lambda x: x.kind in REDUCTIONS, _kind_refused),
     Rule(lambda x: isinstance(x.across, bool), _across_refused),

@@ -15,7 +15,8 @@ to its last element) is read: where a word reaches over the span's ends the chun
 The next launch may begin its set-up at once; it waits for the copies before it reads them.
 
 A source without unit stride, or whose copy is to have another one, goes through shared memory, a tile at a time:
-neighbouring threads read along the axis of smaller stride and write along columns.
+neighbouring threads read along the axis of smaller stride and write along columns. A copy that splits elements into
+parts goes this way too: runs of high parts and of low ones alternate along its columns (`tf32_parts`).
 
 Either way the elements between a line's end and the next multiple of 16 bytes are written as zero; what
 lies beyond, up to the destination's leading dimension, is left as it is.
@@ -34,6 +35,7 @@ import cutlass.cute as cute
 from cutegemm.config import RelayoutConfig
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.load import unaligned_words as words
+from cutegemm.kernels.load.tf32_parts import parts
 from cutegemm.kernels.load.unaligned_words import REGISTER, WORD
 
 THREADS = 256  # per CTA
@@ -286,9 +288,28 @@ class Relayout:
             rD = cute.make_rmem_tensor(self.per_chunk, self.numeric)
             for x in cutlass.range_constexpr(self.per_chunk):
                 rD[x] = sX[row, col + x]
-            if row0 + row < rows and col0 + col < cols:
+            if cutlass.const_expr(self.config.run > 0):
+                if (
+                    row0 + row < rows
+                    and col0 + col < (cols + (self.config.run - 1)) // self.config.run * self.config.run
+                ):
+                    line = cutlass.Int64(row0 + row) * strides[3] + cutlass.Int64(batch) * strides[5]
+                    self._split(rD, addresses[1] + line * self.bytes, col0 + col)
+            elif row0 + row < rows and col0 + col < cols:
                 at = cutlass.Int64(row0 + row) * strides[3] + cutlass.Int64(batch) * strides[5] + (col0 + col)
                 cute.autovec_copy(rD, _global(self.numeric, addresses[1] + at * self.bytes))
+
+    @cute.jit
+    def _split(self, rX: cute.Tensor, line: Any, column: Any) -> None:
+        """Store a chunk's high parts in their run of a line, and its low parts in the run behind (`tf32_parts`)."""
+        run = self.config.run
+        rL = cute.make_rmem_tensor(self.per_chunk, self.numeric)
+        for x in cutlass.range_constexpr(self.per_chunk):
+            high, low = parts(rX[x])
+            rX[x], rL[x] = high, low
+        place = line + (cutlass.Int64(column // run * (2 * run) + column % run)) * self.bytes
+        cute.autovec_copy(rX, _global(self.numeric, place))
+        cute.autovec_copy(rL, _global(self.numeric, place + run * self.bytes))
 
 
 def _own(copies: Any, block: Any) -> tuple:

@@ -83,9 +83,8 @@ class Side(NamedTuple):
     @classmethod
     def of(cls, operand: Operand, k_major: bool, halves: int = 1) -> Side:
         """The side of a matrix that TMA loads, or of one half of a gated pair."""
-        leading = operand.strides[0] if operand.unit_col else operand.strides[1]
-        # whether rows begin at whole cache lines, as those of a copy do
-        whole = leading * operand.dtype.bytes % L2_LINE == 0
+        # rows of a copy begin at whole cache lines
+        whole = operand.strides[0 if operand.unit_col else 1] * operand.dtype.bytes % L2_LINE == 0
         return cls(operand.bytes * halves, k_major, not whole and operand.tma_reason() is None)
 
 
@@ -96,7 +95,7 @@ class Seen(NamedTuple):
         m, n, k, batch: extents; a, b: operands; size: bytes of an element of either.
         bytes: of all matrices; inputs: matrices of D's shape, which the epilogue reads.
         out_bytes: of an element of D; row_major: whether D is; words: whether threads store it.
-        gates, halves: accumulator columns and rows per output.
+        gates, halves: accumulator columns and rows per output; products: of an element of `size`.
         loaded: nanoseconds per stage that threads load, besides its elements; once: nanoseconds of copies before the
             launch and of the threads' first stage; constant: whether operands may be loaded early.
         scaled: whether each stage's products are scaled; read: scales that a thread reads for a column of B.
@@ -121,6 +120,7 @@ class Seen(NamedTuple):
     constant: Number = False
     scaled: Number = False
     read: Number = 0.0
+    products: Number = 1
 
     @classmethod
     def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:
@@ -226,7 +226,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     stages = np.ceil(x.k / (k * of.splits))
     here = _box_rows(x, of)
     fetched = (here / of.along + n / of.across) * k * x.size
-    instructions = m / device.limits.mma_m * (k * x.size / K_BYTES)
+    instructions = m / device.limits.mma_m * (k * x.size / K_BYTES) * x.products
     landed = (here + n) * k * x.size
     turns, launched = of.schedule == PINGPONG, of.reduction == BY_LAUNCH
     parts = 4 * m * n
@@ -253,7 +253,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         memory=x.bytes + again * x.b.bytes,
         asked=np.maximum(x.a.bytes * _delay(cols), x.b.bytes * _delay(rows)),
         copy=np.full_like(m, device.dram_gbs),
-        flops=2 * m * n * k * stages * ctas,
+        flops=2 * m * n * k * stages * ctas * x.products,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
         doubled=doubled,
         beneath=np.maximum(launched | short | (fill >= 1), float(x.constant)),

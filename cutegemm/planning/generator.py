@@ -130,7 +130,7 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
     types = kind.operands[0].dtype, kind.operands[1].dtype
     multiply = multiplied(spec, *types)
     widths = (columns,) if columns else multiply.columns
-    size = max(x.dtype.bytes for x in kind.operands)
+    size = max(x.dtype.bytes for x in kind.operands) * multiply.parts
     depths = tuple(x // size for x in DEPTHS)
     promoted = promotion(spec, *types, kind.epilogue)
     usual = (SHALLOW,) if kind.shallow else depths

@@ -158,10 +158,11 @@ def outlined(
     spec, (tile, cluster, schedule, consumers, splits, depth, reduction) = of.spec, candidate
     a, b = operands
     rows, columns = tile[0] // a.halves, tile[1] // b.halves
+    stored = tile[2] * multiplied(spec, a.dtype, b.dtype).parts
     streamed = spec.scheduler == "stream_k"
     fields: dict[str, Any] = {
         "family": of_schedule(schedule).name,
-        "operands": (_swizzled(spec, a, rows, tile[2]), _swizzled(spec, b, columns, tile[2])),
+        "operands": (_swizzled(spec, a, rows, stored), _swizzled(spec, b, columns, stored)),
         "inputs": of.inputs,
         "outputs": of.outputs,
         "limits": of.limits,

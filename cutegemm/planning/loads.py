@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
+from cutegemm.arch.instructions import Instruction
 from cutegemm.config import OperandConfig
 from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning.candidates import multiplied
-from cutegemm.planning.operand_rules import WORKSPACE_ALIGN, aligned_copy, gated_half, major
+from cutegemm.planning.operand_rules import WORKSPACE_ALIGN, aligned_copy, gated_half, major, split_copy
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Copy, Relayout
 from cutegemm.problems import Operand, Problem, round_up
@@ -115,6 +116,8 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
 def _ways(asked: Request, operand: Operand, name: str, gate: int | None) -> tuple[str, ...]:
     """Loads of an operand that TMA cannot address: of a copy, or by threads in the fastest possible way."""
     rates = asked.device.loads
+    if _how(asked).parts > 1:
+        return ("relayout",)
     if operand.dtype.bits == 8:
         return ("gather",)
     if not (operand.unit_row or operand.unit_col) or _turned(asked, operand, name):
@@ -127,9 +130,14 @@ def along_k(operand: Operand, name: str) -> bool:
     return operand.unit_col if name == "a" else operand.unit_row
 
 
+def _how(asked: Request) -> Instruction:
+    """The instruction."""
+    return multiplied(asked.spec, asked.problem.a.dtype, asked.problem.b.dtype)
+
+
 def _only_along_k(asked: Request) -> bool:
     """Whether the instruction reads operands only if they are contiguous along K in shared memory."""
-    return multiplied(asked.spec, asked.problem.a.dtype, asked.problem.b.dtype).majors == ("k",)
+    return _how(asked).majors == ("k",)
 
 
 def _turned(asked: Request, operand: Operand, name: str) -> bool:
@@ -139,6 +147,8 @@ def _turned(asked: Request, operand: Operand, name: str) -> bool:
 
 def _no_tma(asked: Request, operand: Operand, name: str) -> str | None:
     """Why TMA cannot load an operand, or None if it can; TMA does not transpose."""
+    if _how(asked).parts > 1:
+        return f'math="{asked.spec.arithmetic}" multiplies parts of its elements'
     turned = "it is not contiguous along K" if _turned(asked, operand, name) else None
     return operand.tma_reason() or turned
 
@@ -154,7 +164,9 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
     if given == AUTO and why_not is None:
         return "tma"
     pieces = given in ("shift", "cp_async")
-    if given == "tma" and why_not:
+    if _how(asked).parts > 1 and given not in (AUTO, "relayout"):
+        rule, nearest = f"{why_not}, which a copy makes", "relayout"
+    elif given == "tma" and why_not:
         rule, nearest = f"TMA cannot address {name.upper()}: {why_not}", "gather" if bytewise else "relayout"
     elif bytewise and (pieces or given == "relayout"):
         rule = f"{operand.dtype.value} operands are loaded by TMA or gathered by threads"
@@ -204,7 +216,7 @@ def _pair(asked: Request) -> str | None:
 
 def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate: int | None) -> Loads:
     """The loads with their copies, the workspace of these, and the operands as the GEMM kernel sees them."""
-    limits, pair = asked.device.limits, _pair(asked)
+    limits, pair, how = asked.device.limits, _pair(asked), _how(asked)
     copies: list[Copy] = []
     offset, views = 0, {"a": problem.a, "b": problem.b}
     for name, load in zip(views, chosen, strict=True):
@@ -212,9 +224,12 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
             continue
         source = views[name]
         by_rows = name == "b" if _only_along_k(asked) else None
-        target, size = aligned_copy(source, limits, by_rows)
+        if how.parts > 1:
+            target, size = split_copy(source, not by_rows, how)
+        else:
+            target, size = aligned_copy(source, limits, by_rows)
         views[name] = target
-        if _turned(asked, source, name) and by_rows:
+        if by_rows and (how.parts > 1 or not along_k(source, name)):
             # a copy that transposes has adjacent columns
             source, target = source.transposed, target.transposed
         halves = (0,) if name != pair or gate is None else (0, gate)
@@ -222,7 +237,14 @@ def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate
         for half in halves:
             beside = half * element
             copies.append(
-                Copy(operand=name, source=source, target=target, source_offset=beside, offset=offset)
+                Copy(
+                    operand=name,
+                    source=source,
+                    target=target,
+                    source_offset=beside,
+                    offset=offset,
+                    run=how.run if how.parts > 1 else 0,
+                )
             )
             offset += whole
         if len(halves) == 2:

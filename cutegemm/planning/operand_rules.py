@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+from cutegemm.arch.architectures import DEFAULT as LIMITS
+from cutegemm.arch.instructions import Instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig
 from cutegemm.config.draft import MOST_BYTES, MOST_COLUMNS
@@ -83,6 +85,21 @@ def aligned_copy(source: Operand, limits: Limits, by_rows: bool | None = None) -
         leading = round_up(source.cols, step)
         strides, size = (leading, 1), leading * source.rows
     target = dataclasses.replace(source, strides=(*strides, size), align=limits.tma_align)
+    return target, size * source.batch * source.dtype.bytes
+
+
+def split_copy(source: Operand, along_columns: bool, how: Instruction) -> tuple[Operand, int]:
+    """A matrix like `source` whose elements are in parts side by side along K, in runs, and its bytes.
+
+    Args:
+        along_columns: whether K lies along its columns.
+        how: the instruction.
+    """
+    lines, depth = (source.rows, source.cols) if along_columns else (source.cols, source.rows)
+    leading = round_up(how.stored(depth), L2_LINE // source.dtype.bytes)
+    size = leading * lines
+    strides = (leading, 1, size) if along_columns else (1, leading, size)
+    target = dataclasses.replace(source, strides=strides, align=LIMITS.tma_align)
     return target, size * source.batch * source.dtype.bytes
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from cutegemm.arch.device import Device
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import candidates, cost, generator, known_kernels
-from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.candidates import Candidate, multiplied
 from cutegemm.planning.cost import Rows, Seen, Side
 from cutegemm.planning.loads import along_k
 from cutegemm.planning.requirements import Request
@@ -88,10 +88,11 @@ def gemm_of(way: Way) -> Seen:
     """The GEMM that the kernels of a way see."""
     device = way.seen.device
     x, loads = device.loads, way.loads
+    how = multiplied(way.spec, *(y.dtype for y in loads.operands))
     rates = {"shift": x.shift, "cp_async": x.copy}
     sides, by_threads = [], 0
     for operand, view in zip(loads.operands, loads.views, strict=True):
-        side = Side.of(view, along_k(view, operand.role), operand.halves)
+        side = Side.of(view, along_k(view, operand.role), operand.halves * how.parts)
         if operand.load in THREAD_LOADS:
             size = operand.dtype.bytes
             rate = rates.get(operand.load, x.gather * size)
@@ -100,8 +101,8 @@ def gemm_of(way: Way) -> Seen:
     once = x.first if by_threads else 0.0
     if loads.copies:
         # copies read and write their bytes
-        once += x.relayout + 2 * sum(y.source.bytes for y in loads.copies) / device.dram_gbs
-    return Seen.of(
+        once += x.relayout + (1 + how.parts) * sum(y.source.bytes for y in loads.copies) / device.dram_gbs
+    seen = Seen.of(
         way.problem,
         sides,
         gates=way.gates,
@@ -113,4 +114,6 @@ def gemm_of(way: Way) -> Seen:
         scaled=bool(way.epilogue.scales),
         # two of every eight columns, if they have scales of their own
         read=sum(x.axis == "n" and x.extent == 1 for x in way.epilogue.scales) / 4,
+        products=len(how.products) / how.parts,
     )
+    return seen._replace(size=seen.size * how.parts)

@@ -23,6 +23,7 @@ class Copy:
         source, target: how the matrix lies, and how its copy does.
         source_offset: from the operand's first element to the source's, bytes.
         offset: of the copy in the workspace, bytes.
+        run: as `RelayoutConfig.run`; the copy's columns lie along K then.
     """
 
     operand: str
@@ -30,10 +31,13 @@ class Copy:
     target: Operand
     source_offset: int = 0
     offset: int
+    run: int = 0
 
     @property
     def unit(self) -> str:
-        """The unit-stride axis that source and copy share, "col" or "row"; "none" if they share none."""
+        """The unit-stride axis that source and copy share, "col" or "row"; "none" if they share none, or it splits."""
+        if self.run:
+            return "none"
         if self.source.unit_col and self.target.unit_col:
             return "col"
         return "row" if self.source.unit_row and self.target.unit_row else "none"
@@ -55,7 +59,8 @@ class Relayout:
     def of(copies: tuple[Copy, ...]) -> Relayout:
         """The launch of at least one copy."""
         units = tuple(x.unit for x in copies)
-        return Relayout(config=RelayoutConfig(dtype=copies[0].source.dtype, units=units), copies=copies)
+        config = RelayoutConfig(dtype=copies[0].source.dtype, units=units, run=copies[0].run)
+        return Relayout(config=config, copies=copies)
 
     @property
     def name(self) -> str:

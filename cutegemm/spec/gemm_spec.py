@@ -79,9 +79,10 @@ class GemmSpec(checks.Named):
             and all tiles are equally wide if the epilogue reduces along rows.
         promote: elements of K between promotions, which add partial sums to accumulators in fp32 registers. A multiple
             of the instruction's K and of tile.k; None never promotes. "auto" promotes where tensor cores keep few bits
-            (fp8: 13 fraction bits), so that the error of a long sum stays near that of fp32.
-        math: "exact" (elements are multiplied as they are, those of fp32 on the CUDA cores) or "tf32" (fp32 operands on
-            the tensor cores, which cut each element's fraction to 10 bits and add products in fp32). "auto" is "exact":
+            (fp8: 13 fraction bits) or truncate sums of "tf32x3", so that a long sum's error stays near that of fp32.
+        math: "exact" (elements are multiplied as they are, those of fp32 on the CUDA cores), "tf32" (fp32 operands on
+            the tensor cores, which cut each element's fraction to 10 bits and add products in fp32) or "tf32x3"
+            (elements in two parts of tf32, and three products of them: errors near those of fp32). "auto" is "exact":
             torch.backends.cuda.matmul.allow_tf32 is not consulted.
         scale_a, scale_b: scales of the operands, which a run takes as `scale_a` and `scale_b`: "tensor" (a number or a
             0-d tensor), "row" (M of A, N of B), ("block", 1, 128) or ("block", 128, 128), extents along the operand's

@@ -52,7 +52,7 @@ def columns_step(kind: Instruction, halves: int = 1) -> int:
 
 def depth_step(kind: Instruction) -> int:
     """The step of a tile's elements of K."""
-    return kind.k
+    return max(kind.k, kind.run)
 
 
 def least_steps(limits: Limits, a: object, b: object, arithmetic: str = EXACT) -> tuple[int, int, int]:

@@ -162,7 +162,10 @@ def operand_layout(
 ) -> tuple[tuple, tuple]:
     """Extents and strides of an operand as (rows, k, l), with (2, l) for l where it holds a gated pair."""
     extents, role = named(config, "shape", shape), operand.role
-    extent = (*(extents[x] for x in operand.axes), extents[f"{role}.l"])
+    rows, depth = (extents[x] for x in operand.axes)
+    if isinstance(config, KernelConfig):
+        depth = config.instruction.stored(depth)
+    extent = (rows, depth, extents[f"{role}.l"])
     stride = strides.operands[role]
     if operand.halves == 1:
         return extent, stride

@@ -200,7 +200,9 @@ class Frame:
         part = mma.get_slice(group * hw.WARPGROUP)
         sX = {x.item.role: multiplied(self.config, x.item, x.sX) for x in self.loads}
         descriptors = Fragments(
-            mma.make_fragment_A(part.partition_A(sX["a"])), mma.make_fragment_B(part.partition_B(sX["b"]))
+            mma.make_fragment_A(part.partition_A(sX["a"])),
+            mma.make_fragment_B(part.partition_B(sX["b"])),
+            self.config.instruction,
         )
         shape = part.partition_shape_C(self.config.tile[:2])
         return descriptors, cute.make_rmem_tensor(shape, NUMERIC[self.config.sums])

@@ -10,6 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import warpgroup
 
+from cutegemm.arch.instructions import Instruction
 from cutegemm.kernels.host.operand_layouts import tiled_mma
 from cutegemm.kernels.mainloop.issue_order import IssueOrder
 from cutegemm.kernels.mainloop.pingpong_order import PingpongOrder
@@ -23,14 +24,28 @@ class Fragments:
 
     a: Any  # (MMA, MMA_M, MMA_K, STAGE)
     b: Any  # (MMA, MMA_N, MMA_K, STAGE)
+    how: Instruction
+
+    @property
+    def products(self) -> list[tuple[int, int]]:
+        """The K blocks of A and B that WGMMA multiplies, of a stage whose elements may have parts."""
+        step = self.how.run // self.how.k if self.how.parts > 1 else 1
+        runs = cute.size(self.a, mode=[2]) // (step * self.how.parts)
+        return [
+            tuple((run * self.how.parts + part) * step + block for part in pair)
+            for run in range(runs)
+            for pair in self.how.products
+            for block in range(step)
+        ]
 
 
 @cute.jit
 def multiply_stage(mma: cute.TiledMma, acc: cute.Tensor, fragments: cutlass.Constexpr, stage: Any) -> None:
     """Issue and commit the WGMMAs of one stage: acc += A[:, stage] @ B[:, stage]."""
     tCrA, tCrB = fragments.a, fragments.b
-    for block in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
-        cute.gemm(mma, acc, tCrA[None, None, block, stage], tCrB[None, None, block, stage], acc)
+    pairs = fragments.products
+    for i in cutlass.range_constexpr(len(pairs)):
+        cute.gemm(mma, acc, tCrA[None, None, pairs[i][0], stage], tCrB[None, None, pairs[i][1], stage], acc)
         mma.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
 

@@ -27,6 +27,8 @@ U = 2.0**-24
 STEP = 2.0**-22
 # instructions whose sum is so near its products that these keep their bits beside it
 NEAR_STEPS = 8
+# of a product of elements in two parts: the low parts' product, and what both low parts are rounded by
+LEFT_OUT = 2.0**-20 + 2.0**-21
 # what an operation that flushes subnormals may lose
 FLUSHED = 2.0**-126
 # tanh.approx.f32: PTX ISA gives 2^-11, relative
@@ -165,10 +167,12 @@ def _accumulated(k: int, how: Instruction | None, promote: int | None) -> float:
         # exact, then one rounding to fp32
         return U
     if how is not None:
-        steps = min(k, (how.promote if promote is None else promote) or k) / how.k
+        steps = min(k, (how.promote if promote is None else promote) or k) / how.k * len(how.products)
         # of sums so long that single products lie below the bits that are kept, each loses half a unit on average
         each = 1.0 if steps <= NEAR_STEPS else how.k / 8
         added = float(2.0 ** (1 - how.fraction)) * (4 + steps * each)
+        if how.parts > 1:
+            added += LEFT_OUT
     return added + STEP * (4 + math.sqrt(k))
 
 
