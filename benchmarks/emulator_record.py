@@ -4,8 +4,8 @@
     python -m benchmarks.emulator_record --out tests/emulator/fixtures --commit HASH
 
 Writes matrix.npz (bit patterns of D), scalar.npz (of approximate functions; of exact ones digests of 256 elements),
-gemm.npz (digests of D's rows), kernels.json.xz (what the GEMMs launched) and environment.json (of each). Inputs come
-from seeds; a digest of them is kept beside each result.
+gemm.npz (digests of D's rows), kernels.json.xz (what the GEMMs launched), tf32.npz (digests of D's rows) and
+environment.json (of each). Inputs come from seeds; a digest of them is kept beside each result.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 
 from benchmarks import emulator_probes as probes
 from benchmarks import emulator_scalars as scalars
+from benchmarks import emulator_tf32 as tf32
 from benchmarks import environment
 from benchmarks.emulator_cases import CASES, keep
 
@@ -104,12 +105,26 @@ def gemm_results() -> dict[str, np.ndarray]:
     return out
 
 
+def tf32_results() -> dict[str, np.ndarray]:
+    """Digests of the rows of D of fp32 operands on the tensor cores."""
+    out = {}
+    for name, case in tf32.CASES.items():
+        out[name] = digests(patterns(tf32.on_gpu(case)))
+        out[name + "/inputs"] = digest(*(patterns(x) for x in case.operands()))
+    return out
+
+
 def patterns(x: torch.Tensor) -> np.ndarray:
     """Bit patterns of a CPU tensor."""
     return x.view({2: torch.int16, 4: torch.int32}[x.element_size()]).numpy()
 
 
-RESULTS = {"matrix": matrix_results, "scalar": scalar_results, "gemm": gemm_results}
+RESULTS = {
+    "matrix": matrix_results,
+    "scalar": scalar_results,
+    "gemm": gemm_results,
+    "tf32": tf32_results,
+}
 
 
 def main() -> None:
