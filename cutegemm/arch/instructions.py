@@ -14,7 +14,7 @@ from typing import Any
 from cutegemm.dtypes import DType
 
 EXACT = "exact"  # the arithmetic that multiplies elements as they are stored
-TF32 = "tf32"  # that of fp32 operands of which the tensor cores read sign, exponent and 10 fraction bits
+TF32 = "tf32"  # that of fp32 operands rounded to 10 fraction bits
 TF32X3 = "tf32x3"  # fp32 elements as a high and a low part of tf32, and three products of the parts
 ARITHMETICS = (EXACT, TF32, TF32X3)
 
@@ -31,7 +31,7 @@ class Instruction:
         majors: how shared memory may hold tiles of A and B: contiguous along K ("k"), and along M or N ("mn").
         fraction: bits that it keeps below the greatest of the numbers that it adds, and of its sums.
         promote: elements of K after which partial sums are added to others in fp32, because of those bits; 0 is never.
-        ignored: low bits of an operand's elements that it does not read.
+        ignored: low bits of an operand's elements that it does not read; loads round to the others.
         parts: of each element, which a copy of the operand holds: `run` elements along K of one, then of the next.
         run: elements of K that a tile's depth is a multiple of where elements have parts.
     """

@@ -120,7 +120,7 @@ def _ways(asked: Request, operand: Operand, name: str, gate: int | None) -> tupl
         return ("relayout",)
     if operand.dtype.bits == 8:
         return ("gather",)
-    if not (operand.unit_row or operand.unit_col) or _turned(asked, operand, name):
+    if not (operand.unit_row or operand.unit_col) or _how(asked).ignored:
         return "relayout", "gather"
     return "relayout", "cp_async" if copy_width(operand, gate) and rates.copy > rates.shift else "shift"
 
@@ -171,8 +171,10 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
     elif bytewise and (pieces or given == "relayout"):
         rule = f"{operand.dtype.value} operands are loaded by TMA or gathered by threads"
         nearest = "gather" if why_not else "tma"
-    elif pieces and _turned(asked, operand, name) and operand.unit_row != operand.unit_col:
-        rule = f"the instruction reads {operand.dtype.value} operands along K: others are copied or gathered"
+    elif pieces and _how(asked).ignored:
+        rule = (
+            f'math="{asked.spec.arithmetic}" rounds elements as they are loaded, which copies of bytes do not'
+        )
         nearest = "relayout"
     elif pieces and not (operand.unit_row or operand.unit_col):
         rule, nearest = "neither dimension has unit stride", "gather"

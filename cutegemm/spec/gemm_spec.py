@@ -81,7 +81,7 @@ class GemmSpec(checks.Named):
             of the instruction's K and of tile.k; None never promotes. "auto" promotes where tensor cores keep few bits
             (fp8: 13 fraction bits) or truncate sums of "tf32x3", so that a long sum's error stays near that of fp32.
         math: "exact" (elements are multiplied as they are, those of fp32 on the CUDA cores), "tf32" (fp32 operands on
-            the tensor cores, which cut each element's fraction to 10 bits and add products in fp32) or "tf32x3"
+            the tensor cores: elements are rounded to 10 fraction bits, products are added in fp32) or "tf32x3"
             (elements in two parts of tf32, and three products of them: errors near those of fp32). "auto" is "exact":
             torch.backends.cuda.matmul.allow_tf32 is not consulted.
         scale_a, scale_b: scales of the operands, which a run takes as `scale_a` and `scale_b`: "tensor" (a number or a

@@ -31,6 +31,7 @@ TYPES = {
     9: ("f64", 8),
     10: ("bf16", 2),
 }
+TF32_BIT = 1 << 16  # of the second word: as the DSL writes maps whose format is TF32_RN
 SWIZZLE_BYTES = (0, 32, 64, 128)
 _SWIZZLE_MASK = (0, 1, 3, 7)  # 16-byte chunks within the span that take part
 # Bytes; base, strides and the box's first byte (the last measured on an H200: else an illegal instruction).
@@ -57,6 +58,7 @@ class TensorMap:
     swizzle: int  # 0 none, 1 32 bytes, 2 64, 3 128
     interleave: int
     nan_fill: bool
+    tf32: bool = False  # whether loads round fp32 to tf32
 
     @functools.cached_property
     def inner_bytes(self) -> int:
@@ -108,6 +110,7 @@ def decode(raw: bytes) -> TensorMap:
         w[1] >> 13 & 3,
         w[1] >> 11 & 3,
         bool(w[1] >> 15 & 1),
+        kind == "f32" and bool(w[1] & TF32_BIT),
     )
     if made.interleave or any(s != 1 for s in made.element_strides) or w[1] >> 19 & 3:
         raise Fault(
@@ -121,6 +124,13 @@ def decode(raw: bytes) -> TensorMap:
             f"({made})"
         )
     return made
+
+
+def _to_tf32(rows: np.ndarray) -> np.ndarray:
+    """Bytes of fp32 numbers rounded to tf32, to nearest even (PTX ISA 9.0, 5.5.1); infinities and NaN as they are."""
+    bits = rows.view(np.uint32)
+    near = bits + np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)) & np.uint32(0xFFFFE000)
+    return np.where(bits & np.uint32(0x7F800000) == 0x7F800000, bits, near).view(np.uint8)
 
 
 def encode(t: TensorMap) -> bytes:
@@ -140,6 +150,7 @@ def encode(t: TensorMap) -> bytes:
         | code << 7
         | t.swizzle << 13
         | int(t.nan_fill) << 15
+        | t.tf32 * TF32_BIT
         | (strides[0] & 0xFFFFFFFF) << 32,
     ]
     w.append((strides[1] & 0xFFFFFFFF) | (strides[2] & 0xFFFFFFFF) << 32)
@@ -255,10 +266,12 @@ class Tensor:
         shape = [*t.box[:0:-1], t.inner_bytes]
         part = self.view[source]
         if part.shape == tuple(shape):
-            return np.ascontiguousarray(part).reshape(-1, t.inner_bytes)
-        out = np.zeros(shape, np.uint8)
-        out[target] = part
-        return out.reshape(-1, t.inner_bytes)
+            rows = np.ascontiguousarray(part).reshape(-1, t.inner_bytes)
+        else:
+            out = np.zeros(shape, np.uint8)
+            out[target] = part
+            rows = out.reshape(-1, t.inner_bytes)
+        return _to_tf32(rows) if t.tf32 else rows
 
     def write(
         self, data: np.ndarray, at: tuple[int, ...], reduce: Callable[[Bytes, Bytes], Bytes] | None

@@ -45,7 +45,9 @@ def launch_tensors(config: KernelConfig, addresses: Any, shape: Any, strides: An
     pairs: list = []
     if config.multiplies:
         matrices = launch.operand_tensors(config, places, steps, shape)
-        pairs = [_item(x, tensor) for x, tensor in zip(config.stage, matrices, strict=True)]
+        pairs = [
+            _item(x, tensor, ops.rounded(config)) for x, tensor in zip(config.stage, matrices, strict=True)
+        ]
     groups = (pairs, *(_epilogue(config, places, steps, shape) if config.stores else ([], [])))
     atoms = Atoms(*(tuple(atom for atom, _ in group) for group in groups))
     tensors = (tuple(tensor for _, tensor in group) for group in groups)
@@ -78,7 +80,7 @@ def _epilogue(config: KernelConfig, places: launch.Addresses, steps: launch.Stri
     return inputs, outputs
 
 
-def _item(item: StageItem, tensor: cute.Tensor) -> tuple[Any, cute.Tensor]:
+def _item(item: StageItem, tensor: cute.Tensor, rounded: Any = None) -> tuple[Any, cute.Tensor]:
     """(atom, coordinates) of an item that TMA loads, (None, tensor) of another.
 
     Of one whose words TMA brings (`box_load.class_maps`, tensor).
@@ -87,7 +89,7 @@ def _item(item: StageItem, tensor: cute.Tensor) -> tuple[Any, cute.Tensor]:
         return class_maps(item, tensor), tensor
     if item.load != "tma":
         return None, tensor
-    return ops.load_atom(tensor, ops.box_layout(item), item.part, item.peers)
+    return ops.load_atom(tensor, ops.box_layout(item), item.part, item.peers, rounded)
 
 
 def _subtile(config: KernelConfig, matrix: Any) -> cute.ComposedLayout:

@@ -130,6 +130,12 @@ def tiled_mma(config: KernelConfig, warpgroups: int, columns: int) -> cute.Tiled
     return cute.make_tiled_mma(cute.make_mma_atom(op), (warpgroups, 1, 1))
 
 
+def rounded(config: KernelConfig) -> Any:
+    """The type to whose nearest numbers TMA rounds operands, or None: the instruction would cut their low bits."""
+    how = config.instruction
+    return TAKEN_FOR[how.form] if how.ignored else None
+
+
 def multiplied(config: KernelConfig, item: StageItem, sX: cute.Tensor) -> cute.Tensor:
     """An operand's stages as the instruction takes them: (ROWS, BLK_K, STAGE), of the instruction's own type."""
     numeric = TAKEN_FOR.get(config.instruction.form)
@@ -140,10 +146,21 @@ def multiplied(config: KernelConfig, item: StageItem, sX: cute.Tensor) -> cute.T
     return cute.make_tensor(cute.recast_ptr(sX.iterator, swizzle, dtype=numeric), sX.layout)
 
 
-def load_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int], multicast: int):
-    """The TMA atom and coordinate tensor that load a `box` of shared-memory `layout` to `multicast` CTAs."""
+def load_atom(
+    tensor: cute.Tensor,
+    layout: cute.ComposedLayout,
+    box: tuple[int, int],
+    multicast: int,
+    rounded: Any = None,
+):
+    """The TMA atom and coordinate tensor that load a `box` of shared-memory `layout` to `multicast` CTAs.
+
+    Elements are rounded to type `rounded`, of the same width, if there is one.
+    """
     op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-    atom, coords = cpasync.make_tiled_tma_atom(op, tensor, layout, box, num_multicast=multicast)
+    atom, coords = cpasync.make_tiled_tma_atom(
+        op, tensor, layout, box, num_multicast=multicast, internal_type=rounded
+    )
     return atom, coords
 
 

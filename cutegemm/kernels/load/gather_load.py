@@ -17,6 +17,7 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.kernels.host.operand_layouts import batch_at
+from cutegemm.kernels.load.tf32_parts import nearest
 from cutegemm.kernels.schedule.work import Corner
 
 IN_FLIGHT = 16  # loads per thread before the first use
@@ -31,6 +32,7 @@ class GatherLoad:
     box: tuple[int, int]  # (ROWS, BLK_K)
     along_k: bool  # neighbouring threads read neighbouring elements along k
     gate: int | None  # which half of a gated B
+    ignored: int = 0  # low bits of fp32 elements, which are rounded to nearest even first
 
     @cute.jit
     def begin(self, corner: cutlass.Constexpr, stage: Any, thread: Any):
@@ -55,7 +57,7 @@ class GatherLoad:
                 step = chunk * flight + i
                 along, aside = step % across * fast + thread % fast, step // across * slow + thread // fast
                 row, k = (aside, along) if cutlass.const_expr(self.along_k) else (along, aside)
-                sX[row, k, stage] = values[i]
+                sX[row, k, stage] = values[i] if self.ignored == 0 else nearest(values[i], self.ignored)
 
     def end(self, corner: Corner, stage: Any, phase: Any, thread: Any) -> None:
         """Do nothing: `begin` has written the stage."""

@@ -62,7 +62,8 @@ class ItemLoads:
                 evict = config.evicted(item.role)
                 loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), peers, which, evict))
             elif operand.load == "gather":
-                loaders.append(GatherLoad(tensor, part, (rows, depth), operand.k_major, which))
+                cut = config.instruction.ignored
+                loaders.append(GatherLoad(tensor, part, (rows, depth), operand.k_major, which, cut))
             else:
                 lines = Lines(operand, tensor, part, (rows, depth), which)
                 if item.boxed:

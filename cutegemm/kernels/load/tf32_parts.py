@@ -37,6 +37,16 @@ def parts(x: Any) -> Any:
     return high, low
 
 
+@cute.jit
+def nearest(value: Any, ignored: cutlass.Constexpr[int]) -> Any:
+    """An fp32 number without `ignored` low bits, rounded to nearest even; an infinity or a NaN as it is."""
+    bits = _as(cutlass.Uint32, value)
+    if (bits & cutlass.Uint32(EXPONENT)) != EXPONENT:
+        bits += cutlass.Uint32((1 << ignored - 1) - 1) + (bits >> ignored & 1)
+        bits &= cutlass.Uint32(2**32 - (1 << ignored))
+    return _as(cutlass.Float32, bits)
+
+
 def _as(numeric: Any, value: Any) -> Any:
     """The same 32 bits as another type."""
     rX = cute.make_rmem_tensor(1, type(value))

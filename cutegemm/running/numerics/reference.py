@@ -121,11 +121,12 @@ def products(
 
 
 def taken(x: torch.Tensor, ignored: int) -> torch.Tensor:
-    """fp32 operands as an instruction reads them that ignores low bits: elements cut towards zero; others as they are.
-
-    A NaN with none but low bits becomes an infinity.
-    """
-    return (x.view(torch.int32) & -(1 << ignored)).view(x.dtype) if ignored else x
+    """fp32 operands as an instruction multiplies them that ignores low bits: rounded to nearest even before."""
+    if not ignored:
+        return x
+    bits = x.view(torch.int32)
+    near = (bits + ((1 << ignored - 1) - 1) + (bits >> ignored & 1)) & -(1 << ignored)
+    return torch.where(x.isfinite(), near, bits & -(1 << ignored)).view(x.dtype)
 
 
 def powers(scales: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,8 @@ def test_tensor_maps_survive_packing(data):
     dims, box = several(rank, 1, 2**32), (inner, *several(rank - 1, 1, 256))
     strides = tuple(16 * s for s in several(rank - 1, 1, 2**36 - 1))
     base = data.draw(st.integers(0, 2**40)) * 16
-    made = TensorMap(base, kind, item, dims, strides, box, (1,) * rank, swizzle, 0, False)
+    tf32 = kind == "f32" and data.draw(st.booleans())
+    made = TensorMap(base, kind, item, dims, strides, box, (1,) * rank, swizzle, 0, False, tf32)
     assert decode(encode(made)) == made
 
 
