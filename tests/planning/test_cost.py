@@ -328,11 +328,10 @@ def test_scales_cost_each_stage_what_threads_wait_and_read():
     assert work[True].scaled.all() and work[False].scaled.all()
     assert work[True].read.tolist() == [4, 8] and not work[False].read.any()
     model = DEFAULT.cost
-    free, waits = (
-        cost.nanoseconds(work[False], dataclasses.replace(model, scaled=x)) for x in (0, model.scaled)
-    )
+    # nanoseconds a stage, beside which whatever else it does takes little
+    free, waits = (cost.nanoseconds(work[False], dataclasses.replace(model, scaled=x)) for x in (0, 1000))
     stages = work[False].waves * work[False].stages
-    assert (waits - free > 0.4 * stages * model.scaled).all()
+    assert (waits - free > 0.8 * stages * 1000).all()
 
 
 def test_a_sum_of_splits_comes_after_all_that_memory_delivers():
