@@ -118,10 +118,11 @@ def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
 def staggers(x: KernelDraft) -> bool:
     """Whether warpgroups issue the WGMMAs of a stage in turn, so that one promotes while another multiplies.
 
-    Three that share every tile would else wait for the tensor cores together, and leave them idle together.
+    Three that share every tile would else wait for the tensor cores together, and leave them idle together. Where
+    groups end along K they all meet inside a stage (`mainloop.ragged_tail`), which one whose turn it is not cannot.
     """
     promotes = bool(x.promote or x.epilogue.scales)
-    return promotes and x.multiplies and bool(x.producers) and x.team == 3
+    return promotes and x.multiplies and bool(x.producers) and x.team == 3 and x.grouped != "k"
 
 
 def _consumers(x: KernelDraft) -> Iterator[Barrier]:

@@ -60,6 +60,7 @@ def test_long_sums_keep_their_bits():
         (256, {"tile": Tile(128, 64, 128)}),
         (512, {"tile": Tile(64, 72, 128), "schedule": "pingpong", "swap": False}),
         (256, {"tile": Tile(64, 64, 64), "stages": 1, "swap": False}),
+        (256, {"tile": Tile(192, 24, 128), "sms": 2, "swap": False}),
     ],
 )
 def test_promotion_is_as_given(promote, fields):

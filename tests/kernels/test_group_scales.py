@@ -112,13 +112,14 @@ def test_masked_groups_with_scales(blocks):
         assert torch.all(d[group, count:] == 0)
 
 
+@pytest.mark.parametrize("fields", [{}, {"tile": Tile(192, 88, 128), "swap": False}], ids=["chosen", "three"])
 @pytest.mark.parametrize("each", [False, True])
-def test_groups_along_k_with_scales_of_rows(each):
-    """A weight's gradient: of rows of A and columns of B, one for all groups or one each."""
+def test_groups_along_k_with_scales_of_rows(each, fields):
+    """A weight's gradient: of rows of A and columns of B, one for all groups or one each; three warpgroups, too."""
     a, b, ends = operand(72, 200), operand(136, 200), torch.tensor([50, 50, 200])
     scale_a, scale_b = (positive(3, 72), positive(3, 136)) if each else (positive(72), positive(136))
     d = torch.empty(3, 72, 136).bfloat16()
-    served = Groups(GemmSpec(sms=3), scale_a=scale_a, scale_b=scale_b)
+    served = Groups(GemmSpec(sms=3, **fields), scale_a=scale_a, scale_b=scale_b)
     assert not emulator.run(served, a, b.T, ends, d, options=RACES).findings
     for group, (first, end) in enumerate([(0, 50), (50, 50), (50, 200)]):
         left = wide(a, scale_a[group] if each else scale_a)[:, first:end]

@@ -88,10 +88,13 @@ def test_every_kind_of_both(kinds):
         ((SQUARES, SQUARES), (300, 400, 272), {"tile": Tile(128, 192, 128), "swap": False}),
         ((SQUARES, ROWS), (50, 300, 400), {"tile": Tile(24, 128, 128), "swap": True}),
         ((ROWS, ROWS), (300, 40, 400), {"tile": Tile(256, 16, 128), "consumers": 2, "swap": False}),
+        ((ROWS, ROWS), (300, 100, 400), {"tile": Tile(192, 24, 128), "sms": 2, "swap": False}),
     ],
 )
 def test_every_way_of_adding(kinds, shape, fields):
-    """Splits, tile schedulers, clusters, tiles that straddle blocks, several passes over rows, operands swapped."""
+    """Splits, tile schedulers, clusters, tiles that straddle blocks, several passes over rows, operands swapped,
+    three warpgroups that issue in turn.
+    """
     a, b, named = operands(shape, kinds, seed=4)
     spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1], d_dtype="fp32", **fields)
     check(spec, a, b, emulated(spec, a, b, **named), named)
