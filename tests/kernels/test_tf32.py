@@ -1,55 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """`math="tf32"`: fp32 operands on the tensor cores, of elements rounded to 10 fraction bits, added in fp32."""
 
+import functools
+
 import pytest
 import torch
 
 import cutegemm
-from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
+from cutegemm import Gemm, GemmSpec, Tile, plan, problem
 from cutegemm import epilogue as epi
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import GemmError
 from cutegemm.running.numerics.bounds import bound
 from cutegemm.running.numerics.reference import taken
+from tests.support.tf32 import LONG, ODD, SMALL, drawn, emulated, error, operands
+from tests.support.tf32 import complaint as complaint_of
 
 pytestmark = pytest.mark.sliced
 
 TF32 = GemmSpec(math="tf32")
 IGNORED = 13  # low bits of an fp32 element
 MOST = 4e-4  # of the error: 2.9e-4 of rounded elements, 7.7e-4 of cut ones
-SMALL, ODD, LONG = (70, 40, 132), (70, 41, 133), (200, 72, 520)
 
-
-def drawn(*shape, seed=0):
-    """Normally distributed elements."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def operands(shape, majors="kk"):
-    """A and B of a shape (M, N, K), contiguous along the given axes."""
-    m, n, k = shape
-    a, b = drawn(m, k), drawn(k, n, seed=1)
-    return a if majors[0] == "k" else a.mT.contiguous().mT, b if majors[1] == "n" else b.mT.contiguous().mT
-
-
-def emulated(spec, a, b, **named):
-    """D on the emulator, free of races."""
-    run = emulator.run(Gemm(spec), a, b, options=emulator.Options(races=True, progress=False), **named)
-    assert not run.findings
-    return run.d
-
-
-def error(a, b, d):
-    """Of D, relative to its norm."""
-    exact = a.double() @ b.double()
-    return ((d.double() - exact).norm() / exact.norm()).item()
-
-
-def complaint(a, b, d):
-    """What is wrong with D, or None: products of the cut elements."""
-    return bound(linear_combination(False), a, b, {"alpha": 1.0}, {"d": d.dtype}, arithmetic="tf32")[
-        "d"
-    ].complaint(d)
+complaint = functools.partial(complaint_of, "tf32")
 
 
 @pytest.mark.parametrize(
@@ -71,8 +44,8 @@ def complaint(a, b, d):
         ((5, 7, 1), "kn", {}),
     ],
 )
-def test_results_are_those_of_cut_elements(shape, majors, fields):
-    """Every schedule, swizzle, reduction, major and load: D is within the bounds of fp64 sums of cut elements."""
+def test_results_are_those_of_rounded_elements(shape, majors, fields):
+    """Every schedule, swizzle, reduction, major and load: D is within the bounds of fp64 sums of rounded elements."""
     a, b = operands(shape, majors)
     d = emulated(GemmSpec(math="tf32", **fields), a, b)
     assert d.dtype == (torch.bfloat16 if "d_dtype" in fields else torch.float32)

@@ -1,55 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """`math="tf32x3"`: fp32 on the tensor cores, as three products of elements in two parts of tf32."""
 
+import functools
+
 import pytest
 import torch
 
 import cutegemm
-from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
+from cutegemm import Gemm, GemmSpec, Tile, plan, problem
 from cutegemm import epilogue as epi
-from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import GemmError
 from cutegemm.running.numerics.bounds import bound
+from tests.support.tf32 import LONG, ODD, SMALL, drawn, emulated, error, operands
+from tests.support.tf32 import complaint as complaint_of
 
 pytestmark = pytest.mark.sliced
 
 SPEC = GemmSpec(math="tf32x3")
-SMALL, ODD, LONG = (70, 40, 132), (70, 41, 133), (200, 72, 520)
 # relative to the norm of D on randn: fp32's own error, and what three products are held to
 FP32, TWICE = 1.6e-7, 2
 
-
-def drawn(*shape, seed=0):
-    """Normally distributed elements."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def operands(shape, majors="kk"):
-    """A and B of a shape (M, N, K), contiguous along the given axes."""
-    m, n, k = shape
-    a, b = drawn(m, k), drawn(k, n, seed=1)
-    return a if majors[0] == "k" else a.mT.contiguous().mT, b if majors[1] == "n" else b.mT.contiguous().mT
-
-
-def emulated(spec, a, b, races=True, **named):
-    """D on the emulator, free of races."""
-    run = emulator.run(Gemm(spec), a, b, options=emulator.Options(races=races, progress=False), **named)
-    assert not run.findings
-    return run.d
-
-
-def complaint(a, b, d, promote=None):
-    """What is wrong with D, or None."""
-    limits = bound(
-        linear_combination(False), a, b, {"alpha": 1.0}, {"d": d.dtype}, promote=promote, arithmetic="tf32x3"
-    )
-    return limits["d"].complaint(d)
-
-
-def error(a, b, d):
-    """Of D, relative to its norm."""
-    exact = a.double() @ b.double()
-    return ((d.double() - exact).norm() / exact.norm()).item()
+complaint = functools.partial(complaint_of, "tf32x3")
 
 
 @pytest.mark.parametrize(
