@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from typing import Any
 
 import torch
 
@@ -89,12 +90,24 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
         GemmSpec(tile=BYTES, cluster=(1, 1, 2), scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16"),
         (136, 144, 528),
     ),
+    # three warpgroups whose partial sums are promoted issue in turn
+    "scaled_turns": (
+        GemmSpec(tile=Tile(192, 64, 128), scale_a="row", scale_b="row", d_dtype="bf16", sms=4),
+        (200, 136, 528),
+    ),
+    # fp32 operands, rounded as TMA loads them
+    "tf32": (GemmSpec(math="tf32", sms=4), (136, 136, 132)),
+    # parts of the operands in fp32's place, three products
+    "tf32x3": (GemmSpec(math="tf32x3", sms=4), (136, 136, 132)),
     "groups": (GemmSpec(), (144, 136, 264)),
     # tokens along the instruction's columns
     "groups_swapped": (GemmSpec(tile=Tile(16, 64, 64), swap=True), (144, 136, 264)),
     "groups_indexed": (GemmSpec(a_load="cp_async"), (144, 136, 264)),
     # groups along K, the first and the last of no element
     "groups_depth": (GemmSpec(), (136, 72, 144)),
+    "groups_scaled_row": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 144, 272)),
+    "groups_scaled_block": (GemmSpec(scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16"), (144, 144, 272)),
+    "groups_scaled_depth": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 80, 144)),
 }
 TOLERANCE = 5e-3  # Frobenius norm of the error over that of the product, of results in bf16
 
@@ -131,20 +144,22 @@ def _dense(name: str, generator: torch.Generator, backend: str | None) -> list[f
     """Errors of a product of two matrices, D row-major and column-major."""
     spec, (m, n, k) = CASES[name]
     device, eight = generator.device, name.startswith("scaled")
-    a, b = (_draw(x, generator, torch.float8_e4m3fn if eight else torch.bfloat16) for x in ((m, k), (n, k)))
-    left, right, scales = a.double(), b.double(), {}
+    dtype = torch.float8_e4m3fn if eight else torch.float32 if name.startswith("tf32") else torch.bfloat16
+    a, b = (_draw(x, generator, dtype) for x in ((m, k), (n, k)))
+    left, right = a.double(), b.double()
+    scales: dict[str, Any] = {}
     if eight:
         scales["scale_a"], factor = _scale(spec.scale_a, m, k, generator)
         left *= factor
         scales["scale_b"], factor = _scale(spec.scale_b, n, k, generator)
         right *= factor
-    else:
+    elif dtype is torch.bfloat16:
         b = b.T.contiguous().T
-    dtype = torch.float32 if spec.d_dtype is DType.FP32 else torch.bfloat16
+    stored = torch.bfloat16 if eight else torch.float32 if spec.d_dtype is DType.FP32 else dtype
     gemm = cutegemm.build(spec)
     wanted, errors = left @ right.T, []
     for shape, axes in (((m, n), (0, 1)), ((n, m), (1, 0))):
-        out = torch.full(shape, torch.nan, device=device, dtype=dtype).permute(axes)
+        out = torch.full(shape, torch.nan, device=device, dtype=stored).permute(axes)
         for _ in range(2):
             gemm.run(a, b.T, out=out, backend=backend, **scales)
         errors.append(float((out.double() - wanted).norm() / wanted.norm()))
@@ -154,15 +169,27 @@ def _dense(name: str, generator: torch.Generator, backend: str | None) -> list[f
 def _grouped(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
     """Error of a product of groups, rows of the last one missing."""
     spec, (m, n, k) = CASES[name]
-    device, count, depth = generator.device, len(ENDS), name == "groups_depth"
+    device, count, depth = generator.device, len(ENDS), name.endswith("depth")
+    eight = name.startswith("groups_scaled")
+    dtype = torch.float8_e4m3fn if eight else torch.bfloat16
     ends = torch.tensor([min(x, k) if depth else x for x in ENDS], device=device, dtype=torch.int32)
-    a = _draw((m, k), generator, torch.bfloat16)
-    b = _draw((k, n) if depth else (count, k, n), generator, torch.bfloat16)
+    a = _draw((m, k), generator, dtype)
+    b = _draw((n, k) if depth else (count, n, k), generator, dtype).mT
+    left, right = a.double(), b.double()
+    scales: dict[str, Any] = {}
+    if eight:
+        scales["scale_a"], factor = _scale(spec.scale_a, m, k, generator)
+        left *= factor
+        drawn = [_scale(spec.scale_b, n, k, generator) for _ in range(1 if depth else count)]
+        scales["scale_b"] = drawn[0][0] if depth else torch.stack([x for x, _ in drawn])
+        right *= drawn[0][1].T if depth else torch.stack([x.T for _, x in drawn])
+    else:
+        b = b.contiguous()
     rows = torch.randperm(m, generator=generator, device=device) if name == "groups_indexed" else None
-    wanted = group_products(a if rows is None else a[rows], b, ENDS)
+    wanted = group_products(left if rows is None else left[rows], right, ENDS)
     out = torch.full(wanted.shape, torch.nan, device=device, dtype=torch.bfloat16)
     for _ in range(2):
-        cutegemm.grouped_mm(a, b, ends, rows=rows, out=out, spec=spec, fallback=backend or "error")
+        cutegemm.grouped_mm(a, b, ends, rows=rows, out=out, spec=spec, fallback=backend or "error", **scales)
     return [float((out.double() - wanted).norm() / wanted.norm())]
 
 
