@@ -79,9 +79,12 @@ def check_rows(spec, ends, scales):
 
 
 def close(found, told):
-    """Each row is right to the rounding of bf16."""
+    """Each row is right to the rounding of bf16 and to the bits that the tensor cores cut from sums.
+
+    Half an ulp is 2^-8 of a value just above a power of two, so the rest needs room of its own.
+    """
     error = (found.double() - told).abs().amax(-1)
-    assert torch.all(error <= 2**-8 * told.abs().amax(-1))
+    assert torch.all(error <= (2**-8 + 2**-10) * told.abs().amax(-1))
 
 
 @pytest.mark.parametrize("kind", SCALES)
