@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is measured: cutegemm and cuBLAS; others in `libraries`. Everything that knows cutegemm's interface is here."""
+"""The contenders of a benchmark: cutegemm and cuBLAS; other libraries stand in `libraries`."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@
     python -m benchmarks.fit_cost --gpu "NVIDIA H200"            # fit, and print regret per family
     python -m benchmarks.fit_cost --gpu "NVIDIA H200" --write    # and write the record, `cutegemm/arch/times.json`
 
-What is minimised is the error of predicted ratios: of each problem the logarithms of measured over predicted times,
-less their mean, where configs near the best of their problem count most and large errors count in proportion. The mean
-itself counts a little, as does how far a rate is from where it started. Every rate is positive, and moves in its
-logarithm, by damped Gauss-Newton steps. What is left of the errors of one kernel on several problems is its own factor
-(`planning.known_kernels`). Problems that a sweep holds back judge the fit and are not fitted to. Where no sweep does,
-each fifth of the problems is judged by a fit to the others.
+The fit minimises errors of predicted ratios. For each problem these are the logarithms of measured over predicted
+times, less their mean; configs near the best of their problem have the largest weight, and a large error counts in
+proportion, not squared. The mean itself has a small weight, as has the distance of a rate from where it started. Every
+rate is positive, and moves in its logarithm, by damped Gauss-Newton steps. What is left of the errors of one kernel on
+several problems is its own factor (`planning.known_kernels`). Problems that a sweep holds back judge the fit and are
+not fitted to. Where no sweep does, each fifth of the problems is judged by a fit to the others.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Data:
         self.settled = np.array([x.settled for x in found])
 
     def errors(self, model: CostModel) -> Column:
-        """What is squared, robustly: errors of ratios, then of levels."""
+        """Residuals of the least squares, weighted: errors of ratios, then of levels."""
         ratios, level = self._off(model)
         weighted = np.sqrt(self.weight) * ratios / ROBUST
         return np.concatenate([weighted, np.where(self.settled, level, 0.0) * LEVEL])

@@ -25,12 +25,12 @@ SCALAR, SEED, OFFSET = 0.5, 20_261, 7
 # the emulator's time for one case, seconds
 SECONDS = 120.0
 POLICIES = ("eager", "lazy", "random")
-# K of the launch before: long enough that it still runs when the next one starts
+# K of the launch before a case: so long that it still runs when the case's own launch starts
 BEFORE_K = 4096
 
 
 class Wrong(Exception):
-    """What is wrong with a case's run."""
+    """A run of a case gave a wrong result; the message says which."""
 
 
 @dataclass
