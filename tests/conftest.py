@@ -72,6 +72,9 @@ def compiled_elsewhere() -> Iterator[None]:
 
     here, elsewhere = cache.compile_config, Elsewhere()
     cache.compile_config = elsewhere
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # the cores have work, and the helper has started
+        cache.START = sys.maxsize
     yield
     cache.compile_config = here
     elsewhere.end()

@@ -33,6 +33,8 @@ from cutegemm.config import Config
 from cutegemm.files import packed, unpacked
 
 FORMAT = 3
+# kernels that compile in the time that a process takes to start
+START = 3
 PACKAGE = Path(__file__).resolve().parents[1]
 
 _MEMORY: dict[Config, Artifact] = {}
@@ -114,14 +116,14 @@ def launches(config: Config, arguments: tuple[Any, ...]) -> list[Launch]:
 
 
 def ensure(configs: Iterable[Config], *, told: bool = True) -> None:
-    """Have every config compiled, missing ones in parallel subprocesses; `told` as for `artifact`.
+    """Have every config compiled, many missing ones in parallel subprocesses; `told` as for `artifact`.
 
     Raises:
         CompileError: a kernel does not compile.
     """
     wanted = list(dict.fromkeys(configs))
     missing = [c for c in wanted if c not in _MEMORY and not entry(c).exists()]
-    workers = min(len(missing), os.cpu_count() or 1)
+    workers = min(len(missing) // START, os.cpu_count() or 1)
     if workers > 1:
         jobs.compile_parallel(missing, workers)
     for config in wanted:

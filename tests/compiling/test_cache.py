@@ -4,6 +4,7 @@
 import dataclasses
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -194,11 +195,23 @@ def test_two_processes_at_once_compile_once(monkeypatch, tmp_path):
 
 
 def test_missing_kernels_are_compiled_elsewhere(fresh, made, monkeypatch):
-    """`ensure` compiles several missing configs in subprocesses and nothing that is there."""
+    """`ensure` compiles many missing configs in subprocesses and nothing that is there; a process has three or more."""
     asked = []
-    monkeypatch.setattr(kernel_cache.jobs, "compile_parallel", lambda configs, workers: asked.extend(configs))
+    monkeypatch.setattr(kernel_cache.jobs, "compile_parallel", lambda *job: asked.append(job))
     monkeypatch.setattr(kernel_cache, "compile_config", lambda config: made)
-    wanted = [CONFIG, *CHANGES.values(), CONFIG]
-    kernel_cache.ensure(wanted)
-    assert len(asked) == len(CHANGES) and set(asked) == set(CHANGES.values())
+    monkeypatch.setattr(kernel_cache, "START", 3)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    first, *others = wanted = [CONFIG, *CHANGES.values()]
+    kernel_cache.ensure([*wanted, first])
+    ((configs, workers),) = asked
+    assert configs == others and workers == len(CHANGES) // 3 == 2
     assert set(kernel_cache._MEMORY) == set(wanted)
+
+
+def test_few_missing_kernels_are_compiled_here(fresh, made, monkeypatch):
+    """Five kernels start no process, which would take longer to start than its share takes to compile."""
+    monkeypatch.setattr(kernel_cache.jobs, "compile_parallel", None)
+    monkeypatch.setattr(kernel_cache, "compile_config", lambda config: made)
+    monkeypatch.setattr(kernel_cache, "START", 3)
+    kernel_cache.ensure([CONFIG, *list(CHANGES.values())[:5]])
+    assert len(kernel_cache._MEMORY) == 6

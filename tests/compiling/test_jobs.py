@@ -2,6 +2,7 @@
 """Processes that compile a share each."""
 
 import copy
+import io
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ import threading
 
 import pytest
 
-from cutegemm.compiling import jobs, kernel_cache
+from cutegemm.compiling import job, jobs, kernel_cache
 from cutegemm.errors import CompileError
 from tests.support.compiled import CONFIG, OTHER, isolated
 
@@ -23,6 +24,13 @@ def test_a_failure_elsewhere_is_raised_here(monkeypatch, tmp_path):
     with pytest.raises(CompileError, match=refusal) as e:
         jobs.compile_parallel([OTHER, broken], 1)
     assert kernel_cache.entry(OTHER).exists() and "\n" not in str(e.value)
+
+
+def test_a_process_needs_no_torch(monkeypatch):
+    """In a process that compiles, torch cannot be imported: tvm_ffi would, which takes two seconds."""
+    monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("[]"))
+    assert job.main() == 0 and sys.modules["torch"] is None
 
 
 def test_a_process_that_breaks_off_is_reported(monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import sys
 from collections.abc import Callable
 
 from cutegemm.compiling import compiler
@@ -16,6 +17,11 @@ from cutegemm.families import FAMILIES
 # kernels after which a helper ends
 MOST = 200
 SHIPPED = frozenset(FAMILIES)
+
+
+def _without_torch() -> None:
+    """In the helper, at its start: tvm_ffi imports torch where it can, which takes two seconds."""
+    sys.modules["torch"] = None
 
 
 def _compiled(data: dict) -> Artifact | str:
@@ -43,7 +49,7 @@ class Elsewhere:
             self.end()
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = concurrent.futures.ProcessPoolExecutor(1, context)
+            self._pool = concurrent.futures.ProcessPoolExecutor(1, context, _without_torch)
         self._done += 1
         found = self._pool.submit(_compiled, config.to_data()).result()
         if isinstance(found, str):
