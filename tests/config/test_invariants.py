@@ -103,6 +103,7 @@ BROKEN = {
     "a swizzle wider than the tile": ("plain, gemm", {"operands": "swizzle", "tile": (128, 128, 32)}, "swizzle", None),
     "tiles dealt out to threads that load": ("shifted, gemm", {"dynamic": True}, "scheduler", "persistent"),
     "groups there and back": ("plain, gemm", {"grouped": "m", "serpentine": True}, "grouped", ""),
+    "bytes copied that must be rounded": ("tf32, gemm", {"operands": "cp_async"}, "a_load", "gather"),
     "no such share of a multicast": ("dynamic, gemm", {"tile": (128, 128, 16), "cluster": (4, 1)}, "cluster", (1, 1)),
 }  # fmt: skip
 
@@ -113,8 +114,9 @@ def test_a_broken_config_is_refused_by_field_and_nearest(name):
     case, fields, field, nearest = BROKEN[name]
     config, fields = CONFIGS[case], dict(fields)
     a, b = config.operands
-    if fields.get("operands") == "gather":
-        fields["operands"] = (dataclasses.replace(a, load="gather"), b)
+    if fields.get("operands") in ("gather", "cp_async"):
+        load = fields["operands"]
+        fields["operands"] = (dataclasses.replace(a, load=load, width=16 * (load == "cp_async")), b)
     if fields.get("operands") == "swizzle":
         fields["operands"] = (dataclasses.replace(a, swizzle="128B"), b)
     with pytest.raises(PlanError) as e:

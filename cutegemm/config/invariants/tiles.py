@@ -269,6 +269,18 @@ def _widths_refused(x: KernelDraft) -> Refused:
     return "width", tuple((y.load, y.major, y.width) for y in x.operands), rule, 0
 
 
+def _unrounded(x: KernelDraft) -> list[OperandConfig]:
+    """Operands whose elements the load must round, and whose load copies bytes."""
+    rounds = x.multiplies and x.instruction.ignored
+    return [y for y in x.operands if rounds and y.load in ("cp_async", "shift")]
+
+
+def _unrounded_refused(x: KernelDraft) -> Refused:
+    operand = _unrounded(x)[0]
+    rule = f'math="{x.arithmetic}" rounds elements as they are loaded, which copies of bytes do not'
+    return f"{operand.role}_load", operand.load, rule, "gather"
+
+
 RULES = (
     Rule(_positive, _positive_refused),
     Rule(lambda x: x.tile[1] % _columns_step(x) == 0, _columns_refused),
@@ -283,6 +295,7 @@ LATER = (
     Rule(_swizzled, _swizzled_refused),
     Rule(_boxes, _boxes_refused),
     Rule(_widths, _widths_refused, needs_tile=False),
+    Rule(lambda x: not _unrounded(x), _unrounded_refused, needs_tile=False),
     Rule(_halves, _halves_refused),
     Rule(_majors, _majors_refused, needs_tile=False),
 )
