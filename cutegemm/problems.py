@@ -12,6 +12,7 @@ from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.scaling import INTEGERS, SUMS
 from cutegemm.errors import InputError, field_error
 
 
@@ -266,7 +267,9 @@ def problem(
         return Operand(dtype=kind, rows=rows, cols=cols, strides=(*strides, rows * cols), batch=batch)
 
     d_kind = (
-        (ab.result if epilogue is None else ab.fused) if d_dtype is None else as_dtype(d_dtype, "d_dtype")
+        (ab.result if epilogue is None or epilogue in SUMS else ab.fused)
+        if d_dtype is None
+        else as_dtype(d_dtype, "d_dtype")
     )
     kind = ab.fused if input_dtype is None else as_dtype(input_dtype, "input_dtype")
     row_major = d_major == "n"
@@ -278,7 +281,11 @@ def problem(
         shapes = {"matrix": (m, width), "row": (1, width), "col": (m, 1)}
         inputs = {
             name: dataclasses.replace(
-                matrix(*shapes[shape], kind, row_major if shape == "matrix" else shape == "row"),
+                matrix(
+                    *shapes[shape],
+                    DType.INT32 if name in INTEGERS else kind,
+                    row_major if shape == "matrix" else shape == "row",
+                ),
                 batch=batch if shape == "matrix" else 1,
             )
             for name, shape in epilogue.tensors.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An epilogue's graph with scales of operands: what `GemmSpec.scale_a` and `scale_b` make of it."""
+"""An epilogue's graph with scales and zero points of operands: what `scale_a`, `zero_point_a` and so on make of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from cutegemm.epilogue.graph import Graph, Node, Result
-from cutegemm.epilogue.scales import AXES, TENSOR, BlockScale, Kind
+from cutegemm.epilogue.scales import AXES, ROW, TENSOR, BlockScale, Kind
 from cutegemm.errors import SpecError, field_error
 
 # D is the sum itself
@@ -50,6 +50,58 @@ def scaled(graph: Graph, kinds: Mapping[str, Kind]) -> Graph:
     return dataclasses.replace(graph, nodes=tuple(nodes), outputs=outputs, scales=blocks)
 
 
+# what is subtracted of sums for an operand's zero points: factors, each a leaf of integers
+_POINTS = {
+    ("a", TENSOR): (("row", "zero_a"),),
+    ("a", ROW): (("col", "zero_point_a"), ("row", "sums_b")),
+    ("b", TENSOR): (("col", "zero_b"),),
+    ("b", ROW): (("col", "sums_a"), ("row", "zero_point_b")),
+}
+
+
+def shifted(graph: Graph, kinds: Mapping[str, str]) -> Graph:
+    """A graph whose accumulators are of operands less their zero points; itself where it reads these already.
+
+    Args:
+        graph: the epilogue.
+        kinds: of the zero points of "a" and "b", in this order, "tensor" or "row"; an operand that is not named has
+            none.
+
+    Raises:
+        SpecError: the graph has an input or output of these names, or a gated pair.
+    """
+    terms = [_POINTS[x, kind] for x, kind in kinds.items()]
+    wanted = {name: op for term in terms for op, name in term}
+    inputs = {**graph.tensors, **graph.numbers}
+    if all(inputs.get(name) == op for name, op in wanted.items()):
+        return graph
+    for name in wanted:
+        if name in (*inputs, *(x.name for x in graph.outputs)):
+            raise field_error(SpecError, "epilogue", name, "zero points are read by this name")
+    if graph.gated:
+        x, kind = next(iter(kinds.items()))
+        raise field_error(SpecError, f"zero_point_{x}", kind, "a gated pair has no zero points", "auto")
+    nodes: list[Node] = []
+    places: list[int] = []  # of the graph's nodes among the new ones
+    for node in graph.nodes:
+        nodes.append(dataclasses.replace(node, args=tuple(places[x] for x in node.args)))
+        for term in terms if node.op == "acc" else ():
+            before = len(nodes) - 1
+            nodes += [Node(op, (), name) for op, name in term]
+            if len(term) == 2:
+                nodes.append(Node("mul", (len(nodes) - 2, len(nodes) - 1)))
+            nodes.append(Node("sub", (before, len(nodes) - 1)))
+        places.append(len(nodes) - 1)
+    outputs = tuple(dataclasses.replace(x, node=places[x.node]) for x in graph.outputs)
+    return dataclasses.replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _every_sum() -> frozenset[Graph]:
+    """Graphs whose D is the sum of integers itself, of operands with and without zero points."""
+    kinds = [{"a": a, "b": b} for a in ("", TENSOR, ROW) for b in ("", TENSOR, ROW)]
+    return frozenset(shifted(PLAIN, {x: kind for x, kind in y.items() if kind}) for y in kinds)
+
+
 def _read(operand: str, kind: Kind) -> str:
     """The kind of input that a graph reads as an operand's scales."""
     if isinstance(kind, tuple):
@@ -57,4 +109,9 @@ def _read(operand: str, kind: Kind) -> str:
     return "scalar" if kind == TENSOR else _LEAVES[operand]
 
 
-__all__ = ["PLAIN", "scaled"]
+# D is a sum of integers
+SUMS = _every_sum()
+# inputs that are int32
+INTEGERS = frozenset(name for term in _POINTS.values() for _, name in term)
+
+__all__ = ["INTEGERS", "PLAIN", "SUMS", "scaled", "shifted"]

@@ -173,6 +173,13 @@ class Runs:
         plain = c is None and beta is None and type(alpha) is float and alpha == 1.0
         if signature.reads_alpha or not plain:
             named |= blas_names(signature.graph, c, alpha, beta)
+        if any(kinds := self.spec.zero_points):
+            if (run := _foreign((a, b))) is not None:
+                return run(self.run, a, b, named, out, {"backend": backend, "workspace": workspace})
+            # imports torch
+            from cutegemm.running.arguments import zero_points
+
+            named = zero_points.read(kinds, a, b, named)
         given, numbers, scalars = signature.bind(a, b, named, out)
         addresses: tuple[int, ...]
         key: Any

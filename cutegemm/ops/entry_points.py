@@ -97,6 +97,8 @@ def matmul(
             of `Gemm.run`, "reference" or "emulator".
         inputs: of the epilogue, by name; `scale_a` and `scale_b` of operands of 8 bits. Their kind is that of `spec`,
             else follows from the shape: a number, (M,), (M, K / 128) or (M / 128, K / 128), with N for B.
+            `zero_point_a` and `zero_point_b` of int8 and uint8 operands: integers, or (M,) and (N,) of integers.
+            `sums_b`, (N,) in int32, spares the pass over B that zero points of A need; `sums_a` that over A.
 
     Returns:
         D, (M, N) or (L, M, N). An epilogue with other outputs gives an object with an attribute per output. Gradients
@@ -177,8 +179,8 @@ def linear(
             fp8 too, with the incoming gradient in e5m2. Scales are those of rows, or of 1 x 128 of x and gradients and
             128 x 128 of weights. Only a bias goes with it.
         inputs: of the epilogue, with x's leading dimensions: rows (N,), columns (...), matrices (..., N). Of operands
-            of 8 bits `scale_a` (x) and `scale_b` (weight), as of `matmul`; blocks of 128 x 128 count rows of all
-            leading dimensions.
+            of 8 bits `scale_a` (x) and `scale_b` (weight), as of `matmul`, and zero points; blocks of 128 x 128 count
+            rows of all leading dimensions.
 
     Returns:
         D, (..., N), or an object with an attribute per output: matrices (..., N), reductions over columns (...), over

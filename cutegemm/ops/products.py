@@ -12,14 +12,14 @@ from torch import Tensor
 
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scaling import PLAIN as SUM
-from cutegemm.epilogue.scaling import scaled
+from cutegemm.epilogue.scaling import scaled, shifted
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import check_tensor, given_outs
 from cutegemm.ops.dispatch import direct
 from cutegemm.ops.fallback import address, constant, found_at, refuse_atomic
 from cutegemm.ops.gradients.autograd import record
 from cutegemm.ops.program import Program, check_number, kept
-from cutegemm.ops.quantized.operands import KINDS, NONE, Kinds
+from cutegemm.ops.quantized.operands import FIELDS, KINDS, NONE, Kinds
 from cutegemm.ops.serve import serve
 from cutegemm.ops.transforms import sharding
 from cutegemm.running.arguments.call import Memo
@@ -148,17 +148,18 @@ def made(
     """
     spec = _DEFAULT if spec is None else spec
     if any(kinds):
-        scale_a, scale_b = (KINDS.get(x, AUTO) for x in kinds)
-        spec = dataclasses.replace(spec, scale_a=scale_a, scale_b=scale_b)
+        spec = dataclasses.replace(spec, **{x: KINDS[kind] for x, kind in zip(FIELDS, kinds) if kind})
     scales = {x: kind for x in ("a", "b") if (kind := getattr(spec, f"scale_{x}")) != AUTO}
-    if scales and isinstance(epilogue, Graph) and spec.epilogue == scaled(SUM, scales):
-        epilogue, spec = None, dataclasses.replace(spec, epilogue=epilogue)
+    points = {x: kind for x, kind in zip("ab", spec.zero_points) if kind}
+    if (scales or points) and isinstance(epilogue, Graph):
+        if spec.epilogue == shifted(scaled(SUM, scales), points):
+            epilogue, spec = None, dataclasses.replace(spec, epilogue=epilogue)
     if spec.epilogue != AUTO:
         if epilogue is not None and epilogue != spec.epilogue:
             raise field_error(SpecError, "epilogue", "...", "the spec has an epilogue already")
         # the graph says which scales there are
         epilogue = spec.epilogue
-        spec = dataclasses.replace(spec, epilogue=AUTO, scale_a=AUTO, scale_b=AUTO)
+        spec = dataclasses.replace(spec, epilogue=AUTO, **dict.fromkeys(FIELDS, AUTO))
     # checks that it is one
     graph = GemmSpec(epilogue=epilogue).epilogue
     if not isinstance(graph, Graph):

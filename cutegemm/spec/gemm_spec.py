@@ -88,6 +88,10 @@ class GemmSpec(checks.Named):
             0-d tensor), "row" (M of A, N of B), ("block", 1, 128) or ("block", 128, 128), extents along the operand's
             free axis (M of A, N of B), then K: (blocks of the free axis, blocks of K), fp32 or exponents (ue8m0), any
             strides. The epilogue sees the scaled sums. "auto" has none.
+        zero_point_a, zero_point_b: zero points of int8 and uint8 operands, which a run takes by these names: "tensor"
+            (an integer or a 0-d tensor) or "row" (M of A, N of B). D is that of (A - zero_point_a)(B - zero_point_b),
+            exact in int32 while the sums of A B are. A run may give `sums_a`, (M,), which `zero_point_b` needs, and
+            `sums_b`, (N,), which `zero_point_a` needs: the operands' sums along K in int32. "auto" has none.
         epilogue: an expression graph (`cutegemm.epilogue`); "auto" is alpha * A @ B + beta * C.
 
     Raises:
@@ -133,6 +137,8 @@ class GemmSpec(checks.Named):
     math: str = AUTO
     scale_a: scales.Kind = AUTO
     scale_b: scales.Kind = AUTO
+    zero_point_a: str = AUTO
+    zero_point_b: str = AUTO
     epilogue: Graph | Auto = AUTO
 
     def __post_init__(self) -> None:
@@ -171,6 +177,10 @@ class GemmSpec(checks.Named):
             object.__setattr__(self, "epilogue", scaling.scaled(base, kinds))
             for x, kind in kinds.items():
                 object.__setattr__(self, f"scale_{x}", kind)
+        if any(self.zero_points):
+            base = self.epilogue if isinstance(self.epilogue, Graph) else scaling.PLAIN
+            kinds = {x: kind for x, kind in zip("ab", self.zero_points) if kind}
+            object.__setattr__(self, "epilogue", scaling.shifted(base, kinds))
         rules.check_tile(self)
         rules.check_together(self)
 
@@ -178,6 +188,12 @@ class GemmSpec(checks.Named):
     def arithmetic(self) -> str:
         """That of the instruction (`arch.instructions`)."""
         return EXACT if is_auto(self.math) else self.math
+
+    @property
+    def zero_points(self) -> tuple[str, str]:
+        """The kinds of the zero points of A and B; "" where an operand has none."""
+        a, b = ("" if is_auto(x) else x for x in (self.zero_point_a, self.zero_point_b))
+        return a, b
 
     @property
     def plane(self) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.arch.instructions import ARITHMETICS, INSTRUCTIONS
 from cutegemm.config.invariants import tiles
+from cutegemm.epilogue import scales
 from cutegemm.errors import SpecError, field_error
 
 Auto = Literal["auto"]
@@ -77,6 +78,7 @@ def choices(spec: Any) -> Iterator[tuple[str, str]]:
         "a_major": ("k", "m"), "b_major": ("n", "k"), "c_major": ("n", "m"), "d_major": ("n", "m"),
         "swizzle": SWIZZLES, "schedule": SCHEDULES, "a_load": LOADS, "b_load": LOADS, "store": STORES,
         "scheduler": SCHEDULERS, "split_reduction": SPLIT_REDUCTIONS, "trigger": TRIGGERS, "math": ARITHMETICS,
+        "zero_point_a": (scales.TENSOR, scales.ROW), "zero_point_b": (scales.TENSOR, scales.ROW),
     }  # fmt: skip
     for name, values in legal.items():
         if not is_auto(getattr(spec, name)):

@@ -85,11 +85,11 @@ def _erf_fine(x: Any) -> Any:
 
 
 def convert(x: Any, dtype: DType) -> Any:
-    """An fp32 element in another type; fp8 and integers saturate, NaN is the integer 0."""
+    """An fp32 element, or an Int32 for an integer type, in another type; it saturates, NaN is the integer 0."""
     if not dtype.whole:
         return x.to(NUMERIC[dtype])
     # to nearest even; the conversion itself saturates (PTX ISA, cvt)
-    found = cute.math.roundeven(x).to(cutlass.Int32)
+    found = x if isinstance(x, cutlass.Int32) else cute.math.roundeven(x).to(cutlass.Int32)
     return found if dtype is DType.INT32 else narrow(found, dtype)
 
 

@@ -16,6 +16,7 @@ from cutegemm.epilogue.graph import COMPARISONS, LEAVES, LOGIC, Node
 from cutegemm.kernels.epilogue import element_functions as functions
 
 TRUTHS = (*COMPARISONS, *LOGIC)
+WHOLE = ("add", "sub", "mul")  # of integers they are integers, modulo 2**32
 _DEPENDS = {"row": {"column"}, "col": {"row"}, "scalar": set(), "integer": set(), "const": set()}
 
 
@@ -35,14 +36,15 @@ class Inputs:
         )
 
     def element(self, name: str, coord: tuple[Any, Any, Any]) -> Any:
-        """One element of a row or column input as fp32, outside the output the nearest one inside.
+        """One element of a row or column input, Float32 or Int32, outside the output the nearest one inside.
 
         What is computed from the latter is never stored, and a load without a branch is cheaper than a guarded one.
         """
         tensor = self.tensors[name]
         row = cutlass.min(coord[0], self.shape[0] - 1)
         col = cutlass.min(coord[1], self.shape[1] - 1)
-        return tensor[row, col, _batch(tensor, coord[2])].to(cutlass.Float32)
+        whole = issubclass(tensor.element_type, cutlass.Integer)
+        return tensor[row, col, _batch(tensor, coord[2])].to(cutlass.Int32 if whole else cutlass.Float32)
 
     def matrix_element(
         self, name: str, first: tuple[Any, Any, Any], step: tuple[int, int], ends: tuple[Any, Any]
@@ -102,7 +104,9 @@ class Fusion:
     """
 
     config: GemmConfig
-    leaf: Callable  # (node, row key, column key) -> fp32 value of an acc, matrix, row or col leaf
+    leaf: (
+        Callable  # (node, row key, column key) -> value of an acc, matrix, row or col leaf: Float32, or Int32
+    )
     coord: Callable  # (row key, column key) -> (m, n, l)
     numbers: dict[str, Any]
     _known: dict = field(default_factory=dict)
@@ -132,8 +136,12 @@ class Fusion:
         if node.op == "random":
             m, n, batch = self.coord(row, column)
             return functions.uniform(*args, (n, m, batch) if self.config.epilogue.swapped else (m, n, batch))
+        if node.op in WHOLE and all(isinstance(x, cutlass.Int32) for x in args):
+            return cutlass.Int32(table[node.op](*args))
+        args = [wide(x) for x in args]
         if node.op == "erf" and self.config.approximate:
-            return functions.erf_fast(*self._scaled(node.args[0], values))
+            value, factor = self._scaled(node.args[0], values)
+            return functions.erf_fast(wide(value), factor)
         value = table[node.op](*args, *(() if node.value is None else (node.value,)))
         # of constants the DSL's functions give bare values, which lack a numeric type's methods
         return cutlass.Boolean(value) if node.op in TRUTHS else cutlass.Float32(value)
@@ -146,6 +154,11 @@ class Fusion:
                 if nodes[factor].op == "const" and 1e-3 < abs(nodes[factor].value) < 1e3:
                     return values[other], nodes[factor].value
         return values[index], 1.0
+
+
+def wide(value: Any) -> Any:
+    """A value as fp32 if it is an integer."""
+    return cutlass.Float32(value) if isinstance(value, cutlass.Int32) else value
 
 
 def _depends(node: Node, earlier: list[set]) -> set:

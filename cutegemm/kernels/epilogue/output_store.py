@@ -166,8 +166,7 @@ def _converted(output: Output, values: list[Any]) -> cute.Tensor:
     rD = cute.make_rmem_tensor(len(values), ops.NUMERIC[dtype])
     if dtype.whole:
         for v, value in enumerate(values):
-            # sums of integers come as they are
-            rD[v] = value if isinstance(value, cutlass.Int32) else convert(value, dtype)
+            rD[v] = convert(value, dtype)
         return rD
     rX = cute.make_rmem_tensor(len(values), cutlass.Float32)
     for v, value in enumerate(values):

@@ -22,7 +22,7 @@ from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Node
 from cutegemm.kernels.epilogue import element_functions as functions
 from cutegemm.kernels.epilogue import partial_reductions as reduce
-from cutegemm.kernels.epilogue.fusion import Fusion, Inputs, bind
+from cutegemm.kernels.epilogue.fusion import Fusion, Inputs, bind, wide
 from cutegemm.kernels.epilogue.output_store import (
     Output,
     finish_stores,
@@ -177,24 +177,28 @@ class Epilogue:
     def _subtile(self, role: Role, tile: OutputTile, number: int) -> Subtile:
         return Subtile.of(self.config, role, tile, divmod(number, self.config.subtiles_n))
 
-    def _exact(self) -> dict[int, str | None]:
-        """Outputs of the type of integer sums that are these, by place, or them times the number named if that is 1."""
+    def _exact(self) -> dict[int, str]:
+        """Outputs of the type of integer sums, by place, that are these times a number, which is named."""
         graph, found = self.config.epilogue, {}
-        if not self.config.sums.whole:
-            return found
-        types = dict(zip((x.name for x in graph.stores), (x.dtype for x in self.config.outputs), strict=True))
         for place, result in enumerate(graph.outputs):
             node = graph.nodes[result.node]
-            if types.get(result.name) is not self.config.sums:
-                continue
-            factors = [graph.nodes[x] for x in node.args]
-            if node.op == "acc":
-                found[place] = None
-            elif node.op == "mul" and [x.op for x in factors] == ["scalar", "acc"]:
-                found[place] = factors[0].value
-            elif node.op == "mul" and [x.op for x in factors] == ["acc", "scalar"]:
-                found[place] = factors[1].value
+            factors = {graph.nodes[x].op: graph.nodes[x].value for x in node.args}
+            if (
+                self._types[result.name] is DType.INT32
+                and node.op == "mul"
+                and set(factors) == {"acc", "scalar"}
+            ):
+                found[place] = factors["scalar"]
         return found
+
+    @property
+    def _types(self) -> dict[str, DType]:
+        """The outputs' types by name, fp32 of reductions."""
+        stored = dict(zip((x.name for x in self.config.epilogue.stores), self.config.outputs, strict=True))
+        return {
+            x.name: stored[x.name].dtype if x.name in stored else DType.FP32
+            for x in self.config.epilogue.outputs
+        }
 
     def _evaluate(self, acc: cute.Tensor, subtile: Subtile, read: dict, columns: list) -> list[list[Any]]:
         """The values of every output over the subtile, in accumulator order."""
@@ -204,8 +208,7 @@ class Epilogue:
 
         def leaf(node: Node, row: int, column: tuple[int, int]) -> Any:
             if node.op == "acc":
-                # graphs compute in fp32, whatever a tile's sums are
-                return cutlass.Float32(acc[subtile.accumulator(at["value"], 1 if node.value == "up" else 0)])
+                return acc[subtile.accumulator(at["value"], 1 if node.value == "up" else 0)]
             if node.op == "row":
                 return self.vectors.row(node.value, subtile, column)
             if node.op == "col":
@@ -216,19 +219,17 @@ class Epilogue:
             return self.inputs.matrix_element(node.value, first, step_to(row, column), subtile.ends)
 
         fusion = Fusion(config, leaf, subtile.coord, self.inputs.numbers)
-        exact = self._exact()
+        exact, types = self._exact(), [x.whole for x in self._types.values()]
         values = []
         for value in range(subtile.size):
             at["value"] = value
-            values.append(fusion(*key_of(value)))
+            found = fusion(*key_of(value))
+            values.append([x if whole else wide(x) for x, whole in zip(found, types, strict=True)])
             for place, factor in exact.items():
                 total = acc[subtile.accumulator(value, 0)]
-                if factor is None:
-                    values[-1][place] = total
-                else:
-                    once = cutlass.Boolean(self.inputs.numbers[factor] == 1.0)
-                    found = functions.convert(values[-1][place], DType.INT32)
-                    values[-1][place] = cutlass.Int32(cutlass.select_(once, total, found))
+                once = cutlass.Boolean(self.inputs.numbers[factor] == 1.0)
+                rounded = functions.convert(values[-1][place], DType.INT32)
+                values[-1][place] = cutlass.Int32(cutlass.select_(once, total, rounded))
         return [list(x) for x in zip(*values)]
 
 

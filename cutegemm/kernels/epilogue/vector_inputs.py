@@ -28,7 +28,7 @@ class Vectors:
 
     config: KernelConfig
     inputs: Inputs
-    sRow: Any  # (COLUMNS, row inputs, CONSUMERS) fp32, or None
+    sRow: Any  # (COLUMNS, row inputs, CONSUMERS) fp32, of integers their bits, or None
 
     @staticmethod
     def create(config: KernelConfig, inputs: Inputs, shared: Shared) -> Vectors:
@@ -43,7 +43,7 @@ class Vectors:
         """Read a tile's vectors: this thread's columns of each row input, its rows of each column input.
 
         Returns:
-            rows[input][share] and columns[input][pass][row key], in the graph's order of the inputs, fp32.
+            rows[input][share] and columns[input][pass][row key], in the graph's order of the inputs, fp32 or Int32.
         """
         config, epilogue = self.config, self.config.epilogue
         shares = range(-(-config.stored_columns // hw.WARPGROUP))
@@ -66,7 +66,7 @@ class Vectors:
         """Hand the row inputs round in the warpgroup; the tile before must have been read by all its threads."""
         for at, values in enumerate(rows):
             for i, value in enumerate(values):
-                self._place(value, role.thread + i * hw.WARPGROUP, at, role.slot)
+                self._place(as_type(value, cutlass.Float32), role.thread + i * hw.WARPGROUP, at, role.slot)
         if rows:
             role.barrier()
 
@@ -81,4 +81,15 @@ class Vectors:
     def row(self, name: str, subtile: Subtile, key: tuple[int, int]) -> Any:
         """A row input at a subtile's column key."""
         at = self.config.epilogue.names("row").index(name)
-        return self.sRow[subtile.index[1] * self.config.epi_n + subtile.column_in(key), at, subtile.role.slot]
+        column = subtile.index[1] * self.config.epi_n + subtile.column_in(key)
+        whole = self.config.input_of[name].dtype.whole
+        return as_type(self.sRow[column, at, subtile.role.slot], cutlass.Int32 if whole else cutlass.Float32)
+
+
+def as_type(value: Any, numeric: Any) -> Any:
+    """The same 32 bits as another type; itself if it is of that one."""
+    if isinstance(value, numeric):
+        return value
+    rX = cute.make_rmem_tensor(1, type(value))
+    rX[0] = value
+    return cute.recast_tensor(rX, numeric)[0]

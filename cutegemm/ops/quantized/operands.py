@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of 8 bits in calls of `matmul` and `linear`: the kinds of their scales, by shape; they have no gradient."""
+"""Operands of 8 bits in calls of `matmul` and `linear`: the kinds of their scales and zero points, by shape.
+
+They have no gradient.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,23 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, PADDED, ROW, TENSOR, Kind
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.fallback import address, constant, found_at
+from cutegemm.running.arguments import zero_points
 from cutegemm.spec import AUTO
 
 # The names of kinds: a compiler hands text to a function whose result is a constant.
 KINDS: dict[str, Kind] = {TENSOR: TENSOR, ROW: ROW, "1x128": BLOCKS[0], "128x128": BLOCKS[1]}
-# of the scales of A and B; "" has none
-Kinds = tuple[str, str]
-NONE: Kinds = ("", "")
+# of the scales of A and B, and of their zero points, as `FIELDS` of a spec; "" has none
+Kinds = tuple[str, str, str, str]
+NONE: Kinds = ("", "", "", "")
 SCALES = ("scale_a", "scale_b")
+FIELDS = (*SCALES, *zero_points.NAMES)
 NO_GRADIENT = "operands of 8 bits and their scales have no gradient; use torch.no_grad() or detach()"
 
 
 def operand_scales(
     form: str, a: Tensor, b: Tensor, epilogue: Any, spec: Any, inputs: dict[str, Any], free: Any = None
 ) -> tuple[Kinds, dict[str, Any]]:
-    """The kinds of a call's scales, and the scales by name, which are taken out of `inputs`.
+    """The kinds of a call's scales and zero points, and what is read of them by name; they are taken out of `inputs`.
 
     Scales that the epilogue reads itself, or whose kinds the spec names, stay where they are.
 
@@ -37,11 +42,13 @@ def operand_scales(
         a, b: the operands, at least one of 8 bits.
         epilogue, spec: as the caller gave them.
         inputs: by name, as the caller gave them.
-        free: the operands' extents but those along K; None is what their shapes say.
+        free: the operands' extents but those along K, of groups, which have no zero points; None is what their shapes
+            say.
 
     Raises:
-        InputError: an operand or a scale needs a gradient, or a scale has no shape of a kind.
+        InputError: an operand or a scale needs a gradient, or a scale or a zero point is of a wrong type or shape.
     """
+    points, read = _points(form, a, b, spec, inputs) if free is None else (("", ""), {})
     names = ("x", "weight") if form == "linear" else ("a", "b")
     if torch.is_grad_enabled():
         for name, x in (*zip(names, (a, b)), *((name, inputs.get(name)) for name in SCALES)):
@@ -49,7 +56,7 @@ def operand_scales(
                 raise field_error(InputError, f"{name}.requires_grad", True, NO_GRADIENT)
     given = {name: inputs[name] for name in SCALES if inputs.get(name) is not None}
     if not given or reads(epilogue, spec) or min(a.dim(), b.dim()) < 2 - (form == "linear"):
-        return NONE, {}
+        return ("", "", *points), read
     for name in given:
         del inputs[name]
     if free is None:
@@ -58,7 +65,29 @@ def operand_scales(
         kind_of(name, given[name], rows, a.shape[-1], form == "linear") if name in given else ""
         for name, rows in zip(SCALES, free)
     ]
-    return (kinds[0], kinds[1]), given
+    return (kinds[0], kinds[1], *points), given | read
+
+
+def _points(
+    form: str, a: Tensor, b: Tensor, spec: Any, inputs: dict[str, Any]
+) -> tuple[tuple[str, str], dict[str, Any]]:
+    """The kinds of a call's zero points, and what an epilogue reads of them."""
+    kinds = ("", "") if spec is None else _named(address(spec))
+    given = {x: inputs.pop(x) for x in (*zero_points.NAMES, *zero_points.SUMS) if inputs.get(x) is not None}
+    if not given and not any(kinds):
+        return kinds, {}
+    one, two = (
+        kind or (zero_points.kind_of(given[name]) if name in given else "")
+        for name, kind in zip(zero_points.NAMES, kinds)
+    )
+    return (one, two), zero_points.read((one, two), a, b.mT if form == "linear" else b, given)
+
+
+@constant
+def _named(spec: int) -> tuple[str, str]:
+    """The kinds of zero points that a spec names."""
+    found: tuple[str, str] = found_at(spec).zero_points
+    return found
 
 
 def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> str:
@@ -107,4 +136,4 @@ def _reads(epilogue: int, spec: int) -> bool:
     return isinstance(graph, Graph) and any(x in graph.tensors or x in graph.numbers for x in SCALES)
 
 
-__all__ = ["KINDS", "NONE", "NO_GRADIENT", "Kinds", "kind_of", "operand_scales", "reads"]
+__all__ = ["FIELDS", "KINDS", "NONE", "NO_GRADIENT", "Kinds", "kind_of", "operand_scales", "reads"]

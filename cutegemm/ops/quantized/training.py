@@ -132,7 +132,7 @@ def gemm(
     named = {"scale_a": a.scale, "scale_b": b.scale} | ({} if bias is None else {"bias": bias})
     graph = PLAIN if bias is None else BIASED
     spec = _BF16 if dtype == torch.bfloat16 else _FP16 if dtype == torch.float16 else _FP32
-    found: Tensor = product(a.values, b.values, graph, spec, "linear", named, None, who, kinds)
+    found: Tensor = product(a.values, b.values, graph, spec, "linear", named, None, who, (*kinds, "", ""))
     return found
 
 

@@ -14,26 +14,26 @@ import torch
 
 from cutegemm.arch.instructions import partners, types_fault
 from cutegemm.dtypes import DType, as_dtype
-from cutegemm.epilogue import call_order
+from cutegemm.epilogue import call_order, scaling
 from cutegemm.epilogue.graph import Graph, Result, linear_combination
-from cutegemm.epilogue.scaling import PLAIN
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.arguments.call import Request
 from cutegemm.running.numerics.reference import EXPONENTS, TORCH_DTYPE
 
 # epilogues whose D is the sum, or alpha times the sum
-SUMS = (PLAIN, linear_combination(False))
+SUMS = (*scaling.SUMS, linear_combination(False))
 # operand types of functions with gradients; kernels support more
 OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
 MULTIPLIED = tuple(TORCH_DTYPE[x] for x in DType if partners(x))
 # scales of blocks: numbers, exponents by their type, and bytes that are exponents
 SCALES = tuple(x for x in (torch.float32, torch.uint8, EXPONENTS) if x is not None)
+_WHOLE = (torch.int8, torch.uint8, torch.int32)
 # element types by role (`call_order.Role`)
 _TYPES = {
     "operands": MULTIPLIED,
     "any": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2),
-    "stored": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.uint8, torch.int32),
+    "stored": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2, *_WHOLE),
     "scales": SCALES,
     "fp32": (torch.float32,),
 }
@@ -198,6 +198,9 @@ def _check_tensors(graph: Graph, request: Request) -> None:
         if role.types == "stored" and request.a.is_floating_point():
             # integer outputs are sums of integers only
             types = tuple(x for x in types if x != torch.int32)
+        if role.types == "any" and role.ranks == (1, 2) and not request.a.is_floating_point():
+            # rows and columns of integers are added to sums of integers exactly
+            types += _WHOLE
         check_tensor(field, tensor, role.ranks, types)
         if role.written and tensor.is_neg():
             rule = "must not be a negated view; give the tensor that it is a view of"

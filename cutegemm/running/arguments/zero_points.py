@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zero points of integer operands: what the epilogue subtracts for them, from the operands' sums along K.
+
+    (A - za)(B - zb) = A B - za (sums of B's columns - K zb) - zb (sums of A's rows)
+
+`epilogue.scaling.shifted` has the graph, whose integers are exact modulo 2**32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from cutegemm import checks
+from cutegemm.epilogue.scales import ROW, TENSOR
+from cutegemm.errors import InputError, field_error
+
+NAMES = ("zero_point_a", "zero_point_b")
+SUMS = ("sums_a", "sums_b")
+OPERANDS = (torch.int8, torch.uint8)
+_TYPES = (torch.int8, torch.uint8, torch.int32)
+_LEAST, _MOST = -(2**31), 2**31 - 1
+
+
+def read(kinds: tuple[str, str], a: Any, b: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's inputs by name, with what the epilogue reads in place of zero points.
+
+    Args:
+        kinds: of the zero points of A and B, "tensor", "row" or "" where an operand has none.
+        a, b: (..., M, K) and (..., K, N), int8 or uint8.
+        named: the call's inputs: "zero_point_a" and "zero_point_b", each a number or tensor of integers; perhaps
+            "sums_a" and "sums_b", the sums along K that zero points of the other operand need, (..., M) and (..., N) in
+            int32. Those that are not given take a pass over the operand.
+
+    Raises:
+        InputError: an operand is of another type, or a zero point or a sum is missing or of another type or shape.
+    """
+    found = dict(named)
+    for name, kind, x in zip(NAMES, kinds, (a, b)):
+        if kind and x.dtype not in OPERANDS:
+            rule = f"{name[-1]} is {x.dtype}; zero points are those of int8 and uint8 operands"
+            raise field_error(InputError, name, found.get(name), rule)
+    sums = {
+        "a": _sums("sums_a", found, a, -1) if kinds[1] else None,
+        "b": _sums("sums_b", found, b, -2) if kinds[0] else None,
+    }
+    rows, columns = (*a.shape[:-1],), (*b.shape[:-2], b.shape[-1])
+    point_a = _point("zero_point_a", kinds[0], found, a, rows)
+    point_b = _point("zero_point_b", kinds[1], found, b, columns)
+    if kinds[0]:
+        beyond = sums["b"] if point_b is None else sums["b"] - a.shape[-1] * point_b
+        found |= (
+            {"zero_a": point_a * beyond}
+            if kinds[0] == TENSOR
+            else {"zero_point_a": point_a, "sums_b": beyond}
+        )
+    if kinds[1]:
+        given = {"zero_point_b": point_b, "sums_a": sums["a"]}
+        found |= {"zero_b": point_b * sums["a"]} if kinds[1] == TENSOR else given
+    return found
+
+
+def kind_of(value: Any) -> str:
+    """The kind of a zero point, by its shape: of all elements, or of rows."""
+    return ROW if isinstance(value, torch.Tensor) and value.dim() else TENSOR
+
+
+def _sums(name: str, found: dict[str, Any], x: Any, axis: int) -> Any:
+    """The sums of an operand along K, in int32."""
+    given = found.pop(name, None)
+    if given is None:
+        return x.sum(axis, dtype=torch.int32)
+    wanted = (*x.shape[:-1],) if axis == -1 else (*x.shape[:-2], x.shape[-1])
+    return _checked(name, given, x, (torch.int32,), (wanted,))
+
+
+def _point(name: str, kind: str, found: dict[str, Any], x: Any, shape: tuple[int, ...]) -> Any:
+    """A zero point: an int, or a tensor of int32; None where there is none."""
+    if not kind:
+        return None
+    value = found.pop(name, None)
+    if value is None:
+        raise InputError("missing; the spec says that the operand has one", field=name)
+    if kind == ROW:
+        return _checked(name, value, x, _TYPES, (shape, shape[-1:])).to(torch.int32)
+    if isinstance(value, torch.Tensor):
+        return _checked(name, value, x, _TYPES, ((), (1,))).to(torch.int32)
+    return checks.integer(InputError, name, value, _LEAST, _MOST)
+
+
+def _checked(name: str, value: Any, x: Any, types: Any, shapes: Any) -> Any:
+    """A tensor of one of these types and shapes, on an operand's device."""
+    if not isinstance(value, torch.Tensor):
+        raise InputError(f"must be a torch.Tensor, got {type(value).__name__}", field=name)
+    if value.dtype not in types:
+        listed = " or ".join(str(t).removeprefix("torch.") for t in types)
+        raise field_error(InputError, f"{name}.dtype", value.dtype, f"must be {listed}")
+    if tuple(value.shape) not in shapes:
+        raise field_error(InputError, f"{name}.shape", tuple(value.shape), f"must be {shapes[0]}")
+    if value.device != x.device:
+        raise field_error(
+            InputError, f"{name}.device", str(value.device), f"must be the operand's, {x.device}"
+        )
+    return value
+
+
+__all__ = ["NAMES", "SUMS", "kind_of", "read"]
